@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: The aule authors */
+
+/*
+ * aule.h - attention and a paged KV cache that several processes share through aule-daemon.
+ *
+ * The order of a program: open a session, open a cache, put q, k and v into the session's arena, lease blocks, create a
+ * batch (one model step's metadata), run it once for each layer, read `out` from the arena. examples: tests/readme_example.c,
+ * tools/worker.
+ *
+ * Shapes are written [outer, ..., inner]; the innermost dimension is contiguous. Tokens are counted, sizes are bytes.
+ * Every function that can fail returns a status; aule_error() then has a sentence with the offending values.
+ * Ownership: `open`/`create` give an object that `close`/`destroy` end; both take NULL. Ending a session ends everything
+ * that it holds in the daemon; the objects made from it must still be closed or destroyed, before or after.
+ * Threads: any thread may call any function; objects that one thread ends must not be in use by another.
+ * Fork: in a child, every call on an object opened before fork() returns AULE_FORKED, and closing frees only memory.
+ * The library never prints, never exits, installs no signal handler.
+ */
+
+/* clang-format off: laid out by hand, one thought a line. */
+#ifndef AULE_AULE_H
+#define AULE_AULE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define AULE_API __attribute__((visibility("default")))
+#else
+#define AULE_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define AULE_VERSION_MAJOR 0
+#define AULE_VERSION_MINOR 1
+#define AULE_VERSION_PATCH 0
+
+/* The library's version, "0.1.0". */
+AULE_API const char *aule_version(void);
+
+/* ---- statuses ---- */
+
+enum aule_status {
+    AULE_OK = 0,              /* success */
+    AULE_INVALID = 1,         /* an argument is out of its range */
+    AULE_UNSUPPORTED = 2,     /* defined, but this build or device does not do it */
+    AULE_DENIED = 3,          /* the caller may not do this */
+    AULE_NO_MEMORY = 4,       /* out of host, shared or device memory */
+    AULE_NO_BLOCKS = 5,       /* the pool has no free block */
+    AULE_QUOTA = 6,           /* the session's own limit is reached */
+    AULE_NOT_HELD = 7,        /* a block is not held by this session */
+    AULE_SEALED = 8,          /* a block is sealed; sealed contents never change */
+    AULE_UNWRITTEN = 9,       /* a block has slots that no run has written in every layer */
+    AULE_DUPLICATE_SLOT = 10, /* a slot occurs twice in one batch */
+    AULE_OUT_OF_RANGE = 11,   /* an id, a length or an offset points outside what it indexes */
+    AULE_MISALIGNED = 12,     /* an offset or a stride is not a multiple of 16 bytes */
+    AULE_MISMATCH = 13,       /* the object exists with another identity, shape or element type */
+    AULE_NOT_FOUND = 14,      /* no such object */
+    AULE_LIMIT = 15,          /* a limit is reached; the sentence names its option */
+    AULE_BUSY = 16,           /* too many unreaped tickets */
+    AULE_TIMEOUT = 17,        /* the deadline passed; nothing was cancelled */
+    AULE_MALFORMED = 18,      /* a message was truncated, corrupt or oversized */
+    AULE_VERSION = 19,        /* the protocol versions do not match */
+    AULE_NO_SESSION = 20,     /* the connection has no such session */
+    AULE_EPOCH = 21,          /* the handle belongs to an earlier life of the daemon */
+    AULE_DAEMON_GONE = 22,    /* the daemon is gone or cannot be reached */
+    AULE_DEVICE_LOST = 23,    /* the GPU stopped; reopen the session */
+    AULE_FORKED = 24,         /* the handle was opened before fork(); open a new one in the child */
+    AULE_STOPPING = 25,       /* the daemon is stopping and takes no new work */
+    AULE_INTERNAL = 26        /* a defect in aule; please report it */
+};
+
+/* "NOT_HELD" and "a block is not held by this session"; "UNKNOWN" for any other value. Static strings. */
+AULE_API const char *aule_status_name(enum aule_status status);
+AULE_API const char *aule_status_text(enum aule_status status);
+
+/* What the calling thread's last failing call had to say, with the values; "" if none failed. Valid until its next call. */
+AULE_API const char *aule_error(void);
+
+/* ---- element types ---- */
+
+enum aule_dtype {
+    AULE_F32 = 1,
+    AULE_F16 = 2,
+    AULE_BF16 = 3,
+    AULE_FP8_E4M3 = 4,
+    AULE_FP8_E5M2 = 5,
+    AULE_INT8 = 6
+};
+AULE_API const char *aule_dtype_name(enum aule_dtype dtype); /* "f16"; "unknown" for any other value */
+AULE_API size_t aule_dtype_size(enum aule_dtype dtype);      /* bytes; 0 for any other value */
+
+/* ---- session: the connection to one daemon and its arena ---- */
+
+struct aule_session;
+
+struct aule_session_params {
+    const char *socket;       /* path of the daemon's socket; NULL: $AULE_SOCKET, else the rule in README.md */
+    const char *name;         /* shown by aule-ctl; NULL: the process's name */
+    const char *tenant;       /* sessions share prefixes only inside one tenant (and one user id); NULL: "" */
+    uint64_t arena_size;      /* bytes of shared memory for tensors; 0: 64 MiB */
+    int timeout_ms;           /* for the handshake, and the grace for the daemon's answer to any later call; 0: 10 s; -1: none */
+};
+
+/*
+ * Connects, shakes hands and maps the session's segment.
+ * AULE_DAEMON_GONE: nobody listens at the path. AULE_DENIED: the daemon serves another user. AULE_VERSION: both versions
+ * are in the sentence. AULE_LIMIT: --max-sessions or --max-arena. AULE_NO_MEMORY: /dev/shm is too small.
+ */
+AULE_API enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session);
+
+/* Ends the session and frees it. Pending calls of other threads return AULE_DAEMON_GONE before it returns. */
+AULE_API void aule_session_close(struct aule_session *session);
+
+/*
+ * After AULE_DAEMON_GONE: connect and shake hands anew, with the parameters of the open. Caches, batches, tickets and arena
+ * allocations of before are gone: their handles answer AULE_EPOCH from now on (close them), arena pointers are invalid.
+ */
+AULE_API enum aule_status aule_session_reconnect(struct aule_session *session);
+
+struct aule_session_info {
+    uint64_t session, epoch;
+    uint64_t arena_size;      /* bytes */
+    bool arena_imported;      /* the GPU uses the arena in place; else it is copied around each run */
+    uint32_t max_tickets;     /* unreaped tickets */
+    uint32_t max_batches;     /* live batches */
+    uint64_t quota_blocks;    /* leased and held blocks; 0 = no limit of this session's own */
+    uint64_t max_message;     /* bytes */
+    uint32_t protocol_major, protocol_minor;
+    char device_name[256];
+    uint8_t device_uuid[16];
+};
+AULE_API enum aule_status aule_session_info(struct aule_session *session, struct aule_session_info *info);
+
+/* ---- arena and tensors ---- */
+
+/*
+ * A view of [num_tokens, num_heads, head_dim] elements in the arena: element (t, h, d) lies at
+ * offset + t * token_stride + h * head_stride + d * aule_dtype_size(dtype). Offset and strides are bytes and multiples of 16,
+ * so that a slice of a fused QKV tensor works. The caller owns the bytes; a run reads or writes them until its ticket is done.
+ */
+struct aule_tensor {
+    uint32_t memory;          /* 0 = the session's arena */
+    enum aule_dtype dtype;
+    uint64_t offset;
+    uint64_t token_stride, head_stride;
+};
+
+/*
+ * `size` bytes of the arena, aligned to 256 bytes; NULL in *data is never returned with AULE_OK. Contents are undefined.
+ * *offset (may be NULL) is what a tensor's offset wants. Ends with aule_arena_free() or the session.
+ * AULE_NO_MEMORY: the arena has no such gap; the sentence says how much is free.
+ */
+AULE_API enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, void **data, uint64_t *offset);
+AULE_API void aule_arena_free(struct aule_session *session, void *data); /* takes NULL */
+AULE_API void *aule_arena_base(struct aule_session *session);            /* offset 0; NULL after AULE_DAEMON_GONE + reconnect failed */
+
+/* A dense [num_tokens, num_heads, head_dim] tensor from aule_arena_alloc(); its data, and its end. */
+AULE_API enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype, uint32_t num_tokens,
+                                             uint32_t num_heads, uint32_t head_dim, struct aule_tensor *tensor);
+AULE_API void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *tensor);
+AULE_API void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tensor);
+
+/* ---- caches ---- */
+
+struct aule_cache;
+
+enum aule_scale_mode { AULE_SCALE_NONE = 0, AULE_SCALE_PER_TENSOR = 1, AULE_SCALE_PER_TOKEN_HEAD = 2 };
+
+/* The identity of a KV cache: sessions that open the same name must agree in every field. */
+struct aule_cache_params {
+    const char *name;
+    uint32_t num_layers, num_kv_heads;
+    uint32_t head_dim;            /* of K; a multiple of 8 up to 256 */
+    uint32_t head_dim_v;          /* 0: as head_dim */
+    bool v_is_k_prefix;           /* MLA: V is the first head_dim_v elements of K */
+    enum aule_dtype k_dtype, v_dtype; /* 0: f16 */
+    enum aule_scale_mode scale_mode;
+    uint32_t block_size;          /* tokens; a power of two from 8 to 256; 0: 32 */
+    const void *fingerprint;      /* up to 64 bytes that name the model, its revision and its RoPE */
+    size_t fingerprint_size;
+};
+
+/* AULE_MISMATCH: the name exists with another identity (the sentence has both values). AULE_LIMIT: --max-caches. */
+AULE_API enum aule_status aule_cache_open(struct aule_session *session, const struct aule_cache_params *params,
+                                          struct aule_cache **cache);
+/* Gives back every block and batch of this cache that the session still has, if no other handle of the session has it open. */
+AULE_API void aule_cache_close(struct aule_cache *cache);
+
+/* What admission control needs. free + leased + held + cached + quarantined = total. */
+struct aule_cache_state {
+    uint64_t total_blocks;        /* the cache has memory for these now */
+    uint64_t free_blocks;
+    uint64_t leased_blocks;       /* one writer each */
+    uint64_t held_blocks;         /* sealed, with holders */
+    uint64_t evictable_blocks;    /* sealed, without holders ("cached"): looked up or evicted, whichever comes first */
+    uint64_t quarantined_blocks;  /* holder died with GPU work in flight */
+    uint64_t limit_blocks;        /* what the cache could have if it had the pool alone */
+    uint64_t available_blocks;    /* what a lease could get now: free + evictable + what the pool may still grow by */
+    uint64_t block_bytes;         /* one block, all layers, K and V */
+};
+AULE_API enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_state *state);
+
+/* ---- blocks ---- */
+
+/*
+ * Lease `count` blocks of `cache` for this session; their contents are undefined.
+ * Waits at most `timeout_ms` milliseconds for others to release some; 0 asks once (and still lets the pool grow), -1 waits
+ * for ever. On AULE_OK block_ids[0..count) are this session's until aule_blocks_release() or its end. On any other status
+ * nothing is leased and block_ids is untouched.
+ * AULE_NO_BLOCKS: not enough came free in time. AULE_QUOTA: the session's own limit. AULE_LIMIT: more than the pool can ever hold.
+ */
+AULE_API enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int timeout_ms, int32_t *block_ids);
+
+/*
+ * Let go of `count` blocks, leased or held; a block that was held twice (two look-ups) is to be released twice. It takes effect
+ * when the last batch that names the block is gone. AULE_NOT_HELD: nothing was released.
+ */
+AULE_API enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t count, const int32_t *block_ids);
+
+/* ---- prefix cache ---- */
+
+struct aule_prefix {
+    const int32_t *tokens;
+    uint32_t num_tokens;
+    const void *extra_key;        /* up to 256 bytes that also decide about equality: LoRA, image hash, ...; NULL: none */
+    size_t extra_key_size;
+};
+
+/*
+ * The longest published chain of full blocks that begins `prefix`, looking at no more than max_tokens tokens (0: all).
+ * block_ids has room for num_tokens / block_size ids; the first *num_blocks are filled, each now held by this session, to be
+ * released like any other. Token ids are compared, not hashes alone. When the whole prompt hits, run its last token
+ * again with slot -1 to get its output.
+ */
+AULE_API enum aule_status aule_prefix_lookup(struct aule_cache *cache, const struct aule_prefix *prefix, uint32_t max_tokens,
+                                             int32_t *block_ids, uint32_t *num_blocks);
+
+/*
+ * Seal the num_tokens / block_size full blocks of a prompt under their tokens, so that others find them once their last write
+ * has passed. block_ids names them in order. Where a block of the chain exists already, block_ids[i] becomes the existing
+ * one, now held by this session, and the one given may be released; *num_existing (may be NULL) counts those. The shared
+ * one has the same bits. Sealed blocks can never be written again.
+ * AULE_UNWRITTEN: a slot was not written in every layer. AULE_NOT_HELD: not this session's. On failure nothing is sealed.
+ */
+AULE_API enum aule_status aule_prefix_publish(struct aule_cache *cache, const struct aule_prefix *prefix, int32_t *block_ids,
+                                              uint32_t *num_existing);
+
+/* ---- batches ---- */
+
+struct aule_batch;
+
+/* One model step's metadata. All arrays are copied; large ones travel through the arena, which then needs room for them. */
+struct aule_batch_params {
+    uint32_t num_seqs;
+    uint32_t max_blocks;          /* columns of block_table */
+    const int32_t *cu_seqlens_q;  /* [num_seqs + 1], from 0, not falling; the last is T, the number of query tokens */
+    const int32_t *seq_lens_kv;   /* [num_seqs], the tokens written by this batch's runs included */
+    const int32_t *block_table;   /* [num_seqs, max_blocks] physical ids, -1 = none; NULL if max_blocks is 0 */
+    const int64_t *slot_mapping;  /* [T] block * block_size + offset where token t's K/V go, -1 = nowhere; NULL: write nothing */
+    const int32_t *positions;     /* [T] or NULL: bottom-right aligned. Not in this version: AULE_UNSUPPORTED */
+    const void *mask;             /* custom mask bits or NULL. Not in this version: AULE_UNSUPPORTED */
+    size_t mask_size;             /* bytes */
+    uint32_t max_context_len;     /* a bound that seq_lens_kv is checked against; 0: none */
+};
+
+/*
+ * Checks the metadata once and keeps a reference on every block it names until the batch is destroyed.
+ * AULE_NOT_HELD, AULE_OUT_OF_RANGE, AULE_DUPLICATE_SLOT, AULE_SEALED (a slot in a sealed block), AULE_INVALID, AULE_LIMIT
+ * (--max-batches): the sentence names the entry and its value.
+ */
+AULE_API enum aule_status aule_batch_create(struct aule_cache *cache, const struct aule_batch_params *params,
+                                            struct aule_batch **batch);
+AULE_API void aule_batch_destroy(struct aule_batch *batch); /* runs in flight finish first, in the daemon */
+
+/* ---- runs ---- */
+
+struct aule_window { bool enabled; int32_t left, right; }; /* -1 = unbounded */
+
+struct aule_run_params {
+    uint32_t layer;
+    uint32_t num_heads;           /* query heads; a multiple of the cache's num_kv_heads */
+    struct aule_tensor q;         /* [T, num_heads, head_dim] */
+    struct aule_tensor k, v;      /* [T, num_kv_heads, head_dim]; read only if the batch has a slot mapping */
+    struct aule_tensor out;       /* [T, num_heads, head_dim_v]; q, k, v and out have one dtype, f32 or f16 */
+    float scale;                  /* 0: 1 / sqrt(head_dim) */
+    bool causal;                  /* query i of a sequence sees keys j <= seq_len - q_len + i */
+    /* The rest is not in this version: anything but zero gives AULE_UNSUPPORTED. */
+    struct aule_window window;
+    float logits_soft_cap;
+    float mask_value;
+    const float *alibi_slopes;    /* [num_heads] */
+    const float *sinks;           /* [num_heads] */
+    struct aule_tensor lse;       /* [T, num_heads] f32 */
+    uint32_t num_splits;
+};
+
+struct aule_ticket { uint64_t id; };
+
+/*
+ * Queue attention of `batch` for one layer: all K/V writes of the batch's slot mapping, then, for query i and key j it may see,
+ * out_i = sum_j exp(scale * q_i . k_j) v_j / sum_j exp(scale * q_i . k_j); a row that sees no key gives zeros.
+ * Runs of one session act as if done one after another. With `ticket` NULL nobody can wait for this run; a later one of the
+ * session is done only after it. While the session has info.max_tickets unreaped tickets, waits up to timeout_ms
+ * (-1: for ever) for one to end. AULE_BUSY: none did, nothing was queued.
+ */
+AULE_API enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
+                                          struct aule_ticket *ticket);
+
+struct aule_run_result {
+    uint64_t gpu_ns;              /* GPU time of the dispatch; 0 if the device cannot tell */
+    uint32_t num_runs;            /* that shared it */
+    uint32_t num_sessions;        /* that shared it */
+};
+
+/*
+ * Wait until the run is done; then `out` may be read and the ticket is gone. result may be NULL.
+ * AULE_TIMEOUT: not done after timeout_ms (0: ask once, -1: for ever); the ticket stays and the run goes on.
+ * Any other status than AULE_OK: the run failed, `out` is undefined, the ticket is gone.
+ */
+AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
+                                           struct aule_run_result *result);
+
+/* aule_run_submit() and aule_ticket_wait() in one; the timeout holds for each. */
+AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
+                                   struct aule_run_result *result);
+
+/* ---- monitor: looking into a daemon without a session ---- */
+
+struct aule_monitor;
+
+AULE_API enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct aule_monitor **monitor);
+AULE_API void aule_monitor_close(struct aule_monitor *monitor);
+
+struct aule_ping_info { uint64_t epoch; uint64_t round_trip_ns; char version[32]; uint32_t protocol_major, protocol_minor; };
+AULE_API enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_ping_info *info);
+
+struct aule_daemon_state {
+    uint64_t epoch, pid, uptime_ms;
+    char version[32], socket[128];
+    bool stopping;
+    uint32_t num_sessions, max_sessions, num_caches, max_caches;
+    uint64_t pool_bytes, pool_limit_bytes, pool_blocks, pool_limit_blocks; /* limit 0 = bytes alone limit */
+    uint64_t free_blocks, leased_blocks, held_blocks, cached_blocks, quarantined_blocks;
+    uint64_t runs_done, runs_failed, dispatches, submissions, tokens_attended;
+    uint64_t lookups, lookup_tokens, hit_tokens, evictions, session_deaths;
+    uint32_t max_sessions_per_dispatch;
+};
+AULE_API enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_daemon_state *state);
+
+struct aule_device_state {
+    char name[256], driver[256], type[16], variant[64];
+    uint8_t uuid[16];
+    uint32_t index, api_version;
+    bool software, host_import;
+    uint64_t heap_bytes, budget_bytes, max_allocation_bytes, import_alignment;
+    uint32_t subgroup_size, shared_memory_bytes, pipelines;
+};
+AULE_API enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_device_state *state);
+
+struct aule_session_state {
+    uint64_t session, pid;
+    uint32_t uid;
+    char name[256], tenant[256];
+    bool arena_imported, dead;
+    uint64_t arena_bytes, blocks_held, quota_blocks;
+    uint32_t batches, tickets_unreaped;
+    uint64_t runs_done, tokens_attended, gpu_ns, lookup_tokens, hit_tokens, age_ms;
+};
+struct aule_cache_view {
+    uint64_t cache;
+    char name[256];
+    uint32_t num_layers, num_kv_heads, head_dim, head_dim_v, block_size;
+    enum aule_dtype k_dtype, v_dtype;
+    enum aule_scale_mode scale_mode;
+    bool v_is_k_prefix;
+    uint32_t chunk_blocks, num_chunks, open_sessions;
+    uint64_t block_bytes;
+    uint64_t total_blocks, free_blocks, leased_blocks, held_blocks, cached_blocks, quarantined_blocks;
+    uint64_t published_blocks;    /* in the prefix cache and visible to look-ups */
+    uint64_t pending_blocks;      /* in the prefix cache, their last write not yet done */
+};
+enum aule_block_kind {
+    AULE_BLOCK_FREE, AULE_BLOCK_LEASED, AULE_BLOCK_HELD, AULE_BLOCK_CACHED, AULE_BLOCK_QUARANTINED, AULE_BLOCK_ABSENT
+};
+struct aule_block_state {
+    int32_t block;
+    enum aule_block_kind state;
+    uint32_t holders, batch_refs;
+    uint64_t writer;              /* session, if leased */
+    uint64_t last_use;            /* the pool's use counter: smaller = longer unused */
+    int32_t depth;                /* in its prefix chain, from 0; -1 = not published */
+};
+/* Each fills *array with a malloc'd array of *count entries, to be ended with free(). */
+AULE_API enum aule_status aule_monitor_sessions(struct aule_monitor *monitor, struct aule_session_state **array, uint32_t *count);
+AULE_API enum aule_status aule_monitor_caches(struct aule_monitor *monitor, struct aule_cache_view **array, uint32_t *count);
+AULE_API enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache, struct aule_block_state **array,
+                                              uint32_t *count);
+
+/* End another session, as if its worker had died. AULE_NOT_FOUND: there is none. */
+AULE_API enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// core.h - who holds which block, which prefix is cached, whose run is next. Plain C over engine.h: no Vulkan, no sockets, no
+// clock, no thread. One thread, the dispatcher, makes every call; so there is no lock.
+//
+// Nothing here waits. A call that cannot be served yet says so (NO_BLOCKS, BUSY, TIMEOUT) and changes nothing; the caller
+// parks the command and asks again after core_step() has returned true. Every call checks its arguments against the
+// session's own holds and arena before anything changes; on failure nothing has changed and *error says why, with the values.
+// At every moment free + leased + held + cached + quarantined = total, for each cache.
+
+// clang-format off: laid out by hand, one thought a line.
+#ifndef AULE_CORE_H
+#define AULE_CORE_H
+
+#include "engine.h"
+
+struct core;
+struct core_session;
+
+struct core_params {
+    struct engine *engine;
+    uint64_t pool_limit_bytes;    // --memory-fraction of the device's budget
+    uint64_t max_blocks;          // --max-blocks, over all caches; 0 = bytes alone limit
+    uint32_t max_sessions;        // --max-sessions
+    uint32_t max_caches;          // --max-caches
+    uint32_t max_batches;         // --max-batches, live, a session
+    uint32_t max_tickets;         // --max-tickets, unreaped, a session
+    uint64_t quota_blocks;        // --session-blocks: leased and held blocks a session; 0 = no limit
+    // The session's last GPU work has passed: its arena may be destroyed and unmapped. Called from core_step() or
+    // core_session_close(), once a session, with the params' `owner`.
+    void (*session_gone)(void *context, void *owner);
+    void (*log)(void *context, int level, const char *text);   // levels as in engine.h; NULL = silent
+    void *context;
+};
+
+enum status core_create(const struct core_params *params, struct core **out, struct error *error);
+void core_destroy(struct core *core);   // every session is closed; takes NULL
+
+// Take the engine's news, finish runs, submit what is ready. True if something came free or finished since the last
+// call, so that parked commands should be tried again. STATUS_DEVICE_LOST shows in core_device_status().
+bool core_step(struct core *core);
+enum status core_device_status(const struct core *core);
+bool core_idle(const struct core *core);   // nothing queued, nothing in flight
+
+// ---- sessions ----
+
+struct core_session_params {
+    uint64_t id;                  // told to the client; unique in the daemon's life
+    uint32_t uid;                 // of the peer; part of the salt
+    const char *tenant;           // part of the salt; "" = none
+    const char *name;             // for logs
+    struct engine_arena *arena;   // NULL = a session without an arena
+    uint64_t arena_size;
+    void *owner;                  // given back to session_gone()
+};
+enum status core_session_open(struct core *core, const struct core_session_params *params, struct core_session **out,
+                              struct error *error);
+// Ends every hold, batch and queued run. `died`: blocks with GPU work in flight are quarantined until it has passed.
+// The session must not be used again; its arena stays in use until session_gone().
+void core_session_close(struct core_session *session, bool died);
+
+// ---- caches ----
+
+enum { CORE_MAX_FINGERPRINT = 64 };
+
+struct core_cache_identity {
+    const char *name;
+    uint32_t num_layers, num_kv_heads, head_dim_k, head_dim_v;
+    bool v_is_k_prefix;
+    enum dtype k_dtype, v_dtype;
+    uint32_t scale_mode;
+    uint32_t block_size;
+    const uint8_t *fingerprint;
+    uint32_t fingerprint_size;    // bytes, at most CORE_MAX_FINGERPRINT
+};
+struct core_cache_info { uint64_t cache; uint32_t chunk_blocks; uint64_t block_bytes; };
+
+// Opens or creates. MISMATCH names the first field that differs, with both values. LIMIT names --max-caches.
+// One session may open one cache several times; each open wants a close.
+enum status core_cache_open(struct core_session *session, const struct core_cache_identity *identity,
+                            struct core_cache_info *out, struct error *error);
+// The last close of a session gives back all its blocks and batches of that cache.
+enum status core_cache_close(struct core_session *session, uint64_t cache, struct error *error);
+
+struct core_counts {
+    uint64_t total, free, leased, held, cached, quarantined;
+    uint64_t limit;               // blocks this cache could have if it had the pool alone
+    uint64_t available;           // free + cached + what the pool may still grow by for this cache
+    uint64_t block_bytes;
+};
+enum status core_cache_counts(struct core_session *session, uint64_t cache, struct core_counts *out, struct error *error);
+
+// ---- blocks ----
+
+// NO_BLOCKS: not now; *growing tells that a chunk is on its way, so that asking again soon will do. QUOTA: never, as things are.
+// LIMIT: `count` exceeds what the pool can ever hold.
+enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint32_t count, int32_t *blocks, bool *growing,
+                              struct error *error);
+// A block that the session holds twice wants two releases. All or nothing: NOT_HELD names the first offender.
+enum status core_blocks_release(struct core_session *session, uint64_t cache, const int32_t *blocks, uint32_t count,
+                                struct error *error);
+
+// ---- prefixes ----
+
+struct core_prefix {
+    const int32_t *tokens;
+    uint32_t num_tokens;
+    const uint8_t *extra_key;     // LoRA, image hash, ...; NULL = none
+    uint32_t extra_key_size;
+};
+// Longest visible chain of full blocks over the first min(num_tokens, max_tokens) tokens; each is held for the session.
+// `blocks` has room for num_tokens / block_size ids. max_tokens 0 = no bound of its own.
+enum status core_prefix_lookup(struct core_session *session, uint64_t cache, const struct core_prefix *prefix,
+                               uint32_t max_tokens, int32_t *blocks, uint32_t *num_blocks, struct error *error);
+// Seals blocks[0 .. num_tokens / block_size) under their tokens. Where the chain exists already, blocks[i] becomes the
+// existing block, held for the session (the caller may release the one it gave); *num_existing counts those.
+enum status core_prefix_publish(struct core_session *session, uint64_t cache, const struct core_prefix *prefix,
+                                int32_t *blocks, uint32_t num_blocks, uint32_t *num_existing, struct error *error);
+
+// ---- batches and runs ----
+
+struct core_batch_params {
+    uint64_t cache;
+    uint32_t num_seqs, max_blocks;
+    const int32_t *cu_seqlens_q;      uint32_t num_cu_seqlens_q;    // must be num_seqs + 1
+    const int32_t *seq_lens_kv;       uint32_t num_seq_lens_kv;     // must be num_seqs
+    const int32_t *block_table;       uint64_t num_block_table;     // must be num_seqs * max_blocks
+    const int64_t *slot_mapping;      uint32_t num_slot_mapping;    // 0 (write nothing) or the number of tokens
+    bool has_positions, has_mask;     // UNSUPPORTED for now
+    uint32_t max_context_len;         // 0 = not given; else no seq_len may exceed it
+};
+enum status core_batch_create(struct core_session *session, const struct core_batch_params *params, uint64_t *batch,
+                              uint32_t *num_tokens, struct error *error);
+enum status core_batch_destroy(struct core_session *session, uint64_t batch, struct error *error);
+
+struct core_tensor { uint32_t memory, dtype; uint64_t offset, token_stride, head_stride; };
+struct core_run_params {
+    uint64_t batch;
+    uint32_t layer, num_heads;
+    struct core_tensor q, k, v, out;
+    float scale;                  // 0 = 1 / sqrt(head_dim_k)
+    bool causal, detached;
+    const char *unsupported;      // name of a requested feature that this build lacks, else NULL
+};
+// Queues one run. BUSY: max_tickets unreaped already.
+enum status core_run(struct core_session *session, const struct core_run_params *params, uint64_t *ticket, struct error *error);
+
+struct core_ticket_result {
+    enum status status;           // of the run
+    uint64_t gpu_ns;              // of its dispatch
+    uint32_t num_runs;            // that shared the dispatch
+    uint32_t num_sessions;
+};
+// OK: done, *out filled, the ticket is gone. TIMEOUT: not done yet. NOT_FOUND: never given, or reaped already.
+enum status core_ticket_reap(struct core_session *session, uint64_t ticket, struct core_ticket_result *out, struct error *error);
+
+// ---- looking inside ----
+
+struct core_totals {
+    uint32_t num_sessions, num_caches;
+    uint64_t pool_bytes, pool_limit_bytes, pool_blocks, pool_limit_blocks;
+    uint64_t free, leased, held, cached, quarantined;
+    uint64_t runs_done, runs_failed, dispatches, submissions, tokens_attended;
+    uint64_t lookups, lookup_tokens, hit_tokens, evictions, session_deaths;
+    uint32_t max_sessions_per_dispatch;
+};
+void core_totals(const struct core *core, struct core_totals *out);
+
+struct core_session_counts {
+    uint64_t blocks_held, quota_blocks;   // a block held twice counts once
+    uint32_t batches, tickets_unreaped;
+    uint64_t runs_done, tokens_attended, gpu_ns, lookup_tokens, hit_tokens;
+};
+void core_session_counts(const struct core_session *session, struct core_session_counts *out);
+
+struct core_cache_view {
+    uint64_t cache;
+    const char *name;             // valid until the next call that can end a cache
+    uint32_t num_layers, num_kv_heads, head_dim_k, head_dim_v, block_size, scale_mode;
+    enum dtype k_dtype, v_dtype;
+    bool v_is_k_prefix;
+    uint32_t chunk_blocks, num_chunks, open_sessions;
+    struct core_counts counts;
+    uint64_t published, pending;
+};
+uint32_t core_num_caches(const struct core *core);
+bool core_cache_at(const struct core *core, uint32_t index, struct core_cache_view *out);   // in order of creation
+
+enum core_block_kind { CORE_FREE, CORE_LEASED, CORE_HELD, CORE_CACHED, CORE_QUARANTINED, CORE_ABSENT };
+struct core_block_view {
+    int32_t block;
+    enum core_block_kind state;
+    uint32_t holders, batch_refs;
+    uint64_t writer;              // session id, if leased
+    uint64_t last_use;            // the pool's use counter
+    int32_t depth;                // in its prefix chain, from 0; -1 = not published
+};
+// Block ids run from 0 to core_cache_num_ids() - 1; those of a chunk given back are CORE_ABSENT.
+enum status core_cache_find(const struct core *core, uint64_t cache, uint32_t *num_ids, struct error *error);
+void core_block_at(const struct core *core, uint64_t cache, uint32_t block, struct core_block_view *out);
+// For fault injection: the engine's cache behind `cache`, NULL if there is none.
+struct engine_cache *core_engine_cache(struct core *core, uint64_t cache);
+
+#endif

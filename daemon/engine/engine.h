@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// engine.h - what core and server may ask of the GPU. Plain C, no Vulkan: tests/fake_engine.c implements it without a
+// device. Knows nothing of sessions, holds, prefixes or sockets: whoever calls has checked every id, length and offset.
+//
+// Threads: the caller is one thread (the dispatcher), except engine_arena_create/destroy, which any thread may call.
+// Nothing here blocks on the GPU but engine_wait() and engine_destroy(): submissions, new chunks and retired objects are
+// handled by the engine's own threads, which report through engine_poll() after calling `wake`.
+// Ownership: what the GPU may still read dies when the last submission that names it has passed, not at destroy().
+
+// clang-format off: laid out by hand, one thought a line.
+#ifndef AULE_ENGINE_H
+#define AULE_ENGINE_H
+
+#include "status.h"
+
+struct engine;
+struct engine_cache;
+struct engine_batch;
+struct engine_arena;
+
+// ---- the device ----
+
+struct engine_params {
+    const char *device;               // index, UUID (with or without dashes) or part of the name; NULL = the best one
+    bool force_staging;               // never import host memory
+    bool validation;                  // enable VK_LAYER_KHRONOS_validation; its messages go to `log` and are counted
+    const char *pipeline_cache_path;  // file to load and keep compiled pipelines in; NULL = none
+    void (*wake)(void *context);      // called from engine threads when engine_poll() has news; must not block
+    void (*log)(void *context, int level, const char *text);  // any thread; level 0 error, 1 warning, 2 info, 3 debug; NULL = silent
+    void *context;
+};
+
+struct engine_device {
+    uint32_t index;                   // among the devices of this Vulkan instance
+    char name[256];
+    char driver[256];                 // driver name and version
+    char type[16];                    // "discrete", "integrated", "virtual", "cpu", "other"
+    uint8_t uuid[16];
+    uint32_t api_version;             // VK_MAKE_API_VERSION
+    bool software;                    // runs on the CPU
+    bool usable;                      // has all that the engine needs
+    char missing[256];                // what it lacks, if not usable
+    uint64_t heap_bytes;              // of the device-local heap that the pool lives in
+    uint64_t budget_bytes;            // what VK_EXT_memory_budget says is left, else heap_bytes
+    uint64_t max_allocation_bytes;
+    uint32_t subgroup_size;
+    uint32_t shared_memory_bytes;
+    bool host_import;                 // VK_EXT_external_memory_host, and not force_staging
+    uint64_t import_alignment;        // bytes
+};
+
+// Fills *out with a malloc'd array of all devices of the machine, best first. STATUS_NOT_FOUND if Vulkan has none.
+enum status engine_list_devices(struct engine_device **out, uint32_t *count, struct error *error);
+
+// STATUS_NOT_FOUND with the list of names if no device matches; STATUS_UNSUPPORTED with what is missing.
+enum status engine_create(const struct engine_params *params, struct engine **out, struct error *error);
+void engine_destroy(struct engine *engine);   // waits for submitted work; takes NULL
+const struct engine_device *engine_device(const struct engine *engine);
+uint64_t engine_budget_bytes(struct engine *engine);       // as of now
+uint32_t engine_num_pipelines(struct engine *engine);      // built so far
+const char *engine_variant(const struct engine *engine);   // name of the attention shader in use
+uint32_t engine_validation_messages(const struct engine *engine);
+
+// ---- caches: memory for blocks ----
+
+struct engine_cache_params {
+    const char *name;                 // for debug names and logs
+    uint32_t num_layers, num_kv_heads, head_dim_k, head_dim_v, block_size;
+    enum dtype k_dtype, v_dtype;
+    uint32_t chunk_blocks;            // power of two
+};
+
+// STATUS_UNSUPPORTED with the value if a shape or dtype has no shader.
+enum status engine_cache_check(const struct engine *engine, const struct engine_cache_params *params, struct error *error);
+// Bytes of one block of one layer (K and V), and over all layers.
+uint64_t engine_layer_block_bytes(const struct engine_cache_params *params);
+uint64_t engine_block_bytes(const struct engine_cache_params *params);
+
+// A cache begins without memory. Physical block b lives in chunk b / chunk_blocks.
+enum status engine_cache_create(struct engine *engine, const struct engine_cache_params *params,
+                                struct engine_cache **out, struct error *error);
+void engine_cache_destroy(struct engine_cache *cache);
+// Allocate chunk `chunk` and zero it, on the engine's own thread; ENGINE_EVENT_CHUNK tells the outcome. Never moves a block.
+void engine_cache_grow(struct engine_cache *cache, uint32_t chunk);
+// Give chunk `chunk`'s memory back once the GPU is past it. No later submission may name its blocks.
+void engine_cache_shrink(struct engine_cache *cache, uint32_t chunk);
+
+// Copy one block of one layer to or from `bytes` (engine_layer_block_bytes() of them; [K then V][kv head][token][dim]).
+// For tests and fault injection only: waits until the GPU is idle.
+enum status engine_block_read(struct engine_cache *cache, uint32_t layer, int32_t block, void *bytes);
+enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32_t block, const void *bytes);
+
+// ---- arenas: memory that a client writes ----
+
+// Make [base, base + size) usable by the GPU: imported in place where the device allows it, else mirrored and copied
+// around each submission. `base` is page aligned and stays mapped until engine_arena_destroy() has returned.
+enum status engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out, struct error *error);
+void engine_arena_destroy(struct engine_arena *arena);   // the caller has seen every submission that names it pass; takes NULL
+bool engine_arena_imported(const struct engine_arena *arena);
+
+// ---- batches: one model step's metadata, in memory that only the daemon writes ----
+
+struct engine_batch_params {
+    struct engine_cache *cache;
+    uint32_t num_seqs, max_blocks, num_tokens;
+    const int32_t *cu_seqlens_q;      // [num_seqs + 1], monotonic from 0
+    const int32_t *seq_lens_kv;       // [num_seqs]
+    const int32_t *block_table;       // [num_seqs, max_blocks]; entries that no query sees may hold anything
+    const int64_t *slot_mapping;      // [num_tokens], -1 = write nowhere; NULL = no writes
+};
+// Copies everything it needs.
+enum status engine_batch_create(const struct engine_batch_params *params, struct engine_batch **out, struct error *error);
+void engine_batch_destroy(struct engine_batch *batch);
+
+// ---- submissions ----
+
+struct engine_tensor {
+    uint64_t offset, token_stride, head_stride;   // bytes, multiples of 16, inside the run's arena
+    enum dtype dtype;
+};
+
+struct engine_run {
+    struct engine_batch *batch;
+    struct engine_arena *arena;
+    uint32_t layer, num_heads;
+    struct engine_tensor q, k, v, out;   // k and v are read only if the batch has a slot mapping
+    float scale;                         // final: never 0
+    bool causal;
+};
+
+struct engine_zero { struct engine_cache *cache; int32_t block; };
+
+// Order inside a submission: the zeroes, then wave by wave; inside a wave all K/V writes come before all reads and the
+// runs are independent of one another, so that those which fit one pipeline become one ragged dispatch.
+struct engine_submission {
+    const struct engine_zero *zeroes;
+    uint32_t num_zeroes;
+    const struct engine_run *runs;
+    uint32_t num_runs;
+    const uint32_t *wave_ends;           // wave w is runs [w ? wave_ends[w - 1] : 0, wave_ends[w]); the last is num_runs
+    uint32_t num_waves;
+};
+
+// Copies the submission, queues it and returns its sequence number (1, 2, ...) at once. Submissions run in order.
+// STATUS_NO_MEMORY or STATUS_DEVICE_LOST: nothing was queued.
+enum status engine_submit(struct engine *engine, const struct engine_submission *submission, uint64_t *sequence, struct error *error);
+
+struct engine_run_result {
+    enum status status;                  // of this run: a pipeline may fail to build
+    uint32_t dispatch;                   // runs of one submission with equal `dispatch` shared one dispatch
+    uint64_t gpu_ns;                     // of that dispatch and the K/V write before it; 0 if the device has no timestamps
+};
+
+enum engine_event_kind { ENGINE_EVENT_DONE, ENGINE_EVENT_CHUNK, ENGINE_EVENT_LOST };
+struct engine_event {
+    enum engine_event_kind kind;
+    uint64_t sequence;                          // DONE: which submission; they come in order
+    const struct engine_run_result *results;    // DONE: one a run; valid until the next engine_poll()
+    uint32_t num_results, num_dispatches;
+    struct engine_cache *cache;                 // CHUNK; never one that was destroyed
+    uint32_t chunk;
+    struct error error;                         // CHUNK: status OK or why not; LOST: what happened
+};
+
+bool engine_poll(struct engine *engine, struct engine_event *event);   // false: no news
+// Blocks until submission `sequence` is done and its event can be polled. STATUS_TIMEOUT, STATUS_DEVICE_LOST. For tests and bench.
+enum status engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms);
+
+#endif
