@@ -6,7 +6,7 @@
 // what a field means stands there.
 //
 // Decoding verifies first and never trusts: the caller hands in a private, 8-byte-aligned copy of the message, which
-// must stay as it is while the decoded struct is in use, because strings and vectors point into it. After WIRE_OK every
+// must stay as it is while the decoded struct is in use, because strings and vectors point into it. After STATUS_OK every
 // pointer is readable for its count, every string is NUL-terminated, every union has the member that its type names.
 // Ranges, ids and the relation of one vector's length to another's are the caller's to check.
 // Encoding allocates; wire_buffer_finish() frees. Thread rule: all functions are reentrant, no global state.
@@ -290,13 +290,16 @@ struct wire_buffer {
 void wire_buffer_finish(struct wire_buffer *buffer);   // takes NULL and a zeroed buffer
 
 // Encode into a fresh buffer. STATUS_NO_MEMORY; STATUS_LIMIT if the message exceeds WIRE_MAX_MESSAGE bytes (the text
-// says by how much); STATUS_INVALID for a command or an answer that is none. On failure *out is zeroed.
+// says by how much); STATUS_INVALID for a command or an answer that is none, a name, fingerprint or extra key that is too long, a
+// count without data, lists of a reply whose lengths differ. A reply without content has the answer EMPTY, not NONE. A NULL
+// string is left out and decodes as "". On failure *out is zeroed.
 enum status wire_encode_request(const struct wire_request *request, struct wire_buffer *out, struct error *error);
 enum status wire_encode_reply(const struct wire_reply *reply, struct wire_buffer *out, struct error *error);
 
 // Verify `size` bytes at `data` (8-byte aligned) and fill *out. STATUS_MALFORMED with what is wrong: too large, truncated,
 // not aule's file identifier, a table outside the buffer, a missing or unknown command, a required field absent,
-// vectors of a reply whose lengths differ. On failure *out is zeroed.
+// vectors of a reply whose lengths differ, a name, fingerprint or extra key that is too long, a NUL byte inside a string.
+// STATUS_INVALID if `data` is not aligned; STATUS_NO_MEMORY. On failure *out is zeroed.
 enum status wire_decode_request(const void *data, size_t size, struct wire_request *out, struct error *error);
 enum status wire_decode_reply(const void *data, size_t size, struct wire_reply *out, struct error *error);
 void wire_reply_finish(struct wire_reply *reply);      // frees what decoding allocated; takes a zeroed reply
