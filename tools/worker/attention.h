@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention.h - where one sequence's keys and values live and who computes its attention: aule, or this very process.
+// A step covers the tokens [first, first + count) of the sequence: begin, run once for each layer, end. One thread.
+// Each function returns false on failure; `error` then has one sentence.
+
+#ifndef WORKER_ATTENTION_H
+#define WORKER_ATTENTION_H
+
+#include "aule/aule.h"
+
+struct attention;
+
+struct attention_ops {
+    // How many of the tokens need no computing, because their keys and values are there: a number of whole blocks.
+    bool (*lookup)(struct attention *attention, const int32_t *tokens, uint32_t num_tokens, uint32_t *hit_tokens);
+    // `write` false: the keys and values of these tokens are there already; only their attention is wanted.
+    bool (*begin)(struct attention *attention, uint32_t first, uint32_t count, bool write);
+    // As model_attend() in model.h.
+    bool (*run)(struct attention *attention, uint32_t layer, const float *qkv, float *out);
+    void (*end)(struct attention *attention);
+    // Offer the whole blocks of these first tokens of the sequence, all written, to others.
+    bool (*publish)(struct attention *attention, const int32_t *tokens, uint32_t num_tokens);
+    void (*destroy)(struct attention *attention);
+};
+
+struct attention {
+    const struct attention_ops *ops;
+    uint64_t session;    // the daemon's number for this worker; 0 = none
+    char device[256];    // who computes
+    uint32_t hit_blocks; // of the last lookup
+    char error[640];
+};
+
+struct attention_params {
+    enum aule_dtype dtype, kv_dtype;                 // of q, k, v and out; of the cache
+    uint32_t block_size;                             // tokens
+    uint32_t max_tokens;                             // of the sequence
+    uint32_t max_count;                              // of a step
+    const char *socket, *name, *tenant, *cache_name; // aule only; all but cache_name may be NULL
+    int timeout_ms;                                  // aule only; for each wait
+};
+
+// NULL on failure; then `error`, of `size` bytes, says why. End with attention_destroy().
+struct attention *attention_aule_create(const struct attention_params *params, char *error, size_t size);
+struct attention *attention_reference_create(const struct attention_params *params, char *error, size_t size);
+
+static inline void attention_destroy(struct attention *attention)
+{
+    if (attention)
+        attention->ops->destroy(attention);
+}
+
+#endif

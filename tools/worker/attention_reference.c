@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention_reference.c - attention in this process, on the CPU, with keys and values in plain arrays: what aule must equal.
+// Written from the definition, with everything rounded where aule stores it: q, k, v and out to dtype, the cache to kv_dtype.
+// Has no blocks, no prefix cache, no daemon.
+
+#include "attention.h"
+
+#include "element.h"
+#include "model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct reference {
+    struct attention base;
+    struct attention_params params;
+    uint32_t first, count;
+    bool write;
+    float *keys;   // [layers, kv_heads, head_dim, max_tokens]: a dimension's keys side by side, for the vector lanes
+    float *values; // [layers, kv_heads, max_tokens, head_dim]
+    float *scores; // [max_tokens]
+};
+
+static float *plane(const struct reference *reference, float *of, uint32_t layer, uint32_t kv_head)
+{
+    return of + (size_t)(layer * MODEL_KV_HEADS + kv_head) * MODEL_HEAD_DIM * reference->params.max_tokens;
+}
+
+static bool lookup(struct attention *attention, const int32_t *tokens, uint32_t num_tokens, uint32_t *hit_tokens)
+{
+    (void)tokens, (void)num_tokens;
+    attention->hit_blocks = 0;
+    *hit_tokens = 0;
+    return true;
+}
+
+static bool begin(struct attention *attention, uint32_t first, uint32_t count, bool write)
+{
+    struct reference *reference = (struct reference *)attention;
+    reference->first = first;
+    reference->count = count;
+    reference->write = write;
+    return true;
+}
+
+static float stored(const struct reference *reference, float x)
+{
+    return element_round(element_round(x, reference->params.dtype), reference->params.kv_dtype);
+}
+
+// Token `position`'s keys and values into their planes.
+static void append(struct reference *reference, uint32_t layer, uint32_t position, const float *qkv)
+{
+    const float *key = qkv + MODEL_HEADS * MODEL_HEAD_DIM, *value = key + MODEL_KV_HEADS * MODEL_HEAD_DIM;
+    for (uint32_t head = 0; head < MODEL_KV_HEADS; head++) {
+        float *keys = plane(reference, reference->keys, layer, head);
+        float *values = plane(reference, reference->values, layer, head);
+        for (uint32_t d = 0; d < MODEL_HEAD_DIM; d++) {
+            keys[(size_t)d * reference->params.max_tokens + position] = stored(reference, *key++);
+            values[(size_t)position * MODEL_HEAD_DIM + d] = stored(reference, *value++);
+        }
+    }
+}
+
+// scores[0..len) = exp(scale * q . k - their maximum); returns their sum.
+static double score(const struct reference *reference, const float *query, const float *keys, uint32_t len)
+{
+    const float scale = 1 / sqrtf(MODEL_HEAD_DIM);
+    float *restrict scores = reference->scores, largest = -INFINITY;
+    memset(scores, 0, len * sizeof *scores);
+    for (uint32_t d = 0; d < MODEL_HEAD_DIM; d++) {
+        const float q = scale * element_round(query[d], reference->params.dtype);
+        const float *k = keys + (size_t)d * reference->params.max_tokens;
+        for (uint32_t j = 0; j < len; j++)
+            scores[j] += q * k[j];
+    }
+    for (uint32_t j = 0; j < len; j++)
+        largest = fmaxf(largest, scores[j]);
+    double sum = 0;
+    for (uint32_t j = 0; j < len; j++)
+        sum += scores[j] = expf(scores[j] - largest);
+    return sum;
+}
+
+// One query head of one token, which sees keys [0, len).
+static void attend(const struct reference *reference, const float *query, uint32_t layer, uint32_t kv_head,
+                   uint32_t len, float *out)
+{
+    const double sum = score(reference, query, plane(reference, reference->keys, layer, kv_head), len);
+    const float *values = plane(reference, reference->values, layer, kv_head);
+    double mean[MODEL_HEAD_DIM] = {0};
+    for (uint32_t j = 0; j < len; j++)
+        for (uint32_t d = 0; d < MODEL_HEAD_DIM; d++)
+            mean[d] += (double)reference->scores[j] * values[(size_t)j * MODEL_HEAD_DIM + d];
+    for (uint32_t d = 0; d < MODEL_HEAD_DIM; d++)
+        out[d] = element_round((float)(mean[d] / sum), reference->params.dtype);
+}
+
+static bool run(struct attention *attention, uint32_t layer, const float *qkv, float *out)
+{
+    struct reference *reference = (struct reference *)attention;
+    for (uint32_t t = 0; t < reference->count; t++, qkv += MODEL_QKV_WIDTH, out += MODEL_OUT_WIDTH) {
+        if (reference->write)
+            append(reference, layer, reference->first + t, qkv);
+        for (uint32_t head = 0; head < MODEL_HEADS; head++)
+            attend(reference, qkv + head * MODEL_HEAD_DIM, layer, head / (MODEL_HEADS / MODEL_KV_HEADS),
+                   reference->first + t + 1, out + head * MODEL_HEAD_DIM);
+    }
+    return true;
+}
+
+static void end(struct attention *attention)
+{
+    (void)attention;
+}
+
+static bool publish(struct attention *attention, const int32_t *tokens, uint32_t num_tokens)
+{
+    (void)attention, (void)tokens, (void)num_tokens;
+    return true;
+}
+
+static void destroy(struct attention *attention)
+{
+    struct reference *reference = (struct reference *)attention;
+    free(reference->keys);
+    free(reference->values);
+    free(reference->scores);
+    free(reference);
+}
+
+static const struct attention_ops ops = {lookup, begin, run, end, publish, destroy};
+
+struct attention *attention_reference_create(const struct attention_params *params, char *error, size_t size)
+{
+    struct reference *reference = calloc(1, sizeof *reference);
+    if (!reference)
+        goto fail;
+    const size_t row = MODEL_LAYERS * MODEL_KV_HEADS * MODEL_HEAD_DIM;
+    reference->base.ops = &ops;
+    snprintf(reference->base.device, sizeof reference->base.device, "this process, CPU");
+    reference->params = *params;
+    reference->keys = calloc(params->max_tokens, row * sizeof(float));
+    reference->values = calloc(params->max_tokens, row * sizeof(float));
+    reference->scores = calloc(params->max_tokens, sizeof(float));
+    if (reference->keys && reference->values && reference->scores)
+        return &reference->base;
+    destroy(&reference->base);
+fail:
+    snprintf(error, size, "out of memory for the keys and values of %u tokens", params->max_tokens);
+    return NULL;
+}

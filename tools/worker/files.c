@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// files.c - see files.h.
+
+#include "files.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void complain(const char *path, const char *what)
+{
+    fprintf(stderr, "aule-worker: %s: %s\n", path, what);
+}
+
+// Up to `max` bytes of the file, and one more if there are more.
+static bool read_bytes(FILE *file, size_t max, unsigned char **bytes, size_t *count)
+{
+    *count = 0;
+    *bytes = malloc(max + 1);
+    if (!*bytes)
+        return false;
+    *count = fread(*bytes, 1, max + 1, file);
+    if (!ferror(file))
+        return true;
+    free(*bytes);
+    return false;
+}
+
+static bool read_path(const char *path, size_t max, unsigned char **bytes, size_t *count)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    const bool good = file && read_bytes(file, max, bytes, count);
+    if (!good)
+        complain(path, strerror(errno));
+    if (file && file != stdin)
+        fclose(file);
+    return good;
+}
+
+static int32_t *tokens_of(const unsigned char *bytes, size_t count, const char *append, size_t append_count)
+{
+    int32_t *tokens = malloc((count + append_count) * sizeof *tokens);
+    if (!tokens)
+        return NULL;
+    for (size_t i = 0; i < count; i++)
+        tokens[i] = bytes[i];
+    for (size_t i = 0; i < append_count; i++)
+        tokens[count + i] = (unsigned char)append[i];
+    return tokens;
+}
+
+bool files_read_prompt(const char *path, const char *append, uint32_t max, int32_t **tokens, uint32_t *num_tokens)
+{
+    unsigned char *bytes;
+    size_t count;
+    const size_t append_count = strlen(append);
+    *tokens = NULL;
+    if (!read_path(path, max, &bytes, &count))
+        return false;
+    if (count + append_count > max)
+        fprintf(stderr, "aule-worker: %s: the prompt has more than %u bytes, the limit of --max-prompt\n", path, max);
+    else if (count + append_count == 0)
+        complain(path, "the prompt is empty; there is nothing to continue");
+    else if (!(*tokens = tokens_of(bytes, count, append, append_count)))
+        complain(path, "out of memory for the prompt");
+    *num_tokens = (uint32_t)(count + append_count);
+    free(bytes);
+    return *tokens != NULL;
+}
+
+bool files_write_logits(const char *path, const float *logits, size_t count)
+{
+    FILE *file = fopen(path, "wb");
+    bool good = file && fwrite(logits, sizeof *logits, count, file) == count;
+    if (file && fclose(file) != 0)
+        good = false;
+    if (!good)
+        complain(path, strerror(errno));
+    return good;
+}
+
+float *files_read_logits(const char *path, size_t count)
+{
+    unsigned char *bytes;
+    size_t size;
+    if (!read_path(path, count * sizeof(float), &bytes, &size))
+        return NULL;
+    if (size == count * sizeof(float))
+        return (float *)(void *)bytes;
+    fprintf(stderr, "aule-worker: %s: %s than the %zu logits of this run; were both made with the same --tokens?\n",
+            path, size > count * sizeof(float) ? "more" : "fewer", count);
+    free(bytes);
+    return NULL;
+}

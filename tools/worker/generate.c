@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// generate.c - see generate.h.
+
+#include "generate.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static bool attend(void *context, uint32_t layer, const float *qkv, float *out)
+{
+    struct attention *attention = context;
+    return attention->ops->run(attention, layer, qkv, out);
+}
+
+// One forward pass of the tokens that stand at `first` of the sequence. False: attention->error says why.
+static bool step(const struct generate_params *params, const int32_t *tokens, uint32_t count, uint32_t first,
+                 bool write, float *logits)
+{
+    struct attention *attention = params->attention;
+    if (!attention->ops->begin(attention, first, count, write))
+        return false;
+    enum model_result result = model_forward(params->model, tokens, count, first, attend, attention, logits);
+    attention->ops->end(attention);
+    if (result == MODEL_NO_MEMORY)
+        snprintf(attention->error, sizeof attention->error, "out of memory for a step of %u tokens", count);
+    return result == MODEL_OK;
+}
+
+// Leaves the logits of the prompt's last token.
+static bool prefill(const struct generate_params *params, uint32_t *hit_tokens, float *logits)
+{
+    struct attention *attention = params->attention;
+    if (!attention->ops->lookup(attention, params->prompt, params->num_prompt, hit_tokens))
+        return false;
+    // All of it is there: only what the last token sees has to be computed again, and nothing is to be written.
+    const uint32_t last = params->num_prompt - 1;
+    if (*hit_tokens == params->num_prompt)
+        return step(params, params->prompt + last, 1, last, false, logits);
+    for (uint32_t first = *hit_tokens; first < params->num_prompt;) {
+        const uint32_t rest = params->num_prompt - first, count = rest < params->chunk ? rest : params->chunk;
+        if (!step(params, params->prompt + first, count, first, true, logits))
+            return false;
+        first += count;
+        if (!attention->ops->publish(attention, params->prompt, first))
+            return false;
+    }
+    return true;
+}
+
+static int32_t best(const float *logits)
+{
+    int32_t id = 0;
+    for (int32_t i = 1; i < MODEL_VOCABULARY; i++)
+        if (logits[i] > logits[id])
+            id = i;
+    return id;
+}
+
+// Greedy: each token is the one with the largest logit. The first comes from the prefill's logits.
+static bool decode(const struct generate_params *params, struct generation *generation)
+{
+    float *logits = generation->logits;
+    for (uint32_t i = 0;; i++, logits += MODEL_VOCABULARY) {
+        generation->ids[i] = best(logits);
+        if (i + 1 == generation->num_tokens)
+            return true;
+        if (!step(params, &generation->ids[i], 1, params->num_prompt + i, true, logits + MODEL_VOCABULARY))
+            return false;
+    }
+}
+
+static bool run(const struct generate_params *params, struct generation *generation)
+{
+    const double start = now();
+    if (!prefill(params, &generation->hit_tokens, generation->logits))
+        return false;
+    const double prefilled = now();
+    generation->prefill_seconds = prefilled - start;
+    const bool done = decode(params, generation);
+    generation->decode_seconds = now() - prefilled;
+    return done;
+}
+
+bool generate(const struct generate_params *params, struct generation *generation, char *error, size_t size)
+{
+    *generation = (struct generation){.num_tokens = params->num_tokens};
+    generation->ids = calloc(params->num_tokens, sizeof *generation->ids);
+    generation->logits = calloc(params->num_tokens, MODEL_VOCABULARY * sizeof *generation->logits);
+    const bool allocated = generation->ids && generation->logits;
+    if (allocated && run(params, generation))
+        return true;
+    if (allocated)
+        snprintf(error, size, "%s", params->attention->error);
+    else
+        snprintf(error, size, "out of memory for the logits of %u tokens", params->num_tokens);
+    generation_finish(generation);
+    return false;
+}
+
+void generation_finish(struct generation *generation)
+{
+    free(generation->ids);
+    free(generation->logits);
+    *generation = (struct generation){0};
+}
+
+uint32_t generation_distinct_ids(const struct generation *generation)
+{
+    bool seen[MODEL_VOCABULARY] = {0};
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < generation->num_tokens; i++) {
+        count += !seen[generation->ids[i]];
+        seen[generation->ids[i]] = true;
+    }
+    return count;
+}
+
+double generation_smallest_gap(const struct generation *generation)
+{
+    double smallest = DBL_MAX;
+    for (uint32_t i = 0; i < generation->num_tokens; i++) {
+        const float *logits = generation->logits + (size_t)i * MODEL_VOCABULARY;
+        for (int32_t id = 0; id < MODEL_VOCABULARY; id++)
+            if (id != generation->ids[i])
+                smallest = fmin(smallest, (double)logits[generation->ids[i]] - logits[id]);
+    }
+    return smallest;
+}
+
+double generation_largest_difference(const float *a, const float *b, size_t count)
+{
+    double largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double difference = isfinite(a[i]) && isfinite(b[i]) ? fabs((double)a[i] - b[i]) : FLT_MAX;
+        largest = fmax(largest, difference);
+    }
+    return largest;
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// options.h - aule-worker's command line as one struct.
+
+#ifndef WORKER_OPTIONS_H
+#define WORKER_OPTIONS_H
+
+#include "aule/aule.h"
+
+enum options_result { OPTIONS_RUN, OPTIONS_DONE, OPTIONS_BAD };
+
+struct options {
+    const char *prompt; // path; "-" = standard input
+    const char *append; // text behind the prompt; "" = none
+    const char *socket, *name, *tenant, *cache_name;
+    const char *logits_file, *compare_file; // paths or NULL
+    uint32_t num_tokens, chunk, block_size, max_prompt, timeout_ms;
+    enum aule_dtype dtype, kv_dtype;
+    bool reference, json, contiguous;
+};
+
+// OPTIONS_DONE: --help or --version was answered. OPTIONS_BAD: standard error has a sentence. Strings point into argv.
+enum options_result options_parse(struct options *options, int argc, char **argv);
+
+#endif
