@@ -12,16 +12,18 @@
 #define AULE_U32 uint
 #define AULE_U64 uint64_t
 #define AULE_F32 float
+#define AULE_OUT result             // `out` is a word of GLSL
 #else
 #include <stdint.h>
 #define AULE_U32 uint32_t
 #define AULE_U64 uint64_t
 #define AULE_F32 float
+#define AULE_OUT out
 #endif
 
 // One run (a batch and a layer) inside a ragged dispatch. Addresses are buffer device addresses; strides count 16-byte units.
 struct gpu_run {
-    AULE_U64 q, k, v, out;          // element (token 0, head 0, dim 0) of [num_tokens, heads, dim]
+    AULE_U64 q, k, v, AULE_OUT;     // element (token 0, head 0, dim 0) of [num_tokens, heads, dim]
     AULE_U64 chunks;                // u64[]: entry [chunk * chunk_stride] is the address of this layer's part of that chunk,
                                     //   [chunk_blocks, K then V, num_kv_heads, block_size, head_dim]
     AULE_U64 cu_seqlens_q;          // i32[num_seqs + 1]

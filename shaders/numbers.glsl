@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// numbers.glsl - element types: how eight elements at a 16-byte border are loaded, converted and stored. Knows nothing of
+// caches or attention. The conversions are integer code, bit-exact on every device: packHalf2x16 may truncate (lavapipe
+// does), and unpackHalf2x16 may flush subnormal halves, which is harmless for a product but not for a copy.
+
+#ifndef AULE_NUMBERS_GLSL
+#define AULE_NUMBERS_GLSL
+
+const uint DTYPE_F32 = 1; // status.h, AULE_DTYPE_MAP
+const uint DTYPE_F16 = 2;
+
+// 16-byte units, the only way tensors and blocks are touched.
+layout(buffer_reference, scalar, buffer_reference_align = 16) buffer Units { uvec4 at[]; };
+
+uint dtype_bytes(uint dtype)
+{
+    return dtype == DTYPE_F32 ? 4 : 2;
+}
+
+// The 16-byte units of eight elements.
+uint oct_units(uint dtype)
+{
+    return dtype == DTYPE_F32 ? 2 : 1;
+}
+
+// Round to nearest, ties to even; overflow to infinity; NaN stays a (quiet) NaN. Result in the low 16 bits.
+uint half_from_float(uint bits)
+{
+    const uint sign = bits >> 16 & 0x8000u;
+    const uint magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u)
+        return sign | 0x7e00u | magnitude >> 13 & 0x3ffu;
+    if (magnitude >= 0x47800000u) // 65536
+        return sign | 0x7c00u;
+    if (magnitude >= 0x38800000u) // 2^-14: a normal half; a carry moves into the exponent, up to infinity
+        return sign | magnitude + 0xfffu + (magnitude >> 13 & 1u) - 0x38000000u >> 13;
+    const uint shift = min(126u - (magnitude >> 23), 31u); // to units of 2^-24
+    const uint mantissa = magnitude & 0x7fffffu | 0x800000u;
+    const uint quotient = mantissa >> shift;
+    const uint rest = mantissa & (1u << shift) - 1u;
+    const uint middle = 1u << shift - 1u;
+    return sign | quotient + uint(rest > middle || rest == middle && (quotient & 1u) != 0u);
+}
+
+uint float_from_half(uint bits)
+{
+    const uint sign = (bits & 0x8000u) << 16;
+    const uint magnitude = bits & 0x7fffu;
+    if (magnitude > 0x7c00u)
+        return sign | 0x7fc00000u | magnitude << 13;
+    if (magnitude == 0x7c00u)
+        return sign | 0x7f800000u;
+    if (magnitude >= 0x400u)
+        return sign | (magnitude << 13) + 0x38000000u;
+    return sign | floatBitsToUint(float(magnitude) * 5.9604644775390625e-8); // 2^-24; a normal float, so exact
+}
+
+uint half2_from_float2(uint low, uint high)
+{
+    return half_from_float(low) | half_from_float(high) << 16;
+}
+
+// Eight elements as they lie in memory: one unit (f16, `second` unused) or two (f32).
+struct Oct {
+    uvec4 first, second;
+};
+
+Oct oct_load(uint64_t address, uint dtype)
+{
+    Units units = Units(address);
+    return Oct(units.at[0], dtype == DTYPE_F32 ? units.at[1] : uvec4(0));
+}
+
+void oct_store(uint64_t address, uint dtype, Oct oct)
+{
+    Units units = Units(address);
+    units.at[0] = oct.first;
+    if (dtype == DTYPE_F32)
+        units.at[1] = oct.second;
+}
+
+Oct oct_narrow(Oct f32)
+{
+    const uvec4 a = f32.first, b = f32.second;
+    return Oct(uvec4(half2_from_float2(a.x, a.y), half2_from_float2(a.z, a.w), half2_from_float2(b.x, b.y),
+                     half2_from_float2(b.z, b.w)),
+               uvec4(0));
+}
+
+uvec2 float2_from_half2(uint pair)
+{
+    return uvec2(float_from_half(pair & 0xffffu), float_from_half(pair >> 16));
+}
+
+Oct oct_widen(Oct f16)
+{
+    const uvec4 h = f16.first;
+    return Oct(uvec4(float2_from_half2(h.x), float2_from_half2(h.y)), uvec4(float2_from_half2(h.z), float2_from_half2(h.w)));
+}
+
+// Equal types keep their bits, whatever they mean.
+Oct oct_convert(Oct oct, uint from, uint to)
+{
+    if (from == to)
+        return oct;
+    return to == DTYPE_F16 ? oct_narrow(oct) : oct_widen(oct);
+}
+
+#endif
