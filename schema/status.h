@@ -4,7 +4,8 @@
 // status.h - the answers that a command can get, and the element types of a tensor: the two lists that daemon,
 // client and wire share. The public header spells the same values; client/src/status.c asserts that they match.
 
-// clang-format off: laid out by hand, one thought a line.
+// Laid out by hand, one thought a line.
+// clang-format off
 #ifndef AULE_SCHEMA_STATUS_H
 #define AULE_SCHEMA_STATUS_H
 

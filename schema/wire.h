@@ -11,7 +11,8 @@
 // Ranges, ids and the relation of one vector's length to another's are the caller's to check.
 // Encoding allocates; wire_buffer_finish() frees. Thread rule: all functions are reentrant, no global state.
 
-// clang-format off: laid out by hand, one thought a line.
+// Laid out by hand, one thought a line.
+// clang-format off
 #ifndef AULE_SCHEMA_WIRE_H
 #define AULE_SCHEMA_WIRE_H
 
