@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# What a reader should not have to check: layout, shell scripts, license lines.
+
+foreach(what format shell license)
+  add_test(NAME lint_${what} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lint.sh ${what})
+  set_tests_properties(lint_${what} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 120 LABELS "lint")
+endforeach()
