@@ -13,7 +13,8 @@
  * Ownership: `open`/`create` give an object that `close`/`destroy` end; both take NULL. Ending a session ends everything
  * that it holds in the daemon; the objects made from it must still be closed or destroyed, before or after.
  * Threads: any thread may call any function; objects that one thread ends must not be in use by another.
- * Fork: in a child, every call on an object opened before fork() returns AULE_FORKED, and closing frees only memory.
+ * Fork: in a child, every call on an object opened before fork() returns AULE_FORKED, and closing frees only memory. Such a
+ * child can open nothing of its own before exec(), because nng cannot be used again: fork first, then open.
  * The library never prints, never exits, installs no signal handler.
  */
 
@@ -69,7 +70,7 @@ enum aule_status {
     AULE_EPOCH = 21,          /* the handle belongs to an earlier life of the daemon */
     AULE_DAEMON_GONE = 22,    /* the daemon is gone or cannot be reached */
     AULE_DEVICE_LOST = 23,    /* the GPU stopped; reopen the session */
-    AULE_FORKED = 24,         /* the handle was opened before fork(); open a new one in the child */
+    AULE_FORKED = 24,         /* the parent process had opened it, or anything, before fork() */
     AULE_STOPPING = 25,       /* the daemon is stopping and takes no new work */
     AULE_INTERNAL = 26        /* a defect in aule; please report it */
 };

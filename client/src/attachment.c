@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attachment.c - the handshake, and the life and end of what it gives. Knows connection, segment and arena; not caches, batches
+// or runs. Any thread; `users` keeps the parts in place while a thread is inside.
+
+#include "attachment.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "fork.h"
+
+enum { DEFAULT_ARENA = 64 << 20, DEFAULT_TIMEOUT_MS = 10000, FAREWELL_MS = 1000 };
+
+// ---- the handshake ----
+
+static void remember(struct attachment *attachment, const struct wire_hello_reply *hello)
+{
+    struct aule_session_info *info = &attachment->info;
+    *info = (struct aule_session_info){
+        .session = hello->session,
+        .epoch = hello->epoch,
+        .arena_size = hello->arena_size,
+        .arena_imported = hello->arena_imported,
+        .max_tickets = hello->max_tickets,
+        .max_batches = hello->max_batches,
+        .quota_blocks = hello->quota_blocks,
+        .max_message = hello->max_message,
+        .protocol_major = hello->major,
+        .protocol_minor = hello->minor,
+    };
+    if (info->max_message == 0 || info->max_message > WIRE_MAX_MESSAGE)
+        info->max_message = WIRE_MAX_MESSAGE;
+    snprintf(info->device_name, sizeof info->device_name, "%s", hello->device_name ? hello->device_name : "");
+    memcpy(info->device_uuid, hello->device_uuid, sizeof info->device_uuid);
+}
+
+static enum aule_status settle(struct attachment *attachment, const struct wire_hello_reply *hello)
+{
+    if (hello->major != WIRE_PROTOCOL_MAJOR)
+        return fail(AULE_VERSION, "the daemon speaks protocol %u.%u, this library %u.%u", hello->major, hello->minor,
+                    WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+    if (!hello->segment_name)
+        return fail(AULE_MALFORMED, "the daemon's greeting names no segment");
+    remember(attachment, hello);
+    enum aule_status status = segment_open(hello, &attachment->segment);
+    if (status == AULE_OK)
+        status = arena_create(attachment->segment.arena_size, &attachment->arena);
+    return status;
+}
+
+static enum aule_status greet(struct attachment *attachment, const struct aule_session_params *params)
+{
+    struct wire_request request = {
+        .command = WIRE_COMMAND_HELLO,
+        .hello = {.major = WIRE_PROTOCOL_MAJOR,
+                  .minor = WIRE_PROTOCOL_MINOR,
+                  .client_name = params->name ? params->name : program_invocation_short_name,
+                  .tenant = params->tenant ? params->tenant : "",
+                  .arena_size = params->arena_size ? params->arena_size : DEFAULT_ARENA},
+    };
+    struct answer answer;
+    enum aule_status status =
+        connection_call(attachment->connection, &request, attachment->grace_ms, WIRE_ANSWER_HELLO, &answer);
+    if (status != AULE_OK)
+        return status;
+    status = settle(attachment, &answer.reply.hello);
+    answer_finish(&answer);
+    return status;
+}
+
+// The daemon unlinks the segment when it hears that it is mapped.
+static enum aule_status confirm(struct attachment *attachment)
+{
+    struct wire_request request = {.command = WIRE_COMMAND_MAPPED};
+    return attachment_tell(attachment, &request);
+}
+
+enum aule_status attachment_open(const struct aule_session_params *params, uint16_t generation, struct attachment **out)
+{
+    struct attachment *attachment = calloc(1, sizeof *attachment);
+    if (!attachment)
+        return fail(AULE_NO_MEMORY, "no memory for a session");
+    attachment->pid = getpid();
+    atomic_init(&attachment->references, 1);
+    attachment->generation = generation;
+    attachment->grace_ms = params->timeout_ms ? params->timeout_ms : DEFAULT_TIMEOUT_MS;
+    pthread_mutex_init(&attachment->mutex, NULL);
+    pthread_cond_init(&attachment->idle, NULL);
+    enum aule_status status = connection_open(params->socket, attachment->grace_ms, &attachment->connection);
+    if (status == AULE_OK)
+        status = greet(attachment, params);
+    if (status == AULE_OK)
+        status = confirm(attachment);
+    if (status == AULE_OK)
+        *out = attachment;
+    else
+        attachment_unref(attachment);
+    return status;
+}
+
+// ---- the end ----
+
+static void drop_parts(struct attachment *attachment)
+{
+    connection_close(attachment->connection);
+    segment_close(&attachment->segment);
+    arena_destroy(attachment->arena);
+    attachment->connection = NULL;
+    attachment->arena = NULL;
+}
+
+void attachment_end(struct attachment *attachment, enum attachment_state state)
+{
+    pthread_mutex_lock(&attachment->mutex);
+    bool live = attachment->state == ATTACHMENT_LIVE;
+    attachment->state = state;
+    if (live)
+        connection_interrupt(attachment->connection);
+    while (attachment->users > 0)
+        pthread_cond_wait(&attachment->idle, &attachment->mutex);
+    pthread_mutex_unlock(&attachment->mutex);
+    if (!live)
+        return;
+    // The daemon would notice the connection's end by itself; asked, it has let go of everything when this returns.
+    struct wire_request request = {
+        .session = attachment->info.session, .epoch = attachment->info.epoch, .command = WIRE_COMMAND_CLOSE_SESSION};
+    connection_farewell(attachment->connection, &request, FAREWELL_MS);
+    drop_parts(attachment);
+}
+
+struct attachment *attachment_ref(struct attachment *attachment)
+{
+    atomic_fetch_add(&attachment->references, 1);
+    return attachment;
+}
+
+void attachment_unref(struct attachment *attachment)
+{
+    if (!attachment || atomic_fetch_sub(&attachment->references, 1) != 1)
+        return;
+    drop_parts(attachment);
+    if (attachment->pid == getpid()) { // a child's copies may be locked or waited for
+        pthread_cond_destroy(&attachment->idle);
+        pthread_mutex_destroy(&attachment->mutex);
+    }
+    free(attachment->abandoned);
+    free(attachment);
+}
+
+// ---- use ----
+
+static enum aule_status check_state(const struct attachment *attachment)
+{
+    switch (attachment->state) {
+    case ATTACHMENT_LIVE: return AULE_OK;
+    case ATTACHMENT_CLOSED: return fail(AULE_NO_SESSION, "session %" PRIu64 " was closed", attachment->info.session);
+    case ATTACHMENT_REPLACED: break;
+    }
+    return fail(AULE_EPOCH, "the handle belongs to session %" PRIu64 " of epoch %" PRIu64 ", before the reconnect",
+                attachment->info.session, attachment->info.epoch);
+}
+
+enum aule_status attachment_enter(struct attachment *attachment)
+{
+    enum aule_status status = fork_check(attachment->pid, "the session");
+    if (status != AULE_OK)
+        return status;
+    pthread_mutex_lock(&attachment->mutex);
+    status = check_state(attachment);
+    if (status == AULE_OK)
+        attachment->users++;
+    pthread_mutex_unlock(&attachment->mutex);
+    return status;
+}
+
+void attachment_leave(struct attachment *attachment)
+{
+    pthread_mutex_lock(&attachment->mutex);
+    if (--attachment->users == 0)
+        pthread_cond_broadcast(&attachment->idle);
+    pthread_mutex_unlock(&attachment->mutex);
+}
+
+enum aule_status attachment_call(struct attachment *attachment, struct wire_request *request, int wait_ms,
+                                 enum wire_answer expected, struct answer *answer)
+{
+    request->session = attachment->info.session;
+    request->epoch = attachment->info.epoch;
+    return connection_call(attachment->connection, request, timeout_sum(wait_ms, attachment->grace_ms), expected,
+                           answer);
+}
+
+enum aule_status attachment_ask(struct attachment *attachment, struct wire_request *request, int wait_ms,
+                                enum wire_answer expected, struct answer *answer)
+{
+    *answer = (struct answer){.message = NULL};
+    enum aule_status status = attachment_enter(attachment);
+    if (status != AULE_OK)
+        return status;
+    status = attachment_call(attachment, request, wait_ms, expected, answer);
+    attachment_leave(attachment);
+    return status;
+}
+
+enum aule_status attachment_tell(struct attachment *attachment, struct wire_request *request)
+{
+    struct answer answer;
+    enum aule_status status = attachment_ask(attachment, request, 0, WIRE_ANSWER_EMPTY, &answer);
+    answer_finish(&answer);
+    return status;
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// cache.c - caches and their blocks, each a command to the daemon. What is a valid identity, who holds what: the daemon knows.
+// Any thread.
+
+#include "cache.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "session.h"
+
+enum { DEFAULT_BLOCK_SIZE = 32, MESSAGE_OVERHEAD = 1024 }; // tokens; bytes of a message beside its block ids
+
+enum aule_status cache_check_count(const struct aule_cache *cache, const char *what, uint64_t count)
+{
+    uint64_t most = (cache->attachment->info.max_message - MESSAGE_OVERHEAD) / sizeof(int32_t);
+    if (count <= most)
+        return AULE_OK;
+    return fail(AULE_LIMIT, "%s of %" PRIu64 " blocks: one message of %" PRIu64 " bytes takes %" PRIu64, what, count,
+                cache->attachment->info.max_message, most);
+}
+
+// ---- caches ----
+
+static struct wire_cache_open identity_of(const struct aule_cache_params *params)
+{
+    return (struct wire_cache_open){
+        .name = params->name,
+        .num_layers = params->num_layers,
+        .num_kv_heads = params->num_kv_heads,
+        .head_dim_k = params->head_dim,
+        .head_dim_v = params->head_dim_v ? params->head_dim_v : params->head_dim,
+        .v_is_k_prefix = params->v_is_k_prefix,
+        .k_dtype = params->k_dtype ? params->k_dtype : AULE_F16,
+        .v_dtype = params->v_dtype ? params->v_dtype : AULE_F16,
+        .scale_mode = params->scale_mode,
+        .block_size = params->block_size ? params->block_size : DEFAULT_BLOCK_SIZE,
+        .fingerprint = {.data = params->fingerprint, .count = (uint32_t)params->fingerprint_size},
+    };
+}
+
+static enum aule_status check_params(const struct aule_cache_params *params)
+{
+    REQUIRE(params->name);
+    if (params->fingerprint_size > WIRE_MAX_FINGERPRINT)
+        return fail(AULE_INVALID, "fingerprint_size = %zu, more than %u", params->fingerprint_size,
+                    WIRE_MAX_FINGERPRINT);
+    if (params->fingerprint_size > 0 && !params->fingerprint)
+        return fail(AULE_INVALID, "fingerprint is NULL, its size %zu", params->fingerprint_size);
+    return AULE_OK;
+}
+
+static enum aule_status open_in(struct attachment *attachment, const struct aule_cache_params *params,
+                                struct aule_cache **out)
+{
+    struct aule_cache *cache = calloc(1, sizeof *cache);
+    if (!cache)
+        return fail(AULE_NO_MEMORY, "no memory for cache %s", params->name);
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = identity_of(params)};
+    struct answer answer;
+    enum aule_status status = attachment_call(attachment, &request, 0, WIRE_ANSWER_CACHE_OPEN, &answer);
+    if (status != AULE_OK) {
+        free(cache);
+        return status;
+    }
+    *cache = (struct aule_cache){.attachment = attachment_ref(attachment),
+                                 .id = answer.reply.cache_open.cache,
+                                 .block_size = request.cache_open.block_size};
+    answer_finish(&answer);
+    *out = cache;
+    return AULE_OK;
+}
+
+enum aule_status aule_cache_open(struct aule_session *session, const struct aule_cache_params *params,
+                                 struct aule_cache **cache)
+{
+    REQUIRE(cache);
+    *cache = NULL;
+    REQUIRE(session);
+    REQUIRE(params);
+    enum aule_status status = check_params(params);
+    if (status != AULE_OK)
+        return status;
+    struct attachment *attachment;
+    status = session_get(session, &attachment);
+    if (status != AULE_OK)
+        return status;
+    status = open_in(attachment, params, cache);
+    session_put(attachment);
+    return status;
+}
+
+void aule_cache_close(struct aule_cache *cache)
+{
+    if (!cache)
+        return;
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE, .cache_close = {.cache = cache->id}};
+    attachment_tell(cache->attachment, &request); // an ended session has closed it already
+    attachment_unref(cache->attachment);
+    free(cache);
+}
+
+enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_state *state)
+{
+    REQUIRE(cache);
+    REQUIRE(state);
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_STATE, .cache_state = {.cache = cache->id}};
+    struct answer answer;
+    enum aule_status status = attachment_ask(cache->attachment, &request, 0, WIRE_ANSWER_CACHE_STATE, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_cache_state_reply *reply = &answer.reply.cache_state;
+    *state = (struct aule_cache_state){
+        .total_blocks = reply->total_blocks,
+        .free_blocks = reply->free_blocks,
+        .leased_blocks = reply->leased_blocks,
+        .held_blocks = reply->held_blocks,
+        .evictable_blocks = reply->cached_blocks,
+        .quarantined_blocks = reply->quarantined_blocks,
+        .limit_blocks = reply->limit_blocks,
+        .available_blocks = reply->available_blocks,
+        .block_bytes = reply->block_bytes,
+    };
+    answer_finish(&answer);
+    return AULE_OK;
+}
+
+// ---- blocks ----
+
+enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int timeout_ms, int32_t *block_ids)
+{
+    REQUIRE(cache);
+    REQUIRE(block_ids);
+    enum aule_status status = timeout_check(timeout_ms);
+    if (status == AULE_OK)
+        status = cache_check_count(cache, "a lease", count);
+    if (status != AULE_OK)
+        return status;
+    struct wire_request request = {
+        .command = WIRE_COMMAND_BLOCKS_LEASE,
+        .blocks_lease = {.cache = cache->id, .count = count, .timeout_ms = timeout_ms},
+    };
+    struct answer answer;
+    status = attachment_ask(cache->attachment, &request, timeout_ms, WIRE_ANSWER_BLOCKS_LEASE, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_ints *blocks = &answer.reply.blocks_lease.blocks;
+    if (blocks->count != count)
+        status = fail(AULE_MALFORMED, "a lease of %u blocks was answered with %u", count, blocks->count);
+    else if (count > 0)
+        memcpy(block_ids, blocks->data, count * sizeof *block_ids);
+    answer_finish(&answer);
+    return status;
+}
+
+enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t count, const int32_t *block_ids)
+{
+    REQUIRE(cache);
+    REQUIRE(block_ids);
+    enum aule_status status = cache_check_count(cache, "a release", count);
+    if (status != AULE_OK)
+        return status;
+    struct wire_request request = {
+        .command = WIRE_COMMAND_BLOCKS_RELEASE,
+        .blocks_release = {.cache = cache->id, .blocks = {.data = block_ids, .count = count}},
+    };
+    return attachment_tell(cache->attachment, &request);
+}

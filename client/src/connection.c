@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// connection.c - an nng REQ socket with one pipe for its whole life: when the pipe goes, the connection is gone, and nothing is
+// sent twice or to another daemon. A call takes a context of its own, so that calls of several threads run side by side;
+// contexts are kept for the next call. Knows nothing of sessions. Any thread; nng's threads run the three callbacks.
+//
+// Why the mutex is held while an nng operation starts: the pipe's end sets `gone` and aborts what is pending under the same
+// mutex, so an operation either starts before and is aborted, or sees `gone`. None can be left waiting for a pipe that never comes.
+
+#include "connection.h"
+
+#include <limits.h>
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "error.h"
+#include "fork.h"
+#include "socket_path.h"
+
+struct call {
+    nng_ctx context;
+    nng_aio *aio;
+    struct call *prev, *next;
+};
+
+struct connection {
+    pid_t pid;
+    char *path; // owned
+    nng_socket socket;
+    bool socket_open;
+    pthread_mutex_t mutex; // guards the rest
+    struct call *pending;  // owned by their callers
+    struct call *spare;    // owned; as many as calls ever ran side by side
+    bool piped;            // the one pipe has come
+    bool gone;             // and went
+    bool interrupted;
+};
+
+// ---- time ----
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+int timeout_sum(int a, int b)
+{
+    if (a < 0 || b < 0)
+        return -1;
+    return a > INT_MAX - b ? INT_MAX : a + b;
+}
+
+enum aule_status timeout_check(int timeout_ms)
+{
+    if (timeout_ms >= -1)
+        return AULE_OK;
+    return fail(AULE_INVALID, "timeout_ms = %d is neither a time nor -1", timeout_ms);
+}
+
+static nng_duration time_left(int timeout_ms, int64_t start_ms)
+{
+    if (timeout_ms < 0)
+        return NNG_DURATION_INFINITE;
+    int64_t left = start_ms + timeout_ms - now_ms();
+    return left > 0 ? (nng_duration)left : NNG_DURATION_ZERO;
+}
+
+// ---- the pipe: nng's threads ----
+
+static void abort_pending(struct connection *connection)
+{
+    struct call *call;
+    DL_FOREACH(connection->pending, call)
+    nng_aio_abort(call->aio, NNG_ECONNRESET);
+}
+
+// nng dials again when a pipe is lost; another daemon's life must not get this one's requests.
+static void on_pipe_adding(nng_pipe pipe, nng_pipe_ev event, void *context)
+{
+    struct connection *connection = context;
+    (void)event;
+    pthread_mutex_lock(&connection->mutex);
+    bool second = connection->piped;
+    connection->piped = true;
+    pthread_mutex_unlock(&connection->mutex);
+    if (second)
+        nng_pipe_close(pipe);
+}
+
+static void on_pipe_removed(nng_pipe pipe, nng_pipe_ev event, void *context)
+{
+    struct connection *connection = context;
+    (void)pipe;
+    (void)event;
+    pthread_mutex_lock(&connection->mutex);
+    connection->gone = true;
+    abort_pending(connection);
+    pthread_mutex_unlock(&connection->mutex);
+}
+
+// ---- opening ----
+
+struct dial {
+    nng_dialer dialer;
+    nng_aio *timer;
+};
+
+// A daemon that is stopped accepts in the kernel but never greets, and nng's synchronous dial has no deadline of its own.
+static void on_dial_deadline(void *context)
+{
+    struct dial *dial = context;
+    if (nng_aio_result(dial->timer) == 0)
+        nng_dialer_close(dial->dialer);
+}
+
+static enum aule_status dial_error(const char *path, int error, int timeout_ms)
+{
+    switch (error) {
+    case 0: return AULE_OK;
+    case NNG_ECLOSED:
+    case NNG_ECANCELED:
+        return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms", path, timeout_ms);
+    case NNG_EPERM: return fail(AULE_DENIED, "the permissions of %s refuse this process", path);
+    case NNG_ENOMEM: return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
+    default: return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s", path, nng_strerror(error));
+    }
+}
+
+// Synchronous, so that the greeting is over when it returns: a client that leaves in the middle of one can stop an
+// nng 1.5.2 listener from accepting.
+static int dial_start(struct dial *dial, int timeout_ms)
+{
+    if (timeout_ms < 0)
+        return nng_dialer_start(dial->dialer, 0);
+    int error = nng_aio_alloc(&dial->timer, on_dial_deadline, dial);
+    if (error)
+        return error;
+    nng_sleep_aio(timeout_ms, dial->timer);
+    error = nng_dialer_start(dial->dialer, 0);
+    nng_aio_stop(dial->timer);
+    nng_aio_free(dial->timer);
+    return error;
+}
+
+static int dial_prepare(struct connection *connection, struct dial *dial)
+{
+    char url[sizeof "ipc://" + SOCKET_PATH_MAX];
+    snprintf(url, sizeof url, "ipc://%s", connection->path);
+    int error = nng_dialer_create(&dial->dialer, connection->socket, url);
+    if (!error)
+        error = nng_dialer_set_ms(dial->dialer, NNG_OPT_RECONNMINT, INT_MAX);
+    if (!error)
+        error = nng_dialer_set_ms(dial->dialer, NNG_OPT_RECONNMAXT, INT_MAX);
+    return error;
+}
+
+static int socket_prepare(struct connection *connection)
+{
+    int error = nng_req0_open(&connection->socket);
+    if (error)
+        return error;
+    connection->socket_open = true;
+    error = nng_socket_set_size(connection->socket, NNG_OPT_RECVMAXSZ, WIRE_MAX_MESSAGE);
+    if (!error)
+        error = nng_socket_set_ms(connection->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    if (!error)
+        error = nng_pipe_notify(connection->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_adding, connection);
+    if (!error)
+        error = nng_pipe_notify(connection->socket, NNG_PIPE_EV_REM_POST, on_pipe_removed, connection);
+    return error;
+}
+
+static enum aule_status connection_dial(struct connection *connection, int timeout_ms)
+{
+    struct dial dial = {.timer = NULL};
+    int error = socket_prepare(connection);
+    if (!error)
+        error = dial_prepare(connection, &dial);
+    if (error)
+        return fail(error == NNG_ENOMEM ? AULE_NO_MEMORY : AULE_INTERNAL, "nng for %s: %s", connection->path,
+                    nng_strerror(error));
+    return dial_error(connection->path, dial_start(&dial, timeout_ms), timeout_ms);
+}
+
+enum aule_status connection_open(const char *path, int timeout_ms, struct connection **out)
+{
+    enum aule_status status = fork_claim();
+    if (status != AULE_OK)
+        return status;
+    struct connection *connection = calloc(1, sizeof *connection);
+    if (!connection)
+        return fail(AULE_NO_MEMORY, "no memory for a connection to %s", path);
+    pthread_mutex_init(&connection->mutex, NULL);
+    connection->pid = getpid();
+    connection->path = strdup(path);
+    status = connection->path ? connection_dial(connection, timeout_ms)
+                              : fail(AULE_NO_MEMORY, "no memory for a connection to %s", path);
+    if (status == AULE_OK)
+        *out = connection;
+    else
+        connection_close(connection);
+    return status;
+}
+
+// ---- closing ----
+
+// nng's objects of a forked child's parent are left alone; what malloc gave goes in both.
+static void call_destroy(struct call *call, bool ours)
+{
+    if (ours) {
+        nng_ctx_close(call->context);
+        nng_aio_free(call->aio);
+    }
+    free(call);
+}
+
+void connection_close(struct connection *connection)
+{
+    if (!connection)
+        return;
+    bool ours = connection->pid == getpid();
+    struct call *call, *next;
+    // Another thread of the parent may have been inside the list when the parent forked.
+    if (pthread_mutex_trylock(&connection->mutex) == 0) {
+        DL_FOREACH_SAFE(connection->spare, call, next)
+        call_destroy(call, ours);
+        pthread_mutex_unlock(&connection->mutex);
+    }
+    if (ours && connection->socket_open)
+        nng_close(connection->socket); // returns when the callbacks are over
+    if (ours)
+        pthread_mutex_destroy(&connection->mutex);
+    free(connection->path);
+    free(connection);
+}
+
+void connection_interrupt(struct connection *connection)
+{
+    pthread_mutex_lock(&connection->mutex);
+    connection->interrupted = true;
+    abort_pending(connection);
+    pthread_mutex_unlock(&connection->mutex);
+}
+
+// ---- calling ----
+
+static struct call *call_create(struct connection *connection)
+{
+    struct call *call = calloc(1, sizeof *call);
+    if (!call)
+        return NULL;
+    if (nng_ctx_open(&call->context, connection->socket) != 0)
+        goto fail;
+    if (nng_aio_alloc(&call->aio, NULL, NULL) == 0)
+        return call;
+    nng_ctx_close(call->context);
+fail:
+    free(call);
+    return NULL;
+}
+
+static struct call *call_begin(struct connection *connection)
+{
+    pthread_mutex_lock(&connection->mutex);
+    struct call *call = connection->spare;
+    if (call)
+        DL_DELETE(connection->spare, call);
+    pthread_mutex_unlock(&connection->mutex);
+    if (!call)
+        call = call_create(connection);
+    if (!call)
+        return NULL;
+    pthread_mutex_lock(&connection->mutex);
+    DL_APPEND(connection->pending, call);
+    pthread_mutex_unlock(&connection->mutex);
+    return call;
+}
+
+// A context whose exchange failed may still get the late answer: it is not used again.
+static void call_end(struct connection *connection, struct call *call, bool reusable)
+{
+    pthread_mutex_lock(&connection->mutex);
+    DL_DELETE(connection->pending, call);
+    if (reusable)
+        DL_APPEND(connection->spare, call);
+    pthread_mutex_unlock(&connection->mutex);
+    if (!reusable)
+        call_destroy(call, true);
+}
+
+// Start one half of an exchange and wait for it; an nng error.
+static int call_step(struct connection *connection, struct call *call, void (*start)(nng_ctx, nng_aio *),
+                     nng_duration timeout_ms, bool farewell)
+{
+    nng_aio_set_timeout(call->aio, timeout_ms);
+    pthread_mutex_lock(&connection->mutex);
+    bool open = !connection->gone && (farewell || !connection->interrupted);
+    if (open)
+        start(call->context, call->aio);
+    pthread_mutex_unlock(&connection->mutex);
+    if (!open)
+        return NNG_ECONNRESET;
+    nng_aio_wait(call->aio);
+    return nng_aio_result(call->aio);
+}
+
+// *message goes out, and the answer comes back in it; NULL after a failure.
+static int exchange(struct connection *connection, nng_msg **message, int timeout_ms, bool farewell)
+{
+    int64_t start_ms = now_ms();
+    struct call *call = call_begin(connection);
+    int error = call ? 0 : NNG_ENOMEM;
+    if (call) {
+        nng_aio_set_msg(call->aio, *message);
+        error = call_step(connection, call, nng_ctx_send, time_left(timeout_ms, start_ms), farewell);
+    }
+    if (error) { // on success the message is nng's
+        nng_msg_free(*message);
+        *message = NULL;
+    } else {
+        *message = NULL;
+        error = call_step(connection, call, nng_ctx_recv, time_left(timeout_ms, start_ms), farewell);
+        if (!error)
+            *message = nng_aio_get_msg(call->aio);
+    }
+    if (call)
+        call_end(connection, call, !error);
+    return error;
+}
+
+static enum aule_status call_error(struct connection *connection, int error, const char *command, int timeout_ms)
+{
+    pthread_mutex_lock(&connection->mutex);
+    bool closed = connection->interrupted;
+    pthread_mutex_unlock(&connection->mutex);
+    switch (error) {
+    case 0: return AULE_OK;
+    case NNG_ETIMEDOUT:
+        return fail(AULE_TIMEOUT, "the daemon at %s did not answer %s within %d ms", connection->path, command,
+                    timeout_ms);
+    case NNG_ENOMEM: return fail(AULE_NO_MEMORY, "no memory to send %s to %s", command, connection->path);
+    case NNG_ECONNRESET:
+    case NNG_ECLOSED:
+    case NNG_ECANCELED:
+        if (closed)
+            return fail(AULE_DAEMON_GONE, "the session was closed before %s was answered", command);
+        return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer", connection->path, command);
+    default: return fail(AULE_INTERNAL, "%s to %s: %s", command, connection->path, nng_strerror(error));
+    }
+}
+
+static enum aule_status encode(const struct wire_request *request, nng_msg **message)
+{
+    struct error error = {.status = STATUS_OK};
+    struct wire_buffer buffer = {.data = NULL};
+    enum status status = wire_encode_request(request, &buffer, &error);
+    if (status != STATUS_OK)
+        return fail((enum aule_status)status, "%s: %s", wire_command_name(request->command), error.text);
+    enum aule_status result = AULE_OK;
+    if (nng_msg_alloc(message, 0) != 0) {
+        result = fail(AULE_NO_MEMORY, "no memory for a message of %zu bytes", buffer.size);
+    } else if (nng_msg_append(*message, buffer.data, buffer.size) != 0) {
+        nng_msg_free(*message);
+        result = fail(AULE_NO_MEMORY, "no memory for a message of %zu bytes", buffer.size);
+    }
+    wire_buffer_finish(&buffer);
+    return result;
+}
+
+// nng's body lies at any address; the decoder wants an aligned one that nobody else touches.
+static enum aule_status decode(nng_msg *message, const char *command, struct answer *answer)
+{
+    size_t size = nng_msg_len(message);
+    answer->message = malloc(size ? size : 1);
+    if (!answer->message)
+        return fail(AULE_NO_MEMORY, "no memory for the answer to %s, %zu bytes", command, size);
+    memcpy(answer->message, nng_msg_body(message), size);
+    struct error error = {.status = STATUS_OK};
+    enum status status = wire_decode_reply(answer->message, size, &answer->reply, &error);
+    if (status != STATUS_OK)
+        return fail((enum aule_status)status, "the answer to %s: %s", command, error.text);
+    return AULE_OK;
+}
+
+static enum aule_status judge(const struct wire_reply *reply, const char *command, enum wire_answer expected)
+{
+    if (reply->status < STATUS_OK || reply->status > STATUS_INTERNAL)
+        return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command, reply->status,
+                    reply->message ? reply->message : "");
+    if (reply->status != STATUS_OK)
+        return fail((enum aule_status)reply->status, "%s", reply->message ? reply->message : "");
+    if (reply->answer != expected)
+        return fail(AULE_MALFORMED, "%s was answered with kind %d instead of %d", command, (int)reply->answer,
+                    (int)expected);
+    return AULE_OK;
+}
+
+static enum aule_status call(struct connection *connection, const struct wire_request *request, int timeout_ms,
+                             bool farewell, enum wire_answer expected, struct answer *answer)
+{
+    const char *command = wire_command_name(request->command);
+    nng_msg *message = NULL;
+    enum aule_status status = encode(request, &message);
+    if (status != AULE_OK)
+        return status;
+    status = call_error(connection, exchange(connection, &message, timeout_ms, farewell), command, timeout_ms);
+    if (status != AULE_OK)
+        return status;
+    status = decode(message, command, answer);
+    nng_msg_free(message);
+    if (status == AULE_OK)
+        status = judge(&answer->reply, command, expected);
+    if (status != AULE_OK)
+        answer_finish(answer);
+    return status;
+}
+
+enum aule_status connection_call(struct connection *connection, const struct wire_request *request, int timeout_ms,
+                                 enum wire_answer expected, struct answer *answer)
+{
+    *answer = (struct answer){.message = NULL};
+    enum aule_status status = fork_check(connection->pid, "the connection");
+    return status == AULE_OK ? call(connection, request, timeout_ms, false, expected, answer) : status;
+}
+
+void connection_farewell(struct connection *connection, const struct wire_request *request, int timeout_ms)
+{
+    struct answer answer = {.message = NULL};
+    if (call(connection, request, timeout_ms, true, WIRE_ANSWER_EMPTY, &answer) == AULE_OK)
+        answer_finish(&answer);
+}
+
+void answer_finish(struct answer *answer)
+{
+    wire_reply_finish(&answer->reply);
+    free(answer->message);
+    *answer = (struct answer){.message = NULL};
+}

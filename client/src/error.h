@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// error.h - the sentence behind aule_error(): one a thread, kept until the thread's next failure.
+
+#ifndef AULE_CLIENT_ERROR_H
+#define AULE_CLIENT_ERROR_H
+
+#include "aule/aule.h"
+
+// Keeps the sentence for the calling thread and returns `status`, so that a check reads `return fail(...)`.
+enum aule_status fail(enum aule_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#define REQUIRE(pointer)                                                                                               \
+    do {                                                                                                               \
+        if (!(pointer))                                                                                                \
+            return fail(AULE_INVALID, "%s: %s is NULL", __func__, #pointer);                                           \
+    } while (0)
+
+#endif

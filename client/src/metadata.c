@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// metadata.c - vectors that exceed a message travel through the arena: one allocation, copied in, sent as spans, freed when the
+// daemon has answered, because it copies them out once before it looks. Any thread.
+
+#include "metadata.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "error.h"
+
+enum { MESSAGE_OVERHEAD = 4096, VECTOR_ALIGNMENT = 16 }; // bytes
+
+static uint64_t round_up(uint64_t size)
+{
+    return (size + VECTOR_ALIGNMENT - 1) / VECTOR_ALIGNMENT * VECTOR_ALIGNMENT;
+}
+
+// UINT64_MAX if the sum is no number.
+static uint64_t total_size(const struct vector *vectors, uint32_t num_vectors)
+{
+    uint64_t total = 0, size;
+    for (uint32_t i = 0; i < num_vectors; i++)
+        if (__builtin_mul_overflow(vectors[i].count, vectors[i].element_size, &size) || size > UINT64_MAX / 16 ||
+            __builtin_add_overflow(total, round_up(size), &total))
+            return UINT64_MAX;
+    return total;
+}
+
+static void copy_in(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors, uint64_t offset)
+{
+    for (uint32_t i = 0; i < num_vectors; i++) {
+        struct vector *vector = &vectors[i];
+        if (vector->count == 0)
+            continue;
+        uint64_t size = vector->count * vector->element_size;
+        memcpy((char *)attachment->segment.arena + offset, vector->data, size);
+        vector->span = (struct wire_span){.offset = offset, .count = vector->count};
+        offset += round_up(size);
+    }
+}
+
+static enum aule_status no_room(struct attachment *attachment, uint64_t size)
+{
+    uint64_t room, largest;
+    arena_room(attachment->arena, &room, &largest);
+    return fail(AULE_NO_MEMORY,
+                "metadata of %" PRIu64 " bytes exceeds a message of %" PRIu64 " and has no room in the arena: %" PRIu64
+                " bytes are free, the largest gap is %" PRIu64,
+                size, attachment->info.max_message, room, largest);
+}
+
+enum aule_status metadata_begin(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
+                                uint64_t beside, struct metadata *metadata)
+{
+    uint64_t size = total_size(vectors, num_vectors);
+    *metadata = (struct metadata){.in_arena = false};
+    uint64_t budget = attachment->info.max_message;
+    if (beside + MESSAGE_OVERHEAD <= budget && size <= budget - MESSAGE_OVERHEAD - beside)
+        return AULE_OK;
+    if (arena_alloc(attachment->arena, size, &metadata->offset) != AULE_OK)
+        return no_room(attachment, size);
+    metadata->in_arena = true;
+    copy_in(attachment, vectors, num_vectors, metadata->offset);
+    return AULE_OK;
+}
+
+void metadata_finish(struct attachment *attachment, struct metadata *metadata)
+{
+    if (metadata->in_arena)
+        arena_free(attachment->arena, metadata->offset);
+}
+
+struct wire_ints vector_ints(const struct vector *vector)
+{
+    if (vector->span.count > 0)
+        return (struct wire_ints){.data = NULL};
+    return (struct wire_ints){.data = vector->data, .count = (uint32_t)vector->count};
+}
+
+struct wire_longs vector_longs(const struct vector *vector)
+{
+    if (vector->span.count > 0)
+        return (struct wire_longs){.data = NULL};
+    return (struct wire_longs){.data = vector->data, .count = (uint32_t)vector->count};
+}
+
+struct wire_bytes vector_bytes(const struct vector *vector)
+{
+    if (vector->span.count > 0)
+        return (struct wire_bytes){.data = NULL};
+    return (struct wire_bytes){.data = vector->data, .count = (uint32_t)vector->count};
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// monitor.c - looking into a daemon without a session: a connection, and what its inspection commands answer, page by page.
+// Any thread.
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "connection.h"
+#include "error.h"
+#include "fork.h"
+#include "socket_path.h"
+
+enum { DEFAULT_TIMEOUT_MS = 10000 };
+
+struct aule_monitor {
+    pid_t pid;
+    int timeout_ms;
+    struct connection *connection;
+};
+
+#define COPY_TEXT(to, from) snprintf((to), sizeof(to), "%s", (from) ? (from) : "")
+
+enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct aule_monitor **out)
+{
+    REQUIRE(out);
+    *out = NULL;
+    char *path = NULL;
+    enum aule_status status = timeout_check(timeout_ms);
+    if (status == AULE_OK)
+        status = socket_path(socket, &path);
+    if (status != AULE_OK)
+        return status;
+    struct aule_monitor *monitor = calloc(1, sizeof *monitor);
+    if (!monitor) {
+        free(path);
+        return fail(AULE_NO_MEMORY, "no memory for a monitor");
+    }
+    monitor->pid = getpid();
+    monitor->timeout_ms = timeout_ms ? timeout_ms : DEFAULT_TIMEOUT_MS;
+    status = connection_open(path, monitor->timeout_ms, &monitor->connection);
+    free(path);
+    if (status == AULE_OK)
+        *out = monitor;
+    else
+        free(monitor);
+    return status;
+}
+
+void aule_monitor_close(struct aule_monitor *monitor)
+{
+    if (!monitor)
+        return;
+    connection_close(monitor->connection);
+    free(monitor);
+}
+
+static enum aule_status ask(struct aule_monitor *monitor, const struct wire_request *request, enum wire_answer expected,
+                            struct answer *answer)
+{
+    *answer = (struct answer){.message = NULL};
+    enum aule_status status = fork_check(monitor->pid, "the monitor");
+    if (status != AULE_OK)
+        return status;
+    return connection_call(monitor->connection, request, monitor->timeout_ms, expected, answer);
+}
+
+// ---- one answer each ----
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_ping_info *info)
+{
+    REQUIRE(monitor);
+    REQUIRE(info);
+    uint64_t start = now_ns();
+    struct wire_request request = {.command = WIRE_COMMAND_PING, .ping = {.payload = start}};
+    struct answer answer;
+    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_PING, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_ping_reply *reply = &answer.reply.ping;
+    if (reply->payload != start)
+        status = fail(AULE_MALFORMED, "a ping with %" PRIu64 " was answered with %" PRIu64, start, reply->payload);
+    *info = (struct aule_ping_info){.epoch = reply->epoch,
+                                    .round_trip_ns = now_ns() - start,
+                                    .protocol_major = reply->major,
+                                    .protocol_minor = reply->minor};
+    COPY_TEXT(info->version, reply->version);
+    answer_finish(&answer);
+    return status;
+}
+
+enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_daemon_state *state)
+{
+    REQUIRE(monitor);
+    REQUIRE(state);
+    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DAEMON};
+    struct answer answer;
+    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_INSPECT_DAEMON, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_inspect_daemon_reply *reply = &answer.reply.inspect_daemon;
+    *state = (struct aule_daemon_state){
+        .epoch = reply->epoch,
+        .pid = reply->pid,
+        .uptime_ms = reply->uptime_ms,
+        .stopping = reply->stopping,
+        .num_sessions = reply->num_sessions,
+        .max_sessions = reply->max_sessions,
+        .num_caches = reply->num_caches,
+        .max_caches = reply->max_caches,
+        .pool_bytes = reply->pool_bytes,
+        .pool_limit_bytes = reply->pool_limit_bytes,
+        .pool_blocks = reply->pool_blocks,
+        .pool_limit_blocks = reply->pool_limit_blocks,
+        .free_blocks = reply->free_blocks,
+        .leased_blocks = reply->leased_blocks,
+        .held_blocks = reply->held_blocks,
+        .cached_blocks = reply->cached_blocks,
+        .quarantined_blocks = reply->quarantined_blocks,
+        .runs_done = reply->runs_done,
+        .runs_failed = reply->runs_failed,
+        .dispatches = reply->dispatches,
+        .submissions = reply->submissions,
+        .tokens_attended = reply->tokens_attended,
+        .lookups = reply->lookups,
+        .lookup_tokens = reply->lookup_tokens,
+        .hit_tokens = reply->hit_tokens,
+        .evictions = reply->evictions,
+        .session_deaths = reply->session_deaths,
+        .max_sessions_per_dispatch = reply->max_sessions_per_dispatch,
+    };
+    COPY_TEXT(state->version, reply->version);
+    COPY_TEXT(state->socket, reply->socket);
+    answer_finish(&answer);
+    return AULE_OK;
+}
+
+enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_device_state *state)
+{
+    REQUIRE(monitor);
+    REQUIRE(state);
+    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DEVICE};
+    struct answer answer;
+    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_INSPECT_DEVICE, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_inspect_device_reply *reply = &answer.reply.inspect_device;
+    *state = (struct aule_device_state){
+        .index = reply->index,
+        .api_version = reply->api_version,
+        .software = reply->software,
+        .host_import = reply->host_import,
+        .heap_bytes = reply->heap_bytes,
+        .budget_bytes = reply->budget_bytes,
+        .max_allocation_bytes = reply->max_allocation_bytes,
+        .import_alignment = reply->import_alignment,
+        .subgroup_size = reply->subgroup_size,
+        .shared_memory_bytes = reply->shared_memory_bytes,
+        .pipelines = reply->pipelines,
+    };
+    COPY_TEXT(state->name, reply->name);
+    COPY_TEXT(state->driver, reply->driver);
+    COPY_TEXT(state->type, reply->type);
+    COPY_TEXT(state->variant, reply->variant);
+    memcpy(state->uuid, reply->uuid, sizeof state->uuid);
+    answer_finish(&answer);
+    return AULE_OK;
+}
+
+// ---- lists: one page an answer, until all that the daemon counts has come ----
+
+// What differs between the lists.
+struct list {
+    struct wire_request request;
+    uint32_t *first, *max; // of the range, inside the request
+    enum wire_answer expected;
+    size_t element_size; // of the public array
+    // The page's size and the list's; then the page's element `i`, converted.
+    void (*measure)(const struct wire_reply *reply, uint32_t *count, uint32_t *total);
+    void (*convert)(const struct wire_reply *reply, uint32_t i, void *element);
+};
+
+struct array {
+    char *elements; // owned
+    uint32_t count;
+};
+
+static enum aule_status append_page(const struct list *list, const struct wire_reply *reply, uint32_t count,
+                                    struct array *array)
+{
+    if (count > UINT32_MAX - array->count)
+        return fail(AULE_OUT_OF_RANGE, "the daemon's list has more than %u entries", UINT32_MAX);
+    char *more = reallocarray(array->elements, (size_t)array->count + count, list->element_size);
+    if (!more)
+        return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", array->count + count);
+    array->elements = more;
+    for (uint32_t i = 0; i < count; i++)
+        list->convert(reply, i, more + ((size_t)array->count + i) * list->element_size);
+    array->count += count;
+    return AULE_OK;
+}
+
+// An empty page ends the list also where the total says more: entries may go while we ask.
+static enum aule_status fetch_page(struct aule_monitor *monitor, struct list *list, struct array *array, bool *more)
+{
+    struct answer answer;
+    *list->first = array->count;
+    enum aule_status status = ask(monitor, &list->request, list->expected, &answer);
+    if (status != AULE_OK)
+        return status;
+    uint32_t count, total;
+    list->measure(&answer.reply, &count, &total);
+    if (count > *list->max)
+        status = fail(AULE_MALFORMED, "%s for %u entries was answered with %u",
+                      wire_command_name(list->request.command), *list->max, count);
+    else if (count > 0)
+        status = append_page(list, &answer.reply, count, array);
+    *more = count > 0 && array->count < total;
+    answer_finish(&answer);
+    return status;
+}
+
+static enum aule_status fetch(struct aule_monitor *monitor, struct list *list, void **elements, uint32_t *count)
+{
+    struct array array = {.elements = NULL};
+    enum aule_status status = AULE_OK;
+    for (bool more = true; more && status == AULE_OK;)
+        status = fetch_page(monitor, list, &array, &more);
+    if (status != AULE_OK) {
+        free(array.elements);
+        return status;
+    }
+    *elements = array.elements;
+    *count = array.count;
+    return AULE_OK;
+}
+
+static const char *name_at(const struct wire_names *names, uint32_t i)
+{
+    return i < names->count ? names->data[i] : "";
+}
+
+static void measure_sessions(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
+{
+    *count = reply->inspect_sessions.count;
+    *total = reply->inspect_sessions.total;
+}
+
+static void convert_session(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_session_state *from = &reply->inspect_sessions.sessions[i];
+    struct aule_session_state *to = element;
+    *to = (struct aule_session_state){
+        .session = from->session,
+        .pid = from->pid,
+        .uid = from->uid,
+        .arena_imported = from->arena_imported,
+        .dead = from->dead,
+        .arena_bytes = from->arena_bytes,
+        .blocks_held = from->blocks_held,
+        .quota_blocks = from->quota_blocks,
+        .batches = from->batches,
+        .tickets_unreaped = from->tickets_unreaped,
+        .runs_done = from->runs_done,
+        .tokens_attended = from->tokens_attended,
+        .gpu_ns = from->gpu_ns,
+        .lookup_tokens = from->lookup_tokens,
+        .hit_tokens = from->hit_tokens,
+        .age_ms = from->age_ms,
+    };
+    COPY_TEXT(to->name, name_at(&reply->inspect_sessions.names, i));
+    COPY_TEXT(to->tenant, name_at(&reply->inspect_sessions.tenants, i));
+}
+
+static void measure_caches(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
+{
+    *count = reply->inspect_caches.count;
+    *total = reply->inspect_caches.total;
+}
+
+static void convert_cache(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_cache_counts *from = &reply->inspect_caches.caches[i];
+    struct aule_cache_view *to = element;
+    *to = (struct aule_cache_view){
+        .cache = from->cache,
+        .num_layers = from->num_layers,
+        .num_kv_heads = from->num_kv_heads,
+        .head_dim = from->head_dim_k,
+        .head_dim_v = from->head_dim_v,
+        .block_size = from->block_size,
+        .k_dtype = (enum aule_dtype)from->k_dtype,
+        .v_dtype = (enum aule_dtype)from->v_dtype,
+        .scale_mode = (enum aule_scale_mode)from->scale_mode,
+        .v_is_k_prefix = from->v_is_k_prefix,
+        .chunk_blocks = from->chunk_blocks,
+        .num_chunks = from->num_chunks,
+        .open_sessions = from->open_sessions,
+        .block_bytes = from->block_bytes,
+        .total_blocks = from->total_blocks,
+        .free_blocks = from->free_blocks,
+        .leased_blocks = from->leased_blocks,
+        .held_blocks = from->held_blocks,
+        .cached_blocks = from->cached_blocks,
+        .quarantined_blocks = from->quarantined_blocks,
+        .published_blocks = from->published_blocks,
+        .pending_blocks = from->pending_blocks,
+    };
+    COPY_TEXT(to->name, name_at(&reply->inspect_caches.names, i));
+}
+
+static void measure_blocks(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
+{
+    *count = reply->inspect_blocks.count;
+    *total = reply->inspect_blocks.total;
+}
+
+static void convert_block(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_block_state *from = &reply->inspect_blocks.blocks[i];
+    *(struct aule_block_state *)element = (struct aule_block_state){
+        .block = from->block,
+        .state = (enum aule_block_kind)from->state,
+        .holders = from->holders,
+        .batch_refs = from->batch_refs,
+        .writer = from->writer,
+        .last_use = from->last_use,
+        .depth = from->depth,
+    };
+}
+
+// Entries a page: as many as surely fit a message, names of WIRE_MAX_NAME bytes included.
+enum { SESSIONS_A_PAGE = 1024, CACHES_A_PAGE = 1024, BLOCKS_A_PAGE = 8192 };
+
+enum aule_status aule_monitor_sessions(struct aule_monitor *monitor, struct aule_session_state **array, uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE(array);
+    REQUIRE(count);
+    struct list list = {
+        .request = {.command = WIRE_COMMAND_INSPECT_SESSIONS, .inspect_range = {.max = SESSIONS_A_PAGE}},
+        .expected = WIRE_ANSWER_INSPECT_SESSIONS,
+        .element_size = sizeof **array,
+        .measure = measure_sessions,
+        .convert = convert_session,
+    };
+    list.first = &list.request.inspect_range.first;
+    list.max = &list.request.inspect_range.max;
+    return fetch(monitor, &list, (void **)array, count);
+}
+
+enum aule_status aule_monitor_caches(struct aule_monitor *monitor, struct aule_cache_view **array, uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE(array);
+    REQUIRE(count);
+    struct list list = {
+        .request = {.command = WIRE_COMMAND_INSPECT_CACHES, .inspect_range = {.max = CACHES_A_PAGE}},
+        .expected = WIRE_ANSWER_INSPECT_CACHES,
+        .element_size = sizeof **array,
+        .measure = measure_caches,
+        .convert = convert_cache,
+    };
+    list.first = &list.request.inspect_range.first;
+    list.max = &list.request.inspect_range.max;
+    return fetch(monitor, &list, (void **)array, count);
+}
+
+enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache, struct aule_block_state **array,
+                                     uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE(array);
+    REQUIRE(count);
+    struct list list = {
+        .request = {.command = WIRE_COMMAND_INSPECT_BLOCKS, .inspect_blocks = {.cache = cache, .max = BLOCKS_A_PAGE}},
+        .expected = WIRE_ANSWER_INSPECT_BLOCKS,
+        .element_size = sizeof **array,
+        .measure = measure_blocks,
+        .convert = convert_block,
+    };
+    list.first = &list.request.inspect_blocks.first;
+    list.max = &list.request.inspect_blocks.max;
+    return fetch(monitor, &list, (void **)array, count);
+}
+
+// ---- acting ----
+
+enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session)
+{
+    REQUIRE(monitor);
+    struct wire_request request = {.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {.session = session}};
+    struct answer answer;
+    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_EMPTY, &answer);
+    answer_finish(&answer);
+    return status;
+}

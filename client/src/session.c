@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// session.c - the public session: its parameters, kept for a reconnect, and the attachment that it has now. Any thread.
+
+#include "session.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "fork.h"
+#include "socket_path.h"
+
+struct aule_session {
+    pid_t pid;
+    struct aule_session_params params; // its strings are owned
+    pthread_mutex_t reconnecting;      // one reconnect at a time
+    uint16_t generation;               // guarded by `reconnecting`
+    pthread_mutex_t mutex;             // guards the rest
+    struct attachment *attachment;     // a reference; NULL after a reconnect that failed
+};
+
+// ---- open and close ----
+
+static enum aule_status copy_string(const char *given, const char **copy)
+{
+    if (given && !(*copy = strdup(given)))
+        return fail(AULE_NO_MEMORY, "no memory for the session's parameters");
+    return AULE_OK;
+}
+
+static enum aule_status copy_params(const struct aule_session_params *given, struct aule_session_params *copy)
+{
+    *copy = (struct aule_session_params){.arena_size = given->arena_size, .timeout_ms = given->timeout_ms};
+    enum aule_status status = timeout_check(given->timeout_ms);
+    if (status == AULE_OK)
+        status = copy_string(given->name, &copy->name);
+    if (status == AULE_OK)
+        status = copy_string(given->tenant, &copy->tenant);
+    char *path = NULL;
+    if (status == AULE_OK)
+        status = socket_path(given->socket, &path);
+    copy->socket = path;
+    return status;
+}
+
+static void session_free(struct aule_session *session)
+{
+    attachment_unref(session->attachment);
+    free((void *)session->params.socket);
+    free((void *)session->params.name);
+    free((void *)session->params.tenant);
+    free(session);
+}
+
+enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session)
+{
+    static const struct aule_session_params defaults;
+    REQUIRE(session);
+    *session = NULL;
+    struct aule_session *opened = calloc(1, sizeof *opened);
+    if (!opened)
+        return fail(AULE_NO_MEMORY, "no memory for a session");
+    opened->pid = getpid();
+    enum aule_status status = copy_params(params ? params : &defaults, &opened->params);
+    if (status == AULE_OK)
+        status = attachment_open(&opened->params, 0, &opened->attachment);
+    if (status != AULE_OK) {
+        session_free(opened);
+        return status;
+    }
+    pthread_mutex_init(&opened->mutex, NULL);
+    pthread_mutex_init(&opened->reconnecting, NULL);
+    *session = opened;
+    return AULE_OK;
+}
+
+void aule_session_close(struct aule_session *session)
+{
+    if (!session)
+        return;
+    if (session->pid == getpid()) {
+        if (session->attachment)
+            attachment_end(session->attachment, ATTACHMENT_CLOSED);
+        pthread_mutex_destroy(&session->mutex);
+        pthread_mutex_destroy(&session->reconnecting);
+    }
+    session_free(session);
+}
+
+// ---- use ----
+
+// The attachment moves to the caller; the session has `next` from now on, whose reference it takes.
+static struct attachment *swap(struct aule_session *session, struct attachment *next)
+{
+    pthread_mutex_lock(&session->mutex);
+    struct attachment *old = session->attachment;
+    session->attachment = next;
+    pthread_mutex_unlock(&session->mutex);
+    return old;
+}
+
+static enum aule_status reconnect(struct aule_session *session)
+{
+    struct attachment *old = swap(session, NULL), *next = NULL;
+    if (old)
+        attachment_end(old, ATTACHMENT_REPLACED);
+    attachment_unref(old);
+    enum aule_status status = attachment_open(&session->params, (uint16_t)(session->generation + 1), &next);
+    if (status != AULE_OK)
+        return status;
+    session->generation++;
+    swap(session, next);
+    return AULE_OK;
+}
+
+enum aule_status aule_session_reconnect(struct aule_session *session)
+{
+    REQUIRE(session);
+    enum aule_status status = fork_check(session->pid, "the session");
+    if (status != AULE_OK)
+        return status;
+    pthread_mutex_lock(&session->reconnecting);
+    status = reconnect(session);
+    pthread_mutex_unlock(&session->reconnecting);
+    return status;
+}
+
+enum aule_status session_get(struct aule_session *session, struct attachment **attachment)
+{
+    enum aule_status status = fork_check(session->pid, "the session");
+    if (status != AULE_OK)
+        return status;
+    pthread_mutex_lock(&session->mutex);
+    struct attachment *now = session->attachment ? attachment_ref(session->attachment) : NULL;
+    pthread_mutex_unlock(&session->mutex);
+    if (!now)
+        return fail(AULE_DAEMON_GONE, "the session has no daemon at %s until a reconnect succeeds",
+                    session->params.socket);
+    status = attachment_enter(now);
+    if (status == AULE_OK)
+        *attachment = now;
+    else
+        attachment_unref(now);
+    return status;
+}
+
+void session_put(struct attachment *attachment)
+{
+    attachment_leave(attachment);
+    attachment_unref(attachment);
+}
+
+enum aule_status aule_session_info(struct aule_session *session, struct aule_session_info *info)
+{
+    REQUIRE(session);
+    REQUIRE(info);
+    struct attachment *attachment;
+    enum aule_status status = session_get(session, &attachment);
+    if (status != AULE_OK)
+        return status;
+    *info = attachment->info;
+    session_put(attachment);
+    return AULE_OK;
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// tensor.c - memory in a session's arena, and the tensors that lie in it. Knows offsets and strides; whether a run may use a
+// tensor is the daemon's to check. Any thread.
+
+#include <inttypes.h>
+
+#include "error.h"
+#include "session.h"
+
+enum { TENSOR_ALIGNMENT = 16 }; // bytes; of strides
+
+enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, void **data, uint64_t *offset)
+{
+    REQUIRE(session);
+    REQUIRE(data);
+    struct attachment *attachment;
+    enum aule_status status = session_get(session, &attachment);
+    if (status != AULE_OK)
+        return status;
+    uint64_t place = 0;
+    status = arena_alloc(attachment->arena, size, &place);
+    if (status == AULE_OK)
+        *data = (char *)attachment->segment.arena + place;
+    if (status == AULE_OK && offset)
+        *offset = place;
+    session_put(attachment);
+    return status;
+}
+
+// A pointer from before a reconnect, or from elsewhere, begins no allocation: aule_error() says so and nothing happens.
+void aule_arena_free(struct aule_session *session, void *data)
+{
+    struct attachment *attachment;
+    if (!session || !data || session_get(session, &attachment) != AULE_OK)
+        return;
+    arena_free(attachment->arena, (uint64_t)((uintptr_t)data - (uintptr_t)attachment->segment.arena));
+    session_put(attachment);
+}
+
+void *aule_arena_base(struct aule_session *session)
+{
+    struct attachment *attachment;
+    if (!session || session_get(session, &attachment) != AULE_OK)
+        return NULL;
+    void *base = attachment->segment.arena;
+    session_put(attachment);
+    return base;
+}
+
+static enum aule_status check_shape(enum aule_dtype dtype, uint32_t num_heads, uint32_t head_dim)
+{
+    uint64_t element = aule_dtype_size(dtype);
+    if (element == 0)
+        return fail(AULE_INVALID, "%d is no element type", (int)dtype);
+    if (num_heads == 0 || head_dim == 0)
+        return fail(AULE_INVALID, "a tensor of %u heads of %u elements", num_heads, head_dim);
+    if (head_dim * element % TENSOR_ALIGNMENT != 0)
+        return fail(AULE_MISALIGNED, "a head of %u %s elements has %" PRIu64 " bytes, which is no multiple of %d",
+                    head_dim, aule_dtype_name(dtype), head_dim * element, TENSOR_ALIGNMENT);
+    return AULE_OK;
+}
+
+enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype, uint32_t num_tokens,
+                                    uint32_t num_heads, uint32_t head_dim, struct aule_tensor *tensor)
+{
+    REQUIRE(tensor);
+    enum aule_status status = check_shape(dtype, num_heads, head_dim);
+    if (status != AULE_OK)
+        return status;
+    uint64_t head_stride = head_dim * (uint64_t)aule_dtype_size(dtype), token_stride, size;
+    if (__builtin_mul_overflow(head_stride, num_heads, &token_stride) ||
+        __builtin_mul_overflow(token_stride, num_tokens, &size))
+        return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements", num_tokens, num_heads, head_dim,
+                    aule_dtype_name(dtype));
+    void *data;
+    uint64_t offset;
+    status = aule_arena_alloc(session, size ? size : TENSOR_ALIGNMENT, &data, &offset); // no token still wants a place
+    if (status == AULE_OK)
+        *tensor = (struct aule_tensor){
+            .dtype = dtype, .offset = offset, .token_stride = token_stride, .head_stride = head_stride};
+    return status;
+}
+
+void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *tensor)
+{
+    char *base = tensor ? aule_arena_base(session) : NULL;
+    return base ? base + tensor->offset : NULL;
+}
+
+void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tensor)
+{
+    if (!tensor || tensor->dtype == 0) // destroyed already
+        return;
+    aule_arena_free(session, aule_tensor_data(session, tensor));
+    *tensor = (struct aule_tensor){.memory = 0};
+}
