@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# aule-worker, and the quickstart: that it ends well, and that it does not when a shared block is corrupt.
+
+if(TARGET aule_worker)
+  aule_check(test_worker SOURCES test_worker.c LIBS aule_worker daemon_harness PkgConfig::CJSON LABELS process)
+  add_dependencies(test_worker aule-worker)
+  target_compile_definitions(test_worker PRIVATE
+    WORKER="$<TARGET_FILE:aule-worker>" WORKER_TEXT="${PROJECT_SOURCE_DIR}/tools/worker/prompt.txt")
+
+  foreach(case holds corrupt broken)
+    add_test(NAME quickstart_${case} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_quickstart.sh ${case} ${PROJECT_BINARY_DIR})
+    set_tests_properties(quickstart_${case} PROPERTIES TIMEOUT 600 LABELS "process;slow")
+  endforeach()
+endif()
