@@ -70,7 +70,7 @@ enum aule_status {
     AULE_EPOCH = 21,          /* the handle belongs to an earlier life of the daemon */
     AULE_DAEMON_GONE = 22,    /* the daemon is gone or cannot be reached */
     AULE_DEVICE_LOST = 23,    /* the GPU stopped; reopen the session */
-    AULE_FORKED = 24,         /* the parent process had opened it, or anything, before fork() */
+    AULE_FORKED = 24,         /* the parent had a session before fork(); this child can use none */
     AULE_STOPPING = 25,       /* the daemon is stopping and takes no new work */
     AULE_INTERNAL = 26        /* a defect in aule; please report it */
 };
