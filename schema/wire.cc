@@ -336,24 +336,34 @@ void get(reader &from, const char *&to, const fb::String *text)
         from.fail(STATUS_MALFORMED, "%s holds a NUL byte inside its %u bytes", text->size());
 }
 
-template <class Vector, class T> void get_vector(Vector &to, const fb::Vector<T> *from)
+// The verifier checks where a vector's length lies, not where its elements do.
+template <class T> bool aligned(reader &from, const fb::Vector<T> *vector, size_t alignment)
 {
-    to = {from ? from->data() : nullptr, from ? from->size() : 0};
+    if (!vector || uintptr_t(vector->Data()) % alignment == 0)
+        return true;
+    from.fail(STATUS_MALFORMED, "the elements of %s do not lie at a multiple of %zu bytes", alignment);
+    return false;
 }
 
-void get(reader &, wire_ints &to, const fb::Vector<int32_t> *from)
+template <class Vector, class T> void get_vector(reader &from, Vector &to, const fb::Vector<T> *vector)
 {
-    get_vector(to, from);
+    if (vector && aligned(from, vector, sizeof(T)))
+        to = {vector->data(), vector->size()};
 }
 
-void get(reader &, wire_longs &to, const fb::Vector<int64_t> *from)
+void get(reader &from, wire_ints &to, const fb::Vector<int32_t> *vector)
 {
-    get_vector(to, from);
+    get_vector(from, to, vector);
 }
 
-void get(reader &, wire_bytes &to, const fb::Vector<uint8_t> *from)
+void get(reader &from, wire_longs &to, const fb::Vector<int64_t> *vector)
 {
-    get_vector(to, from);
+    get_vector(from, to, vector);
+}
+
+void get(reader &from, wire_bytes &to, const fb::Vector<uint8_t> *vector)
+{
+    get_vector(from, to, vector);
 }
 
 void get(reader &, wire_span &to, const w::Span *from)
@@ -392,7 +402,7 @@ void get(reader &from, wire_names &to, const fb::Vector<fb::Offset<fb::String>> 
 template <class Plain, class Packed>
 void get_structs(reader &from, const Plain *&to, uint32_t &count, const fb::Vector<const Packed *> *structs)
 {
-    if (!structs || structs->size() == 0)
+    if (!structs || structs->size() == 0 || !aligned(from, structs, alignof(Packed)))
         return;
     auto *array = static_cast<Plain *>(from.allocate(structs->size(), sizeof(Plain)));
     for (fb::uoffset_t i = 0; array && i < structs->size(); i++)
@@ -606,33 +616,42 @@ enum status check(checker &c, const wire_inspect_caches_reply &m)
 #define CASE_GET(name, member, table)     case CASE(name): return get_table(from, to.member, root->UNION_AS(table)());
 // clang-format on
 
-enum status check_type(checker &c, const char *message, const char *member, int type)
+// A number that is none of the enum's may lie in the caller's struct; C++ must not load it as the enum.
+template <class Enum> int number(const Enum &value)
+{
+    int plain;
+    static_assert(sizeof plain == sizeof value, "an enum of C is an int");
+    memcpy(&plain, &value, sizeof plain);
+    return plain;
+}
+
+enum status unknown_type(error *error, enum status status, const char *message, const char *member, int type)
 {
     if (type == 0)
-        return error_set(c.error, c.otherwise, "the %s has no %s", message, member);
-    return error_set(c.error, c.otherwise, "the %s has the unknown %s %d", message, member, type);
+        return error_set(error, status, "the %s has no %s", message, member);
+    return error_set(error, status, "the %s has the unknown %s %d", message, member, type);
 }
 
 #define CASE(name)      WIRE_COMMAND_##name
 #define UNION_AS(table) command_as_##table
 enum status check_union(checker &c, const any_request &in)
 {
-    switch (int(in.command)) {
+    switch (number(in.command)) {
         WIRE_COMMAND_MAP(CASE_CHECK)
     }
-    return check_type(c, "request", "command", int(in.command));
+    return unknown_type(c.error, c.otherwise, "request", "command", number(in.command));
 }
 
 void measure_all(measure &m, const any_request &in)
 {
-    switch (int(in.command)) {
+    switch (number(in.command)) {
         WIRE_COMMAND_MAP(CASE_MEASURE)
     }
 }
 
 fb::Offset<void> put_union(writer &to, const any_request &in)
 {
-    switch (int(in.command)) {
+    switch (number(in.command)) {
         WIRE_COMMAND_MAP(CASE_PUT)
     }
     return 0;
@@ -641,25 +660,34 @@ fb::Offset<void> put_union(writer &to, const any_request &in)
 void put_root(writer &to, const any_request &in)
 {
     auto command = put_union(to, in);
-    auto root = w::CreateRequest(to.builder, in.session, in.epoch, w::Command(in.command), command);
+    auto root = w::CreateRequest(to.builder, in.session, in.epoch, w::Command(number(in.command)), command);
     to.builder.Finish(root, w::RequestIdentifier());
 }
 
 void get_union(reader &from, any_request &to, const w::Request *root)
 {
-    if (!root->command() && root->command_type() != w::Command_NONE)
-        return from.fail(STATUS_MALFORMED, "the %s has a type (%d) but no value", int(root->command_type()));
-    switch (int(to.command)) {
+    switch (to.command) {
+    case WIRE_COMMAND_NONE:
+    case WIRE_COMMAND_COUNT:
+        break; // get_root() lets neither pass
         WIRE_COMMAND_MAP(CASE_GET)
     }
 }
 
 void get_root(reader &from, any_request &to, const w::Request *root)
 {
+    int type = root->command_type();
+    if (type == w::Command_NONE || type > w::Command_MAX) {
+        from.status = unknown_type(from.error, STATUS_MALFORMED, "request", "command", type);
+        return;
+    }
+    from.field = "command";
+    if (!root->command())
+        return from.fail(STATUS_MALFORMED, "the %s has a type (%d) but no value", type);
+    to.command = wire_command(type);
     to.session = root->session();
     to.epoch = root->epoch();
-    to.command = wire_command(root->command_type());
-    from.field = "command", get_union(from, to, root);
+    get_union(from, to, root);
 }
 #undef CASE
 #undef UNION_AS
@@ -668,23 +696,23 @@ void get_root(reader &from, any_request &to, const w::Request *root)
 #define UNION_AS(table) answer_as_##table
 enum status check_union(checker &c, const any_reply &in)
 {
-    switch (int(in.answer)) {
+    switch (number(in.answer)) {
         WIRE_ANSWER_MAP(CASE_CHECK)
     }
-    return check_type(c, "reply", "answer", int(in.answer));
+    return unknown_type(c.error, c.otherwise, "reply", "answer", number(in.answer));
 }
 
 void measure_all(measure &m, const any_reply &in)
 {
     m.field(in.message);
-    switch (int(in.answer)) {
+    switch (number(in.answer)) {
         WIRE_ANSWER_MAP(CASE_MEASURE)
     }
 }
 
 fb::Offset<void> put_union(writer &to, const any_reply &in)
 {
-    switch (int(in.answer)) {
+    switch (number(in.answer)) {
         WIRE_ANSWER_MAP(CASE_PUT)
     }
     return 0;
@@ -694,26 +722,35 @@ void put_root(writer &to, const any_reply &in)
 {
     auto answer = put_union(to, in);
     auto message = put(to, in.message);
-    auto root = w::CreateReply(to.builder, in.status, message, w::Answer(in.answer), answer);
+    auto root = w::CreateReply(to.builder, in.status, message, w::Answer(number(in.answer)), answer);
     to.builder.Finish(root, w::RequestIdentifier());
 }
 
 void get_union(reader &from, any_reply &to, const w::Reply *root)
 {
-    if (!root->answer() && root->answer_type() != w::Answer_NONE)
-        return from.fail(STATUS_MALFORMED, "the %s has a type (%d) but no value", int(root->answer_type()));
-    switch (int(to.answer)) {
+    switch (to.answer) {
+    case WIRE_ANSWER_NONE:
+    case WIRE_ANSWER_COUNT:
+        break; // get_root() lets neither pass
         WIRE_ANSWER_MAP(CASE_GET)
     }
 }
 
 void get_root(reader &from, any_reply &to, const w::Reply *root)
 {
+    int type = root->answer_type();
+    if (type == w::Answer_NONE || type > w::Answer_MAX) {
+        from.status = unknown_type(from.error, STATUS_MALFORMED, "reply", "answer", type);
+        return;
+    }
+    from.field = "answer";
+    if (!root->answer())
+        return from.fail(STATUS_MALFORMED, "the %s has a type (%d) but no value", type);
+    to.answer = wire_answer(type);
     from.owned = to.owned;
     to.status = root->status();
-    to.answer = wire_answer(root->answer_type());
     from.field = "message", get(from, to.message, root->message());
-    from.field = "answer", get_union(from, to, root);
+    get_union(from, to, root);
 }
 #undef CASE
 #undef UNION_AS

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+
+aule_check(test_schema SOURCES test_schema.c LIBS aule_schema LABELS unit)
+target_link_options(test_schema PRIVATE -Wl,--wrap=malloc -Wl,--wrap=calloc)   # it makes allocations fail
+
+set(schema_flags)
+if(AULE_SANITIZE)
+  set(schema_flags -fsanitize=${AULE_SANITIZE})
+endif()
+add_test(NAME schema_links_as_plain_c
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/schema_plain.sh ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} $<TARGET_FILE:aule_schema>
+          ${PROJECT_SOURCE_DIR}/schema ${CMAKE_CURRENT_SOURCE_DIR}/schema_plain.c ${schema_flags})
+set_tests_properties(schema_links_as_plain_c PROPERTIES TIMEOUT 120 LABELS unit)
