@@ -43,7 +43,7 @@ extern "C" {
     X(EPOCH,          21, "the handle belongs to an earlier life of the daemon")                                      \
     X(DAEMON_GONE,    22, "the daemon is gone or cannot be reached")                                                  \
     X(DEVICE_LOST,    23, "the GPU stopped; reopen the session")                                                      \
-    X(FORKED,         24, "the parent had a session before fork(); this child can use none")                           \
+    X(FORKED,         24, "the parent had a session before fork(); this child can use none")                          \
     X(STOPPING,       25, "the daemon is stopping and takes no new work")                                             \
     X(INTERNAL,       26, "a defect in aule; please report it")
 
