@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #ifndef AULE_DAEMON_PATH
 #error "AULE_DAEMON_PATH: the path of the built aule-daemon, from tests/daemon.cmake"
@@ -69,8 +70,8 @@ bool daemon_init(struct daemon *daemon)
 // In the child: never returns.
 static void become_daemon(const struct daemon *daemon, const char *const *options, pid_t parent)
 {
-    const char *arguments[MAX_ARGUMENTS] = {AULE_DAEMON_PATH,   "--socket", daemon->socket, "--pipeline-cache", "none",
-                                            "--log-level",      "debug"};
+    const char *arguments[MAX_ARGUMENTS] = {AULE_DAEMON_PATH, "--socket",    daemon->socket, "--pipeline-cache",
+                                            "none",           "--log-level", "debug"};
     size_t count = 7;
     for (size_t i = 0; options && options[i] && count + 1 < MAX_ARGUMENTS; i++)
         arguments[count++] = options[i];
@@ -111,7 +112,7 @@ bool daemon_start(struct daemon *daemon, const char *const *options)
 {
     char stale[256];
     while (recv(daemon->notify_fd, stale, sizeof stale, MSG_DONTWAIT) >= 0)
-        ;   // of an earlier life
+        ; // of an earlier life
     pid_t parent = getpid();
     fflush(NULL);
     daemon->pid = fork();
@@ -130,7 +131,8 @@ bool daemon_launch(struct daemon *daemon, const char *const *options)
     if (daemon_init(daemon) && daemon_start(daemon, options))
         return true;
     char *text = daemon_log_text(daemon);
-    fprintf(stderr, "daemon_harness: aule-daemon did not start (%d); its log:\n%s", daemon->exit_code, text ? text : "");
+    fprintf(stderr, "daemon_harness: aule-daemon did not start (%d); its log:\n%s", daemon->exit_code,
+            text ? text : "");
     free(text);
     return false;
 }
@@ -223,4 +225,19 @@ void daemon_finish(struct daemon *daemon)
         close(daemon->notify_fd);
     remove_folder(daemon->folder);
     *daemon = (struct daemon){.pid = -1, .notify_fd = -1};
+}
+
+int daemon_count_segments(const struct daemon *daemon)
+{
+    char prefix[32]; // as in daemon/server/socket_path.h
+    snprintf(prefix, sizeof prefix, "aule-%016llx-",
+             (unsigned long long)XXH64(daemon->socket, strlen(daemon->socket), 0));
+    DIR *entries = opendir("/dev/shm");
+    if (!entries)
+        return -1;
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(entries));)
+        count += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    closedir(entries);
+    return count;
 }

@@ -13,16 +13,16 @@
 #include <sys/types.h>
 
 struct daemon {
-    pid_t pid;         // -1 = not running
-    char folder[64];   // made by daemon_init(), mode 0700; removed by daemon_finish()
-    char socket[96];   // FOLDER/0.sock: for --socket, $AULE_SOCKET, struct aule_session_params
-    char log[96];      // FOLDER/log: what the daemon wrote to stdout and stderr, over all of its lives
-    char notify[96];   // FOLDER/notify: the datagram socket that hears READY=1
-    int notify_fd;     // owned
-    int exit_code;     // of the last life: the exit status, or minus the number of the signal; see daemon_wait()
+    pid_t pid;       // -1 = not running
+    char folder[64]; // made by daemon_init(), mode 0700; removed by daemon_finish()
+    char socket[96]; // FOLDER/0.sock: for --socket, $AULE_SOCKET, struct aule_session_params
+    char log[96];    // FOLDER/log: what the daemon wrote to stdout and stderr, over all of its lives
+    char notify[96]; // FOLDER/notify: the datagram socket that hears READY=1
+    int notify_fd;   // owned
+    int exit_code;   // of the last life: the exit status, or minus the number of the signal; see daemon_wait()
 };
 
-enum { DAEMON_DEADLINE_S = 60 };   // for starting and for stopping: an event is late after this, never slow
+enum { DAEMON_DEADLINE_S = 60 }; // for starting and for stopping: an event is late after this, never slow
 
 // Make the folder. False with a line on stderr if that fails. Ends with daemon_finish().
 bool daemon_init(struct daemon *daemon);
@@ -40,7 +40,7 @@ bool daemon_wait(struct daemon *daemon, int seconds);
 
 // SIGTERM, then wait: its exit code (0 is what a test wants), or -SIGKILL if it had to be killed after the deadline.
 int daemon_stop(struct daemon *daemon);
-void daemon_kill(struct daemon *daemon);   // SIGKILL and reap
+void daemon_kill(struct daemon *daemon); // SIGKILL and reap
 
 // The whole log as a malloc'd string, "" if there is none; NULL without memory.
 char *daemon_log_text(const struct daemon *daemon);

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// main.c - aule-daemon: reads the options, sets up the process (umask, signals, descriptors), runs the server. Exit codes: 0 ended as
+// asked, 1 could not start, 3 the GPU was lost.
+
+#include "engine.h"
+#include "log.h"
+#include "options.h"
+#include "server.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// ---- --list-devices ----
+
+static void print_uuid(const uint8_t uuid[16])
+{
+    for (int i = 0; i < 16; i++)
+        printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+}
+
+static int list_devices(void)
+{
+    struct engine_device *devices = NULL;
+    struct error error;
+    uint32_t count = 0;
+    if (engine_list_devices(&devices, &count, &error) != STATUS_OK) {
+        fprintf(stderr, "aule-daemon: %s\n", error.text);
+        return SERVER_EXIT_START;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct engine_device *device = &devices[i];
+        printf("%s\n  index %u, %s%s, socket %u.sock%s\n  uuid ", device->name, device->index, device->type,
+               device->software ? " (software)" : "", i, i == 0 ? ", the default" : "");
+        print_uuid(device->uuid);
+        printf("\n  %s, %" PRIu64 " MiB, %" PRIu64 " MiB of it free\n", device->driver, device->heap_bytes >> 20,
+               device->budget_bytes >> 20);
+        if (!device->usable)
+            printf("  not usable: %s\n", device->missing);
+    }
+    free(devices);
+    return SERVER_EXIT_OK;
+}
+
+// ---- the pipeline cache's file ----
+
+// Makes PATH and the folders above it.
+static bool make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        int failed = mkdir(path, 0700) != 0 && errno != EEXIST;
+        *slash = '/';
+        if (failed)
+            return false;
+    }
+    return mkdir(path, 0700) == 0 || errno == EEXIST;
+}
+
+static const char *default_pipeline_cache(char path[PATH_MAX])
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int size;
+    if (cache && cache[0])
+        size = snprintf(path, PATH_MAX, "%s/aule", cache);
+    else if (home && home[0])
+        size = snprintf(path, PATH_MAX, "%s/.cache/aule", home);
+    else
+        size = snprintf(path, PATH_MAX, "/var/cache/aule");
+    static const char name[] = "/pipelines";
+    if (size < 0 || (size_t)size + sizeof name > PATH_MAX || !make_folders(path)) {
+        log_warn("daemon: no folder for compiled pipelines at %s: %s; they are not kept", path, strerror(errno));
+        return NULL;
+    }
+    strcat(path, name);
+    return path;
+}
+
+static const char *pipeline_cache_path(const char *option, char path[PATH_MAX])
+{
+    if (!option)
+        return default_pipeline_cache(path);
+    return strcmp(option, "none") == 0 ? NULL : option;
+}
+
+// ---- the process ----
+
+// Before any thread starts, so that all of them inherit the mask: signals come through the server's signalfd.
+static void block_signals(void)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+// Every session costs two descriptors.
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+#ifdef __SANITIZE_ADDRESS__
+// lavapipe is unloaded at the end and takes what it leaked with it, where the leak checker cannot name it any more: keep it loaded.
+static void keep_software_driver(void)
+{
+    dlopen("libvulkan_lvp.so", RTLD_NOW | RTLD_NODELETE);
+}
+#else
+static void keep_software_driver(void)
+{
+}
+#endif
+
+static int serve(struct options *options)
+{
+    char path[PATH_MAX];
+    struct server *server = NULL;
+    struct error error;
+    options->server.pipeline_cache_path = pipeline_cache_path(options->pipeline_cache, path);
+    if (server_create(&options->server, &server, &error) != STATUS_OK) {
+        log_error("daemon: cannot start: %s", error.text);
+        return SERVER_EXIT_START;
+    }
+    enum server_exit code = server_run(server);
+    server_destroy(server);
+    log_info("daemon: ended with exit code %d", code);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options;
+    struct error error;
+    if (options_parse(argc, argv, &options, &error) != STATUS_OK) {
+        fprintf(stderr, "aule-daemon: %s\n", error.text);
+        return SERVER_EXIT_START;
+    }
+    if (options.help) {
+        options_print_help();
+        return SERVER_EXIT_OK;
+    }
+    if (options.version) {
+        printf("aule-daemon %s\n", AULE_VERSION_STRING);
+        return SERVER_EXIT_OK;
+    }
+    umask(0077);
+    keep_software_driver();
+    if (options.list_devices)
+        return list_devices();
+    log_set_level(options.log_level);
+    block_signals();
+    raise_descriptor_limit();
+    return serve(&options);
+}

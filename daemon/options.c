@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// options.c - see options.h.
+
+#include "options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { SWITCH, TEXT, COUNT32, COUNT64, BYTES, FRACTION, LEVEL, FAULT };
+
+struct option {
+    const char *name, *value, *help;
+    enum kind kind;
+    size_t offset;        // of the field in struct options
+    uint64_t least, most; // numbers
+    const char *initial;  // as on the command line; NULL = absent
+};
+
+#define FIELD(field) offsetof(struct options, field)
+#define ONE_TIB      (UINT64_C(1) << 40)
+
+static const struct option options[] = {
+    {"device", "WHICH", "index, UUID or part of the name of the device; the best one if not given", TEXT,
+     FIELD(server.device), 0, 0, NULL},
+    {"list-devices", NULL, "list the devices, best first, and end", SWITCH, FIELD(list_devices), 0, 0, NULL},
+    {"socket", "PATH", "where to listen; else N.sock in $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule", TEXT,
+     FIELD(server.socket), 0, 0, NULL},
+    {"max-blocks", "N", "blocks of all caches together; 0: --memory-fraction alone limits", COUNT64,
+     FIELD(server.max_blocks), 0, INT32_MAX, "0"},
+    {"memory-fraction", "F", "part of the device's free memory that the caches may take", FRACTION,
+     FIELD(server.memory_fraction), 0, 0, "0.5"},
+    {"max-sessions", "N", "sessions at a time", COUNT32, FIELD(server.max_sessions), 1, 65536, "256"},
+    {"max-connections", "N", "connections at a time, with or without a session", COUNT32, FIELD(server.max_connections),
+     1, 1u << 20, "1024"},
+    {"max-caches", "N", "caches at a time", COUNT32, FIELD(server.max_caches), 1, 65536, "64"},
+    {"max-batches", "N", "live batches a session", COUNT32, FIELD(server.max_batches), 1, 1u << 20, "1024"},
+    {"max-tickets", "N", "unreaped tickets a session", COUNT32, FIELD(server.max_tickets), 1, 1u << 20, "256"},
+    {"session-blocks", "N", "leased and held blocks a session; 0: no limit", COUNT64, FIELD(server.session_blocks), 0,
+     INT32_MAX, "0"},
+    {"max-arena", "BYTES", "shared memory a session; K, M and G are understood", BYTES, FIELD(server.max_arena), 4096,
+     ONE_TIB, "1G"},
+    {"max-metadata", "BYTES", "metadata that one command may have in the arena", BYTES, FIELD(server.max_metadata),
+     4096, ONE_TIB, "64M"},
+    {"drain-timeout", "MS", "after SIGTERM, wait this long for work in flight", COUNT32, FIELD(server.drain_timeout_ms),
+     0, INT32_MAX, "10000"},
+    {"force-staging", NULL, "copy arenas around each run even where the device could use them in place", SWITCH,
+     FIELD(server.force_staging), 0, 0, NULL},
+    {"validation", NULL, "run with the Vulkan validation layer; its messages are logged and counted", SWITCH,
+     FIELD(server.validation), 0, 0, NULL},
+    {"pipeline-cache", "FILE",
+     "keep compiled pipelines there; none: nowhere; else in $XDG_CACHE_HOME/aule, ~/.cache/aule or /var/cache/aule",
+     TEXT, FIELD(pipeline_cache), 0, 0, NULL},
+    {"log-level", "LEVEL", "error, warn, info or debug", LEVEL, FIELD(log_level), 0, 0, "info"},
+    {"fault", "SPEC", "for tests only: corrupt-prefix spoils the first published block", FAULT, FIELD(server.fault), 0,
+     0, NULL},
+    {"version", NULL, "print the version and end", SWITCH, FIELD(version), 0, 0, NULL},
+    {"help", NULL, "print this and end", SWITCH, FIELD(help), 0, 0, NULL},
+};
+enum { NUM_OPTIONS = sizeof options / sizeof options[0] };
+
+// ---- values ----
+
+static bool parse_number(const char *text, bool with_unit, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    if (text[0] < '0' || text[0] > '9')
+        return false; // strtoull would take a sign and spaces
+    unsigned long long number = strtoull(text, &end, 10);
+    static const char units[] = "KMG";
+    const char *unit = with_unit && *end ? strchr(units, *end) : NULL;
+    unsigned shift = unit ? 10u * (unsigned)(unit - units + 1) : 0;
+    if (unit)
+        end++;
+    if (errno || *end || number > (UINT64_MAX >> shift))
+        return false;
+    *out = (uint64_t)number << shift;
+    return true;
+}
+
+static enum status set_number(const struct option *option, const char *text, void *field, struct error *error)
+{
+    uint64_t number;
+    if (!parse_number(text, option->kind == BYTES, &number) || number < option->least || number > option->most)
+        return error_set(error, STATUS_INVALID,
+                         "--%s \"%s\": a whole number from %" PRIu64 " to %" PRIu64 "%s is wanted", option->name, text,
+                         option->least, option->most, option->kind == BYTES ? " (K, M, G allowed)" : "");
+    if (option->kind == COUNT32)
+        *(uint32_t *)field = (uint32_t)number;
+    else
+        *(uint64_t *)field = number;
+    return STATUS_OK;
+}
+
+static enum status set_fraction(const struct option *option, const char *text, double *field, struct error *error)
+{
+    char *end;
+    double number = strtod(text, &end);
+    if (end == text || *end || !isfinite(number) || number <= 0 || number > 1)
+        return error_set(error, STATUS_INVALID, "--%s \"%s\": a number above 0 and up to 1 is wanted", option->name,
+                         text);
+    *field = number;
+    return STATUS_OK;
+}
+
+static enum status set_value(const struct option *option, const char *text, struct options *out, struct error *error)
+{
+    void *field = (char *)out + option->offset;
+    switch (option->kind) {
+    case SWITCH: *(bool *)field = true; return STATUS_OK;
+    case TEXT:
+        if (!text[0])
+            return error_set(error, STATUS_INVALID, "--%s \"\": a value is wanted", option->name);
+        *(const char **)field = text;
+        return STATUS_OK;
+    case COUNT32:
+    case COUNT64:
+    case BYTES: return set_number(option, text, field, error);
+    case FRACTION: return set_fraction(option, text, field, error);
+    case LEVEL:
+        if (log_parse_level(text, field))
+            return STATUS_OK;
+        break;
+    case FAULT:
+        if (fault_parse(text, field))
+            return STATUS_OK;
+        break;
+    }
+    return error_set(error, STATUS_INVALID, "--%s \"%s\": %s", option->name, text, option->help);
+}
+
+// ---- the command line ----
+
+static enum status set_defaults(struct options *out, struct error *error)
+{
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < NUM_OPTIONS; i++) {
+        enum status status = options[i].initial ? set_value(&options[i], options[i].initial, out, error) : STATUS_OK;
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static const struct option *find_option(const char *name, size_t length)
+{
+    for (size_t i = 0; i < NUM_OPTIONS; i++) {
+        if (strlen(options[i].name) == length && memcmp(options[i].name, name, length) == 0)
+            return &options[i];
+    }
+    return NULL;
+}
+
+// argv[*index] and maybe the word after it: --name, --name=value or --name value.
+static enum status parse_one(int argc, char *const *argv, int *index, struct options *out, struct error *error)
+{
+    const char *word = argv[*index];
+    if (strncmp(word, "--", 2) != 0)
+        return error_set(error, STATUS_INVALID, "\"%s\" is not an option; see --help", word);
+    const char *equals = strchr(word, '='), *name = word + 2;
+    const struct option *option = find_option(name, equals ? (size_t)(equals - name) : strlen(name));
+    if (!option)
+        return error_set(error, STATUS_INVALID, "there is no option \"%s\"; see --help", word);
+    if (option->kind == SWITCH && equals)
+        return error_set(error, STATUS_INVALID, "--%s takes no value, but got \"%s\"", option->name, equals + 1);
+    const char *text = equals ? equals + 1 : NULL;
+    if (option->kind != SWITCH && !text) {
+        if (*index + 1 >= argc)
+            return error_set(error, STATUS_INVALID, "--%s wants a value: %s", option->name, option->value);
+        text = argv[++*index];
+    }
+    return set_value(option, text, out, error);
+}
+
+enum status options_parse(int argc, char *const *argv, struct options *out, struct error *error)
+{
+    enum status status = set_defaults(out, error);
+    for (int i = 1; i < argc && status == STATUS_OK; i++)
+        status = parse_one(argc, argv, &i, out, error);
+    return status;
+}
+
+void options_print_help(void)
+{
+    printf("usage: aule-daemon [OPTION]...\n\nOwns one GPU's attention shaders and one paged KV cache, and serves them "
+           "to worker processes.\n\n");
+    for (size_t i = 0; i < NUM_OPTIONS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "--%s%s%s", options[i].name, options[i].value ? " " : "",
+                 options[i].value ? options[i].value : "");
+        printf("  %-22s %s", name, options[i].help);
+        if (options[i].initial)
+            printf(" [%s]", options[i].initial);
+        printf("\n");
+    }
+    printf("\nExit codes: 0 ended as asked, 1 could not start, 3 the GPU was lost. See aule-daemon(8).\n");
+}

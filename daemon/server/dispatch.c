@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// dispatch.c - see dispatch.h.
+
+#include "dispatch.h"
+
+#include "log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    NEEDS_SESSION = 1,  // the connection's own, in the daemon's epoch
+    BEFORE_MAPPED = 2,  // also while the client still maps its segment
+    WHILE_STOPPING = 4, // takes no new work, so it is answered during the drain
+};
+
+static const struct command {
+    handler handle;
+    unsigned rules;
+} commands[WIRE_COMMAND_COUNT] = {
+    [WIRE_COMMAND_HELLO] = {handle_hello, 0},
+    [WIRE_COMMAND_MAPPED] = {handle_mapped, NEEDS_SESSION | BEFORE_MAPPED | WHILE_STOPPING},
+    [WIRE_COMMAND_PING] = {handle_ping, WHILE_STOPPING},
+    [WIRE_COMMAND_CLOSE_SESSION] = {handle_close_session, NEEDS_SESSION | BEFORE_MAPPED | WHILE_STOPPING},
+    [WIRE_COMMAND_CACHE_OPEN] = {handle_cache_open, NEEDS_SESSION},
+    [WIRE_COMMAND_CACHE_CLOSE] = {handle_cache_close, NEEDS_SESSION | WHILE_STOPPING},
+    [WIRE_COMMAND_CACHE_STATE] = {handle_cache_state, NEEDS_SESSION | WHILE_STOPPING},
+    [WIRE_COMMAND_BLOCKS_LEASE] = {handle_blocks_lease, NEEDS_SESSION},
+    [WIRE_COMMAND_BLOCKS_RELEASE] = {handle_blocks_release, NEEDS_SESSION | WHILE_STOPPING},
+    [WIRE_COMMAND_PREFIX_LOOKUP] = {handle_prefix_lookup, NEEDS_SESSION},
+    [WIRE_COMMAND_PREFIX_PUBLISH] = {handle_prefix_publish, NEEDS_SESSION},
+    [WIRE_COMMAND_BATCH_CREATE] = {handle_batch_create, NEEDS_SESSION},
+    [WIRE_COMMAND_BATCH_DESTROY] = {handle_batch_destroy, NEEDS_SESSION | WHILE_STOPPING},
+    [WIRE_COMMAND_RUN] = {handle_run, NEEDS_SESSION},
+    [WIRE_COMMAND_WAIT] = {handle_wait, NEEDS_SESSION | WHILE_STOPPING},
+    [WIRE_COMMAND_INSPECT_DAEMON] = {handle_inspect_daemon, WHILE_STOPPING},
+    [WIRE_COMMAND_INSPECT_SESSIONS] = {handle_inspect_sessions, WHILE_STOPPING},
+    [WIRE_COMMAND_INSPECT_CACHES] = {handle_inspect_caches, WHILE_STOPPING},
+    [WIRE_COMMAND_INSPECT_BLOCKS] = {handle_inspect_blocks, WHILE_STOPPING},
+    [WIRE_COMMAND_INSPECT_DEVICE] = {handle_inspect_device, WHILE_STOPPING},
+    [WIRE_COMMAND_KILL_SESSION] = {handle_kill_session, WHILE_STOPPING},
+};
+
+// ---- replies ----
+
+void dispatch_refuse(struct server *server, const struct route *route, const struct error *error)
+{
+    const struct wire_reply reply = {.status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
+    dispatch_reply(server, route, &reply);
+}
+
+void dispatch_reply(struct server *server, const struct route *route, const struct wire_reply *reply)
+{
+    struct wire_buffer buffer;
+    struct error error = {.status = STATUS_OK};
+    if (wire_encode_reply(reply, &buffer, &error) == STATUS_OK) {
+        if (!listener_reply(server->listener, route, buffer.data, buffer.size))
+            log_error("daemon: no memory for a reply of %zu bytes; its client waits in vain", buffer.size);
+        wire_buffer_finish(&buffer);
+    } else if (reply->answer != WIRE_ANSWER_EMPTY) {
+        log_error("daemon: a reply could not be encoded: %s", error.text);
+        dispatch_refuse(server, route, &error);
+    } else {
+        log_error("daemon: a refusal could not be encoded: %s", error.text);
+    }
+}
+
+// ---- one call ----
+
+struct scratch {
+    struct scratch *next;
+    max_align_t memory[];
+};
+
+void *call_alloc(struct call *call, size_t count, size_t size)
+{
+    size_t bytes;
+    struct scratch *scratch = NULL;
+    if (!__builtin_mul_overflow(count, size, &bytes) && bytes <= SIZE_MAX - sizeof *scratch)
+        scratch = calloc(1, sizeof *scratch + bytes);
+    if (!scratch) {
+        error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory for %zu x %zu bytes", count, size);
+        return NULL;
+    }
+    scratch->next = call->scratch;
+    call->scratch = scratch;
+    return scratch->memory;
+}
+
+static void free_scratch(struct call *call)
+{
+    while (call->scratch) {
+        struct scratch *next = call->scratch->next;
+        free(call->scratch);
+        call->scratch = next;
+    }
+}
+
+static enum status check_state(const struct server *server, const struct command *command, const struct call *call,
+                               struct error *error)
+{
+    const char *name = wire_command_name(call->request->command);
+    if (server->device_lost && !(command->rules & WHILE_STOPPING))
+        return error_set(error, STATUS_DEVICE_LOST, "%s: the GPU is lost and the daemon ends", name);
+    if (server->stopping && !(command->rules & WHILE_STOPPING))
+        return error_set(error, STATUS_STOPPING, "%s: the daemon is stopping and takes no new work", name);
+    return STATUS_OK;
+}
+
+static enum status find_session(struct server *server, const struct command *command, struct call *call,
+                                struct error *error)
+{
+    const struct wire_request *request = call->request;
+    const char *name = wire_command_name(request->command);
+    struct session *session = call->peer->session;
+    if (!(command->rules & NEEDS_SESSION))
+        return STATUS_OK;
+    if (request->epoch != server->epoch)
+        return error_set(error, STATUS_EPOCH, "%s: epoch %" PRIu64 " is not this daemon's %" PRIu64, name,
+                         request->epoch, server->epoch);
+    if (!session || session->id != request->session || session->stage == SESSION_MAKING)
+        return error_set(error, STATUS_NO_SESSION, "%s: session %" PRIu64 " is not open on this connection", name,
+                         request->session);
+    if (session->stage == SESSION_UNMAPPED && !(command->rules & BEFORE_MAPPED))
+        return error_set(error, STATUS_INVALID, "%s: session %" PRIu64 " has not sent Mapped yet", name, session->id);
+    call->session = session;
+    return STATUS_OK;
+}
+
+static enum status serve(struct server *server, struct call *call)
+{
+    const struct command *command = &commands[call->request->command];
+    enum status status = find_session(server, command, call, &call->error);
+    if (status == STATUS_OK)
+        status = check_state(server, command, call, &call->error);
+    return status == STATUS_OK ? command->handle(call) : status;
+}
+
+static void finish_call(struct call *call, enum status status)
+{
+    struct session *session = call->session;
+    if (status != STATUS_OK)
+        log_debug("%s: %s: %s: %s", session ? session->label : "connection", wire_command_name(call->request->command),
+                  status_name(status), call->error.text);
+    if (call->later && status == STATUS_OK) {
+        free_scratch(call);
+        return;
+    }
+    call->error.status = status;
+    call->reply.status = status;
+    if (status == STATUS_OK)
+        dispatch_reply(call->server, call->route, &call->reply);
+    else
+        dispatch_refuse(call->server, call->route, &call->error);
+    free_scratch(call);
+}
+
+static enum status copy_and_verify(struct server *server, const struct message *message, struct wire_request *request,
+                                   struct error *error)
+{
+    if (message->size > WIRE_MAX_MESSAGE)
+        return error_set(error, STATUS_MALFORMED, "a message of %zu bytes exceeds the limit of %u", message->size,
+                         WIRE_MAX_MESSAGE);
+    memcpy(server->message, message->data, message->size);
+    return wire_decode_request(server->message, message->size, request, error);
+}
+
+static void refuse_denied(struct server *server, const struct message *message)
+{
+    struct error error;
+    error_set(&error, STATUS_DENIED, "this daemon serves uid %u and root; the caller has uid %u", geteuid(),
+              message->peer->uid);
+    log_warn("connection of pid %" PRIu64 ": %s", message->peer->pid, error.text);
+    dispatch_refuse(server, &message->route, &error);
+}
+
+void dispatch_message(struct server *server, const struct message *message)
+{
+    struct wire_request request;
+    struct call call = {
+        .server = server,
+        .peer = message->peer,
+        .route = &message->route,
+        .request = &request,
+        .reply = {.message = "", .answer = WIRE_ANSWER_EMPTY},
+    };
+    if (message->peer->denied) {
+        refuse_denied(server, message);
+    } else if (copy_and_verify(server, message, &request, &call.error) != STATUS_OK) {
+        log_debug("connection of pid %" PRIu64 ": %s", message->peer->pid, call.error.text);
+        dispatch_refuse(server, &message->route, &call.error);
+    } else {
+        enum status status = serve(server, &call);
+        finish_call(&call, status);
+    }
+}

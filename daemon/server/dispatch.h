@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// dispatch.h - one request at a time: copy, verify, check who asks, call the handler of the table, answer. Handlers see only verified
+// messages of living sessions; they still check ranges. Dispatcher thread.
+
+#ifndef AULE_SERVER_DISPATCH_H
+#define AULE_SERVER_DISPATCH_H
+
+#include "state.h"
+
+// One command in hand, and the memory that lives as long as its reply is being made.
+struct call {
+    struct server *server;
+    struct peer *peer;
+    struct session *session; // NULL if the command needs none
+    const struct route *route;
+    const struct wire_request *request; // points into server->message
+    struct wire_reply reply;            // to fill: `answer` and its member; EMPTY if left alone
+    struct error error;                 // to fill on failure
+    bool later;                         // the handler parked it: no reply now
+    uint64_t metadata_size;             // bytes taken from the arena so far
+    struct scratch *scratch;            // call_alloc()
+};
+
+// Zeroed memory until the reply is sent; NULL with call->error set.
+void *call_alloc(struct call *call, size_t count, size_t size);
+
+// Returns a status; on failure call->error says why.
+typedef enum status (*handler)(struct call *call);
+
+void dispatch_message(struct server *server, const struct message *message);
+
+// Answer a parked command. `message` of *reply is never NULL.
+void dispatch_reply(struct server *server, const struct route *route, const struct wire_reply *reply);
+void dispatch_refuse(struct server *server, const struct route *route, const struct error *error);
+
+// The most block ids that one reply can hold.
+#define DISPATCH_MAX_IDS ((WIRE_MAX_MESSAGE - 4096u) / sizeof(int32_t))
+
+// The table's handlers, by file.
+enum status handle_hello(struct call *call); // handlers_session.c
+enum status handle_mapped(struct call *call);
+enum status handle_ping(struct call *call);
+enum status handle_close_session(struct call *call);
+enum status handle_cache_open(struct call *call); // handlers_cache.c
+enum status handle_cache_close(struct call *call);
+enum status handle_cache_state(struct call *call);
+enum status handle_blocks_lease(struct call *call);
+enum status handle_blocks_release(struct call *call);
+enum status handle_prefix_lookup(struct call *call);
+enum status handle_prefix_publish(struct call *call);
+enum status handle_batch_create(struct call *call); // handlers_run.c
+enum status handle_batch_destroy(struct call *call);
+enum status handle_run(struct call *call);
+enum status handle_wait(struct call *call);
+enum status handle_inspect_daemon(struct call *call); // handlers_inspect.c
+enum status handle_inspect_sessions(struct call *call);
+enum status handle_inspect_caches(struct call *call);
+enum status handle_inspect_blocks(struct call *call);
+enum status handle_inspect_device(struct call *call);
+enum status handle_kill_session(struct call *call);
+
+#endif

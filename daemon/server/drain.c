@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// drain.c - how the daemon comes to its end: on a signal it takes no new work, finishes what is in flight, then stays a moment so
+// that clients get their answers (nng drops what it has not written when it closes). On a lost GPU it tells everybody and ends with
+// another exit code. Dispatcher thread.
+
+#include "dispatch.h"
+#include "log.h"
+#include "notify.h"
+#include "park.h"
+#include "segment.h"
+#include "session.h"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+static const int64_t linger_ns = 200 * NS_PER_MS;
+
+static void refuse_new_work(struct server *server, enum status status, const char *why)
+{
+    struct error error;
+    error_set(&error, status, "%s", why);
+    park_refuse_new_work(server, &error);
+}
+
+static void start_drain(struct server *server, const char *signal_name)
+{
+    log_info("daemon: %s: stopping; up to %u ms for %u sessions' work in flight (--drain-timeout)", signal_name,
+             server->params->drain_timeout_ms, server->num_live);
+    notify_manager("STOPPING=1");
+    server->stopping = true;
+    server->drain_deadline_ns = clock_now_ns() + server->params->drain_timeout_ms * NS_PER_MS;
+    server_arm(server, server->drain_deadline_ns);
+    refuse_new_work(server, STATUS_STOPPING, "the daemon is stopping and takes no new work");
+}
+
+// What must not stay behind is removed; everything else ends with the process.
+static void end_at_once(struct server *server)
+{
+    log_warn("daemon: a second signal: ends without draining");
+    segment_sweep(server->segment_prefix);
+    unlink(server->socket);
+    unlink(server->lock.path);
+    _exit(SERVER_EXIT_OK);
+}
+
+void server_read_signals(struct server *server)
+{
+    struct signalfd_siginfo info;
+    while (read(server->signal_fd, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGHUP) {
+            log_info("daemon: SIGHUP: there is nothing to reload");
+            continue;
+        }
+        if (++server->stop_signals > 1)
+            end_at_once(server);
+        start_drain(server, info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+    }
+}
+
+static void linger(struct server *server, int64_t now_ns)
+{
+    server->linger_deadline_ns = now_ns + linger_ns;
+    server_arm(server, server->linger_deadline_ns);
+}
+
+static void lose_device(struct server *server, int64_t now_ns)
+{
+    log_error("daemon: the GPU is lost; sessions are told and the daemon ends with exit code %d",
+              SERVER_EXIT_DEVICE_LOST);
+    server->device_lost = true;
+    server->stopping = true;
+    refuse_new_work(server, STATUS_DEVICE_LOST, "the GPU stopped; reopen the session with the next daemon");
+    park_retry(server); // every ticket is done now, with DEVICE_LOST
+    linger(server, now_ns);
+}
+
+void server_step_drain(struct server *server)
+{
+    int64_t now_ns = server->stopping || core_device_status(server->core) != STATUS_OK ? clock_now_ns() : 0;
+    if (!server->device_lost && core_device_status(server->core) == STATUS_DEVICE_LOST)
+        lose_device(server, now_ns);
+    if (!server->stopping)
+        return;
+    if (server->linger_deadline_ns) {
+        server->finished = now_ns >= server->linger_deadline_ns;
+        if (!server->finished)
+            server_arm(server, server->linger_deadline_ns);
+    } else if (core_idle(server->core) && !server->parked) {
+        linger(server, now_ns);
+    } else if (now_ns >= server->drain_deadline_ns) {
+        log_warn("daemon: --drain-timeout %u ms has passed with work in flight", server->params->drain_timeout_ms);
+        session_end_all(server, "the daemon is stopping");
+        linger(server, now_ns);
+    } else {
+        server_arm(server, server->drain_deadline_ns);
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// fault.c - see fault.h. Values stay finite (signs are flipped), so that what notices is a comparison of results, not a NaN.
+
+#include "fault.h"
+
+#include "core.h"
+#include "log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool fault_parse(const char *name, enum fault *fault)
+{
+    if (strcmp(name, "corrupt-prefix") != 0)
+        return false;
+    *fault = FAULT_CORRUPT_PREFIX;
+    return true;
+}
+
+void fault_note_publish(struct fault_state *state, uint64_t cache, int32_t block)
+{
+    if (state->armed != FAULT_CORRUPT_PREFIX || state->cache)
+        return;
+    state->cache = cache;
+    state->block = block;
+}
+
+static bool find_cache(struct core *core, uint64_t cache, struct core_cache_view *view)
+{
+    for (uint32_t i = 0; i < core_num_caches(core); i++) {
+        if (core_cache_at(core, i, view) && view->cache == cache)
+            return true;
+    }
+    return false;
+}
+
+static void flip_signs(uint8_t *bytes, uint64_t size, uint32_t element)
+{
+    for (uint64_t i = element - 1; i < size; i += element) // little-endian: the sign is in the last byte
+        bytes[i] ^= 0x80;
+}
+
+static enum status corrupt_layer(struct engine_cache *cache, const struct core_cache_view *view, uint32_t layer,
+                                 int32_t block)
+{
+    uint64_t rows = (uint64_t)view->num_kv_heads * view->block_size;
+    uint64_t k_size = rows * view->head_dim_k * dtype_size(view->k_dtype);
+    uint64_t v_size = rows * view->head_dim_v * dtype_size(view->v_dtype);
+    uint8_t *bytes = malloc(k_size + v_size);
+    if (!bytes)
+        return STATUS_NO_MEMORY;
+    enum status status = engine_block_read(cache, layer, block, bytes);
+    if (status == STATUS_OK) {
+        flip_signs(bytes, k_size, dtype_size(view->k_dtype));
+        flip_signs(bytes + k_size, v_size, dtype_size(view->v_dtype));
+        status = engine_block_write(cache, layer, block, bytes);
+    }
+    free(bytes);
+    return status;
+}
+
+void fault_step(struct fault_state *state, struct core *core)
+{
+    struct core_cache_view view;
+    if (state->armed != FAULT_CORRUPT_PREFIX || !state->cache)
+        return;
+    if (!find_cache(core, state->cache, &view) || view.published == 0 || view.pending > 0)
+        return;
+    enum status status = STATUS_OK;
+    for (uint32_t layer = 0; layer < view.num_layers && status == STATUS_OK; layer++)
+        status = corrupt_layer(core_engine_cache(core, state->cache), &view, layer, state->block);
+    log_warn("fault corrupt-prefix: block %" PRId32 " of cache \"%s\": %s", state->block, view.name,
+             status == STATUS_OK ? "K and V negated in every layer" : status_text(status));
+    state->armed = FAULT_NONE;
+}

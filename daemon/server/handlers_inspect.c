@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// handlers_inspect.c - what an operator may see, and KillSession. Lists come in pages that fit a message: ask on from first + count
+// until `total`. Dispatcher thread.
+
+#include "dispatch.h"
+#include "session.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+// Entries a page: each with its strings stays well under WIRE_MAX_MESSAGE.
+enum { SESSION_PAGE = 1024, CACHE_PAGE = 1024, BLOCK_PAGE = 16384 };
+
+// How many entries from `first` on; `max` 0 = as many as a page holds.
+static uint32_t page_size(uint32_t total, uint32_t first, uint32_t max, uint32_t page)
+{
+    uint32_t rest = first < total ? total - first : 0;
+    if (max && max < page)
+        page = max;
+    return rest < page ? rest : page;
+}
+
+static uint64_t milliseconds_since(int64_t then_ns)
+{
+    return (uint64_t)((clock_now_ns() - then_ns) / NS_PER_MS);
+}
+
+enum status handle_inspect_daemon(struct call *call)
+{
+    const struct server *server = call->server;
+    struct core_totals totals;
+    core_totals(server->core, &totals);
+    call->reply.answer = WIRE_ANSWER_INSPECT_DAEMON;
+    call->reply.inspect_daemon = (struct wire_inspect_daemon_reply){
+        .epoch = server->epoch,
+        .pid = (uint64_t)getpid(),
+        .uptime_ms = milliseconds_since(server->started_ns),
+        .version = AULE_VERSION_STRING,
+        .socket = server->socket,
+        .num_sessions = server->num_live,
+        .max_sessions = server->params->max_sessions,
+        .num_caches = totals.num_caches,
+        .max_caches = server->params->max_caches,
+        .pool_bytes = totals.pool_bytes,
+        .pool_limit_bytes = totals.pool_limit_bytes,
+        .pool_blocks = totals.pool_blocks,
+        .pool_limit_blocks = totals.pool_limit_blocks,
+        .free_blocks = totals.free,
+        .leased_blocks = totals.leased,
+        .held_blocks = totals.held,
+        .cached_blocks = totals.cached,
+        .quarantined_blocks = totals.quarantined,
+        .runs_done = totals.runs_done,
+        .runs_failed = totals.runs_failed,
+        .dispatches = totals.dispatches,
+        .submissions = totals.submissions,
+        .tokens_attended = totals.tokens_attended,
+        .lookups = totals.lookups,
+        .lookup_tokens = totals.lookup_tokens,
+        .hit_tokens = totals.hit_tokens,
+        .evictions = totals.evictions,
+        .session_deaths = totals.session_deaths,
+        .stopping = server->stopping,
+        .max_sessions_per_dispatch = totals.max_sessions_per_dispatch,
+    };
+    return STATUS_OK;
+}
+
+// ---- sessions ----
+
+static void fill_session(struct wire_session_state *out, const struct session *session)
+{
+    struct core_session_counts counts = {0};
+    if (session->core)
+        core_session_counts(session->core, &counts);
+    *out = (struct wire_session_state){
+        .session = session->id,
+        .pid = session->pid,
+        .uid = session->uid,
+        .arena_imported = session->imported,
+        .dead = session->stage == SESSION_ENDING,
+        .arena_bytes = session->segment.arena_size,
+        .blocks_held = counts.blocks_held,
+        .quota_blocks = counts.quota_blocks,
+        .batches = counts.batches,
+        .tickets_unreaped = counts.tickets_unreaped,
+        .runs_done = counts.runs_done,
+        .tokens_attended = counts.tokens_attended,
+        .gpu_ns = counts.gpu_ns,
+        .lookup_tokens = counts.lookup_tokens,
+        .hit_tokens = counts.hit_tokens,
+        .age_ms = milliseconds_since(session->opened_ns),
+    };
+}
+
+// Those that a client knows of: a segment that is still being made belongs to the job thread.
+static uint32_t count_shown(const struct server *server)
+{
+    uint32_t count = 0;
+    for (const struct session *session = server->sessions; session; session = session->hh.next)
+        count += session->core != NULL;
+    return count;
+}
+
+enum status handle_inspect_sessions(struct call *call)
+{
+    const struct wire_inspect_range *range = &call->request->inspect_range;
+    uint32_t total = count_shown(call->server), count = page_size(total, range->first, range->max, SESSION_PAGE);
+    struct wire_session_state *states = call_alloc(call, count + 1, sizeof *states);
+    const char **names = call_alloc(call, count + 1, sizeof *names);
+    const char **tenants = call_alloc(call, count + 1, sizeof *tenants);
+    if (!states || !names || !tenants)
+        return STATUS_NO_MEMORY;
+    uint32_t index = 0;
+    for (const struct session *session = call->server->sessions; session; session = session->hh.next) {
+        if (!session->core)
+            continue;
+        if (index >= range->first && index - range->first < count) {
+            fill_session(&states[index - range->first], session);
+            names[index - range->first] = session->name;
+            tenants[index - range->first] = session->tenant;
+        }
+        index++;
+    }
+    call->reply.answer = WIRE_ANSWER_INSPECT_SESSIONS;
+    call->reply.inspect_sessions =
+        (struct wire_inspect_sessions_reply){total, count, states, {names, count}, {tenants, count}};
+    return STATUS_OK;
+}
+
+enum status handle_kill_session(struct call *call)
+{
+    uint64_t id = call->request->kill_session.session;
+    struct session *session = session_find(call->server, id);
+    if (!session)
+        return error_set(&call->error, STATUS_NOT_FOUND, "there is no session %" PRIu64, id);
+    session_end(session, true, "ended by an operator");
+    return STATUS_OK;
+}
+
+// ---- caches ----
+
+static void fill_cache(struct wire_cache_counts *out, const struct core_cache_view *view)
+{
+    *out = (struct wire_cache_counts){
+        .cache = view->cache,
+        .num_layers = view->num_layers,
+        .num_kv_heads = view->num_kv_heads,
+        .head_dim_k = view->head_dim_k,
+        .head_dim_v = view->head_dim_v,
+        .k_dtype = view->k_dtype,
+        .v_dtype = view->v_dtype,
+        .block_size = view->block_size,
+        .chunk_blocks = view->chunk_blocks,
+        .num_chunks = view->num_chunks,
+        .open_sessions = view->open_sessions,
+        .v_is_k_prefix = view->v_is_k_prefix,
+        .scale_mode = view->scale_mode,
+        .block_bytes = view->counts.block_bytes,
+        .total_blocks = view->counts.total,
+        .free_blocks = view->counts.free,
+        .leased_blocks = view->counts.leased,
+        .held_blocks = view->counts.held,
+        .cached_blocks = view->counts.cached,
+        .quarantined_blocks = view->counts.quarantined,
+        .published_blocks = view->published,
+        .pending_blocks = view->pending,
+    };
+}
+
+enum status handle_inspect_caches(struct call *call)
+{
+    const struct wire_inspect_range *range = &call->request->inspect_range;
+    uint32_t total = core_num_caches(call->server->core),
+             count = page_size(total, range->first, range->max, CACHE_PAGE);
+    struct wire_cache_counts *caches = call_alloc(call, count + 1, sizeof *caches);
+    const char **names = call_alloc(call, count + 1, sizeof *names);
+    if (!caches || !names)
+        return STATUS_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++) {
+        struct core_cache_view view;
+        if (!core_cache_at(call->server->core, range->first + i, &view))
+            return error_set(&call->error, STATUS_INTERNAL, "cache %u of %u cannot be seen", range->first + i, total);
+        fill_cache(&caches[i], &view);
+        names[i] = view.name;
+    }
+    call->reply.answer = WIRE_ANSWER_INSPECT_CACHES;
+    call->reply.inspect_caches = (struct wire_inspect_caches_reply){total, count, caches, {names, count}};
+    return STATUS_OK;
+}
+
+enum status handle_inspect_blocks(struct call *call)
+{
+    const struct wire_inspect_blocks *range = &call->request->inspect_blocks;
+    uint32_t total;
+    enum status status = core_cache_find(call->server->core, range->cache, &total, &call->error);
+    if (status != STATUS_OK)
+        return status;
+    uint32_t count = page_size(total, range->first, range->max, BLOCK_PAGE);
+    struct wire_block_state *blocks = call_alloc(call, count + 1, sizeof *blocks);
+    if (!blocks)
+        return STATUS_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++) {
+        struct core_block_view view;
+        core_block_at(call->server->core, range->cache, range->first + i, &view);
+        blocks[i] = (struct wire_block_state){
+            .block = view.block,
+            .state = view.state,
+            .holders = view.holders,
+            .batch_refs = view.batch_refs,
+            .writer = view.writer,
+            .last_use = view.last_use,
+            .depth = view.depth,
+        };
+    }
+    call->reply.answer = WIRE_ANSWER_INSPECT_BLOCKS;
+    call->reply.inspect_blocks = (struct wire_inspect_blocks_reply){total, count, blocks};
+    return STATUS_OK;
+}
+
+// ---- the device ----
+
+enum status handle_inspect_device(struct call *call)
+{
+    struct engine *engine = call->server->engine;
+    const struct engine_device *device = engine_device(engine);
+    struct wire_inspect_device_reply *out = &call->reply.inspect_device;
+    call->reply.answer = WIRE_ANSWER_INSPECT_DEVICE;
+    *out = (struct wire_inspect_device_reply){
+        .name = device->name,
+        .driver = device->driver,
+        .api_version = device->api_version,
+        .index = device->index,
+        .type = device->type,
+        .software = device->software,
+        .heap_bytes = device->heap_bytes,
+        .budget_bytes = engine_budget_bytes(engine),
+        .subgroup_size = device->subgroup_size,
+        .shared_memory_bytes = device->shared_memory_bytes,
+        .max_allocation_bytes = device->max_allocation_bytes,
+        .host_import = device->host_import,
+        .import_alignment = device->import_alignment,
+        .pipelines = engine_num_pipelines(engine),
+        .variant = engine_variant(engine),
+    };
+    memcpy(out->uuid, device->uuid, sizeof out->uuid);
+    return STATUS_OK;
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// handlers_session.c - the handshake, its Mapped, ping and close. Dispatcher thread.
+
+#include "dispatch.h"
+#include "session.h"
+
+enum status handle_hello(struct call *call)
+{
+    enum status status = session_start(call->server, call->peer, &call->request->hello, call->route, &call->error);
+    call->later = status == STATUS_OK;
+    return status;
+}
+
+enum status handle_mapped(struct call *call)
+{
+    session_mapped(call->session);
+    return STATUS_OK;
+}
+
+enum status handle_ping(struct call *call)
+{
+    call->reply.answer = WIRE_ANSWER_PING;
+    call->reply.ping = (struct wire_ping_reply){
+        .payload = call->request->ping.payload,
+        .epoch = call->server->epoch,
+        .version = AULE_VERSION_STRING,
+        .major = WIRE_PROTOCOL_MAJOR,
+        .minor = WIRE_PROTOCOL_MINOR,
+    };
+    return STATUS_OK;
+}
+
+enum status handle_close_session(struct call *call)
+{
+    session_end(call->session, false, "closed by its client");
+    call->session = NULL;
+    return STATUS_OK;
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// jobs.c - see jobs.h. Two lists under one lock: waiting and done.
+
+#include "jobs.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+struct jobs {
+    pthread_t thread;
+    pthread_mutex_t lock;   // guards all below
+    pthread_cond_t changed; // something came in, or the worker became idle
+    struct job *waiting, *done;
+    bool busy, stop;
+    int wake_fd; // not owned
+};
+
+// Under the lock. Moves `job` to `done` and tells the dispatcher.
+static void finish(struct jobs *jobs, struct job *job)
+{
+    const uint64_t one = 1;
+    job->next = NULL;
+    LL_APPEND(jobs->done, job);
+    jobs->busy = false;
+    pthread_cond_broadcast(&jobs->changed);
+    if (write(jobs->wake_fd, &one, sizeof one) < 0)
+        return; // the counter is full: the dispatcher wakes anyway
+}
+
+static void *work(void *context)
+{
+    struct jobs *jobs = context;
+    pthread_mutex_lock(&jobs->lock);
+    while (!jobs->stop) {
+        struct job *job = jobs->waiting;
+        if (!job) {
+            pthread_cond_wait(&jobs->changed, &jobs->lock);
+            continue;
+        }
+        LL_DELETE(jobs->waiting, job);
+        jobs->busy = true;
+        pthread_mutex_unlock(&jobs->lock);
+        job->work(job);
+        pthread_mutex_lock(&jobs->lock);
+        finish(jobs, job);
+    }
+    pthread_mutex_unlock(&jobs->lock);
+    return NULL;
+}
+
+enum status jobs_create(int wake_fd, struct jobs **out, struct error *error)
+{
+    struct jobs *jobs = calloc(1, sizeof *jobs);
+    if (!jobs)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the job thread");
+    jobs->wake_fd = wake_fd;
+    pthread_mutex_init(&jobs->lock, NULL);
+    pthread_cond_init(&jobs->changed, NULL);
+    int reason = pthread_create(&jobs->thread, NULL, work, jobs);
+    if (reason) {
+        free(jobs);
+        return error_set(error, STATUS_NO_MEMORY, "cannot start the job thread: %s", strerror(reason));
+    }
+    *out = jobs;
+    return STATUS_OK;
+}
+
+void jobs_start(struct jobs *jobs, struct job *job)
+{
+    job->next = NULL;
+    pthread_mutex_lock(&jobs->lock);
+    LL_APPEND(jobs->waiting, job);
+    pthread_cond_broadcast(&jobs->changed);
+    pthread_mutex_unlock(&jobs->lock);
+}
+
+void jobs_finish_done(struct jobs *jobs, void *context)
+{
+    pthread_mutex_lock(&jobs->lock);
+    struct job *done = jobs->done, *next;
+    jobs->done = NULL;
+    pthread_mutex_unlock(&jobs->lock);
+    for (; done; done = next) {
+        next = done->next;
+        done->done(done, context);
+    }
+}
+
+void jobs_wait_idle(struct jobs *jobs)
+{
+    pthread_mutex_lock(&jobs->lock);
+    while (jobs->waiting || jobs->busy)
+        pthread_cond_wait(&jobs->changed, &jobs->lock);
+    pthread_mutex_unlock(&jobs->lock);
+}
+
+void jobs_destroy(struct jobs *jobs)
+{
+    if (!jobs)
+        return;
+    pthread_mutex_lock(&jobs->lock);
+    jobs->stop = true;
+    pthread_cond_broadcast(&jobs->changed);
+    pthread_mutex_unlock(&jobs->lock);
+    pthread_join(jobs->thread, NULL);
+    pthread_mutex_destroy(&jobs->lock);
+    pthread_cond_destroy(&jobs->changed);
+    free(jobs);
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// listener.c - see listener.h. nng calls on_pipe_event() on its own threads and under its own locks, where nothing of nng but the pipe's
+// options may be asked. One lock guards the table of peers and the queue of events; a peer's two events are part of it, so that
+// queueing cannot fail. Only the dispatcher removes a peer, so a pointer that it found stays good.
+
+#include "listener.h"
+
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/rep.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uthash.h>
+#include <utlist.h>
+
+enum { REPLY_QUEUE = 1024, REQUEST_QUEUE = 64 };
+
+struct event {
+    struct entry *entry;
+    bool removed;
+    struct event *next;
+};
+
+struct entry {
+    struct peer peer;
+    bool gone; // removed in nng; messages may still arrive
+    struct event added_event, removed_event;
+    UT_hash_handle hh; // by peer.pipe
+};
+
+struct listener {
+    nng_socket socket;
+    bool is_open;
+    int receive_fd, wake_fd;
+    uint32_t max_connections;
+    pthread_mutex_t lock;
+    struct entry *entries; // guarded
+    struct event *events;  // guarded, oldest first
+    uint32_t num_refused;  // guarded
+};
+
+static void wake(const struct listener *listener)
+{
+    const uint64_t one = 1;
+    if (write(listener->wake_fd, &one, sizeof one) < 0)
+        return; // the counter is full: the dispatcher wakes anyway
+}
+
+// Under the lock.
+static void push_event(struct listener *listener, struct event *event, struct entry *entry, bool removed)
+{
+    event->entry = entry;
+    event->removed = removed;
+    LL_APPEND(listener->events, event);
+}
+
+static bool read_credentials(nng_pipe pipe, struct peer *peer)
+{
+    uint64_t uid, pid = 0;
+    if (nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_UID, &uid) != 0)
+        return false;
+    nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_PID, &pid);
+    peer->pipe = (uint32_t)nng_pipe_id(pipe);
+    peer->uid = (uint32_t)uid;
+    peer->pid = pid;
+    peer->denied = uid != 0 && uid != geteuid();
+    return true;
+}
+
+// False: refuse the connection.
+static bool add(struct listener *listener, nng_pipe pipe)
+{
+    struct entry *entry = calloc(1, sizeof *entry);
+    bool added = false;
+    pthread_mutex_lock(&listener->lock);
+    if (entry && read_credentials(pipe, &entry->peer) && HASH_COUNT(listener->entries) < listener->max_connections) {
+        HASH_ADD(hh, listener->entries, peer.pipe, sizeof entry->peer.pipe, entry);
+        push_event(listener, &entry->added_event, entry, false);
+        added = true;
+    } else {
+        listener->num_refused++;
+    }
+    pthread_mutex_unlock(&listener->lock);
+    if (!added)
+        free(entry);
+    return added;
+}
+
+static void mark_removed(struct listener *listener, nng_pipe pipe)
+{
+    uint32_t id = (uint32_t)nng_pipe_id(pipe);
+    struct entry *entry;
+    pthread_mutex_lock(&listener->lock);
+    HASH_FIND(hh, listener->entries, &id, sizeof id, entry);
+    if (entry && !entry->gone) { // not there: it was refused
+        entry->gone = true;
+        push_event(listener, &entry->removed_event, entry, true);
+    }
+    pthread_mutex_unlock(&listener->lock);
+}
+
+static void on_pipe_event(nng_pipe pipe, nng_pipe_ev event, void *context)
+{
+    struct listener *listener = context;
+    if (event == NNG_PIPE_EV_REM_POST)
+        mark_removed(listener, pipe);
+    else if (!add(listener, pipe))
+        nng_pipe_close(pipe);
+    wake(listener);
+}
+
+static int set_options(nng_socket socket, const struct listener_params *params)
+{
+    int reason = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, params->max_message);
+    if (!reason)
+        reason = nng_socket_set_int(socket, NNG_OPT_MAXTTL, 1); // clients connect directly: a header is 8 bytes
+    if (!reason)
+        reason = nng_socket_set_int(socket, NNG_OPT_RECVBUF, REQUEST_QUEUE);
+    if (!reason)
+        reason = nng_socket_set_int(socket, NNG_OPT_SENDBUF, REPLY_QUEUE);
+    return reason;
+}
+
+static int watch_pipes(struct listener *listener)
+{
+    int reason = nng_pipe_notify(listener->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_event, listener);
+    return reason ? reason : nng_pipe_notify(listener->socket, NNG_PIPE_EV_REM_POST, on_pipe_event, listener);
+}
+
+static int start(struct listener *listener, const struct listener_params *params)
+{
+    char url[160];
+    nng_listener ear;
+    snprintf(url, sizeof url, "ipc://%s", params->path);
+    int reason = nng_listener_create(&ear, listener->socket, url);
+    if (!reason)
+        reason = nng_listener_set_int(ear, NNG_OPT_IPC_PERMISSIONS, 0600);
+    if (!reason)
+        reason = nng_listener_set_size(ear, NNG_OPT_RECVMAXSZ, params->max_message);
+    return reason ? reason : nng_listener_start(ear, 0);
+}
+
+enum status listener_open(const struct listener_params *params, struct listener **out, struct error *error)
+{
+    struct listener *listener = calloc(1, sizeof *listener);
+    if (!listener)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the listener");
+    pthread_mutex_init(&listener->lock, NULL);
+    listener->wake_fd = params->wake_fd;
+    listener->max_connections = params->max_connections;
+    int reason = nng_rep0_open_raw(&listener->socket);
+    listener->is_open = reason == 0;
+    if (!reason)
+        reason = set_options(listener->socket, params);
+    if (!reason)
+        reason = watch_pipes(listener);
+    if (!reason)
+        reason = start(listener, params);
+    if (!reason)
+        reason = nng_socket_get_int(listener->socket, NNG_OPT_RECVFD, &listener->receive_fd);
+    if (reason) {
+        listener_close(listener);
+        return error_set(error, STATUS_INVALID, "cannot listen at %s: %s", params->path, nng_strerror(reason));
+    }
+    *out = listener;
+    return STATUS_OK;
+}
+
+void listener_close(struct listener *listener)
+{
+    if (!listener)
+        return;
+    if (listener->is_open)
+        nng_close(listener->socket);
+    nng_fini(); // joins nng's threads: no callback comes after this
+    struct entry *entry, *next;
+    HASH_ITER(hh, listener->entries, entry, next)
+    {
+        HASH_DEL(listener->entries, entry);
+        free(entry);
+    }
+    pthread_mutex_destroy(&listener->lock);
+    free(listener);
+}
+
+int listener_fd(const struct listener *listener)
+{
+    return listener->receive_fd;
+}
+
+static struct peer *find_living(struct listener *listener, nng_msg *message)
+{
+    uint32_t id = (uint32_t)nng_pipe_id(nng_msg_get_pipe(message));
+    struct entry *entry;
+    pthread_mutex_lock(&listener->lock);
+    HASH_FIND(hh, listener->entries, &id, sizeof id, entry);
+    struct peer *peer = entry && !entry->gone ? &entry->peer : NULL;
+    pthread_mutex_unlock(&listener->lock);
+    return peer;
+}
+
+bool listener_receive(struct listener *listener, struct message *out)
+{
+    nng_msg *message;
+    while (nng_recvmsg(listener->socket, &message, NNG_FLAG_NONBLOCK) == 0) {
+        struct peer *peer = find_living(listener, message);
+        if (peer && nng_msg_header_len(message) == sizeof out->route.header) {
+            *out = (struct message){
+                .peer = peer,
+                .data = nng_msg_body(message),
+                .size = nng_msg_len(message),
+                .handle = message,
+            };
+            memcpy(out->route.header, nng_msg_header(message), sizeof out->route.header);
+            return true;
+        }
+        nng_msg_free(message);
+    }
+    return false;
+}
+
+void message_finish(struct message *message)
+{
+    nng_msg_free(message->handle);
+    message->handle = NULL;
+}
+
+bool listener_reply(struct listener *listener, const struct route *route, const void *data, size_t size)
+{
+    nng_msg *message;
+    if (nng_msg_alloc(&message, 0) != 0)
+        return false;
+    // Without the NONBLOCK flag: nng's own thread empties this queue whatever the peers do, so the wait, if any, is a short one.
+    if (nng_msg_append(message, data, size) == 0 &&
+        nng_msg_header_append(message, route->header, sizeof route->header) == 0 &&
+        nng_sendmsg(listener->socket, message, 0) == 0)
+        return true;
+    nng_msg_free(message);
+    return false;
+}
+
+bool listener_next_event(struct listener *listener, struct peer **peer, bool *removed)
+{
+    pthread_mutex_lock(&listener->lock);
+    struct event *event = listener->events;
+    if (event) {
+        LL_DELETE(listener->events, event);
+        *peer = &event->entry->peer;
+        *removed = event->removed;
+    }
+    pthread_mutex_unlock(&listener->lock);
+    return event != NULL;
+}
+
+void listener_forget(struct listener *listener, struct peer *peer)
+{
+    struct entry *entry = (struct entry *)(void *)((char *)peer - offsetof(struct entry, peer));
+    pthread_mutex_lock(&listener->lock);
+    HASH_DEL(listener->entries, entry);
+    pthread_mutex_unlock(&listener->lock);
+    free(entry);
+}
+
+void listener_hang_up(struct listener *listener, const struct peer *peer)
+{
+    (void)listener;
+    nng_pipe_close((nng_pipe){.id = peer->pipe});
+}
+
+uint32_t listener_num_refused(struct listener *listener)
+{
+    pthread_mutex_lock(&listener->lock);
+    uint32_t count = listener->num_refused;
+    listener->num_refused = 0;
+    pthread_mutex_unlock(&listener->lock);
+    return count;
+}

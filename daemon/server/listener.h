@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// listener.h - nng's raw REP socket: who is connected, with which credentials, what they sent, how an answer finds its way. Knows
+// nothing of sessions or of what a message means. nng's threads call back into it; they only fill a queue and write an eventfd.
+// All functions: dispatcher thread.
+
+#ifndef AULE_SERVER_LISTENER_H
+#define AULE_SERVER_LISTENER_H
+
+#include "status.h"
+
+#include <sys/types.h>
+
+struct listener;
+
+// One connection. The listener owns it; it lives until listener_forget().
+struct peer {
+    uint32_t pipe;
+    uint32_t uid;
+    uint64_t pid;        // 0 = of another pid namespace
+    bool denied;         // another user: every command is answered DENIED
+    int64_t close_at_ns; // dispatcher's: when a denied connection is closed
+    void *session;       // dispatcher's: the session of its handshake, NULL = none
+};
+
+// The way back to who asked: nng's backtrace, which names the pipe and the request.
+struct route {
+    uint8_t header[8];
+};
+
+struct listener_params {
+    const char *path;         // free to bind: socket_path_clear()
+    uint32_t max_connections; // --max-connections; more are closed at once
+    size_t max_message;       // bytes
+    int wake_fd;              // eventfd, written when a connection came or went
+};
+
+// INVALID with nng's reason if it cannot listen.
+enum status listener_open(const struct listener_params *params, struct listener **out, struct error *error);
+void listener_close(struct listener *listener);   // removes the socket; takes NULL. nng must not be used afterwards
+int listener_fd(const struct listener *listener); // readable when listener_receive() has something
+
+struct message {
+    struct peer *peer;
+    struct route route;
+    const void *data; // 4 at mod 16: copy before decoding
+    size_t size;
+    void *handle; // nng's
+};
+// False: nothing there. Messages of connections that are gone are dropped. Ends with message_finish().
+bool listener_receive(struct listener *listener, struct message *out);
+void message_finish(struct message *message);
+
+// Never blocks on the peer: replies that one does not read pile up to nng's 64, later ones are lost to it alone. False without memory.
+bool listener_reply(struct listener *listener, const struct route *route, const void *data, size_t size);
+
+// The next connection that came or went, in order; false: no news. After a `removed` one listener_forget() must follow.
+bool listener_next_event(struct listener *listener, struct peer **peer, bool *removed);
+void listener_forget(struct listener *listener, struct peer *peer);
+void listener_hang_up(struct listener *listener, const struct peer *peer); // its removal comes as an event
+uint32_t listener_num_refused(
+    struct listener *listener); // since the last call: closed because of max_connections or memory
+
+#endif

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// park.c - see park.h. One list, oldest first; a pass over it costs one core call a record that may go on.
+
+#include "park.h"
+
+#include "log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+enum { PARKED_BEYOND_TICKETS = 64 }; // a session's leases and the like, on top of one Wait a ticket
+
+// ---- in and out ----
+
+enum status park(struct call *call, const struct parked *command)
+{
+    struct server *server = call->server;
+    struct session *session = call->session;
+    uint64_t limit = (uint64_t)server->params->max_tickets + PARKED_BEYOND_TICKETS;
+    if (session->num_parked >= limit)
+        return error_set(&call->error, STATUS_LIMIT,
+                         "session %" PRIu64 " has %u commands waiting already (--max-tickets %u)", session->id,
+                         session->num_parked, server->params->max_tickets);
+    struct parked *parked = malloc(sizeof *parked);
+    if (!parked)
+        return error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory to let a command wait");
+    *parked = *command;
+    parked->session = session;
+    parked->route = *call->route;
+    DL_APPEND(server->parked, parked);
+    server->num_parked++;
+    session->num_parked++;
+    session->num_parked_runs += parked->kind == PARKED_RUN;
+    server->num_parked_leases += parked->kind == PARKED_LEASE;
+    call->later = true;
+    server_arm(server, parked->deadline_ns);
+    return STATUS_OK;
+}
+
+static void unpark(struct server *server, struct parked *parked)
+{
+    DL_DELETE(server->parked, parked);
+    server->num_parked--;
+    parked->session->num_parked--;
+    parked->session->num_parked_runs -= parked->kind == PARKED_RUN;
+    server->num_parked_leases -= parked->kind == PARKED_LEASE;
+    free(parked);
+}
+
+static void refuse(struct server *server, struct parked *parked, const struct error *error)
+{
+    log_debug("%s: parked command: %s: %s", parked->session->label, status_name(error->status), error->text);
+    dispatch_refuse(server, &parked->route, error);
+    unpark(server, parked);
+}
+
+static void answer(struct server *server, struct parked *parked, const struct wire_reply *reply)
+{
+    dispatch_reply(server, &parked->route, reply);
+    unpark(server, parked);
+}
+
+bool park_has_lease(const struct server *server, uint64_t cache)
+{
+    const struct parked *parked = server->num_parked_leases ? server->parked : NULL;
+    for (; parked; parked = parked->next) {
+        if (parked->kind == PARKED_LEASE && parked->lease.cache == cache)
+            return true;
+    }
+    return false;
+}
+
+// ---- trying again; each returns false if the command still waits ----
+
+static bool retry_lease(struct server *server, struct parked *parked)
+{
+    struct error error = {.status = STATUS_OK};
+    bool growing = false;
+    int32_t *blocks = calloc(parked->lease.count, sizeof *blocks);
+    if (!blocks) {
+        error_set(&error, STATUS_NO_MEMORY, "the daemon has no memory for %u block ids", parked->lease.count);
+        refuse(server, parked, &error);
+        return true;
+    }
+    enum status status =
+        core_blocks_lease(parked->session->core, parked->lease.cache, parked->lease.count, blocks, &growing, &error);
+    bool waits = status == STATUS_NO_BLOCKS && (growing || !parked->only_growth);
+    if (status == STATUS_OK) {
+        const struct wire_reply reply = {.message = "",
+                                         .answer = WIRE_ANSWER_BLOCKS_LEASE,
+                                         .blocks_lease = {.blocks = {blocks, parked->lease.count}}};
+        answer(server, parked, &reply);
+    } else if (!waits) {
+        refuse(server, parked, &error);
+    }
+    free(blocks);
+    return !waits;
+}
+
+void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result)
+{
+    reply->answer = WIRE_ANSWER_WAIT;
+    reply->wait = (struct wire_wait_reply){
+        .run_status = result->status,
+        .gpu_ns = result->gpu_ns,
+        .num_runs = result->num_runs,
+        .num_sessions = result->num_sessions,
+        .run_message = result->status == STATUS_OK ? "" : status_text(result->status),
+    };
+}
+
+static bool retry_wait(struct server *server, struct parked *parked)
+{
+    struct core_ticket_result result;
+    struct error error = {.status = STATUS_OK};
+    enum status status = core_ticket_reap(parked->session->core, parked->ticket, &result, &error);
+    if (status == STATUS_TIMEOUT)
+        return false;
+    if (status == STATUS_OK) {
+        struct wire_reply reply = {.message = ""};
+        park_fill_wait(&reply, &result);
+        answer(server, parked, &reply);
+        server->retry = true; // a ticket came free
+    } else {
+        refuse(server, parked, &error);
+    }
+    return true;
+}
+
+static bool retry_run(struct server *server, struct parked *parked)
+{
+    struct error error = {.status = STATUS_OK};
+    uint64_t ticket;
+    enum status status = core_run(parked->session->core, &parked->run, &ticket, &error);
+    if (status == STATUS_BUSY)
+        return false;
+    if (status == STATUS_OK) {
+        const struct wire_reply reply = {.message = "", .answer = WIRE_ANSWER_RUN, .run = {ticket}};
+        answer(server, parked, &reply);
+    } else {
+        refuse(server, parked, &error);
+    }
+    return true;
+}
+
+// What an older record of this pass still waits for; a younger one that wants the same is not tried.
+struct gate {
+    uint64_t key; // a cache, or a session's id with the top bit set
+    UT_hash_handle hh;
+};
+
+static uint64_t gate_key(const struct parked *parked)
+{
+    const uint64_t of_session = UINT64_C(1) << 63;
+    return parked->kind == PARKED_RUN ? parked->session->id | of_session : parked->lease.cache;
+}
+
+static bool is_gated(struct gate *gates, uint64_t key)
+{
+    struct gate *gate;
+    HASH_FIND(hh, gates, &key, sizeof key, gate);
+    return gate != NULL;
+}
+
+// Without memory for a gate a younger command may overtake in this pass; nothing else suffers.
+static void close_gate(struct gate **gates, uint64_t key)
+{
+    struct gate *gate = malloc(sizeof *gate);
+    if (!gate)
+        return;
+    gate->key = key;
+    HASH_ADD(hh, *gates, key, sizeof gate->key, gate);
+}
+
+static void free_gates(struct gate *gates)
+{
+    struct gate *gate, *next;
+    HASH_ITER(hh, gates, gate, next)
+    {
+        HASH_DEL(gates, gate);
+        free(gate);
+    }
+}
+
+static void retry_in_turn(struct server *server, struct parked *parked, struct gate **gates)
+{
+    uint64_t key = gate_key(parked);
+    if (is_gated(*gates, key))
+        return;
+    bool finished = parked->kind == PARKED_RUN ? retry_run(server, parked) : retry_lease(server, parked);
+    if (!finished)
+        close_gate(gates, key);
+}
+
+void park_retry(struct server *server)
+{
+    struct gate *gates = NULL;
+    struct parked *parked, *next;
+    DL_FOREACH_SAFE(server->parked, parked, next)
+    {
+        if (parked->kind == PARKED_WAIT)
+            retry_wait(server, parked);
+        else
+            retry_in_turn(server, parked, &gates);
+    }
+    free_gates(gates);
+}
+
+// ---- giving up ----
+
+static void expire(struct server *server, struct parked *parked)
+{
+    struct error error;
+    switch (parked->kind) {
+    case PARKED_LEASE:
+        error_set(&error, STATUS_NO_BLOCKS, "%u blocks of cache %" PRIu64 " did not come free in time",
+                  parked->lease.count, parked->lease.cache);
+        break;
+    case PARKED_WAIT:
+        error_set(&error, STATUS_TIMEOUT, "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);
+        break;
+    case PARKED_RUN:
+        error_set(&error, STATUS_BUSY, "none of the session's --max-tickets %u tickets came free in time",
+                  server->params->max_tickets);
+        break;
+    }
+    if (parked->kind == PARKED_LEASE)
+        server->retry = true; // those behind it may go on
+    refuse(server, parked, &error);
+}
+
+void park_expire(struct server *server, int64_t now_ns)
+{
+    struct parked *parked, *next;
+    DL_FOREACH_SAFE(server->parked, parked, next)
+    {
+        if (parked->deadline_ns <= now_ns)
+            expire(server, parked);
+        else
+            server_arm(server, parked->deadline_ns);
+    }
+}
+
+void park_drop_session(struct session *session, const char *why)
+{
+    struct server *server = session->server;
+    struct parked *parked, *next;
+    struct error error;
+    error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
+    DL_FOREACH_SAFE(server->parked, parked, next)
+    {
+        if (parked->session == session)
+            refuse(server, parked, &error);
+    }
+}
+
+void park_refuse_new_work(struct server *server, const struct error *why)
+{
+    struct parked *parked, *next;
+    DL_FOREACH_SAFE(server->parked, parked, next)
+    {
+        if (parked->kind != PARKED_WAIT)
+            refuse(server, parked, why);
+    }
+}

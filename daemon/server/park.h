@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// park.h - commands that wait: a lease for blocks, a Wait for its run, a Run for a free ticket. Each is a record with a deadline, never a
+// blocked thread. They are tried again in the order of arrival when core says that something came free; a lease never overtakes an
+// older one of its cache, nor a run an older one of its session. Dispatcher thread.
+
+#ifndef AULE_SERVER_PARK_H
+#define AULE_SERVER_PARK_H
+
+#include "dispatch.h"
+
+// Park a copy of *command (its kind, deadline and union; session and route come from the call). LIMIT: a session may have --max-tickets
+// and a few more commands parked.
+enum status park(struct call *call, const struct parked *command);
+
+bool park_has_lease(const struct server *server, uint64_t cache);
+
+void park_retry(struct server *server);                                    // after core_step() said so
+void park_expire(struct server *server, int64_t now_ns);                   // answers what is late, arms the rest
+void park_drop_session(struct session *session, const char *why);          // its session ends: answered NO_SESSION
+void park_refuse_new_work(struct server *server, const struct error *why); // the drain: answers leases and runs
+
+// What Wait answers once its ticket is reaped; text of *reply is static.
+void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result);
+
+#endif

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// segment.c - see segment.h.
+
+#include "segment.h"
+
+#include "sigbus.h"
+#include "wire.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+static_assert(sizeof(struct wire_segment_header) <= WIRE_PAGE, "the header fits its page");
+
+static const char shm_folder[] = "/dev/shm";
+
+static enum status open_random(const char *prefix, struct segment *segment, int *fd, struct error *error)
+{
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
+    snprintf(segment->name, sizeof segment->name, "/%s%016" PRIx64, prefix, random);
+    *fd = shm_open(segment->name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (*fd < 0) {
+        int reason = errno;
+        segment->name[0] = 0; // not ours
+        return error_set(error, STATUS_NO_MEMORY, "shm_open: %s", strerror(reason));
+    }
+    return STATUS_OK;
+}
+
+static enum status no_room(uint64_t size, int reason, struct error *error)
+{
+    struct statvfs info;
+    uint64_t room = statvfs(shm_folder, &info) == 0 ? (uint64_t)info.f_bavail * info.f_frsize : 0;
+    return error_set(error, STATUS_NO_MEMORY, "the segment needs %" PRIu64 " bytes, %s has %" PRIu64 " free: %s", size,
+                     shm_folder, room, strerror(reason));
+}
+
+// ftruncate() would promise pages that are not there; this takes them now.
+static enum status fill(int fd, uint64_t size, struct error *error)
+{
+    int reason;
+    do
+        reason = posix_fallocate(fd, 0, (off_t)size);
+    while (reason == EINTR);
+    return reason ? no_room(size, reason, error) : STATUS_OK;
+}
+
+// Reserve enough address space to place the mapping at the GPU's import alignment, then map over it.
+static enum status map(int fd, uint64_t alignment, struct segment *segment, struct error *error)
+{
+    segment->reserved_size = segment->size + alignment;
+    segment->reserved =
+        mmap(NULL, segment->reserved_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (segment->reserved == MAP_FAILED) {
+        segment->reserved = NULL;
+        return error_set(error, STATUS_NO_MEMORY, "cannot map %" PRIu64 " bytes: %s", segment->size, strerror(errno));
+    }
+    void *place = (void *)(((uintptr_t)segment->reserved + alignment - 1) & ~(uintptr_t)(alignment - 1));
+    segment->base = mmap(place, segment->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (segment->base == MAP_FAILED) {
+        segment->base = NULL;
+        return error_set(error, STATUS_NO_MEMORY, "cannot map %" PRIu64 " bytes: %s", segment->size, strerror(errno));
+    }
+    segment->guard = sigbus_guard_add(segment->base, segment->size);
+    if (segment->guard < 0)
+        return error_set(error, STATUS_LIMIT,
+                         "too many segments of ended sessions wait for the GPU (see --max-sessions)");
+    return STATUS_OK;
+}
+
+static void write_header(const struct segment_params *params, const struct segment *segment)
+{
+    *(struct wire_segment_header *)segment->base = (struct wire_segment_header){
+        .magic = WIRE_SEGMENT_MAGIC,
+        .version = WIRE_SEGMENT_VERSION,
+        .header_bytes = sizeof(struct wire_segment_header),
+        .epoch = params->epoch,
+        .session = params->session,
+        .segment_size = segment->size,
+        .arena_offset = segment->arena_offset,
+        .arena_size = segment->arena_size,
+    };
+}
+
+enum status segment_create(const struct segment_params *params, struct segment *out, struct error *error)
+{
+    int fd = -1;
+    *out = (struct segment){
+        .guard = -1,
+        .arena_offset = params->alignment > WIRE_PAGE ? params->alignment : WIRE_PAGE,
+        .arena_size = params->arena_size,
+    };
+    out->size = out->arena_offset + out->arena_size;
+    enum status status = open_random(params->prefix, out, &fd, error);
+    if (status == STATUS_OK)
+        status = fill(fd, out->size, error);
+    if (status == STATUS_OK)
+        status = map(fd, params->alignment, out, error);
+    if (fd >= 0)
+        close(fd);
+    if (status != STATUS_OK) {
+        segment_destroy(out);
+        return status;
+    }
+    write_header(params, out);
+    return STATUS_OK;
+}
+
+void segment_unlink(struct segment *segment)
+{
+    if (segment->name[0])
+        shm_unlink(segment->name);
+    segment->name[0] = 0;
+}
+
+void segment_destroy(struct segment *segment)
+{
+    segment_unlink(segment);
+    if (!segment->reserved)
+        return;
+    sigbus_guard_remove(segment->guard);
+    munmap(segment->reserved, segment->reserved_size); // the mapping lies inside
+    *segment = (struct segment){.guard = -1};
+}
+
+bool segment_is_dead(const struct segment *segment)
+{
+    return segment->base && sigbus_guard_is_dead(segment->guard);
+}
+
+unsigned segment_sweep(const char *prefix)
+{
+    unsigned swept = 0;
+    DIR *entries = opendir(shm_folder);
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && unlinkat(dirfd(entries), entry->d_name, 0) == 0)
+            swept++;
+    }
+    if (entries)
+        closedir(entries);
+    return swept;
+}

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// server.c - making, running and ending the daemon. The dispatcher sleeps in one epoll_wait() over nng's receive descriptor, an eventfd
+// (engine, jobs, connections, SIGBUS guard), a signalfd and the pidfds of sessions, until the nearest deadline. Nothing it does blocks on
+// a client or on the GPU.
+
+#include "server.h"
+
+#include "dispatch.h"
+#include "log.h"
+#include "notify.h"
+#include "park.h"
+#include "session.h"
+#include "sigbus.h"
+#include "state.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+#include <utlist.h>
+
+static const int64_t farewell_ns = 10000 * NS_PER_MS;
+enum { MESSAGES_A_TURN = 256, EVENTS_A_TURN = 64 };
+static const int64_t denied_stay_ns = 3000 * NS_PER_MS; // long enough to ask and to read the refusal
+
+// ---- time ----
+
+int64_t clock_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+int64_t clock_deadline_ns(int32_t timeout_ms)
+{
+    return timeout_ms < 0 ? FOREVER : clock_now_ns() + timeout_ms * NS_PER_MS;
+}
+
+void server_arm(struct server *server, int64_t deadline_ns)
+{
+    if (deadline_ns < server->next_deadline_ns)
+        server->next_deadline_ns = deadline_ns;
+}
+
+// ---- callbacks from other threads ----
+
+static void wake(void *context)
+{
+    const struct server *server = context;
+    const uint64_t one = 1;
+    if (write(server->wake_fd, &one, sizeof one) < 0)
+        return; // the counter is full: the dispatcher wakes anyway
+}
+
+static void log_below(void *context, int level, const char *text)
+{
+    (void)context;
+    log_write(level < 0 || level >= LOG_LEVEL_COUNT ? LOG_LEVEL_DEBUG : (enum log_level)level, "%s", text);
+}
+
+// ---- making ----
+
+static enum status watch(struct server *server, int fd, struct watch *mark, enum watch_kind kind, struct error *error)
+{
+    *mark = (struct watch){kind, NULL};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = mark};
+    if (fd < 0 || epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+        return error_set(error, STATUS_INTERNAL, "cannot watch a descriptor: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status open_descriptors(struct server *server, struct error *error)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    server->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    server->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    enum status status = watch(server, server->wake_fd, &server->wake_watch, WATCH_WAKE, error);
+    return status == STATUS_OK ? watch(server, server->signal_fd, &server->signal_watch, WATCH_SIGNALS, error) : status;
+}
+
+static enum status open_engine(struct server *server, struct error *error)
+{
+    const struct server_params *params = server->params;
+    const struct engine_params engine_params = {
+        .device = params->device,
+        .force_staging = params->force_staging,
+        .validation = params->validation,
+        .pipeline_cache_path = params->pipeline_cache_path,
+        .wake = wake,
+        .log = log_below,
+        .context = server,
+    };
+    return engine_create(&engine_params, &server->engine, error);
+}
+
+// The device's place in --list-devices: the best one is 0.
+static enum status device_number(const struct server *server, uint32_t *number, struct error *error)
+{
+    const struct engine_device *own = engine_device(server->engine);
+    struct engine_device *devices = NULL;
+    uint32_t count = 0;
+    enum status status = engine_list_devices(&devices, &count, error);
+    if (status != STATUS_OK)
+        return status;
+    for (*number = 0; *number < count && devices[*number].index != own->index; (*number)++)
+        ;
+    free(devices);
+    return *number < count ? STATUS_OK : error_set(error, STATUS_NOT_FOUND, "device %s has gone", own->name);
+}
+
+// The socket's path becomes ours alone, and what a killed daemon left there is removed.
+static enum status take_place(struct server *server, struct error *error)
+{
+    uint32_t number = 0;
+    enum status status = server->params->socket ? STATUS_OK : device_number(server, &number, error);
+    if (status == STATUS_OK)
+        status = socket_path_resolve(server->params->socket, number, server->socket, error);
+    if (status == STATUS_OK)
+        status = socket_lock_take(server->socket, &server->lock, error);
+    if (status == STATUS_OK)
+        status = socket_path_clear(server->socket, error);
+    if (status != STATUS_OK)
+        return status;
+    socket_path_segment_prefix(server->socket, server->segment_prefix);
+    unsigned swept = segment_sweep(server->segment_prefix);
+    if (swept)
+        log_warn("daemon: removed %u segments that a killed daemon left", swept);
+    return STATUS_OK;
+}
+
+static enum status open_core(struct server *server, struct error *error)
+{
+    const struct server_params *params = server->params;
+    const struct core_params core_params = {
+        .engine = server->engine,
+        .pool_limit_bytes = (uint64_t)((double)engine_budget_bytes(server->engine) * params->memory_fraction),
+        .max_blocks = params->max_blocks,
+        .max_sessions = params->max_sessions,
+        .max_caches = params->max_caches,
+        .max_batches = params->max_batches,
+        .max_tickets = params->max_tickets,
+        .quota_blocks = params->session_blocks,
+        .session_gone = session_gone,
+        .log = log_below,
+        .context = server,
+    };
+    return core_create(&core_params, &server->core, error);
+}
+
+static enum status open_listener(struct server *server, struct error *error)
+{
+    const struct listener_params params = {
+        .path = server->socket,
+        .max_connections = server->params->max_connections,
+        .max_message =
+            WIRE_MAX_MESSAGE + 4096, // a little over: the decoder's refusal says more than a closed connection
+        .wake_fd = server->wake_fd,
+    };
+    enum status status = listener_open(&params, &server->listener, error);
+    if (status != STATUS_OK)
+        return status;
+    return watch(server, listener_fd(server->listener), &server->request_watch, WATCH_REQUESTS, error);
+}
+
+static enum status open_guard(struct server *server, struct error *error)
+{
+    // Ended sessions keep their segments until the GPU is past them, so there can be more segments than sessions.
+    enum status status = sigbus_guard_init(server->params->max_sessions * 2 + 16, server->wake_fd, error);
+    server->guarded = status == STATUS_OK;
+    return status;
+}
+
+static enum status draw_epoch(struct server *server, struct error *error)
+{
+    do {
+        if (getrandom(&server->epoch, sizeof server->epoch, 0) != sizeof server->epoch)
+            return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
+    } while (server->epoch == 0); // 0 means "none yet" on the wire
+    server->message = calloc(1, WIRE_MAX_MESSAGE);
+    return server->message ? STATUS_OK : error_set(error, STATUS_NO_MEMORY, "no memory for a message");
+}
+
+static enum status start_jobs(struct server *server, struct error *error)
+{
+    return jobs_create(server->wake_fd, &server->jobs, error);
+}
+
+enum status server_create(const struct server_params *params, struct server **out, struct error *error)
+{
+    static enum status (*const steps[])(struct server *, struct error *) = {
+        open_descriptors, draw_epoch, open_engine, take_place, open_core, open_guard, start_jobs, open_listener,
+    };
+    struct server *server = calloc(1, sizeof *server);
+    if (!server)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the server");
+    server->params = params;
+    server->started_ns = clock_now_ns();
+    server->next_session = 1;
+    server->next_deadline_ns = FOREVER;
+    server->wake_fd = server->signal_fd = server->epoll_fd = server->lock.fd = -1;
+    server->fault.armed = params->fault;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        enum status status = steps[i](server, error);
+        if (status != STATUS_OK) {
+            server_destroy(server);
+            return status;
+        }
+    }
+    *out = server;
+    return STATUS_OK;
+}
+
+// ---- running ----
+
+static void step_denied(struct server *server, int64_t now_ns)
+{
+    for (struct denied *denied = server->denied; denied; denied = denied->next) {
+        if (denied->peer->close_at_ns <= now_ns)
+            listener_hang_up(server->listener, denied->peer);
+        else
+            server_arm(server, denied->peer->close_at_ns);
+    }
+}
+
+static void connection_came(struct server *server, struct peer *peer)
+{
+    server->num_connections++;
+    log_debug("connection of pid %" PRIu64 ", uid %u: open", peer->pid, peer->uid);
+    if (!peer->denied)
+        return;
+    struct denied *denied = calloc(1, sizeof *denied);
+    if (!denied) {
+        listener_hang_up(server->listener, peer);
+        return;
+    }
+    denied->peer = peer;
+    peer->close_at_ns = clock_now_ns() + denied_stay_ns;
+    LL_PREPEND(server->denied, denied);
+    server_arm(server, peer->close_at_ns);
+}
+
+static void connection_went(struct server *server, struct peer *peer)
+{
+    struct denied *denied, *next;
+    server->num_connections--;
+    log_debug("connection of pid %" PRIu64 ", uid %u: gone", peer->pid, peer->uid);
+    if (peer->session)
+        session_end(peer->session, true, "its connection is gone");
+    LL_FOREACH_SAFE(server->denied, denied, next)
+    {
+        if (denied->peer == peer) {
+            LL_DELETE(server->denied, denied);
+            free(denied);
+        }
+    }
+    listener_forget(server->listener, peer);
+}
+
+static void take_connections(struct server *server)
+{
+    struct peer *peer;
+    bool removed;
+    while (listener_next_event(server->listener, &peer, &removed)) {
+        if (removed)
+            connection_went(server, peer);
+        else
+            connection_came(server, peer);
+    }
+    uint32_t refused = listener_num_refused(server->listener);
+    if (refused)
+        log_warn("daemon: %u connections refused: %u are open, --max-connections is %u", refused,
+                 server->num_connections, server->params->max_connections);
+}
+
+// A bounded number, so that the GPU and the others get their turn; what is left keeps the descriptor readable.
+static void take_messages(struct server *server)
+{
+    struct message message;
+    for (int i = 0; i < MESSAGES_A_TURN && listener_receive(server->listener, &message); i++) {
+        dispatch_message(server, &message);
+        message_finish(&message);
+        fault_step(&server->fault, server->core);
+    }
+}
+
+static void drain_wakeups(const struct server *server)
+{
+    uint64_t count;
+    if (read(server->wake_fd, &count, sizeof count) < 0)
+        return; // somebody was faster; what it stands for is looked at in every turn
+}
+
+static void expire(struct server *server)
+{
+    int64_t now_ns = clock_now_ns();
+    if (server->next_deadline_ns > now_ns)
+        return;
+    server->next_deadline_ns = FOREVER; // whoever still waits arms it again
+    park_expire(server, now_ns);
+    session_expire(server, now_ns);
+    step_denied(server, now_ns);
+}
+
+// Core goes on, what waited for it goes on, which may give core something to do again.
+static void advance(struct server *server)
+{
+    while (core_step(server->core) || server->retry) {
+        server->retry = false;
+        fault_step(&server->fault, server->core);
+        park_retry(server);
+    }
+}
+
+static int sleep_ms(const struct server *server)
+{
+    if (server->next_deadline_ns == FOREVER)
+        return -1;
+    int64_t rest_ns = server->next_deadline_ns - clock_now_ns();
+    if (rest_ns <= 0)
+        return 0;
+    int64_t rest_ms = (rest_ns + NS_PER_MS - 1) / NS_PER_MS;
+    return rest_ms > INT32_MAX ? INT32_MAX : (int)rest_ms;
+}
+
+static void wait_for_events(struct server *server)
+{
+    struct epoll_event events[EVENTS_A_TURN];
+    int count = epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, sleep_ms(server));
+    for (int i = 0; i < count; i++) {
+        const struct watch *mark = events[i].data.ptr;
+        switch (mark->kind) {
+        case WATCH_REQUESTS: break; // looked at in every turn
+        case WATCH_WAKE: drain_wakeups(server); break;
+        case WATCH_SIGNALS: server_read_signals(server); break;
+        case WATCH_OWNER: session_end(mark->session, true, "its process is gone"); break;
+        }
+    }
+}
+
+static void turn(struct server *server)
+{
+    wait_for_events(server);
+    take_connections(server);
+    take_messages(server);
+    session_check_segments(server);
+    jobs_finish_done(server->jobs, server);
+    expire(server);
+    advance(server);
+    server_step_drain(server);
+}
+
+static void log_readiness(const struct server *server)
+{
+    const struct server_params *params = server->params;
+    const struct engine_device *device = engine_device(server->engine);
+    struct core_totals totals;
+    core_totals(server->core, &totals);
+    if (device->software)
+        log_warn("device %s runs on the CPU: right, but slow; no GPU was %s", device->name,
+                 params->device ? "asked for" : "found");
+    log_info("ready: aule-daemon %s, device %s (%s, %s), socket %s, pool of at most %" PRIu64
+             " bytes, %u sessions, %u caches, arenas of "
+             "%" PRIu64 " bytes, %s",
+             AULE_VERSION_STRING, device->name, device->type, device->driver, server->socket, totals.pool_limit_bytes,
+             params->max_sessions, params->max_caches, params->max_arena,
+             device->host_import ? "imported in place" : "staged");
+}
+
+enum server_exit server_run(struct server *server)
+{
+    log_readiness(server);
+    notify_manager("READY=1");
+    while (!server->finished)
+        turn(server);
+    return server->device_lost ? SERVER_EXIT_DEVICE_LOST : SERVER_EXIT_OK;
+}
+
+// ---- ending ----
+
+// Ended sessions go once the GPU is past them; the engine bounds that, and a hung device must not keep the daemon.
+static void wait_for_sessions(struct server *server)
+{
+    int64_t deadline_ns = clock_now_ns() + farewell_ns;
+    while (server->sessions && clock_now_ns() < deadline_ns) {
+        struct pollfd news = {.fd = server->wake_fd, .events = POLLIN};
+        core_step(server->core);
+        jobs_finish_done(server->jobs, server);
+        if (server->sessions && poll(&news, 1, 100) > 0)
+            drain_wakeups(server);
+    }
+}
+
+static void end_sessions(struct server *server)
+{
+    if (server->jobs)
+        session_end_all(server, "the daemon ends");
+    wait_for_sessions(server);
+    if (server->sessions)
+        log_warn("daemon: the GPU still uses the memory of %u sessions", HASH_COUNT(server->sessions));
+    core_destroy(server->core);
+    server->core = NULL;
+}
+
+static void close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+void server_destroy(struct server *server)
+{
+    if (!server)
+        return;
+    if (server->core)
+        end_sessions(server);
+    listener_close(server->listener);
+    jobs_destroy(server->jobs);
+    if (server->engine && server->params->validation)
+        log_info("validation: %u messages", engine_validation_messages(server->engine));
+    engine_destroy(server->engine);
+    if (server->guarded)
+        sigbus_guard_finish();
+    if (server->lock.fd >= 0 && server->listener)
+        unlink(server->socket);
+    socket_lock_release(&server->lock);
+    while (server->denied) {
+        struct denied *denied = server->denied;
+        LL_DELETE(server->denied, denied);
+        free(denied);
+    }
+    close_fd(server->signal_fd);
+    close_fd(server->wake_fd);
+    close_fd(server->epoll_fd);
+    free(server->message);
+    free(server);
+}

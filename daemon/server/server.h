@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// server.h - the daemon as one object: engine, core, listener and sessions, driven by the thread that calls server_run(), the dispatcher.
+// What main() may ask of it; what is inside stands in state.h.
+
+#ifndef AULE_SERVER_H
+#define AULE_SERVER_H
+
+#include "fault.h"
+#include "status.h"
+
+struct server_params {
+    const char *device;              // --device; NULL = the best one
+    const char *socket;              // --socket; NULL = the rule of socket_path.h
+    const char *pipeline_cache_path; // file; NULL = none
+    bool force_staging, validation;
+    double memory_fraction; // of the device's budget, for the pool
+    uint64_t max_blocks;    // over all caches; 0 = memory_fraction alone
+    uint32_t max_sessions, max_connections, max_caches;
+    uint32_t max_batches, max_tickets; // a session
+    uint64_t session_blocks;           // leased and held blocks a session; 0 = no limit
+    uint64_t max_arena;                // bytes a session
+    uint64_t max_metadata;             // bytes that one command may have in the arena
+    uint32_t drain_timeout_ms;         // SIGTERM: wait this long for what is in flight
+    enum fault fault;
+};
+
+struct server;
+
+enum server_exit { SERVER_EXIT_OK = 0, SERVER_EXIT_START = 1, SERVER_EXIT_DEVICE_LOST = 3 }; // of the process
+
+// Opens the device, takes the lock, sweeps leftovers and listens. SIGTERM, SIGINT and SIGHUP must be blocked already (they come through a
+// signalfd), before any thread starts. The strings of *params must outlive the server.
+enum status server_create(const struct server_params *params, struct server **out, struct error *error);
+// Serves until SIGTERM or SIGINT has been answered or the device is lost.
+enum server_exit server_run(struct server *server);
+void server_destroy(struct server *server); // removes socket, segments and lock; takes NULL and half-made ones
+
+#endif

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// session.c - see session.h. A session has two jobs in its life, one after the other: make_segment() and unmake_segment(); while one
+// runs, its segment and arena belong to the job thread.
+
+#include "session.h"
+
+#include "dispatch.h"
+#include "log.h"
+#include "park.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const int64_t map_timeout_ns = 10000 * NS_PER_MS; // from the answer to Hello until Mapped
+
+// ---- on the job thread ----
+
+static struct session *session_of_job(struct job *job)
+{
+    return (struct session *)(void *)((char *)job - offsetof(struct session, job));
+}
+
+static uint64_t arena_alignment(const struct server *server)
+{
+    const struct engine_device *device = engine_device(server->engine);
+    return device->host_import && device->import_alignment > WIRE_PAGE ? device->import_alignment : WIRE_PAGE;
+}
+
+static void make_segment(struct job *job)
+{
+    struct session *session = session_of_job(job);
+    struct server *server = session->server;
+    const struct segment_params params = {
+        .prefix = server->segment_prefix,
+        .epoch = server->epoch,
+        .session = session->id,
+        .arena_size = session->segment.arena_size,
+        .alignment = arena_alignment(server),
+    };
+    enum status status = segment_create(&params, &session->segment, &session->job_error);
+    if (status != STATUS_OK || params.arena_size == 0)
+        return;
+    uint8_t *arena = (uint8_t *)session->segment.base + session->segment.arena_offset;
+    status = engine_arena_create(server->engine, arena, params.arena_size, &session->arena, &session->job_error);
+    if (status != STATUS_OK)
+        segment_destroy(&session->segment);
+}
+
+static void unmake_segment(struct job *job)
+{
+    struct session *session = session_of_job(job);
+    engine_arena_destroy(session->arena);
+    session->arena = NULL;
+    segment_destroy(&session->segment);
+}
+
+// ---- making ----
+
+static void forget(struct session *session)
+{
+    struct server *server = session->server;
+    HASH_DEL(server->sessions, session);
+    free(session->name);
+    free(session->tenant);
+    free(session);
+}
+
+static void unmade(struct job *job, void *context)
+{
+    (void)context;
+    struct session *session = session_of_job(job);
+    log_debug("%s: its segment is unmapped", session->label);
+    forget(session);
+}
+
+static void start_unmaking(struct session *session)
+{
+    session->job = (struct job){.work = unmake_segment, .done = unmade};
+    jobs_start(session->server->jobs, &session->job);
+}
+
+void session_gone(void *context, void *owner)
+{
+    (void)context;
+    start_unmaking(owner);
+}
+
+// The pid can be of another name space, or gone: then the connection alone tells the end.
+static void watch_owner(struct session *session)
+{
+    if (session->pid == 0 || session->pid > INT32_MAX)
+        return;
+    session->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)session->pid, 0);
+    if (session->pidfd < 0) {
+        log_debug("%s: its process cannot be watched: %s", session->label, strerror(errno));
+        return;
+    }
+    session->watch = (struct watch){WATCH_OWNER, session};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &session->watch};
+    if (epoll_ctl(session->server->epoll_fd, EPOLL_CTL_ADD, session->pidfd, &event) != 0)
+        log_warn("%s: its process cannot be watched: %s", session->label, strerror(errno));
+}
+
+static enum status open_in_core(struct session *session, struct error *error)
+{
+    const struct core_session_params params = {
+        .id = session->id,
+        .uid = session->uid,
+        .tenant = session->tenant,
+        .name = session->name,
+        .arena = session->arena,
+        .arena_size = session->arena ? session->segment.arena_size : 0,
+        .owner = session,
+    };
+    return core_session_open(session->server->core, &params, &session->core, error);
+}
+
+static void answer_hello(struct session *session)
+{
+    struct server *server = session->server;
+    const struct engine_device *device = engine_device(server->engine);
+    struct wire_reply reply = {
+        .status = STATUS_OK,
+        .message = "",
+        .answer = WIRE_ANSWER_HELLO,
+        .hello =
+            {
+                .major = WIRE_PROTOCOL_MAJOR,
+                .minor = WIRE_PROTOCOL_MINOR,
+                .session = session->id,
+                .epoch = server->epoch,
+                .segment_name = session->segment.name,
+                .segment_size = session->segment.size,
+                .arena_offset = session->segment.arena_offset,
+                .arena_size = session->segment.arena_size,
+                .max_message = WIRE_MAX_MESSAGE,
+                .max_tickets = server->params->max_tickets,
+                .max_batches = server->params->max_batches,
+                .quota_blocks = server->params->session_blocks,
+                .device_name = device->name,
+                .arena_imported = session->imported,
+            },
+    };
+    memcpy(reply.hello.device_uuid, device->uuid, sizeof device->uuid);
+    dispatch_reply(server, &session->hello, &reply);
+}
+
+// From here on it counts no longer and its connection may shake hands anew.
+static void leave(struct session *session)
+{
+    if (session->peer)
+        session->peer->session = NULL;
+    session->peer = NULL;
+    if (session->pidfd >= 0)
+        close(session->pidfd); // leaves the epoll set with it
+    session->pidfd = -1;
+    session->stage = SESSION_ENDING;
+    session->server->num_live--;
+}
+
+static void made(struct job *job, void *context)
+{
+    struct session *session = session_of_job(job);
+    struct server *server = context;
+    struct error *error = &session->job_error;
+    if (error->status == STATUS_OK && session->abandoned)
+        error_set(error, STATUS_NO_SESSION, "the session ended during its handshake");
+    if (error->status == STATUS_OK)
+        open_in_core(session, error);
+    if (error->status != STATUS_OK) {
+        log_warn("%s: not opened: %s", session->label, error->text);
+        if (!session->abandoned)
+            leave(session);
+        dispatch_refuse(server, &session->hello, error);
+        start_unmaking(session);
+        return;
+    }
+    session->stage = SESSION_UNMAPPED;
+    session->imported = session->arena && engine_arena_imported(session->arena);
+    session->map_deadline_ns = clock_now_ns() + map_timeout_ns;
+    server_arm(server, session->map_deadline_ns);
+    watch_owner(session);
+    answer_hello(session);
+    log_info("%s: opened, uid %u, tenant \"%s\", arena of %" PRIu64 " bytes, %s", session->label, session->uid,
+             session->tenant, session->segment.arena_size, session->imported ? "imported" : "staged");
+}
+
+static enum status check_hello(const struct server *server, const struct peer *peer, const struct wire_hello *hello,
+                               struct error *error)
+{
+    if (hello->major != WIRE_PROTOCOL_MAJOR)
+        return error_set(error, STATUS_VERSION, "the client speaks protocol %u.%u, the daemon %u.%u", hello->major,
+                         hello->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+    const struct session *own = peer->session;
+    if (own)
+        return error_set(error, STATUS_INVALID, "this connection has session %" PRIu64 " already", own->id);
+    if (strlen(hello->client_name) > WIRE_MAX_NAME || strlen(hello->tenant) > WIRE_MAX_NAME)
+        return error_set(error, STATUS_INVALID, "client name of %zu and tenant of %zu bytes; at most %u fit",
+                         strlen(hello->client_name), strlen(hello->tenant), WIRE_MAX_NAME);
+    if (hello->arena_size > server->params->max_arena)
+        return error_set(error, STATUS_LIMIT, "an arena of %" PRIu64 " bytes exceeds --max-arena %" PRIu64,
+                         hello->arena_size, server->params->max_arena);
+    if (server->num_live >= server->params->max_sessions)
+        return error_set(error, STATUS_LIMIT, "%u sessions are open, --max-sessions is %u", server->num_live,
+                         server->params->max_sessions);
+    return STATUS_OK;
+}
+
+static void set_label(struct session *session)
+{
+    snprintf(session->label, sizeof session->label, "session %" PRIu64 " (%s, pid %" PRIu64 ")", session->id,
+             session->name, session->pid);
+}
+
+enum status session_start(struct server *server, struct peer *peer, const struct wire_hello *hello,
+                          const struct route *route, struct error *error)
+{
+    enum status status = check_hello(server, peer, hello, error);
+    if (status != STATUS_OK)
+        return status;
+    struct session *session = calloc(1, sizeof *session);
+    char *name = strdup(hello->client_name), *tenant = strdup(hello->tenant);
+    if (!session || !name || !tenant) {
+        free(session);
+        free(name);
+        free(tenant);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for another session");
+    }
+    uint64_t page = arena_alignment(server);
+    *session = (struct session){
+        .id = server->next_session++,
+        .server = server,
+        .peer = peer,
+        .name = name,
+        .tenant = tenant,
+        .pid = peer->pid,
+        .uid = peer->uid,
+        .pidfd = -1,
+        .segment = {.guard = -1, .arena_size = (hello->arena_size + page - 1) / page * page},
+        .opened_ns = clock_now_ns(),
+        .hello = *route,
+        .job = {.work = make_segment, .done = made},
+    };
+    set_label(session);
+    peer->session = session;
+    HASH_ADD(hh, server->sessions, id, sizeof session->id, session);
+    server->num_live++;
+    jobs_start(server->jobs, &session->job);
+    return STATUS_OK;
+}
+
+void session_mapped(struct session *session)
+{
+    segment_unlink(&session->segment);
+    session->stage = SESSION_OPEN;
+}
+
+// ---- ending ----
+
+void session_end(struct session *session, bool died, const char *why)
+{
+    struct server *server = session->server;
+    if (session->stage == SESSION_ENDING)
+        return;
+    log_info("%s: ends: %s", session->label, why);
+    bool making = session->stage == SESSION_MAKING;
+    park_drop_session(session, why);
+    leave(session);
+    server->retry = true;
+    if (making) {
+        session->abandoned = true; // made() sees to the rest
+        return;
+    }
+    segment_unlink(&session->segment);
+    struct core_session *core = session->core;
+    session->core = NULL;
+    core_session_close(core, died); // session_gone() follows, maybe from inside
+}
+
+struct session *session_find(struct server *server, uint64_t id)
+{
+    struct session *session;
+    HASH_FIND(hh, server->sessions, &id, sizeof id, session);
+    return session && session->stage != SESSION_ENDING && session->stage != SESSION_MAKING ? session : NULL;
+}
+
+void session_end_all(struct server *server, const char *why)
+{
+    struct session *session, *next;
+    HASH_ITER(hh, server->sessions, session, next)
+    {
+        session_end(session, false, why);
+    }
+}
+
+void session_check_segments(struct server *server)
+{
+    struct session *session, *next;
+    HASH_ITER(hh, server->sessions, session, next)
+    {
+        if (session->core && segment_is_dead(&session->segment))
+            session_end(session, true, "its segment was shrunk");
+    }
+}
+
+void session_expire(struct server *server, int64_t now_ns)
+{
+    struct session *session, *next;
+    HASH_ITER(hh, server->sessions, session, next)
+    {
+        if (session->stage != SESSION_UNMAPPED)
+            continue;
+        if (session->map_deadline_ns <= now_ns)
+            session_end(session, true, "its client did not map the segment in time");
+        else
+            server_arm(server, session->map_deadline_ns);
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// sigbus.c - see sigbus.h. The handler uses nothing but atomics, mmap, write and sigaction, runs in whichever thread faulted, and never
+// jumps: the fault can lie deep in a driver. The table is written with its `size` last, so that the handler sees whole entries.
+
+#include "sigbus.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct guarded {
+    _Atomic uintptr_t base;
+    _Atomic size_t size; // 0 = this entry is free or being filled
+    atomic_bool taken;
+    atomic_bool dead;
+};
+
+static struct {
+    struct guarded *entries; // [capacity], owned
+    uint32_t capacity;
+    int wake_fd;
+    struct sigaction earlier;
+} guard;
+
+static struct guarded *find(uintptr_t address)
+{
+    for (uint32_t i = 0; i < guard.capacity; i++) {
+        struct guarded *entry = &guard.entries[i];
+        size_t size = atomic_load(&entry->size);
+        uintptr_t base = atomic_load(&entry->base);
+        if (size && address >= base && address - base < size)
+            return entry;
+    }
+    return NULL;
+}
+
+static void pass_on(int number, siginfo_t *info, void *context)
+{
+    if (guard.earlier.sa_flags & SA_SIGINFO) {
+        guard.earlier.sa_sigaction(number, info, context);
+    } else if (guard.earlier.sa_handler == SIG_DFL || guard.earlier.sa_handler == SIG_IGN) {
+        signal(number, SIG_DFL); // returning repeats the fault, which now ends the process
+    } else {
+        guard.earlier.sa_handler(number);
+    }
+}
+
+static void on_sigbus(int number, siginfo_t *info, void *context)
+{
+    int saved_errno = errno;
+    struct guarded *entry = find((uintptr_t)info->si_addr);
+    void *base = entry ? (void *)atomic_load(&entry->base) : NULL;
+    if (!entry || mmap(base, atomic_load(&entry->size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                       -1, 0) == MAP_FAILED) {
+        pass_on(number, info, context);
+    } else {
+        atomic_store(&entry->dead, true);
+        const uint64_t one = 1;
+        if (write(guard.wake_fd, &one, sizeof one) < 0)
+            errno = 0; // the counter is full: the dispatcher wakes anyway
+    }
+    errno = saved_errno;
+}
+
+enum status sigbus_guard_init(uint32_t capacity, int wake_fd, struct error *error)
+{
+    guard.entries = calloc(capacity, sizeof *guard.entries);
+    if (!guard.entries)
+        return error_set(error, STATUS_NO_MEMORY, "no memory to guard %u segments", capacity);
+    guard.capacity = capacity;
+    guard.wake_fd = wake_fd;
+    struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGBUS, &action, &guard.earlier) != 0) {
+        free(guard.entries);
+        guard.entries = NULL;
+        return error_set(error, STATUS_INTERNAL, "sigaction(SIGBUS): %s", strerror(errno));
+    }
+    return STATUS_OK;
+}
+
+void sigbus_guard_finish(void)
+{
+    if (!guard.entries)
+        return;
+    sigaction(SIGBUS, &guard.earlier, NULL);
+    free(guard.entries);
+    memset(&guard, 0, sizeof guard);
+}
+
+int sigbus_guard_add(void *base, size_t size)
+{
+    for (uint32_t i = 0; i < guard.capacity; i++) {
+        struct guarded *entry = &guard.entries[i];
+        if (atomic_exchange(&entry->taken, true))
+            continue;
+        atomic_store(&entry->dead, false);
+        atomic_store(&entry->base, (uintptr_t)base);
+        atomic_store(&entry->size, size);
+        return (int)i;
+    }
+    return -1;
+}
+
+void sigbus_guard_remove(int segment)
+{
+    if (segment < 0)
+        return;
+    struct guarded *entry = &guard.entries[segment];
+    atomic_store(&entry->size, 0);
+    atomic_store(&entry->taken, false);
+}
+
+bool sigbus_guard_is_dead(int segment)
+{
+    return segment >= 0 && atomic_load(&guard.entries[segment].dead);
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// socket_path.c - see socket_path.h.
+
+#include "socket_path.h"
+
+#include "wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static enum status too_long(const char *path, struct error *error)
+{
+    return error_set(error, STATUS_INVALID, "socket path \"%.200s\" has %zu bytes; at most %d fit (see --socket)", path,
+                     strlen(path), SOCKET_PATH_ROOM - 1);
+}
+
+// The folder of the rule; `make` is what has to exist at the end.
+static enum status rule_folder(char *folder, size_t room, struct error *error)
+{
+    const char *own = getenv("AULE_RUNTIME_DIR"), *session = getenv("XDG_RUNTIME_DIR");
+    int size;
+    if (own && own[0])
+        size = snprintf(folder, room, "%s", own);
+    else if (session && session[0])
+        size = snprintf(folder, room, "%s/aule", session);
+    else
+        size = snprintf(folder, room, "/run/aule");
+    if (size < 0 || (size_t)size >= room)
+        return error_set(error, STATUS_INVALID, "the runtime folder's name has %d bytes, too many for a socket", size);
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+        return error_set(error, STATUS_DENIED, "cannot make the folder %s: %s (set AULE_RUNTIME_DIR or --socket)",
+                         folder, strerror(errno));
+    return STATUS_OK;
+}
+
+// Who can write into the folder can replace socket and lock.
+static enum status check_folder(const char *folder, struct error *error)
+{
+    struct stat info;
+    if (stat(folder, &info) != 0)
+        return error_set(error, STATUS_INVALID, "folder %s of the socket: %s", folder, strerror(errno));
+    if (!S_ISDIR(info.st_mode))
+        return error_set(error, STATUS_INVALID, "%s is not a folder", folder);
+    if (info.st_uid != geteuid() && info.st_uid != 0)
+        return error_set(error, STATUS_DENIED, "folder %s belongs to uid %u; this daemon runs as uid %u", folder,
+                         info.st_uid, geteuid());
+    if ((info.st_mode & (S_IWGRP | S_IWOTH)) && !(info.st_mode & S_ISVTX))
+        return error_set(error, STATUS_DENIED, "folder %s has mode %04o: others could replace the socket", folder,
+                         info.st_mode & 07777);
+    return STATUS_OK;
+}
+
+// `name` in the real path of `folder`, so that one place has one lock and one segment prefix.
+static enum status join_real(const char *folder, const char *name, char path[SOCKET_PATH_ROOM], struct error *error)
+{
+    char real[PATH_MAX];
+    if (!realpath(folder, real))
+        return error_set(error, STATUS_INVALID, "folder %s of the socket: %s", folder, strerror(errno));
+    enum status status = check_folder(real, error);
+    if (status != STATUS_OK)
+        return status;
+    int size = snprintf(path, SOCKET_PATH_ROOM, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name);
+    return size >= SOCKET_PATH_ROOM ? too_long(path, error) : STATUS_OK;
+}
+
+static enum status resolve_option(const char *option, char path[SOCKET_PATH_ROOM], struct error *error)
+{
+    const char *slash = strrchr(option, '/'), *name = slash ? slash + 1 : option;
+    if (name[0] == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return error_set(error, STATUS_INVALID, "--socket \"%s\" does not name a file", option);
+    if (strlen(option) >= PATH_MAX)
+        return too_long(option, error);
+    char folder[PATH_MAX] = ".";
+    if (slash == option)
+        strcpy(folder, "/");
+    else if (slash)
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - option), option);
+    return join_real(folder, name, path, error);
+}
+
+enum status socket_path_resolve(const char *option, uint32_t number, char path[SOCKET_PATH_ROOM], struct error *error)
+{
+    if (option)
+        return resolve_option(option, path, error);
+    char folder[PATH_MAX], name[32];
+    enum status status = rule_folder(folder, sizeof folder, error);
+    if (status != STATUS_OK)
+        return status;
+    snprintf(name, sizeof name, "%" PRIu32 ".sock", number);
+    return join_real(folder, name, path, error);
+}
+
+static enum status lock_refused(const struct socket_lock *lock, int fd, struct error *error)
+{
+    char owner[32] = "";
+    ssize_t size = pread(fd, owner, sizeof owner - 1, 0);
+    owner[size > 0 ? size : 0] = 0;
+    owner[strcspn(owner, "\n")] = 0;
+    return error_set(error, STATUS_BUSY, "another aule-daemon (pid %s) already serves this socket: it holds %s",
+                     owner[0] ? owner : "unknown", lock->path);
+}
+
+// The file may have been removed by its last owner between open and flock: then the lock is on a file that nobody else sees.
+static bool lock_is_current(const struct socket_lock *lock, int fd)
+{
+    struct stat held, seen;
+    return fstat(fd, &held) == 0 && lstat(lock->path, &seen) == 0 && held.st_dev == seen.st_dev &&
+           held.st_ino == seen.st_ino;
+}
+
+enum status socket_lock_take(const char *socket_path, struct socket_lock *lock, struct error *error)
+{
+    lock->fd = -1;
+    snprintf(lock->path, sizeof lock->path, "%s.lock", socket_path);
+    for (;;) {
+        int fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+            return error_set(error, STATUS_DENIED, "cannot open the lock file %s: %s", lock->path, strerror(errno));
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            enum status status = lock_refused(lock, fd, error);
+            close(fd);
+            return status;
+        }
+        if (lock_is_current(lock, fd)) {
+            lock->fd = fd;
+            break;
+        }
+        close(fd);
+    }
+    if (ftruncate(lock->fd, 0) != 0 || dprintf(lock->fd, "%d\n", getpid()) < 0)
+        return error_set(error, STATUS_DENIED, "cannot write the lock file %s: %s", lock->path, strerror(errno));
+    return STATUS_OK;
+}
+
+void socket_lock_release(struct socket_lock *lock)
+{
+    if (lock->fd < 0)
+        return;
+    unlink(lock->path);
+    close(lock->fd);
+    lock->fd = -1;
+}
+
+// Under the lock no aule-daemon listens here; whoever accepts is something else.
+static bool somebody_listens(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return true; // cannot tell: do not delete
+    bool listens = connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno != ECONNREFUSED;
+    close(fd);
+    return listens;
+}
+
+enum status socket_path_clear(const char *path, struct error *error)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0) {
+        if (errno == ENOENT)
+            return STATUS_OK;
+        return error_set(error, STATUS_INVALID, "socket %s: %s", path, strerror(errno));
+    }
+    if (!S_ISSOCK(info.st_mode))
+        return error_set(error, STATUS_INVALID, "%s exists and is not a socket; it was left alone (see --socket)",
+                         path);
+    if (somebody_listens(path))
+        return error_set(error, STATUS_INVALID, "another program listens at %s; it was left alone (see --socket)",
+                         path);
+    if (unlink(path) != 0)
+        return error_set(error, STATUS_DENIED, "cannot remove the stale socket %s: %s", path, strerror(errno));
+    return STATUS_OK;
+}
+
+void socket_path_segment_prefix(const char *path, char prefix[SEGMENT_PREFIX_ROOM])
+{
+    snprintf(prefix, SEGMENT_PREFIX_ROOM, "%s%016" PRIx64 "-", WIRE_SEGMENT_PREFIX + 1,
+             (uint64_t)XXH64(path, strlen(path), 0));
+}

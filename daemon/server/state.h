@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// state.h - what the dispatcher thread owns, and what the files of server/ share. Nothing here is touched by another thread, except what
+// a running job has been given.
+
+#ifndef AULE_SERVER_STATE_H
+#define AULE_SERVER_STATE_H
+
+#include "core.h"
+#include "jobs.h"
+#include "listener.h"
+#include "segment.h"
+#include "server.h"
+#include "socket_path.h"
+#include "wire.h"
+
+#include <uthash.h>
+
+#define NS_PER_MS INT64_C(1000000)
+#define FOREVER   INT64_MAX // a deadline that never comes
+
+int64_t clock_now_ns(void);                    // CLOCK_MONOTONIC
+int64_t clock_deadline_ns(int32_t timeout_ms); // -1 = FOREVER
+
+// What a descriptor in the dispatcher's epoll set means.
+enum watch_kind { WATCH_REQUESTS, WATCH_WAKE, WATCH_SIGNALS, WATCH_OWNER };
+struct watch {
+    enum watch_kind kind;
+    struct session *session; // WATCH_OWNER
+};
+
+enum session_stage {
+    SESSION_MAKING,   // the job thread makes its segment; Hello is not answered yet
+    SESSION_UNMAPPED, // answered; waits for Mapped
+    SESSION_OPEN,
+    SESSION_ENDING, // closed in core; its arena lives until the GPU is past it
+};
+
+struct session {
+    uint64_t id;
+    enum session_stage stage;
+    struct server *server;
+    struct peer *peer;   // NULL once its connection or it has gone
+    char *name, *tenant; // owned
+    char label[320];     // "session 7 (worker, pid 123)", for logs
+    uint64_t pid;
+    uint32_t uid;
+    struct segment segment;     // owned
+    struct engine_arena *arena; // owned; NULL without an arena
+    bool imported;
+    struct core_session *core; // NULL while MAKING and ENDING
+    int pidfd;                 // owned; -1 = none
+    struct watch watch;        // of pidfd
+    int64_t opened_ns, map_deadline_ns;
+    uint32_t num_parked, num_parked_runs; // park.c
+    struct job job;                       // makes, later unmakes, the segment
+    struct route hello;                   // who waits for the making
+    struct error job_error;
+    bool abandoned;    // ended while MAKING
+    UT_hash_handle hh; // by id
+};
+
+// A command that waits: for blocks, for a run to end, for a free ticket.
+enum parked_kind { PARKED_LEASE, PARKED_WAIT, PARKED_RUN };
+struct parked {
+    enum parked_kind kind;
+    struct session *session;
+    struct route route;
+    int64_t deadline_ns;
+    bool only_growth; // LEASE with timeout 0: waits for a chunk that is on its way, for nothing else
+    union {
+        struct {
+            uint64_t cache;
+            uint32_t count;
+        } lease;
+        uint64_t ticket;
+        struct core_run_params run;
+    };
+    struct parked *prev, *next; // in the order of arrival
+};
+
+struct server {
+    const struct server_params *params;
+    uint64_t epoch;
+    int64_t started_ns;
+    char socket[SOCKET_PATH_ROOM];
+    char segment_prefix[SEGMENT_PREFIX_ROOM];
+    struct socket_lock lock;
+    int wake_fd, signal_fd, epoll_fd;
+    struct watch request_watch, wake_watch, signal_watch;
+    struct listener *listener;
+    struct engine *engine;
+    struct core *core;
+    struct jobs *jobs;
+    bool guarded; // sigbus_guard_init() succeeded
+
+    struct session *sessions; // by id, in the order of their handshakes; owned
+    uint32_t num_live;        // sessions that are not ENDING
+    uint64_t next_session;
+    uint32_t num_connections;
+    struct denied {
+        struct peer *peer;
+        struct denied *next;
+    } * denied; // connections of other users, to be closed soon
+    struct parked *parked;
+    uint32_t num_parked, num_parked_leases;
+    int64_t next_deadline_ns; // no deadline lies before this one; may be early
+    bool retry;               // something was given back: try the parked commands
+
+    uint64_t *message; // WIRE_MAX_MESSAGE bytes, aligned: the private copy of the request in hand
+    bool stopping;     // SIGTERM came, or the device is lost
+    unsigned stop_signals;
+    bool device_lost;
+    int64_t drain_deadline_ns, linger_deadline_ns;
+    bool finished;
+    struct fault_state fault;
+};
+
+// Remember that something is to happen at `deadline_ns`.
+void server_arm(struct server *server, int64_t deadline_ns);
+void server_read_signals(struct server *server); // drain.c
+void server_step_drain(struct server *server);   // drain.c: decides when the dispatcher may end
+
+#endif

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# daemon_harness: starts and stops a real aule-daemon; any suite of process tests links it. test_daemon: the daemon from outside, by a raw
+# client of nng and wire.h, hostile ones included.
+
+add_library(daemon_harness STATIC daemon_harness.c)
+target_include_directories(daemon_harness PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+target_compile_definitions(daemon_harness PRIVATE AULE_DAEMON_PATH="${CMAKE_BINARY_DIR}/daemon/aule-daemon")
+target_link_libraries(daemon_harness PRIVATE aule_flags xxhash)
+if(TARGET aule-daemon)
+  add_dependencies(daemon_harness aule-daemon)
+endif()
