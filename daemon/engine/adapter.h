@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// adapter.h - the machine's Vulkan devices as they are before one is opened: what each is, what it lacks, which one is meant.
+
+#ifndef AULE_ENGINE_ADAPTER_H
+#define AULE_ENGINE_ADAPTER_H
+
+#include "engine.h"
+#include "instance.h"
+
+// The features that the engine asks for, chained; adapter_features() chains and fills them.
+struct features {
+    VkPhysicalDeviceFeatures2 core;
+    VkPhysicalDeviceVulkan11Features v11;
+    VkPhysicalDeviceVulkan12Features v12;
+};
+
+struct adapter {
+    VkPhysicalDevice physical;
+    struct engine_device info;
+    VkPhysicalDeviceMemoryProperties memory;
+    uint32_t pool_heap;      // the heap that the pool lives in
+    uint32_t queue_family;   // UINT32_MAX = none can compute
+    uint32_t timestamp_bits; // of that family; 0 = no timestamps
+    double timestamp_ns;     // of one tick
+    uint32_t max_groups[3];  // workgroups of one dispatch
+    bool memory_budget;      // VK_EXT_memory_budget
+};
+
+// A malloc'd array, best first: usable before unusable, discrete, integrated, virtual, others, CPU. NOT_FOUND: there is none.
+enum status adapter_list(const struct instance *instance, bool force_staging, struct adapter **out, uint32_t *count,
+                         struct error *error);
+// Fills *features with those of the required and of the optional ones that `adapter` has.
+void adapter_features(const struct adapter *adapter, struct features *features);
+// The best one that `wanted` (engine_params.device) means. NOT_FOUND lists them all; UNSUPPORTED says what is missing.
+enum status adapter_choose(const struct adapter *list, uint32_t count, const char *wanted, const struct adapter **out,
+                           struct error *error);
+// Bytes left in the pool's heap: the driver's budget, else the heap less `used`.
+uint64_t adapter_budget(const struct adapter *adapter, uint64_t used);
+
+#endif

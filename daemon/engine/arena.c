@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// arena.c - imports a client's memory where the device can take it, else keeps a mirror and copies rows. Knows offsets and
+// strides, not what they mean. Created and destroyed by any thread; staged by the engine's own.
+
+#include "arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+// Host memory is mapped by pages, so the last page belongs to the mapping as a whole.
+static bool can_import(const struct engine *engine, const void *base, uint64_t size, uint64_t *rounded)
+{
+    const struct engine_device *info = &engine->device.adapter.info;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    *rounded = (size + page - 1) / page * page;
+    return info->host_import && (uintptr_t)base % info->import_alignment == 0 &&
+           *rounded % info->import_alignment == 0 && *rounded <= info->max_allocation_bytes;
+}
+
+static enum status make_memory(struct engine_arena *arena, struct error *error)
+{
+    struct device *device = &arena->engine->device;
+    uint64_t rounded = 0;
+    struct error why = {0};
+    if (can_import(arena->engine, arena->base, arena->size, &rounded)) {
+        arena->imported = buffer_import(device, arena->base, rounded, "arena", &arena->buffer, &why) == STATUS_OK;
+        if (arena->imported)
+            return STATUS_OK;
+        device_log(device, 1, "an arena of %llu bytes is mirrored, not imported: %s", (unsigned long long)arena->size,
+                   why.text);
+    } else if (device->adapter.info.host_import) {
+        device_log(device, 1, "an arena of %llu bytes at %p is mirrored: imports want multiples of %llu bytes",
+                   (unsigned long long)arena->size, (void *)arena->base,
+                   (unsigned long long)device->adapter.info.import_alignment);
+    }
+    return buffer_init(device, MEMORY_STAGING, arena->size, "arena mirror", &arena->buffer, error);
+}
+
+enum status engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
+                                struct error *error)
+{
+    if (size == 0)
+        return error_set(error, STATUS_INVALID, "an arena of 0 bytes");
+    if (engine_lost(engine))
+        return error_set(error, STATUS_DEVICE_LOST, "the device is lost");
+    struct engine_arena *arena = calloc(1, sizeof *arena);
+    if (!arena)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an arena");
+    arena->engine = engine;
+    arena->base = base;
+    arena->size = size;
+    enum status status = make_memory(arena, error);
+    if (status != STATUS_OK) {
+        free(arena);
+        return status;
+    }
+    pthread_mutex_lock(&engine->lock);
+    DL_APPEND(engine->arenas, arena);
+    pthread_mutex_unlock(&engine->lock);
+    *out = arena;
+    return STATUS_OK;
+}
+
+// After a loss the GPU may still write here: the arena then ends with the engine, which waits for that.
+void engine_arena_destroy(struct engine_arena *arena)
+{
+    if (!arena || engine_lost(arena->engine))
+        return;
+    struct engine *engine = arena->engine;
+    pthread_mutex_lock(&engine->lock);
+    DL_DELETE(engine->arenas, arena);
+    pthread_mutex_unlock(&engine->lock);
+    buffer_finish(&engine->device, &arena->buffer);
+    free(arena);
+}
+
+bool engine_arena_imported(const struct engine_arena *arena)
+{
+    return arena->imported;
+}
+
+// A tensor as two nested loops over pieces of contiguous bytes.
+struct walk {
+    uint64_t outer, outer_stride, inner, inner_stride, bytes;
+};
+
+static struct walk plan_walk(const struct engine_tensor *tensor, uint32_t num_tokens, uint32_t num_heads,
+                             uint64_t row_bytes)
+{
+    struct walk walk = {num_tokens, tensor->token_stride, num_heads, tensor->head_stride, row_bytes};
+    if (tensor->token_stride < tensor->head_stride) // [heads, tokens, dim]
+        walk = (struct walk){num_heads, tensor->head_stride, num_tokens, tensor->token_stride, row_bytes};
+    if (walk.inner == 1 || walk.inner_stride == walk.bytes) { // the inner loop is one piece
+        walk.bytes *= walk.inner;
+        walk.inner = 1;
+    }
+    if (walk.inner == 1 && walk.outer_stride == walk.bytes) { // and so is the whole
+        walk.bytes *= walk.outer;
+        walk.outer = 1;
+    }
+    return walk;
+}
+
+void arena_stage(const struct engine_arena *arena, enum arena_direction direction, const struct engine_tensor *tensor,
+                 uint32_t num_tokens, uint32_t num_heads, uint64_t row_bytes)
+{
+    if (arena->imported)
+        return;
+    const char *from = direction == ARENA_IN ? arena->base : arena->buffer.mapped;
+    char *to = direction == ARENA_IN ? arena->buffer.mapped : arena->base;
+    struct walk walk = plan_walk(tensor, num_tokens, num_heads, row_bytes);
+    for (uint64_t i = 0; i < walk.outer; i++)
+        for (uint64_t j = 0; j < walk.inner; j++) {
+            uint64_t at = tensor->offset + i * walk.outer_stride + j * walk.inner_stride;
+            memcpy(to + at, from + at, walk.bytes);
+        }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// batch.h - one model step's metadata where shaders read it, and the work lists made from it.
+
+#ifndef AULE_ENGINE_BATCH_H
+#define AULE_ENGINE_BATCH_H
+
+#include "cache.h"
+
+struct items;
+
+struct engine_batch {
+    struct engine *engine;
+    struct engine_cache *cache;
+    uint32_t num_seqs, max_blocks, num_tokens;
+    int32_t *cu_seqlens_q;                                               // [num_seqs + 1]; owned
+    struct piece piece;                                                  // all the arrays; owned
+    uint64_t cu_address, seq_lens_address, table_address, slots_address; // slots_address 0 = no writes
+    struct items *items; // work lists, one for each group size in use; submitter only
+    struct job end;
+    struct engine_batch *prev, *next;
+};
+
+// The work list for `group` query heads a KV head, made on first use. `address` 0 and count 0 for a batch without tokens.
+// Submitter only. LIMIT: more items than a dispatch can count. NO_MEMORY.
+enum status batch_items(struct engine_batch *batch, uint32_t group, uint64_t *address, uint32_t *count,
+                        struct error *error);
+
+// Ends `batch` now: no thread and no submission uses it.
+void batch_free(struct engine_batch *batch);
+
+#endif

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// completer.c - the thread that waits for the GPU, one submission after the other, and tells the caller. It is also the
+// watchdog: a submission that does not end in time loses the device.
+
+#include "submission.h"
+
+#include "vk.h"
+
+#include <utlist.h>
+
+// The oldest submission that is not done. NULL: there will be none.
+static struct submission *head(struct engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    while (!engine->lost && !engine->flying && !engine->submitter_gone)
+        pthread_cond_wait(&engine->changed, &engine->lock);
+    struct submission *submission = engine->lost ? NULL : engine->flying;
+    pthread_mutex_unlock(&engine->lock);
+    return submission;
+}
+
+static bool passed(struct submission *s)
+{
+    struct engine *engine = s->engine;
+    struct device *device = &engine->device;
+    VkSemaphoreWaitInfo info = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+        .semaphoreCount = 1,
+        .pSemaphores = &engine->timeline,
+        .pValues = &s->sequence,
+    };
+    VkResult result = vkWaitSemaphores(device->handle, &info, device->watchdog_ns);
+    if (result == VK_SUCCESS)
+        return true;
+    if (result != VK_TIMEOUT) {
+        vk_failed(device, "vkWaitSemaphores", result, NULL);
+        if (result == VK_ERROR_DEVICE_LOST)
+            return false;
+    }
+    atomic_store(&device->hung, true);
+    device_lose(device, "submission %llu did not end in %llu ms (%s)", (unsigned long long)s->sequence,
+                (unsigned long long)device->watchdog_ns / 1000000, vk_result_name(result));
+    return false;
+}
+
+static void finish(struct submission *s)
+{
+    struct engine *engine = s->engine;
+    s->node.event = (struct engine_event){
+        .kind = ENGINE_EVENT_DONE,
+        .sequence = s->sequence,
+        .results = s->results,
+        .num_results = s->num_runs,
+        .num_dispatches = s->slot ? s->num_groups : 0,
+    };
+    pthread_mutex_lock(&engine->lock);
+    DL_DELETE(engine->flying, s);
+    if (s->slot)
+        s->slot->busy = false;
+    engine->completed = s->sequence;
+    event_post(engine, &s->node);
+    pthread_mutex_unlock(&engine->lock);
+    engine_wake(engine);
+}
+
+void *completer_thread(void *argument)
+{
+    struct engine *engine = argument;
+    struct submission *submission;
+    while ((submission = head(engine))) {
+        if (submission->slot) {
+            if (!passed(submission))
+                break;
+            stage_out(submission);
+            record_clocks(submission);
+        }
+        finish(submission);
+    }
+    pthread_mutex_lock(&engine->lock);
+    engine->completer_gone = true;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}

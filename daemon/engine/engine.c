@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// engine.c - puts the engine together and takes it apart, and answers what it is. Caller's thread.
+
+#include "engine.h"
+
+#include "arena.h"
+#include "batch.h"
+#include "submission.h"
+#include "vk.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+// After a watchdog fired, the GPU gets this long to come to rest before the process leaves it as it is.
+static const uint64_t grace_ns = UINT64_C(5000000000);
+
+static void on_lost(void *owner, const char *why)
+{
+    struct engine *engine = owner;
+    pthread_mutex_lock(&engine->lock);
+    bool first = !engine->lost;
+    if (first) {
+        engine->lost = true;
+        engine->lost_event.event.kind = ENGINE_EVENT_LOST;
+        error_set(&engine->lost_event.event.error, STATUS_DEVICE_LOST, "%s", why);
+    }
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    if (first)
+        engine_wake(engine);
+}
+
+enum status engine_list_devices(struct engine_device **out, uint32_t *count, struct error *error)
+{
+    struct engine_params params = {0};
+    struct instance instance = {0};
+    struct adapter *list = NULL;
+    enum status status = instance_init(&instance, &params, error);
+    if (status == STATUS_OK)
+        status = adapter_list(&instance, false, &list, count, error);
+    struct engine_device *devices = status == STATUS_OK ? calloc(*count, sizeof *devices) : NULL;
+    if (status == STATUS_OK && !devices)
+        status = error_set(error, STATUS_NO_MEMORY, "no memory for %u devices", *count);
+    for (uint32_t i = 0; devices && i < *count; i++)
+        devices[i] = list[i].info;
+    *out = devices;
+    free(list);
+    instance_finish(&instance);
+    return status;
+}
+
+// ---- create ----
+
+static enum status make_timeline(struct engine *engine, struct error *error)
+{
+    struct device *device = &engine->device;
+    enum status status = STATUS_OK;
+    VkSemaphoreTypeCreateInfo type = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+        .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE,
+    };
+    VkSemaphoreCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    VK_TRY(vkCreateSemaphore(device->handle, &info, NULL, &engine->timeline));
+    DEVICE_NAME(device, SEMAPHORE, engine->timeline, "submissions");
+fail:
+    return status;
+}
+
+static enum status make_parts(struct engine *engine, const struct engine_params *params, struct error *error)
+{
+    enum status status = engine_locks_init(engine, error);
+    if (status == STATUS_OK)
+        status = device_init(&engine->device, params, error);
+    if (status == STATUS_OK)
+        status = slabs_init(&engine->slabs, &engine->device, error);
+    if (status == STATUS_OK)
+        status = transfer_init(&engine->transfer, &engine->device, error);
+    if (status == STATUS_OK)
+        status = pipelines_init(&engine->pipelines, &engine->device, params->pipeline_cache_path, error);
+    if (status == STATUS_OK)
+        status = make_timeline(engine, error);
+    for (int i = 0; i < ENGINE_SLOTS && status == STATUS_OK; i++)
+        status = slot_init(engine, &engine->slots[i], error);
+    return status;
+}
+
+static enum status start_threads(struct engine *engine, struct error *error)
+{
+    engine->submitter_runs = pthread_create(&engine->submitter, NULL, submitter_thread, engine) == 0;
+    engine->completer_runs = pthread_create(&engine->completer, NULL, completer_thread, engine) == 0;
+    engine->maker_runs = pthread_create(&engine->maker, NULL, maker_thread, engine) == 0;
+    if (engine->submitter_runs && engine->completer_runs && engine->maker_runs)
+        return STATUS_OK;
+    return error_set(error, STATUS_NO_MEMORY, "the engine's threads cannot be started");
+}
+
+enum status engine_create(const struct engine_params *params, struct engine **out, struct error *error)
+{
+    struct engine *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an engine");
+    engine->wake = params->wake;
+    engine->context = params->context;
+    engine->device.on_lost = on_lost;
+    engine->device.owner = engine;
+    enum status status = make_parts(engine, params, error);
+    if (status == STATUS_OK)
+        status = start_threads(engine, error);
+    if (status != STATUS_OK) {
+        engine_destroy(engine);
+        return status;
+    }
+    const struct engine_device *info = &engine->device.adapter.info;
+    device_log(&engine->device, 2, "device %u: %s (%s, %s), attention variant %s, arenas %s", info->index, info->name,
+               info->type, info->driver, engine_variant(engine), info->host_import ? "imported" : "mirrored");
+    *out = engine;
+    return STATUS_OK;
+}
+
+// ---- destroy ----
+
+static void join(pthread_t thread, bool *runs)
+{
+    if (*runs)
+        pthread_join(thread, NULL);
+    *runs = false;
+}
+
+// If a thread was never started, those that wait for its end need not.
+static void stop_threads(struct engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    engine->stopping = true;
+    engine->submitter_gone |= !engine->submitter_runs;
+    engine->completer_gone |= !engine->completer_runs;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    join(engine->submitter, &engine->submitter_runs);
+    join(engine->completer, &engine->completer_runs);
+    join(engine->maker, &engine->maker_runs);
+}
+
+// Whether nothing that the GPU was given can still run.
+static bool at_rest(struct engine *engine)
+{
+    if (!atomic_load(&engine->device.hung))
+        return true;
+    uint64_t sequence = engine->completed;
+    struct submission *submission;
+    DL_FOREACH(engine->flying, submission)
+    if (submission->slot && submission->sent)
+        sequence = submission->sequence;
+    VkSemaphoreWaitInfo info = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+        .semaphoreCount = 1,
+        .pSemaphores = &engine->timeline,
+        .pValues = &sequence,
+    };
+    return vkWaitSemaphores(engine->device.handle, &info, grace_ns) == VK_SUCCESS &&
+           transfer_at_rest(&engine->transfer, grace_ns);
+}
+
+static void free_submissions(struct submission **list)
+{
+    struct submission *submission, *next;
+    DL_FOREACH_SAFE(*list, submission, next)
+    submission_free(submission);
+    *list = NULL;
+}
+
+// What the caller left, or could not end because it was in use.
+static void free_leftovers(struct engine *engine)
+{
+    jobs_finish(engine);
+    events_finish(engine);
+    free_submissions(&engine->waiting);
+    free_submissions(&engine->flying);
+    while (engine->batches) {
+        struct engine_batch *batch = engine->batches;
+        DL_DELETE(engine->batches, batch);
+        batch_free(batch);
+    }
+    while (engine->caches) {
+        struct engine_cache *cache = engine->caches;
+        DL_DELETE(engine->caches, cache);
+        cache_free(cache);
+    }
+    while (engine->arenas) {
+        struct engine_arena *arena = engine->arenas;
+        DL_DELETE(engine->arenas, arena);
+        buffer_finish(&engine->device, &arena->buffer);
+        free(arena);
+    }
+}
+
+static void free_parts(struct engine *engine)
+{
+    for (int i = 0; i < ENGINE_SLOTS; i++)
+        slot_finish(engine, &engine->slots[i]);
+    if (engine->timeline)
+        vkDestroySemaphore(engine->device.handle, engine->timeline, NULL);
+    if (engine->pipelines.device)
+        pipelines_finish(&engine->pipelines);
+    if (engine->transfer.device)
+        transfer_finish(&engine->transfer);
+    if (engine->slabs.device)
+        slabs_finish(&engine->slabs);
+    device_finish(&engine->device);
+}
+
+void engine_destroy(struct engine *engine)
+{
+    if (!engine)
+        return;
+    if (engine->changed_made)
+        stop_threads(engine);
+    if (!at_rest(engine)) {
+        device_log(&engine->device, 0, "device %s does not come to rest; its memory is left to the driver",
+                   engine->device.adapter.info.name);
+        return; // the GPU may still use all of it, and the process is about to end
+    }
+    free_leftovers(engine);
+    free_parts(engine);
+    engine_locks_finish(engine);
+    free(engine);
+}
+
+// ---- what it is ----
+
+const struct engine_device *engine_device(const struct engine *engine)
+{
+    return &engine->device.adapter.info;
+}
+
+uint64_t engine_budget_bytes(struct engine *engine)
+{
+    return adapter_budget(&engine->device.adapter, atomic_load(&engine->device.pool_bytes));
+}
+
+uint32_t engine_num_pipelines(struct engine *engine)
+{
+    return atomic_load(&engine->pipelines.count);
+}
+
+const char *engine_variant(const struct engine *engine)
+{
+    return engine->pipelines.variant->shader.name;
+}
+
+uint32_t engine_validation_messages(const struct engine *engine)
+{
+    return atomic_load(&engine->device.instance.validation_messages);
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// event.c - the engine's news and the waiting for it: events in order, the loss of the device, the lock and its condition.
+// Posted by any thread of the engine, polled by the caller's thread.
+
+#include "state.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+#include <utlist.h>
+
+enum status engine_locks_init(struct engine *engine, struct error *error)
+{
+    pthread_condattr_t attributes;
+    engine->lock_made = pthread_mutex_init(&engine->lock, NULL) == 0;
+    if (engine->lock_made && pthread_condattr_init(&attributes) == 0) {
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        engine->changed_made = pthread_cond_init(&engine->changed, &attributes) == 0;
+        pthread_condattr_destroy(&attributes);
+    }
+    if (engine->changed_made)
+        return STATUS_OK;
+    return error_set(error, STATUS_NO_MEMORY, "no memory for the engine's lock");
+}
+
+void engine_locks_finish(struct engine *engine)
+{
+    if (engine->changed_made)
+        pthread_cond_destroy(&engine->changed);
+    if (engine->lock_made)
+        pthread_mutex_destroy(&engine->lock);
+}
+
+void event_post(struct engine *engine, struct event_node *node)
+{
+    DL_APPEND(engine->events, node);
+    pthread_cond_broadcast(&engine->changed);
+}
+
+void engine_wake(struct engine *engine)
+{
+    if (engine->wake)
+        engine->wake(engine->context);
+}
+
+bool engine_lost(struct engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool lost = engine->lost;
+    pthread_mutex_unlock(&engine->lock);
+    return lost;
+}
+
+// After the loss nothing else is news: what was under way has no outcome.
+static struct event_node *next_event(struct engine *engine)
+{
+    if (!engine->lost) {
+        struct event_node *node = engine->events;
+        if (node)
+            DL_DELETE(engine->events, node);
+        return node;
+    }
+    if (engine->lost_told)
+        return NULL;
+    engine->lost_told = true;
+    return &engine->lost_event;
+}
+
+bool engine_poll(struct engine *engine, struct engine_event *event)
+{
+    if (engine->polled && engine->polled->end)
+        engine->polled->end(engine, engine->polled);
+    pthread_mutex_lock(&engine->lock);
+    engine->polled = next_event(engine);
+    pthread_mutex_unlock(&engine->lock);
+    if (!engine->polled)
+        return false;
+    *event = engine->polled->event;
+    return true;
+}
+
+void events_finish(struct engine *engine)
+{
+    struct event_node *node = engine->polled;
+    engine->polled = NULL;
+    while (node || engine->events) {
+        if (!node) {
+            node = engine->events;
+            DL_DELETE(engine->events, node);
+        }
+        if (node->end)
+            node->end(engine, node);
+        node = NULL;
+    }
+}
+
+static struct timespec deadline_in(int timeout_ms)
+{
+    struct timespec deadline;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += timeout_ms / 1000;
+    deadline.tv_nsec += timeout_ms % 1000 * 1000000L;
+    if (deadline.tv_nsec >= 1000000000L) {
+        deadline.tv_sec++;
+        deadline.tv_nsec -= 1000000000L;
+    }
+    return deadline;
+}
+
+enum status engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms)
+{
+    struct timespec deadline = deadline_in(timeout_ms < 0 ? 0 : timeout_ms);
+    int rc = 0;
+    pthread_mutex_lock(&engine->lock);
+    while (engine->completed < sequence && !engine->lost && rc != ETIMEDOUT && sequence <= engine->last_sequence)
+        rc = timeout_ms < 0 ? pthread_cond_wait(&engine->changed, &engine->lock)
+                            : pthread_cond_timedwait(&engine->changed, &engine->lock, &deadline);
+    enum status status = engine->completed >= sequence      ? STATUS_OK
+                         : engine->lost                     ? STATUS_DEVICE_LOST
+                         : sequence > engine->last_sequence ? STATUS_NOT_FOUND
+                                                            : STATUS_TIMEOUT;
+    pthread_mutex_unlock(&engine->lock);
+    return status;
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// instance.c - makes the Vulkan instance, with the validation layer if asked for, and turns its messages into log lines.
+// Knows no device. Made and ended by the caller's thread; messages and log lines come from any.
+
+#include "instance.h"
+
+#include "vk.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char validation_layer[] = "VK_LAYER_KHRONOS_validation";
+
+struct names {
+    const char *at[4];
+    uint32_t count;
+};
+
+void instance_log(const struct instance *instance, int level, const char *format, ...)
+{
+    if (!instance->log)
+        return;
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    instance->log(instance->context, level, text);
+}
+
+static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
+                                                 VkDebugUtilsMessageTypeFlagsEXT types,
+                                                 const VkDebugUtilsMessengerCallbackDataEXT *data, void *user)
+{
+    (void)types;
+    struct instance *instance = user;
+    atomic_fetch_add(&instance->validation_messages, 1);
+    bool fatal = severity >= VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
+    instance_log(instance, fatal ? 0 : 1, "validation: %s", data->pMessage);
+    return VK_FALSE;
+}
+
+static bool layer_exists(void)
+{
+    uint32_t count = 0;
+    if (vkEnumerateInstanceLayerProperties(&count, NULL) != VK_SUCCESS || count == 0)
+        return false;
+    VkLayerProperties *layers = calloc(count, sizeof *layers);
+    bool found = false;
+    if (layers && vkEnumerateInstanceLayerProperties(&count, layers) >= 0)
+        for (uint32_t i = 0; i < count && !found; i++)
+            found = strcmp(layers[i].layerName, validation_layer) == 0;
+    free(layers);
+    return found;
+}
+
+// Of the loader and the drivers (layer NULL) or of one layer.
+static bool extension_exists(const char *layer, const char *name)
+{
+    uint32_t count = 0;
+    if (vkEnumerateInstanceExtensionProperties(layer, &count, NULL) != VK_SUCCESS || count == 0)
+        return false;
+    VkExtensionProperties *extensions = calloc(count, sizeof *extensions);
+    bool found = false;
+    if (extensions && vkEnumerateInstanceExtensionProperties(layer, &count, extensions) >= 0)
+        for (uint32_t i = 0; i < count && !found; i++)
+            found = strcmp(extensions[i].extensionName, name) == 0;
+    free(extensions);
+    return found;
+}
+
+static enum status make_instance(struct instance *instance, bool validation, struct error *error)
+{
+    struct names extensions = {0};
+    if (instance->debug_utils)
+        extensions.at[extensions.count++] = VK_EXT_DEBUG_UTILS_EXTENSION_NAME;
+    const char *layer = validation_layer;
+    bool features = validation && extension_exists(layer, VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME);
+    if (features)
+        extensions.at[extensions.count++] = VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME;
+    VkValidationFeatureEnableEXT synchronization = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
+    VkValidationFeaturesEXT enabled = {
+        .sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
+        .enabledValidationFeatureCount = 1,
+        .pEnabledValidationFeatures = &synchronization,
+    };
+    VkApplicationInfo application = {
+        .sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
+        .pApplicationName = "aule",
+        .pEngineName = "aule",
+        .apiVersion = VK_API_VERSION_1_3, // the newest that is used where present; 1.2 suffices
+    };
+    VkInstanceCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+        .pNext = features ? &enabled : NULL,
+        .pApplicationInfo = &application,
+        .enabledLayerCount = validation,
+        .ppEnabledLayerNames = &layer,
+        .enabledExtensionCount = extensions.count,
+        .ppEnabledExtensionNames = extensions.at,
+    };
+    VkResult result = vkCreateInstance(&info, NULL, &instance->handle);
+    if (result == VK_SUCCESS)
+        return STATUS_OK;
+    instance->handle = VK_NULL_HANDLE;
+    if (result == VK_ERROR_INCOMPATIBLE_DRIVER)
+        return error_set(error, STATUS_NOT_FOUND, "this machine has no Vulkan driver, not even a software one");
+    return error_set(error, vk_result_status(result), "vkCreateInstance: %s (%d)", vk_result_name(result), result);
+}
+
+static enum status make_messenger(struct instance *instance, struct error *error)
+{
+    PFN_vkCreateDebugUtilsMessengerEXT create =
+        (PFN_vkCreateDebugUtilsMessengerEXT)vkGetInstanceProcAddr(instance->handle, "vkCreateDebugUtilsMessengerEXT");
+    VkDebugUtilsMessengerCreateInfoEXT info = {
+        .sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
+        .messageSeverity =
+            VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
+        .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT,
+        .pfnUserCallback = on_message,
+        .pUserData = instance,
+    };
+    VkResult result = create ? create(instance->handle, &info, NULL, &instance->messenger) : VK_ERROR_UNKNOWN;
+    if (result == VK_SUCCESS)
+        return STATUS_OK;
+    instance->messenger = VK_NULL_HANDLE;
+    return error_set(error, vk_result_status(result), "vkCreateDebugUtilsMessengerEXT: %s", vk_result_name(result));
+}
+
+enum status instance_init(struct instance *instance, const struct engine_params *params, struct error *error)
+{
+    // lavapipe leaks 128 bytes each time that it is unloaded; pinned, it never is. Elsewhere this finds nothing.
+    dlopen("libvulkan_lvp.so", RTLD_NOW | RTLD_NODELETE);
+    *instance = (struct instance){.log = params->log, .context = params->context};
+    if (params->validation && !layer_exists())
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "validation was asked for, but %s (package vulkan-validationlayers) is not installed",
+                         validation_layer);
+    instance->debug_utils = extension_exists(NULL, VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+    enum status status = make_instance(instance, params->validation, error);
+    if (status == STATUS_OK && params->validation)
+        status = make_messenger(instance, error);
+    if (status != STATUS_OK)
+        instance_finish(instance);
+    return status;
+}
+
+void instance_finish(struct instance *instance)
+{
+    if (instance->messenger) {
+        PFN_vkDestroyDebugUtilsMessengerEXT destroy = (PFN_vkDestroyDebugUtilsMessengerEXT)vkGetInstanceProcAddr(
+            instance->handle, "vkDestroyDebugUtilsMessengerEXT");
+        destroy(instance->handle, instance->messenger, NULL);
+    }
+    if (instance->handle)
+        vkDestroyInstance(instance->handle, NULL);
+    instance->messenger = VK_NULL_HANDLE;
+    instance->handle = VK_NULL_HANDLE;
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows nothing of runs. Made by
+// the submitter on first use; saved by the maker and at the end.
+
+#include "pipeline.h"
+
+#include "layout.h"
+#include "vk.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+struct key {
+    uint32_t kind;
+    struct geometry geometry;
+};
+
+struct pipeline {
+    struct key key;
+    VkPipeline handle;
+    UT_hash_handle hh;
+};
+
+static const struct shader *shader_of(const struct pipelines *pipelines, enum pipeline_kind kind)
+{
+    const struct shader *shaders[PIPELINE_KINDS] = {
+        [PIPELINE_ATTENTION] = &pipelines->variant->shader,
+        [PIPELINE_KV_WRITE] = &shader_kv_write,
+        [PIPELINE_ZERO] = &shader_zero,
+    };
+    return shaders[kind];
+}
+
+static enum status make_modules(struct pipelines *pipelines, struct error *error)
+{
+    struct device *device = pipelines->device;
+    enum status status = STATUS_OK;
+    for (int kind = 0; kind < PIPELINE_KINDS; kind++) {
+        const struct shader *shader = shader_of(pipelines, kind);
+        VkShaderModuleCreateInfo info = {
+            .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+            .codeSize = shader->size,
+            .pCode = shader->code,
+        };
+        VK_TRY(vkCreateShaderModule(device->handle, &info, NULL, &pipelines->modules[kind]));
+        DEVICE_NAME(device, SHADER_MODULE, pipelines->modules[kind], "%s", shader->name);
+    }
+fail:
+    return status;
+}
+
+static enum status make_layout(struct pipelines *pipelines, struct error *error)
+{
+    struct device *device = pipelines->device;
+    enum status status = STATUS_OK;
+    VkPushConstantRange range = {
+        .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT,
+        .size = sizeof(struct gpu_dispatch) > sizeof(struct gpu_zero) ? sizeof(struct gpu_dispatch)
+                                                                      : sizeof(struct gpu_zero),
+    };
+    VkPipelineLayoutCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+        .pushConstantRangeCount = 1,
+        .pPushConstantRanges = &range,
+    };
+    VK_TRY(vkCreatePipelineLayout(device->handle, &info, NULL, &pipelines->layout));
+    DEVICE_NAME(device, PIPELINE_LAYOUT, pipelines->layout, "all pipelines");
+fail:
+    return status;
+}
+
+static enum status make_cache(struct pipelines *pipelines, struct error *error)
+{
+    struct device *device = pipelines->device;
+    enum status status = STATUS_OK;
+    VkPipelineCacheCreateInfo info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+    void *data = pipelines->path ? pipeline_file_load(device, pipelines->path, &info.initialDataSize) : NULL;
+    info.pInitialData = data;
+    VK_TRY(vkCreatePipelineCache(device->handle, &info, NULL, &pipelines->cache));
+    DEVICE_NAME(device, PIPELINE_CACHE, pipelines->cache, "all pipelines");
+fail:
+    free(data);
+    return status;
+}
+
+enum status pipelines_init(struct pipelines *pipelines, struct device *device, const char *path, struct error *error)
+{
+    *pipelines = (struct pipelines){.device = device, .variant = variant_choose(&device->adapter)};
+    if (!pipelines->variant)
+        return error_set(error, STATUS_UNSUPPORTED, "no attention shader runs on %s", device->adapter.info.name);
+    if (path && !(pipelines->path = strdup(path)))
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
+    enum status status = make_modules(pipelines, error);
+    if (status == STATUS_OK)
+        status = make_layout(pipelines, error);
+    if (status == STATUS_OK)
+        status = make_cache(pipelines, error);
+    if (status != STATUS_OK)
+        pipelines_finish(pipelines);
+    return status;
+}
+
+void pipelines_finish(struct pipelines *pipelines)
+{
+    struct device *device = pipelines->device;
+    if (pipelines_unsaved(pipelines))
+        pipelines_save(pipelines);
+    struct pipeline *pipeline, *next;
+    HASH_ITER(hh, pipelines->by_key, pipeline, next)
+    {
+        HASH_DEL(pipelines->by_key, pipeline);
+        vkDestroyPipeline(device->handle, pipeline->handle, NULL);
+        free(pipeline);
+    }
+    if (pipelines->cache)
+        vkDestroyPipelineCache(device->handle, pipelines->cache, NULL);
+    if (pipelines->layout)
+        vkDestroyPipelineLayout(device->handle, pipelines->layout, NULL);
+    for (int kind = 0; kind < PIPELINE_KINDS; kind++)
+        if (pipelines->modules[kind])
+            vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL);
+    free(pipelines->path);
+    memset(pipelines->modules, 0, sizeof pipelines->modules);
+    pipelines->path = NULL;
+    pipelines->cache = VK_NULL_HANDLE;
+    pipelines->layout = VK_NULL_HANDLE;
+}
+
+static enum status compile(struct pipelines *pipelines, struct pipeline *pipeline, struct error *error)
+{
+    struct device *device = pipelines->device;
+    enum status status = STATUS_OK;
+    const struct shader *shader = shader_of(pipelines, pipeline->key.kind);
+    const uint32_t *spec = pipeline->key.geometry.spec;
+    VkSpecializationMapEntry entries[SPEC_CONSTANTS];
+    for (uint32_t i = 0; i < SPEC_CONSTANTS; i++)
+        entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof *spec, sizeof *spec};
+    VkSpecializationInfo constants = {SPEC_CONSTANTS, entries, SPEC_CONSTANTS * sizeof *spec, spec};
+    VkComputePipelineCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = pipelines->modules[pipeline->key.kind],
+                  .pName = "main",
+                  .pSpecializationInfo = &constants},
+        .layout = pipelines->layout,
+    };
+    VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL, &pipeline->handle));
+    DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s d%u heads%u block%u k%s v%s io%s", shader->name,
+                spec[AULE_SPEC_HEAD_DIM_K], spec[AULE_SPEC_NUM_KV_HEADS], spec[AULE_SPEC_BLOCK_SIZE],
+                dtype_name((int)spec[AULE_SPEC_K_DTYPE]), dtype_name((int)spec[AULE_SPEC_V_DTYPE]),
+                dtype_name((int)spec[AULE_SPEC_IO_DTYPE]));
+    device_log(device, 3, "compiled %s for head_dim %u, %u KV heads, block_size %u, K %s, V %s, Q and out %s",
+               shader->name, spec[AULE_SPEC_HEAD_DIM_K], spec[AULE_SPEC_NUM_KV_HEADS], spec[AULE_SPEC_BLOCK_SIZE],
+               dtype_name((int)spec[AULE_SPEC_K_DTYPE]), dtype_name((int)spec[AULE_SPEC_V_DTYPE]),
+               dtype_name((int)spec[AULE_SPEC_IO_DTYPE]));
+fail:
+    return status;
+}
+
+static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry)
+{
+    struct key key = {.kind = kind};
+    if (geometry)
+        key.geometry = *geometry;
+    key.geometry.spec[AULE_SPEC_LOCAL_SIZE] = shader_of(pipelines, kind)->local_size;
+    key.geometry.spec[AULE_SPEC_TILE_ROWS] = kind == PIPELINE_ATTENTION ? pipelines->variant->tile_rows : 0;
+    return key;
+}
+
+enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
+                         VkPipeline *out, struct error *error)
+{
+    struct key key = make_key(pipelines, kind, geometry);
+    struct pipeline *pipeline = NULL;
+    HASH_FIND(hh, pipelines->by_key, &key, sizeof key, pipeline);
+    if (pipeline) {
+        *out = pipeline->handle;
+        return STATUS_OK;
+    }
+    pipeline = calloc(1, sizeof *pipeline);
+    if (!pipeline)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
+    pipeline->key = key;
+    enum status status = compile(pipelines, pipeline, error);
+    if (status != STATUS_OK)
+        goto fail;
+    HASH_ADD(hh, pipelines->by_key, key, sizeof key, pipeline);
+    if (!pipeline->hh.tbl) {
+        status = error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
+        vkDestroyPipeline(pipelines->device->handle, pipeline->handle, NULL);
+        goto fail;
+    }
+    atomic_fetch_add(&pipelines->count, 1);
+    atomic_store(&pipelines->unsaved, pipelines->path != NULL);
+    *out = pipeline->handle;
+    return STATUS_OK;
+fail:
+    free(pipeline);
+    return status;
+}
+
+bool pipelines_unsaved(struct pipelines *pipelines)
+{
+    return atomic_load(&pipelines->unsaved);
+}
+
+void pipelines_save(struct pipelines *pipelines)
+{
+    VkDevice handle = pipelines->device->handle;
+    size_t size = 0;
+    atomic_store(&pipelines->unsaved, false);
+    VkResult result = vkGetPipelineCacheData(handle, pipelines->cache, &size, NULL);
+    void *data = result == VK_SUCCESS && size ? malloc(size) : NULL;
+    if (data)
+        result = vkGetPipelineCacheData(handle, pipelines->cache, &size, data);
+    if (!data || result < VK_SUCCESS)
+        device_log(pipelines->device, 1, "compiled pipelines are not kept: %s, %zu bytes", vk_result_name(result),
+                   size);
+    else
+        pipeline_file_save(pipelines->device, pipelines->path, data, size);
+    free(data);
+}

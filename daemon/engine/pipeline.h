@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// pipeline.h - compiled shaders, made for what is used, and the file that keeps them.
+
+#ifndef AULE_ENGINE_PIPELINE_H
+#define AULE_ENGINE_PIPELINE_H
+
+#include "device.h"
+#include "variant.h"
+
+#include <stdatomic.h>
+
+enum pipeline_kind { PIPELINE_ATTENTION, PIPELINE_KV_WRITE, PIPELINE_ZERO, PIPELINE_KINDS };
+
+enum { SPEC_CONSTANTS = 9 }; // AULE_SPEC_* of layout.h, by number
+struct geometry {
+    uint32_t spec[SPEC_CONSTANTS];
+};
+
+struct pipeline;
+struct pipelines {
+    struct device *device;
+    const struct variant *variant;
+    VkShaderModule modules[PIPELINE_KINDS];
+    VkPipelineLayout layout; // push constants only
+    VkPipelineCache cache;
+    struct pipeline *by_key; // uthash; submitter only
+    char *path;              // of the file; NULL = none; owned
+    atomic_uint count;       // built so far
+    atomic_bool unsaved;     // some were built since the file was written
+};
+
+enum status pipelines_init(struct pipelines *pipelines, struct device *device, const char *path, struct error *error);
+void pipelines_finish(struct pipelines *pipelines); // takes a zeroed and a half-built one; saves
+
+// Submitter only. Compiles on first use. The local size and the tile rows in `geometry` are filled in here.
+enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
+                         VkPipeline *out, struct error *error);
+
+// Any thread: whether the file is behind; write it (a failure is logged, and tried again after the next new pipeline).
+bool pipelines_unsaved(struct pipelines *pipelines);
+void pipelines_save(struct pipelines *pipelines);
+
+// ---- pipeline_file.c ----
+
+// A malloc'd copy of the driver's data in the file, if it is whole and was written for this device; else NULL, and the log
+// says why.
+void *pipeline_file_load(struct device *device, const char *path, size_t *size);
+bool pipeline_file_save(struct device *device, const char *path, const void *data, size_t size);
+
+#endif

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// state.h - struct engine, which all its parts share, and its three threads:
+//   submitter  takes submissions from `waiting`, stages in, records, gives them to the GPU, moves them to `flying`;
+//   completer  waits for the head of `flying`, stages out, reads the clocks, posts the event;
+//   maker      runs jobs: new chunks, and the end of what the GPU may still read, once `completed` has come far enough.
+// One lock guards what they share. No Vulkan call is made under it, and no client memory touched: both may take long or fail.
+
+#ifndef AULE_ENGINE_STATE_H
+#define AULE_ENGINE_STATE_H
+
+#include "device.h"
+#include "pipeline.h"
+#include "slab.h"
+#include "transfer.h"
+
+// One runs, one waits behind it, one is staged and recorded meanwhile.
+enum { ENGINE_SLOTS = 3 };
+
+// What engine_poll() hands out next. The owner embeds it; `end` frees the owner once the caller is past it.
+struct event_node {
+    struct engine_event event;
+    void (*end)(struct engine *engine, struct event_node *node);
+    struct event_node *prev, *next;
+};
+
+// Work for the maker. The owner embeds it, so that queueing cannot fail.
+struct job {
+    uint64_t after;                                      // runs when this submission is done; 0 = at once
+    void (*run)(struct engine *engine, struct job *job); // ends the job's memory
+    struct job *prev, *next;
+};
+
+// What one submission on the GPU needs for itself; reused. Touched by the submitter, then by the completer.
+struct slot {
+    bool busy; // engine->lock
+    VkCommandPool pool;
+    VkCommandBuffer commands;
+    VkQueryPool queries;
+    uint32_t num_queries; // capacity
+    struct piece piece;   // gpu_run and gpu_range arrays
+    uint64_t piece_size;
+};
+
+struct submission;
+
+struct engine {
+    struct device device;
+    struct slabs slabs;
+    struct transfer transfer;
+    struct pipelines pipelines;
+    struct slot slots[ENGINE_SLOTS];
+    VkSemaphore timeline; // reaches n when submission n has passed
+    void (*wake)(void *context);
+    void *context;
+
+    pthread_mutex_t lock;   // guards all below
+    pthread_cond_t changed; // anything below changed; monotonic clock
+    bool lock_made, changed_made;
+    bool stopping;       // the submitter ends when `waiting` is empty
+    bool submitter_gone; // the completer ends when `flying` is empty
+    bool completer_gone; // the maker ends when no job can run
+    bool lost, lost_told;
+    uint64_t last_sequence; // given out
+    uint64_t completed;     // all up to this one are done
+    struct submission *waiting, *flying;
+    struct event_node *events;
+    struct event_node lost_event;
+    struct job *jobs;
+    struct engine_cache *caches; // live ones; engine_destroy() ends what its caller left
+    struct engine_batch *batches;
+    struct engine_arena *arenas;
+    struct event_node *polled; // handed out by the last engine_poll(); caller's thread only
+
+    pthread_t submitter, completer, maker;
+    bool submitter_runs, completer_runs, maker_runs;
+};
+
+// ---- event.c ----
+
+enum status engine_locks_init(struct engine *engine, struct error *error);
+void engine_locks_finish(struct engine *engine); // takes a zeroed one
+// With the lock held; then, without it, engine->wake is to be called.
+void event_post(struct engine *engine, struct event_node *node);
+void engine_wake(struct engine *engine);
+bool engine_lost(struct engine *engine);
+// Frees every event that nobody polled.
+void events_finish(struct engine *engine);
+
+// ---- maker.c ----
+
+// `job->after` and `job->run` are set. With the lock held, or before any thread runs.
+void job_post(struct engine *engine, struct job *job);
+void *maker_thread(void *engine);
+// Runs every job that is left, whatever it waits for: the threads are gone and the GPU rests.
+void jobs_finish(struct engine *engine);
+
+void *submitter_thread(void *engine); // submitter.c
+void *completer_thread(void *engine); // completer.c
+
+#endif

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// submitter.c - the thread that takes submissions in order and gives them to the GPU: plan, stage in, record, submit. What
+// cannot reach the GPU travels on without a slot and is reported in its turn.
+
+#include "submission.h"
+
+#include "vk.h"
+
+#include <utlist.h>
+
+static struct slot *free_slot(struct engine *engine)
+{
+    for (int i = 0; i < ENGINE_SLOTS; i++)
+        if (!engine->slots[i].busy)
+            return &engine->slots[i];
+    return NULL;
+}
+
+// The next submission, with a slot. NULL: there will be none.
+static struct submission *take(struct engine *engine)
+{
+    struct submission *submission = NULL;
+    struct slot *slot = NULL;
+    pthread_mutex_lock(&engine->lock);
+    while (!engine->lost && !(engine->waiting && (slot = free_slot(engine))) && !(engine->stopping && !engine->waiting))
+        pthread_cond_wait(&engine->changed, &engine->lock);
+    if (!engine->lost && engine->waiting) {
+        submission = engine->waiting;
+        DL_DELETE(engine->waiting, submission);
+        submission->slot = slot;
+        slot->busy = true;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return submission;
+}
+
+static enum status send(struct submission *s, struct error *error)
+{
+    struct device *device = &s->engine->device;
+    enum status status = record(s, error);
+    if (status != STATUS_OK)
+        return status;
+    VK_TRY(device_submit(device, s->slot->commands, s->engine->timeline, s->sequence, VK_NULL_HANDLE));
+    s->sent = true;
+fail:
+    return status;
+}
+
+// Nothing of it reached the GPU.
+static void give_up(struct submission *s, const struct error *error)
+{
+    struct engine *engine = s->engine;
+    device_log(&engine->device, 0, "submission %llu fails: %s", (unsigned long long)s->sequence, error->text);
+    // The caller takes the zeroes for done: rather no GPU than one tenant's data in another's hands.
+    if (s->num_zeroes)
+        device_lose(&engine->device, "%u blocks could not be zeroed: %s", s->num_zeroes, error->text);
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        if (s->planned[i].group != NO_GROUP)
+            s->results[i].status = error->status;
+        s->planned[i].group = NO_GROUP;
+    }
+    pthread_mutex_lock(&engine->lock);
+    s->slot->busy = false;
+    s->slot = NULL;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void process(struct submission *s)
+{
+    struct engine *engine = s->engine;
+    struct error error = {0};
+    plan_build(s);
+    if (stage_in(s) && send(s, &error) != STATUS_OK)
+        give_up(s, &error);
+    pthread_mutex_lock(&engine->lock);
+    DL_APPEND(engine->flying, s);
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void *submitter_thread(void *argument)
+{
+    struct engine *engine = argument;
+    struct submission *submission;
+    while ((submission = take(engine)))
+        process(submission);
+    pthread_mutex_lock(&engine->lock);
+    engine->submitter_gone = true;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}
