@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// actions.c - the commands that do something small: ping, close-session, version.
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "output.h"
+#include "units.h"
+
+#define PING(kind, member)                                                                                             \
+    {                                                                                                                  \
+#member, NULL, COLUMN_##kind, offsetof(struct aule_ping_info, member)                                          \
+    }
+static const struct column ping_columns[] = {
+    PING(TEXT, version),       PING(HEX, epoch),          PING(U64, round_trip_ns),
+    PING(U32, protocol_major), PING(U32, protocol_minor), {.key = NULL},
+};
+
+enum exit_code ping(struct ctl *ctl)
+{
+    struct aule_ping_info info;
+    char time[UNITS_SIZE];
+    enum aule_status status = aule_monitor_ping(ctl->monitor, &info);
+    if (status != AULE_OK)
+        return report(status);
+    if (ctl->json)
+        return output_json(ping_columns, &info, NULL, NULL);
+    printf("aule-daemon %s answered in %s (protocol %u.%u, epoch %016" PRIx64 ")\n", info.version,
+           units_ns(info.round_trip_ns, time), info.protocol_major, info.protocol_minor, info.epoch);
+    return EXIT_OK;
+}
+
+static const struct column closed_columns[] = {{"closed_session", NULL, COLUMN_ID, 0}, {.key = NULL}};
+
+enum exit_code close_session(struct ctl *ctl)
+{
+    uint64_t id;
+    if (!parse_id(ctl->argument, &id))
+        return complain(EXIT_COULD_NOT_ASK, "\"%s\" is no session's id; aule-ctl sessions lists them", ctl->argument);
+    enum aule_status status = aule_monitor_close_session(ctl->monitor, id);
+    if (status != AULE_OK)
+        return report(status);
+    if (ctl->json)
+        return output_json(closed_columns, &id, NULL, NULL);
+    printf("session %" PRIu64 " is closed\n", id);
+    return EXIT_OK;
+}
+
+struct versions {
+    const char *version, *library;
+};
+static const struct column version_columns[] = {
+    {"version", "aule-ctl", COLUMN_POINTER, offsetof(struct versions, version)},
+    {"library", "libaule-client", COLUMN_POINTER, offsetof(struct versions, library)},
+    {.key = NULL},
+};
+
+enum exit_code show_version(struct ctl *ctl)
+{
+    struct versions versions = {AULE_VERSION_STRING, aule_version()};
+    return output_object(ctl, version_columns, &versions);
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// column.c - one field as text and as JSON, by the kind of its column. No state.
+
+#include "column.h"
+
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "aule/aule.h"
+#include "units.h"
+
+static const char *const block_kinds[] = {
+    [AULE_BLOCK_FREE] = "free",     [AULE_BLOCK_LEASED] = "leased",           [AULE_BLOCK_HELD] = "held",
+    [AULE_BLOCK_CACHED] = "cached", [AULE_BLOCK_QUARANTINED] = "quarantined", [AULE_BLOCK_ABSENT] = "absent",
+};
+enum { NUM_BLOCK_KINDS = sizeof block_kinds / sizeof *block_kinds };
+
+static const char *const scale_modes[] = {
+    [AULE_SCALE_NONE] = "none", [AULE_SCALE_PER_TENSOR] = "tensor", [AULE_SCALE_PER_TOKEN_HEAD] = "token_head"};
+enum { NUM_SCALE_MODES = sizeof scale_modes / sizeof *scale_modes };
+
+static const char *name_of(const char *const *names, int count, int index)
+{
+    return index >= 0 && index < count ? names[index] : "unknown";
+}
+
+const char *block_kind_name(int kind)
+{
+    return name_of(block_kinds, NUM_BLOCK_KINDS, kind);
+}
+
+bool block_kind_parse(const char *name, int *kind)
+{
+    for (int i = 0; i < NUM_BLOCK_KINDS; i++)
+        if (strcmp(block_kinds[i], name) == 0) {
+            *kind = i;
+            return true;
+        }
+    return false;
+}
+
+// ---- reading a field ----
+
+static const void *field(const struct column *column, const void *object)
+{
+    return (const char *)object + column->offset;
+}
+
+static uint64_t number(const struct column *column, const void *object)
+{
+    const void *at = field(column, object);
+    bool is_short = column->kind == COLUMN_U32 || column->kind == COLUMN_BYTES_U32;
+    return is_short ? *(const uint32_t *)at : *(const uint64_t *)at;
+}
+
+static int enumerator(const struct column *column, const void *object)
+{
+    return *(const int *)field(column, object);
+}
+
+// ---- text ----
+
+// Bytes of the UTF-8 character at `text`, 0 if it is none.
+static size_t utf8_length(const unsigned char *text)
+{
+    size_t length = *text < 0x80                    ? 1
+                    : *text >= 0xc2 && *text < 0xe0 ? 2
+                    : (*text & 0xf0) == 0xe0        ? 3
+                    : *text >= 0xf0 && *text < 0xf5 ? 4
+                                                    : 0;
+    for (size_t i = 1; i < length; i++)
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+    bool overlong = (*text == 0xe0 && text[1] < 0xa0) || (*text == 0xf0 && text[1] < 0x90);
+    bool outside = (*text == 0xed && text[1] > 0x9f) || (*text == 0xf4 && text[1] > 0x8f);
+    return overlong || outside ? 0 : length;
+}
+
+static bool is_control(const unsigned char *text)
+{
+    return *text < 0x20 || *text == 0x7f || (*text == 0xc2 && text[1] < 0xa0);
+}
+
+// Names come from other processes: what is no UTF-8 is '?'; on a terminal control characters are too.
+static void copy_clean(char *to, size_t size, const char *from, bool for_terminal)
+{
+    const unsigned char *at = (const unsigned char *)from;
+    while (*at) {
+        size_t length = utf8_length(at);
+        bool bad = length == 0 || (for_terminal && is_control(at));
+        size_t step = length ? length : 1, out = bad ? 1 : length;
+        if (out >= size)
+            break;
+        memcpy(to, bad ? (const void *)"?" : at, out);
+        to += out, size -= out, at += step;
+    }
+    *to = '\0';
+}
+
+static void uuid_text(const uint8_t *uuid, char *text)
+{
+    for (int i = 0; i < 16; i++)
+        text += sprintf(text, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+}
+
+// What reads the same for people and in JSON. False if the kind is none of these.
+static bool common_text(const struct column *column, const void *object, char *text)
+{
+    const void *at = field(column, object);
+    switch (column->kind) {
+    case COLUMN_HEX: snprintf(text, COLUMN_TEXT_SIZE, "%016" PRIx64, *(const uint64_t *)at); return true;
+    case COLUMN_DTYPE:
+        snprintf(text, COLUMN_TEXT_SIZE, "%s", aule_dtype_name((enum aule_dtype)enumerator(column, object)));
+        return true;
+    case COLUMN_SCALE_MODE:
+        snprintf(text, COLUMN_TEXT_SIZE, "%s", name_of(scale_modes, NUM_SCALE_MODES, enumerator(column, object)));
+        return true;
+    case COLUMN_BLOCK_KIND:
+        snprintf(text, COLUMN_TEXT_SIZE, "%s", block_kind_name(enumerator(column, object)));
+        return true;
+    case COLUMN_UUID: uuid_text(at, text); return true;
+    case COLUMN_API_VERSION: {
+        uint32_t version = *(const uint32_t *)at;
+        snprintf(text, COLUMN_TEXT_SIZE, "%u.%u.%u", version >> 22 & 0x7f, version >> 12 & 0x3ff, version & 0xfff);
+        return true;
+    }
+    default: return false;
+    }
+}
+
+static const char *string_of(const struct column *column, const void *object)
+{
+    const void *at = field(column, object);
+    return column->kind == COLUMN_TEXT      ? (const char *)at
+           : column->kind == COLUMN_POINTER ? *(const char *const *)at
+                                            : NULL;
+}
+
+const char *column_text(const struct column *column, const void *object, char text[COLUMN_TEXT_SIZE])
+{
+    const void *at = field(column, object);
+    const char *string = string_of(column, object);
+    if (string)
+        copy_clean(text, COLUMN_TEXT_SIZE, string, true);
+    else if (!common_text(column, object, text))
+        switch (column->kind) {
+        case COLUMN_I32: snprintf(text, COLUMN_TEXT_SIZE, "%" PRId32, *(const int32_t *)at); break;
+        case COLUMN_ID: snprintf(text, COLUMN_TEXT_SIZE, "%" PRIu64, number(column, object)); break;
+        case COLUMN_BYTES:
+        case COLUMN_BYTES_U32: units_bytes(number(column, object), text); break;
+        case COLUMN_MS: units_ms(number(column, object), text); break;
+        case COLUMN_NS: units_ns(number(column, object), text); break;
+        case COLUMN_BOOL: snprintf(text, COLUMN_TEXT_SIZE, "%s", *(const bool *)at ? "yes" : "no"); break;
+        default: units_count(number(column, object), text); break;
+        }
+    return text;
+}
+
+bool column_is_number(const struct column *column)
+{
+    return column->kind <= COLUMN_NS && column->kind != COLUMN_HEX;
+}
+
+// ---- JSON ----
+
+// As raw digits: cJSON's own numbers are doubles and would round a large one.
+static cJSON *json_number(const struct column *column, const void *object)
+{
+    char digits[32];
+    if (column->kind == COLUMN_I32)
+        snprintf(digits, sizeof digits, "%" PRId32, *(const int32_t *)field(column, object));
+    else
+        snprintf(digits, sizeof digits, "%" PRIu64, number(column, object));
+    return cJSON_CreateRaw(digits);
+}
+
+static cJSON *json_value(const struct column *column, const void *object)
+{
+    char text[COLUMN_TEXT_SIZE];
+    const char *string = string_of(column, object);
+    if (string)
+        copy_clean(text, sizeof text, string, false);
+    if (string || common_text(column, object, text))
+        return cJSON_CreateString(text);
+    if (column->kind == COLUMN_BOOL)
+        return cJSON_CreateBool(*(const bool *)field(column, object));
+    return json_number(column, object);
+}
+
+bool columns_json(const struct column *columns, const void *object, cJSON *to)
+{
+    for (; columns->key; columns++) {
+        cJSON *value = json_value(columns, object);
+        if (!value || !cJSON_AddItemToObjectCS(to, columns->key, value)) {
+            cJSON_Delete(value);
+            return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// column.h - a field of one of aule.h's structs as text for people and as JSON. A view is a table of columns; so what is shown
+// and what is in the document cannot drift apart. No state.
+
+#ifndef AULE_CTL_COLUMN_H
+#define AULE_CTL_COLUMN_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+enum column_kind {
+    COLUMN_U32,
+    COLUMN_U64,
+    COLUMN_I32,
+    COLUMN_ID,        // uint64_t that names something: never shortened
+    COLUMN_HEX,       // uint64_t; a string in JSON, because a reader's double would round it
+    COLUMN_BYTES,     // uint64_t
+    COLUMN_BYTES_U32, // uint32_t
+    COLUMN_MS,        // uint64_t
+    COLUMN_NS,        // uint64_t
+    COLUMN_BOOL,
+    COLUMN_TEXT,    // char []
+    COLUMN_POINTER, // const char *
+    COLUMN_DTYPE,
+    COLUMN_SCALE_MODE,
+    COLUMN_BLOCK_KIND,
+    COLUMN_UUID,
+    COLUMN_API_VERSION, // VK_MAKE_API_VERSION
+};
+
+struct column {
+    const char *key;     // in JSON
+    const char *heading; // for people; NULL = in JSON only
+    enum column_kind kind;
+    size_t offset; // in the struct
+};
+enum { COLUMN_TEXT_SIZE = 300 }; // bytes that column_text() needs: a name of 255 and its end
+
+// The field as people read it. What a terminal would take for a command is shown as '?'.
+const char *column_text(const struct column *column, const void *object, char text[COLUMN_TEXT_SIZE]);
+bool column_is_number(const struct column *column); // to be aligned to the right
+
+// The fields of `object` as members of `to`, up to the column without a key. False without memory.
+bool columns_json(const struct column *columns, const void *object, cJSON *to);
+
+// The state's name ("leased"), "unknown" if it is none; and back, false if `name` is none.
+const char *block_kind_name(int kind);
+bool block_kind_parse(const char *name, int *kind);
+
+#endif

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// ctl.h - what the sub-commands of aule-ctl share: the parsed command line, the monitor, the exit codes. One thread.
+
+#ifndef AULE_CTL_H
+#define AULE_CTL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "aule/aule.h"
+
+enum exit_code {
+    EXIT_OK = 0,
+    EXIT_COULD_NOT_ASK = 1, // bad usage, no daemon, no answer, output not written
+    EXIT_SAID_NO = 2,       // the daemon answered, and it is no
+};
+
+struct ctl {
+    bool json;
+    const char *socket; // NULL = the library's rule
+    int timeout_ms;
+    const char *cache; // name or id; NULL = all
+    const char *state; // NULL = all
+    const char *argument;
+    struct aule_monitor *monitor; // NULL for a command that needs no daemon
+};
+
+struct command {
+    const char *name;
+    const char *argument; // its name in the usage; NULL = takes none
+    const char *options;  // letters of options.c's table that it takes
+    bool without_daemon;
+    enum exit_code (*run)(struct ctl *ctl);
+    const char *help;
+};
+extern const struct command commands[]; // ends with a NULL name
+
+// The sub-commands; each prints to stdout and returns the exit code.
+enum exit_code show_status(struct ctl *ctl);
+enum exit_code show_device(struct ctl *ctl);
+enum exit_code show_sessions(struct ctl *ctl);
+enum exit_code show_caches(struct ctl *ctl);
+enum exit_code show_blocks(struct ctl *ctl);
+enum exit_code close_session(struct ctl *ctl);
+enum exit_code ping(struct ctl *ctl);
+enum exit_code show_version(struct ctl *ctl);
+
+// Say on stderr what a failing call of the library had to say and what to do about it; returns the exit code.
+enum exit_code report(enum aule_status status);
+
+// Say one sentence on stderr; returns `code`.
+enum exit_code complain(enum exit_code code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// All digits of `text`, up to 2^64 - 1.
+bool parse_id(const char *text, uint64_t *id);
+
+#endif

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// options.c - the table of options, the parsing and the help. Knows which options exist, not what a command does with them.
+
+#include "options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_TIMEOUT_MS = 10000 };
+
+struct known {
+    char letter; // in struct command's options; also what getopt_long() returns
+    const char *name, *value, *help;
+};
+static const struct known known[] = {
+    {'j', "json", NULL, "print one JSON document with the key \"schema_version\": 1"},
+    {'s', "socket", "PATH", "the daemon's socket; default: $AULE_SOCKET, else the runtime folder's first device"},
+    {'t', "timeout", "MS", "wait for the daemon's answer at most so many milliseconds; default: 10000"},
+    {'c', "cache", "NAME|ID", "only the blocks of this cache"},
+    {'a', "state", "STATE", "only blocks in this state: free, leased, held, cached, quarantined or absent"},
+    {'h', "help", NULL, "print this and exit"},
+};
+enum { NUM_KNOWN = sizeof known / sizeof *known };
+
+static const struct known *known_find(int letter)
+{
+    for (int i = 0; i < NUM_KNOWN; i++)
+        if (known[i].letter == letter)
+            return &known[i];
+    return NULL;
+}
+
+static const struct command *command_find(const char *name)
+{
+    for (const struct command *command = commands; command->name; command++)
+        if (strcmp(command->name, name) == 0)
+            return command;
+    return NULL;
+}
+
+// ---- help ----
+
+static void print_option(const struct known *option)
+{
+    char left[40];
+    snprintf(left, sizeof left, "--%s%s%s", option->name, option->value ? " " : "", option->value ? option->value : "");
+    printf("  %-18s %s\n", left, option->help);
+}
+
+static void print_command_help(const struct command *command)
+{
+    printf("Usage: aule-ctl %s%s%s [OPTION]...\n%s.\n\n", command->name, command->argument ? " " : "",
+           command->argument ? command->argument : "", command->help);
+    for (int i = 0; i < NUM_KNOWN; i++)
+        if (strchr(command->options, known[i].letter))
+            print_option(&known[i]);
+}
+
+static void print_help(void)
+{
+    puts("Usage: aule-ctl COMMAND [OPTION]...\nLooks into a running aule-daemon.\n");
+    for (const struct command *command = commands; command->name; command++) {
+        char left[40];
+        snprintf(left, sizeof left, "%s%s%s", command->name, command->argument ? " " : "",
+                 command->argument ? command->argument : "");
+        printf("  %-18s %s\n", left, command->help);
+    }
+    putchar('\n');
+    for (int i = 0; i < NUM_KNOWN; i++)
+        print_option(&known[i]);
+    puts("\nExit codes: 0 done, 1 could not ask (bad usage, no daemon, no answer), 2 the daemon said no.");
+}
+
+// ---- parsing ----
+
+static bool take_timeout(struct ctl *ctl, const char *text)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < 1 || value > INT_MAX) {
+        complain(EXIT_COULD_NOT_ASK, "--timeout %s: give milliseconds from 1 to %d", text, INT_MAX);
+        return false;
+    }
+    ctl->timeout_ms = (int)value;
+    return true;
+}
+
+static bool take(struct ctl *ctl, int letter, const char *value, bool *help)
+{
+    switch (letter) {
+    case 'j': ctl->json = true; return true;
+    case 's': ctl->socket = value; return true;
+    case 't': return take_timeout(ctl, value);
+    case 'c': ctl->cache = value; return true;
+    case 'a': ctl->state = value; return true;
+    case 'h': *help = true; return true;
+    default:
+        fputs("aule-ctl --help lists commands and options\n", stderr);
+        return false; // getopt has said what is wrong
+    }
+}
+
+// Reads all options; `given` collects their letters.
+static bool take_all(int argc, char **argv, struct ctl *ctl, char *given, bool *help)
+{
+    struct option options[NUM_KNOWN + 1] = {{.name = NULL}};
+    for (int i = 0; i < NUM_KNOWN; i++)
+        options[i] = (struct option){
+            .name = known[i].name, .has_arg = known[i].value ? required_argument : no_argument, .val = known[i].letter};
+    for (int letter; (letter = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        if (!take(ctl, letter, optarg, help))
+            return false;
+        if (!strchr(given, letter))
+            given[strlen(given)] = (char)letter;
+    }
+    return true;
+}
+
+static bool fits(const struct command *command, const char *given, int num_arguments)
+{
+    for (; *given; given++)
+        if (!strchr(command->options, *given)) {
+            complain(EXIT_COULD_NOT_ASK, "\"%s\" takes no --%s; aule-ctl %s --help lists what it takes", command->name,
+                     known_find(*given)->name, command->name);
+            return false;
+        }
+    if (num_arguments == (command->argument ? 1 : 0))
+        return true;
+    complain(EXIT_COULD_NOT_ASK, "\"%s\" takes %s%s, not %d arguments", command->name,
+             command->argument ? "one " : "no argument", command->argument ? command->argument : "", num_arguments);
+    return false;
+}
+
+static bool unknown_command(const char *name)
+{
+    fprintf(stderr, name ? "aule-ctl: \"%s\" is no command; there are" : "aule-ctl: name a command:", name);
+    for (const struct command *command = commands; command->name; command++)
+        fprintf(stderr, "%s %s", command == commands ? "" : ",", command->name);
+    fputs("\n", stderr);
+    return false;
+}
+
+bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command **command, enum exit_code *code)
+{
+    char given[NUM_KNOWN + 1] = "";
+    bool help = false;
+    *ctl = (struct ctl){.timeout_ms = DEFAULT_TIMEOUT_MS};
+    *code = EXIT_COULD_NOT_ASK;
+    if (!take_all(argc, argv, ctl, given, &help))
+        return false;
+    const char *name = optind < argc ? argv[optind] : NULL;
+    *command = name ? command_find(name) : NULL;
+    if (name ? !*command : !help)
+        return unknown_command(name);
+    if (help) {
+        if (name)
+            print_command_help(*command);
+        else
+            print_help();
+        *code = EXIT_OK;
+        return false;
+    }
+    if (!fits(*command, given, argc - optind - 1))
+        return false;
+    ctl->argument = (*command)->argument ? argv[optind + 1] : NULL;
+    return true;
+}

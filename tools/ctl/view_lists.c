@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// view_lists.c - what there are several of: sessions, caches, blocks. Each view is a table of columns.
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "output.h"
+
+#define SESSION(heading, kind, member)                                                                                 \
+    {                                                                                                                  \
+#member, heading, COLUMN_##kind, offsetof(struct aule_session_state, member)                                   \
+    }
+static const struct column session_columns[] = {
+    SESSION("id", ID, session),
+    SESSION("name", TEXT, name),
+    SESSION("tenant", TEXT, tenant),
+    SESSION("pid", ID, pid),
+    SESSION("uid", U32, uid),
+    SESSION("age", MS, age_ms),
+    SESSION("arena", BYTES, arena_bytes),
+    SESSION("in place", BOOL, arena_imported),
+    SESSION("blocks", U64, blocks_held),
+    SESSION(NULL, U64, quota_blocks),
+    SESSION("batches", U32, batches),
+    SESSION("tickets", U32, tickets_unreaped),
+    SESSION("runs", U64, runs_done),
+    SESSION("tokens", U64, tokens_attended),
+    SESSION("GPU time", NS, gpu_ns),
+    SESSION("looked up", U64, lookup_tokens),
+    SESSION("hits", U64, hit_tokens),
+    SESSION("dead", BOOL, dead),
+    {.key = NULL},
+};
+
+#define CACHE(heading, kind, member)                                                                                   \
+    {                                                                                                                  \
+#member, heading, COLUMN_##kind, offsetof(struct aule_cache_view, member)                                      \
+    }
+static const struct column cache_columns[] = {
+    CACHE("id", ID, cache),
+    CACHE("name", TEXT, name),
+    CACHE("layers", U32, num_layers),
+    CACHE("KV heads", U32, num_kv_heads),
+    CACHE("dim", U32, head_dim),
+    CACHE(NULL, U32, head_dim_v),
+    CACHE(NULL, BOOL, v_is_k_prefix),
+    CACHE("K", DTYPE, k_dtype),
+    CACHE("V", DTYPE, v_dtype),
+    CACHE(NULL, SCALE_MODE, scale_mode),
+    CACHE("block", U32, block_size),
+    CACHE("a block", BYTES, block_bytes),
+    CACHE(NULL, U32, chunk_blocks),
+    CACHE("chunks", U32, num_chunks),
+    CACHE("open", U32, open_sessions),
+    CACHE("total", U64, total_blocks),
+    CACHE("free", U64, free_blocks),
+    CACHE("leased", U64, leased_blocks),
+    CACHE("held", U64, held_blocks),
+    CACHE("cached", U64, cached_blocks),
+    CACHE("quarantined", U64, quarantined_blocks),
+    CACHE("published", U64, published_blocks),
+    CACHE("pending", U64, pending_blocks),
+    {.key = NULL},
+};
+
+struct block_row {
+    uint64_t cache;
+    const char *cache_name; // lent by the list of caches
+    struct aule_block_state block;
+};
+#define ROW(heading, kind, member)                                                                                     \
+    {                                                                                                                  \
+#member, heading, COLUMN_##kind, offsetof(struct block_row, member)                                            \
+    }
+#define BLOCK(heading, kind, member)                                                                                   \
+    {                                                                                                                  \
+#member, heading, COLUMN_##kind, offsetof(struct block_row, block.member)                                      \
+    }
+static const struct column block_columns[] = {
+    ROW(NULL, ID, cache),           ROW("cache", POINTER, cache_name),
+    BLOCK("block", I32, block),     BLOCK("state", BLOCK_KIND, state),
+    BLOCK("holders", U32, holders), BLOCK("batches", U32, batch_refs),
+    BLOCK("writer", ID, writer),    BLOCK("last use", ID, last_use),
+    BLOCK("depth", I32, depth),     {.key = NULL},
+};
+
+// ---- sessions and caches ----
+
+enum exit_code show_sessions(struct ctl *ctl)
+{
+    struct aule_session_state *array = NULL;
+    uint32_t count = 0;
+    enum aule_status status = aule_monitor_sessions(ctl->monitor, &array, &count);
+    if (status != AULE_OK)
+        return report(status);
+    struct output_list list = {"sessions", session_columns, array, count, sizeof *array};
+    enum exit_code code = output_list(ctl, &list);
+    free(array);
+    return code;
+}
+
+enum exit_code show_caches(struct ctl *ctl)
+{
+    struct aule_cache_view *array = NULL;
+    uint32_t count = 0;
+    enum aule_status status = aule_monitor_caches(ctl->monitor, &array, &count);
+    if (status != AULE_OK)
+        return report(status);
+    struct output_list list = {"caches", cache_columns, array, count, sizeof *array};
+    enum exit_code code = output_list(ctl, &list);
+    free(array);
+    return code;
+}
+
+// ---- blocks: of the caches that --cache names, in the state that --state names ----
+
+struct rows {
+    struct block_row *array; // owned
+    size_t count;
+};
+
+static enum exit_code add_rows(struct rows *rows, const struct aule_cache_view *cache,
+                               const struct aule_block_state *blocks, uint32_t count, int state)
+{
+    struct block_row *more = reallocarray(rows->array, rows->count + count + 1, sizeof *more);
+    if (!more)
+        return complain(EXIT_COULD_NOT_ASK, "no memory for %zu blocks", rows->count + count);
+    rows->array = more;
+    for (uint32_t i = 0; i < count; i++)
+        if (state < 0 || (int)blocks[i].state == state)
+            more[rows->count++] = (struct block_row){cache->cache, cache->name, blocks[i]};
+    return EXIT_OK;
+}
+
+static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows, const struct aule_cache_view *cache,
+                                int state)
+{
+    struct aule_block_state *blocks = NULL;
+    uint32_t count = 0;
+    enum aule_status status = aule_monitor_blocks(ctl->monitor, cache->cache, &blocks, &count);
+    if (status == AULE_NOT_FOUND && !ctl->cache)
+        return EXIT_OK; // it ended since we asked for the list
+    if (status != AULE_OK)
+        return report(status);
+    enum exit_code code = add_rows(rows, cache, blocks, count, state);
+    free(blocks);
+    return code;
+}
+
+// A name comes before an id: a cache may be called "7".
+static bool is_wanted(const struct ctl *ctl, const struct aule_cache_view *cache, bool by_name)
+{
+    uint64_t id;
+    if (!ctl->cache)
+        return true;
+    if (by_name)
+        return strcmp(ctl->cache, cache->name) == 0;
+    return parse_id(ctl->cache, &id) && id == cache->cache;
+}
+
+static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_view *caches, uint32_t count, int state,
+                              struct rows *rows)
+{
+    bool found = false;
+    for (int by_name = 1; by_name >= 0 && !found; by_name--)
+        for (uint32_t i = 0; i < count; i++) {
+            if (!is_wanted(ctl, &caches[i], by_name))
+                continue;
+            found = true;
+            enum exit_code code = add_cache(ctl, rows, &caches[i], state);
+            if (code != EXIT_OK)
+                return code;
+        }
+    if (found || !ctl->cache)
+        return EXIT_OK;
+    return complain(EXIT_SAID_NO, "the daemon has no cache \"%s\" among its %u; aule-ctl caches lists them", ctl->cache,
+                    count);
+}
+
+enum exit_code show_blocks(struct ctl *ctl)
+{
+    int state = -1;
+    if (ctl->state && !block_kind_parse(ctl->state, &state))
+        return complain(EXIT_COULD_NOT_ASK,
+                        "--state %s is no state of a block; give free, leased, held, cached, quarantined or absent",
+                        ctl->state);
+    struct aule_cache_view *caches = NULL;
+    uint32_t count = 0;
+    enum aule_status status = aule_monitor_caches(ctl->monitor, &caches, &count);
+    if (status != AULE_OK)
+        return report(status);
+    struct rows rows = {.array = NULL};
+    enum exit_code code = collect(ctl, caches, count, state, &rows);
+    if (code == EXIT_OK) {
+        struct output_list list = {"blocks", block_columns, rows.array, rows.count, sizeof *rows.array};
+        code = output_list(ctl, &list);
+    }
+    free(rows.array);
+    free(caches);
+    return code;
+}

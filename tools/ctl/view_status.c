@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// view_status.c - the daemon as a whole and the device that it owns. Asks once, prints once.
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "output.h"
+#include "units.h"
+
+#define FIELD(kind, member)                                                                                            \
+    {                                                                                                                  \
+#member, NULL, COLUMN_##kind, offsetof(struct aule_daemon_state, member)                                       \
+    }
+#define SHOWN(heading, kind, member)                                                                                   \
+    {                                                                                                                  \
+#member, heading, COLUMN_##kind, offsetof(struct aule_device_state, member)                                    \
+    }
+
+// Of the JSON document only; people get sentences.
+static const struct column daemon_columns[] = {
+    FIELD(HEX, epoch),
+    FIELD(U64, pid),
+    FIELD(U64, uptime_ms),
+    FIELD(TEXT, version),
+    FIELD(TEXT, socket),
+    FIELD(BOOL, stopping),
+    FIELD(U32, num_sessions),
+    FIELD(U32, max_sessions),
+    FIELD(U32, num_caches),
+    FIELD(U32, max_caches),
+    FIELD(U64, pool_bytes),
+    FIELD(U64, pool_limit_bytes),
+    FIELD(U64, pool_blocks),
+    FIELD(U64, pool_limit_blocks),
+    FIELD(U64, free_blocks),
+    FIELD(U64, leased_blocks),
+    FIELD(U64, held_blocks),
+    FIELD(U64, cached_blocks),
+    FIELD(U64, quarantined_blocks),
+    FIELD(U64, runs_done),
+    FIELD(U64, runs_failed),
+    FIELD(U64, dispatches),
+    FIELD(U64, submissions),
+    FIELD(U64, tokens_attended),
+    FIELD(U64, lookups),
+    FIELD(U64, lookup_tokens),
+    FIELD(U64, hit_tokens),
+    FIELD(U64, evictions),
+    FIELD(U64, session_deaths),
+    FIELD(U32, max_sessions_per_dispatch),
+    {.key = NULL},
+};
+
+static const struct column device_columns[] = {
+    SHOWN("device", TEXT, name),
+    SHOWN("driver", TEXT, driver),
+    SHOWN("type", TEXT, type),
+    SHOWN("software", BOOL, software),
+    SHOWN("index", U32, index),
+    SHOWN("uuid", UUID, uuid),
+    SHOWN("Vulkan", API_VERSION, api_version),
+    SHOWN("heap", BYTES, heap_bytes),
+    SHOWN("budget", BYTES, budget_bytes),
+    SHOWN("largest allocation", BYTES, max_allocation_bytes),
+    SHOWN("subgroup size", U32, subgroup_size),
+    SHOWN("shared memory", BYTES_U32, shared_memory_bytes),
+    SHOWN("arenas in place", BOOL, host_import),
+    SHOWN("import alignment", BYTES, import_alignment),
+    SHOWN("attention shader", TEXT, variant),
+    SHOWN("pipelines", U32, pipelines),
+    {.key = NULL},
+};
+
+// ---- status for people ----
+
+static void print_daemon(const struct aule_daemon_state *state)
+{
+    char up[UNITS_SIZE];
+    printf("daemon    %s, pid %" PRIu64 ", up %s, epoch %016" PRIx64 "%s\n", state->version, state->pid,
+           units_ms(state->uptime_ms, up), state->epoch, state->stopping ? ", stopping" : "");
+    printf("socket    %s\n", state->socket);
+    printf("sessions  %u of %u, %" PRIu64 " died\n", state->num_sessions, state->max_sessions, state->session_deaths);
+    printf("caches    %u of %u\n", state->num_caches, state->max_caches);
+}
+
+static void print_pool(const struct aule_daemon_state *state)
+{
+    char bytes[UNITS_SIZE], limit[UNITS_SIZE];
+    printf("pool      %s of %s, %" PRIu64 " blocks", units_bytes(state->pool_bytes, bytes),
+           units_bytes(state->pool_limit_bytes, limit), state->pool_blocks);
+    if (state->pool_limit_blocks)
+        printf(" of %" PRIu64, state->pool_limit_blocks);
+    printf("\nblocks    %" PRIu64 " free, %" PRIu64 " leased, %" PRIu64 " held, %" PRIu64 " cached, %" PRIu64
+           " quarantined, %" PRIu64 " evictions\n",
+           state->free_blocks, state->leased_blocks, state->held_blocks, state->cached_blocks,
+           state->quarantined_blocks, state->evictions);
+}
+
+static double hit_rate(const struct aule_daemon_state *state)
+{
+    return (double)state->hit_tokens / (double)state->lookup_tokens;
+}
+
+static void print_work(const struct aule_daemon_state *state)
+{
+    char tokens[UNITS_SIZE];
+    printf("prefixes  %" PRIu64 " look-ups", state->lookups);
+    if (state->lookup_tokens)
+        printf(", %" PRIu64 " of %" PRIu64 " tokens were hits (%.1f %%)", state->hit_tokens, state->lookup_tokens,
+               100 * hit_rate(state));
+    printf("\nruns      %" PRIu64 " done, %" PRIu64 " failed, %s tokens attended\n", state->runs_done,
+           state->runs_failed, units_count(state->tokens_attended, tokens));
+    printf("GPU       %" PRIu64 " dispatches in %" PRIu64
+           " submissions; the most sessions that one dispatch served: %u\n",
+           state->dispatches, state->submissions, state->max_sessions_per_dispatch);
+}
+
+enum exit_code show_status(struct ctl *ctl)
+{
+    struct aule_daemon_state state;
+    enum aule_status status = aule_monitor_daemon(ctl->monitor, &state);
+    if (status != AULE_OK)
+        return report(status);
+    if (ctl->json) {
+        cJSON *rate = state.lookup_tokens ? cJSON_CreateNumber(hit_rate(&state)) : cJSON_CreateNull();
+        return output_json(daemon_columns, &state, "prefix_hit_rate", rate);
+    }
+    print_daemon(&state);
+    print_pool(&state);
+    print_work(&state);
+    return EXIT_OK;
+}
+
+enum exit_code show_device(struct ctl *ctl)
+{
+    struct aule_device_state state;
+    enum aule_status status = aule_monitor_device(ctl->monitor, &state);
+    return status == AULE_OK ? output_object(ctl, device_columns, &state) : report(status);
+}
