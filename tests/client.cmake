@@ -3,4 +3,7 @@
 #
 # The client library: its parts alone, against a fake daemon, and (test_client) against the real one.
 
+find_package(nng CONFIG REQUIRED)   # the fake daemon speaks it, too
+
 aule_check(test_client_parts SOURCES test_client_parts.c LIBS aule_client_static LABELS unit)
+aule_check(test_client_fake SOURCES test_client_fake.c fake_daemon.c LIBS aule_client_static aule_schema nng::nng LABELS process)

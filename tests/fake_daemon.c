@@ -133,6 +133,7 @@ static void serve(struct fake_daemon *fake, nng_msg *message)
     struct error error;
     ck_assert_int_eq(wire_decode_request(copy, size, &request, &error), STATUS_OK);
     answer(fake, &request, &reply);
+    atomic_fetch_add(&fake->seen[request.command], 1);
     enum fake_action action = fake->handler ? fake->handler(fake, &request, &reply) : FAKE_ANSWER;
     if (action == FAKE_ANSWER || action == FAKE_TWICE)
         send_reply(fake, message, &reply);
@@ -140,7 +141,6 @@ static void serve(struct fake_daemon *fake, nng_msg *message)
         send_reply(fake, message, &reply);
     if (action == FAKE_GARBAGE)
         send_body(fake, message, "no message of aule", 18);
-    atomic_fetch_add(&fake->seen[request.command], 1);
     if (action == FAKE_HANG_UP)
         nng_pipe_close(nng_msg_get_pipe(message));
     free(copy);

@@ -28,7 +28,7 @@ enum fake_action {
 typedef enum fake_action (*fake_handler)(struct fake_daemon *fake, const struct wire_request *request,
                                          struct wire_reply *reply);
 
-enum { FAKE_ARENA = 1 << 20 }; // bytes
+enum { FAKE_ARENA = 4 << 20 }; // bytes
 
 struct fake_daemon {
     char path[108];
