@@ -4,6 +4,7 @@
 # aule-worker, and the quickstart: that it ends well, and that it does not when a shared block is corrupt.
 
 if(TARGET aule_worker)
+  pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
   aule_check(test_worker SOURCES test_worker.c LIBS aule_worker daemon_harness PkgConfig::CJSON LABELS process)
   add_dependencies(test_worker aule-worker)
   target_compile_definitions(test_worker PRIVATE
