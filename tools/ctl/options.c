@@ -101,10 +101,18 @@ static bool take(struct ctl *ctl, int letter, const char *value, bool *help)
     case 'c': ctl->cache = value; return true;
     case 'a': ctl->state = value; return true;
     case 'h': *help = true; return true;
-    default:
-        fputs("aule-ctl --help lists commands and options\n", stderr);
-        return false; // getopt has said what is wrong
+    default: return false; // never: getopt_long() returns what is in the table
     }
+}
+
+// What getopt_long() did not take. Of a cluster of short options it tells the letter, of a long one nothing.
+static bool wrong_option(int letter, const char *word)
+{
+    const char cluster[] = {'-', (char)optopt, '\0'};
+    bool is_short = letter == '?' && optopt && !known_find(optopt);
+    complain(EXIT_COULD_NOT_ASK, "%s %s; aule-ctl --help lists the options", is_short ? cluster : word,
+             letter == ':' ? "lacks its value" : "is no option, or one that takes no value");
+    return false;
 }
 
 // Reads all options; `given` collects their letters.
@@ -114,7 +122,9 @@ static bool take_all(int argc, char **argv, struct ctl *ctl, char *given, bool *
     for (int i = 0; i < NUM_KNOWN; i++)
         options[i] = (struct option){
             .name = known[i].name, .has_arg = known[i].value ? required_argument : no_argument, .val = known[i].letter};
-    for (int letter; (letter = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    for (int letter; (letter = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+        if (letter == '?' || letter == ':')
+            return wrong_option(letter, argv[optind - 1]);
         if (!take(ctl, letter, optarg, help))
             return false;
         if (!strchr(given, letter))

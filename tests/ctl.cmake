@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# aule-ctl, as people start it: its usage, and what it says about a real daemon with sessions of libaule-client.
+
+if(TARGET aule-ctl)
+  pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
+  aule_check(test_ctl SOURCES test_ctl.c ${PROJECT_SOURCE_DIR}/tools/ctl/units.c
+    LIBS aule-client daemon_harness PkgConfig::CJSON LABELS process)
+  target_include_directories(test_ctl PRIVATE ${PROJECT_SOURCE_DIR}/tools/ctl)
+  target_compile_definitions(test_ctl PRIVATE CTL="$<TARGET_FILE:aule-ctl>")
+  add_dependencies(test_ctl aule-ctl)
+endif()

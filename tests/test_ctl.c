@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_ctl.c - aule-ctl as a program: exit codes, the sentence on stderr, the JSON documents, and that what it shows is what
+// sessions of this process did. Usage is tested without a daemon, the rest against a real one of the test's own.
+
+#include "check_main.h"
+
+#include "aule/aule.h"
+#include "daemon_harness.h"
+#include "units.h"
+
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { OK, COULD_NOT_ASK, SAID_NO }; // exit codes, as the man page has them
+enum { BLOCK_SIZE = 8, HEAD_DIM = 8, MAX_ARGUMENTS = 16 };
+
+extern char **environ;
+
+// ---- running aule-ctl ----
+
+struct outcome {
+    int code;        // exit code; minus the signal's number
+    char *out, *err; // what was written; owned
+};
+
+static char *take_text(int fd)
+{
+    off_t size = lseek(fd, 0, SEEK_END);
+    ck_assert_int_ge(size, 0);
+    char *text = calloc(1, (size_t)size + 1);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_int_eq(pread(fd, text, (size_t)size, 0), size);
+    close(fd);
+    return text;
+}
+
+// `out` NULL = collect stdout; else the file that it goes to.
+static struct outcome run_to(const char *out, const char *const *arguments)
+{
+    const char *argv[MAX_ARGUMENTS + 2] = {CTL};
+    for (int i = 0; arguments[i]; i++) {
+        ck_assert_int_lt(i, MAX_ARGUMENTS);
+        argv[i + 1] = arguments[i];
+    }
+    int out_fd = out ? open(out, O_WRONLY | O_CLOEXEC) : memfd_create("out", MFD_CLOEXEC);
+    int err_fd = memfd_create("err", MFD_CLOEXEC);
+    ck_assert_int_ge(out_fd, 0);
+    ck_assert_int_ge(err_fd, 0);
+    posix_spawn_file_actions_t actions;
+    ck_assert_int_eq(posix_spawn_file_actions_init(&actions), 0);
+    ck_assert_int_eq(posix_spawn_file_actions_adddup2(&actions, out_fd, 1), 0);
+    ck_assert_int_eq(posix_spawn_file_actions_adddup2(&actions, err_fd, 2), 0);
+    pid_t pid;
+    ck_assert_int_eq(posix_spawn(&pid, CTL, &actions, NULL, (char *const *)argv, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    struct outcome outcome = {.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status)};
+    outcome.out = out ? NULL : take_text(out_fd);
+    if (out)
+        close(out_fd);
+    outcome.err = take_text(err_fd);
+    return outcome;
+}
+
+static void outcome_finish(struct outcome *outcome)
+{
+    free(outcome->out);
+    free(outcome->err);
+}
+
+#define RUN(...) run_to(NULL, (const char *const[]){__VA_ARGS__, NULL})
+
+// A failure says one sentence on stderr, with these words, and nothing on stdout. Ends the outcome.
+static void assert_fails(struct outcome outcome, int code, const char *words)
+{
+    ck_assert_msg(outcome.code == code, "exit code %d, not %d: %s", outcome.code, code, outcome.err);
+    ck_assert_msg(strstr(outcome.err, words) != NULL, "\"%s\" lacks \"%s\"", outcome.err, words);
+    ck_assert_int_eq(strncmp(outcome.err, "aule-ctl: ", 10), 0);
+    ck_assert_ptr_eq(strchr(outcome.err, '\n'), outcome.err + strlen(outcome.err) - 1);
+    ck_assert_str_eq(outcome.out, "");
+    outcome_finish(&outcome);
+}
+
+// Exit code 0, nothing on stderr, exactly one document, schema_version 1. Ends the outcome; the document is the caller's.
+static cJSON *document(struct outcome outcome)
+{
+    const char *end = NULL;
+    ck_assert_msg(outcome.code == OK, "exit code %d: %s", outcome.code, outcome.err);
+    ck_assert_str_eq(outcome.err, "");
+    cJSON *json = cJSON_ParseWithOpts(outcome.out, &end, 0);
+    ck_assert_msg(json != NULL, "no JSON: %s", outcome.out);
+    ck_assert_str_eq(end, "\n");
+    ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItem(json, "schema_version")), 1);
+    outcome_finish(&outcome);
+    return json;
+}
+
+static double number(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    ck_assert_msg(cJSON_IsNumber(item), "%s is no number", key);
+    return item->valuedouble;
+}
+
+static const char *string(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    ck_assert_msg(cJSON_IsString(item), "%s is no string", key);
+    return item->valuestring;
+}
+
+static const cJSON *list(const cJSON *json, const char *key, int size)
+{
+    const cJSON *array = cJSON_GetObjectItemCaseSensitive(json, key);
+    ck_assert_msg(cJSON_IsArray(array), "%s is no array", key);
+    ck_assert_int_eq(cJSON_GetArraySize(array), size);
+    return array;
+}
+
+// ---- without a daemon ----
+
+START_TEST(version_needs_no_daemon)
+{
+    struct outcome outcome = RUN("version");
+    ck_assert_int_eq(outcome.code, OK);
+    ck_assert_ptr_nonnull(strstr(outcome.out, aule_version()));
+    outcome_finish(&outcome);
+    cJSON *json = document(RUN("version", "--json"));
+    ck_assert_str_eq(string(json, "version"), AULE_VERSION_STRING);
+    ck_assert_str_eq(string(json, "library"), aule_version());
+    cJSON_Delete(json);
+}
+END_TEST
+
+static const char *const asking[] = {"status", "sessions", "caches", "blocks", "device", "ping"};
+
+START_TEST(without_a_daemon_nothing_can_be_asked)
+{
+    assert_fails(RUN(asking[_i], "--socket", "/tmp/aule-test-nobody.sock"), COULD_NOT_ASK,
+                 "/tmp/aule-test-nobody.sock");
+    assert_fails(RUN("--json", asking[_i], "--socket=/tmp/aule-test-nobody.sock"), COULD_NOT_ASK, "start aule-daemon");
+}
+END_TEST
+
+START_TEST(bad_usage_is_refused_with_the_offending_word)
+{
+    assert_fails(RUN("frobnicate"), COULD_NOT_ASK, "\"frobnicate\" is no command");
+    assert_fails(run_to(NULL, (const char *const[]){NULL}), COULD_NOT_ASK, "name a command");
+    assert_fails(RUN("status", "--cache", "x"), COULD_NOT_ASK, "\"status\" takes no --cache");
+    assert_fails(RUN("version", "--socket", "x"), COULD_NOT_ASK, "\"version\" takes no --socket");
+    assert_fails(RUN("status", "now"), COULD_NOT_ASK, "not 1 arguments");
+    assert_fails(RUN("close-session"), COULD_NOT_ASK, "takes one ID");
+    assert_fails(RUN("ping", "--timeout", "soon"), COULD_NOT_ASK, "--timeout soon");
+    assert_fails(RUN("ping", "--timeout", "0"), COULD_NOT_ASK, "--timeout 0");
+    assert_fails(RUN("ping", "--timeout", "99999999999"), COULD_NOT_ASK, "--timeout 99999999999");
+    assert_fails(RUN("status", "--frob"), COULD_NOT_ASK, "--frob is no option");
+    assert_fails(RUN("status", "--json=yes"), COULD_NOT_ASK, "--json=yes");
+    assert_fails(RUN("ping", "--socket"), COULD_NOT_ASK, "--socket lacks its value");
+}
+END_TEST
+
+START_TEST(help_lists_every_command_and_the_exit_codes)
+{
+    struct outcome outcome = RUN("--help");
+    ck_assert_int_eq(outcome.code, OK);
+    for (size_t i = 0; i < sizeof asking / sizeof *asking; i++)
+        ck_assert_ptr_nonnull(strstr(outcome.out, asking[i]));
+    ck_assert_ptr_nonnull(strstr(outcome.out, "close-session ID"));
+    ck_assert_ptr_nonnull(strstr(outcome.out, "Exit codes: 0"));
+    outcome_finish(&outcome);
+    outcome = RUN("blocks", "--help");
+    ck_assert_int_eq(outcome.code, OK);
+    ck_assert_ptr_nonnull(strstr(outcome.out, "--state STATE"));
+    outcome_finish(&outcome);
+}
+END_TEST
+
+START_TEST(output_that_cannot_be_written_is_a_failure)
+{
+    struct outcome outcome = run_to("/dev/full", (const char *const[]){"version", NULL});
+    ck_assert_int_eq(outcome.code, COULD_NOT_ASK);
+    ck_assert_ptr_nonnull(strstr(outcome.err, "could not be written"));
+    outcome_finish(&outcome);
+}
+END_TEST
+
+// Somebody listens, but is no daemon: nothing ever comes back.
+START_TEST(a_listener_that_never_answers_is_given_up)
+{
+    char folder[] = "/tmp/aule-test-ctl.XXXXXX", deadline[] = "300";
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/sock", folder);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, 8), 0);
+    time_t start = time(NULL);
+    struct outcome outcome = RUN("ping", "--socket", address.sun_path, "--timeout", deadline);
+    ck_assert_int_eq(outcome.code, COULD_NOT_ASK);
+    ck_assert_uint_gt(strlen(outcome.err), 20);
+    ck_assert_int_lt(time(NULL) - start, 30);
+    outcome_finish(&outcome);
+    close(fd);
+    unlink(address.sun_path);
+    rmdir(folder);
+}
+END_TEST
+
+START_TEST(numbers_are_shown_as_people_read_them)
+{
+    char text[UNITS_SIZE];
+    ck_assert_str_eq(units_bytes(0, text), "0 B");
+    ck_assert_str_eq(units_bytes(1023, text), "1023 B");
+    ck_assert_str_eq(units_bytes(1536, text), "1.5 KiB");
+    ck_assert_str_eq(units_bytes((UINT64_C(1) << 30) - 1, text), "1.0 GiB");
+    ck_assert_str_eq(units_bytes(UINT64_MAX, text), "16.0 EiB");
+    ck_assert_str_eq(units_count(9999, text), "9999");
+    ck_assert_str_eq(units_count(12345, text), "12.3 k");
+    ck_assert_str_eq(units_count(999999, text), "1.0 M");
+    ck_assert_str_eq(units_ms(999, text), "999 ms");
+    ck_assert_str_eq(units_ms(12340, text), "12.3 s");
+    ck_assert_str_eq(units_ms(200000, text), "3 min 20 s");
+    ck_assert_str_eq(units_ms(3600000, text), "1 h 0 min");
+    ck_assert_str_eq(units_ms(100 * 3600000u, text), "4 d 4 h");
+    ck_assert_str_eq(units_ns(850, text), "850 ns");
+    ck_assert_str_eq(units_ns(12345, text), "12.3 us");
+    ck_assert_str_eq(units_ns(1500000000, text), "1.5 s");
+}
+END_TEST
+
+// ---- with a daemon: one a test, and one worker in this process ----
+
+static struct daemon server;
+static struct aule_session *session;
+static struct aule_cache *cache;
+
+#define ASK(...) RUN(__VA_ARGS__, "--socket", server.socket)
+#define CHECK_OK(call)                                                                                                 \
+    do {                                                                                                               \
+        enum aule_status check_status = (call);                                                                        \
+        ck_assert_msg(check_status == AULE_OK, "%s: %s", aule_status_name(check_status), aule_error());                \
+    } while (0)
+
+static void start(void)
+{
+    ck_assert(daemon_launch(&server, NULL));
+}
+
+static void stop(void)
+{
+    aule_cache_close(cache);
+    aule_session_close(session);
+    daemon_finish(&server);
+}
+
+static struct aule_session *open_session(const char *name, const char *tenant)
+{
+    struct aule_session *opened = NULL;
+    CHECK_OK(aule_session_open(
+        &(struct aule_session_params){
+            .socket = server.socket, .name = name, .tenant = tenant, .arena_size = 1 << 20, .timeout_ms = 60000},
+        &opened));
+    return opened;
+}
+
+static struct aule_cache *open_cache(const char *name)
+{
+    struct aule_cache *opened = NULL;
+    CHECK_OK(aule_cache_open(session,
+                             &(struct aule_cache_params){.name = name,
+                                                         .num_layers = 1,
+                                                         .num_kv_heads = 1,
+                                                         .head_dim = HEAD_DIM,
+                                                         .k_dtype = AULE_F32,
+                                                         .v_dtype = AULE_F32,
+                                                         .block_size = BLOCK_SIZE},
+                             &opened));
+    return opened;
+}
+
+static void open_worker(const char *name)
+{
+    session = open_session(name, "tenant-a");
+    cache = open_cache("model");
+}
+
+// One sequence of two blocks through one run; the blocks are published and looked up: 16 tokens asked, 16 found.
+static void publish_two_blocks(int32_t blocks[2])
+{
+    enum { TOKENS = 2 * BLOCK_SIZE };
+    int32_t tokens[TOKENS], cu_seqlens_q[] = {0, TOKENS}, seq_lens_kv[] = {TOKENS}, found[2];
+    int64_t slots[TOKENS];
+    CHECK_OK(aule_blocks_lease(cache, 2, 60000, blocks));
+    for (int i = 0; i < TOKENS; i++) {
+        tokens[i] = 100 + i;
+        slots[i] = (int64_t)blocks[i / BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE;
+    }
+    struct aule_batch *batch = NULL;
+    CHECK_OK(aule_batch_create(cache,
+                               &(struct aule_batch_params){.num_seqs = 1,
+                                                           .max_blocks = 2,
+                                                           .cu_seqlens_q = cu_seqlens_q,
+                                                           .seq_lens_kv = seq_lens_kv,
+                                                           .block_table = blocks,
+                                                           .slot_mapping = slots},
+                               &batch));
+    struct aule_run_params run = {.num_heads = 1, .causal = true};
+    struct aule_tensor *tensors[] = {&run.q, &run.k, &run.v, &run.out};
+    for (size_t i = 0; i < 4; i++) {
+        CHECK_OK(aule_tensor_create(session, AULE_F32, TOKENS, 1, HEAD_DIM, tensors[i]));
+        memset(aule_tensor_data(session, tensors[i]), 0, TOKENS * HEAD_DIM * sizeof(float));
+    }
+    CHECK_OK(aule_run(batch, &run, 60000, NULL));
+    aule_batch_destroy(batch);
+    struct aule_prefix prefix = {.tokens = tokens, .num_tokens = TOKENS};
+    uint32_t num_blocks = 0;
+    CHECK_OK(aule_prefix_publish(cache, &prefix, blocks, NULL));
+    CHECK_OK(aule_prefix_lookup(cache, &prefix, 0, found, &num_blocks));
+    ck_assert_uint_eq(num_blocks, 2);
+    ck_assert_int_eq(found[1], blocks[1]);
+}
+
+START_TEST(every_command_prints_one_document)
+{
+    cJSON_Delete(document(ASK(asking[_i], "--json")));
+    struct outcome outcome = ASK(asking[_i]);
+    ck_assert_msg(outcome.code == OK, "%s", outcome.err);
+    ck_assert_uint_gt(strlen(outcome.out), 10);
+    outcome_finish(&outcome);
+}
+END_TEST
+
+START_TEST(the_socket_may_come_from_the_environment)
+{
+    ck_assert_int_eq(setenv("AULE_SOCKET", server.socket, 1), 0);
+    cJSON *json = document(RUN("ping", "--json"));
+    ck_assert_str_eq(string(json, "version"), AULE_VERSION_STRING);
+    ck_assert_uint_eq(strlen(string(json, "epoch")), 16);
+    ck_assert_double_gt(number(json, "round_trip_ns"), 0);
+    ck_assert_double_ge(number(json, "protocol_major"), 1);
+    cJSON_Delete(json);
+}
+END_TEST
+
+START_TEST(status_shows_what_the_workers_did)
+{
+    int32_t blocks[2];
+    cJSON *json = document(ASK("status", "--json"));
+    ck_assert_double_eq(number(json, "num_sessions"), 0);
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(json, "prefix_hit_rate")));
+    cJSON_Delete(json);
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    json = document(ASK("status", "--json"));
+    ck_assert_double_eq(number(json, "pid"), server.pid);
+    ck_assert_str_eq(string(json, "socket"), server.socket);
+    ck_assert_double_eq(number(json, "num_sessions"), 1);
+    ck_assert_double_eq(number(json, "num_caches"), 1);
+    ck_assert_double_eq(number(json, "runs_done"), 1);
+    ck_assert_double_eq(number(json, "runs_failed"), 0);
+    ck_assert_double_eq(number(json, "dispatches"), 1);
+    ck_assert_double_eq(number(json, "max_sessions_per_dispatch"), 1);
+    ck_assert_double_eq(number(json, "lookups"), 1);
+    ck_assert_double_eq(number(json, "lookup_tokens"), 2 * BLOCK_SIZE);
+    ck_assert_double_eq(number(json, "hit_tokens"), 2 * BLOCK_SIZE);
+    ck_assert_double_eq(number(json, "prefix_hit_rate"), 1);
+    ck_assert_double_eq(number(json, "held_blocks"), 2);
+    ck_assert_double_eq(number(json, "free_blocks") + number(json, "leased_blocks") + number(json, "held_blocks") +
+                            number(json, "cached_blocks") + number(json, "quarantined_blocks"),
+                        number(json, "pool_blocks"));
+    cJSON_Delete(json);
+    struct outcome outcome = ASK("status");
+    ck_assert_ptr_nonnull(strstr(outcome.out, "16 of 16 tokens were hits (100.0 %)"));
+    ck_assert_ptr_nonnull(strstr(outcome.out, "the most sessions that one dispatch served: 1"));
+    outcome_finish(&outcome);
+}
+END_TEST
+
+START_TEST(caches_show_shape_states_and_what_is_published)
+{
+    int32_t blocks[2];
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    cJSON *json = document(ASK("caches", "--json"));
+    const cJSON *entry = cJSON_GetArrayItem(list(json, "caches", 1), 0);
+    ck_assert_str_eq(string(entry, "name"), "model");
+    ck_assert_str_eq(string(entry, "k_dtype"), "f32");
+    ck_assert_str_eq(string(entry, "scale_mode"), "none");
+    ck_assert_double_eq(number(entry, "block_size"), BLOCK_SIZE);
+    ck_assert_double_eq(number(entry, "head_dim"), HEAD_DIM);
+    ck_assert_double_eq(number(entry, "block_bytes"), 2 * BLOCK_SIZE * HEAD_DIM * sizeof(float));
+    ck_assert_double_eq(number(entry, "open_sessions"), 1);
+    ck_assert_double_eq(number(entry, "published_blocks"), 2);
+    ck_assert_double_eq(number(entry, "pending_blocks"), 0);
+    ck_assert_double_eq(number(entry, "held_blocks"), 2);
+    ck_assert_double_eq(number(entry, "free_blocks") + number(entry, "leased_blocks") + number(entry, "held_blocks") +
+                            number(entry, "cached_blocks") + number(entry, "quarantined_blocks"),
+                        number(entry, "total_blocks"));
+    cJSON_Delete(json);
+}
+END_TEST
+
+// Names come from other processes: a terminal must not obey them, and a document must stay JSON.
+START_TEST(names_reach_neither_the_terminal_nor_the_document_raw)
+{
+    session = open_session("evil\x1b[31m\xff\xc3\xa9", "tenant\"b");
+    struct outcome outcome = ASK("sessions");
+    ck_assert_int_eq(outcome.code, OK);
+    ck_assert_ptr_nonnull(strstr(outcome.out, "evil?[31m?\xc3\xa9"));
+    ck_assert_ptr_null(strchr(outcome.out, 0x1b));
+    outcome_finish(&outcome);
+    cJSON *json = document(ASK("sessions", "--json"));
+    const cJSON *entry = cJSON_GetArrayItem(list(json, "sessions", 1), 0);
+    ck_assert_str_eq(string(entry, "name"), "evil\x1b[31m?\xc3\xa9");
+    ck_assert_str_eq(string(entry, "tenant"), "tenant\"b");
+    ck_assert_double_eq(number(entry, "pid"), getpid());
+    ck_assert_double_eq(number(entry, "uid"), getuid());
+    ck_assert_double_eq(number(entry, "arena_bytes"), 1 << 20);
+    cJSON_Delete(json);
+}
+END_TEST
+
+static void assert_blocks(int count, struct outcome outcome)
+{
+    cJSON *json = document(outcome);
+    list(json, "blocks", count);
+    cJSON_Delete(json);
+}
+
+START_TEST(blocks_can_be_chosen_by_cache_and_state)
+{
+    int32_t blocks[2], leased[3];
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    CHECK_OK(aule_blocks_lease(cache, 3, 60000, leased));
+    struct aule_cache_state state;
+    CHECK_OK(aule_cache_state(cache, &state));
+
+    assert_blocks((int)state.total_blocks, ASK("blocks", "--json"));
+    assert_blocks((int)state.free_blocks, ASK("blocks", "--json", "--state", "free"));
+    assert_blocks(0, ASK("blocks", "--json", "--state", "quarantined"));
+    cJSON *json = document(ASK("blocks", "--json", "--state", "leased", "--cache", "model"));
+    const cJSON *entry, *leases = list(json, "blocks", 3);
+    struct aule_session_info info;
+    CHECK_OK(aule_session_info(session, &info));
+    cJSON_ArrayForEach(entry, leases)
+    {
+        ck_assert_str_eq(string(entry, "cache_name"), "model");
+        ck_assert_str_eq(string(entry, "state"), "leased");
+        ck_assert_double_eq(number(entry, "writer"), (double)info.session);
+        ck_assert_double_eq(number(entry, "depth"), -1);
+    }
+    char id[32];
+    snprintf(id, sizeof id, "%.0f", number(cJSON_GetArrayItem(leases, 0), "cache"));
+    cJSON_Delete(json);
+
+    json = document(ASK("blocks", "--json", "--state", "held", "--cache", id));
+    const cJSON *held = list(json, "blocks", 2);
+    ck_assert_double_eq(number(cJSON_GetArrayItem(held, 0), "depth") + number(cJSON_GetArrayItem(held, 1), "depth"), 1);
+    cJSON_Delete(json);
+}
+END_TEST
+
+START_TEST(a_cache_or_state_that_is_none_is_refused)
+{
+    open_worker("worker");
+    assert_fails(ASK("blocks", "--cache", "nothing"), SAID_NO, "no cache \"nothing\" among its 1");
+    assert_fails(ASK("blocks", "--cache", "987654321"), SAID_NO, "no cache \"987654321\"");
+    assert_fails(ASK("blocks", "--state", "lost"), COULD_NOT_ASK, "--state lost");
+}
+END_TEST
+
+// A cache may be called like the number of another one.
+START_TEST(a_cache_is_known_by_its_name_before_its_id)
+{
+    char id[32];
+    open_worker("worker");
+    cJSON *json = document(ASK("caches", "--json"));
+    snprintf(id, sizeof id, "%.0f", number(cJSON_GetArrayItem(list(json, "caches", 1), 0), "cache"));
+    cJSON_Delete(json);
+    struct aule_cache *confusing = open_cache(id);
+    int32_t block;
+    CHECK_OK(aule_blocks_lease(confusing, 1, 60000, &block));
+    json = document(ASK("blocks", "--json", "--cache", id, "--state", "leased"));
+    ck_assert_str_eq(string(cJSON_GetArrayItem(list(json, "blocks", 1), 0), "cache_name"), id);
+    cJSON_Delete(json);
+    aule_cache_close(confusing);
+}
+END_TEST
+
+START_TEST(device_says_what_the_daemon_runs_on)
+{
+    session = open_session("worker", NULL);
+    struct aule_session_info info;
+    CHECK_OK(aule_session_info(session, &info));
+    cJSON *json = document(ASK("device", "--json"));
+    ck_assert_str_eq(string(json, "name"), info.device_name);
+    ck_assert_uint_eq(strlen(string(json, "uuid")), 36);
+    ck_assert_int_eq(strncmp(string(json, "api_version"), "1.", 2), 0);
+    ck_assert_double_gt(number(json, "heap_bytes"), 0);
+    ck_assert(cJSON_IsBool(cJSON_GetObjectItem(json, "software")));
+    cJSON_Delete(json);
+}
+END_TEST
+
+START_TEST(close_session_ends_the_session_and_gives_its_blocks_back)
+{
+    char id[32];
+    int32_t blocks[3];
+    open_worker("worker");
+    CHECK_OK(aule_blocks_lease(cache, 3, 60000, blocks));
+    struct aule_session_info info;
+    CHECK_OK(aule_session_info(session, &info));
+    snprintf(id, sizeof id, "%" PRIu64, info.session);
+    cJSON *json = document(ASK("close-session", id, "--json"));
+    ck_assert_double_eq(number(json, "closed_session"), (double)info.session);
+    cJSON_Delete(json);
+    ck_assert_int_ne(aule_blocks_lease(cache, 1, 60000, blocks), AULE_OK);
+    json = document(ASK("status", "--json"));
+    ck_assert_double_eq(number(json, "leased_blocks"), 0);
+    ck_assert_double_eq(number(json, "num_sessions"), 0);
+    cJSON_Delete(json);
+    assert_fails(ASK("close-session", id), SAID_NO, id);
+}
+END_TEST
+
+START_TEST(close_session_refuses_what_is_no_session)
+{
+    assert_fails(ASK("close-session", "123456"), SAID_NO, "123456");
+    assert_fails(ASK("close-session", "x1"), COULD_NOT_ASK, "\"x1\" is no session's id");
+    assert_fails(ASK("close-session", "-1"), COULD_NOT_ASK, "-1");
+    assert_fails(ASK("close-session", "99999999999999999999"), COULD_NOT_ASK, "99999999999999999999");
+}
+END_TEST
+
+static Suite *ctl_suite(void)
+{
+    Suite *suite = suite_create("ctl");
+    const int num_asking = sizeof asking / sizeof *asking;
+    TCase *tests = tcase_create("without a daemon");
+    tcase_add_test(tests, version_needs_no_daemon);
+    tcase_add_loop_test(tests, without_a_daemon_nothing_can_be_asked, 0, num_asking);
+    tcase_add_test(tests, bad_usage_is_refused_with_the_offending_word);
+    tcase_add_test(tests, help_lists_every_command_and_the_exit_codes);
+    tcase_add_test(tests, output_that_cannot_be_written_is_a_failure);
+    tcase_add_test(tests, a_listener_that_never_answers_is_given_up);
+    tcase_add_test(tests, numbers_are_shown_as_people_read_them);
+    suite_add_tcase(suite, tests);
+
+    tests = tcase_create("with a daemon");
+    tcase_add_checked_fixture(tests, start, stop);
+    tcase_add_loop_test(tests, every_command_prints_one_document, 0, num_asking);
+    tcase_add_test(tests, the_socket_may_come_from_the_environment);
+    tcase_add_test(tests, status_shows_what_the_workers_did);
+    tcase_add_test(tests, caches_show_shape_states_and_what_is_published);
+    tcase_add_test(tests, names_reach_neither_the_terminal_nor_the_document_raw);
+    tcase_add_test(tests, blocks_can_be_chosen_by_cache_and_state);
+    tcase_add_test(tests, a_cache_or_state_that_is_none_is_refused);
+    tcase_add_test(tests, a_cache_is_known_by_its_name_before_its_id);
+    tcase_add_test(tests, device_says_what_the_daemon_runs_on);
+    tcase_add_test(tests, close_session_ends_the_session_and_gives_its_blocks_back);
+    tcase_add_test(tests, close_session_refuses_what_is_no_session);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main(ctl_suite());
+}
