@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// batch.h - one model step's metadata after it was checked: which blocks it names and which slots it writes. The arrays
+// themselves are with the engine.
+
+#ifndef AULE_CORE_BATCH_H
+#define AULE_CORE_BATCH_H
+
+#include "hold.h"
+
+struct batch {
+    UT_hash_handle hh; // session->batches until destroyed
+    uint64_t id;
+    struct core_session *session;
+    struct hold_table *table;
+    struct engine_batch *engine; // owned
+    uint32_t users;              // 1 until destroyed, and one a run that is not over
+    bool dead;                   // its session died: its refs count as the dead's
+    bool has_slots;
+    uint32_t num_tokens;
+    uint64_t attended;     // tokens: sum of q_len * seq_len, at least 1
+    uint64_t seals;        // the cache's counter when none of `writes` was sealed
+    struct block **blocks; // each block that it names, once; referenced
+    uint32_t num_blocks, block_capacity;
+    struct block **writes; // those that it writes
+    uint8_t *masks;        // [num_writes, block_size / 8]: the slots it writes
+    uint32_t num_writes, write_capacity;
+};
+
+enum status batch_find(struct core_session *session, uint64_t id, struct batch **out, struct error *error);
+void batch_destroy(struct batch *batch); // its runs finish first
+void batch_unref(struct batch *batch);
+void batch_bury(struct batch *batch); // its session died with runs of it in flight
+// SEALED if a block that it writes was sealed since it was created.
+enum status batch_check_seals(struct batch *batch, struct error *error);
+
+// A run of `layer` was accepted; it is over. Keeps the written bits and who may see what up to date.
+void batch_write_begins(struct batch *batch, uint32_t layer);
+void batch_write_ends(struct batch *batch, uint32_t layer, bool ok);
+
+#endif

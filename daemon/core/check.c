@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// check.c - counts everything anew, from the sessions' side and from the blocks', and compares. Slow by design.
+
+#include "check.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "hold.h"
+#include "prefix.h"
+#include "run.h"
+#include "state.h"
+
+#define EXPECT(condition, ...)                                                                                         \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            error_set(error, STATUS_INTERNAL, __VA_ARGS__);                                                            \
+            return false;                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+struct tally {
+    uint32_t holders, refs, dead_refs, pending;
+};
+
+static uint32_t names(struct block *const *blocks, uint32_t count, const struct block *block)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < count; i++)
+        found += blocks[i] == block;
+    return found;
+}
+
+// Every batch that lives once: the registered ones, and those that only runs keep.
+static bool first_mention(const struct core_session *session, const struct run *run)
+{
+    const struct run *earlier;
+    if (run->over)
+        return false;
+    const struct batch *found;
+    HASH_FIND(hh, session->batches, &run->batch->id, sizeof(run->batch->id), found);
+    if (found)
+        return false;
+    for (earlier = session->runs; earlier != run; earlier = earlier->next) {
+        if (!earlier->over && earlier->batch == run->batch)
+            return false;
+    }
+    return true;
+}
+
+static uint32_t tally_batch(const struct batch *batch, const struct block *block, struct tally *tally)
+{
+    uint32_t found = names(batch->blocks, batch->num_blocks, block);
+    tally->refs += found;
+    tally->dead_refs += batch->dead ? found : 0;
+    return found;
+}
+
+static bool tally_session(const struct core_session *session, const struct cache *cache, const struct block *block,
+                          struct tally *tally, struct error *error)
+{
+    const struct hold_table *table;
+    const struct run *run;
+    uint32_t refs = 0;
+    HASH_FIND(hh, session->tables, &cache->id, sizeof(cache->id), table);
+    if (!table)
+        return true;
+    for (const struct batch *batch = session->batches; batch; batch = batch->hh.next) {
+        if (batch->table == table)
+            refs += tally_batch(batch, block, tally);
+    }
+    DL_FOREACH(session->runs, run)
+    {
+        if (run->over || run->batch->table != table)
+            continue;
+        if (first_mention(session, run))
+            refs += tally_batch(run->batch, block, tally);
+        tally->pending += names(run->batch->writes, run->batch->num_writes, block);
+    }
+    const struct hold *hold = hold_find(table, block);
+    EXPECT(hold->refs == refs, "block %" PRId32 ": session %" PRIu64 " counts %" PRIu32 " batch refs, has %" PRIu32,
+           block->id, session->id, hold->refs, refs);
+    tally->holders += hold->holds > 0;
+    return true;
+}
+
+static bool check_tally(const struct block *block, const struct tally *tally, struct error *error)
+{
+    EXPECT(block->holders == tally->holders, "block %" PRId32 ": %" PRIu32 " holders, counted %" PRIu32, block->id,
+           block->holders, tally->holders);
+    EXPECT(block->refs == tally->refs, "block %" PRId32 ": %" PRIu32 " refs, counted %" PRIu32, block->id, block->refs,
+           tally->refs);
+    EXPECT(block->dead_refs == tally->dead_refs, "block %" PRId32 ": %" PRIu32 " dead refs, counted %" PRIu32,
+           block->id, block->dead_refs, tally->dead_refs);
+    EXPECT(block->pending == tally->pending, "block %" PRId32 ": %" PRIu32 " pending writes, counted %" PRIu32,
+           block->id, block->pending, tally->pending);
+    return true;
+}
+
+static enum core_block_kind expected_state(const struct block *block)
+{
+    if (block->holders + block->refs == 0)
+        return block->node ? CORE_CACHED : CORE_FREE;
+    if (block->holders == 0 && block->refs == block->dead_refs)
+        return CORE_QUARANTINED;
+    return block->sealed ? CORE_HELD : CORE_LEASED;
+}
+
+static bool in_heap(const struct heap *heap, const struct heap_node *node)
+{
+    return node->place && node->place <= heap->size && heap->nodes[node->place - 1] == node;
+}
+
+static bool check_state(const struct cache *cache, const struct block *block, struct error *error)
+{
+    bool cached = block->state == CORE_CACHED, inner = block->node && block->node->children;
+    EXPECT(block->state == expected_state(block), "block %" PRId32 " is in state %d, not %d", block->id, block->state,
+           expected_state(block));
+    EXPECT(!block->node || block->node->block == block, "block %" PRId32 " and its node disagree", block->id);
+    EXPECT(!block->node || block->sealed, "block %" PRId32 " is in the index but not sealed", block->id);
+    EXPECT(block->state == CORE_LEASED || block->state == CORE_QUARANTINED || !block->writer,
+           "block %" PRId32 " in state %d has writer %" PRIu64, block->id, block->state, block->writer);
+    EXPECT(in_heap(&cache->leaves, &block->eviction) == (cached && !inner), "block %" PRId32 " in the leaves",
+           block->id);
+    EXPECT(in_heap(&cache->inner, &block->eviction) == (cached && inner), "block %" PRId32 " in the inner heap",
+           block->id);
+    EXPECT(!cached || block->eviction.key == block->last_use, "block %" PRId32 " waits with a stale use", block->id);
+    return true;
+}
+
+static bool check_block(const struct core *core, const struct cache *cache, const struct block *block,
+                        struct error *error)
+{
+    const struct core_session *session;
+    struct tally tally = {0};
+    DL_FOREACH(core->sessions, session)
+    {
+        if (!tally_session(session, cache, block, &tally, error))
+            return false;
+    }
+    DL_FOREACH(core->leaving, session)
+    {
+        if (!tally_session(session, cache, block, &tally, error))
+            return false;
+    }
+    return check_tally(block, &tally, error) && check_state(cache, block, error);
+}
+
+static bool check_free_stack(const struct cache *cache, const struct chunk *chunk, struct error *error)
+{
+    uint32_t length = 0;
+    for (int32_t i = chunk->first_free; i >= 0; i = chunk->blocks[i].next_free) {
+        EXPECT(chunk->blocks[i].state == CORE_FREE, "block %" PRId32 " is on the free stack", chunk->blocks[i].id);
+        EXPECT(++length <= chunk->num_free, "chunk %" PRIu32 ": the free stack is too long", chunk->number);
+    }
+    EXPECT(length == chunk->num_free, "chunk %" PRIu32 ": %" PRIu32 " free, %" PRIu32 " on the stack", chunk->number,
+           chunk->num_free, length);
+    EXPECT(in_heap(&cache->usable, &chunk->usable) == (length > 0), "chunk %" PRIu32 " in the usable heap",
+           chunk->number);
+    EXPECT(in_heap(&cache->empty, &chunk->spare) == (length == cache->chunk_blocks),
+           "chunk %" PRIu32 " in the empty heap", chunk->number);
+    return true;
+}
+
+static bool check_chunk(const struct core *core, const struct cache *cache, const struct chunk *chunk,
+                        uint64_t counts[CORE_ABSENT], struct error *error)
+{
+    EXPECT(in_heap(&cache->absent, &chunk->spare) == (chunk->state == CHUNK_ABSENT),
+           "chunk %" PRIu32 " in the absent heap", chunk->number);
+    if (chunk->state != CHUNK_PRESENT)
+        return true;
+    for (uint32_t i = 0; i < cache->chunk_blocks; i++) {
+        if (!check_block(core, cache, &chunk->blocks[i], error))
+            return false;
+        counts[chunk->blocks[i].state]++;
+    }
+    return check_free_stack(cache, chunk, error);
+}
+
+static bool check_index(const struct cache *cache, struct error *error)
+{
+    uint64_t nodes = 0, pending = 0;
+    for (const struct prefix_node *node = cache->nodes; node; node = node->hh.next, nodes++) {
+        const struct prefix_node *found = prefix_find(cache, node->root, node->parent, node->key.tokens);
+        EXPECT(found == node, "node %" PRIu64 " is not found under its key", node->id);
+        EXPECT(node->block && node->block->node == node, "node %" PRIu64 " has no block of its own", node->id);
+        EXPECT(node->depth == (node->parent ? node->parent->depth + 1 : 0), "node %" PRIu64 " has a wrong depth",
+               node->id);
+        pending += node->block->pending > 0;
+    }
+    EXPECT(nodes == cache->num_nodes && pending == cache->num_pending,
+           "%" PRIu64 " nodes, %" PRIu64 " pending; counted %" PRIu64 ", %" PRIu64, cache->num_nodes,
+           cache->num_pending, nodes, pending);
+    for (const struct prefix_root *root = cache->roots; root; root = root->hh.next)
+        EXPECT(root->children, "root %" PRIu64 " has no children", root->id);
+    return true;
+}
+
+static bool check_heaps(const struct cache *cache, struct error *error)
+{
+    const struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves, &cache->inner};
+    for (size_t i = 0; i < sizeof(heaps) / sizeof(*heaps); i++)
+        EXPECT(heap_sound(heaps[i]), "heap %zu of cache %" PRIu64 " is out of order", i, cache->id);
+    EXPECT(cache->leaves.size + cache->inner.size == cache->counts[CORE_CACHED],
+           "%zu + %zu cached blocks, not %" PRIu64, cache->leaves.size, cache->inner.size, cache->counts[CORE_CACHED]);
+    return true;
+}
+
+static bool check_cache(const struct core *core, const struct cache *cache, struct error *error)
+{
+    uint64_t counts[CORE_ABSENT] = {0}, sum = 0;
+    uint32_t present = 0, growing = 0;
+    for (uint32_t i = 0; i < cache->num_chunks; i++) {
+        present += cache->chunks[i]->state == CHUNK_PRESENT;
+        growing += cache->chunks[i]->state == CHUNK_GROWING;
+        if (!check_chunk(core, cache, cache->chunks[i], counts, error))
+            return false;
+    }
+    EXPECT(present == cache->num_present && growing == cache->num_growing, "cache %" PRIu64 " miscounts its chunks",
+           cache->id);
+    for (int state = 0; state < CORE_ABSENT; state++) {
+        EXPECT(counts[state] == cache->counts[state],
+               "cache %" PRIu64 ": %" PRIu64 " blocks in state %d, counted %" PRIu64, cache->id, cache->counts[state],
+               state, counts[state]);
+        sum += counts[state];
+    }
+    EXPECT(sum == cache_total(cache), "cache %" PRIu64 ": the states sum to %" PRIu64 " of %" PRIu64, cache->id, sum,
+           cache_total(cache));
+    EXPECT(cache->num_tables || cache->counts[CORE_CACHED], "cache %" PRIu64 " has nobody and nothing", cache->id);
+    return check_heaps(cache, error) && check_index(cache, error);
+}
+
+static uint64_t count_entries(const struct hold_table *table)
+{
+    uint64_t entries = 0;
+    for (uint32_t page = 0; page < table->num_pages; page++) {
+        for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i++)
+            entries += table->pages[page]->holds[i].holds || table->pages[page]->holds[i].refs;
+    }
+    return entries;
+}
+
+static bool check_session(const struct core_session *session, struct error *error)
+{
+    const struct run *run;
+    uint64_t blocks = 0;
+    uint32_t waiting = 0, detached = 0;
+    for (const struct hold_table *table = session->tables; table; table = table->hh.next) {
+        EXPECT(count_entries(table) == table->num_blocks, "session %" PRIu64 " miscounts its blocks of cache %" PRIu64,
+               session->id, table->cache_id);
+        blocks += table->num_blocks;
+    }
+    EXPECT(blocks == session->num_blocks, "session %" PRIu64 " counts %" PRIu64 " blocks, has %" PRIu64, session->id,
+           session->num_blocks, blocks);
+    DL_FOREACH(session->runs, run)
+    {
+        waiting += !run->over;
+        detached += run->detached;
+    }
+    EXPECT((session->queued != NULL) == in_heap(&session->core->scheduler.ready, &session->ready),
+           "session %" PRIu64 " is queued but not ready, or the other way round", session->id);
+    EXPECT(session->num_in_flight <= waiting, "session %" PRIu64 ": %" PRIu32 " runs in flight, %" PRIu32 " waiting",
+           session->id, session->num_in_flight, waiting);
+    EXPECT(session->closed || session->num_unreaped == HASH_COUNT(session->tickets) + detached,
+           "session %" PRIu64 ": %" PRIu32 " tickets unreaped, not %" PRIu32, session->id, session->num_unreaped,
+           HASH_COUNT(session->tickets) + detached);
+    return true;
+}
+
+static bool check_sessions(const struct core *core, struct error *error)
+{
+    const struct core_session *session;
+    uint32_t open = 0;
+    DL_FOREACH(core->sessions, session)
+    {
+        open++;
+        if (!check_session(session, error))
+            return false;
+    }
+    DL_FOREACH(core->leaving, session)
+    {
+        EXPECT(session->num_in_flight, "session %" PRIu64 " should be gone", session->id);
+        if (!check_session(session, error))
+            return false;
+    }
+    EXPECT(open == core->num_sessions, "%" PRIu32 " sessions, counted %" PRIu32, core->num_sessions, open);
+    return true;
+}
+
+bool core_check(const struct core *core, struct error *error)
+{
+    uint64_t bytes = 0, blocks = 0;
+    for (uint32_t i = 0; i < core->num_caches; i++) {
+        const struct cache *cache = core->caches[i];
+        uint64_t chunks = (uint64_t)cache->num_present + cache->num_growing;
+        bytes += chunks * cache->chunk_bytes;
+        blocks += chunks * cache->chunk_blocks;
+        if (!check_cache(core, cache, error))
+            return false;
+    }
+    EXPECT(bytes == core->pool.bytes && blocks == core->pool.blocks, "the pool counts %" PRIu64 " bytes, has %" PRIu64,
+           core->pool.bytes, bytes);
+    EXPECT(bytes <= core->pool.limit_bytes && blocks <= core->pool.limit_blocks, "the pool exceeds its limit");
+    EXPECT(heap_sound(&core->scheduler.ready), "the scheduler's heap is out of order");
+    for (uint32_t i = 0; i < core->num_zeroes; i++)
+        EXPECT(core->zero_blocks[i]->zeroing && core->zero_blocks[i]->id == core->zeroes[i].block, "zero %" PRIu32, i);
+    return check_sessions(core, error);
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// inspect.c - what core shows of itself: sums, caches, blocks. Changes nothing.
+
+#include <inttypes.h>
+
+#include "hold.h"
+#include "prefix.h"
+#include "state.h"
+
+static void count_cache(const struct cache *cache, struct core_counts *out)
+{
+    *out = (struct core_counts){
+        .total = cache_total(cache),
+        .free = cache->counts[CORE_FREE],
+        .leased = cache->counts[CORE_LEASED],
+        .held = cache->counts[CORE_HELD],
+        .cached = cache->counts[CORE_CACHED],
+        .quarantined = cache->counts[CORE_QUARANTINED],
+        .limit = pool_limit(cache),
+        .available = pool_available(cache),
+        .block_bytes = cache->block_bytes,
+    };
+}
+
+enum status core_cache_counts(struct core_session *session, uint64_t cache, struct core_counts *out,
+                              struct error *error)
+{
+    struct hold_table *table;
+    enum status status = hold_table_find(session, cache, &table, error);
+    if (status == STATUS_OK)
+        count_cache(table->cache, out);
+    return status;
+}
+
+void core_totals(const struct core *core, struct core_totals *out)
+{
+    *out = (struct core_totals){
+        .num_sessions = core->num_sessions,
+        .num_caches = core->num_caches,
+        .pool_bytes = core->pool.bytes,
+        .pool_limit_bytes = core->pool.limit_bytes,
+        .pool_blocks = core->pool.blocks,
+        .pool_limit_blocks = core->params.max_blocks,
+        .runs_done = core->runs_done,
+        .runs_failed = core->runs_failed,
+        .dispatches = core->dispatches,
+        .submissions = core->submissions,
+        .tokens_attended = core->tokens_attended,
+        .lookups = core->lookups,
+        .lookup_tokens = core->lookup_tokens,
+        .hit_tokens = core->hit_tokens,
+        .evictions = core->evictions,
+        .session_deaths = core->session_deaths,
+        .max_sessions_per_dispatch = core->max_sessions_per_dispatch,
+    };
+    for (uint32_t i = 0; i < core->num_caches; i++) {
+        const uint64_t *counts = core->caches[i]->counts;
+        out->free += counts[CORE_FREE];
+        out->leased += counts[CORE_LEASED];
+        out->held += counts[CORE_HELD];
+        out->cached += counts[CORE_CACHED];
+        out->quarantined += counts[CORE_QUARANTINED];
+    }
+}
+
+void core_session_counts(const struct core_session *session, struct core_session_counts *out)
+{
+    *out = (struct core_session_counts){
+        .blocks_held = session->num_blocks,
+        .quota_blocks = session->core->params.quota_blocks,
+        .batches = HASH_COUNT(session->batches),
+        .tickets_unreaped = session->num_unreaped,
+        .runs_done = session->runs_done,
+        .tokens_attended = session->tokens_attended,
+        .gpu_ns = session->gpu_ns,
+        .lookup_tokens = session->lookup_tokens,
+        .hit_tokens = session->hit_tokens,
+    };
+}
+
+uint32_t core_num_caches(const struct core *core)
+{
+    return core->num_caches;
+}
+
+bool core_cache_at(const struct core *core, uint32_t index, struct core_cache_view *out)
+{
+    if (index >= core->num_caches)
+        return false;
+    const struct cache *cache = core->caches[index];
+    const struct core_cache_identity *identity = &cache->identity;
+    *out = (struct core_cache_view){
+        .cache = cache->id,
+        .name = cache->name,
+        .num_layers = identity->num_layers,
+        .num_kv_heads = identity->num_kv_heads,
+        .head_dim_k = identity->head_dim_k,
+        .head_dim_v = identity->head_dim_v,
+        .block_size = identity->block_size,
+        .scale_mode = identity->scale_mode,
+        .k_dtype = identity->k_dtype,
+        .v_dtype = identity->v_dtype,
+        .v_is_k_prefix = identity->v_is_k_prefix,
+        .chunk_blocks = cache->chunk_blocks,
+        .num_chunks = cache->num_present,
+        .open_sessions = cache->open_sessions,
+        .published = cache->num_nodes - cache->num_pending,
+        .pending = cache->num_pending,
+    };
+    count_cache(cache, &out->counts);
+    return true;
+}
+
+enum status core_cache_find(const struct core *core, uint64_t id, uint32_t *num_ids, struct error *error)
+{
+    struct cache *cache;
+    enum status status = cache_find(core, id, &cache, error);
+    *num_ids = status == STATUS_OK ? (uint32_t)cache_num_ids(cache) : 0;
+    return status;
+}
+
+void core_block_at(const struct core *core, uint64_t id, uint32_t index, struct core_block_view *out)
+{
+    struct cache *cache;
+    const struct block *block = NULL;
+    if (cache_find(core, id, &cache, NULL) == STATUS_OK)
+        block = block_find(cache, index);
+    *out = (struct core_block_view){.block = (int32_t)index, .state = CORE_ABSENT, .depth = -1};
+    if (!block)
+        return;
+    out->state = block->state;
+    out->holders = block->holders;
+    out->batch_refs = block->refs;
+    out->writer = block->writer;
+    out->last_use = block->last_use;
+    out->depth = block->node ? (int32_t)block->node->depth : -1;
+}
+
+struct engine_cache *core_engine_cache(struct core *core, uint64_t id)
+{
+    struct cache *cache;
+    return cache_find(core, id, &cache, NULL) == STATUS_OK ? cache->engine : NULL;
+}

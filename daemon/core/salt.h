@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// salt.h - (peer uid, tenant) as one number: equal for those who may share prefixes. A number is never used again for another
+// pair in the daemon's life, so a block may remember it without keeping the salt alive.
+
+#ifndef AULE_CORE_SALT_H
+#define AULE_CORE_SALT_H
+
+#include "core.h"
+#include "hash.h"
+
+struct salt {
+    UT_hash_handle hh;
+    uint64_t id; // from 1
+    uint32_t refs;
+    uint32_t key_size;
+    uint8_t key[]; // uid, then the tenant's bytes
+};
+
+struct salt *salt_get(struct core *core, uint32_t uid, const char *tenant); // a new reference; NULL: no memory
+struct salt *salt_ref(struct salt *salt);
+void salt_unref(struct core *core, struct salt *salt); // takes NULL
+
+#endif

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// scheduler.h - whose runs go into the next submission, and in which wave. Knows runs and their cost, not what they compute.
+
+#ifndef AULE_CORE_SCHEDULER_H
+#define AULE_CORE_SCHEDULER_H
+
+#include "core.h"
+#include "heap.h"
+#include "run.h"
+
+enum {
+    // Submissions ahead of the GPU: one it works on and one that starts without waiting for this thread. A third would only
+    // take runs away from merging with those that are still to come.
+    SCHEDULER_MAX_IN_FLIGHT = 2,
+    // Runs in one submission: bounds the time to record it when runs are tiny.
+    SCHEDULER_MAX_RUNS = 1024,
+    // Tokens attended by which one session may be ahead of another before it has to wait: about one decode step of a long
+    // sequence, so that steps alternate and no session's small runs are torn apart one by one.
+    SCHEDULER_QUANTUM = 1 << 16,
+    // Tokens attended after which a submission is closed: some milliseconds of decode on a large GPU. With two in flight it
+    // bounds how long a newcomer waits for others; smaller ones would leave the GPU to submission overhead.
+    SCHEDULER_BUDGET = 1 << 22,
+};
+
+struct submission {
+    uint64_t sequence; // the engine's
+    uint32_t num_runs;
+    struct run *runs[SCHEDULER_MAX_RUNS]; // in the engine's order
+};
+
+struct scheduler {
+    struct heap ready; // sessions with queued runs, by served / SCHEDULER_QUANTUM
+    uint64_t now;      // virtual time: `served` of the session that was served last
+    uint64_t submissions;
+    uint32_t num_in_flight, first_in_flight; // ring positions in `in_flight`
+    struct submission in_flight[SCHEDULER_MAX_IN_FLIGHT];
+    // Scratch of the submission that is being built or finished.
+    struct run *picked[SCHEDULER_MAX_RUNS];
+    struct engine_run engine_runs[SCHEDULER_MAX_RUNS];
+    uint32_t wave_ends[SCHEDULER_MAX_RUNS];
+    uint32_t order[SCHEDULER_MAX_RUNS];
+    struct core_session *served[SCHEDULER_MAX_RUNS];
+};
+
+void scheduler_ready(struct core_session *session);  // it has queued runs now
+void scheduler_forget(struct core_session *session); // it has none any more
+void scheduler_submit(struct core *core);            // while the GPU can take more
+void scheduler_done(struct core *core, const struct engine_event *event);
+void scheduler_lost(struct core *core); // every run fails
+
+#endif

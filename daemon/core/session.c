@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// session.c - the life of a session: open, what it holds, closed or dead, and gone once the GPU is done with its arena.
+
+#include "session.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run.h"
+#include "state.h"
+
+enum status session_usable(const struct core_session *session, struct error *error)
+{
+    const struct core *core = session->core;
+    if (core->lost)
+        return error_set(error, STATUS_DEVICE_LOST, "the device is lost: %s", core->lost_why.text);
+    return STATUS_OK;
+}
+
+static void session_free(struct core_session *session)
+{
+    salt_unref(session->core, session->salt);
+    free(session->name);
+    free(session);
+}
+
+enum status core_session_open(struct core *core, const struct core_session_params *params, struct core_session **out,
+                              struct error *error)
+{
+    *out = NULL;
+    if (core->lost)
+        return error_set(error, STATUS_DEVICE_LOST, "the device is lost: %s", core->lost_why.text);
+    if (core->num_sessions >= core->params.max_sessions)
+        return error_set(error, STATUS_LIMIT, "all %" PRIu32 " sessions are taken (--max-sessions)",
+                         core->params.max_sessions);
+    struct core_session *session = calloc(1, sizeof(*session));
+    if (!session)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for a session");
+    *session = (struct core_session){
+        .core = core,
+        .id = params->id,
+        .name = strdup(params->name ? params->name : ""),
+        .salt = salt_get(core, params->uid, params->tenant),
+        .arena = params->arena,
+        .arena_size = params->arena ? params->arena_size : 0,
+        .owner = params->owner,
+    };
+    if (!session->name || !session->salt || !heap_reserve(&core->scheduler.ready, (size_t)core->num_sessions + 1)) {
+        session_free(session);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for a session");
+    }
+    DL_APPEND(core->sessions, session);
+    core->num_sessions++;
+    core->pool.refused_bytes = 0; // a good moment to ask the device again
+    *out = session;
+    return STATUS_OK;
+}
+
+// Only runs in flight can outlive their session; what they name waits for them in quarantine.
+static void bury_batches(struct core_session *session)
+{
+    struct run *run;
+    DL_FOREACH(session->runs, run)
+    {
+        if (!run->over)
+            batch_bury(run->batch);
+    }
+}
+
+static void close_tables(struct core_session *session)
+{
+    struct hold_table *table, *next;
+    HASH_ITER(hh, session->tables, table, next)
+    {
+        if (table->opens) {
+            table->opens = 0;
+            table->cache->open_sessions--;
+            table->cache->last_use = ++session->core->last_use;
+        }
+        hold_table_release_all(table);
+        hold_table_settle(table);
+    }
+}
+
+static void forget_tickets(struct core_session *session)
+{
+    struct run *run, *next;
+    HASH_ITER(hh, session->tickets, run, next)
+    {
+        HASH_DEL(session->tickets, run);
+        if (run->delivered)
+            free(run);
+    }
+}
+
+void core_session_close(struct core_session *session, bool died)
+{
+    struct core *core = session->core;
+    struct batch *batch, *next;
+    session->closed = true;
+    run_drop_queued(session, STATUS_NO_SESSION);
+    if (died)
+        bury_batches(session);
+    HASH_ITER(hh, session->batches, batch, next)
+    {
+        batch_destroy(batch);
+    }
+    close_tables(session);
+    forget_tickets(session);
+    run_deliver(session);
+    core->session_deaths += died;
+    core->num_sessions--;
+    core->news = true;
+    DL_DELETE(core->sessions, session);
+    DL_APPEND(core->leaving, session);
+    core_log(core, CORE_LOG_DEBUG, "session %" PRIu64 " \"%.64s\" %s with %" PRIu32 " runs in flight", session->id,
+             session->name, died ? "died" : "closed", session->num_in_flight);
+    session_passed(session);
+}
+
+void session_passed(struct core_session *session)
+{
+    struct core *core = session->core;
+    if (!session->closed || session->num_in_flight)
+        return;
+    DL_DELETE(core->leaving, session);
+    if (core->params.session_gone)
+        core->params.session_gone(core->params.context, session->owner);
+    session_free(session);
+}
+
+// ---- caches that it has open ----
+
+enum status core_cache_open(struct core_session *session, const struct core_cache_identity *identity,
+                            struct core_cache_info *out, struct error *error)
+{
+    struct cache *cache;
+    enum status status = session_usable(session, error);
+    if (status == STATUS_OK)
+        status = cache_get(session->core, identity, &cache, error);
+    if (status != STATUS_OK)
+        return status;
+    struct hold_table *table = hold_table_get(session, cache);
+    if (!table) {
+        cache_settle(cache);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to open cache \"%.64s\"", identity->name);
+    }
+    if (table->opens == UINT32_MAX)
+        return error_set(error, STATUS_LIMIT, "cache \"%.64s\" is open %" PRIu32 " times in one session",
+                         identity->name, table->opens);
+    if (table->opens++ == 0)
+        cache->open_sessions++;
+    session->core->pool.refused_bytes = 0;
+    *out = (struct core_cache_info){cache->id, cache->chunk_blocks, cache->block_bytes};
+    return STATUS_OK;
+}
+
+enum status core_cache_close(struct core_session *session, uint64_t cache, struct error *error)
+{
+    struct hold_table *table;
+    struct batch *batch, *next;
+    enum status status = hold_table_find(session, cache, &table, error);
+    if (status != STATUS_OK || --table->opens)
+        return status;
+    table->cache->open_sessions--;
+    table->cache->last_use = ++session->core->last_use;
+    table->num_batches++; // keeps the table until its last batch is destroyed
+    HASH_ITER(hh, session->batches, batch, next)
+    {
+        if (batch->table == table)
+            batch_destroy(batch);
+    }
+    table->num_batches--;
+    hold_table_release_all(table);
+    hold_table_settle(table);
+    return STATUS_OK;
+}
