@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention_rig.h - a real engine with one arena, for tests: runs batches of a case and holds what came out against the
+// oracle and every byte around it against what was there before. Fails the running check test with the values; to be used
+// after check's fork only.
+
+#ifndef AULE_ATTENTION_RIG_H
+#define AULE_ATTENTION_RIG_H
+
+#include "attention_cases.h"
+
+#include <semaphore.h>
+
+enum { RIG_MAX_RUNS = 8, RIG_DEADLINE_S = 60 };
+
+struct rig {
+    struct engine *engine;
+    struct engine_arena *arena;
+    struct attention_image image; // the arena's bytes; `used` counts what the present case has laid out
+    uint8_t *expected;            // as large: what the arena must hold afterwards
+    sem_t news;
+};
+
+void rig_open(struct rig *rig, bool force_staging, bool validation);
+void rig_close(struct rig *rig);
+
+// One submission, waited for. results[num_runs] are copied; every run must have succeeded.
+void rig_submit(struct rig *rig, const struct engine_submission *submission, struct engine_run_result *results);
+
+// A cache with the case's geometry, all its chunks there, and in the case's layer every block as it is before the run.
+struct engine_cache *rig_cache_open(struct rig *rig, const struct attention_case *problem);
+// Every block of the case's layer must be as `blocks` says, bit for bit; the other layers still zero.
+void rig_cache_check(struct rig *rig, struct engine_cache *cache, const struct attention_case *problem,
+                     uint8_t *const *blocks);
+
+// Poison the arena and forget what was laid out in it.
+void rig_arena_clear(struct rig *rig);
+// Lays a batch out in the arena; to be ended by attention_batch_finish().
+void rig_batch_init(struct rig *rig, struct attention_batch *batch, const struct attention_case *problem,
+                    const uint32_t *order, uint32_t num_seqs, struct dice *dice);
+// Runs the batches as one wave and returns what each run reports. Nothing but their outputs may have changed in the arena.
+void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches, uint32_t num_batches,
+             struct engine_run_result *results);
+// Every row of the batch's output against the oracle. Returns the worst error, relative to its row's largest magnitude.
+double rig_check(struct rig *rig, const struct attention_batch *batch);
+
+// The bound of that error for an output of this dtype.
+double rig_bound(enum dtype dtype);
+
+// True if a device is there that the engine can use; asked in a child process, so that check can fork afterwards.
+bool rig_device_present(void);
+
+#endif
