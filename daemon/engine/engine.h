@@ -56,7 +56,8 @@ enum status engine_list_devices(struct engine_device **out, uint32_t *count, str
 
 // STATUS_NOT_FOUND with the list of names if no device matches; STATUS_UNSUPPORTED with what is missing.
 enum status engine_create(const struct engine_params *params, struct engine **out, struct error *error);
-void engine_destroy(struct engine *engine);   // waits for submitted work; takes NULL
+// Waits for submitted work; takes NULL. Ends every cache, batch and arena that still lives, those in use by that work too.
+void engine_destroy(struct engine *engine);
 const struct engine_device *engine_device(const struct engine *engine);
 uint64_t engine_budget_bytes(struct engine *engine);       // as of now
 uint32_t engine_num_pipelines(struct engine *engine);      // built so far
@@ -149,11 +150,13 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
 
 struct engine_run_result {
     enum status status;                  // of this run: a pipeline may fail to build
-    uint32_t dispatch;                   // runs of one submission with equal `dispatch` shared one dispatch
+    uint32_t dispatch;                   // runs of one submission with equal `dispatch` shared one dispatch; from
+                                         //   num_dispatches on: the run had none (no tokens, or it failed)
     uint64_t gpu_ns;                     // of that dispatch and the K/V write before it; 0 if the device has no timestamps
 };
 
 enum engine_event_kind { ENGINE_EVENT_DONE, ENGINE_EVENT_CHUNK, ENGINE_EVENT_LOST };
+// After LOST, told once, no event follows: what was queued or growing has no outcome.
 struct engine_event {
     enum engine_event_kind kind;
     uint64_t sequence;                          // DONE: which submission; they come in order
