@@ -37,6 +37,7 @@ struct fake_daemon {
     uint64_t epoch;
     nng_socket socket;
     pthread_t thread;
+    atomic_bool stopping;
     char segment_name[64];
     uint8_t *segment; // the last session's; stays mapped until the stop
     uint64_t segment_size;

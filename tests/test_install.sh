@@ -1,0 +1,104 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# test_install.sh BUILD CC VERSION [FLAG...]: install the build into a prefix; then README's example, compiled by pkg-config alone and by a
+# CMake project that asks for aule, runs against the installed daemon. FLAGs (a sanitizer's) are for compiler and linker.
+
+set -euo pipefail
+build=$1 cc=$2 version=$3
+flags=("${@:4}")
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+work=$(mktemp -d /tmp/aule-install-XXXXXX)
+prefix=$work/prefix
+daemon=
+
+finish()
+{
+    [ -z "$daemon" ] || kill -KILL "$daemon" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap finish EXIT
+
+fail()
+{
+    echo "test_install: $*" >&2
+    [ ! -f "$work/log" ] || tail -n 40 "$work/log" >&2
+    exit 1
+}
+
+cmake --install "$build" --prefix "$prefix" >"$work/install.log" || fail "cmake --install: $(cat "$work/install.log")"
+library=$(find "$prefix" -name 'libaule-client.so')
+[ -n "$library" ] || fail "no libaule-client.so below $prefix"
+libdir=$(dirname "$library")
+
+# The library: its name, what it needs, what it shows.
+readelf -d "$library" | grep -q 'SONAME.*\[libaule-client.so.0\]' || fail "the library's SONAME is not libaule-client.so.0"
+[ "$(readlink -f "$library")" = "$(readlink -f "$libdir")/libaule-client.so.$version" ] || fail "no libaule-client.so.$version"
+if readelf -d "$library" | grep -E 'NEEDED.*(stdc\+\+|flatbuffers|vulkan)'; then
+    fail "the library needs more than nng and libc"
+fi
+strangers=$(nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | grep -v '^aule_' || true)
+[ -z "$strangers" ] || fail "the library exports $strangers"
+
+# Every function of the header is there.
+grep -oE '\baule_[a-z_]+\(' "$prefix/include/aule/aule.h" | tr -d '(' | sort -u >"$work/declared"
+nm -D --defined-only "$library" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort -u >"$work/exported"
+diff "$work/declared" "$work/exported" || fail "header and library differ"
+
+# pkg-config alone.
+export PKG_CONFIG_PATH=$libdir/pkgconfig LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+[ "$(pkg-config --modversion aule-client)" = "$version" ] || fail "pkg-config says $(pkg-config --modversion aule-client)"
+read -ra words <<<"$(pkg-config --cflags --libs aule-client)"
+for word in "${words[@]}"; do
+    case $word in
+        -I*) [ "$(readlink -f "${word#-I}")" = "$(readlink -f "$prefix/include")" ] || fail "pkg-config: $word" ;;
+        -L*) [ "$(readlink -f "${word#-L}")" = "$(readlink -f "$libdir")" ] || fail "pkg-config: $word" ;;
+        -laule-client) ;;
+        *) fail "pkg-config: $word" ;;
+    esac
+done
+"$cc" -std=c11 -Wall -Wextra -Werror "${flags[@]}" "$here/readme_example.c" "${words[@]}" -o "$work/example"
+
+# A CMake project.
+mkdir "$work/project"
+cat >"$work/project/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES C)
+find_package(aule 0.1 REQUIRED)
+add_executable(consumer ${EXAMPLE})
+target_link_libraries(consumer PRIVATE aule::client)
+END
+cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+    -DCMAKE_C_FLAGS="${flags[*]}" -DEXAMPLE="$here/readme_example.c" >"$work/cmake.log" 2>&1 || fail "$(cat "$work/cmake.log")"
+cmake --build "$work/project/build" >"$work/cmake.log" 2>&1 || fail "$(cat "$work/cmake.log")"
+
+# The daemon, until it answers. The example finds it by the rule.
+mkdir -m 700 "$work/run"
+export AULE_RUNTIME_DIR=$work/run
+unset AULE_SOCKET
+"$prefix/bin/aule-daemon" --socket "$work/run/0.sock" --pipeline-cache none >"$work/log" 2>&1 &
+daemon=$!
+ready=no
+for ((second = 0; second < 60; second++)); do
+    if "$prefix/bin/aule-ctl" ping >/dev/null 2>&1; then
+        ready=yes
+        break
+    fi
+    kill -0 "$daemon" 2>/dev/null || fail "the daemon ended"
+    sleep 1
+done
+[ $ready = yes ] || fail "the daemon does not answer"
+
+"$work/example" >"$work/first" || fail "the example failed"
+"$work/project/build/consumer" >"$work/second" || fail "the CMake project's example failed"
+grep -q '^0 of 2 blocks were in the cache' "$work/first" || fail "first run: $(cat "$work/first")"
+grep -q '^2 of 2 blocks were in the cache' "$work/second" || fail "second run: $(cat "$work/second")"
+diff <(grep '^out' "$work/first") <(grep '^out' "$work/second") || fail "the shared blocks give another output"
+
+kill -TERM "$daemon"
+code=0
+wait "$daemon" || code=$?
+daemon=
+[ $code = 0 ] || fail "the daemon ended with $code"
+cat "$work/second"
