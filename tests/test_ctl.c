@@ -234,7 +234,7 @@ START_TEST(numbers_are_shown_as_people_read_them)
     ck_assert_str_eq(units_ms(12340, text), "12.3 s");
     ck_assert_str_eq(units_ms(200000, text), "3 min 20 s");
     ck_assert_str_eq(units_ms(3600000, text), "1 h 0 min");
-    ck_assert_str_eq(units_ms(100 * 3600000u, text), "4 d 4 h");
+    ck_assert_str_eq(units_ms(UINT64_C(360000000), text), "4 d 4 h");
     ck_assert_str_eq(units_ns(850, text), "850 ns");
     ck_assert_str_eq(units_ns(12345, text), "12.3 us");
     ck_assert_str_eq(units_ns(1500000000, text), "1.5 s");
@@ -321,7 +321,7 @@ static void publish_two_blocks(int32_t blocks[2])
     struct aule_tensor *tensors[] = {&run.q, &run.k, &run.v, &run.out};
     for (size_t i = 0; i < 4; i++) {
         CHECK_OK(aule_tensor_create(session, AULE_F32, TOKENS, 1, HEAD_DIM, tensors[i]));
-        memset(aule_tensor_data(session, tensors[i]), 0, TOKENS * HEAD_DIM * sizeof(float));
+        memset(aule_tensor_data(session, tensors[i]), 0, sizeof(float) * TOKENS * HEAD_DIM);
     }
     CHECK_OK(aule_run(batch, &run, 60000, NULL));
     aule_batch_destroy(batch);
@@ -401,7 +401,7 @@ START_TEST(caches_show_shape_states_and_what_is_published)
     ck_assert_str_eq(string(entry, "scale_mode"), "none");
     ck_assert_double_eq(number(entry, "block_size"), BLOCK_SIZE);
     ck_assert_double_eq(number(entry, "head_dim"), HEAD_DIM);
-    ck_assert_double_eq(number(entry, "block_bytes"), 2 * BLOCK_SIZE * HEAD_DIM * sizeof(float));
+    ck_assert_double_eq(number(entry, "block_bytes"), sizeof(float) * 2 * BLOCK_SIZE * HEAD_DIM);
     ck_assert_double_eq(number(entry, "open_sessions"), 1);
     ck_assert_double_eq(number(entry, "published_blocks"), 2);
     ck_assert_double_eq(number(entry, "pending_blocks"), 0);

@@ -567,7 +567,7 @@ static const char *names_difference(const struct wire_names *a, const struct wir
     if (a->count != b->count)
         return "the number of names";
     for (uint32_t i = 0; i < a->count; i++)
-        if (strcmp(a->data[i], b->data[i]))
+        if (strcmp(a->data[i], b->data[i]) != 0)
             return "a name";
     return NULL;
 }
@@ -599,7 +599,7 @@ static const char *request_difference(const struct wire_request *a, const struct
 
 static const char *reply_difference(const struct wire_reply *a, const struct wire_reply *b)
 {
-    if (a->status != b->status || a->answer != b->answer || strcmp(a->message, b->message))
+    if (a->status != b->status || a->answer != b->answer || strcmp(a->message, b->message) != 0)
         return "status, message or answer";
     const char *found = difference(answers[a->answer].fields, &a->hello, &b->hello);
     return found || !lists[a->answer].entry ? found : list_difference(&lists[a->answer], a, b);
@@ -1002,7 +1002,7 @@ static unsigned char *follow(unsigned char *at)
 // The 16-bit vtable entry of field `index` of a table, and the field itself (NULL if it is absent).
 static unsigned char *vtable_entry(unsigned char *table, int index)
 {
-    return table - (int32_t)load32(table) + 4 + 2 * index;
+    return table - (int32_t)load32(table) + 4 + (ptrdiff_t)2 * index;
 }
 
 static unsigned char *field_at(unsigned char *table, int index)
@@ -1267,14 +1267,14 @@ START_TEST(many_names_that_share_one_long_string_are_refused_quickly)
     reply = (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_CACHES, .inspect_caches = {10, 10, caches, {names, 10}}};
     buffer = encoded_reply(&reply);
     // A larger copy: the same message, then a vector of NAMES offsets, then the one string that they all lead to.
-    size_t start = (buffer.size + 7) / 8 * 8, size = start + 4 + 4u * NAMES + 4 + TEXT_SIZE + 4;
+    size_t start = (buffer.size + 7) / 8 * 8, size = start + 4 + sizeof(uint32_t) * NAMES + 4 + TEXT_SIZE + 4;
     unsigned char *forged = calloc(1, size);
     ck_assert_ptr_nonnull(forged);
     memcpy(forged, buffer.data, buffer.size);
-    unsigned char *string = forged + start + 4 + 4u * NAMES;
+    unsigned char *string = forged + start + 4 + sizeof(uint32_t) * NAMES;
     store32(forged + start, NAMES);
     for (uint32_t i = 0; i < NAMES; i++) {
-        unsigned char *at = forged + start + 4 + 4 * i;
+        unsigned char *at = forged + start + 4 + sizeof(uint32_t) * i;
         store32(at, (uint32_t)(string - at));
     }
     store32(string, TEXT_SIZE);
