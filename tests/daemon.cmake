@@ -11,3 +11,10 @@ target_link_libraries(daemon_harness PRIVATE aule_flags xxhash)
 if(TARGET aule-daemon)
   add_dependencies(daemon_harness aule-daemon)
 endif()
+
+find_path(NNG_HEADERS nng/nng.h REQUIRED)
+find_library(NNG_SHARED NAMES nng REQUIRED)   # the daemon links it static, a client shared
+foreach(suite test_daemon test_daemon_hostile)
+  aule_check(${suite} SOURCES ${suite}.c raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED} LABELS process TIMEOUT 1200)
+  target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
+endforeach()

@@ -119,12 +119,15 @@ static enum status find_session(struct server *server, const struct command *com
     struct session *session = call->peer->session;
     if (!(command->rules & NEEDS_SESSION))
         return STATUS_OK;
-    if (request->epoch != server->epoch)
+    if (request->epoch != server->epoch && request->epoch != 0)
         return error_set(error, STATUS_EPOCH, "%s: epoch %" PRIu64 " is not this daemon's %" PRIu64, name,
                          request->epoch, server->epoch);
     if (!session || session->id != request->session || session->stage == SESSION_MAKING)
         return error_set(error, STATUS_NO_SESSION, "%s: session %" PRIu64 " is not open on this connection", name,
                          request->session);
+    if (request->epoch == 0)
+        return error_set(error, STATUS_EPOCH, "%s: the request names no epoch; this daemon's is %" PRIu64, name,
+                         server->epoch);
     if (session->stage == SESSION_UNMAPPED && !(command->rules & BEFORE_MAPPED))
         return error_set(error, STATUS_INVALID, "%s: session %" PRIu64 " has not sent Mapped yet", name, session->id);
     call->session = session;

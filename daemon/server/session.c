@@ -188,9 +188,9 @@ static void made(struct job *job, void *context)
     session->map_deadline_ns = clock_now_ns() + map_timeout_ns;
     server_arm(server, session->map_deadline_ns);
     watch_owner(session);
-    answer_hello(session);
     log_info("%s: opened, uid %u, tenant \"%s\", arena of %" PRIu64 " bytes, %s", session->label, session->uid,
              session->tenant, session->segment.arena_size, session->imported ? "imported" : "staged");
+    answer_hello(session);
 }
 
 static enum status check_hello(const struct server *server, const struct peer *peer, const struct wire_hello *hello,

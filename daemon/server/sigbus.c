@@ -6,6 +6,7 @@
 
 #include "sigbus.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -27,6 +28,26 @@ static struct {
     int wake_fd;
     struct sigaction earlier;
 } guard;
+
+// A software driver starts its threads with all signals blocked that it does not know, and a fault whose signal is blocked ends the process
+// at once. The executable's own definition comes before libc's in every library's search (CMakeLists.txt exports it), so that here no
+// thread can block SIGBUS.
+int pthread_sigmask(int how, const sigset_t *set, sigset_t *earlier)
+{
+    static int (*_Atomic real)(int, const sigset_t *, sigset_t *);
+    int (*call)(int, const sigset_t *, sigset_t *) = atomic_load(&real);
+    sigset_t changed;
+    if (!call) {
+        *(void **)&call = dlsym(RTLD_NEXT, "pthread_sigmask");
+        atomic_store(&real, call);
+    }
+    if (set && how != SIG_UNBLOCK) {
+        changed = *set;
+        sigdelset(&changed, SIGBUS);
+        set = &changed;
+    }
+    return call(how, set, earlier);
+}
 
 static struct guarded *find(uintptr_t address)
 {
