@@ -196,8 +196,9 @@ static void read_results(struct core *core, struct submission *submission, const
     }
     qsort_r(order, good, sizeof(*order), by_dispatch, (void *)(uintptr_t)event->results);
     for (uint32_t first = 0, end; first < good; first = end) {
-        for (end = first + 1; end < good; end++) {
-            if (event->results[order[end]].dispatch != event->results[order[first]].dispatch)
+        uint32_t dispatch = event->results[order[first]].dispatch;
+        for (end = first + 1; end < good && dispatch < event->num_dispatches; end++) { // from there on: none at all
+            if (event->results[order[end]].dispatch != dispatch)
                 break;
         }
         share(core, submission, event, order + first, end - first);

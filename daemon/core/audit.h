@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.h - does everything that core counts agree with what it counts? Walks all; for tests.
+// audit.h - does everything that core counts agree with what it counts? Walks all; for tests.
 
-#ifndef AULE_CORE_CHECK_H
-#define AULE_CORE_CHECK_H
+#ifndef AULE_CORE_AUDIT_H
+#define AULE_CORE_AUDIT_H
 
 #include "core.h"
 

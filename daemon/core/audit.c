@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.c - counts everything anew, from the sessions' side and from the blocks', and compares. Slow by design.
+// audit.c - counts everything anew, from the sessions' side and from the blocks', and compares. Slow by design.
 
-#include "check.h"
+#include "audit.h"
 
 #include <inttypes.h>
 #include <string.h>

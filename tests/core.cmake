@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# The suites of daemon/core, over the fake engine: no GPU, no sockets.
+
+add_library(core_world STATIC fake_engine.c core_world.c)
+target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
+
+foreach(suite pool)
+  aule_check(test_${suite} SOURCES test_${suite}.c LIBS core_world LABELS core)
+endforeach()
