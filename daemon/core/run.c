@@ -160,7 +160,7 @@ void run_deliver(struct core_session *session)
         struct run *run = session->runs;
         DL_DELETE(session->runs, run);
         run->delivered = true;
-        session->core->news = true;
+        session->core->news |= !session->closed;
         if (run->detached)
             session->num_unreaped--;
         if (run->detached || session->closed)

@@ -1,0 +1,598 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_ownership.c - the states of a block one by one, who may name it, and what a batch keeps alive.
+
+#include <string.h>
+
+#include "check_main.h"
+#include "core_world.h"
+
+static struct world world;
+static struct worker a, b, c;
+static int32_t blocks[256], tokens[1024], found[256];
+
+static void open_two(void)
+{
+    world_open(&world, NULL);
+    worker_open(&a, &world, 1, "");
+    worker_open(&b, &world, 1, "");
+    count_tokens(tokens, 1024, 1000);
+}
+
+static void close_all(void)
+{
+    world_check(&world);
+    world_close(&world);
+}
+
+#define ck_assert_state(block, expected) ck_assert_int_eq((int)worker_block(&b, (block)).state, (int)(expected))
+
+// ---- states ----
+
+START_TEST(a_block_goes_from_free_to_leased_to_held_to_cached_and_back)
+{
+    worker_lease(&a, 1, blocks);
+    ck_assert_state(blocks[0], CORE_LEASED);
+    ck_assert_uint_eq(worker_block(&a, blocks[0]).writer, a.id);
+    ck_assert_uint_eq(worker_block(&a, blocks[0]).holders, 1);
+    ck_assert_int_eq(worker_block(&a, blocks[0]).depth, -1);
+    worker_write(&a, blocks, tokens, WORLD_BLOCK);
+    worker_publish(&a, tokens, WORLD_BLOCK, blocks);
+    ck_assert_state(blocks[0], CORE_HELD);
+    ck_assert_uint_eq(worker_block(&a, blocks[0]).writer, 0);
+    ck_assert_int_eq(worker_block(&a, blocks[0]).depth, 0);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, WORLD_BLOCK, found), 1);
+    ck_assert_int_eq(found[0], blocks[0]);
+    ck_assert_uint_eq(worker_block(&a, blocks[0]).holders, 2);
+    worker_release(&a, blocks, 1);
+    ck_assert_state(blocks[0], CORE_HELD);
+    worker_release(&b, blocks, 1);
+    ck_assert_state(blocks[0], CORE_CACHED);
+    world_check(&world);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, WORLD_BLOCK, found), 1);
+    ck_assert_state(blocks[0], CORE_HELD);
+    worker_release(&b, blocks, 1);
+    worker_lease(&b, 64, found); // needs its place
+    ck_assert_state(blocks[0], CORE_LEASED);
+    ck_assert_uint_eq(worker_block(&b, blocks[0]).writer, b.id);
+    worker_release(&b, found, 64);
+    ck_assert_state(blocks[0], CORE_FREE);
+}
+END_TEST
+
+START_TEST(a_leased_block_that_was_not_published_becomes_free_again)
+{
+    worker_lease(&a, 2, blocks);
+    worker_write(&a, blocks, tokens, 2 * WORLD_BLOCK);
+    worker_release(&a, blocks, 1);
+    ck_assert_state(blocks[0], CORE_FREE);
+    ck_assert_state(blocks[1], CORE_LEASED);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 2 * WORLD_BLOCK, found), 0);
+}
+END_TEST
+
+START_TEST(the_sum_of_the_states_is_the_total_at_every_moment)
+{
+    for (uint32_t i = 1; i <= 8; i++) {
+        worker_lease(&a, i, blocks);
+        worker_write(&a, blocks, tokens + 8 * i, i * WORLD_BLOCK);
+        worker_publish(&a, tokens + 8 * i, i * WORLD_BLOCK, blocks);
+        worker_release(&a, blocks, i / 2);
+        struct core_counts n = worker_counts(&a);
+        ck_assert_uint_eq(n.free + n.leased + n.held + n.cached + n.quarantined, n.total);
+        ck_assert_uint_eq(n.leased, 0);
+        world_check(&world);
+    }
+}
+END_TEST
+
+START_TEST(what_is_not_held_cannot_be_released_and_nothing_of_the_list_is)
+{
+    worker_lease(&a, 3, blocks);
+    worker_lease(&b, 1, blocks + 3);
+    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 4, &error), STATUS_NOT_HELD, "blocks[3] = 3");
+    ck_assert_uint_eq(worker_counts(&a).leased, 4);
+    const int32_t twice[] = {blocks[0], blocks[1], blocks[0]}, outside[] = {blocks[0], 16}, negative[] = {-1};
+    ck_assert_refused(core_blocks_release(a.session, a.cache, twice, 3, &error), STATUS_NOT_HELD, "named 2 times");
+    ck_assert_refused(core_blocks_release(a.session, a.cache, outside, 2, &error), STATUS_OUT_OF_RANGE,
+                      "blocks[1] = 16");
+    ck_assert_refused(core_blocks_release(a.session, a.cache, negative, 1, &error), STATUS_OUT_OF_RANGE, "-1");
+    ck_assert_uint_eq(worker_counts(&a).leased, 4);
+    worker_release(&a, blocks, 3);
+    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 1, &error), STATUS_NOT_HELD, "not held");
+}
+END_TEST
+
+START_TEST(a_block_that_is_held_twice_wants_two_releases)
+{
+    worker_lease(&a, 1, blocks);
+    worker_write(&a, blocks, tokens, WORLD_BLOCK);
+    worker_publish(&a, tokens, WORLD_BLOCK, blocks);
+    worker_lookup(&a, tokens, WORLD_BLOCK, found);
+    worker_release(&a, blocks, 1);
+    ck_assert_state(blocks[0], CORE_HELD);
+    worker_release(&a, blocks, 1);
+    ck_assert_state(blocks[0], CORE_CACHED);
+    worker_lookup(&a, tokens, WORLD_BLOCK, found);
+    worker_lookup(&a, tokens, WORLD_BLOCK, found);
+    const int32_t twice[] = {blocks[0], blocks[0]}; // both in one call
+    worker_release(&a, twice, 2);
+    ck_assert_state(blocks[0], CORE_CACHED);
+}
+END_TEST
+
+// ---- batches ----
+
+START_TEST(a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone)
+{
+    worker_lease(&a, 2, blocks);
+    uint64_t first = worker_batch(&a, blocks, 16, 16), second = worker_batch(&a, blocks, 8, 0);
+    ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 1); // no query sees the blocks of the second
+    second = worker_batch(&a, blocks, 8, 8);
+    ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 2);
+    worker_release(&a, blocks, 2);
+    ck_assert_state(blocks[0], CORE_LEASED);
+    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 1, &error), STATUS_NOT_HELD, "blocks[0]");
+    world_check(&world);
+    ck_assert_status(core_batch_destroy(a.session, first, &error), STATUS_OK);
+    ck_assert_state(blocks[0], CORE_LEASED);
+    ck_assert_state(blocks[1], CORE_FREE);
+    ck_assert_status(core_batch_destroy(a.session, second, &error), STATUS_OK);
+    ck_assert_state(blocks[0], CORE_FREE);
+    ck_assert_refused(core_batch_destroy(a.session, second, &error), STATUS_NOT_FOUND, "no batch");
+}
+END_TEST
+
+START_TEST(a_destroyed_batch_keeps_its_blocks_until_its_last_run_is_over)
+{
+    worker_lease(&a, 1, blocks);
+    uint64_t batch = worker_batch(&a, blocks, 8, 8), ticket = worker_run(&a, batch, 0, 8, tokens);
+    uint64_t queued = worker_run(&a, batch, 1, 8, tokens);
+    core_step(world.core);
+    ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
+    worker_release(&a, blocks, 1);
+    ck_assert_state(blocks[0], CORE_LEASED);
+    struct core_run_params params = worker_run_params(&a, batch, 0, 8, tokens);
+    uint64_t none;
+    ck_assert_refused(core_run(a.session, &params, &none, &error), STATUS_NOT_FOUND, "no batch");
+    world_check(&world);
+    world_finish_all(&world);
+    ck_assert_state(blocks[0], CORE_FREE);
+    worker_reap(&a, ticket, STATUS_OK);
+    worker_reap(&a, queued, STATUS_OK);
+}
+END_TEST
+
+START_TEST(a_sealed_block_stays_held_for_the_batch_that_reads_it_after_its_release)
+{
+    worker_lease(&a, 1, blocks);
+    worker_write(&a, blocks, tokens, 8);
+    worker_publish(&a, tokens, 8, blocks);
+    uint64_t batch = worker_batch(&a, blocks, 8, 0), reader = 0;
+    ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
+    const int32_t cu[] = {0, 1}, lens[] = {8};
+    uint32_t made;
+    const struct core_batch_params params = {.cache = a.cache,
+                                             .num_seqs = 1,
+                                             .max_blocks = 1,
+                                             .cu_seqlens_q = cu,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .block_table = blocks,
+                                             .num_block_table = 1};
+    ck_assert_status(core_batch_create(a.session, &params, &reader, &made, &error), STATUS_OK);
+    worker_release(&a, blocks, 1);
+    ck_assert_state(blocks[0], CORE_HELD);
+    worker_lease(&b, 63, found);
+    ck_assert_status(worker_try_lease(&b, 1, found + 63, &error), STATUS_NO_BLOCKS);
+    ck_assert_status(core_batch_destroy(a.session, reader, &error), STATUS_OK);
+    ck_assert_state(blocks[0], CORE_CACHED);
+    worker_lease(&b, 1, found + 63);
+    ck_assert_int_eq(found[63], blocks[0]);
+}
+END_TEST
+
+START_TEST(sealing_a_block_that_a_live_batch_writes_fails_its_next_run)
+{
+    worker_lease(&a, 2, blocks);
+    uint64_t batch = worker_batch(&a, blocks, 16, 16), other = worker_batch(&a, blocks + 1, 8, 8), last;
+    worker_write_async(&a, blocks, tokens, 8, &last);
+    world_finish_all(&world);
+    worker_publish(&a, tokens, 8, blocks);
+    struct core_run_params params = worker_run_params(&a, batch, 0, 16, tokens);
+    uint64_t ticket;
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_SEALED, "writes block 0");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_SEALED, "sealed");
+    params = worker_run_params(&a, other, 0, 8, tokens); // another block: goes on
+    ck_assert_status(core_run(a.session, &params, &ticket, &error), STATUS_OK);
+    world_finish_all(&world);
+    worker_reap(&a, ticket, STATUS_OK);
+}
+END_TEST
+
+// ---- bad metadata ----
+
+static struct {
+    int32_t cu[4], lens[3], table[9];
+    int64_t slots[32];
+    struct core_batch_params params;
+} good;
+
+// Three sequences over the blocks 0..8, three a sequence: 4 new tokens of 20, none of 5, 3 new of 8.
+static void make_good(void)
+{
+    memset(&good, 0, sizeof(good));
+    memcpy(good.cu, (int32_t[]){0, 4, 4, 7}, sizeof(good.cu));
+    memcpy(good.lens, (int32_t[]){20, 5, 8}, sizeof(good.lens));
+    for (int i = 0; i < 9; i++)
+        good.table[i] = blocks[i];
+    good.table[3] = good.table[7] = good.table[8] = -99; // unseen entries may hold anything
+    for (int i = 0; i < 4; i++)
+        good.slots[i] = blocks[2] * 8 + i;
+    for (int i = 0; i < 3; i++)
+        good.slots[4 + i] = blocks[6] * 8 + 5 + i;
+    good.params = (struct core_batch_params){
+        .cache = a.cache,
+        .num_seqs = 3,
+        .max_blocks = 3,
+        .cu_seqlens_q = good.cu,
+        .num_cu_seqlens_q = 4,
+        .seq_lens_kv = good.lens,
+        .num_seq_lens_kv = 3,
+        .block_table = good.table,
+        .num_block_table = 9,
+        .slot_mapping = good.slots,
+        .num_slot_mapping = 7,
+    };
+}
+
+#define REFUSED(change, status, text)                                                                                  \
+    do {                                                                                                               \
+        uint64_t none_ = 0;                                                                                            \
+        uint32_t made_ = 0;                                                                                            \
+        make_good();                                                                                                   \
+        change;                                                                                                        \
+        ck_assert_refused(core_batch_create(a.session, &good.params, &none_, &made_, &error), status, text);           \
+        ck_assert_uint_eq(none_, 0);                                                                                   \
+    } while (0)
+
+START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_values)
+{
+    uint64_t batch;
+    uint32_t made;
+    worker_lease(&a, 9, blocks);
+    worker_lease(&b, 1, found);
+    worker_lease(&a, 1, blocks + 9);
+    worker_write(&a, blocks + 9, tokens, 8);
+    worker_publish(&a, tokens, 8, blocks + 9);
+    make_good();
+    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
+    ck_assert_uint_eq(made, 7);
+    REFUSED(good.params.cache = 77, STATUS_NOT_FOUND, "77");
+    REFUSED(good.params.num_seqs = 0, STATUS_INVALID, "num_seqs is 0");
+    REFUSED(good.params.num_cu_seqlens_q = 3, STATUS_INVALID, "cu_seqlens_q has 3 entries; 4");
+    REFUSED(good.params.num_seq_lens_kv = 4, STATUS_INVALID, "seq_lens_kv has 4");
+    REFUSED(good.params.num_block_table = 8, STATUS_INVALID, "block_table has 8");
+    REFUSED(good.params.num_slot_mapping = 6, STATUS_INVALID, "slot_mapping has 6 entries; 7");
+    REFUSED(good.params.has_positions = true, STATUS_UNSUPPORTED, "positions");
+    REFUSED(good.params.has_mask = true, STATUS_UNSUPPORTED, "mask");
+    REFUSED(good.cu[0] = 1, STATUS_INVALID, "cu_seqlens_q[0] is 1");
+    REFUSED(good.cu[2] = 3, STATUS_INVALID, "[1] = 4 to [2] = 3");
+    REFUSED(good.cu[1] = -1, STATUS_INVALID, "falls");
+    REFUSED((good.cu[3] = INT32_MAX, good.params.num_slot_mapping = 0), STATUS_OUT_OF_RANGE, "2147483647 tokens");
+    REFUSED(good.lens[1] = -5, STATUS_INVALID, "seq_lens_kv[1] = -5");
+    REFUSED(good.lens[0] = 25, STATUS_OUT_OF_RANGE, "seq_lens_kv[0] = 25");
+    REFUSED(good.params.max_context_len = 19, STATUS_OUT_OF_RANGE, "max_context_len 19");
+    REFUSED(good.table[1] = 16, STATUS_OUT_OF_RANGE, "block_table[0][1] = 16");
+    REFUSED(good.table[1] = -2, STATUS_OUT_OF_RANGE, "block_table[0][1] = -2");
+    REFUSED(good.table[1] = -1, STATUS_INVALID, "block_table[0][1] = -1");
+    REFUSED(good.table[6] = found[0], STATUS_NOT_HELD, "block_table[2][0] = 9 is not held");
+    REFUSED(good.table[6] = 15, STATUS_NOT_HELD, "block_table[2][0] = 15");
+    REFUSED(good.slots[5] = -2, STATUS_OUT_OF_RANGE, "slot_mapping[5] = -2");
+    REFUSED(good.slots[5] = 16 * 8, STATUS_OUT_OF_RANGE, "slot_mapping[5] = 128");
+    REFUSED(good.slots[5] = INT64_MAX, STATUS_OUT_OF_RANGE, "slot_mapping[5]");
+    REFUSED(good.slots[5] = INT64_MIN, STATUS_OUT_OF_RANGE, "slot_mapping[5]");
+    REFUSED(good.slots[5] = found[0] * 8, STATUS_NOT_HELD, "slot_mapping[5] = 72 (block 9, offset 0)");
+    REFUSED(good.slots[5] = blocks[9] * 8 + 7, STATUS_SEALED, "(block 10, offset 7) lies in a sealed");
+    REFUSED(good.slots[5] = good.slots[1], STATUS_DUPLICATE_SLOT, "slot_mapping[5]");
+    REFUSED(good.lens[2] = 2, STATUS_INVALID, "q_len 3 above its seq_len 2");
+    make_good(); // legal: longer than its keys, as long as it writes none
+    good.lens[2] = 2;
+    good.slots[4] = good.slots[5] = good.slots[6] = -1;
+    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
+    make_good(); // legal: padding
+    memset(good.cu, 0, sizeof(good.cu));
+    good.params.num_slot_mapping = 0;
+    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
+    ck_assert_uint_eq(made, 0);
+}
+END_TEST
+
+START_TEST(a_refused_batch_keeps_no_block)
+{
+    worker_lease(&a, 9, blocks);
+    REFUSED(good.slots[6] = good.slots[5], STATUS_DUPLICATE_SLOT, "occurs twice");
+    world_check(&world);
+    for (int i = 0; i < 9; i++)
+        ck_assert_uint_eq(worker_block(&a, blocks[i]).batch_refs, 0);
+    worker_release(&a, blocks, 9);
+    ck_assert_uint_eq(worker_counts(&a).leased, 0);
+}
+END_TEST
+
+START_TEST(too_many_batches_are_a_limit_that_names_its_option)
+{
+    uint64_t batch, last = 0;
+    uint32_t made;
+    worker_lease(&a, 9, blocks);
+    make_good();
+    for (int i = 0; i < 64; i++)
+        ck_assert_status(core_batch_create(a.session, &good.params, &last, &made, &error), STATUS_OK);
+    ck_assert_refused(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_LIMIT, "--max-batches");
+    ck_assert_status(core_batch_destroy(a.session, last, &error), STATUS_OK);
+    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
+    struct core_session_counts counts;
+    core_session_counts(a.session, &counts);
+    ck_assert_uint_eq(counts.batches, 64);
+    ck_assert_uint_eq(counts.blocks_held, 9);
+}
+END_TEST
+
+// ---- quota ----
+
+START_TEST(the_quota_counts_distinct_blocks_and_is_hard)
+{
+    struct world small;
+    struct worker d;
+    struct core_session_counts counts;
+    bool growing;
+    uint32_t num;
+    world_open(&small, &(struct core_params){.quota_blocks = 10});
+    worker_open(&c, &small, 1, "");
+    worker_open(&d, &small, 1, "");
+    worker_lease(&c, 4, blocks);
+    worker_write(&c, blocks, tokens, 32);
+    worker_publish(&c, tokens, 32, blocks);
+    ck_assert_uint_eq(worker_lookup(&c, tokens, 32, found), 4);
+    core_session_counts(c.session, &counts);
+    ck_assert_uint_eq(counts.blocks_held, 4); // twice held counts once
+    worker_lease(&c, 6, blocks + 4);
+    ck_assert_refused(core_blocks_lease(c.session, c.cache, 1, found, &growing, &error), STATUS_QUOTA,
+                      "1 blocks more would exceed the session's 10, of which it has 10 (--session-blocks)");
+    worker_lease(&d, 7, blocks + 20);
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 32};
+    ck_assert_refused(core_prefix_lookup(d.session, d.cache, &prefix, 0, found, &num, &error), STATUS_QUOTA,
+                      "4 blocks more");
+    ck_assert_uint_eq(num, 0);
+    ck_assert_status(core_prefix_lookup(d.session, d.cache, &prefix, 24, found, &num, &error), STATUS_OK);
+    ck_assert_uint_eq(num, 3);
+    uint64_t batch = worker_batch(&c, blocks + 4, 8, 8);
+    worker_release(&c, blocks + 4, 1); // the batch still has it
+    ck_assert_refused(core_blocks_lease(c.session, c.cache, 1, found, &growing, &error), STATUS_QUOTA, "has 10");
+    ck_assert_status(core_batch_destroy(c.session, batch, &error), STATUS_OK);
+    worker_lease(&c, 1, blocks + 4);
+    world_check(&small);
+    world_close(&small);
+}
+END_TEST
+
+START_TEST(an_exchange_by_publishing_is_held_to_the_quota_too)
+{
+    struct world small;
+    struct worker d;
+    uint32_t existing;
+    world_open(&small, &(struct core_params){.quota_blocks = 4});
+    worker_open(&c, &small, 1, "");
+    worker_open(&d, &small, 1, "");
+    worker_lease(&c, 2, blocks);
+    worker_write(&c, blocks, tokens, 16);
+    worker_publish(&c, tokens, 16, blocks);
+    worker_lease(&d, 3, found);
+    worker_write(&d, found, tokens, 16);
+    ck_assert_refused(worker_try_publish(&d, tokens, 16, found, &existing, &error), STATUS_QUOTA, "2 blocks more");
+    ck_assert_int_eq((int)worker_block(&d, found[0]).state, CORE_LEASED);
+    worker_release(&d, found + 2, 1);
+    ck_assert_status(worker_try_publish(&d, tokens, 16, found, &existing, &error), STATUS_OK);
+    ck_assert_uint_eq(existing, 2);
+    world_check(&small);
+    world_close(&small);
+}
+END_TEST
+
+// ---- death ----
+
+START_TEST(a_dead_session_gives_everything_back_at_once_if_nothing_is_in_flight)
+{
+    worker_lease(&a, 10, blocks);
+    worker_write(&a, blocks, tokens, 40);
+    worker_publish(&a, tokens, 40, blocks);
+    worker_batch(&a, blocks + 5, 40, 40);
+    worker_close(&a, true);
+    ck_assert(a.gone);
+    struct core_counts counts = worker_counts(&b);
+    ck_assert_uint_eq(counts.cached, 5);
+    ck_assert_uint_eq(counts.free, counts.total - 5);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 40, found), 5);
+    struct core_totals totals;
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.session_deaths, 1);
+}
+END_TEST
+
+START_TEST(blocks_of_a_dead_session_with_work_in_flight_are_quarantined_until_it_has_passed)
+{
+    worker_lease(&a, 3, blocks);
+    uint64_t batch = worker_batch(&a, blocks, 16, 16);
+    worker_run(&a, batch, 0, 16, tokens);
+    core_step(world.core);
+    worker_run(&a, batch, 1, 16, tokens);
+    core_step(world.core);
+    worker_run(&a, batch, 1, 16, tokens); // two in flight: this one stays in the queue and never runs
+    core_step(world.core);
+    worker_close(&a, true);
+    ck_assert(!a.gone);
+    ck_assert_state(blocks[0], CORE_QUARANTINED);
+    ck_assert_state(blocks[1], CORE_QUARANTINED);
+    ck_assert_state(blocks[2], CORE_FREE);
+    world_check(&world);
+    ck_assert(core_step(world.core)); // blocks[2] came free
+    fake_engine_finish(world.engine);
+    ck_assert(!core_step(world.core)); // nothing more yet
+    ck_assert(!a.gone);
+    ck_assert_state(blocks[0], CORE_QUARANTINED);
+    world_check(&world);
+    fake_engine_finish(world.engine);
+    ck_assert(core_step(world.core));
+    ck_assert(a.gone);
+    ck_assert_state(blocks[0], CORE_FREE);
+    ck_assert(core_idle(world.core));
+}
+END_TEST
+
+START_TEST(a_closed_session_keeps_its_blocks_leased_until_its_work_has_passed)
+{
+    worker_lease(&a, 1, blocks);
+    worker_run(&a, worker_batch(&a, blocks, 8, 8), 0, 8, tokens);
+    core_step(world.core);
+    worker_close(&a, false);
+    ck_assert_state(blocks[0], CORE_LEASED);
+    ck_assert_uint_eq(worker_counts(&b).quarantined, 0);
+    world_check(&world);
+    world_finish_all(&world);
+    ck_assert_state(blocks[0], CORE_FREE);
+    ck_assert(a.gone);
+}
+END_TEST
+
+START_TEST(a_block_that_a_living_session_holds_too_is_not_quarantined)
+{
+    worker_lease(&a, 1, blocks);
+    worker_write(&a, blocks, tokens, 8);
+    worker_publish(&a, tokens, 8, blocks);
+    worker_lookup(&b, tokens, 8, found);
+    const int32_t cu[] = {0, 1}, lens[] = {8};
+    uint64_t reader;
+    uint32_t made;
+    const struct core_batch_params params = {.cache = a.cache,
+                                             .num_seqs = 1,
+                                             .max_blocks = 1,
+                                             .cu_seqlens_q = cu,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .block_table = blocks,
+                                             .num_block_table = 1};
+    ck_assert_status(core_batch_create(a.session, &params, &reader, &made, &error), STATUS_OK);
+    worker_run(&a, reader, 0, 1, NULL);
+    core_step(world.core);
+    worker_close(&a, true);
+    ck_assert_state(blocks[0], CORE_HELD);
+    worker_release(&b, found, 1);
+    ck_assert_state(blocks[0], CORE_QUARANTINED);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 8, found), 1); // reading it harms nobody
+    ck_assert_state(blocks[0], CORE_HELD);
+    worker_release(&b, found, 1);
+    world_finish_all(&world);
+    ck_assert_state(blocks[0], CORE_CACHED);
+}
+END_TEST
+
+// ---- tenants ----
+
+START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
+{
+    worker_open(&c, &world, 1, "other");
+    worker_lease(&a, 64, blocks);
+    worker_write(&a, blocks, tokens, 64 * 8);
+    worker_release(&a, blocks, 64);
+    worker_lease(&b, 1, found); // the same salt
+    worker_run(&b, worker_batch(&b, found, 4, 4), 0, 4, tokens);
+    core_step(world.core);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_zeroes, 0);
+    worker_lease(&c, 2, found + 1);
+    ck_assert_int_ne(fake_engine_slot(core_engine_cache(world.core, a.cache), 1, found[1], 7), 0);
+    uint64_t batch = worker_batch(&c, found + 1, 4, 4);
+    worker_run(&c, batch, 0, 4, tokens);
+    core_step(world.core);
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_zeroes, 2);
+    ck_assert_int_eq(s->zeroes[0].block, found[1]);
+    ck_assert_int_eq(s->zeroes[1].block, found[2]);
+    world_finish_all(&world);
+    const struct engine_cache *cache = core_engine_cache(world.core, a.cache);
+    for (uint32_t slot = 0; slot < 8; slot++) {
+        ck_assert_int_eq(fake_engine_slot(cache, 0, found[1], slot), slot < 4 ? tokens[slot] : 0);
+        ck_assert_int_eq(fake_engine_slot(cache, 1, found[1], slot), 0);
+        ck_assert_int_eq(fake_engine_slot(cache, 0, found[2], slot), 0);
+    }
+    ck_assert_status(core_batch_destroy(c.session, batch, &error), STATUS_OK);
+    worker_release(&c, found + 1, 2); // and back, to the first tenant
+    worker_lease(&a, 2, found + 1);
+    worker_run(&a, worker_batch(&a, found + 1, 4, 4), 0, 4, tokens);
+    core_step(world.core);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_zeroes, 2);
+}
+END_TEST
+
+START_TEST(zeroing_outlives_a_refused_submission_and_ends_with_the_memory)
+{
+    worker_lease(&a, 16, blocks);
+    worker_release(&a, blocks, 16);
+    worker_open(&c, &world, 2, "");
+    worker_lease(&c, 3, found);
+    fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
+    uint64_t ticket = worker_run(&c, worker_batch(&c, found, 4, 4), 0, 4, tokens);
+    core_step(world.core);
+    worker_reap(&c, ticket, STATUS_NO_MEMORY);
+    worker_run(&c, worker_batch(&c, found, 4, 4), 0, 4, tokens);
+    core_step(world.core);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_zeroes, 3);
+    world_finish_all(&world);
+    worker_close(&c, false);
+    worker_lease(&b, 3, found); // wants zeroing again, but its chunk goes first
+    worker_release(&b, found, 3);
+    worker_open(&c, &world, 2, "");
+    c.cache = worker_open_cache(&c, "other");
+    worker_lease(&c, 64, found);
+    ck_assert_uint_eq(worker_counts(&a).total, 0);
+    worker_run(&c, worker_batch(&c, found, 4, 4), 0, 4, tokens);
+    core_step(world.core);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_zeroes, 0);
+    world_finish_all(&world);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ownership");
+    TCase *states = tcase_create("states"), *batches = tcase_create("batches"), *quota = tcase_create("quota");
+    TCase *death = tcase_create("death"), *tenants = tcase_create("tenants");
+    TCase *all[] = {states, batches, quota, death, tenants};
+    tcase_add_test(states, a_block_goes_from_free_to_leased_to_held_to_cached_and_back);
+    tcase_add_test(states, a_leased_block_that_was_not_published_becomes_free_again);
+    tcase_add_test(states, the_sum_of_the_states_is_the_total_at_every_moment);
+    tcase_add_test(states, what_is_not_held_cannot_be_released_and_nothing_of_the_list_is);
+    tcase_add_test(states, a_block_that_is_held_twice_wants_two_releases);
+    tcase_add_test(batches, a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone);
+    tcase_add_test(batches, a_destroyed_batch_keeps_its_blocks_until_its_last_run_is_over);
+    tcase_add_test(batches, a_sealed_block_stays_held_for_the_batch_that_reads_it_after_its_release);
+    tcase_add_test(batches, sealing_a_block_that_a_live_batch_writes_fails_its_next_run);
+    tcase_add_test(batches, each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_values);
+    tcase_add_test(batches, a_refused_batch_keeps_no_block);
+    tcase_add_test(batches, too_many_batches_are_a_limit_that_names_its_option);
+    tcase_add_test(quota, the_quota_counts_distinct_blocks_and_is_hard);
+    tcase_add_test(quota, an_exchange_by_publishing_is_held_to_the_quota_too);
+    tcase_add_test(death, a_dead_session_gives_everything_back_at_once_if_nothing_is_in_flight);
+    tcase_add_test(death, blocks_of_a_dead_session_with_work_in_flight_are_quarantined_until_it_has_passed);
+    tcase_add_test(death, a_closed_session_keeps_its_blocks_leased_until_its_work_has_passed);
+    tcase_add_test(death, a_block_that_a_living_session_holds_too_is_not_quarantined);
+    tcase_add_test(tenants, a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs);
+    tcase_add_test(tenants, zeroing_outlives_a_refused_submission_and_ends_with_the_memory);
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+        tcase_add_checked_fixture(all[i], open_two, close_all);
+        suite_add_tcase(suite, all[i]);
+    }
+    return check_main(suite);
+}
