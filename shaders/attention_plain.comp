@@ -18,6 +18,7 @@
 // the weight UNSEEN and is left out by selection, not by multiplying with 0: the V of a later token may be NaN.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference2 : require
 #extension GL_EXT_scalar_block_layout : require
@@ -208,7 +209,7 @@ void scores(uint slot, uint keys)
         for (uint j = 0; j < KEYS; j++)
             sums[r][j] = 0;
     uint oct = 0;
-    do {
+    [[dont_unroll]] do {
         Eight keys8[KEYS];
         for (uint j = 0; j < KEYS; j++)
             keys8[j] = eight_load(k[j] + oct * oct_units(K_DTYPE) * 16, K_DTYPE);
@@ -301,7 +302,7 @@ void totals_share(uint group_index, uint quad, vec4 totals[TILE_ROWS])
 float row_sum(uint row)
 {
     float sum = 0;
-    for (uint i = 0; i < ROW_THREADS; i++)
+    [[dont_unroll]] for (uint i = 0; i < ROW_THREADS; i++)
         sum += row_partials[row * ROW_THREADS + i];
     return sum;
 }
@@ -318,7 +319,7 @@ void out_store()
     for (uint i = gl_LocalInvocationID.x; i < num_rows * V_OCTS; i += LOCAL_SIZE) {
         const uint row = i / V_OCTS, oct = i % V_OCTS;
         vec4 low = vec4(0), high = vec4(0);
-        for (uint g = 0; g < GROUPS; g++) {
+        [[dont_unroll]] for (uint g = 0; g < GROUPS; g++) {
             const uint at = ((g * TILE_ROWS + row) * QUADS + oct * 2) * 2;
             low += vec4(pair_load(weight_pairs[at]), pair_load(weight_pairs[at + 1]));
             high += vec4(pair_load(weight_pairs[at + 2]), pair_load(weight_pairs[at + 3]));
@@ -360,7 +361,7 @@ void main()
             row_partials[thread] = scores_maximum(row, share, seen, pairs);
             barrier();
             float tile_maximum = maximum;
-            for (uint i = 0; i < ROW_THREADS; i++)
+            [[dont_unroll]] for (uint i = 0; i < ROW_THREADS; i++)
                 tile_maximum = max(tile_maximum, row_partials[row * ROW_THREADS + i]);
             const float rescale = tile_maximum == maximum ? 1 : exp2(maximum - tile_maximum);
             maximum = tile_maximum;

@@ -25,36 +25,29 @@ uint oct_units(uint dtype)
     return dtype == DTYPE_F32 ? 2 : 1;
 }
 
-// Round to nearest, ties to even; overflow to infinity; NaN stays a (quiet) NaN. Result in the low 16 bits.
+// Round to nearest, ties to even; overflow to infinity; NaN stays a (quiet) NaN. Result in the low 16 bits. All three
+// answers are computed and one is chosen: eight copies of this stand in a shader, and branches cost more than sums.
 uint half_from_float(uint bits)
 {
-    const uint sign = bits >> 16 & 0x8000u;
-    const uint magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u)
-        return sign | 0x7e00u | magnitude >> 13 & 0x3ffu;
-    if (magnitude >= 0x47800000u) // 65536
-        return sign | 0x7c00u;
-    if (magnitude >= 0x38800000u) // 2^-14: a normal half; a carry moves into the exponent, up to infinity
-        return sign | magnitude + 0xfffu + (magnitude >> 13 & 1u) - 0x38000000u >> 13;
-    const uint shift = min(126u - (magnitude >> 23), 31u); // to units of 2^-24
-    const uint mantissa = magnitude & 0x7fffffu | 0x800000u;
-    const uint quotient = mantissa >> shift;
-    const uint rest = mantissa & (1u << shift) - 1u;
-    const uint middle = 1u << shift - 1u;
-    return sign | quotient + uint(rest > middle || rest == middle && (quotient & 1u) != 0u);
+    const uint magnitude = bits & 0x7fffffffu, mantissa = magnitude & 0x7fffffu | 0x800000u;
+    // a carry out of the mantissa moves into the exponent, up to infinity
+    const uint normal = magnitude + 0xfffu + (magnitude >> 13 & 1u) - 0x38000000u >> 13;
+    const uint shift = clamp(126u - (magnitude >> 23), 14u, 25u); // to units of 2^-24
+    const uint subnormal = mantissa + (1u << shift - 1u) - 1u + (mantissa >> shift & 1u) >> shift;
+    uint result = magnitude >= 0x38800000u ? normal : subnormal;  // 2^-14
+    result = magnitude >= 0x47800000u ? 0x7c00u : result;         // 2^16
+    result = magnitude > 0x7f800000u ? 0x7e00u | magnitude >> 13 & 0x3ffu : result;
+    return bits >> 16 & 0x8000u | result;
 }
 
 uint float_from_half(uint bits)
 {
-    const uint sign = (bits & 0x8000u) << 16;
     const uint magnitude = bits & 0x7fffu;
-    if (magnitude > 0x7c00u)
-        return sign | 0x7fc00000u | magnitude << 13;
-    if (magnitude == 0x7c00u)
-        return sign | 0x7f800000u;
-    if (magnitude >= 0x400u)
-        return sign | (magnitude << 13) + 0x38000000u;
-    return sign | floatBitsToUint(float(magnitude) * 5.9604644775390625e-8); // 2^-24; a normal float, so exact
+    const uint subnormal = floatBitsToUint(float(magnitude) * 5.9604644775390625e-8); // 2^-24; a normal float, so exact
+    uint result = magnitude >= 0x400u ? (magnitude << 13) + 0x38000000u : subnormal;
+    result = magnitude >= 0x7c00u ? 0x7f800000u | magnitude << 13 : result;
+    result = magnitude > 0x7c00u ? result | 0x400000u : result; // quiet
+    return (bits & 0x8000u) << 16 | result;
 }
 
 uint half2_from_float2(uint low, uint high)
