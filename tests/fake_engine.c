@@ -17,8 +17,6 @@ void *(*fake_engine_alloc)(size_t count, size_t size) = calloc;
 enum growth_state { NOT_GROWN, GROWTH_WANTED, GROWN };
 
 struct fake_chunk {
-    struct fake_chunk *next;
-    uint32_t number;
     enum growth_state state;
     int32_t *slots; // [num_layers, chunk_blocks, block_size]
 };
@@ -27,7 +25,8 @@ struct engine_cache {
     struct engine *engine;
     struct engine_cache *next;
     struct engine_cache_params params;
-    struct fake_chunk *chunks;
+    struct fake_chunk *chunks; // [num_chunks]
+    uint32_t num_chunks;
 };
 
 struct engine_arena {
@@ -227,8 +226,8 @@ void fake_engine_counts(const struct engine *engine, struct fake_counts *out)
     };
     for (const struct engine_cache *cache = engine->caches; cache; cache = cache->next) {
         out->caches++;
-        for (const struct fake_chunk *chunk = cache->chunks; chunk; chunk = chunk->next)
-            out->chunks += chunk->state == GROWN;
+        for (uint32_t i = 0; i < cache->num_chunks; i++)
+            out->chunks += cache->chunks[i].state == GROWN;
     }
     for (const struct fake_submission *s = engine->submissions; s; s = s->next)
         out->unfinished++;
@@ -322,34 +321,37 @@ void engine_cache_destroy(struct engine_cache *cache)
     while (*at != cache)
         at = &(*at)->next;
     *at = cache->next;
-    while (cache->chunks) {
-        struct fake_chunk *next = cache->chunks->next;
-        free(cache->chunks->slots);
-        free(cache->chunks);
-        cache->chunks = next;
-    }
+    for (uint32_t i = 0; i < cache->num_chunks; i++)
+        free(cache->chunks[i].slots);
+    free(cache->chunks);
     free(cache);
 }
 
 static struct fake_chunk *find_chunk(const struct engine_cache *cache, uint32_t number)
 {
-    struct fake_chunk *chunk = cache->chunks;
-    while (chunk && chunk->number != number)
-        chunk = chunk->next;
-    return chunk;
+    return number < cache->num_chunks ? &cache->chunks[number] : NULL;
+}
+
+static struct fake_chunk *make_chunk(struct engine_cache *cache, uint32_t number)
+{
+    if (number >= cache->num_chunks) {
+        uint32_t count = 2 * number + 1;
+        struct fake_chunk *chunks = make(count, sizeof(*chunks));
+        if (cache->num_chunks)
+            memcpy(chunks, cache->chunks, cache->num_chunks * sizeof(*chunks));
+        free(cache->chunks);
+        cache->chunks = chunks;
+        cache->num_chunks = count;
+    }
+    return &cache->chunks[number];
 }
 
 void engine_cache_grow(struct engine_cache *cache, uint32_t number)
 {
     struct engine *engine = cache->engine;
-    struct fake_chunk *chunk = find_chunk(cache, number);
-    if (chunk && chunk->state != NOT_GROWN)
+    struct fake_chunk *chunk = make_chunk(cache, number);
+    if (chunk->state != NOT_GROWN)
         broken("chunk %" PRIu32 " grows twice", number);
-    if (!chunk) {
-        chunk = make(1, sizeof(*chunk));
-        *chunk = (struct fake_chunk){.number = number, .next = cache->chunks};
-        cache->chunks = chunk;
-    }
     chunk->state = GROWTH_WANTED;
     struct fake_growth *growth = make(1, sizeof(*growth)), **at = &engine->growths;
     *growth = (struct fake_growth){.cache = cache, .chunk = number, .ready = !engine->hold_chunks};
