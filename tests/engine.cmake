@@ -5,4 +5,4 @@
 # ignore_noninstrumented_modules: a driver's own threads are not ThreadSanitizer's to judge.
 
 aule_check(test_engine SOURCES test_engine.c LIBS aule_engine LABELS engine gpu
-           ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=ignore_noninstrumented_modules=1")
+           ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=ignore_noninstrumented_modules=1:allocator_may_return_null=1")
