@@ -7,6 +7,6 @@ add_library(core_world STATIC fake_engine.c core_world.c)
 target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
 
-foreach(suite pool ownership prefix)
+foreach(suite pool ownership prefix scheduler)
   aule_check(test_${suite} SOURCES test_${suite}.c LIBS core_world LABELS core)
 endforeach()

@@ -151,6 +151,15 @@ static void submission_free(struct fake_submission *submission)
     free(submission);
 }
 
+static void drop_submissions(struct engine *engine)
+{
+    while (engine->submissions) {
+        struct fake_submission *next = engine->submissions->next;
+        submission_free(engine->submissions);
+        engine->submissions = next;
+    }
+}
+
 static void event_free(struct fake_event *event)
 {
     if (event)
@@ -173,11 +182,7 @@ void engine_destroy(struct engine *engine)
         return;
     if (engine->caches || engine->batches || engine->arenas)
         broken("destroyed with caches, %u batches, %u arenas alive", engine->batches, atomic_load(&engine->arenas));
-    while (engine->submissions) {
-        struct fake_submission *next = engine->submissions->next;
-        submission_free(engine->submissions);
-        engine->submissions = next;
-    }
+    drop_submissions(engine);
     while (engine->events) {
         struct fake_event *next = engine->events->next;
         event_free(engine->events);
@@ -652,9 +657,11 @@ void fake_engine_refuse_submit(struct engine *engine, enum status status)
     engine->refuse_submit = status;
 }
 
+// Nothing reads memory any more: what was in flight is over, without a word about it.
 void fake_engine_lose(struct engine *engine, const char *why)
 {
     engine->lost = true;
+    drop_submissions(engine);
     error_set(&event_add(engine, ENGINE_EVENT_LOST)->event.error, STATUS_DEVICE_LOST, "%s", why);
     wake(engine);
 }
