@@ -18,11 +18,11 @@
 
 static const int64_t linger_ns = 200 * NS_PER_MS;
 
-static void refuse_new_work(struct server *server, enum status status, const char *why)
+static void refuse_parked(struct server *server, bool waits_too, enum status status, const char *why)
 {
     struct error error;
     error_set(&error, status, "%s", why);
-    park_refuse_new_work(server, &error);
+    park_refuse_all(server, &error, waits_too);
 }
 
 static void start_drain(struct server *server, const char *signal_name)
@@ -33,7 +33,7 @@ static void start_drain(struct server *server, const char *signal_name)
     server->stopping = true;
     server->drain_deadline_ns = clock_now_ns() + server->params->drain_timeout_ms * NS_PER_MS;
     server_arm(server, server->drain_deadline_ns);
-    refuse_new_work(server, STATUS_STOPPING, "the daemon is stopping and takes no new work");
+    refuse_parked(server, false, STATUS_STOPPING, "the daemon is stopping and takes no new work");
 }
 
 // What must not stay behind is removed; everything else ends with the process.
@@ -72,7 +72,7 @@ static void lose_device(struct server *server, int64_t now_ns)
               SERVER_EXIT_DEVICE_LOST);
     server->device_lost = true;
     server->stopping = true;
-    refuse_new_work(server, STATUS_DEVICE_LOST, "the GPU stopped; reopen the session with the next daemon");
+    refuse_parked(server, false, STATUS_DEVICE_LOST, "the GPU stopped; reopen the session with the next daemon");
     park_retry(server); // every ticket is done now, with DEVICE_LOST
     linger(server, now_ns);
 }
@@ -92,6 +92,7 @@ void server_step_drain(struct server *server)
         linger(server, now_ns);
     } else if (now_ns >= server->drain_deadline_ns) {
         log_warn("daemon: --drain-timeout %u ms has passed with work in flight", server->params->drain_timeout_ms);
+        refuse_parked(server, true, STATUS_STOPPING, "the daemon stops before the run was done (--drain-timeout)");
         session_end_all(server, "the daemon is stopping");
         linger(server, now_ns);
     } else {

@@ -257,12 +257,12 @@ void park_drop_session(struct session *session, const char *why)
     }
 }
 
-void park_refuse_new_work(struct server *server, const struct error *why)
+void park_refuse_all(struct server *server, const struct error *why, bool waits_too)
 {
     struct parked *parked, *next;
     DL_FOREACH_SAFE(server->parked, parked, next)
     {
-        if (parked->kind != PARKED_WAIT)
+        if (waits_too || parked->kind != PARKED_WAIT)
             refuse(server, parked, why);
     }
 }

@@ -16,10 +16,11 @@ enum status park(struct call *call, const struct parked *command);
 
 bool park_has_lease(const struct server *server, uint64_t cache);
 
-void park_retry(struct server *server);                                    // after core_step() said so
-void park_expire(struct server *server, int64_t now_ns);                   // answers what is late, arms the rest
-void park_drop_session(struct session *session, const char *why);          // its session ends: answered NO_SESSION
-void park_refuse_new_work(struct server *server, const struct error *why); // the drain: answers leases and runs
+void park_retry(struct server *server);                           // after core_step() said so
+void park_expire(struct server *server, int64_t now_ns);          // answers what is late, arms the rest
+void park_drop_session(struct session *session, const char *why); // its session ends: answered NO_SESSION
+// Answer what waits: leases and runs, which are new work, or tickets' waits too.
+void park_refuse_all(struct server *server, const struct error *why, bool waits_too);
 
 // What Wait answers once its ticket is reaped; text of *reply is static.
 void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result);
