@@ -18,3 +18,8 @@ foreach(suite test_daemon test_daemon_hostile)
   aule_check(${suite} SOURCES ${suite}.c raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED} LABELS process TIMEOUT 1200)
   target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
 endforeach()
+
+if(TARGET aule_server)
+  aule_check(test_server_parts SOURCES test_server_parts.c LIBS aule_server LABELS unit)
+  set_target_properties(test_server_parts PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+endif()
