@@ -7,6 +7,10 @@ add_library(core_world STATIC fake_engine.c core_world.c)
 target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
 
-foreach(suite pool ownership prefix scheduler)
+foreach(suite pool ownership prefix scheduler core_model core_memory)
   aule_check(test_${suite} SOURCES test_${suite}.c LIBS core_world LABELS core)
 endforeach()
+
+# Every allocation of core fails once there.
+target_link_options(test_core_memory PRIVATE
+  -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc -Wl,--wrap=strdup)

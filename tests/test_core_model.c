@@ -1,0 +1,778 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_core_model.c - tens of thousands of random operations of several sessions against a model that is too simple to be
+// wrong: arrays, linear searches, no state but counts. After each operation every block's state, holders and references
+// are compared, and core counts itself anew. What a look-up returns must carry the numbers that the writers of exactly
+// this chain, tenant and cache put there. The seed stands in the test's name, so a failure repeats.
+
+#include <string.h>
+
+#include "check_main.h"
+#include "core_world.h"
+
+enum {
+    WORKERS = 6,
+    CACHES = 2,
+    TEXTS = 3,
+    DEPTH = 4,
+    BATCHES = 128,
+    IDS = 64,
+    QUOTA = 14,
+    MAX_BLOCKS = 24,
+    MAX_TICKETS = 6,
+    MAX_BATCHES = 3,
+    STEPS = 5000,
+    SEEDS = 8,
+};
+
+// A chain's key: salt << 16 | one digit of 1..3 for each block, the first in the lowest four bits.
+struct text {
+    bool used;
+    int cache;
+    uint32_t key, depth, num_hit;
+    int32_t blocks[DEPTH];
+};
+
+struct model_batch {
+    bool used, registered, dead;
+    uint64_t id;
+    int worker, cache;
+    uint32_t key, depth, num_hit, outstanding;
+    int32_t blocks[DEPTH];
+};
+
+struct model_run {
+    int batch;
+    uint32_t layer;
+    uint64_t ticket;
+};
+
+struct model_block {
+    uint32_t holds[WORKERS], refs[WORKERS], dead_refs, pending, node;
+    bool sealed, written[WORLD_LAYERS];
+};
+
+struct model_worker {
+    struct worker real;
+    bool open; // else free for a new session once `real.gone`
+    uint32_t salt, num_runs, num_done;
+    struct text texts[TEXTS];
+    struct model_run runs[MAX_TICKETS]; // not over, oldest first
+    struct {
+        uint64_t ticket;
+        enum status status;
+    } done[MAX_TICKETS];
+    uint64_t opened[CACHES]; // 0 = not open
+};
+
+static struct world world;
+static struct model_worker workers[WORKERS];
+static struct model_batch batches[BATCHES];
+static struct model_block model[CACHES][IDS];
+static uint64_t cache_ids[CACHES]; // 0 = does not exist
+static uint64_t random_state;
+static uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantined, num_refused;
+
+static uint32_t roll(uint32_t sides)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)((random_state >> 16) % sides);
+}
+
+static uint32_t prefix_key(uint32_t key, uint32_t depth)
+{
+    return (key & 0xffff0000) | (key & ((1u << (4 * depth)) - 1));
+}
+
+static uint32_t key_depth(uint32_t key)
+{
+    uint32_t depth = 0;
+    while (depth < DEPTH && key >> (4 * depth) & 15)
+        depth++;
+    return depth;
+}
+
+static int32_t tag(int cache, uint32_t key, uint32_t slot)
+{
+    return (int32_t)((key * 8 + slot) * CACHES + (uint32_t)cache + 1);
+}
+
+static void text_tokens(uint32_t key, uint32_t depth, int32_t *tokens)
+{
+    for (uint32_t i = 0; i < depth * 8; i++)
+        tokens[i] = (int32_t)((key >> (4 * (i / 8)) & 15) * 10 + i % 8);
+}
+
+// ---- the model ----
+
+static int find_node(int cache, uint32_t key)
+{
+    for (int id = 0; id < IDS; id++) {
+        if (model[cache][id].node == key)
+            return id;
+    }
+    return -1;
+}
+
+static void unlink_below(int cache, uint32_t key)
+{
+    for (int id = 0; id < IDS; id++) {
+        uint32_t node = model[cache][id].node;
+        if (node && prefix_key(node, key_depth(key)) == key)
+            model[cache][id].node = 0;
+    }
+}
+
+static bool in_use(const struct model_block *block)
+{
+    for (int w = 0; w < WORKERS; w++) {
+        if (block->holds[w] || block->refs[w])
+            return true;
+    }
+    return false;
+}
+
+static uint32_t distinct(int w)
+{
+    uint32_t count = 0;
+    for (int cache = 0; cache < CACHES; cache++) {
+        for (int id = 0; id < IDS; id++)
+            count += model[cache][id].holds[w] || model[cache][id].refs[w];
+    }
+    return count;
+}
+
+static void batch_release(struct model_batch *batch)
+{
+    if (batch->registered || batch->outstanding)
+        return;
+    for (uint32_t i = 0; i < batch->depth; i++) {
+        struct model_block *block = &model[batch->cache][batch->blocks[i]];
+        block->refs[batch->worker]--;
+        block->dead_refs -= batch->dead;
+    }
+    batch->used = false;
+}
+
+static void run_over(int w, const struct model_run *run, bool ok)
+{
+    struct model_batch *batch = &batches[run->batch];
+    for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
+        struct model_block *block = &model[batch->cache][batch->blocks[i]];
+        block->written[run->layer] = ok;
+        if (!ok && block->node)
+            unlink_below(batch->cache, block->node);
+        block->pending--;
+    }
+    ck_assert_int_eq(batch->worker, w);
+    batch->outstanding--;
+    batch_release(batch);
+    num_failed += !ok;
+}
+
+// ---- comparing ----
+
+static enum core_block_kind expected_state(const struct model_block *block)
+{
+    uint32_t holders = 0, refs = 0;
+    for (int w = 0; w < WORKERS; w++) {
+        holders += block->holds[w] > 0;
+        refs += block->refs[w];
+    }
+    if (holders || refs > block->dead_refs)
+        return block->sealed ? CORE_HELD : CORE_LEASED;
+    if (refs)
+        return CORE_QUARANTINED;
+    return block->node ? CORE_CACHED : CORE_FREE;
+}
+
+// What left the index without the model's doing was evicted: never a block in use, unless its parent went with it.
+static void sync_evictions(int cache)
+{
+    bool gone[IDS] = {false};
+    for (int id = 0; id < IDS; id++) {
+        struct core_block_view view;
+        core_block_at(world.core, cache_ids[cache], (uint32_t)id, &view);
+        gone[id] = model[cache][id].node && view.depth < 0;
+    }
+    for (int id = 0; id < IDS; id++) {
+        uint32_t key = model[cache][id].node, depth = key ? key_depth(key) : 0;
+        if (gone[id] && in_use(&model[cache][id])) {
+            ck_assert_uint_gt(depth, 1);
+            ck_assert(gone[find_node(cache, prefix_key(key, depth - 1))]);
+        }
+        if (key && !gone[id] && depth > 1) { // nobody is left in the index without a parent
+            int parent = find_node(cache, prefix_key(key, depth - 1));
+            ck_assert_int_ge(parent, 0);
+            ck_assert(!gone[parent]);
+        }
+    }
+    for (int id = 0; id < IDS; id++) {
+        if (gone[id])
+            model[cache][id].node = 0;
+        num_evicted += gone[id];
+    }
+}
+
+static void compare_block(int cache, int id)
+{
+    struct model_block *block = &model[cache][id];
+    struct core_block_view view;
+    uint32_t holders = 0, refs = 0;
+    for (int w = 0; w < WORKERS; w++) {
+        holders += block->holds[w] > 0;
+        refs += block->refs[w];
+    }
+    enum core_block_kind expected = expected_state(block);
+    core_block_at(world.core, cache_ids[cache], (uint32_t)id, &view);
+    if (view.state == CORE_ABSENT)
+        view.state = CORE_FREE;
+    ck_assert_int_eq((int)view.state, (int)expected);
+    ck_assert_uint_eq(view.holders, holders);
+    ck_assert_uint_eq(view.batch_refs, refs);
+    ck_assert_int_eq(view.depth, block->node ? (int)key_depth(block->node) - 1 : -1);
+    num_quarantined += expected == CORE_QUARANTINED;
+    if (expected == CORE_FREE)
+        block->sealed = false;
+}
+
+static void compare(void)
+{
+    uint32_t ids;
+    for (int cache = 0; cache < CACHES; cache++) {
+        if (cache_ids[cache] && core_cache_find(world.core, cache_ids[cache], &ids, NULL) != STATUS_OK) {
+            for (int id = 0; id < IDS; id++)
+                ck_assert(!in_use(&model[cache][id]));
+            memset(model[cache], 0, sizeof(model[cache]));
+            cache_ids[cache] = 0;
+        }
+        if (!cache_ids[cache])
+            continue;
+        sync_evictions(cache);
+        for (int id = 0; id < IDS; id++)
+            compare_block(cache, id);
+    }
+    for (int w = 0; w < WORKERS; w++) {
+        struct core_session_counts counts;
+        if (!workers[w].open)
+            continue;
+        core_session_counts(workers[w].real.session, &counts);
+        ck_assert_uint_eq(counts.blocks_held, distinct(w));
+        ck_assert_uint_eq(counts.tickets_unreaped, workers[w].num_runs + workers[w].num_done);
+        ck_assert_uint_le(counts.blocks_held, QUOTA);
+    }
+    world_check(&world);
+}
+
+// ---- sessions and caches ----
+
+static const char *const cache_names[CACHES] = {"kv", "alt"};
+
+static void open_cache(int w, int cache)
+{
+    struct core_cache_identity identity = world_identity(cache_names[cache]);
+    struct core_cache_info info;
+    ck_assert_status(core_cache_open(workers[w].real.session, &identity, &info, &error), STATUS_OK);
+    if (cache_ids[cache])
+        ck_assert_uint_eq(cache_ids[cache], info.cache);
+    cache_ids[cache] = workers[w].opened[cache] = info.cache;
+}
+
+static void do_open(int w)
+{
+    struct model_worker *worker = &workers[w];
+    if (worker->open || (worker->real.world && !worker->real.gone))
+        return;
+    memset(worker, 0, sizeof(*worker));
+    worker->salt = 1 + roll(2);
+    worker_open(&worker->real, &world, 1, worker->salt == 1 ? "" : "tenant");
+    cache_ids[0] = worker->opened[0] = worker->real.cache;
+    worker->open = true;
+}
+
+static uint32_t submitted_runs(const struct worker *worker)
+{
+    uint32_t count = 0;
+    for (const struct fake_submission *s = fake_engine_oldest(world.engine); s; s = s->next) {
+        for (uint32_t i = 0; i < s->num_runs; i++)
+            count += s->runs[i].arena == worker->arena;
+    }
+    return count;
+}
+
+static void forget_holds(int w, int cache)
+{
+    for (int id = 0; id < IDS; id++)
+        model[cache][id].holds[w] = 0;
+    for (int t = 0; t < TEXTS; t++) {
+        if (workers[w].texts[t].cache == cache)
+            workers[w].texts[t].used = false;
+    }
+}
+
+static void unregister(int w, int cache, bool dead)
+{
+    for (int i = 0; i < BATCHES; i++) {
+        struct model_batch *batch = &batches[i];
+        if (!batch->used || batch->worker != w || (cache >= 0 && batch->cache != cache))
+            continue;
+        batch->registered = false;
+        if (dead && batch->outstanding) {
+            batch->dead = true;
+            for (uint32_t k = 0; k < batch->depth; k++)
+                model[batch->cache][batch->blocks[k]].dead_refs++;
+        }
+        batch_release(batch);
+    }
+}
+
+static bool finally; // the walk is over
+
+static void do_close(int w)
+{
+    struct model_worker *worker = &workers[w];
+    bool died = roll(2);
+    uint32_t submitted = worker->open ? submitted_runs(&worker->real) : 0;
+    if (!worker->open || (!submitted && roll(3) && !finally)) // mostly in the middle of something
+        return;
+    while (worker->num_runs > submitted) { // in the queue: dropped, oldest first
+        struct model_run run = worker->runs[submitted];
+        memmove(worker->runs + submitted, worker->runs + submitted + 1,
+                (--worker->num_runs - submitted) * sizeof(*worker->runs));
+        run_over(w, &run, false);
+    }
+    worker_close(&worker->real, died);
+    worker->open = false;
+    worker->num_done = 0;
+    unregister(w, -1, died);
+    for (int cache = 0; cache < CACHES; cache++)
+        forget_holds(w, cache);
+    ck_assert_int_eq(worker->real.gone, submitted == 0);
+}
+
+static void do_second_cache(int w)
+{
+    struct model_worker *worker = &workers[w];
+    if (!worker->open)
+        return;
+    if (!worker->opened[1]) {
+        open_cache(w, 1);
+        return;
+    }
+    ck_assert_status(core_cache_close(worker->real.session, worker->opened[1], &error), STATUS_OK);
+    worker->opened[1] = 0;
+    unregister(w, 1, false);
+    forget_holds(w, 1);
+}
+
+// ---- texts ----
+
+static void do_lookup(int w, struct text *text)
+{
+    struct worker *real = &workers[w].real;
+    int32_t tokens[DEPTH * 8], found[DEPTH];
+    uint32_t expected = 0, count, fresh = 0;
+    struct error error = {0};
+    text_tokens(text->key, text->depth, tokens);
+    for (; expected < text->depth; expected++) {
+        int id = find_node(text->cache, prefix_key(text->key, expected + 1));
+        if (id < 0 || model[text->cache][id].pending)
+            break;
+        fresh += !model[text->cache][id].holds[w] && !model[text->cache][id].refs[w];
+    }
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = text->depth * 8};
+    enum status status = core_prefix_lookup(real->session, cache_ids[text->cache], &prefix, 0, found, &count, &error);
+    ck_assert_int_eq((int)status, distinct(w) + fresh > QUOTA ? STATUS_QUOTA : STATUS_OK);
+    if (status != STATUS_OK)
+        return;
+    ck_assert_uint_eq(count, expected);
+    const struct engine_cache *engine = core_engine_cache(world.core, cache_ids[text->cache]);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t key = prefix_key(text->key, i + 1);
+        ck_assert_int_eq(found[i], find_node(text->cache, key));
+        for (uint32_t k = 0; k < WORLD_LAYERS * 8; k++)
+            ck_assert_int_eq(fake_engine_slot(engine, k / 8, found[i], k % 8), tag(text->cache, key, k % 8));
+        model[text->cache][found[i]].holds[w]++;
+        text->blocks[i] = found[i];
+    }
+    text->num_hit = count;
+    text->used = true;
+    num_hits += count;
+}
+
+static void release(int w, int cache, const int32_t *ids, uint32_t count)
+{
+    ck_assert_status(core_blocks_release(workers[w].real.session, cache_ids[cache], ids, count, &error), STATUS_OK);
+    for (uint32_t i = 0; i < count; i++)
+        model[cache][ids[i]].holds[w]--;
+}
+
+static void do_text(int w)
+{
+    struct model_worker *worker = &workers[w];
+    struct text *text = &worker->texts[roll(TEXTS)];
+    if (!worker->open || text->used)
+        return;
+    *text = (struct text){.cache = worker->opened[1] ? (int)roll(CACHES) : 0, .depth = 1 + roll(DEPTH)};
+    text->key = worker->salt << 16;
+    for (uint32_t i = 0; i < text->depth; i++)
+        text->key |= (1 + (roll(3) ? 0 : roll(3))) << (4 * i);
+    if (roll(3)) // the others compute what may be there already, and meet it when they publish
+        do_lookup(w, text);
+    else
+        text->used = true;
+    uint32_t wanted = text->depth - text->num_hit;
+    if (!text->used || !wanted)
+        return;
+    bool growing;
+    int32_t *ids = text->blocks + text->num_hit;
+    enum status status = core_blocks_lease(worker->real.session, cache_ids[text->cache], wanted, ids, &growing, NULL);
+    ck_assert_int_eq(status == STATUS_QUOTA, distinct(w) + wanted > QUOTA);
+    if (status != STATUS_OK) {
+        ck_assert(status == STATUS_QUOTA || status == STATUS_NO_BLOCKS);
+        release(w, text->cache, text->blocks, text->num_hit);
+        text->used = false;
+        return;
+    }
+    sync_evictions(text->cache); // before what was evicted is in use again
+    for (uint32_t i = 0; i < wanted; i++) {
+        struct model_block *block = &model[text->cache][ids[i]];
+        ck_assert(!in_use(block));
+        block->sealed = false;
+        memset(block->written, 0, sizeof(block->written));
+        block->holds[w] = 1;
+    }
+}
+
+static struct text *some_text(int w)
+{
+    struct text *text = &workers[w].texts[roll(TEXTS)];
+    return workers[w].open && text->used ? text : NULL;
+}
+
+static void do_release(int w)
+{
+    struct text *text = some_text(w);
+    if (!text || (!model[text->cache][text->blocks[text->depth - 1]].sealed && roll(8))) // mostly after publishing it
+        return;
+    release(w, text->cache, text->blocks, text->depth);
+    text->used = false;
+}
+
+static void publish_block(int w, const struct text *text, uint32_t i, int32_t got)
+{
+    uint32_t key = prefix_key(text->key, i + 1);
+    int has = find_node(text->cache, key), given = text->blocks[i];
+    struct model_block *block = &model[text->cache][given];
+    if (has >= 0 && has != given && !model[text->cache][has].pending) {
+        ck_assert_int_eq(got, has);
+        model[text->cache][has].holds[w]++;
+        num_exchanged++;
+        return;
+    }
+    ck_assert_int_eq(got, given);
+    block->sealed = true;
+    if (has >= 0 && has != given && !block->pending)
+        model[text->cache][has].node = 0;
+    if (has < 0 || !block->pending)
+        block->node = key;
+}
+
+static enum status expect_publish(int w, const struct text *text)
+{
+    uint32_t fresh = 0;
+    for (uint32_t i = 0; i < text->depth; i++) {
+        const struct model_block *block = &model[text->cache][text->blocks[i]];
+        uint32_t key = prefix_key(text->key, i + 1);
+        if (block->node != key && !(block->written[0] && block->written[1]))
+            return STATUS_UNWRITTEN;
+        int has = find_node(text->cache, key);
+        if (has >= 0 && has != text->blocks[i] && !model[text->cache][has].pending)
+            fresh += !model[text->cache][has].holds[w] && !model[text->cache][has].refs[w];
+    }
+    return distinct(w) + fresh > QUOTA ? STATUS_QUOTA : STATUS_OK;
+}
+
+static void do_publish(int w)
+{
+    struct text *text = some_text(w);
+    int32_t tokens[DEPTH * 8], ids[DEPTH];
+    uint32_t existing, before = (uint32_t)num_exchanged;
+    if (!text)
+        return;
+    text_tokens(text->key, text->depth, tokens);
+    memcpy(ids, text->blocks, sizeof(ids));
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = text->depth * 8};
+    enum status status = core_prefix_publish(workers[w].real.session, cache_ids[text->cache], &prefix, ids, text->depth,
+                                             &existing, NULL);
+    ck_assert_int_eq((int)status, (int)expect_publish(w, text));
+    if (status != STATUS_OK)
+        return;
+    for (uint32_t i = text->depth; i-- > 0;)
+        publish_block(w, text, i, ids[i]);
+    ck_assert_uint_eq(existing, (uint32_t)num_exchanged - before);
+    for (uint32_t i = 0; i < text->depth; i++) {
+        if (ids[i] != text->blocks[i])
+            release(w, text->cache, &text->blocks[i], 1);
+        text->blocks[i] = ids[i];
+    }
+}
+
+// ---- batches and runs ----
+
+static int free_batch(int w)
+{
+    int free = -1;
+    uint32_t live = 0;
+    for (int i = 0; i < BATCHES; i++) {
+        if (!batches[i].used)
+            free = i;
+        live += batches[i].used && batches[i].registered && batches[i].worker == w;
+    }
+    return live < MAX_BATCHES ? free : -1;
+}
+
+static void do_batch(int w)
+{
+    const struct text *text = some_text(w);
+    int index = free_batch(w);
+    if (!text || index < 0)
+        return;
+    struct model_batch *batch = &batches[index];
+    uint32_t first = text->num_hit < text->depth ? text->num_hit : text->depth - 1, made;
+    uint32_t num_new = (text->depth - first) * 8;
+    bool writes = text->num_hit < text->depth, sealed = false;
+    int64_t slots[DEPTH * 8];
+    for (uint32_t t = 0; t < num_new; t++)
+        slots[t] = (int64_t)text->blocks[first + t / 8] * 8 + t % 8;
+    for (uint32_t i = first; writes && i < text->depth; i++)
+        sealed |= model[text->cache][text->blocks[i]].sealed;
+    const int32_t cu[] = {0, (int32_t)num_new}, lens[] = {(int32_t)text->depth * 8};
+    const struct core_batch_params params = {.cache = cache_ids[text->cache],
+                                             .num_seqs = 1,
+                                             .max_blocks = text->depth,
+                                             .cu_seqlens_q = cu,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .block_table = text->blocks,
+                                             .num_block_table = text->depth,
+                                             .slot_mapping = slots,
+                                             .num_slot_mapping = writes ? num_new : 0};
+    uint64_t id;
+    enum status status = core_batch_create(workers[w].real.session, &params, &id, &made, NULL);
+    ck_assert_int_eq((int)status, sealed ? STATUS_SEALED : STATUS_OK);
+    if (status != STATUS_OK)
+        return;
+    *batch = (struct model_batch){.used = true, .registered = true, .id = id, .worker = w, .cache = text->cache};
+    batch->key = text->key;
+    batch->depth = text->depth;
+    batch->num_hit = writes ? first : text->depth;
+    memcpy(batch->blocks, text->blocks, sizeof(batch->blocks));
+    for (uint32_t i = 0; i < batch->depth; i++)
+        model[batch->cache][batch->blocks[i]].refs[w]++;
+}
+
+static int some_batch(int w)
+{
+    uint32_t start = roll(BATCHES);
+    for (uint32_t i = 0; workers[w].open && i < BATCHES; i++) {
+        const struct model_batch *batch = &batches[(start + i) % BATCHES];
+        if (batch->used && batch->registered && batch->worker == w)
+            return (int)((start + i) % BATCHES);
+    }
+    return -1;
+}
+
+static void do_destroy_batch(int w)
+{
+    int index = some_batch(w);
+    if (index < 0)
+        return;
+    ck_assert_status(core_batch_destroy(workers[w].real.session, batches[index].id, &error), STATUS_OK);
+    batches[index].registered = false;
+    batch_release(&batches[index]);
+}
+
+static void do_run(int w)
+{
+    struct model_worker *worker = &workers[w];
+    int index = some_batch(w);
+    if (index < 0)
+        return;
+    struct model_batch *batch = &batches[index];
+    uint32_t first = batch->num_hit < batch->depth ? batch->num_hit : batch->depth - 1, layer = roll(WORLD_LAYERS);
+    uint32_t num_new = (batch->depth - first) * 8;
+    int32_t tags[DEPTH * 8];
+    for (uint32_t t = 0; t < num_new; t++)
+        tags[t] = tag(batch->cache, prefix_key(batch->key, first + t / 8 + 1), t % 8);
+    enum status expected = worker->num_runs + worker->num_done == MAX_TICKETS ? STATUS_BUSY : STATUS_OK;
+    for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
+        if (model[batch->cache][batch->blocks[i]].sealed)
+            expected = STATUS_SEALED;
+    }
+    struct core_run_params params = worker_run_params(&worker->real, batch->id, layer, num_new, tags);
+    uint64_t ticket;
+    ck_assert_status(core_run(worker->real.session, &params, &ticket, &error), expected);
+    if (expected != STATUS_OK)
+        return;
+    worker->runs[worker->num_runs++] = (struct model_run){index, layer, ticket};
+    batch->outstanding++;
+    for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
+        model[batch->cache][batch->blocks[i]].pending++;
+        model[batch->cache][batch->blocks[i]].written[layer] = true;
+    }
+}
+
+static void do_reap(int w)
+{
+    struct model_worker *worker = &workers[w];
+    if (!worker->open || !worker->num_done)
+        return;
+    uint32_t i = roll(worker->num_done);
+    worker_reap(&worker->real, worker->done[i].ticket, worker->done[i].status);
+    worker->done[i] = worker->done[--worker->num_done];
+}
+
+static int worker_of(const struct engine_arena *arena)
+{
+    for (int w = 0; w < WORKERS; w++) {
+        if (workers[w].real.arena == arena)
+            return w;
+    }
+    ck_abort_msg("a run of nobody");
+}
+
+static void do_finish(int w)
+{
+    struct fake_submission *s = fake_engine_oldest(world.engine);
+    (void)w;
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        struct model_worker *worker = &workers[worker_of(s->runs[i].arena)];
+        struct model_run run = worker->runs[0];
+        if (roll(25) == 0)
+            s->runs[i].fail = STATUS_UNSUPPORTED;
+        memmove(worker->runs, worker->runs + 1, --worker->num_runs * sizeof(*worker->runs));
+        run_over((int)(worker - workers), &run, s->runs[i].fail == STATUS_OK);
+        if (!worker->open)
+            continue;
+        worker->done[worker->num_done].ticket = run.ticket;
+        worker->done[worker->num_done++].status = s->runs[i].fail;
+    }
+    ck_assert(fake_engine_finish(world.engine));
+    core_step(world.core);
+}
+
+static void do_step(int w)
+{
+    (void)w;
+    core_step(world.core);
+}
+
+// ---- nonsense, which must be refused and change nothing ----
+
+static void do_nonsense(int w)
+{
+    struct worker *real = &workers[w].real;
+    int32_t id = (int32_t)roll(IDS + 8) - 4;
+    struct error error = {0};
+    uint32_t existing, made;
+    uint64_t none;
+    if (!workers[w].open || (id >= 0 && id < IDS && model[0][id].holds[w]))
+        return;
+    int32_t tokens[8] = {0}, given = id;
+    ck_assert_int_ne((int)core_blocks_release(real->session, cache_ids[0], &id, 1, &error), STATUS_OK);
+    ck_assert_int_ne((int)worker_try_publish(real, tokens, 8, &given, &existing, &error), STATUS_OK);
+    const int32_t cu[] = {0, 1}, lens[] = {1};
+    const int64_t slot = (int64_t)id * 8;
+    struct core_batch_params params = {.cache = cache_ids[0],
+                                       .num_seqs = 1,
+                                       .max_blocks = 1,
+                                       .cu_seqlens_q = cu,
+                                       .num_cu_seqlens_q = 2,
+                                       .seq_lens_kv = lens,
+                                       .num_seq_lens_kv = 1,
+                                       .block_table = &id,
+                                       .num_block_table = 1};
+    ck_assert_int_ne((int)core_batch_create(real->session, &params, &none, &made, &error), STATUS_OK);
+    params.max_blocks = 1;
+    params.slot_mapping = &slot;
+    params.num_slot_mapping = 1;
+    ck_assert_int_ne((int)core_batch_create(real->session, &params, &none, &made, &error), STATUS_OK);
+    num_refused += 4;
+}
+
+static void do_refuse_memory(int w)
+{
+    (void)w;
+    if (roll(10) == 0)
+        fake_engine_refuse_chunks(world.engine, roll(3));
+}
+
+static const struct {
+    void (*run)(int w);
+    uint32_t weight;
+} operations[] = {
+    {do_open, 6},     {do_close, 1},    {do_second_cache, 1},  {do_text, 12},         {do_release, 6},
+    {do_publish, 16}, {do_batch, 12},   {do_run, 30},          {do_reap, 25},         {do_finish, 12},
+    {do_step, 12},    {do_nonsense, 3}, {do_destroy_batch, 8}, {do_refuse_memory, 1},
+};
+
+static void random_operation(void)
+{
+    uint32_t sum = 0, at = 0;
+    for (size_t i = 0; i < sizeof(operations) / sizeof(*operations); i++)
+        sum += operations[i].weight;
+    for (uint32_t pick = roll(sum); pick >= operations[at].weight; at++)
+        pick -= operations[at].weight;
+    operations[at].run((int)roll(WORKERS));
+}
+
+START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
+{
+    random_state = 0x9e3779b97f4a7c15ull * (uint64_t)(_i + 1);
+    world_open(&world, &(struct core_params){.max_blocks = MAX_BLOCKS,
+                                             .quota_blocks = QUOTA,
+                                             .max_tickets = MAX_TICKETS,
+                                             .max_batches = MAX_BATCHES});
+    for (int i = 0; i < STEPS; i++) {
+        random_operation();
+        compare();
+    }
+    finally = true;
+    for (int w = 0; w < WORKERS; w++) {
+        do_close(w);
+        compare();
+    }
+    while (fake_engine_oldest(world.engine)) {
+        do_finish(0);
+        compare();
+    }
+    struct core_totals totals;
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.leased + totals.held + totals.quarantined, 0);
+    // The walk has been everywhere that it is for.
+    ck_assert_uint_gt(num_hits, 40);
+    ck_assert_uint_gt(num_exchanged, 5);
+    ck_assert_uint_gt(num_failed, 5);
+    ck_assert_uint_gt(num_evicted, 5);
+    ck_assert_uint_gt(num_quarantined, 5);
+    ck_assert_uint_gt(num_refused, 100);
+    world_close(&world);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("core model");
+    TCase *tcase = tcase_create("random walks");
+    tcase_add_loop_test(tcase, random_operations_of_several_sessions_agree_with_a_simple_model, 0, SEEDS);
+    tcase_set_timeout(tcase, 240);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}
