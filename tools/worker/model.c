@@ -12,7 +12,7 @@
 #include <string.h>
 
 static const double rope_theta = 1e4;
-static const uint64_t seed = 20;
+static const uint64_t seed = 29; // of those tried, one whose greedy text is varied and never a near tie
 
 struct layer {
     float qkv[MODEL_WIDTH][MODEL_QKV_WIDTH];
@@ -49,7 +49,7 @@ static void fill_layer(struct layer *layer, uint64_t *state)
 {
     // The gain makes scores with a deviation of about 2: attention that picks some tokens out of thousands, as trained
     // models do, instead of the flat mean of them all, in which a wrong block would hardly show.
-    fill(&layer->qkv[0][0], MODEL_WIDTH, MODEL_QKV_WIDTH, 1.5, state);
+    fill(&layer->qkv[0][0], MODEL_WIDTH, MODEL_QKV_WIDTH, 1.4, state);
     fill(&layer->out[0][0], MODEL_OUT_WIDTH, MODEL_WIDTH, 1, state);
     fill(&layer->gate[0][0], MODEL_WIDTH, MODEL_INNER, 1, state);
     fill(&layer->up[0][0], MODEL_WIDTH, MODEL_INNER, 1, state);
