@@ -61,9 +61,13 @@ static void setup_strict(void)
 
 static void teardown(void)
 {
-    if (daemon_.pid > 0)
-        ck_assert_int_eq(daemon_stop(&daemon_), 0);
+    int code = daemon_.pid > 0 ? daemon_stop(&daemon_) : 0;
+    char *log = code == 0 ? NULL : daemon_log_text(&daemon_);
+    if (log)
+        fprintf(stderr, "%s", log);
+    free(log);
     daemon_finish(&daemon_);
+    ck_assert_int_eq(code, 0);
 }
 
 static void ok(enum aule_status status)
