@@ -219,11 +219,10 @@ void scores(uint slot, uint keys)
                 sums[r][j] += dot_eight(q, keys8[j]);
         }
     } while (++oct < K_OCTS);
-    for (uint r = 0; r < TILE_ROWS; r++) {
-        const uint at = r * TILE_PAIRS + gl_LocalInvocationID.x * 2;
-        weight_pairs[at] = pair_store(sums[r][0] * run.scale_log2e, sums[r][1] * run.scale_log2e);
-        weight_pairs[at + 1] = pair_store(sums[r][2] * run.scale_log2e, sums[r][3] * run.scale_log2e);
-    }
+    for (uint r = 0; r < TILE_ROWS; r++)
+        for (uint j = 0; j < KEYS; j += 2)
+            weight_pairs[r * TILE_PAIRS + (key + j) / 2] =
+                pair_store(sums[r][j] * run.scale_log2e, sums[r][j + 1] * run.scale_log2e);
 }
 
 // Step 2, first half: the maximum over this thread's share of the row.
