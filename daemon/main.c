@@ -117,7 +117,7 @@ static void raise_descriptor_limit(void)
     }
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 // lavapipe is unloaded at the end and takes what it leaked with it, where the leak checker cannot name it any more: keep it loaded.
 static void keep_software_driver(void)
 {
@@ -126,6 +126,15 @@ static void keep_software_driver(void)
 #else
 static void keep_software_driver(void)
 {
+}
+#endif
+
+#ifdef __SANITIZE_THREAD__
+// The software driver synchronises by means that the sanitizer does not see; what is found inside it is not ours.
+const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void)
+{
+    return "race:libvulkan_lvp.so\nrace:libLLVM\n";
 }
 #endif
 
