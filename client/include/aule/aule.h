@@ -18,7 +18,8 @@
  * The library never prints, never exits, installs no signal handler.
  */
 
-/* clang-format off: laid out by hand, one thought a line. */
+/* Laid out by hand, one thought a line. */
+/* clang-format off */
 #ifndef AULE_AULE_H
 #define AULE_AULE_H
 
@@ -110,7 +111,8 @@ struct aule_session_params {
 /*
  * Connects, shakes hands and maps the session's segment.
  * AULE_DAEMON_GONE: nobody listens at the path. AULE_DENIED: the daemon serves another user. AULE_VERSION: both versions
- * are in the sentence. AULE_LIMIT: --max-sessions or --max-arena. AULE_NO_MEMORY: /dev/shm is too small.
+ * are in the sentence. AULE_LIMIT: --max-sessions or --max-arena. AULE_NO_MEMORY: /dev/shm is too small. AULE_TIMEOUT: the
+ * daemon is there but did not answer. AULE_FORKED: see above.
  */
 AULE_API enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session);
 
@@ -326,7 +328,7 @@ struct aule_run_result {
 AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
                                            struct aule_run_result *result);
 
-/* aule_run_submit() and aule_ticket_wait() in one; the timeout holds for each. */
+/* aule_run_submit() and aule_ticket_wait() in one; the timeout holds for each. After AULE_TIMEOUT the run may go on; nobody can wait for it. */
 AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                    struct aule_run_result *result);
 
