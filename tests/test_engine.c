@@ -6,11 +6,13 @@
 // healthy device does not show are brought about through the engine's private structs.
 
 #include "../daemon/engine/cache.h"
+#include "../daemon/engine/submission.h"
 #include "check_main.h"
 
 #include <ctype.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -470,6 +472,7 @@ START_TEST(new_chunk_is_zero_and_keeps_what_is_written)
     struct engine_cache *cache = open_cache(shape(3, 2, 16, DTYPE_F16));
     unsigned char bytes[2 * BLOCK * 16 * 2 * 2];
     ck_assert_uint_eq(engine_layer_block_bytes(&cache->params), sizeof bytes);
+    mallopt(M_PERTURB, 0x5a); // a software device's fresh memory is otherwise zero by chance
     grow_chunk(cache, 0);
     for (uint32_t layer = 0; layer < 3; layer++)
         for (int32_t block = 0; block < 4; block++)
@@ -603,7 +606,10 @@ START_TEST(destroyed_cache_is_heard_of_no_more)
     struct engine_cache *cache = open_cache(shape(2, 1, 8, DTYPE_F32));
     for (uint32_t chunk = 0; chunk < 20; chunk++)
         engine_cache_grow(cache, chunk);
-    engine_cache_destroy(cache);
+    double deadline = now_s() + DEADLINE_S;
+    while (atomic_load(&wakes) == 0 && now_s() < deadline)
+        nap();
+    engine_cache_destroy(cache);                // with some chunks there, but not yet heard of, and others to come
     struct engine_cache *other = plain_cache(); // its event is the next
     engine_cache_destroy(other);
     struct engine_event event;
@@ -1242,18 +1248,115 @@ static void expect_lost_everywhere(struct engine_cache *cache, struct engine_bat
     ck_assert(!engine_poll(engine, &event));
 }
 
+static VkSemaphore make_gate(void)
+{
+    VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+                                      .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
+    VkSemaphoreCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    VkSemaphore gate = VK_NULL_HANDLE;
+    ck_assert_int_eq(vkCreateSemaphore(engine->device.handle, &info, NULL, &gate), VK_SUCCESS);
+    return gate;
+}
+
+// What is submitted from now on waits until open_gate().
+static VkSemaphore close_gate(void)
+{
+    VkSemaphore gate = make_gate();
+    uint64_t value = 1;
+    VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    VkTimelineSemaphoreSubmitInfo values = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                            .waitSemaphoreValueCount = 1,
+                                            .pWaitSemaphoreValues = &value};
+    VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                         .pNext = &values,
+                         .waitSemaphoreCount = 1,
+                         .pWaitSemaphores = &gate,
+                         .pWaitDstStageMask = &stage};
+    pthread_mutex_lock(&engine->device.queue_lock);
+    VkResult result = vkQueueSubmit(engine->device.queue, 1, &info, VK_NULL_HANDLE);
+    pthread_mutex_unlock(&engine->device.queue_lock);
+    ck_assert_int_eq(result, VK_SUCCESS);
+    return gate;
+}
+
+// Returns when the GPU is past submission `sequence`, which waited at the gate.
+static void open_gate(VkSemaphore gate, uint64_t sequence)
+{
+    VkSemaphoreSignalInfo open = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = gate, .value = 1};
+    VkSemaphoreWaitInfo wait = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+                                .semaphoreCount = 1,
+                                .pSemaphores = &engine->timeline,
+                                .pValues = &sequence};
+    ck_assert_int_eq(vkSignalSemaphore(engine->device.handle, &open), VK_SUCCESS);
+    ck_assert_int_eq(vkWaitSemaphores(engine->device.handle, &wait, DEADLINE_S * UINT64_C(1000000000)), VK_SUCCESS);
+    vkDestroySemaphore(engine->device.handle, gate, NULL);
+}
+
 START_TEST(watchdog_loses_the_device_once_and_for_all)
 {
     struct engine_cache *cache = plain_cache();
     struct engine_batch *batch = one_key(cache, 0, true);
     struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
-    engine->device.watchdog_ns = 0; // nothing is as quick
+    expect_done(submit_runs(&run, 1));
+    engine->device.watchdog_ns = 20000000;
+    VkSemaphore gate = close_gate();
     uint64_t sequence = submit_runs(&run, 1);
     ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_DEVICE_LOST);
     struct engine_event event = expect_event(ENGINE_EVENT_LOST);
     ck_assert_int_eq(event.error.status, STATUS_DEVICE_LOST);
-    ck_assert_ptr_nonnull(strstr(event.error.text, "submission 1 did not end"));
+    ck_assert_ptr_nonnull(strstr(event.error.text, "submission 2 did not end in 20 ms"));
     expect_lost_everywhere(cache, batch);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+    open_gate(gate, sequence);
+}
+END_TEST
+
+START_TEST(nothing_that_the_gpu_may_read_ends_before_it_is_done)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    fill(128, 17);
+    VkSemaphore gate = close_gate();
+    uint64_t sequence = submit_runs(&run, 1);
+    engine_batch_destroy(batch);
+    engine_cache_shrink(cache, 0);
+    engine_cache_destroy(cache);
+    for (int i = 0; i < 20; i++)
+        nap(); // time for the maker to go wrong
+    pthread_mutex_lock(&engine->lock);
+    uint32_t kept = 0;
+    for (const struct job *job = engine->jobs; job; job = job->next)
+        kept += job->after == sequence;
+    pthread_mutex_unlock(&engine->lock);
+    ck_assert_uint_eq(kept, 3); // the batch, the chunk, the cache
+    open_gate(gate, sequence);
+    expect_done(sequence);
+    expect_floats(192, 17);
+}
+END_TEST
+
+START_TEST(no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows)
+{
+    enum { MANY = 3 * ENGINE_SLOTS };
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    VkSemaphore gate = close_gate();
+    for (int i = 0; i < MANY; i++)
+        submit_runs(&run, 1);
+    for (int i = 0; i < 20; i++)
+        nap();
+    pthread_mutex_lock(&engine->lock);
+    uint32_t waiting = 0;
+    for (const struct submission *s = engine->waiting; s; s = s->next)
+        waiting++;
+    pthread_mutex_unlock(&engine->lock);
+    ck_assert_uint_ge(waiting, MANY - ENGINE_SLOTS);
+    open_gate(gate, 1);
+    for (uint64_t i = 1; i <= MANY; i++)
+        expect_done(i);
     engine_batch_destroy(batch);
     engine_cache_destroy(cache);
 }
@@ -1497,6 +1600,8 @@ static void add_fault_tests(Suite *suite)
     tcase_add_test(tcase, run_that_no_dispatch_can_count_fails_alone);
     tcase_add_test(tcase, submission_that_cannot_be_recorded_fails_and_the_next_one_runs);
     tcase_add_test(tcase, watchdog_loses_the_device_once_and_for_all);
+    tcase_add_test(tcase, nothing_that_the_gpu_may_read_ends_before_it_is_done);
+    tcase_add_test(tcase, no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows);
     tcase_add_test(tcase, zeroes_that_cannot_be_done_lose_the_device);
     tcase_add_test(tcase, wait_has_a_deadline_and_knows_what_was_submitted);
     suite_add_tcase(suite, tcase);

@@ -53,19 +53,17 @@ bool engine_lost(struct engine *engine)
     return lost;
 }
 
-// After the loss nothing else is news: what was under way has no outcome.
+// What was done before the loss is told before it; after it nothing is news, for what was under way has no outcome.
 static struct event_node *next_event(struct engine *engine)
 {
-    if (!engine->lost) {
-        struct event_node *node = engine->events;
-        if (node)
-            DL_DELETE(engine->events, node);
-        return node;
+    struct event_node *node = engine->lost_told ? NULL : engine->events;
+    if (node) {
+        DL_DELETE(engine->events, node);
+    } else if (engine->lost && !engine->lost_told) {
+        engine->lost_told = true;
+        node = &engine->lost_event;
     }
-    if (engine->lost_told)
-        return NULL;
-    engine->lost_told = true;
-    return &engine->lost_event;
+    return node;
 }
 
 bool engine_poll(struct engine *engine, struct engine_event *event)

@@ -100,7 +100,8 @@ static enum status wait(struct transfer *transfer, struct error *error)
         return error_set(error, STATUS_DEVICE_LOST, "a transfer did not end in %llu ms",
                          (unsigned long long)device->watchdog_ns / 1000000);
     }
-    VK_TRY(result);
+    if (result != VK_SUCCESS)
+        return vk_failed(device, "vkWaitForFences", result, error);
     transfer->pending = false;
     VK_TRY(vkResetFences(device->handle, 1, &transfer->fence));
 fail:
