@@ -3,7 +3,8 @@
 //
 // layout.h - the structs that the host writes and the shaders read, included by both languages. Scalar layout: no padding
 // but what stands here. The host owns all this memory; nothing in it is ever writable by a client.
-// clang-format off: laid out by hand, one thought a line.
+// Laid out by hand, one thought a line.
+// clang-format off
 
 #ifndef AULE_SHADERS_LAYOUT_H
 #define AULE_SHADERS_LAYOUT_H
