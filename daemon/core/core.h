@@ -9,7 +9,8 @@
 // session's own holds and arena before anything changes; on failure nothing has changed and *error says why, with the values.
 // At every moment free + leased + held + cached + quarantined = total, for each cache.
 
-// clang-format off: laid out by hand, one thought a line.
+// Laid out by hand, one thought a line.
+// clang-format off
 #ifndef AULE_CORE_H
 #define AULE_CORE_H
 

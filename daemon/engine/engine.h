@@ -9,7 +9,8 @@
 // handled by the engine's own threads, which report through engine_poll() after calling `wake`.
 // Ownership: what the GPU may still read dies when the last submission that names it has passed, not at destroy().
 
-// clang-format off: laid out by hand, one thought a line.
+// Laid out by hand, one thought a line.
+// clang-format off
 #ifndef AULE_ENGINE_H
 #define AULE_ENGINE_H
 
