@@ -172,7 +172,6 @@ static void refused(const struct run *run, const char *sentence)
                   run->output);
 }
 
-// clang-format off: a table.
 static const struct {
     const char *options, *sentence;
 } bad_options[] = {
@@ -191,7 +190,6 @@ static const struct {
     {"--prompt " WORKER_TEXT " more", "'more' is no option"},
     {"--prompt " WORKER_TEXT " --socket /nowhere/sock", "/nowhere/sock"},
 };
-// clang-format on
 
 START_TEST(what_is_wrong_is_said_in_one_sentence)
 {
@@ -307,7 +305,7 @@ START_TEST(a_prompt_that_is_there_in_full_runs_its_last_token_again)
 }
 END_TEST
 
-// clang-format off: a table. f16 tensors round each layer's output, and which way a value goes that lies near the middle is chance.
+// f16 tensors round each layer's output, and which way a value goes that lies near the middle is chance.
 static const struct {
     const char *dtype, *kv_dtype;
     uint32_t block_size;
@@ -318,7 +316,6 @@ static const struct {
     {"f16", "f32", 64, 2e-2},
     {"f16", "f16", 256, 2e-2},
 };
-// clang-format on
 
 START_TEST(every_pair_of_types_equals_the_reference)
 {

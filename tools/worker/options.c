@@ -26,7 +26,6 @@ struct row {
 
 #define FIELD(name) offsetof(struct options, name)
 
-// clang-format off: a table.
 static const struct row rows[] = {
     {"prompt", "FILE", TEXT, FIELD(prompt), 0, 0, "the text to continue; - reads standard input (needed)"},
     {"append", "TEXT", TEXT, FIELD(append), 0, 0, "a different ending: TEXT follows the prompt"},
@@ -50,7 +49,6 @@ static const struct row rows[] = {
     {"help", NULL, HELP, 0, 0, 0, "this text"},
     {"version", NULL, VERSION, 0, 0, 0, "the version"},
 };
-// clang-format on
 
 enum { NUM_ROWS = sizeof rows / sizeof rows[0] };
 
