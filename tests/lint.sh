@@ -23,7 +23,7 @@ scripts() { grep -rlE --exclude-dir=build --exclude-dir=shared --exclude-dir=.gi
 # Another clang-format would lay out differently without being wrong.
 check_format()
 {
-    local version list
+    local version list file bad=()
     version=$(clang-format --version | grep -oE 'version [0-9]+' | head -n 1)
     if [ "$version" != "version 14" ]; then
         echo "skipped: the tree is laid out by clang-format 14; this one is $version"
@@ -31,7 +31,13 @@ check_format()
     fi
     mapfile -t list < <(files '*.c' '*.h' '*.cc')
     [ ${#list[@]} -gt 0 ]
-    clang-format --dry-run -Werror "${list[@]}"
+    for file in "${list[@]}"; do
+        clang-format --dry-run -Werror "$file" || bad+=("$file")
+    done
+    if [ ${#bad[@]} -gt 0 ]; then
+        echo "clang-format would lay out differently: ${bad[*]}"
+        return 1
+    fi
     echo "${#list[@]} files are as clang-format leaves them"
 }
 
@@ -46,7 +52,7 @@ check_shell()
 
 check_license()
 {
-    local list file bad=0
+    local list file bad=()
     mapfile -t list < <(
         files '*.c' '*.h' '*.cc' '*.comp' '*.glsl' '*.fbs' '*.cmake' 'CMakeLists.txt' 'packages.txt' '*.map' '*.[1-8]' '*.service'
         scripts
@@ -55,12 +61,14 @@ check_license()
     for file in "${list[@]}"; do
         if ! head -n 4 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' ||
             ! head -n 4 "$file" | grep -q 'SPDX-FileCopyrightText: The aule authors'; then
-            echo "$file: the two SPDX lines are not on top"
-            bad=1
+            bad+=("$file")
         fi
     done
-    echo "${#list[@]} files looked at"
-    return $bad
+    if [ ${#bad[@]} -gt 0 ]; then
+        echo "the two SPDX lines are not on top of: ${bad[*]}"
+        return 1
+    fi
+    echo "${#list[@]} files have the two SPDX lines on top"
 }
 
 case ${1:-} in
