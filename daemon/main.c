@@ -134,7 +134,7 @@ static void keep_software_driver(void)
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {
-    return "race:libvulkan_lvp.so\nrace:libLLVM\n";
+    return "race:libvulkan_lvp.so\nrace:libLLVM\nrace:libVkLayer_khronos_validation.so\n";
 }
 #endif
 
