@@ -62,11 +62,12 @@ static bool has_shader(enum dtype dtype)
     return dtype == DTYPE_F32 || dtype == DTYPE_F16;
 }
 
-static enum status check_geometry(const struct engine_cache_params *p, struct error *error)
+static enum status check_geometry(const struct variant *variant, const struct engine_cache_params *p,
+                                  struct error *error)
 {
-    if (p->head_dim_k == 0 || p->head_dim_k % 8 || p->head_dim_k > 256)
-        return error_set(error, STATUS_UNSUPPORTED, "head_dim %u: no shader for it; multiples of 8 up to 256 have one",
-                         p->head_dim_k);
+    if (p->head_dim_k == 0 || p->head_dim_k % 8 || p->head_dim_k > variant->max_head_dim)
+        return error_set(error, STATUS_UNSUPPORTED, "head_dim %u: no shader for it; multiples of 8 up to %u have one",
+                         p->head_dim_k, variant->max_head_dim);
     if (p->head_dim_k != p->head_dim_v)
         return error_set(error, STATUS_UNSUPPORTED, "head_dim_k %u and head_dim_v %u: no shader for different values",
                          p->head_dim_k, p->head_dim_v);
@@ -86,7 +87,7 @@ enum status engine_cache_check(const struct engine *engine, const struct engine_
                                struct error *error)
 {
     const struct adapter *adapter = &engine->device.adapter;
-    enum status status = check_geometry(params, error);
+    enum status status = check_geometry(engine->pipelines.variant, params, error);
     if (status != STATUS_OK)
         return status;
     if (params->num_layers == 0)

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_engine_fault.c - what goes wrong. Faults that a healthy device does not show are brought about through the engine's
+// private structs, or by a gate that holds the GPU.
+
+#include "engine_world.h"
+
+#include <string.h>
+
+START_TEST(oversized_batch_is_refused_with_the_limit)
+{
+    struct engine_cache *cache = open_cache(shape(1, 1, 8, DTYPE_F32));
+    struct engine_batch *batch = NULL;
+    struct error error = {0};
+    struct engine_batch_params params = {
+        .cache = cache, .num_seqs = 1u << 31, .max_blocks = 1u << 31, .cu_seqlens_q = (int32_t[]){0}};
+    ck_assert_int_eq(engine_batch_create(&params, &batch, &error), STATUS_LIMIT);
+    ck_assert_ptr_nonnull(strstr(error.text, "2147483648 sequences"));
+    ck_assert_ptr_null(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+START_TEST(oversized_arena_is_refused_with_the_limit)
+{
+    struct engine_arena *large = NULL;
+    struct error error = {0};
+    ck_assert_int_eq(engine_arena_create(engine, memory, UINT64_C(1) << 50, &large, &error), STATUS_LIMIT);
+    ck_assert_ptr_nonnull(strstr(error.text, "1125899906842624"));
+    ck_assert_int_eq(engine_arena_create(engine, memory, 0, &large, &error), STATUS_INVALID);
+    ck_assert_ptr_null(large);
+}
+END_TEST
+
+START_TEST(run_that_no_dispatch_can_count_fails_alone)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *good = one_key(cache, 0, true);
+    struct engine_batch *vast = open_batch((struct engine_batch_params){
+        .cache = cache,
+        .num_seqs = 1,
+        .num_tokens = 1 << 16,
+        .cu_seqlens_q = (int32_t[]){0, 1 << 16},
+        .seq_lens_kv = (int32_t[]){0},
+    });
+    struct engine_run runs[2] = {plain_run(vast, 0, 0, 0, 0, 0), plain_run(good, 0, 0, 64, 128, 192)};
+    runs[0].num_heads = 1 << 16;
+    fill(128, 21);
+    uint64_t sequence = submit_runs(runs, 2);
+    ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
+    struct engine_event event = expect_event(ENGINE_EVENT_DONE);
+    ck_assert_int_eq(event.results[0].status, STATUS_LIMIT);
+    ck_assert_int_eq(event.results[1].status, STATUS_OK);
+    ck_assert_uint_eq(event.num_dispatches, 1);
+    ck_assert_uint_ge(event.results[0].dispatch, 1);
+    expect_floats(192, 21);
+    engine_batch_destroy(vast);
+    engine_batch_destroy(good);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+// More runs than the metadata at hand has room for, while the device gives none.
+static struct engine_event starved_submission(struct engine_cache *cache, struct engine_batch *batch, bool zero)
+{
+    enum { RUNS = 500 };
+    struct engine_run *runs = calloc(RUNS, sizeof *runs);
+    for (int i = 0; i < RUNS; i++)
+        runs[i] = plain_run(batch, 0, 0, 64, 128, 192);
+    uint64_t most = engine->device.adapter.info.max_allocation_bytes;
+    engine->device.adapter.info.max_allocation_bytes = 1;
+    submit(&(struct engine_submission){.zeroes = &(struct engine_zero){cache, 0},
+                                       .num_zeroes = zero,
+                                       .runs = runs,
+                                       .num_runs = RUNS,
+                                       .wave_ends = (uint32_t[]){RUNS},
+                                       .num_waves = 1});
+    struct engine_event event = next_event();
+    engine->device.adapter.info.max_allocation_bytes = most;
+    free(runs);
+    return event;
+}
+
+START_TEST(submission_that_cannot_be_recorded_fails_and_the_next_one_runs)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
+    expect_done(submit_runs(&run, 1));
+    struct engine_event event = starved_submission(cache, batch, false);
+    ck_assert_int_eq(event.kind, ENGINE_EVENT_DONE);
+    ck_assert_uint_eq(event.num_dispatches, 0);
+    for (uint32_t i = 0; i < event.num_results; i++)
+        ck_assert_int_eq(event.results[i].status, STATUS_LIMIT);
+    fill(128, 31);
+    expect_done(submit_runs(&run, 1));
+    expect_floats(192, 31);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+static void expect_lost_everywhere(struct engine_cache *cache, struct engine_batch *batch)
+{
+    struct engine_event event;
+    struct error error = {0};
+    uint64_t sequence = 0;
+    char bytes[512];
+    struct engine_cache *no_cache = NULL;
+    struct engine_batch *no_batch = NULL;
+    struct engine_arena *no_arena = NULL;
+    struct engine_cache_params params = shape(1, 1, 8, DTYPE_F32);
+    struct engine_batch_params step = {.cache = cache, .cu_seqlens_q = (int32_t[]){0}};
+    struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
+    struct engine_submission submission = {.runs = &run, .num_runs = 1, .wave_ends = (uint32_t[]){1}, .num_waves = 1};
+    ck_assert(!engine_poll(engine, &event)); // told once
+    ck_assert_int_eq(engine_submit(engine, &submission, &sequence, &error), STATUS_DEVICE_LOST);
+    ck_assert_uint_eq(sequence, 0);
+    ck_assert_int_eq(engine_cache_create(engine, &params, &no_cache, &error), STATUS_DEVICE_LOST);
+    ck_assert_int_eq(engine_batch_create(&step, &no_batch, &error), STATUS_DEVICE_LOST);
+    ck_assert_int_eq(engine_arena_create(engine, memory, 4096, &no_arena, &error), STATUS_DEVICE_LOST);
+    ck_assert_int_eq(engine_block_read(cache, 0, 0, bytes), STATUS_DEVICE_LOST);
+    ck_assert_int_eq(engine_block_write(cache, 0, 0, bytes), STATUS_DEVICE_LOST);
+    engine_cache_grow(cache, 1);
+    nap();
+    ck_assert(!engine_poll(engine, &event));
+}
+
+START_TEST(watchdog_loses_the_device_once_and_for_all)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
+    expect_done(submit_runs(&run, 1));
+    engine->device.watchdog_ns = 20000000;
+    VkSemaphore gate = close_gate();
+    uint64_t sequence = submit_runs(&run, 1);
+    ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_DEVICE_LOST);
+    struct engine_event event = expect_event(ENGINE_EVENT_LOST);
+    ck_assert_int_eq(event.error.status, STATUS_DEVICE_LOST);
+    ck_assert_ptr_nonnull(strstr(event.error.text, "submission 2 did not end in 20 ms"));
+    expect_lost_everywhere(cache, batch);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+    open_gate(gate, sequence);
+}
+END_TEST
+
+START_TEST(nothing_that_the_gpu_may_read_ends_before_it_is_done)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    fill(128, 17);
+    VkSemaphore gate = close_gate();
+    uint64_t sequence = submit_runs(&run, 1);
+    engine_batch_destroy(batch);
+    engine_cache_shrink(cache, 0);
+    engine_cache_destroy(cache);
+    for (int i = 0; i < 20; i++)
+        nap(); // time for the maker to go wrong
+    pthread_mutex_lock(&engine->lock);
+    uint32_t kept = 0;
+    for (const struct job *job = engine->jobs; job; job = job->next)
+        kept += job->after == sequence;
+    pthread_mutex_unlock(&engine->lock);
+    ck_assert_uint_eq(kept, 3); // the batch, the chunk, the cache
+    open_gate(gate, sequence);
+    expect_done(sequence);
+    expect_floats(192, 17);
+}
+END_TEST
+
+START_TEST(no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows)
+{
+    enum { MANY = 3 * ENGINE_SLOTS };
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    VkSemaphore gate = close_gate();
+    for (int i = 0; i < MANY; i++)
+        submit_runs(&run, 1);
+    for (int i = 0; i < 20; i++)
+        nap();
+    pthread_mutex_lock(&engine->lock);
+    uint32_t waiting = 0;
+    for (const struct submission *s = engine->waiting; s; s = s->next)
+        waiting++;
+    pthread_mutex_unlock(&engine->lock);
+    ck_assert_uint_ge(waiting, MANY - ENGINE_SLOTS);
+    open_gate(gate, 1);
+    for (uint64_t i = 1; i <= MANY; i++)
+        expect_done(i);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+START_TEST(zeroes_that_cannot_be_done_lose_the_device)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_event event = starved_submission(cache, batch, true);
+    ck_assert_int_eq(event.kind, ENGINE_EVENT_LOST);
+    ck_assert_ptr_nonnull(strstr(event.error.text, "could not be zeroed"));
+    expect_lost_everywhere(cache, batch);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+START_TEST(wait_has_a_deadline_and_knows_what_was_submitted)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
+    ck_assert_int_eq(engine_wait(engine, 1, 1000), STATUS_NOT_FOUND);
+    pthread_mutex_lock(&engine->device.queue_lock); // the submitter cannot reach the GPU
+    uint64_t sequence = submit_runs(&run, 1);
+    enum status early = engine_wait(engine, sequence, 20);
+    enum status now = engine_wait(engine, sequence, 0);
+    pthread_mutex_unlock(&engine->device.queue_lock);
+    ck_assert_int_eq(early, STATUS_TIMEOUT);
+    ck_assert_int_eq(now, STATUS_TIMEOUT);
+    expect_done(sequence);
+    ck_assert_int_eq(engine_wait(engine, sequence, 0), STATUS_OK);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+void add_fault_tests(Suite *suite)
+{
+    TCase *tcase = tcase_create("faults");
+    tcase_add_checked_fixture(tcase, setup_import, teardown);
+    tcase_add_test(tcase, oversized_batch_is_refused_with_the_limit);
+    tcase_add_test(tcase, oversized_arena_is_refused_with_the_limit);
+    tcase_add_test(tcase, run_that_no_dispatch_can_count_fails_alone);
+    tcase_add_test(tcase, submission_that_cannot_be_recorded_fails_and_the_next_one_runs);
+    tcase_add_test(tcase, watchdog_loses_the_device_once_and_for_all);
+    tcase_add_test(tcase, nothing_that_the_gpu_may_read_ends_before_it_is_done);
+    tcase_add_test(tcase, no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows);
+    tcase_add_test(tcase, zeroes_that_cannot_be_done_lose_the_device);
+    tcase_add_test(tcase, wait_has_a_deadline_and_knows_what_was_submitted);
+    suite_add_tcase(suite, tcase);
+}
