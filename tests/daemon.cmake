@@ -21,5 +21,7 @@ endforeach()
 
 if(TARGET aule_server)
   aule_check(test_server_parts SOURCES test_server_parts.c LIBS aule_server LABELS unit)
-  set_target_properties(test_server_parts PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  # The fake engine comes first on the link line, so that nothing is taken from the real one.
+  aule_check(test_server_lost SOURCES test_server_lost.c raw_client.c fake_engine.c LIBS aule_server LABELS process)
+  target_link_options(test_server_lost PRIVATE -Wl,--wrap=engine_poll)
 endif()

@@ -70,9 +70,12 @@ bool daemon_init(struct daemon *daemon)
 // In the child: never returns.
 static void become_daemon(const struct daemon *daemon, const char *const *options, pid_t parent)
 {
-    const char *arguments[MAX_ARGUMENTS] = {AULE_DAEMON_PATH, "--socket",    daemon->socket, "--pipeline-cache",
-                                            "none",           "--log-level", "debug"};
-    size_t count = 7;
+    const char *arguments[MAX_ARGUMENTS] = {AULE_DAEMON_PATH, "--pipeline-cache", "none", "--log-level", "debug"};
+    size_t count = 5;
+    if (!daemon->by_rule) {
+        arguments[count++] = "--socket";
+        arguments[count++] = daemon->socket;
+    }
     for (size_t i = 0; options && options[i] && count + 1 < MAX_ARGUMENTS; i++)
         arguments[count++] = options[i];
     arguments[count] = NULL;
@@ -84,6 +87,8 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
     if (log < 0 || dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)
         _exit(126);
     setenv("NOTIFY_SOCKET", daemon->notify, 1);
+    if (daemon->by_rule)
+        setenv("AULE_RUNTIME_DIR", daemon->folder, 1);
     execv(AULE_DAEMON_PATH, (char *const *)(const void *)arguments);
     dprintf(STDERR_FILENO, "%s: %s\n", AULE_DAEMON_PATH, strerror(errno));
     _exit(127);

@@ -19,6 +19,7 @@ struct daemon {
     char log[96];    // FOLDER/log: what the daemon wrote to stdout and stderr, over all of its lives
     char notify[96]; // FOLDER/notify: the datagram socket that hears READY=1
     int notify_fd;   // owned
+    bool by_rule;    // to set: no --socket, but AULE_RUNTIME_DIR=FOLDER, which has to come to the same path
     int exit_code;   // of the last life: the exit status, or minus the number of the signal; see daemon_wait()
 };
 

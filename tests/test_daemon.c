@@ -281,6 +281,17 @@ START_TEST(the_socket_is_private)
 }
 END_TEST
 
+START_TEST(without_options_the_best_device_listens_where_clients_look)
+{
+    ck_assert(daemon_init(&daemon_));
+    daemon_.by_rule = true;
+    ck_assert(daemon_start(&daemon_, NULL));
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
 START_TEST(a_second_daemon_on_the_same_socket_is_refused_with_a_sentence)
 {
     struct daemon second;
@@ -1071,8 +1082,8 @@ int main(void)
     Suite *suite = suite_create("daemon");
     add(suite, "life",
         (const TTest *const[]){
-            starts_serves_and_leaves_nothing_behind, the_socket_is_private,
-            a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
+            starts_serves_and_leaves_nothing_behind, without_options_the_best_device_listens_where_clients_look,
+            the_socket_is_private, a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
             what_a_killed_daemon_left_is_removed_by_the_next, a_regular_file_at_the_path_is_refused_and_stays,
             a_socket_path_beyond_107_bytes_is_refused, information_options_end_0,
             a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing, an_idle_daemon_sleeps, NULL},

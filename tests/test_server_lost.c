@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_server_lost.c - the real server and core over the fake engine, in a process of their own: what clients hear when the GPU is lost, or
+// when a run never ends. SIGUSR1 loses the device, SIGUSR2 lets the oldest submission finish; both act at the next engine_poll(), which
+// the linker leads through here, because the fake belongs to the dispatcher.
+
+#include "check_main.h"
+#include "fake_engine.h"
+#include "log.h"
+#include "raw_client.h"
+#include "server.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ARENA = 65536, BLOCK = 8 };
+
+static char folder[64], socket_path[96];
+static pid_t server_pid;
+
+// ---- in the server's process ----
+
+static volatile sig_atomic_t lose_now, finish_now;
+
+bool __real_engine_poll(struct engine *engine, struct engine_event *event);
+bool __wrap_engine_poll(struct engine *engine, struct engine_event *event);
+
+bool __wrap_engine_poll(struct engine *engine, struct engine_event *event)
+{
+    if (lose_now)
+        fake_engine_lose(engine, "the test pulled the plug");
+    else if (finish_now)
+        fake_engine_finish(engine);
+    lose_now = finish_now = 0;
+    return __real_engine_poll(engine, event);
+}
+
+static void on_signal(int number)
+{
+    if (number == SIGUSR1)
+        lose_now = 1;
+    else
+        finish_now = 1;
+}
+
+static void serve(const struct server_params *params, int ready_fd)
+{
+    struct server *server = NULL;
+    struct error error;
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    log_set_level(LOG_LEVEL_ERROR);
+    if (server_create(params, &server, &error) != STATUS_OK) {
+        fprintf(stderr, "%s\n", error.text);
+        _exit(99);
+    }
+    // Blocked in all threads that the server has started; the dispatcher alone takes them, so that they wake it.
+    signal(SIGUSR1, on_signal);
+    signal(SIGUSR2, on_signal);
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGUSR2);
+    sigprocmask(SIG_UNBLOCK, &signals, NULL);
+    if (write(ready_fd, "r", 1) != 1)
+        _exit(98);
+    enum server_exit code = server_run(server);
+    server_destroy(server);
+    _exit(code);
+}
+
+// ---- in the test's process ----
+
+static void start_server(void)
+{
+    int ends[2];
+    char byte;
+    strcpy(folder, "/tmp/aule-lost-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(socket_path, sizeof socket_path, "%s/0.sock", folder);
+    const struct server_params params = {
+        .socket = socket_path,
+        .memory_fraction = 0.5,
+        .max_blocks = BLOCK,
+        .max_sessions = 8,
+        .max_connections = 16,
+        .max_caches = 4,
+        .max_batches = 8,
+        .max_tickets = 8,
+        .max_arena = 1 << 20,
+        .max_metadata = 1 << 20,
+        .drain_timeout_ms = 200,
+    };
+    ck_assert_int_eq(pipe(ends), 0);
+    sigset_t signals; // see serve()
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    fflush(NULL);
+    server_pid = fork();
+    ck_assert_int_ge(server_pid, 0);
+    if (server_pid == 0)
+        serve(&params, ends[1]);
+    close(ends[1]);
+    ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+}
+
+static int wait_server(void)
+{
+    int status;
+    ck_assert_int_eq(waitpid(server_pid, &status, 0), server_pid);
+    server_pid = -1;
+    ck_assert_int_eq(access(socket_path, F_OK), -1);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static void stop_server(void)
+{
+    if (server_pid > 0) {
+        kill(server_pid, SIGKILL);
+        waitpid(server_pid, NULL, 0);
+    }
+    unlink(socket_path);
+    rmdir(folder);
+}
+
+static uint64_t open_cache(struct raw_client *raw)
+{
+    const struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN,
+                                         .cache_open = {.name = "lost",
+                                                        .num_layers = 1,
+                                                        .num_kv_heads = 1,
+                                                        .head_dim_k = 8,
+                                                        .head_dim_v = 8,
+                                                        .k_dtype = DTYPE_F32,
+                                                        .v_dtype = DTYPE_F32,
+                                                        .block_size = BLOCK}};
+    struct wire_reply reply;
+    raw_call(raw, &request, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "CacheOpen: %s", reply.message);
+    return reply.cache_open.cache;
+}
+
+// One token is written and attended to; the fake does not finish it by itself.
+static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *blocks, uint32_t count)
+{
+    static const int32_t cu_seqlens_q[2] = {0, 1}, seq_lens_kv[1] = {1};
+    struct wire_reply reply;
+    int64_t slot;
+    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, count, 10000}},
+             &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BlocksLease: %s", reply.message);
+    memcpy(blocks, reply.blocks_lease.blocks.data, count * sizeof *blocks);
+    slot = (int64_t)blocks[0] * BLOCK;
+    const struct wire_request create = {.command = WIRE_COMMAND_BATCH_CREATE,
+                                        .batch_create = {.cache = cache,
+                                                         .num_seqs = 1,
+                                                         .max_blocks = 1,
+                                                         .cu_seqlens_q = {cu_seqlens_q, 2},
+                                                         .seq_lens_kv = {seq_lens_kv, 1},
+                                                         .block_table = {blocks, 1},
+                                                         .slot_mapping = {&slot, 1}}};
+    raw_call(raw, &create, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BatchCreate: %s", reply.message);
+    const struct wire_tensor tensor = {0, DTYPE_F32, 0, 32, 32};
+    struct wire_request run = {.command = WIRE_COMMAND_RUN,
+                               .run = {.batch = reply.batch_create.batch,
+                                       .num_heads = 1,
+                                       .q = tensor,
+                                       .k = tensor,
+                                       .v = tensor,
+                                       .out = tensor,
+                                       .window_left = -1,
+                                       .window_right = -1}};
+    run.run.out.offset = 4096;
+    raw_call(raw, &run, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "Run: %s", reply.message);
+    return reply.run.ticket;
+}
+
+struct parked_call {
+    struct raw_client *raw;
+    struct wire_request request;
+    int status, run_status;
+    pthread_t thread;
+};
+
+static void *call(void *context)
+{
+    struct parked_call *parked = context;
+    struct wire_reply reply;
+    raw_call(parked->raw, &parked->request, &reply);
+    parked->status = reply.status;
+    parked->run_status = reply.answer == WIRE_ANSWER_WAIT ? reply.wait.run_status : -1;
+    return NULL;
+}
+
+static void start_call(struct parked_call *parked)
+{
+    ck_assert_int_eq(pthread_create(&parked->thread, NULL, call, parked), 0);
+    nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000},
+              NULL); // nothing tells that it is parked but that it is not answered
+}
+
+START_TEST(a_lost_device_answers_all_that_waits_and_ends_with_3)
+{
+    int32_t blocks[BLOCK];
+    start_server();
+    struct raw_client *worker = raw_session(socket_path, ARENA), *waiting = raw_session(socket_path, 0);
+    uint64_t cache = open_cache(worker);
+    ck_assert_uint_eq(open_cache(waiting), cache);
+    uint64_t ticket = submit_endless(worker, cache, blocks, BLOCK); // all blocks of the pool
+    struct parked_call run = {.raw = worker, .request = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}};
+    struct parked_call lease = {.raw = waiting,
+                                .request = {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, -1}}};
+    start_call(&run);
+    start_call(&lease);
+    ck_assert_int_eq(kill(server_pid, SIGUSR1), 0);
+    ck_assert_int_eq(pthread_join(run.thread, NULL), 0);
+    ck_assert_int_eq(pthread_join(lease.thread, NULL), 0);
+    ck_assert(run.status == STATUS_DEVICE_LOST || (run.status == STATUS_OK && run.run_status == STATUS_DEVICE_LOST));
+    ck_assert_int_eq(lease.status, STATUS_DEVICE_LOST);
+    ck_assert_int_eq(wait_server(), SERVER_EXIT_DEVICE_LOST);
+    raw_close(worker);
+    raw_close(waiting);
+}
+END_TEST
+
+START_TEST(a_run_that_never_ends_does_not_keep_the_daemon)
+{
+    int32_t block;
+    start_server();
+    struct raw_client *raw = raw_session(socket_path, ARENA);
+    uint64_t ticket = submit_endless(raw, open_cache(raw), &block, 1);
+    struct parked_call run = {.raw = raw, .request = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}};
+    start_call(&run);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(pthread_join(run.thread, NULL), 0);
+    ck_assert_int_eq(run.status, STATUS_STOPPING);
+    ck_assert_int_eq(kill(server_pid, SIGUSR2), 0); // the GPU comes to its end after all
+    ck_assert_int_eq(wait_server(), SERVER_EXIT_OK);
+    raw_close(raw);
+}
+END_TEST
+
+START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
+{
+    int32_t block;
+    start_server();
+    struct raw_client *raw = raw_session(socket_path, ARENA), *watcher = raw_open(socket_path);
+    submit_endless(raw, open_cache(raw), &block, 1);
+    raw_close(raw);
+    struct wire_inspect_daemon_reply state = raw_inspect(watcher);
+    for (int i = 0; i < 3000 && state.quarantined_blocks == 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+        state = raw_inspect(watcher);
+    }
+    ck_assert_uint_eq(state.quarantined_blocks, 1); // the fake aborts if the arena ended here
+    ck_assert_uint_eq(state.num_sessions, 0);
+    ck_assert_int_eq(kill(server_pid, SIGUSR2), 0);
+    for (int i = 0; i < 3000 && state.quarantined_blocks; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+        state = raw_inspect(watcher);
+    }
+    ck_assert_uint_eq(state.quarantined_blocks, 0);
+    ck_assert_uint_eq(state.leased_blocks, 0);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_server(), SERVER_EXIT_OK);
+    raw_close(watcher);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("server over a fake engine");
+    TCase *tcase = tcase_create("lost");
+    tcase_add_checked_fixture(tcase, NULL, stop_server);
+    tcase_add_test(tcase, a_lost_device_answers_all_that_waits_and_ends_with_3);
+    tcase_add_test(tcase, a_run_that_never_ends_does_not_keep_the_daemon);
+    tcase_add_test(tcase, a_dead_clients_segment_lives_until_the_gpu_is_past_it);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}
