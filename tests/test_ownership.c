@@ -76,8 +76,8 @@ START_TEST(the_sum_of_the_states_is_the_total_at_every_moment)
 {
     for (uint32_t i = 1; i <= 8; i++) {
         worker_lease(&a, i, blocks);
-        worker_write(&a, blocks, tokens + 8 * i, i * WORLD_BLOCK);
-        worker_publish(&a, tokens + 8 * i, i * WORLD_BLOCK, blocks);
+        worker_write(&a, blocks, tokens + 8 * (size_t)i, i * WORLD_BLOCK);
+        worker_publish(&a, tokens + 8 * (size_t)i, i * WORLD_BLOCK, blocks);
         worker_release(&a, blocks, i / 2);
         struct core_counts n = worker_counts(&a);
         ck_assert_uint_eq(n.free + n.leased + n.held + n.cached + n.quarantined, n.total);
@@ -127,9 +127,10 @@ END_TEST
 START_TEST(a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone)
 {
     worker_lease(&a, 2, blocks);
-    uint64_t first = worker_batch(&a, blocks, 16, 16), second = worker_batch(&a, blocks, 8, 0);
-    ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 1); // no query sees the blocks of the second
-    second = worker_batch(&a, blocks, 8, 8);
+    uint64_t first = worker_batch(&a, blocks, 16, 16);
+    worker_batch(&a, blocks, 8, 0); // no query sees its blocks
+    ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 1);
+    uint64_t second = worker_batch(&a, blocks, 8, 8);
     ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 2);
     worker_release(&a, blocks, 2);
     ck_assert_state(blocks[0], CORE_LEASED);
@@ -230,9 +231,9 @@ static void make_good(void)
         good.table[i] = blocks[i];
     good.table[3] = good.table[7] = good.table[8] = -99; // unseen entries may hold anything
     for (int i = 0; i < 4; i++)
-        good.slots[i] = blocks[2] * 8 + i;
+        good.slots[i] = (int64_t)blocks[2] * 8 + i;
     for (int i = 0; i < 3; i++)
-        good.slots[4 + i] = blocks[6] * 8 + 5 + i;
+        good.slots[4 + i] = (int64_t)blocks[6] * 8 + 5 + i;
     good.params = (struct core_batch_params){
         .cache = a.cache,
         .num_seqs = 3,
@@ -291,11 +292,11 @@ START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_valu
     REFUSED(good.table[6] = found[0], STATUS_NOT_HELD, "block_table[2][0] = 9 is not held");
     REFUSED(good.table[6] = 15, STATUS_NOT_HELD, "block_table[2][0] = 15");
     REFUSED(good.slots[5] = -2, STATUS_OUT_OF_RANGE, "slot_mapping[5] = -2");
-    REFUSED(good.slots[5] = 16 * 8, STATUS_OUT_OF_RANGE, "slot_mapping[5] = 128");
+    REFUSED(good.slots[5] = 128, STATUS_OUT_OF_RANGE, "slot_mapping[5] = 128");
     REFUSED(good.slots[5] = INT64_MAX, STATUS_OUT_OF_RANGE, "slot_mapping[5]");
     REFUSED(good.slots[5] = INT64_MIN, STATUS_OUT_OF_RANGE, "slot_mapping[5]");
-    REFUSED(good.slots[5] = found[0] * 8, STATUS_NOT_HELD, "slot_mapping[5] = 72 (block 9, offset 0)");
-    REFUSED(good.slots[5] = blocks[9] * 8 + 7, STATUS_SEALED, "(block 10, offset 7) lies in a sealed");
+    REFUSED(good.slots[5] = (int64_t)found[0] * 8, STATUS_NOT_HELD, "slot_mapping[5] = 72 (block 9, offset 0)");
+    REFUSED(good.slots[5] = (int64_t)blocks[9] * 8 + 7, STATUS_SEALED, "(block 10, offset 7) lies in a sealed");
     REFUSED(good.slots[5] = good.slots[1], STATUS_DUPLICATE_SLOT, "slot_mapping[5]");
     REFUSED(good.lens[2] = 2, STATUS_INVALID, "q_len 3 above its seq_len 2");
     make_good(); // legal: longer than its keys, as long as it writes none
@@ -499,6 +500,57 @@ START_TEST(a_block_that_a_living_session_holds_too_is_not_quarantined)
 }
 END_TEST
 
+// A worker's life, one step at a time; the test ends it after each.
+enum { LIFE = 14 };
+
+static void live(uint32_t steps)
+{
+    uint64_t batch = 0, other = 0;
+    for (uint32_t step = 0; step < steps; step++) {
+        switch (step) {
+        case 0: worker_lease(&a, 20, blocks); break;
+        case 1: batch = worker_batch(&a, blocks, 24, 24); break;
+        case 2: worker_run(&a, batch, 0, 24, tokens); break;
+        case 3: core_step(world.core); break;
+        case 4: worker_run(&a, batch, 1, 24, tokens); break;
+        case 5: worker_publish(&a, tokens, 24, blocks); break; // one layer in flight, one queued
+        case 6: core_step(world.core); break;
+        case 7: other = worker_batch(&a, blocks + 3, 24, 24); break;
+        case 8: worker_run(&a, other, 0, 24, tokens); break; // queued behind both
+        case 9: ck_assert_status(core_batch_destroy(a.session, other, &error), STATUS_OK); break;
+        case 10: worker_release(&a, blocks + 3, 10); break;
+        case 11: fake_engine_finish(world.engine); break; // done, and not yet noticed
+        case 12: core_step(world.core); break;
+        case 13: worker_reap(&a, 1, STATUS_OK); break;
+        default: ck_abort();
+        }
+        world_check(&world);
+    }
+}
+
+START_TEST(a_worker_may_die_at_any_step)
+{
+    uint32_t steps = (uint32_t)_i / 2;
+    live(steps);
+    worker_close(&a, _i % 2);
+    world_check(&world);
+    struct core_counts counts = worker_counts(&b);
+    ck_assert_uint_eq(counts.free + counts.leased + counts.held + counts.cached + counts.quarantined, counts.total);
+    for (core_step(world.core); !core_idle(world.core); core_step(world.core)) {
+        ck_assert(!a.gone); // its arena is in use
+        ck_assert(fake_engine_finish(world.engine));
+        world_check(&world);
+    }
+    ck_assert(a.gone);
+    counts = worker_counts(&b);
+    ck_assert_uint_eq(counts.free + counts.cached, counts.total);
+    ck_assert_uint_eq(counts.cached, steps > 6 ? 3 : 0); // before, the second layer was never submitted
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 24, found), counts.cached);
+    worker_release(&b, found, (uint32_t)counts.cached);
+    worker_lease(&b, 64, found); // nothing is lost
+}
+END_TEST
+
 // ---- tenants ----
 
 START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
@@ -588,9 +640,10 @@ int main(void)
     tcase_add_test(death, blocks_of_a_dead_session_with_work_in_flight_are_quarantined_until_it_has_passed);
     tcase_add_test(death, a_closed_session_keeps_its_blocks_leased_until_its_work_has_passed);
     tcase_add_test(death, a_block_that_a_living_session_holds_too_is_not_quarantined);
+    tcase_add_loop_test(death, a_worker_may_die_at_any_step, 0, 2 * (LIFE + 1));
     tcase_add_test(tenants, a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs);
     tcase_add_test(tenants, zeroing_outlives_a_refused_submission_and_ends_with_the_memory);
-    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+    for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
         tcase_add_checked_fixture(all[i], open_two, close_all);
         suite_add_tcase(suite, all[i]);
     }

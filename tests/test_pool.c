@@ -228,9 +228,9 @@ START_TEST(a_chunk_is_the_largest_power_of_two_that_every_limit_allows)
     ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 2047}, 0), 256);
     ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 3}, 0), 1);
     ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 1}, 0), 1);
-    ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 4096, .pool_limit_bytes = 512 * 100}, 0), 16);
+    ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 4096, .pool_limit_bytes = 51200}, 0), 16);
     ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 4096, .pool_limit_bytes = 512}, 0), 1);
-    ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 4096}, 256 * 9),
+    ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 4096}, 2304),
                       8); // one layer of a block: 256 bytes
 }
 END_TEST
@@ -259,11 +259,11 @@ START_TEST(bytes_limit_the_pool_as_blocks_do)
 {
     struct world world;
     struct worker a;
-    world_open(&world, &(struct core_params){.pool_limit_bytes = 40 * WORLD_BLOCK_BYTES, .max_blocks = 1000000});
+    world_open(&world, &(struct core_params){.pool_limit_bytes = 40ull * WORLD_BLOCK_BYTES, .max_blocks = 1000000});
     worker_open(&a, &world, 1, "");
     ck_assert_uint_eq(worker_counts(&a).limit, 40);
     worker_lease(&a, 40, blocks);
-    ck_assert_uint_eq(totals(&world).pool_bytes, 40 * WORLD_BLOCK_BYTES);
+    ck_assert_uint_eq(totals(&world).pool_bytes, 40ull * WORLD_BLOCK_BYTES);
     ck_assert_status(worker_try_lease(&a, 1, blocks + 40, &error), STATUS_NO_BLOCKS);
     world_close(&world);
 }

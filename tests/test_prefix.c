@@ -216,7 +216,7 @@ START_TEST(publishing_as_it_goes_extends_the_chain_with_the_very_same_blocks)
 {
     worker_lease(&a, 6, blocks);
     for (uint32_t n = 1; n <= 6; n++) {
-        worker_write(&a, blocks + n - 1, tokens + 8 * (n - 1), 8);
+        worker_write(&a, blocks + n - 1, tokens + 8 * (size_t)(n - 1), 8);
         int32_t given[6];
         memcpy(given, blocks, sizeof(given));
         ck_assert_uint_eq(worker_publish(&a, tokens, 8 * n, given), 0);
@@ -385,7 +385,7 @@ START_TEST(the_least_recently_used_prefix_goes_first_and_children_before_their_p
 {
     int32_t ids[4][4];
     for (int i = 0; i < 4; i++) { // 4 chains of 4: 16 cached
-        publish(&a, 4, tokens + 100 * i);
+        publish(&a, 4, tokens + (size_t)100 * (size_t)i);
         memcpy(ids[i], blocks, sizeof(ids[i]));
         worker_release(&a, blocks, 4);
     }
@@ -502,7 +502,7 @@ int main(void)
     tcase_add_test(eviction, a_held_block_is_never_evicted_and_nothing_is_evicted_in_vain);
     tcase_add_test(eviction, a_cached_parent_of_a_held_child_is_evictable_as_a_last_resort);
     tcase_add_test(eviction, a_chain_of_a_hundred_thousand_blocks_ends_without_a_deep_stack);
-    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+    for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
         tcase_add_checked_fixture(all[i], open_two, close_all);
         suite_add_tcase(suite, all[i]);
     }

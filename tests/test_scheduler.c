@@ -100,7 +100,7 @@ START_TEST(runs_of_several_sessions_for_one_layer_share_one_dispatch)
     ck_assert_uint_eq(totals.submissions, 3);
     ck_assert_uint_eq(totals.dispatches, 3);
     ck_assert_uint_eq(totals.runs_done, 5);
-    ck_assert_uint_eq(totals.tokens_attended, 5 * 64);
+    ck_assert_uint_eq(totals.tokens_attended, 5ull * 64);
 }
 END_TEST
 
@@ -368,7 +368,7 @@ START_TEST(unreaped_tickets_are_bounded_and_the_sentence_names_the_option)
     core_session_counts(a.session, &counts);
     ck_assert_uint_eq(counts.tickets_unreaped, 64);
     ck_assert_uint_eq(counts.runs_done, 64);
-    ck_assert_uint_eq(counts.tokens_attended, 64 * 64);
+    ck_assert_uint_eq(counts.tokens_attended, 64ull * 64);
     run(&b, 0); // another session is not concerned
 }
 END_TEST
@@ -656,7 +656,7 @@ int main(void)
     tcase_add_test(tensors, slices_of_one_fused_tensor_interleave_without_overlapping);
     tcase_add_test(tensors, scale_is_by_default_one_over_the_root_of_the_head_dimension);
     tcase_add_test(tensors, a_session_without_an_arena_cannot_run);
-    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+    for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
         tcase_add_checked_fixture(all[i], open_three, close_all);
         suite_add_tcase(suite, all[i]);
     }

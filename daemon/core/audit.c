@@ -201,7 +201,7 @@ static bool check_index(const struct cache *cache, struct error *error)
 static bool check_heaps(const struct cache *cache, struct error *error)
 {
     const struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves, &cache->inner};
-    for (size_t i = 0; i < sizeof(heaps) / sizeof(*heaps); i++)
+    for (size_t i = 0; i < sizeof(heaps) / sizeof(struct heap *); i++)
         EXPECT(heap_sound(heaps[i]), "heap %zu of cache %" PRIu64 " is out of order", i, cache->id);
     EXPECT(cache->leaves.size + cache->inner.size == cache->counts[CORE_CACHED],
            "%zu + %zu cached blocks, not %" PRIu64, cache->leaves.size, cache->inner.size, cache->counts[CORE_CACHED]);

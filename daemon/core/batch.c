@@ -368,9 +368,10 @@ enum status core_batch_create(struct core_session *session, const struct core_ba
 enum status batch_find(struct core_session *session, uint64_t id, struct batch **out, struct error *error)
 {
     HASH_FIND(hh, session->batches, &id, sizeof(id), *out);
-    if (!*out)
-        return error_set(error, STATUS_NOT_FOUND, "session %" PRIu64 " has no batch %" PRIu64, session->id, id);
-    return STATUS_OK;
+    if (*out)
+        return STATUS_OK;
+    error_set(error, STATUS_NOT_FOUND, "session %" PRIu64 " has no batch %" PRIu64, session->id, id);
+    return STATUS_NOT_FOUND;
 }
 
 void batch_unref(struct batch *batch)

@@ -14,22 +14,23 @@ struct cache;
 struct prefix_node;
 
 struct block {
-    int32_t id;                // chunk * chunk_blocks + index; what clients call it
+    // What each entry of a block table touches comes first, to lie in as few cache lines as it can.
+    int32_t id;    // chunk * chunk_blocks + index; what clients call it
+    uint32_t mark; // scratch of one batch, publish or release: counts only under its stamp
+    uint64_t stamp;
+    uint32_t holders;         // sessions that hold it
+    uint32_t refs;            // batches that name it and live, or have a run that is not over
+    uint32_t dead_refs;       // those of `refs` whose session died
+    uint32_t pending;         // accepted runs that write it and are not over
+    struct prefix_node *node; // where the prefix index has it; NULL = nowhere
+    uint8_t state;            // enum core_block_kind; always what block_settle() last found
+    bool sealed;
+    bool zeroing;              // in core's list of blocks that the next submission zeroes
     int32_t next_free;         // index in its chunk of the next free block, -1 = none
-    struct prefix_node *node;  // where the prefix index has it; NULL = nowhere
-    struct heap_node eviction; // in the cache's leaves or inner heap while CORE_CACHED
     uint64_t last_use;         // core's use counter
     uint64_t salt;             // of its last lease; 0 = none since its chunk was zeroed
     uint64_t writer;           // session that leased it; 0 = free or sealed
-    uint64_t stamp;            // scratch of one batch or publish: `mark` counts only under its stamp
-    uint32_t mark;
-    uint32_t holders;   // sessions that hold it
-    uint32_t refs;      // batches that name it and live, or have a run that is not over
-    uint32_t dead_refs; // those of `refs` whose session died
-    uint32_t pending;   // accepted runs that write it and are not over
-    uint8_t state;      // enum core_block_kind; always what block_settle() last found
-    bool sealed;
-    bool zeroing; // in core's list of blocks that the next submission zeroes
+    struct heap_node eviction; // in the cache's leaves or inner heap while CORE_CACHED
 };
 
 enum chunk_state { CHUNK_ABSENT, CHUNK_GROWING, CHUNK_PRESENT };

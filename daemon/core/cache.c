@@ -287,7 +287,7 @@ void cache_destroy(struct cache *cache)
         prefix_unlink(cache, cache->nodes);
     drop_chunks(cache);
     struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves, &cache->inner};
-    for (size_t i = 0; i < sizeof(heaps) / sizeof(*heaps); i++)
+    for (size_t i = 0; i < sizeof(heaps) / sizeof(struct heap *); i++)
         heap_finish(heaps[i]);
     if (cache->engine) {
         engine_cache_destroy(cache->engine);

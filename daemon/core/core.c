@@ -145,7 +145,7 @@ bool zeroes_reserve(struct core *core, uint32_t more)
     struct engine_zero *zeroes = realloc(core->zeroes, wanted * sizeof(*zeroes));
     if (zeroes)
         core->zeroes = zeroes;
-    struct block **blocks = realloc(core->zero_blocks, wanted * sizeof(*blocks));
+    struct block **blocks = realloc(core->zero_blocks, wanted * sizeof(struct block *));
     if (blocks)
         core->zero_blocks = blocks;
     if (!zeroes || !blocks)

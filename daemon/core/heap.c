@@ -44,7 +44,7 @@ bool heap_reserve(struct heap *heap, size_t capacity)
     if (capacity <= heap->capacity)
         return true;
     size_t wanted = heap->capacity * 2 > capacity ? heap->capacity * 2 : capacity;
-    struct heap_node **nodes = realloc(heap->nodes, wanted * sizeof(*nodes));
+    struct heap_node **nodes = realloc(heap->nodes, wanted * sizeof(struct heap_node *));
     if (!nodes)
         return false;
     heap->nodes = nodes;

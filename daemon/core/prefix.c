@@ -140,7 +140,7 @@ static void node_remove(struct cache *cache, struct prefix_node *node)
     struct prefix_node *parent = node->parent;
     struct prefix_root *root = node->root;
     prefix_detach(cache, node);
-    HASH_DEL(cache->nodes, node);
+    HASH_DEL(cache->nodes, node); // NOLINT(clang-analyzer-core.NullDereference): the node is in the table
     DL_DELETE(*(parent ? &parent->children : &root->children), node);
     free(node);
     if (parent && parent->block && !parent->children)

@@ -133,7 +133,7 @@ static void count_run(const struct run *run)
 {
     struct core_session *session = run->session;
     struct core *core = session->core;
-    if (run->result.status != STATUS_OK) {
+    if (run->result.status != STATUS_OK || !run->result.num_runs) {
         core->runs_failed++;
         return;
     }

@@ -15,7 +15,7 @@ struct salt {
     uint64_t id; // from 1
     uint32_t refs;
     uint32_t key_size;
-    uint8_t key[]; // uid, then the tenant's bytes
+    uint8_t key[]; // uid, then the tenant with its NUL
 };
 
 struct salt *salt_get(struct core *core, uint32_t uid, const char *tenant); // a new reference; NULL: no memory

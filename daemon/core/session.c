@@ -90,7 +90,7 @@ static void forget_tickets(struct core_session *session)
     struct run *run, *next;
     HASH_ITER(hh, session->tickets, run, next)
     {
-        HASH_DEL(session->tickets, run);
+        HASH_DEL(session->tickets, run); // NOLINT(clang-analyzer-unix.Malloc): `next` was taken before
         if (run->delivered)
             free(run);
     }
@@ -126,7 +126,7 @@ void session_passed(struct core_session *session)
     struct core *core = session->core;
     if (!session->closed || session->num_in_flight)
         return;
-    DL_DELETE(core->leaving, session);
+    DL_DELETE(core->leaving, session); // NOLINT(clang-analyzer-core.NullDereference): it is in the list
     if (core->params.session_gone)
         core->params.session_gone(core->params.context, session->owner);
     session_free(session);
