@@ -210,6 +210,32 @@ bool daemon_log_contains(const struct daemon *daemon, const char *text)
     return found;
 }
 
+// The names begin as in daemon/server/socket_path.h. Returns how many there are, -1 if the folder cannot be read.
+static int each_segment(const struct daemon *daemon, bool remove_them)
+{
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "aule-%016llx-",
+             (unsigned long long)XXH64(daemon->socket, strlen(daemon->socket), 0));
+    DIR *entries = opendir("/dev/shm");
+    if (!entries)
+        return -1;
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
+            continue;
+        count++;
+        if (remove_them)
+            unlinkat(dirfd(entries), entry->d_name, 0);
+    }
+    closedir(entries);
+    return count;
+}
+
+int daemon_count_segments(const struct daemon *daemon)
+{
+    return each_segment(daemon, false);
+}
+
 // The folder is flat: sockets, lock, log, whatever a test put there.
 static void remove_folder(const char *folder)
 {
@@ -228,21 +254,7 @@ void daemon_finish(struct daemon *daemon)
     daemon_kill(daemon);
     if (daemon->notify_fd >= 0)
         close(daemon->notify_fd);
+    each_segment(daemon, true); // of a killed one: no next start at this path would sweep them
     remove_folder(daemon->folder);
     *daemon = (struct daemon){.pid = -1, .notify_fd = -1};
-}
-
-int daemon_count_segments(const struct daemon *daemon)
-{
-    char prefix[32]; // as in daemon/server/socket_path.h
-    snprintf(prefix, sizeof prefix, "aule-%016llx-",
-             (unsigned long long)XXH64(daemon->socket, strlen(daemon->socket), 0));
-    DIR *entries = opendir("/dev/shm");
-    if (!entries)
-        return -1;
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(entries));)
-        count += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
-    closedir(entries);
-    return count;
 }
