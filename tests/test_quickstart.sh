@@ -4,7 +4,7 @@
 #
 # test_quickstart.sh CASE BUILD_DIR: the quickstart with the programs of BUILD_DIR. `holds`: it ends well. `corrupt`: one shared
 # block is corrupted on the way, and the check of the tokens and logits must see it, and nothing else fail. `broken`: the
-# daemon does not start, and the quickstart says so.
+# daemon does not start, and the quickstart says so. `interrupted`: it is told to end while the daemon serves.
 
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -55,8 +55,28 @@ broken()
     grep -q 'no-such-device' <<<"$output" || die "the daemon's own words are missing"
 }
 
+interrupted()
+{
+    local quickstart i daemon=''
+    "$root/tools/quickstart" --no-setup --build-dir "$build" >/dev/null 2>&1 &
+    quickstart=$!
+    for ((i = 0; i < 600 && ${#daemon} == 0; i++)); do
+        sleep 0.1
+        [ -z "$(find "$TMPDIR" -name sock)" ] || daemon=$(cat "/proc/$quickstart/task/$quickstart/children")
+    done
+    [ -n "$daemon" ] || die "no daemon came up"
+    kill -TERM "$quickstart"
+    wait "$quickstart"
+    code=$?
+    [ $code -eq 143 ] || die "exit code $code"
+    for i in $daemon; do
+        [ ! -e "/proc/$i" ] || die "process $i still runs: $(tr '\0' ' ' <"/proc/$i/cmdline")"
+    done
+    [ -z "$(ls -A "$TMPDIR")" ] || die "something is left in the temporary folder: $(ls -A "$TMPDIR")"
+}
+
 build=${2:?}
 case ${1:-} in
-    holds | corrupt | broken) "$1" ;;
+    holds | corrupt | broken | interrupted) "$1" ;;
     *) die "unknown case '${1:-}'" ;;
 esac

@@ -10,7 +10,7 @@ if(TARGET aule_worker)
   target_compile_definitions(test_worker PRIVATE
     WORKER="$<TARGET_FILE:aule-worker>" WORKER_TEXT="${PROJECT_SOURCE_DIR}/tools/worker/prompt.txt")
 
-  foreach(case holds corrupt broken)
+  foreach(case holds corrupt broken interrupted)
     add_test(NAME quickstart_${case} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_quickstart.sh ${case} ${PROJECT_BINARY_DIR})
     set_tests_properties(quickstart_${case} PROPERTIES TIMEOUT 600 LABELS "process;slow")
   endforeach()
