@@ -31,7 +31,7 @@ struct gpu_run {
     AULE_U64 block_table;           // i32[num_seqs, max_blocks]
     AULE_U64 slot_mapping;          // i64[num_tokens], -1 = write nowhere; address 0 = none
     AULE_U64 items;                 // struct gpu_item[num_items]
-    // The following nine are read only by pipelines whose AULE_SPEC_FEATURES has their bit.
+    // The next six, and the last few of the words, are read only by pipelines whose AULE_SPEC_FEATURES has their bit.
     AULE_U64 positions;             // POSITIONS: i32[num_tokens], where each query stands among its sequence's keys
     AULE_U64 mask;                  // MASK: bytes; bit i * kv_len + j of a sequence's part, LSB first, lets query i see key j
     AULE_U64 mask_starts;           // MASK: u64[num_seqs], the byte of `mask` where the sequence's part begins
@@ -49,9 +49,9 @@ struct gpu_run {
     AULE_U32 chunk_shift;           // log2 of blocks a chunk
     AULE_U32 first_item;            // of this run in the whole dispatch: runs are found by searching it
     AULE_U32 first_token;           // the same for the K/V write, which has one workgroup a token
-    AULE_U32 causal;                // 0 or 1
+    AULE_U32 causal;                // 0 or 1; 0 with a mask
     AULE_F32 scale_log2e;           // softmax scale * log2(e)
-    AULE_U32 lse_token_stride;      // LSE
+    AULE_U32 lse_token_stride;      // LSE: in floats
     AULE_U32 window_left;           // WINDOW: query at p sees keys j >= p - left; 0x7fffffff = unbounded
     AULE_U32 window_right;          // WINDOW: and keys j <= p + right; 0x7fffffff = unbounded
     AULE_F32 soft_cap;              // SOFT_CAP: s = cap * tanh(s / cap)

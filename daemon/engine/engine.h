@@ -137,7 +137,8 @@ struct engine_run {
     int32_t window_left, window_right;   // only if windowed; -1 = unbounded
     float soft_cap;
     const float *slopes, *sinks;         // [num_heads]
-    struct engine_tensor lse;            // dtype 0 = none, else f32 [num_tokens, num_heads], heads contiguous; head_stride unused
+    struct engine_tensor lse;            // dtype 0 = none, else f32 [num_tokens, num_heads], heads contiguous; head_stride
+                                         //   unused, offset and token_stride multiples of 4
 };
 
 struct engine_zero { struct engine_cache *cache; int32_t block; };
