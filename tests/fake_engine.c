@@ -567,22 +567,28 @@ static int64_t position_of(const struct engine_batch *batch, uint32_t s, int32_t
     return (int64_t)batch->seq_lens_kv[s] - batch->cu_seqlens_q[s + 1] + token;
 }
 
-// A query sees the blocks of keys from its left edge on; the right edge is none of this check.
-static void check_row(const struct engine_batch *batch, const struct engine_run *run, uint32_t s, int32_t token)
+// The first key that some query of the sequence sees; the right edge is none of this check.
+static int64_t first_key(const struct engine_batch *batch, const struct engine_run *run, uint32_t s)
 {
-    int64_t block_size = batch->cache->params.block_size, seq_len = batch->seq_lens_kv[s];
-    bool bounded = run->windowed && run->window_left >= 0;
-    int64_t first = bounded ? position_of(batch, s, token) - run->window_left : 0;
-    for (int64_t key = first > 0 ? first : 0; key < seq_len; key = (key / block_size + 1) * block_size)
-        check_block(batch, batch->block_table[(size_t)s * batch->max_blocks + (size_t)(key / block_size)]);
+    int64_t least = INT64_MAX;
+    if (!run->windowed || run->window_left < 0)
+        return 0;
+    for (int32_t t = batch->cu_seqlens_q[s]; t < batch->cu_seqlens_q[s + 1]; t++) {
+        int64_t first = position_of(batch, s, t) - run->window_left;
+        least = first < least ? first : least;
+    }
+    return least > 0 ? least : 0;
 }
 
 static void check_batch(const struct engine_batch *batch, const struct engine_run *run)
 {
-    uint32_t block_size = batch->cache->params.block_size;
+    int64_t block_size = batch->cache->params.block_size;
     for (uint32_t s = 0; s < batch->num_seqs; s++) {
-        for (int32_t t = batch->cu_seqlens_q[s]; t < batch->cu_seqlens_q[s + 1]; t++)
-            check_row(batch, run, s, t);
+        if (batch->cu_seqlens_q[s + 1] == batch->cu_seqlens_q[s])
+            continue;
+        int64_t first = first_key(batch, run, s), seq_len = batch->seq_lens_kv[s];
+        for (int64_t key = first; key < seq_len; key = (key / block_size + 1) * block_size)
+            check_block(batch, batch->block_table[(int64_t)s * batch->max_blocks + key / block_size]);
     }
     for (uint32_t t = 0; batch->slot_mapping && t < batch->num_tokens; t++) {
         if (batch->slot_mapping[t] != -1)
