@@ -8,9 +8,9 @@
 
 #include <stddef.h>
 
-_Static_assert(offsetof(struct gpu_run, q_token_stride) == 10 * 8, "addresses come first");
-_Static_assert(offsetof(struct gpu_run, reserved) == 10 * 8 + 17 * 4, "then 32-bit words");
-_Static_assert(sizeof(struct gpu_run) == 10 * 8 + 18 * 4, "no tail padding: runs stand in an array");
+_Static_assert(offsetof(struct gpu_run, q_token_stride) == 16 * 8, "addresses come first");
+_Static_assert(offsetof(struct gpu_run, reserved) == 16 * 8 + 21 * 4, "then 32-bit words");
+_Static_assert(sizeof(struct gpu_run) == 16 * 8 + 22 * 4, "no tail padding: runs stand in an array");
 _Static_assert(sizeof(struct gpu_item) == 8, "items stand in an array");
 _Static_assert(sizeof(struct gpu_range) == 16, "ranges stand in an array");
 _Static_assert(sizeof(struct gpu_dispatch) == 24, "push constants");

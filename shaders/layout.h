@@ -32,6 +32,13 @@ struct gpu_run {
     AULE_U64 block_table;           // i32[num_seqs, max_blocks]
     AULE_U64 slot_mapping;          // i64[num_tokens], -1 = write nowhere; address 0 = none
     AULE_U64 items;                 // struct gpu_item[num_items]
+    // The next six, and the last few of the words, are read only by pipelines whose AULE_SPEC_FEATURES has their bit.
+    AULE_U64 positions;             // POSITIONS: i32[num_tokens], where each query stands among its sequence's keys
+    AULE_U64 mask;                  // MASK: bytes; bit i * kv_len + j of a sequence's part, LSB first, lets query i see key j
+    AULE_U64 mask_starts;           // MASK: u64[num_seqs], the byte of `mask` where the sequence's part begins
+    AULE_U64 slopes;                // ALIBI: f32[num_heads]
+    AULE_U64 sinks;                 // SINKS: f32[num_heads], natural logarithms as the caller gave them
+    AULE_U64 lse;                   // LSE: f32[num_tokens, num_heads] natural log, heads contiguous
     AULE_U32 q_token_stride, q_head_stride;
     AULE_U32 k_token_stride, k_head_stride;
     AULE_U32 v_token_stride, v_head_stride;
@@ -43,8 +50,12 @@ struct gpu_run {
     AULE_U32 chunk_shift;           // log2 of blocks a chunk
     AULE_U32 first_item;            // of this run in the whole dispatch: runs are found by searching it
     AULE_U32 first_token;           // the same for the K/V write, which has one workgroup a token
-    AULE_U32 causal;                // 0 or 1
+    AULE_U32 causal;                // 0 or 1; 0 with a mask
     AULE_F32 scale_log2e;           // softmax scale * log2(e)
+    AULE_U32 lse_token_stride;      // LSE: in floats
+    AULE_U32 window_left;           // WINDOW: query at p sees keys j >= p - left; 0x7fffffff = unbounded
+    AULE_U32 window_right;          // WINDOW: and keys j <= p + right; 0x7fffffff = unbounded
+    AULE_F32 soft_cap;              // SOFT_CAP: s = cap * tanh(s / cap)
     AULE_U32 reserved;
 };
 
@@ -77,5 +88,14 @@ struct gpu_zero { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };
 #define AULE_SPEC_V_DTYPE      6
 #define AULE_SPEC_IO_DTYPE     7    // of q, k, v and out
 #define AULE_SPEC_TILE_ROWS    8    // rows of a gpu_item
+#define AULE_SPEC_FEATURES     9    // bits below; a pipeline is made for the features that its runs use
+
+#define AULE_FEATURE_SOFT_CAP  1u
+#define AULE_FEATURE_ALIBI     2u
+#define AULE_FEATURE_WINDOW    4u
+#define AULE_FEATURE_MASK      8u
+#define AULE_FEATURE_POSITIONS 16u
+#define AULE_FEATURE_SINKS     32u
+#define AULE_FEATURE_LSE       64u
 
 #endif

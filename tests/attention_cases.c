@@ -82,6 +82,48 @@ static struct attention_shape shape_draw(struct dice *dice, const struct attenti
     return shape;
 }
 
+// ---- parameters ----
+
+static int32_t window_draw(struct dice *dice, uint32_t block_size)
+{
+    const int32_t choices[] = {-1,
+                               0,
+                               1,
+                               (int32_t)block_size - 1,
+                               (int32_t)block_size,
+                               (int32_t)dice_below(dice, 100),
+                               (int32_t)dice_below(dice, 1500),
+                               INT32_MAX};
+    return choices[dice_below(dice, COUNT(choices))];
+}
+
+static struct attention_parameters parameters_draw(struct dice *dice, const struct attention_shape *shape,
+                                                   uint32_t features)
+{
+    static const float CAPS[] = {1, 5, 30, 50};
+    struct attention_parameters parameters = {
+        .features = features,
+        .causal = shape->causal,
+        .window_left = window_draw(dice, shape->block_size),
+        .window_right = window_draw(dice, shape->block_size),
+        .soft_cap = CAPS[dice_below(dice, COUNT(CAPS))],
+    };
+    for (uint32_t head = 0; head < MAX_HEADS; head++) {
+        parameters.slopes[head] = ldexpf(1, -(int)dice_below(dice, 10));
+        parameters.sinks[head] = dice_normal(dice) * (dice_chance(dice, 20) ? 8 : 2);
+    }
+    return parameters;
+}
+
+static void parameters_make(struct attention_case *problem)
+{
+    const struct attention_shape *shape = &problem->shape;
+    for (int i = 0; i < 2; i++)
+        problem->parameters[i] = parameters_draw(&problem->dice, shape, i ? shape->other_features : shape->features);
+    if (dice_chance(&problem->dice, 30))
+        problem->parameters[1].causal = !shape->causal;
+}
+
 uint32_t shape_heads(const struct attention_shape *shape)
 {
     return shape->num_kv_heads * shape->group;
@@ -347,6 +389,61 @@ static bool seq_draw_queries(struct attention_case *problem, struct attention_se
     return true;
 }
 
+// ---- positions and masks ----
+
+enum position_style { POSITIONS_SHIFTED, POSITIONS_ANY, POSITIONS_REPEATED, POSITIONS_FAR, POSITIONS_STYLES };
+
+static int32_t position_draw(struct dice *dice, enum position_style style, uint32_t query, uint32_t kv_len)
+{
+    switch (style) {
+    case POSITIONS_SHIFTED: return (int32_t)(query + kv_len / 3);
+    case POSITIONS_ANY: return (int32_t)dice_between(dice, 0, kv_len + 10);
+    case POSITIONS_REPEATED: return (int32_t)(kv_len / 2 + query / 3);
+    default: return dice_chance(dice, 10) ? INT32_MAX : (int32_t)(kv_len + dice_below(dice, 1000000));
+    }
+}
+
+static bool seq_draw_positions(struct attention_case *problem, struct attention_seq *seq)
+{
+    enum position_style style = dice_below(&problem->dice, POSITIONS_STYLES);
+    seq->positions = calloc(seq->q_len + 1, sizeof *seq->positions);
+    for (uint32_t i = 0; seq->positions && i < seq->q_len; i++)
+        seq->positions[i] = position_draw(&problem->dice, style, i, seq->kv_len);
+    return seq->positions != NULL;
+}
+
+// Rows that see all, none, one key, or some share of the keys.
+static void mask_row_draw(struct dice *dice, uint8_t *mask, uint64_t first, uint32_t kv_len)
+{
+    static const uint32_t PERCENT[] = {0, 100, 10, 50, 50, 90};
+    uint32_t percent = PERCENT[dice_below(dice, COUNT(PERCENT))];
+    uint32_t only = percent == 0 && dice_chance(dice, 50) ? dice_below(dice, kv_len) : kv_len;
+    for (uint32_t key = 0; key < kv_len; key++)
+        if (key == only || dice_chance(dice, percent))
+            mask[(first + key) / 8] |= (uint8_t)(1u << (first + key) % 8);
+}
+
+static uint64_t seq_mask_bytes(const struct attention_seq *seq)
+{
+    return ((uint64_t)seq->q_len * seq->kv_len + 7) / 8;
+}
+
+static bool seq_draw_mask(struct attention_case *problem, struct attention_seq *seq)
+{
+    seq->mask = calloc(seq_mask_bytes(seq) + 1, 1);
+    for (uint32_t i = 0; seq->mask && seq->kv_len && i < seq->q_len; i++)
+        mask_row_draw(&problem->dice, seq->mask, (uint64_t)i * seq->kv_len, seq->kv_len);
+    return seq->mask != NULL;
+}
+
+static bool seq_draw_features(struct attention_case *problem, struct attention_seq *seq)
+{
+    uint32_t features = problem->parameters[0].features | problem->parameters[1].features;
+    if ((features & FEATURE_POSITIONS) && !seq_draw_positions(problem, seq))
+        return false;
+    return !(features & FEATURE_MASK) || seq_draw_mask(problem, seq);
+}
+
 // ---- the case ----
 
 static bool case_fill(struct attention_case *problem, const struct attention_wish *wish)
@@ -367,7 +464,7 @@ static bool case_fill(struct attention_case *problem, const struct attention_wis
         if (writes && !seq_draw_writes(problem, seq, wish->writes == WRITES_ALL ? 0 : 15))
             return false;
         seq_fill(problem, seq, seq_shared_keys(problem, s));
-        if (!seq_draw_queries(problem, seq))
+        if (!seq_draw_queries(problem, seq) || !seq_draw_features(problem, seq))
             return false;
     }
     return true;
@@ -381,6 +478,7 @@ struct attention_case *attention_case_create(uint64_t seed, const struct attenti
     problem->dice.state = seed;
     struct attention_wish drawn = *wish;
     problem->shape = shape_draw(&problem->dice, &wish->shape);
+    parameters_make(problem);
     default_u32(&drawn.num_seqs, dice_between(&problem->dice, 1, 9));
     default_u32(&drawn.longest, dice_between(&problem->dice, 1, 300));
     default_u32(&drawn.work, 4000);
@@ -404,6 +502,8 @@ void attention_case_destroy(struct attention_case *problem)
         free(seq->k);
         free(seq->v);
         free(seq->slots);
+        free(seq->positions);
+        free(seq->mask);
     }
     for (uint32_t i = 0; i < problem->num_blocks; i++) {
         free(problem->before ? problem->before[i] : NULL);
@@ -426,6 +526,40 @@ static int32_t garbage_draw(struct dice *dice, uint32_t num_blocks)
     return choices[dice_below(dice, COUNT(choices))];
 }
 
+// Keys [first, end) are those that some query of the sequence may see; a mask is not looked into.
+static void seq_range(const struct attention_seq *seq, const struct attention_parameters *parameters, int64_t *first,
+                      int64_t *end)
+{
+    bool windowed = parameters->features & FEATURE_WINDOW, masked = parameters->features & FEATURE_MASK;
+    *first = seq->kv_len, *end = 0;
+    for (uint32_t i = 0; i < seq->q_len; i++) {
+        int64_t position =
+            parameters->features & FEATURE_POSITIONS ? seq->positions[i] : (int64_t)seq->kv_len - seq->q_len + i;
+        int64_t low = 0, last = (int64_t)seq->kv_len - 1;
+        if (parameters->causal && !masked && position < last)
+            last = position;
+        if (windowed && parameters->window_left >= 0 && position - parameters->window_left > low)
+            low = position - parameters->window_left;
+        if (windowed && parameters->window_right >= 0 && position + parameters->window_right < last)
+            last = position + parameters->window_right;
+        if (low > last)
+            continue;
+        *first = low < *first ? low : *first;
+        *end = last + 1 > *end ? last + 1 : *end;
+    }
+}
+
+static void table_row_fill(int32_t *row, const struct attention_batch *batch, const struct attention_seq *seq,
+                           struct dice *dice)
+{
+    int64_t first, end, block_size = batch->problem->shape.block_size;
+    seq_range(seq, batch->parameters, &first, &end);
+    for (uint32_t j = 0; j < batch->max_blocks; j++) {
+        bool seen = j * block_size < end && (j + 1) * block_size > first;
+        row[j] = seen ? seq->blocks[j] : garbage_draw(dice, batch->problem->num_blocks);
+    }
+}
+
 static bool batch_metadata(struct attention_batch *batch, const uint32_t *order, struct dice *dice)
 {
     const struct attention_case *problem = batch->problem;
@@ -444,13 +578,38 @@ static bool batch_metadata(struct attention_batch *batch, const uint32_t *order,
     batch->block_table = calloc((size_t)batch->num_seqs * batch->max_blocks + 1, sizeof *batch->block_table);
     if (!batch->block_table)
         return false;
-    for (uint32_t i = 0; i < batch->num_seqs; i++) {
-        const struct attention_seq *seq = &problem->seqs[order[i]];
-        int32_t *row = batch->block_table + (size_t)i * batch->max_blocks;
-        for (uint32_t j = 0; j < batch->max_blocks; j++)
-            row[j] = j < seq->num_blocks && seq->q_len > 0 ? seq->blocks[j] : garbage_draw(dice, problem->num_blocks);
-    }
+    for (uint32_t i = 0; i < batch->num_seqs; i++)
+        table_row_fill(batch->block_table + (size_t)i * batch->max_blocks, batch, &problem->seqs[order[i]], dice);
     return true;
+}
+
+static bool batch_positions(struct attention_batch *batch, const uint32_t *order)
+{
+    if (!(batch->parameters->features & FEATURE_POSITIONS))
+        return true;
+    batch->positions = calloc(batch->num_tokens + 1, sizeof *batch->positions);
+    for (uint32_t i = 0; batch->positions && i < batch->num_seqs; i++) {
+        const struct attention_seq *seq = &batch->problem->seqs[order[i]];
+        memcpy(batch->positions + batch->cu_seqlens_q[i], seq->positions, seq->q_len * sizeof *seq->positions);
+    }
+    return batch->positions != NULL;
+}
+
+static bool batch_mask(struct attention_batch *batch, const uint32_t *order)
+{
+    if (!(batch->parameters->features & FEATURE_MASK))
+        return true;
+    batch->mask_starts = calloc(batch->num_seqs + 1, sizeof *batch->mask_starts);
+    for (uint32_t i = 0; batch->mask_starts && i < batch->num_seqs; i++) {
+        batch->mask_starts[i] = batch->mask_bytes * 8;
+        batch->mask_bytes += seq_mask_bytes(&batch->problem->seqs[order[i]]);
+    }
+    batch->mask = malloc(batch->mask_bytes + 1);
+    for (uint32_t i = 0; batch->mask && batch->mask_starts && i < batch->num_seqs; i++) {
+        const struct attention_seq *seq = &batch->problem->seqs[order[i]];
+        memcpy(batch->mask + batch->mask_starts[i] / 8, seq->mask, seq_mask_bytes(seq));
+    }
+    return batch->mask && batch->mask_starts;
 }
 
 static bool batch_slots(struct attention_batch *batch, const uint32_t *order)
@@ -513,6 +672,14 @@ static void tensors_place_fused(struct attention_batch *batch, struct attention_
     batch->v.offset = batch->k.offset + row * shape->num_kv_heads;
 }
 
+// [tokens, heads] f32: not only at multiples of 16.
+static struct engine_tensor lse_place(struct attention_image *image, struct dice *dice, uint32_t tokens, uint32_t heads)
+{
+    struct engine_tensor lse = {.dtype = DTYPE_F32, .token_stride = 4 * (heads + dice_below(dice, 3))};
+    lse.offset = image_take(image, dice, tokens * lse.token_stride + 32) + 4 * dice_below(dice, 4);
+    return lse;
+}
+
 static void tensors_place(struct attention_batch *batch, struct attention_image *image, struct dice *dice)
 {
     const struct attention_shape *shape = &batch->problem->shape;
@@ -525,6 +692,8 @@ static void tensors_place(struct attention_batch *batch, struct attention_image 
         batch->v = tensor_place(image, dice, shape->io_dtype, tokens, shape->num_kv_heads, d);
     }
     batch->out = tensor_place(image, dice, shape->io_dtype, tokens, heads, d);
+    if (batch->parameters->features & FEATURE_LSE)
+        batch->lse = lse_place(image, dice, tokens, heads);
     image_take(image, dice, 0);
 }
 
@@ -537,12 +706,14 @@ static void tensor_fill(uint8_t *arena, const struct engine_tensor *tensor, uint
                    from + ((uint64_t)t * heads + h) * row_bytes, row_bytes);
 }
 
-bool attention_batch_init(struct attention_batch *batch, const struct attention_case *problem, const uint32_t *order,
-                          uint32_t num_seqs, struct attention_image *image, struct dice *dice)
+bool attention_batch_init(struct attention_batch *batch, const struct attention_case *problem, uint32_t set,
+                          const uint32_t *order, uint32_t num_seqs, struct attention_image *image, struct dice *dice)
 {
     const struct attention_shape *shape = &problem->shape;
-    *batch = (struct attention_batch){.problem = problem, .num_seqs = num_seqs};
-    if (!batch_metadata(batch, order, dice) || !batch_slots(batch, order))
+    *batch =
+        (struct attention_batch){.problem = problem, .parameters = &problem->parameters[set], .num_seqs = num_seqs};
+    if (!batch_metadata(batch, order, dice) || !batch_slots(batch, order) || !batch_positions(batch, order) ||
+        !batch_mask(batch, order))
         return false;
     tensors_place(batch, image, dice);
     if (image->used > image->size)
@@ -566,12 +737,16 @@ void attention_batch_finish(struct attention_batch *batch)
     free(batch->seq_lens_kv);
     free(batch->block_table);
     free(batch->slot_mapping);
+    free(batch->positions);
+    free(batch->mask);
+    free(batch->mask_starts);
     *batch = (struct attention_batch){0};
 }
 
 struct oracle_params attention_batch_oracle(const struct attention_batch *batch, const uint8_t *arena)
 {
     const struct attention_shape *shape = &batch->problem->shape;
+    const struct attention_parameters *parameters = batch->parameters;
     return (struct oracle_params){
         .num_seqs = batch->num_seqs,
         .max_blocks = batch->max_blocks,
@@ -591,6 +766,15 @@ struct oracle_params attention_batch_oracle(const struct attention_batch *batch,
         .q_token_stride = batch->q.token_stride,
         .q_head_stride = batch->q.head_stride,
         .scale = shape->scale,
-        .causal = shape->causal,
+        .causal = parameters->causal,
+        .windowed = parameters->features & FEATURE_WINDOW,
+        .window_left = parameters->window_left,
+        .window_right = parameters->window_right,
+        .cap = parameters->features & FEATURE_SOFT_CAP ? parameters->soft_cap : 0,
+        .slopes = parameters->features & FEATURE_ALIBI ? parameters->slopes : NULL,
+        .sinks = parameters->features & FEATURE_SINKS ? parameters->sinks : NULL,
+        .positions = batch->positions,
+        .mask = batch->mask,
+        .mask_starts = batch->mask_starts,
     };
 }

@@ -26,8 +26,30 @@ struct attention_shape {
     enum dtype io_dtype, k_dtype, v_dtype;
     bool causal;
     float scale;
+    uint32_t features, other_features; // bits; of the case's first and of its second set of parameters
 };
 uint32_t shape_heads(const struct attention_shape *shape);
+
+enum {
+    FEATURE_SOFT_CAP = 1,
+    FEATURE_ALIBI = 2,
+    FEATURE_WINDOW = 4,
+    FEATURE_MASK = 8,
+    FEATURE_POSITIONS = 16,
+    FEATURE_SINKS = 32,
+    FEATURE_LSE = 64,
+    FEATURES_ALL = 127,
+    MAX_HEADS = 64,
+};
+
+// What a run may ask for. A case has two sets, so that runs with different ones meet in a wave and in a dispatch.
+struct attention_parameters {
+    uint32_t features;
+    bool causal;
+    int32_t window_left, window_right;
+    float soft_cap;
+    float slopes[MAX_HEADS], sinks[MAX_HEADS];
+};
 
 // One sequence: which keys it has, what it asks. It owns its arrays; the blocks belong to the case.
 struct attention_seq {
@@ -35,10 +57,13 @@ struct attention_seq {
     int32_t *blocks;                    // physical ids
     uint8_t *q, *k, *v;                 // [q_len, heads, head_dim] packed, io dtype; k and v NULL if nothing is written
     int64_t *slots;                     // [q_len], or NULL
+    int32_t *positions;                 // [q_len], or NULL if no set of parameters has positions
+    uint8_t *mask;                      // [ceil(q_len * kv_len / 8)], likewise
 };
 
 struct attention_case {
     struct attention_shape shape;
+    struct attention_parameters parameters[2];
     struct dice dice;
     struct attention_seq *seqs;
     uint32_t num_seqs;
@@ -74,10 +99,15 @@ void attention_case_destroy(struct attention_case *problem); // takes NULL
 // Some sequences of a case as one batch, its tensors laid out in an arena.
 struct attention_batch {
     const struct attention_case *problem;
+    const struct attention_parameters *parameters; // of the case
     uint32_t num_seqs, num_tokens, max_blocks;
     int32_t *cu_seqlens_q, *seq_lens_kv, *block_table;
     int64_t *slot_mapping; // NULL if no sequence writes
-    struct engine_tensor q, k, v, out;
+    int32_t *positions;    // NULL = none
+    uint8_t *mask;         // NULL = none
+    uint64_t *mask_starts; // [num_seqs], in bits
+    uint64_t mask_bytes;
+    struct engine_tensor q, k, v, out, lse; // lse.dtype 0 = not wanted
 };
 
 // Where the next tensor may go in an arena image; all that was not given to a tensor's elements stays as it was.
@@ -86,10 +116,10 @@ struct attention_image {
     uint64_t size, used;
 };
 
-// Sequence order[i] of `problem` becomes sequence i. Writes q, k, v into the image, reserves out, with gaps and strides
-// by the dice. False: no memory, or the image is full.
-bool attention_batch_init(struct attention_batch *batch, const struct attention_case *problem, const uint32_t *order,
-                          uint32_t num_seqs, struct attention_image *image, struct dice *dice);
+// Sequence order[i] of `problem` becomes sequence i, under set `set` of its parameters. Writes q, k, v into the image, reserves out, with gaps and strides
+// by the dice. Table entries that no query sees are garbage. False: no memory, or the image is full.
+bool attention_batch_init(struct attention_batch *batch, const struct attention_case *problem, uint32_t set,
+                          const uint32_t *order, uint32_t num_seqs, struct attention_image *image, struct dice *dice);
 void attention_batch_finish(struct attention_batch *batch); // takes a zeroed one
 
 // The batch for the oracle, which reads the case's blocks as they are after the run, and q from the image.

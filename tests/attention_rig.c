@@ -186,10 +186,10 @@ void rig_arena_clear(struct rig *rig)
     rig->image.used = 0;
 }
 
-void rig_batch_init(struct rig *rig, struct attention_batch *batch, const struct attention_case *problem,
+void rig_batch_init(struct rig *rig, struct attention_batch *batch, const struct attention_case *problem, uint32_t set,
                     const uint32_t *order, uint32_t num_seqs, struct dice *dice)
 {
-    if (!attention_batch_init(batch, problem, order, num_seqs, &rig->image, dice))
+    if (!attention_batch_init(batch, problem, set, order, num_seqs, &rig->image, dice))
         ck_abort_msg("no room: the arena image has %llu of %llu bytes in use", (unsigned long long)rig->image.used,
                      (unsigned long long)rig->image.size);
 }
@@ -205,6 +205,9 @@ static struct engine_batch *rig_upload(struct engine_cache *cache, const struct 
         .seq_lens_kv = batch->seq_lens_kv,
         .block_table = batch->block_table,
         .slot_mapping = batch->slot_mapping,
+        .positions = batch->positions,
+        .mask = batch->mask,
+        .mask_bytes = batch->mask_bytes,
     };
     struct engine_batch *uploaded;
     MUST(engine_batch_create(&params, &uploaded, &error));
@@ -214,6 +217,7 @@ static struct engine_batch *rig_upload(struct engine_cache *cache, const struct 
 static struct engine_run rig_run_of(struct rig *rig, const struct attention_batch *batch, struct engine_batch *uploaded)
 {
     const struct attention_shape *shape = &batch->problem->shape;
+    const struct attention_parameters *parameters = batch->parameters;
     return (struct engine_run){
         .batch = uploaded,
         .arena = rig->arena,
@@ -224,7 +228,14 @@ static struct engine_run rig_run_of(struct rig *rig, const struct attention_batc
         .v = batch->v,
         .out = batch->out,
         .scale = shape->scale,
-        .causal = shape->causal,
+        .causal = parameters->causal,
+        .windowed = parameters->features & FEATURE_WINDOW,
+        .window_left = parameters->window_left,
+        .window_right = parameters->window_right,
+        .soft_cap = parameters->features & FEATURE_SOFT_CAP ? parameters->soft_cap : 0,
+        .slopes = parameters->features & FEATURE_ALIBI ? parameters->slopes : NULL,
+        .sinks = parameters->features & FEATURE_SINKS ? parameters->sinks : NULL,
+        .lse = batch->lse,
     };
 }
 
@@ -232,6 +243,10 @@ static void output_copy(const struct attention_batch *batch, uint8_t *to, const 
 {
     const struct attention_shape *shape = &batch->problem->shape;
     uint64_t row = (uint64_t)shape->head_dim * dtype_size(shape->io_dtype);
+    for (uint32_t t = 0; batch->lse.dtype && t < batch->num_tokens; t++) {
+        uint64_t at = batch->lse.offset + t * batch->lse.token_stride;
+        memcpy(to + at, from + at, shape_heads(shape) * sizeof(float));
+    }
     for (uint32_t t = 0; t < batch->num_tokens; t++)
         for (uint32_t h = 0; h < shape_heads(shape); h++) {
             uint64_t at = batch->out.offset + t * batch->out.token_stride + h * batch->out.head_stride;
@@ -276,7 +291,7 @@ static double row_check(const struct attention_batch *batch, const uint8_t *aren
 {
     const struct attention_shape *shape = &batch->problem->shape;
     const uint8_t *row = arena + batch->out.offset + token * batch->out.token_stride + head * batch->out.head_stride;
-    double largest = 0, worst = 0;
+    double largest = shape->io_dtype == DTYPE_F16 ? 0x1p-14 : 1e-30, worst = 0; // below, numbers lose their digits
     for (uint32_t d = 0; d < shape->head_dim; d++)
         largest = fabs(expected[d]) > largest ? fabs(expected[d]) : largest;
     for (uint32_t d = 0; d < shape->head_dim; d++) {
@@ -290,6 +305,18 @@ static double row_check(const struct attention_batch *batch, const uint8_t *aren
     return worst;
 }
 
+static void lse_check(const struct attention_batch *batch, const uint8_t *arena, uint32_t token, uint32_t head,
+                      double expected)
+{
+    float lse;
+    memcpy(&lse, arena + batch->lse.offset + token * batch->lse.token_stride + head * sizeof lse, sizeof lse);
+    double bound = batch->problem->shape.io_dtype == DTYPE_F32 ? 1e-4 : 2e-3;
+    bool close =
+        isinf(expected) ? (double)lse == expected : fabs((double)lse - expected) <= bound * fmax(1, fabs(expected));
+    if (!close)
+        ck_abort_msg("token %u, head %u: LSE %.9g, expected %.9g", token, head, (double)lse, expected);
+}
+
 double rig_check(struct rig *rig, const struct attention_batch *batch)
 {
     const struct attention_shape *shape = &batch->problem->shape;
@@ -298,8 +325,11 @@ double rig_check(struct rig *rig, const struct attention_batch *batch)
     ck_assert_ptr_nonnull(expected);
     for (uint32_t token = 0; token < batch->num_tokens; token++)
         for (uint32_t head = 0; head < shape_heads(shape); head++) {
-            ck_assert(oracle_row(&params, token, head, expected, NULL));
+            double lse;
+            ck_assert(oracle_row(&params, token, head, expected, &lse));
             double error = row_check(batch, rig->image.bytes, token, head, expected);
+            if (batch->lse.dtype)
+                lse_check(batch, rig->image.bytes, token, head, lse);
             worst = error > worst ? error : worst;
         }
     free(expected);

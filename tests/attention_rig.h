@@ -37,7 +37,7 @@ void rig_cache_check(struct rig *rig, struct engine_cache *cache, const struct a
 // Poison the arena and forget what was laid out in it.
 void rig_arena_clear(struct rig *rig);
 // Lays a batch out in the arena; to be ended by attention_batch_finish().
-void rig_batch_init(struct rig *rig, struct attention_batch *batch, const struct attention_case *problem,
+void rig_batch_init(struct rig *rig, struct attention_batch *batch, const struct attention_case *problem, uint32_t set,
                     const uint32_t *order, uint32_t num_seqs, struct dice *dice);
 // Runs the batches as one wave and returns what each run reports. Nothing but their outputs may have changed in the arena.
 void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches, uint32_t num_batches,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# The client library: its parts alone, against a fake daemon, and (test_client) against the real one.
+# The client library: its parts alone, against a fake daemon, and (test_client, test_client_attention) against the real one.
 
 find_package(nng CONFIG REQUIRED)   # the fake daemon speaks it, too
 
@@ -12,4 +12,6 @@ aule_check(test_client_parts SOURCES test_client_parts.c LIBS aule_client_static
 aule_check(test_client_fake SOURCES test_client_fake.c fake_daemon.c LIBS aule_client_static aule_schema nng::nng
            LABELS process tsan ENVIRONMENT ${client_environment})
 aule_check(test_client SOURCES test_client.c LIBS aule_client_static aule_schema daemon_harness
+           LABELS process tsan ENVIRONMENT ${client_environment} TIMEOUT 1200)
+aule_check(test_client_attention SOURCES test_client_attention.c LIBS aule_client_static daemon_harness
            LABELS process tsan ENVIRONMENT ${client_environment} TIMEOUT 1200)

@@ -40,6 +40,8 @@ struct engine_batch {
     uint32_t refs, num_seqs, max_blocks, num_tokens;
     int32_t *cu_seqlens_q, *seq_lens_kv, *block_table;
     int64_t *slot_mapping;
+    int32_t *positions;
+    uint8_t *mask;
 };
 
 struct fake_growth {
@@ -144,8 +146,11 @@ struct engine *fake_engine_create(void)
 
 static void submission_free(struct fake_submission *submission)
 {
-    for (uint32_t i = 0; i < submission->num_runs; i++)
+    for (uint32_t i = 0; i < submission->num_runs; i++) {
         engine_batch_destroy(submission->runs[i].batch);
+        free(submission->runs[i].slopes);
+        free(submission->runs[i].sinks);
+    }
     free(submission->zeroes);
     free(submission->runs);
     free(submission);
@@ -527,6 +532,8 @@ enum status engine_batch_create(const struct engine_batch_params *p, struct engi
         .seq_lens_kv = copy(p->seq_lens_kv, p->num_seqs, sizeof(int32_t)),
         .block_table = copy(p->block_table, (size_t)p->num_seqs * p->max_blocks, sizeof(int32_t)),
         .slot_mapping = p->slot_mapping ? copy(p->slot_mapping, p->num_tokens, sizeof(int64_t)) : NULL,
+        .positions = p->positions ? copy(p->positions, p->num_tokens, sizeof(int32_t)) : NULL,
+        .mask = p->mask ? copy(p->mask, p->mask_bytes, 1) : NULL,
     };
     p->cache->engine->batches++;
     *out = batch;
@@ -542,6 +549,8 @@ void engine_batch_destroy(struct engine_batch *batch)
     free(batch->seq_lens_kv);
     free(batch->block_table);
     free(batch->slot_mapping);
+    free(batch->positions);
+    free(batch->mask);
     free(batch);
 }
 
@@ -551,13 +560,35 @@ static void check_block(const struct engine_batch *batch, int64_t block)
         broken("a run names block %" PRId64 ", which has no memory", block);
 }
 
-static void check_batch(const struct engine_batch *batch)
+static int64_t position_of(const struct engine_batch *batch, uint32_t s, int32_t token)
 {
-    uint32_t block_size = batch->cache->params.block_size;
+    if (batch->positions)
+        return batch->positions[token];
+    return (int64_t)batch->seq_lens_kv[s] - batch->cu_seqlens_q[s + 1] + token;
+}
+
+// The first key that some query of the sequence sees; the right edge is none of this check.
+static int64_t first_key(const struct engine_batch *batch, const struct engine_run *run, uint32_t s)
+{
+    int64_t least = INT64_MAX;
+    if (!run->windowed || run->window_left < 0)
+        return 0;
+    for (int32_t t = batch->cu_seqlens_q[s]; t < batch->cu_seqlens_q[s + 1]; t++) {
+        int64_t first = position_of(batch, s, t) - run->window_left;
+        least = first < least ? first : least;
+    }
+    return least > 0 ? least : 0;
+}
+
+static void check_batch(const struct engine_batch *batch, const struct engine_run *run)
+{
+    int64_t block_size = batch->cache->params.block_size;
     for (uint32_t s = 0; s < batch->num_seqs; s++) {
-        uint32_t used = ((uint32_t)batch->seq_lens_kv[s] + block_size - 1) / block_size;
-        for (uint32_t i = 0; batch->cu_seqlens_q[s + 1] > batch->cu_seqlens_q[s] && i < used; i++)
-            check_block(batch, batch->block_table[(size_t)s * batch->max_blocks + i]);
+        if (batch->cu_seqlens_q[s + 1] == batch->cu_seqlens_q[s])
+            continue;
+        int64_t first = first_key(batch, run, s), seq_len = batch->seq_lens_kv[s];
+        for (int64_t key = first; key < seq_len; key = (key / block_size + 1) * block_size)
+            check_block(batch, batch->block_table[(int64_t)s * batch->max_blocks + key / block_size]);
     }
     for (uint32_t t = 0; batch->slot_mapping && t < batch->num_tokens; t++) {
         if (batch->slot_mapping[t] != -1)
@@ -585,6 +616,15 @@ static void group(struct fake_submission *s)
     }
 }
 
+static void copy_heads(struct fake_run *run)
+{
+    const float *slopes = run->run.slopes, *sinks = run->run.sinks;
+    run->slopes = slopes ? copy(slopes, run->run.num_heads, sizeof(*slopes)) : NULL;
+    run->sinks = sinks ? copy(sinks, run->run.num_heads, sizeof(*sinks)) : NULL;
+    run->run.slopes = run->slopes;
+    run->run.sinks = run->sinks;
+}
+
 static void copy_runs(struct fake_submission *s, const struct engine_submission *from)
 {
     uint32_t wave = 0;
@@ -594,9 +634,11 @@ static void copy_runs(struct fake_submission *s, const struct engine_submission 
     for (uint32_t i = 0; i < from->num_runs; i++) {
         while (i >= from->wave_ends[wave])
             wave++;
-        s->runs[i] = (struct fake_run){from->runs[i].batch, from->runs[i].arena, from->runs[i], wave, 0, STATUS_OK};
+        s->runs[i] = (struct fake_run){
+            .batch = from->runs[i].batch, .arena = from->runs[i].arena, .run = from->runs[i], .wave = wave};
         s->runs[i].batch->refs++;
-        check_batch(s->runs[i].batch);
+        check_batch(s->runs[i].batch, &from->runs[i]);
+        copy_heads(&s->runs[i]);
     }
     group(s);
 }

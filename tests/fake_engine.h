@@ -17,6 +17,7 @@ struct fake_run {
     struct engine_batch *batch;
     struct engine_arena *arena;
     struct engine_run run;
+    float *slopes, *sinks; // copies; `run` points to them
     uint32_t wave, dispatch;
     enum status fail; // instead of OK, when it is finished; STATUS_OK at first
 };

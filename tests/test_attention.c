@@ -41,11 +41,22 @@ static struct attention_shape geometry_draw(uint64_t number)
     };
 }
 
+// Features are part of a pipeline too: one set for each geometry, every third without any, every second with two sets.
+static void features_draw(struct attention_shape *shape, uint64_t number)
+{
+    struct dice dice = {.state = seed + number * 77773};
+    uint32_t any = (uint32_t)dice_next(&dice) & FEATURES_ALL, other = (uint32_t)dice_next(&dice) & FEATURES_ALL;
+    shape->features = number % 3 ? any : 0;
+    shape->other_features = number % 2 ? other : shape->features;
+}
+
 // Most cases are small, some have sequences of several thousand keys.
 static struct attention_wish wish_draw(uint64_t index, struct dice *dice)
 {
     static const uint32_t GROUPS[] = {1, 1, 4, 8, 2, 3, 16};
-    struct attention_wish wish = {.shape = geometry_draw(index / CASES_A_TEST * 3 + index % 3 + seed % 997)};
+    uint64_t geometry = index / CASES_A_TEST * 3 + index % 3 + seed % 997;
+    struct attention_wish wish = {.shape = geometry_draw(geometry)};
+    features_draw(&wish.shape, geometry);
     wish.shape.group = GROUPS[dice_below(dice, COUNT(GROUPS))];
     wish.writes = dice_chance(dice, 30) ? WRITES_NONE : WRITES_SOME;
     uint32_t size = dice_below(dice, 100);
@@ -73,7 +84,7 @@ static uint32_t batches_cut(struct rig *rig, const struct attention_case *proble
     }
     while (done < problem->num_seqs) {
         uint32_t left = problem->num_seqs - done, count = num_batches < 2 ? dice_between(dice, 1, left) : left;
-        rig_batch_init(rig, &batches[num_batches++], problem, order + done, count, dice);
+        rig_batch_init(rig, &batches[num_batches++], problem, dice_below(dice, 2), order + done, count, dice);
         done += count;
     }
     return num_batches;
@@ -115,10 +126,10 @@ static void case_announce(uint64_t index, const struct attention_case *problem)
     const struct attention_shape *s = &problem->shape;
     fprintf(stderr,
             "case %" PRIu64 ": %u seqs, heads %u/%u, head_dim %u, block_size %u, io/k/v %s/%s/%s, layer %u of %u, "
-            "%u blocks by %u%s\n",
+            "%u blocks by %u%s, features %x and %x\n",
             index, problem->num_seqs, shape_heads(s), s->num_kv_heads, s->head_dim, s->block_size,
             dtype_name(s->io_dtype), dtype_name(s->k_dtype), dtype_name(s->v_dtype), s->layer, s->num_layers,
-            problem->num_blocks, s->chunk_blocks, s->causal ? ", causal" : "");
+            problem->num_blocks, s->chunk_blocks, s->causal ? ", causal" : "", s->features, s->other_features);
 }
 
 START_TEST(random_batches_agree_with_the_oracle)
@@ -187,7 +198,7 @@ END_TEST
 // ---- same bits ----
 
 struct rows {
-    uint8_t *bytes; // [tokens of all sequences of the case][heads * head_dim], sequence by sequence
+    uint8_t *bytes; // [tokens of all sequences of the case][heads * head_dim, then heads LSE], sequence by sequence
     uint64_t token_bytes;
 };
 
@@ -196,16 +207,20 @@ static void rows_collect(struct rows *rows, const struct attention_batch *batch,
 {
     const struct attention_case *problem = batch->problem;
     uint64_t row = (uint64_t)problem->shape.head_dim * dtype_size(problem->shape.io_dtype);
+    uint32_t heads = shape_heads(&problem->shape);
     for (uint32_t i = 0; i < batch->num_seqs; i++) {
         uint64_t first = 0;
         for (uint32_t s = 0; s < order[i]; s++)
             first += problem->seqs[s].q_len;
-        for (uint32_t t = 0; t < problem->seqs[order[i]].q_len; t++)
-            for (uint32_t h = 0; h < shape_heads(&problem->shape); h++)
-                memcpy(rows->bytes + (first + t) * rows->token_bytes + h * row,
-                       arena + batch->out.offset + ((uint32_t)batch->cu_seqlens_q[i] + t) * batch->out.token_stride +
-                           h * batch->out.head_stride,
-                       row);
+        for (uint32_t t = 0; t < problem->seqs[order[i]].q_len; t++) {
+            uint8_t *to = rows->bytes + (first + t) * rows->token_bytes;
+            uint64_t token = (uint32_t)batch->cu_seqlens_q[i] + t;
+            for (uint32_t h = 0; h < heads; h++)
+                memcpy(to + h * row,
+                       arena + batch->out.offset + token * batch->out.token_stride + h * batch->out.head_stride, row);
+            if (batch->lse.dtype)
+                memcpy(to + heads * row, arena + batch->lse.offset + token * batch->lse.token_stride, heads * 4);
+        }
     }
 }
 
@@ -243,7 +258,7 @@ static void rows_run(struct rig *rig, struct engine_cache *cache, const struct a
     rig_arena_clear(rig);
     for (uint32_t at = 0; at < problem->num_seqs; at += size) {
         uint32_t count = at + size <= problem->num_seqs ? size : problem->num_seqs - at;
-        rig_batch_init(rig, &batches[num_batches++], problem, order + at, count, dice);
+        rig_batch_init(rig, &batches[num_batches++], problem, 0, order + at, count, dice);
     }
     if (together) {
         rig_run(rig, cache, batches, num_batches, results);
@@ -307,17 +322,30 @@ static void arrangements_compare(const struct attention_case *problem, struct ro
     }
 }
 
+static const uint32_t SAME_BITS_FEATURES[] = {
+    0,
+    0,
+    0,
+    FEATURE_WINDOW | FEATURE_SINKS | FEATURE_LSE,
+    FEATURE_MASK | FEATURE_ALIBI | FEATURE_POSITIONS,
+    FEATURES_ALL,
+};
+
 START_TEST(a_row_has_the_same_bits_in_any_company)
 {
-    struct attention_wish wish = {
-        .shape = {.head_dim = _i % 2 ? 40 : 64, .num_kv_heads = 2, .group = _i % 3 + 1, .block_size = 16},
-        .num_seqs = 8,
-        .longest = 1300,
-        .work = 10000,
-        .writes = WRITES_NONE};
+    struct attention_wish wish = {.shape = {.head_dim = _i % 2 ? 40 : 64,
+                                            .num_kv_heads = 2,
+                                            .group = _i % 3 + 1,
+                                            .block_size = 16,
+                                            .features = SAME_BITS_FEATURES[_i]},
+                                  .num_seqs = 8,
+                                  .longest = 1300,
+                                  .work = 10000,
+                                  .writes = WRITES_NONE};
     struct attention_case *problem = case_make((uint64_t)_i, 4, &wish);
     struct rows first = {.token_bytes = (uint64_t)shape_heads(&problem->shape) * problem->shape.head_dim *
-                                        dtype_size(problem->shape.io_dtype)};
+                                            dtype_size(problem->shape.io_dtype) +
+                                        shape_heads(&problem->shape) * sizeof(float)};
     struct rows other = first;
     first.bytes = malloc(case_tokens(problem) * first.token_bytes + 1);
     other.bytes = malloc(case_tokens(problem) * first.token_bytes + 1);
@@ -327,6 +355,189 @@ START_TEST(a_row_has_the_same_bits_in_any_company)
     free(first.bytes);
     free(other.bytes);
     attention_case_destroy(problem);
+}
+END_TEST
+
+// ---- one feature at a time ----
+
+// Several tiles of keys, decodes and a piece of a prefill, with each feature alone.
+START_TEST(a_feature_alone_agrees_with_the_oracle)
+{
+    struct attention_wish wish = {.shape = {.head_dim = 16,
+                                            .num_kv_heads = 2,
+                                            .group = 2,
+                                            .block_size = 8,
+                                            .io_dtype = DTYPE_F32,
+                                            .k_dtype = DTYPE_F32,
+                                            .v_dtype = DTYPE_F32,
+                                            .features = 1u << _i,
+                                            .other_features = 1u << _i},
+                                  .num_seqs = 6,
+                                  .longest = 1700,
+                                  .work = 4000};
+    wish_run(&wish, 10 + (uint64_t)_i, _i % 2);
+}
+END_TEST
+
+// A problem of f32 throughout, to be changed before it is run.
+struct stage {
+    struct rig rig;
+    struct attention_case *problem;
+    struct engine_cache *cache;
+    struct attention_batch batch;
+};
+
+static void stage_set(struct stage *stage, uint32_t features, uint32_t num_seqs, uint32_t q_len, uint32_t kv_len)
+{
+    struct attention_wish wish = {.shape = {.head_dim = 16,
+                                            .num_kv_heads = 2,
+                                            .group = 2,
+                                            .block_size = 8,
+                                            .chunk_blocks = 64,
+                                            .io_dtype = DTYPE_F32,
+                                            .k_dtype = DTYPE_F32,
+                                            .v_dtype = DTYPE_F32,
+                                            .causal = true,
+                                            .features = features},
+                                  .num_seqs = num_seqs,
+                                  .q_len = q_len,
+                                  .kv_len = kv_len,
+                                  .writes = WRITES_NONE};
+    rig_open(&stage->rig, false, false);
+    stage->problem = case_make(0, 20 + features, &wish);
+}
+
+static void stage_play(struct stage *stage)
+{
+    struct dice dice = {.state = seed};
+    struct engine_run_result result;
+    uint32_t order[64];
+    for (uint32_t i = 0; i < stage->problem->num_seqs; i++)
+        order[i] = i;
+    stage->cache = rig_cache_open(&stage->rig, stage->problem);
+    rig_arena_clear(&stage->rig);
+    rig_batch_init(&stage->rig, &stage->batch, stage->problem, 0, order, stage->problem->num_seqs, &dice);
+    rig_run(&stage->rig, stage->cache, &stage->batch, 1, &result);
+}
+
+static void stage_clear(struct stage *stage)
+{
+    attention_batch_finish(&stage->batch);
+    engine_cache_destroy(stage->cache);
+    attention_case_destroy(stage->problem);
+    rig_close(&stage->rig);
+}
+
+static float stage_lse(const struct stage *stage, uint32_t token, uint32_t head)
+{
+    float lse;
+    memcpy(&lse, stage->rig.image.bytes + stage->batch.lse.offset + token * stage->batch.lse.token_stride + head * 4,
+           4);
+    return lse;
+}
+
+// What lies before the window: no valid block, and in the window's first block NaN.
+START_TEST(nothing_before_the_window_is_touched)
+{
+    const uint32_t queries = 20, keys = 1300, left = 27, first = keys - queries - left;
+    struct stage stage;
+    stage_set(&stage, FEATURE_WINDOW | FEATURE_LSE, 1, queries, keys);
+    struct attention_seq *seq = &stage.problem->seqs[0];
+    stage.problem->parameters[0].window_left = (int32_t)left;
+    stage.problem->parameters[0].window_right = _i ? 0 : -1;
+    for (uint32_t key = 0; key < first; key++)
+        for (int i = 0; i < 4; i++)
+            memset(attention_case_element(stage.problem, seq, (uint32_t)i / 2, key, i % 2, false), 0xff, 16 * 4);
+    stage_play(&stage);
+    for (uint32_t block = 0; block < first / 8; block++)
+        stage.batch.block_table[block] = -1;
+    struct engine_run_result result;
+    rig_run(&stage.rig, stage.cache, &stage.batch, 1, &result);
+    rig_check(&stage.rig, &stage.batch);
+    stage_clear(&stage);
+}
+END_TEST
+
+START_TEST(a_row_that_sees_no_key_gives_zeros_and_its_sink)
+{
+    struct stage stage;
+    stage_set(&stage, FEATURE_MASK | FEATURE_LSE | (_i ? FEATURE_SINKS : 0), 3, 5, 700);
+    for (uint32_t s = 0; s < 3; s++)
+        memset(stage.problem->seqs[s].mask, 0, (5 * 700 + 7) / 8);
+    stage_play(&stage);
+    for (uint32_t token = 0; token < stage.batch.num_tokens; token++)
+        for (uint32_t head = 0; head < 4; head++) {
+            static const float ZEROES[16] = {0};
+            ck_assert_mem_eq(stage.rig.image.bytes + stage.batch.out.offset + token * stage.batch.out.token_stride +
+                                 head * stage.batch.out.head_stride,
+                             ZEROES, sizeof ZEROES);
+            float sink = _i ? stage.problem->parameters[0].sinks[head] : -INFINITY;
+            if (_i)
+                ck_assert_float_eq_tol(stage_lse(&stage, token, head), sink, 1e-5f);
+            else
+                ck_assert(stage_lse(&stage, token, head) == sink);
+        }
+    stage_clear(&stage);
+}
+END_TEST
+
+// With one key the LSE is the score: so the cap's tanh can be read off, from 1e-6 to where it saturates.
+START_TEST(the_soft_cap_is_accurate_for_small_and_for_large_scores)
+{
+    struct stage stage;
+    stage_set(&stage, FEATURE_SOFT_CAP | FEATURE_LSE, 40, 1, 1);
+    stage.problem->parameters[0].soft_cap = 50;
+    for (uint32_t s = 0; s < 40; s++)
+        for (uint32_t i = 0; i < 4 * 16; i++) {
+            struct attention_seq *seq = &stage.problem->seqs[s];
+            float *k = attention_case_element(stage.problem, seq, i / 32, 0, false, false);
+            float *after = attention_case_element(stage.problem, seq, i / 32, 0, false, true);
+            k[i % 16] = after[i % 16] = 1;
+            ((float *)seq->q)[i] = (i / 16 % 2 ? -1.0f : 1.0f) * powf(10, (float)s / 4.5f - 6);
+        }
+    stage_play(&stage);
+    for (uint32_t token = 0; token < 40; token++)
+        for (uint32_t head = 0; head < 4; head++) {
+            double score =
+                (head % 2 ? -16 : 16) * (double)powf(10, (float)token / 4.5f - 6) * (double)stage.problem->shape.scale;
+            double expected = 50 * tanh(score / 50), lse = (double)stage_lse(&stage, token, head);
+            if (!(fabs(lse - expected) <= 1e-6 * fabs(expected)))
+                ck_abort_msg("score %.9g became %.9g, expected %.9g", score, lse, expected);
+        }
+    stage_clear(&stage);
+}
+END_TEST
+
+// Far from all keys the bias is large, but only its differences weigh.
+START_TEST(alibi_keeps_its_accuracy_at_far_positions)
+{
+    struct stage stage;
+    stage_set(&stage, FEATURE_ALIBI | FEATURE_POSITIONS | FEATURE_LSE, 1, 9, 600);
+    for (uint32_t i = 0; i < 9; i++)
+        stage.problem->seqs[0].positions[i] = i % 3 ? 10000000 + (int32_t)i : INT32_MAX;
+    for (uint32_t head = 0; head < 4; head++)
+        stage.problem->parameters[0].slopes[head] = 0.5f / (float)(head + 1);
+    stage_play(&stage);
+    rig_check(&stage.rig, &stage.batch);
+    stage_clear(&stage);
+}
+END_TEST
+
+// The mask lets the first query see the last key, which causal would hide.
+START_TEST(a_mask_replaces_causal)
+{
+    struct stage stage;
+    stage_set(&stage, FEATURE_MASK | FEATURE_LSE, 3, 7, 45);
+    for (uint32_t s = 0; s < 3; s++) {
+        uint8_t *mask = stage.problem->seqs[s].mask;
+        memset(mask, 0, (7 * 45 + 7) / 8);
+        mask[44 / 8] |= 1u << 44 % 8;
+    }
+    stage_play(&stage);
+    rig_check(&stage.rig, &stage.batch);
+    for (uint32_t s = 0; s < 3; s++)
+        ck_assert(isfinite(stage_lse(&stage, s * 7, 0)) && !isfinite(stage_lse(&stage, s * 7 + 1, 0)));
+    stage_clear(&stage);
 }
 END_TEST
 
@@ -360,7 +571,7 @@ START_TEST(the_nan_of_a_later_token_reaches_no_earlier_row)
         }
     struct engine_cache *cache = rig_cache_open(&rig, problem);
     rig_arena_clear(&rig);
-    rig_batch_init(&rig, &batch, problem, (uint32_t[]){0}, 1, &dice);
+    rig_batch_init(&rig, &batch, problem, 0, (uint32_t[]){0}, 1, &dice);
     rig_run(&rig, cache, &batch, 1, &result);
     batch.num_tokens = poisoned; // the rows before it
     rig_check(&rig, &batch);
@@ -435,7 +646,7 @@ START_TEST(writes_convert_every_value_as_ieee_does)
     }
     struct engine_cache *cache = rig_cache_open(&rig, problem);
     rig_arena_clear(&rig);
-    rig_batch_init(&rig, &batch, problem, (uint32_t[]){0}, 1, &dice);
+    rig_batch_init(&rig, &batch, problem, 0, (uint32_t[]){0}, 1, &dice);
     rig_run(&rig, cache, &batch, 1, &result);
     rig_cache_check(&rig, cache, problem, problem->after);
     attention_batch_finish(&batch);
@@ -465,7 +676,7 @@ START_TEST(outputs_round_to_the_nearest_half)
     }
     struct engine_cache *cache = rig_cache_open(&rig, problem);
     rig_arena_clear(&rig);
-    rig_batch_init(&rig, &batch, problem, order, 256, &dice);
+    rig_batch_init(&rig, &batch, problem, 0, order, 256, &dice);
     rig_run(&rig, cache, &batch, 1, &result);
     for (uint32_t i = 0; i < 65536; i++) {
         const float *v = attention_case_element(problem, &problem->seqs[i / 256], i / 64 % 4, 0, true, false);
@@ -565,8 +776,15 @@ int main(void)
                         (int)((num_cases + CASES_A_TEST - 1) / CASES_A_TEST));
     tcase_add_test(oracle, thousands_of_keys_stay_within_the_bound);
     tcase_add_test(oracle, many_sequences_share_one_batch);
+    TCase *features = tcase_add_to(suite, "features");
+    tcase_add_loop_test(features, a_feature_alone_agrees_with_the_oracle, 0, 7);
+    tcase_add_loop_test(features, nothing_before_the_window_is_touched, 0, 2);
+    tcase_add_loop_test(features, a_row_that_sees_no_key_gives_zeros_and_its_sink, 0, 2);
+    tcase_add_test(features, the_soft_cap_is_accurate_for_small_and_for_large_scores);
+    tcase_add_test(features, alibi_keeps_its_accuracy_at_far_positions);
+    tcase_add_test(features, a_mask_replaces_causal);
     TCase *bits = tcase_add_to(suite, "bits");
-    tcase_add_loop_test(bits, a_row_has_the_same_bits_in_any_company, 0, 3);
+    tcase_add_loop_test(bits, a_row_has_the_same_bits_in_any_company, 0, COUNT(SAME_BITS_FEATURES));
     tcase_add_loop_test(bits, the_nan_of_a_later_token_reaches_no_earlier_row, 0, 2);
     tcase_add_loop_test(bits, writes_convert_every_value_as_ieee_does, 0, 4);
     tcase_add_test(bits, outputs_round_to_the_nearest_half);

@@ -588,17 +588,31 @@ static void slot_twice(struct step *step)
     say(step, "slot_mapping[%lld] = %lld", 5, step->slots[4]);
 }
 
-static void positions_given(struct step *step)
+static void first_entry_missing(struct step *step)
 {
-    step->batch.positions = step->lens;
-    say(step, "positions", 0, 0);
+    step->table[0] = -1;
+    say(step, "block_table[0][%lld] = %lld", 0, -1);
 }
 
-static void mask_given(struct step *step)
+static void position_negative(struct step *step)
+{
+    static int32_t positions[17];
+    positions[16] = -6;
+    step->batch.positions = positions;
+    say(step, "positions[%lld] = %lld", 16, -6);
+}
+
+static void mask_too_small(struct step *step)
 {
     step->batch.mask = step->lens;
     step->batch.mask_size = 4;
-    say(step, "mask", 0, 0);
+    say(step, "mask has %lld bytes; %lld are needed", 4, 16 * 16 / 8 + 1);
+}
+
+static void mask_of_no_size(struct step *step)
+{
+    step->batch.mask = step->lens;
+    say(step, "mask_size %lld, but sequence %lld has queries and keys", 0, 0);
 }
 
 struct bad {
@@ -622,8 +636,10 @@ static const struct bad bad_batches[] = {
     {slot_negative, AULE_OUT_OF_RANGE},
     {slot_in_a_sealed_block, AULE_SEALED},
     {slot_twice, AULE_DUPLICATE_SLOT},
-    {positions_given, AULE_UNSUPPORTED},
-    {mask_given, AULE_UNSUPPORTED},
+    {first_entry_missing, AULE_INVALID},
+    {position_negative, AULE_OUT_OF_RANGE},
+    {mask_too_small, AULE_INVALID},
+    {mask_of_no_size, AULE_INVALID},
 };
 enum { NUM_BAD_BATCHES = sizeof bad_batches / sizeof *bad_batches };
 
@@ -736,42 +752,110 @@ static void out_over_k(struct step *step)
     say(step, "out at %lld overlaps", (long long)step->k.offset, 0);
 }
 
-static const float some_values[HEADS] = {1, 2, 3, 4};
-
-static void window_given(struct step *step)
+static void window_below_unbounded(struct step *step)
 {
-    step->run.window = (struct aule_window){.enabled = true, .left = 3, .right = 0};
-    say(step, "window", 0, 0);
+    step->run.window = (struct aule_window){.enabled = true, .left = 3, .right = -2};
+    say(step, "window_left %lld, window_right %lld", 3, -2);
 }
 
-static void cap_given(struct step *step)
+static void cap_negative(struct step *step)
 {
-    step->run.logits_soft_cap = 30;
-    say(step, "cap", 0, 0);
+    step->run.logits_soft_cap = -30;
+    say(step, "logits_soft_cap is -%lld", 30, 0);
 }
 
-static void mask_value_given(struct step *step)
+static void cap_that_is_no_number(struct step *step)
 {
-    step->run.mask_value = -5;
-    say(step, "mask", 0, 0);
+    step->run.logits_soft_cap = NAN;
+    say(step, "logits_soft_cap is nan", 0, 0);
 }
 
-static void slopes_given(struct step *step)
+static void mask_value_that_excludes_nothing(struct step *step)
 {
-    step->run.alibi_slopes = some_values;
-    say(step, "slopes", 0, 0);
+    step->run.mask_value = -10000;
+    say(step, "mask_value is %lld", -10000, 0);
 }
 
-static void sinks_given(struct step *step)
+static void mask_value_that_is_no_number(struct step *step)
 {
-    step->run.sinks = some_values;
-    say(step, "sinks", 0, 0);
+    step->run.mask_value = NAN;
+    say(step, "mask_value is nan", 0, 0);
 }
 
-static void lse_given(struct step *step)
+static const float odd_values[HEADS] = {1, 2, NAN, 4}, infinite_values[HEADS] = {-INFINITY, INFINITY, 0, 0};
+
+static void slope_that_is_no_number(struct step *step)
 {
-    step->run.lse = (struct aule_tensor){.dtype = AULE_F32, .head_stride = 16, .token_stride = 64};
-    say(step, "supported", 0, 0);
+    step->run.alibi_slopes = odd_values;
+    say(step, "slopes[%lld] is nan", 2, 0);
+}
+
+static void slope_infinite(struct step *step)
+{
+    step->run.alibi_slopes = infinite_values;
+    say(step, "slopes[%lld] is -inf", 0, 0);
+}
+
+static void sink_that_is_no_number(struct step *step)
+{
+    step->run.sinks = odd_values;
+    say(step, "sinks[%lld] is nan", 2, 0);
+}
+
+static void sink_infinite(struct step *step) // minus infinity is none, and allowed
+{
+    step->run.sinks = infinite_values;
+    say(step, "sinks[%lld] is inf", 1, 0);
+}
+
+static void give_lse(struct step *step, uint64_t offset)
+{
+    step->run.lse = (struct aule_tensor){.dtype = AULE_F32, .offset = offset, .token_stride = HEADS * sizeof(float)};
+}
+
+static void lse_of_other_dtype(struct step *step)
+{
+    give_lse(step, 0);
+    step->run.lse.dtype = AULE_F16;
+    say(step, "lse is f16; it must be f32", 0, 0);
+}
+
+static void lse_with_spread_heads(struct step *step)
+{
+    give_lse(step, 0);
+    step->run.lse.head_stride = 16;
+    say(step, "lse has head stride %lld", 16, 0);
+}
+
+static void lse_unaligned(struct step *step)
+{
+    give_lse(step, 8);
+    say(step, "lse has offset %lld", 8, 0);
+}
+
+static void lse_past_the_arena(struct step *step)
+{
+    give_lse(step, 1 << 20);
+    say(step, "lse at %lld", 1 << 20, 0);
+}
+
+static void lse_over_itself(struct step *step)
+{
+    give_lse(step, (1 << 20) - 4096);
+    step->run.lse.token_stride = 0;
+    say(step, "lse's rows of %lld bytes overlap", HEADS * sizeof(float), 0);
+}
+
+static void lse_over_q(struct step *step)
+{
+    give_lse(step, step->q.offset);
+    say(step, "lse at %lld overlaps q", (long long)step->q.offset, 0);
+}
+
+static void lse_over_out(struct step *step)
+{
+    give_lse(step, step->out.offset);
+    say(step, "out at %lld overlaps lse", (long long)step->out.offset, 0);
 }
 
 static void splits_given(struct step *step)
@@ -795,12 +879,22 @@ static const struct bad bad_runs[] = {
     {layer_that_is_none, AULE_OUT_OF_RANGE},
     {scale_that_is_no_number, AULE_INVALID},
     {out_over_k, AULE_INVALID},
-    {window_given, AULE_UNSUPPORTED},
-    {cap_given, AULE_UNSUPPORTED},
-    {mask_value_given, AULE_UNSUPPORTED},
-    {slopes_given, AULE_UNSUPPORTED},
-    {sinks_given, AULE_UNSUPPORTED},
-    {lse_given, AULE_UNSUPPORTED},
+    {window_below_unbounded, AULE_INVALID},
+    {cap_negative, AULE_INVALID},
+    {cap_that_is_no_number, AULE_INVALID},
+    {mask_value_that_excludes_nothing, AULE_INVALID},
+    {mask_value_that_is_no_number, AULE_INVALID},
+    {slope_that_is_no_number, AULE_INVALID},
+    {slope_infinite, AULE_INVALID},
+    {sink_that_is_no_number, AULE_INVALID},
+    {sink_infinite, AULE_INVALID},
+    {lse_of_other_dtype, AULE_MISMATCH},
+    {lse_with_spread_heads, AULE_INVALID},
+    {lse_unaligned, AULE_MISALIGNED},
+    {lse_past_the_arena, AULE_OUT_OF_RANGE},
+    {lse_over_itself, AULE_INVALID},
+    {lse_over_q, AULE_INVALID},
+    {lse_over_out, AULE_INVALID},
     {splits_given, AULE_UNSUPPORTED},
 };
 enum { NUM_BAD_RUNS = sizeof bad_runs / sizeof *bad_runs };

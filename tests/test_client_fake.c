@@ -5,6 +5,7 @@
 // puts on the wire. Each test is a process of its own with a fake daemon in it; the real one is test_client.c's.
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -675,35 +676,54 @@ END_TEST
 
 // ---- what goes onto the wire ----
 
+// A run as the daemon sees it when the command arrives.
+struct seen_run {
+    struct wire_run run;
+    float slopes[3], sinks[3];
+};
+
 static enum fake_action keep_run(struct fake_daemon *daemon, const struct wire_request *request,
                                  struct wire_reply *reply)
 {
-    struct wire_run *seen = daemon->context;
+    struct seen_run *seen = daemon->context;
     (void)reply;
-    if (request->command == WIRE_COMMAND_RUN)
-        *seen = request->run;
+    if (request->command != WIRE_COMMAND_RUN)
+        return FAKE_ANSWER;
+    seen->run = request->run;
+    if (request->run.slopes.count == 3)
+        memcpy(seen->slopes, fake_arena(daemon) + request->run.slopes.offset, sizeof seen->slopes);
+    if (request->run.sinks.count == 3)
+        memcpy(seen->sinks, fake_arena(daemon) + request->run.sinks.offset, sizeof seen->sinks);
     return FAKE_ANSWER;
+}
+
+static void expect_empty_arena(struct aule_session *session)
+{
+    void *all;
+    ck_assert_int_eq(aule_arena_alloc(session, FAKE_ARENA, &all, NULL), AULE_OK);
+    aule_arena_free(session, all);
 }
 
 START_TEST(every_parameter_of_a_run_reaches_the_daemon)
 {
-    static const float values[3] = {1, 2, 3};
-    struct wire_run seen;
-    fake_start(&fake, path, keep_run, &seen);
+    static const float slopes[3] = {1, 2, 3}, sinks[3] = {-4, 5, -INFINITY};
+    struct seen_run kept = {.slopes = {0}};
+    const struct wire_run *seen = &kept.run;
+    fake_start(&fake, path, keep_run, &kept);
     struct aule_session *session = open_session(0);
     struct aule_cache *cache = open_cache(session);
     struct aule_batch *batch = create_batch(cache);
     const struct aule_run_params plain = {.layer = 2, .num_heads = 3, .q = {0, AULE_F16, 256, 384, 128}, .scale = 0.5f};
     ck_assert_int_eq(aule_run_submit(batch, &plain, 17, NULL), AULE_OK);
-    ck_assert_uint_eq(seen.batch, 9);
-    ck_assert_uint_eq(seen.layer, 2);
-    ck_assert_uint_eq(seen.q.token_stride, 384);
-    ck_assert_uint_eq(seen.flags, WIRE_RUN_DETACHED);
-    ck_assert_int_eq(seen.window_left, -1);
-    ck_assert_int_eq(seen.window_right, -1);
-    ck_assert_uint_eq(seen.slopes.count, 0);
-    ck_assert_int_eq(seen.timeout_ms, 17);
-    ck_assert_float_eq(seen.scale, 0.5f);
+    ck_assert_uint_eq(seen->batch, 9);
+    ck_assert_uint_eq(seen->layer, 2);
+    ck_assert_uint_eq(seen->q.token_stride, 384);
+    ck_assert_uint_eq(seen->flags, WIRE_RUN_DETACHED);
+    ck_assert_int_eq(seen->window_left, -1);
+    ck_assert_int_eq(seen->window_right, -1);
+    ck_assert_uint_eq(seen->slopes.count, 0);
+    ck_assert_int_eq(seen->timeout_ms, 17);
+    ck_assert_float_eq(seen->scale, 0.5f);
     struct aule_ticket ticket;
     const struct aule_run_params rich = {
         .num_heads = 3,
@@ -711,21 +731,31 @@ START_TEST(every_parameter_of_a_run_reaches_the_daemon)
         .window = {.enabled = true, .left = 7, .right = 0},
         .logits_soft_cap = 30,
         .mask_value = -5,
-        .alibi_slopes = values,
-        .sinks = values,
+        .alibi_slopes = slopes,
+        .sinks = sinks,
         .lse = {.dtype = AULE_F32, .offset = 512},
         .num_splits = 6,
     };
     ck_assert_int_eq(aule_run_submit(batch, &rich, 0, &ticket), AULE_OK);
-    ck_assert_uint_eq(seen.flags, WIRE_RUN_CAUSAL);
-    ck_assert_int_eq(seen.window_left, 7);
-    ck_assert_int_eq(seen.window_right, 0);
-    ck_assert_float_eq(seen.logits_soft_cap, 30);
-    ck_assert_float_eq(seen.mask_value, -5);
-    ck_assert_uint_eq(seen.slopes.count, 3);
-    ck_assert_uint_eq(seen.sinks.count, 3);
-    ck_assert_uint_eq(seen.lse.dtype, AULE_F32);
-    ck_assert_uint_eq(seen.num_splits, 6);
+    ck_assert_uint_eq(seen->flags, WIRE_RUN_CAUSAL);
+    ck_assert_int_eq(seen->window_left, 7);
+    ck_assert_int_eq(seen->window_right, 0);
+    ck_assert_float_eq(seen->logits_soft_cap, 30);
+    ck_assert_float_eq(seen->mask_value, -5);
+    ck_assert_uint_eq(seen->slopes.count, 3);
+    ck_assert_uint_eq(seen->sinks.count, 3);
+    ck_assert_uint_eq(seen->lse.dtype, AULE_F32);
+    ck_assert_uint_eq(seen->num_splits, 6);
+    ck_assert_mem_eq(kept.slopes, slopes, sizeof slopes);
+    ck_assert_mem_eq(kept.sinks, sinks, sizeof sinks);
+    expect_empty_arena(session);
+    void *most;
+    ck_assert_int_eq(aule_arena_alloc(session, FAKE_ARENA, &most, NULL), AULE_OK);
+    unsigned seen_before = atomic_load(&fake.seen[WIRE_COMMAND_RUN]);
+    expect(aule_run_submit(batch, &rich, 0, &ticket), AULE_NO_MEMORY, "slopes and sinks: 32 bytes have no room");
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), seen_before);
+    ck_assert_int_eq(aule_run_submit(batch, &plain, 0, NULL), AULE_OK); // without arrays no room is needed
+    aule_arena_free(session, most);
     aule_batch_destroy(batch);
     aule_cache_close(cache);
     aule_session_close(session);
@@ -827,13 +857,6 @@ static enum fake_action check_spans(struct fake_daemon *daemon, const struct wir
     return FAKE_ANSWER;
 }
 
-static void expect_empty_arena(struct aule_session *session)
-{
-    void *all;
-    ck_assert_int_eq(aule_arena_alloc(session, FAKE_ARENA, &all, NULL), AULE_OK);
-    aule_arena_free(session, all);
-}
-
 START_TEST(metadata_larger_than_a_message_travels_through_the_arena)
 {
     static int32_t cu[MANY_SEQS + 1], lens[MANY_SEQS], table[MANY_SEQS * MANY_BLOCKS];
@@ -861,7 +884,8 @@ START_TEST(metadata_larger_than_a_message_travels_through_the_arena)
     aule_batch_destroy(batch);
     expect_empty_arena(session);
     ck_assert_int_eq(aule_arena_alloc(session, FAKE_ARENA - 1000000, &most, NULL), AULE_OK);
-    expect(aule_batch_create(cache, &params, &batch), AULE_NO_MEMORY, "metadata of 1204816 bytes");
+    expect(aule_batch_create(cache, &params, &batch), AULE_NO_MEMORY,
+           "metadata too large for a message: 1204816 bytes");
     ck_assert_ptr_null(batch);
     aule_arena_free(session, most);
     aule_cache_close(cache);

@@ -9,6 +9,7 @@
 #include "raw_client.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -625,30 +626,6 @@ START_TEST(requests_beyond_a_message_and_odd_timeouts_are_refused)
 END_TEST
 
 // What the schema defines and this version lacks: each field is named in the sentence.
-static void set_lse(struct wire_run *run)
-{
-    run->lse.dtype = DTYPE_F32;
-}
-static void set_slopes(struct wire_run *run)
-{
-    run->slopes.count = 1;
-}
-static void set_sinks(struct wire_run *run)
-{
-    run->sinks.count = 1;
-}
-static void set_cap(struct wire_run *run)
-{
-    run->logits_soft_cap = 30;
-}
-static void set_mask_value(struct wire_run *run)
-{
-    run->mask_value = -10000;
-}
-static void set_window(struct wire_run *run)
-{
-    run->window_left = 128;
-}
 static void set_splits(struct wire_run *run)
 {
     run->num_splits = 4;
@@ -670,17 +647,86 @@ static const struct {
     void (*set)(struct wire_run *run);
     const char *word;
 } unsupported[] = {
-    {set_lse, "lse"},
-    {set_slopes, "slopes"},
-    {set_sinks, "sinks"},
-    {set_cap, "logits_soft_cap"},
-    {set_mask_value, "mask_value"},
-    {set_window, "window_left"},
     {set_splits, "num_splits"},
     {set_rope, "rope_theta"},
     {set_contiguous, "ForceContiguous"},
     {set_unknown, "flag"},
 };
+
+// What a client can get wrong in the parameters that the server itself reads.
+static void set_slopes_of_other_heads(struct wire_run *run)
+{
+    run->slopes = (struct wire_span){0, 2};
+}
+static void set_slopes_past_the_arena(struct wire_run *run)
+{
+    run->slopes = (struct wire_span){ARENA, 1};
+}
+static void set_sinks_that_wrap(struct wire_run *run)
+{
+    run->sinks = (struct wire_span){UINT64_MAX - 3, 1};
+}
+static void set_sinks_between_floats(struct wire_run *run)
+{
+    run->sinks = (struct wire_span){2, 1};
+}
+static void set_sinks_of_too_many(struct wire_run *run)
+{
+    run->num_heads = 70000;
+    run->sinks = (struct wire_span){0, 70000};
+}
+static void set_mask_value(struct wire_run *run)
+{
+    run->mask_value = -10000;
+}
+static void set_mask_value_above(struct wire_run *run)
+{
+    run->mask_value = INFINITY;
+}
+static void set_mask_value_nan(struct wire_run *run)
+{
+    run->mask_value = NAN;
+}
+
+static const struct {
+    void (*set)(struct wire_run *run);
+    enum status status;
+    const char *words;
+} bad_parameters[] = {
+    {set_slopes_of_other_heads, STATUS_INVALID, "slopes has 2 entries; num_heads is 1"},
+    {set_slopes_past_the_arena, STATUS_OUT_OF_RANGE, "slopes: 1 elements"},
+    {set_sinks_that_wrap, STATUS_OUT_OF_RANGE, "sinks: 1 elements of 4 bytes at offset 18446744073709551612"},
+    {set_sinks_between_floats, STATUS_MISALIGNED, "sinks: arena offset 2"},
+    {set_sinks_of_too_many, STATUS_LIMIT, "sinks has 70000 entries; at most 65536"},
+    {set_mask_value, STATUS_INVALID, "mask_value is -10000"},
+    {set_mask_value_above, STATUS_INVALID, "mask_value is inf"},
+    {set_mask_value_nan, STATUS_INVALID, "mask_value is nan"},
+};
+
+START_TEST(bad_parameters_of_a_run_have_each_its_status)
+{
+    struct wire_reply reply;
+    start(NULL);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    uint64_t batch = create_batch(raw, open_cache(raw));
+    for (size_t i = 0; i < sizeof bad_parameters / sizeof bad_parameters[0]; i++) {
+        struct wire_request run = run_request(batch);
+        bad_parameters[i].set(&run.run);
+        raw_call(raw, &run, &reply);
+        ck_assert_msg(reply.status == (int)bad_parameters[i].status, "\"%s\"", reply.message);
+        ck_assert_msg(strstr(reply.message, bad_parameters[i].words) != NULL, "\"%s\" lacks %s", reply.message,
+                      bad_parameters[i].words);
+    }
+    for (int i = 0; i < 3; i++) { // and these are meant
+        struct wire_request run = run_request(batch);
+        run.run.mask_value = (const float[]){-0.0f, -1e30f, -INFINITY}[i];
+        run.run.num_splits = (uint32_t)i % 2;
+        raw_expect(raw, &run, STATUS_OK);
+    }
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
 
 START_TEST(features_of_later_versions_are_unsupported_by_name)
 {
@@ -727,7 +773,7 @@ int main(void)
             another_protocol_version_is_refused_with_both_versions, an_empty_cache_name_is_refused,
             a_name_cannot_forge_a_line_of_the_log, spans_outside_the_arena_are_refused_each_with_its_status,
             requests_beyond_a_message_and_odd_timeouts_are_refused, features_of_later_versions_are_unsupported_by_name,
-            NULL},
+            bad_parameters_of_a_run_have_each_its_status, NULL},
         1);
     add(suite, "sessions of others", (const TTest *const[]){every_command_of_a_session_is_refused_to_others, NULL},
         (int)(sizeof session_commands / sizeof session_commands[0]));

@@ -3,6 +3,7 @@
 //
 // test_ownership.c - the states of a block one by one, who may name it, and what a batch keeps alive.
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "check_main.h"
@@ -218,6 +219,8 @@ END_TEST
 static struct {
     int32_t cu[4], lens[3], table[9];
     int64_t slots[32];
+    int32_t positions[7];
+    uint8_t mask[13]; // 4 * 20 bits, none, 3 * 8 bits
     struct core_batch_params params;
 } good;
 
@@ -277,8 +280,6 @@ START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_valu
     REFUSED(good.params.num_seq_lens_kv = 4, STATUS_INVALID, "seq_lens_kv has 4");
     REFUSED(good.params.num_block_table = 8, STATUS_INVALID, "block_table has 8");
     REFUSED(good.params.num_slot_mapping = 6, STATUS_INVALID, "slot_mapping has 6 entries; 7");
-    REFUSED(good.params.has_positions = true, STATUS_UNSUPPORTED, "positions");
-    REFUSED(good.params.has_mask = true, STATUS_UNSUPPORTED, "mask");
     REFUSED(good.cu[0] = 1, STATUS_INVALID, "cu_seqlens_q[0] is 1");
     REFUSED(good.cu[2] = 3, STATUS_INVALID, "[1] = 4 to [2] = 3");
     REFUSED(good.cu[1] = -1, STATUS_INVALID, "falls");
@@ -308,6 +309,150 @@ START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_valu
     good.params.num_slot_mapping = 0;
     ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
     ck_assert_uint_eq(made, 0);
+}
+END_TEST
+
+static void give_positions(uint32_t count)
+{
+    memcpy(good.positions, (int32_t[]){16, 0, 3, INT32_MAX, 5, 5, 5}, sizeof(good.positions));
+    good.params.positions = good.positions;
+    good.params.num_positions = count;
+}
+
+static void give_mask(uint64_t bytes)
+{
+    good.params.mask = good.mask;
+    good.params.mask_bytes = bytes;
+}
+
+static uint64_t create_good(void)
+{
+    uint64_t batch = 0;
+    uint32_t made;
+    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
+    return batch;
+}
+
+START_TEST(positions_are_one_a_token_and_not_negative)
+{
+    worker_lease(&a, 9, blocks);
+    REFUSED(give_positions(6), STATUS_INVALID, "positions has 6 entries; 7 are needed");
+    REFUSED((give_positions(7), good.positions[2] = -3), STATUS_OUT_OF_RANGE, "positions[2] = -3 is negative");
+    REFUSED((give_positions(7), good.positions[6] = INT32_MIN), STATUS_OUT_OF_RANGE, "positions[6] = -2147483648");
+    make_good();
+    give_positions(7);
+    create_good();
+}
+END_TEST
+
+START_TEST(a_mask_has_a_bit_for_each_query_and_key_and_each_sequence_begins_a_byte)
+{
+    worker_lease(&a, 9, blocks);
+    REFUSED(give_mask(12), STATUS_INVALID, "mask has 12 bytes; 13 are needed");
+    REFUSED(give_mask(14), STATUS_INVALID, "mask has 14 bytes; 13");
+    REFUSED((give_mask(13), good.lens[0] = 17), STATUS_INVALID, "mask has 13 bytes; 12"); // 68 bits: 9 bytes, and 3
+    make_good();
+    give_mask(13);
+    good.lens[0] = 19; // 76 bits still want 10 bytes
+    create_good();
+    enum { MANY = 65536 }; // the product of these lengths is no 32-bit number
+    const int32_t cu[] = {0, MANY, MANY, MANY}, lens[] = {1 << 22, 5, 0};
+    make_good();
+    give_mask(13);
+    good.params.cu_seqlens_q = cu;
+    good.params.seq_lens_kv = lens;
+    good.params.max_blocks = 1 << 19;
+    good.params.num_block_table = 3 << 19;
+    good.params.num_slot_mapping = 0;
+    int32_t *table = calloc(3 << 19, sizeof(*table));
+    uint64_t none;
+    uint32_t made;
+    ck_assert_ptr_nonnull(table);
+    for (int i = 0; i < 1 << 19; i++)
+        table[i] = blocks[0];
+    good.params.block_table = table;
+    ck_assert_refused(core_batch_create(a.session, &good.params, &none, &made, &error), STATUS_INVALID,
+                      "mask has 13 bytes; 34359738368 are needed");
+    free(table);
+}
+END_TEST
+
+// ---- entries that are missing ----
+
+static enum status run_window(uint64_t batch, bool windowed, int32_t left, struct error *error)
+{
+    struct core_run_params params = worker_run_params(&a, batch, 0, 7, tokens);
+    uint64_t ticket;
+    params.windowed = windowed;
+    params.window_left = left;
+    params.window_right = -1;
+    enum status status = core_run(a.session, &params, &ticket, error);
+    world_finish_all(&world); // the fake engine looks for itself which blocks are seen
+    return status;
+}
+
+START_TEST(entries_before_the_left_window_may_be_missing)
+{
+    worker_lease(&a, 9, blocks);
+    REFUSED(good.table[0] = good.table[1] = good.table[2] = -1, STATUS_INVALID, "block_table[0][2] = -1");
+    REFUSED((good.table[0] = -1, good.cu[1] = good.cu[2] = 13, good.cu[3] = 16, good.params.num_slot_mapping = 0),
+            STATUS_INVALID, "block_table[0][0] = -1"); // the first query stands at 7
+    REFUSED(good.table[6] = -1, STATUS_INVALID, "block_table[2][0] = -1");
+    make_good();
+    good.table[0] = -1; // keys 0..7; the queries stand at 16..19
+    uint64_t batch = create_good();
+    ck_assert_status(run_window(batch, true, 8, &error), STATUS_OK);
+    ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
+    ck_assert_refused(run_window(batch, true, 9, &error), STATUS_INVALID,
+                      "block_table[0][0] = -1, but with window_left 9 queries of that sequence see keys there; at most "
+                      "8 hides them");
+    ck_assert_refused(run_window(batch, true, -1, &error), STATUS_INVALID, "the run has no left window");
+    ck_assert_refused(run_window(batch, false, 5, &error), STATUS_INVALID, "the run has no left window");
+    make_good();
+    good.table[0] = good.table[1] = -1;
+    batch = create_good();
+    ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
+    ck_assert_refused(run_window(batch, true, 1, &error), STATUS_INVALID, "block_table[0][1] = -1");
+    make_good(); // no queries, nothing seen: any window, or none
+    memset(good.table + 3, -1, 3 * sizeof(*good.table));
+    ck_assert_status(run_window(create_good(), false, 0, &error), STATUS_OK);
+}
+END_TEST
+
+START_TEST(the_strictest_sequence_bounds_the_window)
+{
+    worker_lease(&a, 9, blocks);
+    make_good();
+    good.params.num_slot_mapping = 0;
+    good.lens[2] = 16; // queries at 13..15
+    good.table[0] = good.table[6] = -1;
+    good.table[7] = blocks[7];
+    uint64_t batch = create_good();
+    ck_assert_status(run_window(batch, true, 5, &error), STATUS_OK);
+    ck_assert_refused(
+        run_window(batch, true, 6, &error), STATUS_INVALID,
+        "block_table[2][0] = -1, but with window_left 6 queries of that sequence see keys there; at most 5");
+}
+END_TEST
+
+START_TEST(positions_decide_what_a_window_hides)
+{
+    worker_lease(&a, 9, blocks);
+    REFUSED((give_positions(7), good.table[0] = -1), STATUS_INVALID, "block_table[0][0] = -1"); // one stands at 0
+    make_good();
+    give_positions(7);
+    good.positions[1] = good.positions[2] = 30;
+    good.table[0] = good.table[1] = -1;
+    uint64_t batch = create_good();
+    ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
+    ck_assert_refused(run_window(batch, true, 1, &error), STATUS_INVALID, "at most 0");
+    make_good(); // all stand behind the last key: a row may have no block at all
+    give_positions(7);
+    good.positions[0] = good.positions[1] = good.positions[2] = 100;
+    good.table[0] = good.table[1] = good.table[2] = -1;
+    batch = create_good();
+    ck_assert_status(run_window(batch, true, 80, &error), STATUS_OK);
+    ck_assert_refused(run_window(batch, true, 81, &error), STATUS_INVALID, "block_table[0][2] = -1");
 }
 END_TEST
 
@@ -632,6 +777,11 @@ int main(void)
     tcase_add_test(batches, a_sealed_block_stays_held_for_the_batch_that_reads_it_after_its_release);
     tcase_add_test(batches, sealing_a_block_that_a_live_batch_writes_fails_its_next_run);
     tcase_add_test(batches, each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_values);
+    tcase_add_test(batches, positions_are_one_a_token_and_not_negative);
+    tcase_add_test(batches, a_mask_has_a_bit_for_each_query_and_key_and_each_sequence_begins_a_byte);
+    tcase_add_test(batches, entries_before_the_left_window_may_be_missing);
+    tcase_add_test(batches, the_strictest_sequence_bounds_the_window);
+    tcase_add_test(batches, positions_decide_what_a_window_hides);
     tcase_add_test(batches, a_refused_batch_keeps_no_block);
     tcase_add_test(batches, too_many_batches_are_a_limit_that_names_its_option);
     tcase_add_test(quota, the_quota_counts_distinct_blocks_and_is_hard);

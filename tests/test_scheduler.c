@@ -574,6 +574,107 @@ START_TEST(slices_of_one_fused_tensor_interleave_without_overlapping)
 }
 END_TEST
 
+START_TEST(each_parameter_of_attention_has_its_range)
+{
+    const float plain[] = {1.0f}, none[] = {-INFINITY}, nan[] = {NAN}, inf[] = {INFINITY};
+    REFUSED((p.windowed = true, p.window_left = -2), STATUS_INVALID, "window_left -2, window_right 0");
+    REFUSED((p.windowed = true, p.window_right = INT32_MIN), STATUS_INVALID, "window_right -2147483648");
+    REFUSED(p.soft_cap = -1, STATUS_INVALID, "logits_soft_cap is -1.0");
+    REFUSED(p.soft_cap = NAN, STATUS_INVALID, "logits_soft_cap is nan");
+    REFUSED(p.soft_cap = INFINITY, STATUS_INVALID, "logits_soft_cap is inf");
+    REFUSED(p.slopes = nan, STATUS_INVALID, "slopes[0] is nan");
+    REFUSED(p.slopes = inf, STATUS_INVALID, "slopes[0] is inf");
+    REFUSED(p.slopes = none, STATUS_INVALID, "slopes[0] is -inf");
+    REFUSED(p.sinks = nan, STATUS_INVALID, "sinks[0] is nan");
+    REFUSED(p.sinks = inf, STATUS_INVALID, "sinks[0] is inf");
+    ACCEPTED((p.windowed = true, p.window_left = p.window_right = -1));
+    ACCEPTED((p.windowed = true, p.window_left = p.window_right = INT32_MAX));
+    ACCEPTED((p.slopes = plain, p.sinks = none, p.soft_cap = FLT_MIN));
+    ACCEPTED((p.window_left = p.window_right = -9)); // not windowed: they mean nothing
+}
+END_TEST
+
+static struct core_tensor lse_at(uint64_t offset, uint64_t token_stride, uint64_t head_stride)
+{
+    return (struct core_tensor){
+        .dtype = DTYPE_F32, .offset = offset, .token_stride = token_stride, .head_stride = head_stride};
+}
+
+START_TEST(lse_is_an_output_of_its_own_type_and_place)
+{
+    REFUSED((p.lse = lse_at(20480, 16, 0), p.lse.dtype = DTYPE_F16), STATUS_MISMATCH, "lse is f16; it must be f32");
+    REFUSED((p.lse = lse_at(20480, 16, 0), p.lse.dtype = 77), STATUS_INVALID, "lse has dtype 77");
+    REFUSED((p.lse = lse_at(20480, 16, 0), p.lse.memory = 2), STATUS_UNSUPPORTED, "lse lies in memory kind 2");
+    REFUSED(p.lse = lse_at(20488, 16, 0), STATUS_MISALIGNED, "lse has offset 20488");
+    REFUSED(p.lse = lse_at(20480, 4, 0), STATUS_MISALIGNED, "token stride 4");
+    REFUSED(p.lse = lse_at(20480, 16, 16), STATUS_INVALID, "lse has head stride 16");
+    REFUSED(p.lse = lse_at(20480, 0, 4), STATUS_INVALID, "lse's rows of 4 bytes overlap");
+    REFUSED((p.num_heads = 5, p.q.head_stride = 16, p.q.token_stride = p.out.token_stride = 80, p.out.head_stride = 16,
+             p.lse = lse_at(20480, 16, 4)),
+            STATUS_INVALID, "lse's rows of 20 bytes overlap");
+    REFUSED(p.lse = lse_at(WORLD_ARENA - 112, 16, 4), STATUS_OUT_OF_RANGE, "lse at 1048464");
+    REFUSED(p.lse = lse_at(0, (uint64_t)1 << 62, 4), STATUS_OUT_OF_RANGE, "lse at 0");
+    REFUSED(p.lse = lse_at(64, 16, 4), STATUS_INVALID, "lse at 64 overlaps q at 0");
+    REFUSED(p.lse = lse_at(4096, 16, 4), STATUS_INVALID, "lse at 4096 overlaps k at 4096");
+    REFUSED(p.lse = lse_at(8192 + 112, 16, 4), STATUS_INVALID, "overlaps v at 8192");
+    REFUSED(p.lse = lse_at(16384, 16, 4), STATUS_INVALID, "out at 16384 overlaps lse at 16384");
+    ACCEPTED(p.lse = lse_at(20480, 16, 4));
+    ACCEPTED(p.lse = lse_at(WORLD_ARENA - 128, 16, 0)); // the last row ends 12 bytes before the arena
+    uint64_t reader = make_reader(&a, blocks[0], 8, 8);
+    ACCEPTED((p.batch = reader, p.lse = lse_at(4096, 16, 4))); // k is not looked at
+}
+END_TEST
+
+START_TEST(parameters_reach_the_engine_and_arrays_are_copied)
+{
+    float slopes[] = {0.5f, 0.25f}, sinks[] = {1.0f, -2.0f};
+    struct core_run_params p = worker_run_params(&a, batch_a, 1, 8, tokens);
+    uint64_t ticket;
+    p.num_heads = 2;
+    p.q.token_stride = p.out.token_stride = 32;
+    p.q.offset = 4096, p.out.offset = 8192, p.k.offset = 0, p.v.offset = 512;
+    p.windowed = true, p.window_left = 3, p.window_right = -1, p.soft_cap = 30.0f;
+    p.slopes = slopes, p.sinks = sinks, p.lse = lse_at(20480, 16, 4);
+    ck_assert_status(core_run(a.session, &p, &ticket, &error), STATUS_OK);
+    p.slopes = NULL;
+    ck_assert_status(core_run(a.session, &p, &ticket, &error), STATUS_OK);
+    memset(slopes, 0xff, sizeof(slopes));
+    memset(sinks, 0xff, sizeof(sinks));
+    core_step(world.core);
+    const struct fake_submission *s = fake_engine_oldest(world.engine);
+    const struct engine_run *run = &s->runs[0].run;
+    ck_assert(run->windowed);
+    ck_assert_int_eq(run->window_left, 3);
+    ck_assert_int_eq(run->window_right, -1);
+    ck_assert_float_eq(run->soft_cap, 30.0f);
+    ck_assert_float_eq(run->slopes[1], 0.25f);
+    ck_assert_float_eq(run->sinks[1], -2.0f);
+    ck_assert_uint_eq(run->lse.offset, 20480);
+    ck_assert_uint_eq(run->lse.token_stride, 16);
+    ck_assert_ptr_null(s->runs[1].run.slopes);
+    ck_assert_float_eq(s->runs[1].run.sinks[0], 1.0f);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(a_window_makes_a_run_weigh_less)
+{
+    struct core_totals totals;
+    ACCEPTED((p.windowed = true, p.window_left = 1, p.window_right = -1)); // causal: 2 keys a query
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.tokens_attended, 16);
+    ACCEPTED((p.windowed = true, p.window_left = 1, p.window_right = -1, p.causal = false));
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.tokens_attended, 16 + 64);
+    ACCEPTED((p.windowed = true, p.window_left = 1, p.window_right = 2, p.causal = false));
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.tokens_attended, 16 + 64 + 32);
+    ACCEPTED((p.windowed = true, p.window_left = INT32_MAX, p.window_right = INT32_MAX, p.causal = false));
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.tokens_attended, 16 + 64 + 32 + 64);
+}
+END_TEST
+
 START_TEST(scale_is_by_default_one_over_the_root_of_the_head_dimension)
 {
     struct core_run_params p = worker_run_params(&a, batch_a, 1, 8, tokens);
@@ -654,6 +755,10 @@ int main(void)
     tcase_add_test(tensors, heads_must_divide);
     tcase_add_test(tensors, rows_may_lie_in_any_order_that_does_not_overlap);
     tcase_add_test(tensors, slices_of_one_fused_tensor_interleave_without_overlapping);
+    tcase_add_test(tensors, each_parameter_of_attention_has_its_range);
+    tcase_add_test(tensors, lse_is_an_output_of_its_own_type_and_place);
+    tcase_add_test(tensors, parameters_reach_the_engine_and_arrays_are_copied);
+    tcase_add_test(tensors, a_window_makes_a_run_weigh_less);
     tcase_add_test(tensors, scale_is_by_default_one_over_the_root_of_the_head_dimension);
     tcase_add_test(tensors, a_session_without_an_arena_cannot_run);
     for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {

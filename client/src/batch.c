@@ -16,6 +16,19 @@
 // The arrays of a batch, in the order of `struct wire_batch_create`.
 enum { CU_SEQLENS_Q, SEQ_LENS_KV, BLOCK_TABLE, SLOT_MAPPING, POSITIONS, MASK, NUM_VECTORS };
 
+// A mask of no bytes looks to the daemon as if there were none, so it may be meant only where there is nothing to mask. All
+// other sizes are the daemon's to check.
+static enum aule_status check_mask_given(const struct aule_batch_params *params)
+{
+    if (!params->mask || params->mask_size > 0)
+        return AULE_OK;
+    for (uint32_t s = 0; s < params->num_seqs; s++) {
+        if (params->cu_seqlens_q[s + 1] > params->cu_seqlens_q[s] && params->seq_lens_kv[s] > 0)
+            return fail(AULE_INVALID, "mask is given and mask_size 0, but sequence %u has queries and keys", s);
+    }
+    return AULE_OK;
+}
+
 static enum aule_status check_params(const struct aule_batch_params *params)
 {
     REQUIRE(params->cu_seqlens_q);
@@ -26,9 +39,9 @@ static enum aule_status check_params(const struct aule_batch_params *params)
         return fail(AULE_INVALID, "seq_lens_kv is NULL, num_seqs %u", params->num_seqs);
     if (params->num_seqs > 0 && params->max_blocks > 0 && !params->block_table)
         return fail(AULE_INVALID, "block_table is NULL, its shape [%u, %u]", params->num_seqs, params->max_blocks);
-    if ((params->mask != NULL) != (params->mask_size > 0))
-        return fail(AULE_INVALID, "mask is %s and mask_size %zu", params->mask ? "given" : "NULL", params->mask_size);
-    return AULE_OK;
+    if (!params->mask && params->mask_size > 0)
+        return fail(AULE_INVALID, "mask is NULL and mask_size %zu", params->mask_size);
+    return check_mask_given(params);
 }
 
 static void list_vectors(const struct aule_batch_params *params, struct vector *vectors)

@@ -42,14 +42,20 @@ static void copy_in(struct attachment *attachment, struct vector *vectors, uint3
     }
 }
 
-static enum aule_status no_room(struct attachment *attachment, uint64_t size)
+static enum aule_status place(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
+                              const char *what, struct metadata *metadata)
 {
-    uint64_t room, largest;
+    uint64_t size = total_size(vectors, num_vectors), room, largest;
+    if (arena_alloc(attachment->arena, size, &metadata->offset) == AULE_OK) {
+        metadata->in_arena = true;
+        copy_in(attachment, vectors, num_vectors, metadata->offset);
+        return AULE_OK;
+    }
     arena_room(attachment->arena, &room, &largest);
     return fail(AULE_NO_MEMORY,
-                "metadata of %" PRIu64 " bytes exceeds a message of %" PRIu64 " and has no room in the arena: %" PRIu64
+                "%s: %" PRIu64 " bytes have no room in the arena: %" PRIu64
                 " bytes are free, the largest gap is %" PRIu64,
-                size, attachment->info.max_message, room, largest);
+                what, size, room, largest);
 }
 
 enum aule_status metadata_begin(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
@@ -60,11 +66,16 @@ enum aule_status metadata_begin(struct attachment *attachment, struct vector *ve
     uint64_t budget = attachment->info.max_message;
     if (beside + MESSAGE_OVERHEAD <= budget && size <= budget - MESSAGE_OVERHEAD - beside)
         return AULE_OK;
-    if (arena_alloc(attachment->arena, size, &metadata->offset) != AULE_OK)
-        return no_room(attachment, size);
-    metadata->in_arena = true;
-    copy_in(attachment, vectors, num_vectors, metadata->offset);
-    return AULE_OK;
+    return place(attachment, vectors, num_vectors, "metadata too large for a message", metadata);
+}
+
+enum aule_status metadata_place(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
+                                const char *what, struct metadata *metadata)
+{
+    *metadata = (struct metadata){.in_arena = false};
+    if (total_size(vectors, num_vectors) == 0)
+        return AULE_OK;
+    return place(attachment, vectors, num_vectors, what, metadata);
 }
 
 void metadata_finish(struct attachment *attachment, struct metadata *metadata)

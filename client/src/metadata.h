@@ -24,6 +24,9 @@ struct metadata {
 // AULE_NO_MEMORY: the arena has no room. The attachment is entered, and stays so until metadata_finish().
 enum aule_status metadata_begin(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
                                 uint64_t beside, struct metadata *metadata);
+// The same for vectors that a message never holds: always the arena. `what` names them in the sentence of AULE_NO_MEMORY.
+enum aule_status metadata_place(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
+                                const char *what, struct metadata *metadata);
 void metadata_finish(struct attachment *attachment, struct metadata *metadata);
 
 // What the message says of a vector: nothing if it lies in the arena.

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // run.c - attention of a batch, queued and waited for. What a run may be is the daemon's to say: also the parameters that no
-// version does yet go out, so that it can name the one it refuses. Any thread.
+// version does yet go out, so that it can name the one it refuses. Slopes and sinks go through the arena, for as long as the
+// call takes: the daemon copies them when the command arrives. Any thread.
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 
 #include "batch.h"
 #include "error.h"
+#include "metadata.h"
 #include "session.h"
 
 // A public ticket is the daemon's, under the generation of the attachment that gave it: after a reconnect the daemon counts
@@ -28,13 +30,16 @@ static struct wire_tensor tensor_of(const struct aule_tensor *tensor)
                                 .head_stride = tensor->head_stride};
 }
 
-// Slopes and sinks are to lie in the arena one day; until then the daemon only needs to see that they were asked for.
-static struct wire_span heads_of(const float *values, uint32_t num_heads)
+// The arrays of a run, one f32 a head.
+enum { SLOPES, SINKS, NUM_ARRAYS };
+
+static struct vector heads_of(const float *values, uint32_t num_heads)
 {
-    return (struct wire_span){.count = values ? (num_heads ? num_heads : 1) : 0};
+    return (struct vector){.data = values, .count = values ? num_heads : 0, .element_size = sizeof *values};
 }
 
-static struct wire_run command_of(uint64_t batch, const struct aule_run_params *params, int timeout_ms, bool detached)
+static struct wire_run command_of(uint64_t batch, const struct aule_run_params *params, const struct vector *arrays,
+                                  int timeout_ms, bool detached)
 {
     return (struct wire_run){
         .batch = batch,
@@ -45,8 +50,8 @@ static struct wire_run command_of(uint64_t batch, const struct aule_run_params *
         .v = tensor_of(&params->v),
         .out = tensor_of(&params->out),
         .lse = tensor_of(&params->lse),
-        .slopes = heads_of(params->alibi_slopes, params->num_heads),
-        .sinks = heads_of(params->sinks, params->num_heads),
+        .slopes = arrays[SLOPES].span,
+        .sinks = arrays[SINKS].span,
         .scale = params->scale,
         .logits_soft_cap = params->logits_soft_cap,
         .mask_value = params->mask_value,
@@ -58,11 +63,22 @@ static struct wire_run command_of(uint64_t batch, const struct aule_run_params *
     };
 }
 
-static enum aule_status submit(struct attachment *attachment, struct wire_request *request, int timeout_ms,
+// `ticket` NULL: nobody will wait.
+static enum aule_status submit(const struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                struct aule_ticket *ticket)
 {
+    struct attachment *attachment = batch->attachment;
+    struct vector arrays[NUM_ARRAYS] = {[SLOPES] = heads_of(params->alibi_slopes, params->num_heads),
+                                        [SINKS] = heads_of(params->sinks, params->num_heads)};
+    struct metadata metadata;
     struct answer answer;
-    enum aule_status status = attachment_call(attachment, request, timeout_ms, WIRE_ANSWER_RUN, &answer);
+    enum aule_status status = metadata_place(attachment, arrays, NUM_ARRAYS, "slopes and sinks", &metadata);
+    if (status != AULE_OK)
+        return status;
+    struct wire_request request = {.command = WIRE_COMMAND_RUN,
+                                   .run = command_of(batch->id, params, arrays, timeout_ms, !ticket)};
+    status = attachment_call(attachment, &request, timeout_ms, WIRE_ANSWER_RUN, &answer);
+    metadata_finish(attachment, &metadata);
     if (status != AULE_OK)
         return status;
     uint64_t id = answer.reply.run.ticket;
@@ -180,9 +196,7 @@ enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run
     enum aule_status status = begin(batch, params, timeout_ms);
     if (status != AULE_OK)
         return status;
-    struct wire_request request = {.command = WIRE_COMMAND_RUN,
-                                   .run = command_of(batch->id, params, timeout_ms, !ticket)};
-    status = submit(batch->attachment, &request, timeout_ms, ticket);
+    status = submit(batch, params, timeout_ms, ticket);
     attachment_leave(batch->attachment);
     return status;
 }
@@ -193,10 +207,8 @@ enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params
     enum aule_status status = begin(batch, params, timeout_ms);
     if (status != AULE_OK)
         return status;
-    struct wire_request request = {.command = WIRE_COMMAND_RUN,
-                                   .run = command_of(batch->id, params, timeout_ms, false)};
     struct aule_ticket ticket;
-    status = submit(batch->attachment, &request, timeout_ms, &ticket);
+    status = submit(batch, params, timeout_ms, &ticket);
     if (status == AULE_OK) {
         status = reap(batch->attachment, ticket.id & ticket_mask, timeout_ms, result);
         if (status == AULE_TIMEOUT)

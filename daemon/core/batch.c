@@ -35,9 +35,6 @@ static enum status check_length(const char *name, uint64_t has, uint64_t wanted,
 
 static enum status check_lengths(const struct core_batch_params *p, struct error *error)
 {
-    if (p->has_positions || p->has_mask)
-        return error_set(error, STATUS_UNSUPPORTED, "%s are not supported yet",
-                         p->has_positions ? "positions" : "custom masks");
     if (p->num_seqs == 0)
         return error_set(error, STATUS_INVALID, "num_seqs is 0");
     const struct {
@@ -77,9 +74,22 @@ static enum status check_tokens(const struct draft *d, struct error *error)
         return error_set(error, STATUS_OUT_OF_RANGE,
                          "the session's arena of %" PRIu64 " bytes cannot hold the output of %" PRIu64 " tokens", size,
                          tokens);
-    if (d->params->num_slot_mapping == 0)
-        return STATUS_OK;
-    return check_length("slot_mapping", d->params->num_slot_mapping, tokens, error);
+    enum status status = STATUS_OK;
+    if (d->params->num_slot_mapping)
+        status = check_length("slot_mapping", d->params->num_slot_mapping, tokens, error);
+    if (status == STATUS_OK && d->params->num_positions)
+        status = check_length("positions", d->params->num_positions, tokens, error);
+    return status;
+}
+
+static enum status check_positions(const struct core_batch_params *p, struct error *error)
+{
+    for (uint32_t t = 0; t < p->num_positions; t++) {
+        if (p->positions[t] < 0)
+            return error_set(error, STATUS_OUT_OF_RANGE, "positions[%" PRIu32 "] = %" PRId32 " is negative", t,
+                             p->positions[t]);
+    }
+    return STATUS_OK;
 }
 
 static enum status check_seq_len(const struct draft *d, uint32_t s, struct error *error)
@@ -98,6 +108,21 @@ static enum status check_seq_len(const struct draft *d, uint32_t s, struct error
                          "seq_lens_kv[%" PRIu32 "] = %" PRId32 " exceeds max_context_len %" PRIu32, s, seq_len,
                          d->params->max_context_len);
     return STATUS_OK;
+}
+
+// The lengths are checked: no part exceeds 2^62 bits, and all q_len together are below 2^31, so 64 bits hold the sum.
+static enum status check_mask(const struct core_batch_params *p, struct error *error)
+{
+    uint64_t wanted = 0;
+    for (uint32_t s = 0; s < p->num_seqs; s++) {
+        uint64_t q_len = (uint64_t)(p->cu_seqlens_q[s + 1] - p->cu_seqlens_q[s]);
+        wanted += (q_len * (uint64_t)p->seq_lens_kv[s] + 7) / 8;
+    }
+    if (p->mask_bytes == 0 || p->mask_bytes == wanted)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "mask has %" PRIu64 " bytes; %" PRIu64 " are needed, the sum of ceil(q_len * seq_len / 8)",
+                     p->mask_bytes, wanted);
 }
 
 // ---- blocks ----
@@ -173,6 +198,41 @@ static enum status entry_error(const struct draft *d, enum status status, uint32
                      "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32 " is not held by this session", s, i, id);
 }
 
+// Where the sequence's first query stands; it has one. Negative if it has more queries than keys.
+static int64_t least_position(const struct core_batch_params *p, uint32_t s)
+{
+    int32_t first = p->cu_seqlens_q[s], end = p->cu_seqlens_q[s + 1];
+    if (!p->num_positions)
+        return (int64_t)p->seq_lens_kv[s] - (end - first);
+    int32_t least = p->positions[first];
+    for (int32_t t = first + 1; t < end; t++)
+        least = p->positions[t] < least ? p->positions[t] : least;
+    return least;
+}
+
+// The row begins with `entries` times -1. Which window a run has is not known yet, so the batch remembers the widest that
+// hides them; if not even window_left 0 does, no run could be made.
+static enum status check_missing(struct draft *d, uint32_t s, uint32_t entries)
+{
+    struct missing *missing = &d->batch->missing;
+    int64_t seq_len = d->params->seq_lens_kv[s], keys = (int64_t)entries << d->block_shift;
+    int64_t position = least_position(d->params, s);
+    int64_t max_left = position - (keys < seq_len ? keys : seq_len);
+    if (max_left < 0)
+        return entry_error(d, STATUS_INVALID, s, position > 0 ? (uint32_t)(position >> d->block_shift) : 0, -1);
+    if (missing->num_entries == 0 || max_left < missing->max_left)
+        *missing = (struct missing){.num_entries = entries, .seq = s, .max_left = max_left};
+    return STATUS_OK;
+}
+
+static uint32_t count_missing(const int32_t *row, uint32_t visible)
+{
+    uint32_t count = 0;
+    while (count < visible && row[count] == -1)
+        count++;
+    return count;
+}
+
 // The entries that some query may see; whether a run is causal is not known yet.
 static enum status check_entries(struct draft *d, uint32_t s)
 {
@@ -180,9 +240,13 @@ static enum status check_entries(struct draft *d, uint32_t s)
     const int32_t *row = p->block_table + (size_t)s * p->max_blocks;
     bool queries = p->cu_seqlens_q[s + 1] > p->cu_seqlens_q[s];
     uint32_t visible = queries ? ((uint32_t)p->seq_lens_kv[s] + d->block_size - 1) >> d->block_shift : 0;
-    for (uint32_t i = 0; i < visible; i++) {
+    uint32_t missing = count_missing(row, visible);
+    enum status status = missing ? check_missing(d, s, missing) : STATUS_OK;
+    if (status != STATUS_OK)
+        return status;
+    for (uint32_t i = missing; i < visible; i++) {
         struct block *block;
-        enum status status = hold_probe(d->table, row[i], &block);
+        status = hold_probe(d->table, row[i], &block);
         if (status != STATUS_OK)
             return entry_error(d, status, s, i, row[i]);
         if (!add_block(d, block))
@@ -267,9 +331,14 @@ static enum status check(struct draft *d)
         return status;
     d->batch->num_tokens = (uint32_t)d->params->cu_seqlens_q[d->params->num_seqs];
     d->batch->has_slots = d->params->num_slot_mapping > 0;
+    d->batch->has_mask = d->params->mask_bytes > 0;
     status = check_tokens(d, d->error);
+    if (status == STATUS_OK)
+        status = check_positions(d->params, d->error);
     for (uint32_t s = 0; status == STATUS_OK && s < d->params->num_seqs; s++)
         status = check_sequence(d, s);
+    if (status == STATUS_OK)
+        status = check_mask(d->params, d->error);
     if (d->batch->attended == 0)
         d->batch->attended = 1;
     return status;
@@ -300,6 +369,9 @@ static enum status make_engine_batch(const struct draft *d)
         .seq_lens_kv = p->seq_lens_kv,
         .block_table = p->block_table,
         .slot_mapping = d->batch->has_slots ? p->slot_mapping : NULL,
+        .positions = p->num_positions ? p->positions : NULL,
+        .mask = d->batch->has_mask ? p->mask : NULL,
+        .mask_bytes = p->mask_bytes,
     };
     return engine_batch_create(&params, &d->batch->engine, d->error);
 }

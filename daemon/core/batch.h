@@ -9,6 +9,14 @@
 
 #include "hold.h"
 
+// Rows of the block table that begin with -1. Only a run whose window_left is from 0 to `max_left` sees none of the keys
+// there. The strictest row decides, and is the one that a sentence names.
+struct missing {
+    uint32_t num_entries; // of that row; 0 = no row begins so
+    uint32_t seq;
+    int64_t max_left; // tokens, at least 0
+};
+
 struct batch {
     UT_hash_handle hh; // session->batches until destroyed
     uint64_t id;
@@ -17,7 +25,8 @@ struct batch {
     struct engine_batch *engine; // owned
     uint32_t users;              // 1 until destroyed, and one a run that is not over
     bool dead;                   // its session died: its refs count as the dead's
-    bool has_slots;
+    bool has_slots, has_mask;
+    struct missing missing;
     uint32_t num_tokens;
     uint64_t attended;     // tokens: sum of q_len * seq_len, at least 1
     uint64_t seals;        // the cache's counter when none of `writes` was sealed

@@ -128,7 +128,8 @@ struct core_batch_params {
     const int32_t *seq_lens_kv;       uint32_t num_seq_lens_kv;     // must be num_seqs
     const int32_t *block_table;       uint64_t num_block_table;     // must be num_seqs * max_blocks
     const int64_t *slot_mapping;      uint32_t num_slot_mapping;    // 0 (write nothing) or the number of tokens
-    bool has_positions, has_mask;     // UNSUPPORTED for now
+    const int32_t *positions;         uint32_t num_positions;       // 0 or the number of tokens; none negative
+    const uint8_t *mask;              uint64_t mask_bytes;          // 0 or the sum over sequences of ceil(q_len * seq_len / 8)
     uint32_t max_context_len;         // 0 = not given; else no seq_len may exceed it
 };
 enum status core_batch_create(struct core_session *session, const struct core_batch_params *params, uint64_t *batch,
@@ -142,6 +143,11 @@ struct core_run_params {
     struct core_tensor q, k, v, out;
     float scale;                  // 0 = 1 / sqrt(head_dim_k)
     bool causal, detached;
+    bool windowed;
+    int32_t window_left, window_right;   // only if windowed; -1 = unbounded
+    float soft_cap;               // 0 = none
+    const float *slopes, *sinks;  // [num_heads], copied; NULL = none
+    struct core_tensor lse;       // dtype 0 = none, else f32 [T, num_heads], heads contiguous, token_stride counts; head_stride must be 0 or 4
     const char *unsupported;      // name of a requested feature that this build lacks, else NULL
 };
 // Queues one run. BUSY: max_tickets unreaped already.

@@ -5,9 +5,11 @@
 
 #include "run.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "state.h"
 #include "tensor.h"
@@ -27,16 +29,86 @@ static enum status check_run(const struct batch *batch, const struct core_run_pa
     return STATUS_OK;
 }
 
+static enum status missing_error(const struct missing *missing, const struct core_run_params *p, struct error *error)
+{
+    uint32_t last = missing->num_entries - 1;
+    if (!p->windowed || p->window_left < 0)
+        return error_set(error, STATUS_INVALID,
+                         "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but the run has no left window, and only a "
+                         "window_left of at most %" PRId64 " hides the keys there",
+                         missing->seq, last, missing->max_left);
+    return error_set(error, STATUS_INVALID,
+                     "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but with window_left %" PRId32
+                     " queries of that sequence see keys there; at most %" PRId64 " hides them",
+                     missing->seq, last, p->window_left, missing->max_left);
+}
+
+static enum status check_window(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    const struct missing *missing = &batch->missing;
+    if (p->windowed && (p->window_left < -1 || p->window_right < -1))
+        return error_set(error, STATUS_INVALID,
+                         "window_left %" PRId32 ", window_right %" PRId32 ": neither may be below -1, unbounded",
+                         p->window_left, p->window_right);
+    bool hidden = p->windowed && p->window_left >= 0 && p->window_left <= missing->max_left;
+    return missing->num_entries && !hidden ? missing_error(missing, p, error) : STATUS_OK;
+}
+
+// Attention of a head whose slope or sink is no number would be none; a sink of -inf is none at all, and harms nobody.
+static enum status check_heads(const struct core_run_params *p, struct error *error)
+{
+    const struct {
+        const char *name;
+        const float *values;
+        float least;
+    } arrays[] = {{"slopes", p->slopes, -FLT_MAX}, {"sinks", p->sinks, -INFINITY}};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) {
+        for (uint32_t h = 0; arrays[i].values && h < p->num_heads; h++) {
+            float value = arrays[i].values[h];
+            if (!(value >= arrays[i].least && value <= FLT_MAX))
+                return error_set(error, STATUS_INVALID, "%s[%" PRIu32 "] is %f", arrays[i].name, h, (double)value);
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status check_features(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    enum status status = check_window(batch, p, error);
+    if (status == STATUS_OK && !(p->soft_cap >= 0.0f && p->soft_cap <= FLT_MAX))
+        status = error_set(error, STATUS_INVALID, "logits_soft_cap is %f; it must be finite and not negative",
+                           (double)p->soft_cap);
+    if (status == STATUS_OK)
+        status = check_heads(p, error);
+    if (status == STATUS_OK && p->lse.dtype && p->lse.head_stride != 0 && p->lse.head_stride != sizeof(float))
+        status = error_set(error, STATUS_INVALID,
+                           "lse has head stride %" PRIu64 "; its heads are contiguous: 4, or 0 for the same",
+                           p->lse.head_stride);
+    return status;
+}
+
 static enum status check_tensors(const struct batch *batch, const struct core_run_params *p, struct error *error)
 {
     const struct core_cache_identity *identity = &batch->table->cache->identity;
-    const struct tensor_use uses[] = {
-        {"out", &p->out, p->num_heads, identity->head_dim_v},
-        {"q", &p->q, p->num_heads, identity->head_dim_k},
-        {"k", &p->k, identity->num_kv_heads, identity->head_dim_k},
-        {"v", &p->v, identity->num_kv_heads, identity->head_dim_v},
+    struct core_tensor lse = p->lse;
+    lse.head_stride = 0; // the heads of a token are one row
+    const struct {
+        struct tensor_use use;
+        bool used;
+    } tensors[] = {
+        {{"out", &p->out, p->num_heads, identity->head_dim_v, 0, true}, true},
+        {{"q", &p->q, p->num_heads, identity->head_dim_k, 0, false}, true},
+        {{"k", &p->k, identity->num_kv_heads, identity->head_dim_k, 0, false}, batch->has_slots},
+        {{"v", &p->v, identity->num_kv_heads, identity->head_dim_v, 0, false}, batch->has_slots},
+        {{"lse", &lse, 1, p->num_heads, DTYPE_F32, true}, lse.dtype != 0},
     };
-    return tensor_check_run(uses, batch->has_slots ? 4 : 2, batch->num_tokens, batch->session->arena_size, error);
+    struct tensor_use uses[sizeof(tensors) / sizeof(*tensors)];
+    uint32_t count = 0;
+    for (size_t i = 0; i < sizeof(tensors) / sizeof(*tensors); i++) {
+        if (tensors[i].used)
+            uses[count++] = tensors[i].use;
+    }
+    return tensor_check_run(uses, count, batch->num_tokens, batch->session->arena_size, error);
 }
 
 static enum status check_all(struct core_session *session, const struct core_run_params *params, struct batch **batch,
@@ -49,6 +121,8 @@ static enum status check_all(struct core_session *session, const struct core_run
         status = batch_find(session, params->batch, batch, error);
     if (status == STATUS_OK)
         status = check_run(*batch, params, error);
+    if (status == STATUS_OK)
+        status = check_features(*batch, params, error);
     if (status == STATUS_OK && !session->arena)
         status = error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to run in", session->id);
     if (status == STATUS_OK)
@@ -66,6 +140,11 @@ static struct engine_tensor engine_tensor(const struct core_tensor *t)
     return (struct engine_tensor){t->offset, t->token_stride, t->head_stride, t->dtype};
 }
 
+static const float *copy_heads(float *to, const float *values, uint32_t num_heads)
+{
+    return values ? memcpy(to, values, num_heads * sizeof(*values)) : NULL;
+}
+
 static void describe(struct run *run, const struct core_run_params *p)
 {
     float head_dim = (float)run->batch->table->cache->identity.head_dim_k;
@@ -78,11 +157,34 @@ static void describe(struct run *run, const struct core_run_params *p)
         .out = engine_tensor(&p->out),
         .scale = p->scale != 0.0f ? p->scale : 1.0f / sqrtf(head_dim),
         .causal = p->causal,
+        .windowed = p->windowed,
+        .window_left = p->window_left,
+        .window_right = p->window_right,
+        .soft_cap = p->soft_cap,
+        .lse = engine_tensor(&p->lse),
     };
+    run->engine.slopes = copy_heads(run->heads, p->slopes, p->num_heads);
+    run->engine.sinks = copy_heads(run->heads + (p->slopes ? p->num_heads : 0), p->sinks, p->num_heads);
     if (run->batch->has_slots) {
         run->engine.k = engine_tensor(&p->k);
         run->engine.v = engine_tensor(&p->v);
     }
+}
+
+// What the run weighs in the queue: no query sees more keys than its window has.
+static uint64_t attended_by(const struct batch *batch, const struct core_run_params *p)
+{
+    int64_t right = p->causal && !batch->has_mask ? 0 : p->window_right;
+    if (!p->windowed || p->window_left < 0 || right < 0)
+        return batch->attended;
+    uint64_t seen = batch->num_tokens * (uint64_t)(p->window_left + right + 1);
+    return seen && seen < batch->attended ? seen : batch->attended;
+}
+
+static struct run *run_alloc(const struct core_run_params *p)
+{
+    size_t arrays = (p->slopes != NULL) + (p->sinks != NULL);
+    return calloc(1, sizeof(struct run) + arrays * p->num_heads * sizeof(float));
 }
 
 static void accept(struct run *run)
@@ -106,13 +208,13 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     enum status status = check_all(session, params, &batch, error);
     if (status != STATUS_OK)
         return status;
-    struct run *run = calloc(1, sizeof(*run));
+    struct run *run = run_alloc(params);
     if (!run)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a run");
     run->session = session;
     run->batch = batch;
     run->ticket = session->last_ticket + 1;
-    run->attended = batch->attended;
+    run->attended = attended_by(batch, params);
     run->detached = params->detached;
     describe(run, params);
     if (!run->detached) {

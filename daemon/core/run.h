@@ -21,6 +21,7 @@ struct run {
     bool delivered; // and every earlier ticket of the session is over too
     struct core_ticket_result result;
     struct engine_run engine;
+    float heads[]; // what engine.slopes and engine.sinks point to
 };
 
 // The run is over: failed before or on the GPU, or done. run_deliver() then shows it, once the earlier ones are over too.

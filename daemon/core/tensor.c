@@ -43,6 +43,11 @@ static enum status check_type(const struct tensor_use *use, const struct tensor_
                          "%s lies in memory kind %" PRIu32 "; only 0, the arena, is supported", use->name, t->memory);
     if (dtype_size((int)t->dtype) == 0)
         return error_set(error, STATUS_INVALID, "%s has dtype %" PRIu32 ", which is none", use->name, t->dtype);
+    if (use->dtype)
+        return t->dtype == (uint32_t)use->dtype
+                   ? STATUS_OK
+                   : error_set(error, STATUS_MISMATCH, "%s is %s; it must be %s", use->name, dtype_name((int)t->dtype),
+                               dtype_name((int)use->dtype));
     if (t->dtype != first->tensor->dtype)
         return error_set(error, STATUS_MISMATCH, "%s is %s, but %s is %s", use->name, dtype_name((int)t->dtype),
                          first->name, dtype_name((int)first->tensor->dtype));
@@ -155,21 +160,33 @@ static bool overlap(const struct rows *out, const struct rows *in)
     return is_dense(in) && rows_touch(out, in->offset, rows_end(in));
 }
 
+// Tensor `i` against those before it: one of the two must be written to matter.
+static enum status check_apart(const struct tensor_use *uses, uint32_t i, uint32_t num_tokens, struct error *error)
+{
+    for (uint32_t j = 0; num_tokens && j < i; j++) {
+        const struct tensor_use *out = uses[j].written ? &uses[j] : &uses[i];
+        const struct tensor_use *other = uses[j].written ? &uses[i] : &uses[j];
+        const struct rows a = rows_of(out, num_tokens), b = rows_of(other, num_tokens);
+        if (out->written && overlap(&a, &b))
+            return error_set(error, STATUS_INVALID, "%s at %" PRIu64 " overlaps %s at %" PRIu64, out->name,
+                             out->tensor->offset, other->name, other->tensor->offset);
+    }
+    return STATUS_OK;
+}
+
 enum status tensor_check_run(const struct tensor_use *uses, uint32_t count, uint32_t num_tokens, uint64_t arena_size,
                              struct error *error)
 {
-    const struct rows out = rows_of(&uses[0], num_tokens);
     enum status status = STATUS_OK;
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
         const struct rows rows = rows_of(&uses[i], num_tokens);
         status = check_type(&uses[i], &uses[0], error);
         if (status == STATUS_OK)
             status = check_place(&uses[i], &rows, arena_size, error);
-        if (status == STATUS_OK && i == 0)
+        if (status == STATUS_OK && uses[i].written)
             status = check_nested(&uses[i], &rows, error);
-        if (status == STATUS_OK && i > 0 && num_tokens && overlap(&out, &rows))
-            status = error_set(error, STATUS_INVALID, "out at %" PRIu64 " overlaps %s at %" PRIu64,
-                               uses[0].tensor->offset, uses[i].name, uses[i].tensor->offset);
+        if (status == STATUS_OK)
+            status = check_apart(uses, i, num_tokens, error);
     }
     return status;
 }

@@ -22,7 +22,8 @@ struct items {
 
 // The arrays inside the piece, one after the other, each at a multiple of 16 bytes.
 struct sizes {
-    uint64_t cu, seq_lens, table, slots; // bytes
+    uint64_t cu, seq_lens, table, slots, positions, mask_starts, mask; // bytes
+    uint64_t all;
 };
 
 static uint64_t padded(uint64_t bytes)
@@ -40,15 +41,25 @@ static enum status measure(const struct engine_batch_params *params, struct size
         .seq_lens = padded((uint64_t)params->num_seqs * sizeof(int32_t)),
         .slots = params->slot_mapping ? padded((uint64_t)params->num_tokens * sizeof(int64_t)) : 0,
     };
-    bool overflow = __builtin_mul_overflow(entries, sizeof(int32_t), &table) || table > UINT64_MAX - 15;
+    if (params->positions)
+        sizes->positions = padded((uint64_t)params->num_tokens * sizeof(int32_t));
+    if (params->mask)
+        sizes->mask_starts = padded((uint64_t)params->num_seqs * sizeof(uint64_t));
+    bool overflow = __builtin_mul_overflow(entries, sizeof(int32_t), &table) || table > UINT64_MAX - 15 ||
+                    (params->mask && params->mask_bytes > UINT64_MAX - 15);
     sizes->table = padded(table);
-    overflow = overflow || __builtin_add_overflow(sizes->table, sizes->cu + sizes->seq_lens + sizes->slots, &all);
+    sizes->mask = params->mask ? padded(params->mask_bytes) : 0;
+    all = sizes->cu + sizes->seq_lens + sizes->slots + sizes->positions + sizes->mask_starts;
+    overflow =
+        overflow || __builtin_add_overflow(all, sizes->table, &all) || __builtin_add_overflow(all, sizes->mask, &all);
+    sizes->all = all;
     if (!overflow && all <= limit)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
-                     "a batch of %u sequences, %u table columns and %u tokens needs more metadata than the device's "
-                     "largest allocation of %" PRIu64 " bytes",
-                     params->num_seqs, params->max_blocks, params->num_tokens, limit);
+                     "a batch of %u sequences, %u table columns, %u tokens and %" PRIu64 " bytes of mask needs more "
+                     "metadata than the device's largest allocation of %" PRIu64 " bytes",
+                     params->num_seqs, params->max_blocks, params->num_tokens, params->mask ? params->mask_bytes : 0,
+                     limit);
 }
 
 static uint64_t put(const struct piece *piece, uint64_t *offset, const void *data, uint64_t bytes, uint64_t room)
@@ -56,6 +67,21 @@ static uint64_t put(const struct piece *piece, uint64_t *offset, const void *dat
     uint64_t at = *offset;
     if (bytes)
         memcpy((char *)piece->mapped + at, data, bytes);
+    *offset += room;
+    return piece->address + at;
+}
+
+// Where each sequence's part of the mask begins.
+static uint64_t put_mask_starts(const struct piece *piece, uint64_t *offset, const struct engine_batch_params *params,
+                                uint64_t room)
+{
+    uint64_t at = *offset, start = 0;
+    uint64_t *starts = (uint64_t *)((char *)piece->mapped + at);
+    for (uint32_t seq = 0; seq < params->num_seqs; seq++) {
+        uint64_t q_len = (uint32_t)(params->cu_seqlens_q[seq + 1] - params->cu_seqlens_q[seq]);
+        starts[seq] = start;
+        start += (q_len * (uint32_t)params->seq_lens_kv[seq] + 7) / 8;
+    }
     *offset += room;
     return piece->address + at;
 }
@@ -70,6 +96,13 @@ static void upload(struct engine_batch *batch, const struct engine_batch_params 
     if (params->slot_mapping)
         batch->slots_address =
             put(&batch->piece, &at, params->slot_mapping, params->num_tokens * sizeof(int64_t), sizes->slots);
+    if (params->positions)
+        batch->positions_address =
+            put(&batch->piece, &at, params->positions, params->num_tokens * sizeof(int32_t), sizes->positions);
+    if (!params->mask)
+        return;
+    batch->mask_starts_address = put_mask_starts(&batch->piece, &at, params, sizes->mask_starts);
+    batch->mask_address = put(&batch->piece, &at, params->mask, params->mask_bytes, sizes->mask);
 }
 
 enum status engine_batch_create(const struct engine_batch_params *params, struct engine_batch **out,
@@ -95,7 +128,7 @@ enum status engine_batch_create(const struct engine_batch_params *params, struct
     if (!batch->cu_seqlens_q)
         status = error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u sequences", params->num_seqs);
     else
-        status = slab_take(&engine->slabs, sizes.cu + sizes.seq_lens + sizes.table + sizes.slots, &batch->piece, error);
+        status = slab_take(&engine->slabs, sizes.all, &batch->piece, error);
     if (status != STATUS_OK) {
         batch_free(batch);
         return status;

@@ -17,6 +17,7 @@ struct engine_batch {
     int32_t *cu_seqlens_q;                                               // [num_seqs + 1]; owned
     struct piece piece;                                                  // all the arrays; owned
     uint64_t cu_address, seq_lens_address, table_address, slots_address; // slots_address 0 = no writes
+    uint64_t positions_address, mask_address, mask_starts_address;       // 0 = none
     struct items *items; // work lists, one for each group size in use; submitter only
     struct job end;
     struct engine_batch *prev, *next;

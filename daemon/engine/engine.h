@@ -111,6 +111,9 @@ struct engine_batch_params {
     const int32_t *seq_lens_kv;       // [num_seqs]
     const int32_t *block_table;       // [num_seqs, max_blocks]; entries that no query sees may hold anything
     const int64_t *slot_mapping;      // [num_tokens], -1 = write nowhere; NULL = no writes
+    const int32_t *positions;         // [num_tokens] not negative; NULL = bottom-right aligned
+    const uint8_t *mask;              // for each sequence ceil(q_len * kv_len / 8) bytes, one part after the other; NULL = none
+    uint64_t mask_bytes;
 };
 // Copies everything it needs.
 enum status engine_batch_create(const struct engine_batch_params *params, struct engine_batch **out, struct error *error);
@@ -129,7 +132,14 @@ struct engine_run {
     uint32_t layer, num_heads;
     struct engine_tensor q, k, v, out;   // k and v are read only if the batch has a slot mapping
     float scale;                         // final: never 0
-    bool causal;
+    bool causal;                         // a batch with a mask ignores it
+    // What is off when zero or NULL. The arrays are copied by engine_submit().
+    bool windowed;
+    int32_t window_left, window_right;   // only if windowed; -1 = unbounded
+    float soft_cap;
+    const float *slopes, *sinks;         // [num_heads]
+    struct engine_tensor lse;            // dtype 0 = none, else f32 [num_tokens, num_heads], heads contiguous; head_stride
+                                         //   unused, offset and token_stride multiples of 4
 };
 
 struct engine_zero { struct engine_cache *cache; int32_t block; };

@@ -152,14 +152,15 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
         .layout = pipelines->layout,
     };
     VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL, &pipeline->handle));
-    DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s d%u heads%u block%u k%s v%s io%s", shader->name,
+    DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s d%u heads%u block%u k%s v%s io%s features%x", shader->name,
                 spec[AULE_SPEC_HEAD_DIM_K], spec[AULE_SPEC_NUM_KV_HEADS], spec[AULE_SPEC_BLOCK_SIZE],
                 dtype_name((int)spec[AULE_SPEC_K_DTYPE]), dtype_name((int)spec[AULE_SPEC_V_DTYPE]),
-                dtype_name((int)spec[AULE_SPEC_IO_DTYPE]));
-    device_log(device, 3, "compiled %s for head_dim %u, %u KV heads, block_size %u, K %s, V %s, Q and out %s",
+                dtype_name((int)spec[AULE_SPEC_IO_DTYPE]), spec[AULE_SPEC_FEATURES]);
+    device_log(device, 3,
+               "compiled %s for head_dim %u, %u KV heads, block_size %u, K %s, V %s, Q and out %s, features %x",
                shader->name, spec[AULE_SPEC_HEAD_DIM_K], spec[AULE_SPEC_NUM_KV_HEADS], spec[AULE_SPEC_BLOCK_SIZE],
                dtype_name((int)spec[AULE_SPEC_K_DTYPE]), dtype_name((int)spec[AULE_SPEC_V_DTYPE]),
-               dtype_name((int)spec[AULE_SPEC_IO_DTYPE]));
+               dtype_name((int)spec[AULE_SPEC_IO_DTYPE]), spec[AULE_SPEC_FEATURES]);
 fail:
     return status;
 }
@@ -171,6 +172,8 @@ static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind
         key.geometry = *geometry;
     key.geometry.spec[AULE_SPEC_LOCAL_SIZE] = shader_of(pipelines, kind)->local_size;
     key.geometry.spec[AULE_SPEC_TILE_ROWS] = kind == PIPELINE_ATTENTION ? pipelines->variant->tile_rows : 0;
+    if (kind != PIPELINE_ATTENTION) // the features are attention's alone: no second K/V write for them
+        key.geometry.spec[AULE_SPEC_FEATURES] = 0;
     return key;
 }
 

@@ -13,7 +13,7 @@
 
 enum pipeline_kind { PIPELINE_ATTENTION, PIPELINE_KV_WRITE, PIPELINE_ZERO, PIPELINE_KINDS };
 
-enum { SPEC_CONSTANTS = 9 }; // AULE_SPEC_* of layout.h, by number
+enum { SPEC_CONSTANTS = 10 }; // AULE_SPEC_* of layout.h, by number
 struct geometry {
     uint32_t spec[SPEC_CONSTANTS];
 };

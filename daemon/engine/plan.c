@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// plan.c - turns a submission's runs into as few dispatches as their pipelines allow: in each wave, runs of one geometry and
-// one set of dtypes become one ragged dispatch, whoever they belong to and whatever layer they are. Records nothing.
+// plan.c - turns a submission's runs into as few dispatches as their pipelines allow: in each wave, runs of one geometry,
+// one set of dtypes and one set of features become one ragged dispatch, whoever they belong to and whatever layer they are. Records nothing.
 // Submitter only.
 
 #include "submission.h"
@@ -13,6 +13,16 @@
 #include <string.h>
 
 static const double log2_e = 1.4426950408889634;
+
+// What is off costs a pipeline nothing; so a window without borders is none.
+static uint32_t features_of(const struct engine_run *run)
+{
+    bool window = run->windowed && (run->window_left >= 0 || run->window_right >= 0);
+    return (run->soft_cap > 0 ? AULE_FEATURE_SOFT_CAP : 0) | (run->slopes ? AULE_FEATURE_ALIBI : 0) |
+           (window ? AULE_FEATURE_WINDOW : 0) | (run->batch->mask_address ? AULE_FEATURE_MASK : 0) |
+           (run->batch->positions_address ? AULE_FEATURE_POSITIONS : 0) | (run->sinks ? AULE_FEATURE_SINKS : 0) |
+           (run->lse.dtype ? AULE_FEATURE_LSE : 0);
+}
 
 static struct geometry geometry_of(const struct engine_run *run)
 {
@@ -25,6 +35,7 @@ static struct geometry geometry_of(const struct engine_run *run)
                                  [AULE_SPEC_K_DTYPE] = cache->k_dtype,
                                  [AULE_SPEC_V_DTYPE] = cache->v_dtype,
                                  [AULE_SPEC_IO_DTYPE] = run->q.dtype,
+                                 [AULE_SPEC_FEATURES] = features_of(run),
                              }};
 }
 
@@ -108,7 +119,18 @@ static uint32_t units(uint64_t bytes)
     return (uint32_t)(bytes / 16);
 }
 
-static struct gpu_run describe(const struct engine_run *run, const struct planned *planned)
+static uint32_t window_side(int32_t side)
+{
+    return side < 0 ? INT32_MAX : (uint32_t)side;
+}
+
+// Where the slot's piece will lie is not known yet: slopes and sinks are offsets in `floats` until they are uploaded.
+static uint64_t floats_offset(const struct submission *s, const float *floats)
+{
+    return floats ? (uint64_t)(floats - s->floats) * sizeof *floats : 0;
+}
+
+static struct gpu_run describe(const struct submission *s, const struct engine_run *run, const struct planned *planned)
 {
     const struct engine_batch *batch = run->batch;
     uint64_t arena = run->arena->buffer.address;
@@ -123,6 +145,12 @@ static struct gpu_run describe(const struct engine_run *run, const struct planne
         .block_table = batch->table_address,
         .slot_mapping = batch->slots_address,
         .items = planned->items,
+        .positions = batch->positions_address,
+        .mask = batch->mask_address,
+        .mask_starts = batch->mask_starts_address,
+        .slopes = floats_offset(s, run->slopes),
+        .sinks = floats_offset(s, run->sinks),
+        .lse = arena + run->lse.offset,
         .q_token_stride = units(run->q.token_stride),
         .q_head_stride = units(run->q.head_stride),
         .k_token_stride = units(run->k.token_stride),
@@ -136,8 +164,12 @@ static struct gpu_run describe(const struct engine_run *run, const struct planne
         .max_blocks = batch->max_blocks,
         .chunk_stride = batch->cache->params.num_layers,
         .chunk_shift = batch->cache->chunk_shift,
-        .causal = run->causal,
+        .causal = run->causal && !batch->mask_address,
         .scale_log2e = (float)(run->scale * log2_e),
+        .lse_token_stride = (uint32_t)(run->lse.token_stride / sizeof(float)),
+        .window_left = window_side(run->window_left),
+        .window_right = window_side(run->window_right),
+        .soft_cap = run->soft_cap,
     };
 }
 
@@ -162,7 +194,7 @@ static void place_runs(struct submission *s, bool writers)
             continue;
         struct group *group = &s->groups[planned->group];
         struct gpu_run *gpu = &s->gpu_runs[group->first + group->num_placed++];
-        *gpu = describe(run, planned);
+        *gpu = describe(s, run, planned);
         gpu->first_item = group->num_items;
         gpu->first_token = group->num_tokens;
         group->num_items += planned->num_items;

@@ -20,11 +20,23 @@ static uint64_t ranges_offset(const struct submission *s)
     return (bytes + 15) & ~UINT64_C(15);
 }
 
-static void upload(const struct submission *s)
+static uint64_t floats_offset(const struct submission *s)
+{
+    uint64_t bytes = ranges_offset(s) + s->num_ranges * sizeof *s->ranges;
+    return (bytes + 15) & ~UINT64_C(15);
+}
+
+static void upload(struct submission *s)
 {
     char *to = s->slot->piece.mapped;
+    uint64_t floats = s->slot->piece.address + floats_offset(s);
+    for (uint32_t i = 0; i < s->num_gpu_runs; i++) { // so far offsets among the floats
+        s->gpu_runs[i].slopes += floats;
+        s->gpu_runs[i].sinks += floats;
+    }
     memcpy(to, s->gpu_runs, s->num_gpu_runs * sizeof *s->gpu_runs);
     memcpy(to + ranges_offset(s), s->ranges, s->num_ranges * sizeof *s->ranges);
+    memcpy(to + floats_offset(s), s->floats, s->num_floats * sizeof *s->floats);
 }
 
 static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to,
@@ -154,7 +166,7 @@ enum status record(struct submission *s, struct error *error)
 {
     struct device *device = &s->engine->device;
     struct slot *slot = s->slot;
-    uint64_t size = ranges_offset(s) + s->num_ranges * sizeof *s->ranges;
+    uint64_t size = floats_offset(s) + s->num_floats * sizeof *s->floats;
     enum status status = slot_reserve(s->engine, slot, size, s->num_groups * CLOCKS, error);
     if (status != STATUS_OK)
         return status;

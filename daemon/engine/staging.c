@@ -56,12 +56,20 @@ bool stage_in(struct submission *s)
     return true;
 }
 
+static void stage_results(const struct engine_run *run)
+{
+    uint32_t num_tokens = run->batch->num_tokens;
+    arena_stage(run->arena, ARENA_OUT, &run->out, num_tokens, run->num_heads,
+                (uint64_t)run->batch->cache->params.head_dim_v * dtype_size(run->out.dtype));
+    struct engine_tensor lse = run->lse;
+    lse.head_stride = 0; // a token's heads are contiguous: one row
+    if (lse.dtype)
+        arena_stage(run->arena, ARENA_OUT, &lse, num_tokens, 1, run->num_heads * sizeof(float));
+}
+
 void stage_out(const struct submission *s)
 {
-    for (uint32_t i = 0; i < s->num_runs; i++) {
-        const struct engine_run *run = &s->runs[i];
+    for (uint32_t i = 0; i < s->num_runs; i++)
         if (is_staged(s, i))
-            arena_stage(run->arena, ARENA_OUT, &run->out, run->batch->num_tokens, run->num_heads,
-                        (uint64_t)run->batch->cache->params.head_dim_v * dtype_size(run->out.dtype));
-    }
+            stage_results(&s->runs[i]);
 }

@@ -18,6 +18,7 @@ void submission_free(struct submission *submission)
         return;
     free(submission->zeroes);
     free(submission->runs);
+    free(submission->floats);
     free(submission->wave_ends);
     free(submission->results);
     free(submission->groups);
@@ -51,6 +52,35 @@ static uint64_t count_ranges(const struct engine_submission *params)
     return count;
 }
 
+static uint64_t count_floats(const struct engine_submission *params)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < params->num_runs; i++)
+        count +=
+            ((uint64_t)(params->runs[i].slopes != NULL) + (params->runs[i].sinks != NULL)) * params->runs[i].num_heads;
+    return count;
+}
+
+// Copies `count` floats of the caller's behind those that are there already.
+static const float *keep_floats(struct submission *s, const float *from, uint32_t count)
+{
+    if (!from)
+        return NULL;
+    float *to = s->floats + s->num_floats;
+    memcpy(to, from, count * sizeof *to);
+    s->num_floats += count;
+    return to;
+}
+
+static void keep_parameters(struct submission *s)
+{
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        struct engine_run *run = &s->runs[i];
+        run->slopes = keep_floats(s, run->slopes, run->num_heads);
+        run->sinks = keep_floats(s, run->sinks, run->num_heads);
+    }
+}
+
 static struct submission *submission_create(struct engine *engine, const struct engine_submission *params)
 {
     struct submission *s = calloc(1, sizeof *s);
@@ -63,6 +93,7 @@ static struct submission *submission_create(struct engine *engine, const struct 
     s->num_waves = params->num_waves;
     s->zeroes = copy(params->zeroes, params->num_zeroes, sizeof *s->zeroes);
     s->runs = copy(params->runs, params->num_runs, sizeof *s->runs);
+    s->floats = copy(NULL, count_floats(params), sizeof *s->floats);
     s->wave_ends = copy(params->wave_ends, params->num_waves, sizeof *s->wave_ends);
     s->results = copy(NULL, params->num_runs, sizeof *s->results);
     s->groups = copy(NULL, params->num_runs, sizeof *s->groups);
@@ -70,9 +101,11 @@ static struct submission *submission_create(struct engine *engine, const struct 
     s->planned = copy(NULL, params->num_runs, sizeof *s->planned);
     s->gpu_runs = copy(NULL, params->num_runs, sizeof *s->gpu_runs);
     s->ranges = copy(NULL, count_ranges(params), sizeof *s->ranges);
-    if (s->zeroes && s->runs && s->wave_ends && s->results && s->groups && s->wave_groups && s->planned &&
-        s->gpu_runs && s->ranges)
+    if (s->zeroes && s->runs && s->floats && s->wave_ends && s->results && s->groups && s->wave_groups && s->planned &&
+        s->gpu_runs && s->ranges) {
+        keep_parameters(s);
         return s;
+    }
     submission_free(s);
     return NULL;
 }

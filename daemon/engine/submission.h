@@ -36,9 +36,11 @@ struct submission {
     struct engine *engine;
     uint64_t sequence;
     struct engine_zero *zeroes; // [num_zeroes]
-    struct engine_run *runs;    // [num_runs]
+    struct engine_run *runs;    // [num_runs]; their slopes and sinks point into `floats`
+    float *floats;              // [num_floats]
     uint32_t *wave_ends;        // [num_waves]
     uint32_t num_zeroes, num_runs, num_waves;
+    uint64_t num_floats;
     struct engine_run_result *results; // [num_runs]
 
     // The plan; room for the most that it can take is there from the start.

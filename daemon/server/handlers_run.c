@@ -10,14 +10,17 @@
 
 #include <inttypes.h>
 
+// More slopes or sinks than any model has heads: a bound on what a parked run keeps.
+enum { MAX_HEAD_VALUES = 65536 };
+
 // ---- batches ----
 
 // Fetches all vectors of a BatchCreate into *params.
 static enum status fetch_batch(struct call *call, const struct wire_batch_create *create,
                                struct core_batch_params *params)
 {
-    const void *lens, *kv_lens, *table, *slots;
-    uint32_t num_lens, num_kv_lens, num_table, num_slots;
+    const void *lens, *kv_lens, *table, *slots, *positions, *mask;
+    uint32_t num_lens, num_kv_lens, num_table, num_slots, num_positions, mask_bytes;
     const struct {
         struct metadata field;
         const void **data;
@@ -35,6 +38,10 @@ static enum status fetch_batch(struct call *call, const struct wire_batch_create
         {{"slot_mapping", create->slot_mapping.data, create->slot_mapping.count, create->slot_mapping_span, 8},
          &slots,
          &num_slots},
+        {{"positions", create->positions.data, create->positions.count, create->positions_span, 4},
+         &positions,
+         &num_positions},
+        {{"mask", create->mask.data, create->mask.count, create->mask_span, 1}, &mask, &mask_bytes},
     };
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         enum status status = metadata_fetch(call, &vectors[i].field, vectors[i].data, vectors[i].count);
@@ -53,8 +60,10 @@ static enum status fetch_batch(struct call *call, const struct wire_batch_create
         .num_block_table = num_table,
         .slot_mapping = slots,
         .num_slot_mapping = num_slots,
-        .has_positions = create->positions.count > 0 || create->positions_span.count > 0,
-        .has_mask = create->mask.count > 0 || create->mask_span.count > 0,
+        .positions = positions,
+        .num_positions = num_positions,
+        .mask = mask,
+        .mask_bytes = mask_bytes,
         .max_context_len = create->max_context_len,
     };
     return STATUS_OK;
@@ -89,14 +98,7 @@ static const char *find_unsupported(const struct wire_run *run)
         const char *name;
         bool asked;
     } features[] = {
-        {"lse", run->lse.dtype != 0},
-        {"slopes (ALiBi)", run->slopes.count != 0},
-        {"sinks", run->sinks.count != 0},
-        {"logits_soft_cap", run->logits_soft_cap != 0},
-        {"mask_value", run->mask_value != 0},
-        {"window_left", run->window_left != -1},
-        {"window_right", run->window_right != -1},
-        {"num_splits", run->num_splits != 0},
+        {"num_splits above 1", run->num_splits > 1},
         {"rope_theta", run->rope_theta != 0},
         {"rope_dim", run->rope_dim != 0},
         {"k_scale", run->k_scale != 0 && run->k_scale != 1},
@@ -118,6 +120,33 @@ static struct core_tensor tensor_of(const struct wire_tensor *tensor)
                                 tensor->head_stride};
 }
 
+// The kernels leave excluded keys out; a value that would let them in is none that could be meant.
+static enum status check_mask_value(struct call *call, float value)
+{
+    if (value == 0 || value <= -1e30f)
+        return STATUS_OK;
+    return error_set(&call->error, STATUS_INVALID,
+                     "mask_value is %g; 0, -inf or anything from -1e30 down means excluded, others are not done",
+                     (double)value);
+}
+
+// One f32 a head, from the arena. *values is NULL if the span is not given; the memory lives as long as the call.
+static enum status fetch_heads(struct call *call, const char *name, const struct wire_span *span, const float **values)
+{
+    const struct metadata field = {.name = name, .span = *span, .element_size = sizeof(float)};
+    uint32_t num_heads = call->request->run.num_heads, count;
+    const void *data;
+    if (span->count && span->count != num_heads)
+        return error_set(&call->error, STATUS_INVALID, "%s has %" PRIu64 " entries; num_heads is %" PRIu32, name,
+                         span->count, num_heads);
+    if (span->count > MAX_HEAD_VALUES)
+        return error_set(&call->error, STATUS_LIMIT, "%s has %" PRIu64 " entries; at most %d are taken", name,
+                         span->count, MAX_HEAD_VALUES);
+    enum status status = metadata_fetch(call, &field, &data, &count);
+    *values = status == STATUS_OK ? data : NULL;
+    return status;
+}
+
 static struct core_run_params run_params(const struct wire_run *run)
 {
     return (struct core_run_params){
@@ -131,8 +160,28 @@ static struct core_run_params run_params(const struct wire_run *run)
         .scale = run->scale,
         .causal = run->flags & WIRE_RUN_CAUSAL,
         .detached = run->flags & WIRE_RUN_DETACHED,
+        .windowed = run->window_left != -1 || run->window_right != -1,
+        .window_left = run->window_left,
+        .window_right = run->window_right,
+        .soft_cap = run->logits_soft_cap,
+        .lse = tensor_of(&run->lse),
         .unsupported = find_unsupported(run), // a static string: it may be parked
     };
+}
+
+// What the run says of itself, before core is asked; *params then lives as long as the call.
+static enum status fetch_run(struct call *call, struct core_run_params *params)
+{
+    const struct wire_run *run = &call->request->run;
+    if (run->timeout_ms < -1)
+        return error_set(&call->error, STATUS_INVALID, "timeout_ms = %d; -1 waits for ever", run->timeout_ms);
+    *params = run_params(run);
+    enum status status = check_mask_value(call, run->mask_value);
+    if (status == STATUS_OK)
+        status = fetch_heads(call, "slopes", &run->slopes, &params->slopes);
+    if (status == STATUS_OK)
+        status = fetch_heads(call, "sinks", &run->sinks, &params->sinks);
+    return status;
 }
 
 // BUSY now: park it, unless the client does not want to wait.
@@ -147,18 +196,18 @@ static enum status wait_for_ticket(struct call *call, const struct core_run_para
 
 enum status handle_run(struct call *call)
 {
-    const struct wire_run *run = &call->request->run;
-    const struct core_run_params params = run_params(run);
+    struct core_run_params params;
     struct session *session = call->session;
     uint64_t ticket;
-    if (run->timeout_ms < -1)
-        return error_set(&call->error, STATUS_INVALID, "timeout_ms = %d; -1 waits for ever", run->timeout_ms);
+    enum status status = fetch_run(call, &params);
+    if (status != STATUS_OK)
+        return status;
     if (session->num_parked_runs > 0) {
         error_set(&call->error, STATUS_BUSY, "%u runs of session %" PRIu64 " wait for a ticket already (--max-tickets)",
                   session->num_parked_runs, session->id);
         return wait_for_ticket(call, &params);
     }
-    enum status status = core_run(session->core, &params, &ticket, &call->error);
+    status = core_run(session->core, &params, &ticket, &call->error);
     if (status == STATUS_BUSY)
         return wait_for_ticket(call, &params);
     call->reply.answer = WIRE_ANSWER_RUN;

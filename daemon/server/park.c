@@ -9,11 +9,29 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 enum { PARKED_BEYOND_TICKETS = 64 }; // a session's leases and the like, on top of one Wait a ticket
 
 // ---- in and out ----
+
+// The run's slopes and sinks lie in the call's memory; the record needs its own. False: no memory.
+static bool keep_heads(struct parked *parked)
+{
+    struct core_run_params *run = &parked->run;
+    size_t count = run->num_heads, size = count * sizeof(float);
+    if (parked->kind != PARKED_RUN || (!run->slopes && !run->sinks))
+        return true;
+    parked->heads = calloc(2, size);
+    if (!parked->heads)
+        return false;
+    if (run->slopes)
+        run->slopes = memcpy(parked->heads, run->slopes, size);
+    if (run->sinks)
+        run->sinks = memcpy(parked->heads + count, run->sinks, size);
+    return true;
+}
 
 enum status park(struct call *call, const struct parked *command)
 {
@@ -25,9 +43,12 @@ enum status park(struct call *call, const struct parked *command)
                          "session %" PRIu64 " has %u commands waiting already (--max-tickets %u)", session->id,
                          session->num_parked, server->params->max_tickets);
     struct parked *parked = malloc(sizeof *parked);
-    if (!parked)
+    if (parked)
+        *parked = *command;
+    if (!parked || !keep_heads(parked)) {
+        free(parked);
         return error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory to let a command wait");
-    *parked = *command;
+    }
     parked->session = session;
     parked->route = *call->route;
     DL_APPEND(server->parked, parked);
@@ -47,6 +68,7 @@ static void unpark(struct server *server, struct parked *parked)
     parked->session->num_parked--;
     parked->session->num_parked_runs -= parked->kind == PARKED_RUN;
     server->num_parked_leases -= parked->kind == PARKED_LEASE;
+    free(parked->heads);
     free(parked);
 }
 

@@ -77,6 +77,7 @@ struct parked {
         uint64_t ticket;
         struct core_run_params run;
     };
+    float *heads;               // owned: run's slopes and sinks, NULL if it has none
     struct parked *prev, *next; // in the order of arrival
 };
 

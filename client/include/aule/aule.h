@@ -265,9 +265,11 @@ struct aule_batch_params {
     const int32_t *seq_lens_kv;   /* [num_seqs], the tokens written by this batch's runs included */
     const int32_t *block_table;   /* [num_seqs, max_blocks] physical ids, -1 = none; NULL if max_blocks is 0 */
     const int64_t *slot_mapping;  /* [T] block * block_size + offset where token t's K/V go, -1 = nowhere; NULL: write nothing */
-    const int32_t *positions;     /* [T] or NULL: bottom-right aligned. Not in this version: AULE_UNSUPPORTED */
-    const void *mask;             /* custom mask bits or NULL. Not in this version: AULE_UNSUPPORTED */
-    size_t mask_size;             /* bytes */
+    const int32_t *positions;     /* [T] where each query stands among its sequence's keys; NULL: bottom-right aligned,
+                                     query i at seq_len - q_len + i */
+    const void *mask;             /* custom mask, replaces causal; NULL: none. One part a sequence, ceil(q_len * seq_len / 8)
+                                     bytes each, one after the other; in a part bit i * seq_len + j (LSB first) lets query i see key j */
+    size_t mask_size;             /* bytes of all parts */
     uint32_t max_context_len;     /* a bound that seq_lens_kv is checked against; 0: none */
 };
 
@@ -292,14 +294,14 @@ struct aule_run_params {
     struct aule_tensor out;       /* [T, num_heads, head_dim_v]; q, k, v and out have one dtype, f32 or f16 */
     float scale;                  /* 0: 1 / sqrt(head_dim) */
     bool causal;                  /* query i of a sequence sees keys j <= seq_len - q_len + i */
-    /* The rest is not in this version: anything but zero gives AULE_UNSUPPORTED. */
-    struct aule_window window;
-    float logits_soft_cap;
-    float mask_value;
-    const float *alibi_slopes;    /* [num_heads] */
-    const float *sinks;           /* [num_heads] */
-    struct aule_tensor lse;       /* [T, num_heads] f32 */
-    uint32_t num_splits;
+    struct aule_window window;    /* the query at position p sees keys p - left <= j <= p + right; causal holds as well */
+    float logits_soft_cap;        /* 0: none; else s = cap * tanh(s / cap), after the scale and before ALiBi */
+    float mask_value;             /* what an excluded score is: 0, -inf or anything <= -1e30; others are refused */
+    const float *alibi_slopes;    /* [num_heads] or NULL: s -= slope * |p - j| */
+    const float *sinks;           /* [num_heads] or NULL: exp(sink) joins the row's sum, and no value */
+    struct aule_tensor lse;       /* dtype 0: not wanted; else f32 [T, num_heads], heads contiguous (head_stride 0 or 4):
+                                     the natural log of the row's sum, sink included; -inf if the row sees no key and has no sink */
+    uint32_t num_splits;          /* not in this version: anything but 0 or 1 gives AULE_UNSUPPORTED */
 };
 
 struct aule_ticket { uint64_t id; };

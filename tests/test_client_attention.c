@@ -1,0 +1,589 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_client_attention.c - each parameter of attention from libaule-client through the real daemon, held to loops in double: window,
+// soft cap, ALiBi, sinks, mask, positions, LSE, table entries that a window hides, and what a run that waits keeps of its arrays.
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "aule/aule.h"
+#include "check_main.h"
+#include "daemon_harness.h"
+
+enum { HEADS = 4, KV_HEADS = 2, DIM = 16, BLOCK = 8, NUM_SEQS = 4, MAX_BLOCKS = 5, WAIT_MS = 60000 };
+enum { MAX_LEN = 37, NUM_KEYS = 71, NUM_QUERIES = 13, MASK_SIZE = 24 + 3 + 0 + 5, MAX_TICKETS = 4 };
+
+// Four sequences: a chunk of five queries, a decode, one that has nothing to ask, and more queries than keys.
+static const int32_t lens[NUM_SEQS] = {37, 20, 9, 5}, cu_keys[NUM_SEQS + 1] = {0, 37, 57, 66, NUM_KEYS};
+static const int32_t cu_queries[NUM_SEQS + 1] = {0, 5, 6, 6, NUM_QUERIES};
+
+static struct daemon daemon_;
+
+// ---- fixtures ----
+
+static void launch(const char *const *options)
+{
+    ck_assert(daemon_launch(&daemon_, options));
+}
+
+static void setup(void)
+{
+    launch(NULL);
+}
+
+static void setup_staging(void)
+{
+    launch((const char *const[]){"--force-staging", NULL});
+}
+
+static void setup_few_tickets(void)
+{
+    launch((const char *const[]){"--max-tickets", "4", NULL});
+}
+
+static void teardown(void)
+{
+    int code = daemon_.pid > 0 ? daemon_stop(&daemon_) : 0;
+    daemon_finish(&daemon_);
+    ck_assert_int_eq(code, 0);
+}
+
+static void ok(enum aule_status status)
+{
+    ck_assert_msg(status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
+}
+
+static void expect(enum aule_status status, enum aule_status expected, const char *words)
+{
+    ck_assert_msg(status == expected, "%s instead of %s: %s", aule_status_name(status), aule_status_name(expected),
+                  aule_error());
+    ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
+}
+
+static float value_at(uint32_t seed, uint32_t i)
+{
+    uint32_t x = seed * 2654435761u + i * 40503u + 12345u;
+    x ^= x >> 15;
+    x *= 2246822519u;
+    x ^= x >> 13;
+    return (float)(x & 0xffff) / 32768 - 1;
+}
+
+// ---- a scene: four sequences whose keys and values are in the cache, and queries to them ----
+
+struct scene {
+    struct aule_session *session;
+    struct aule_cache *cache;
+    struct aule_tensor q, k, v, out, lse;
+    int32_t table[NUM_SEQS * MAX_BLOCKS];
+    struct aule_batch_params batch; // of the queries; writes nothing
+    struct aule_run_params run;
+};
+
+static void create_tensor(struct scene *scene, uint32_t tokens, uint32_t heads, uint32_t seed,
+                          struct aule_tensor *tensor)
+{
+    ok(aule_tensor_create(scene->session, AULE_F32, tokens, heads, DIM, tensor));
+    float *data = aule_tensor_data(scene->session, tensor);
+    for (uint32_t i = 0; i < tokens * heads * DIM; i++)
+        data[i] = 2 * value_at(seed, i);
+}
+
+static void write_keys(struct scene *scene)
+{
+    int64_t slots[NUM_KEYS];
+    struct aule_batch *batch = NULL;
+    struct aule_tensor all, none;
+    for (int s = 0; s < NUM_SEQS; s++)
+        for (int i = 0; i < lens[s]; i++)
+            slots[cu_keys[s] + i] = (int64_t)scene->table[s * MAX_BLOCKS + i / BLOCK] * BLOCK + i % BLOCK;
+    const struct aule_batch_params params = {.num_seqs = NUM_SEQS,
+                                             .max_blocks = MAX_BLOCKS,
+                                             .cu_seqlens_q = cu_keys,
+                                             .seq_lens_kv = lens,
+                                             .block_table = scene->table,
+                                             .slot_mapping = slots};
+    create_tensor(scene, NUM_KEYS, HEADS, 9, &all);
+    create_tensor(scene, NUM_KEYS, HEADS, 9, &none);
+    const struct aule_run_params run = {.num_heads = HEADS, .q = all, .k = scene->k, .v = scene->v, .out = none};
+    ok(aule_batch_create(scene->cache, &params, &batch));
+    ok(aule_run(batch, &run, WAIT_MS, NULL));
+    aule_batch_destroy(batch);
+    aule_tensor_destroy(scene->session, &all);
+    aule_tensor_destroy(scene->session, &none);
+}
+
+static void open_scene(struct scene *scene)
+{
+    const struct aule_session_params session = {.socket = daemon_.socket, .arena_size = 1 << 20, .timeout_ms = WAIT_MS};
+    const struct aule_cache_params cache = {.name = "scene",
+                                            .num_layers = 1,
+                                            .num_kv_heads = KV_HEADS,
+                                            .head_dim = DIM,
+                                            .k_dtype = AULE_F32,
+                                            .v_dtype = AULE_F32,
+                                            .block_size = BLOCK};
+    *scene = (struct scene){.session = NULL};
+    ok(aule_session_open(&session, &scene->session));
+    ok(aule_cache_open(scene->session, &cache, &scene->cache));
+    ok(aule_blocks_lease(scene->cache, NUM_SEQS * MAX_BLOCKS, WAIT_MS, scene->table));
+    create_tensor(scene, NUM_KEYS, KV_HEADS, 1, &scene->k);
+    create_tensor(scene, NUM_KEYS, KV_HEADS, 2, &scene->v);
+    create_tensor(scene, NUM_QUERIES, HEADS, 3, &scene->q);
+    create_tensor(scene, NUM_QUERIES, HEADS, 4, &scene->out);
+    ok(aule_tensor_create(scene->session, AULE_F32, NUM_QUERIES, 1, HEADS, &scene->lse));
+    write_keys(scene);
+    scene->batch = (struct aule_batch_params){.num_seqs = NUM_SEQS,
+                                              .max_blocks = MAX_BLOCKS,
+                                              .cu_seqlens_q = cu_queries,
+                                              .seq_lens_kv = lens,
+                                              .block_table = scene->table};
+    scene->run = (struct aule_run_params){
+        .num_heads = HEADS, .q = scene->q, .out = scene->out, .lse = scene->lse, .mask_value = -INFINITY};
+    scene->run.lse.head_stride = sizeof(float);
+}
+
+static void close_scene(struct scene *scene)
+{
+    aule_cache_close(scene->cache);
+    aule_session_close(scene->session);
+}
+
+static void run_scene(struct scene *scene)
+{
+    struct aule_batch *batch = NULL;
+    memset(aule_tensor_data(scene->session, &scene->out), 0xff, NUM_QUERIES * HEADS * DIM * sizeof(float));
+    memset(aule_tensor_data(scene->session, &scene->lse), 0xff, NUM_QUERIES * HEADS * sizeof(float));
+    ok(aule_batch_create(scene->cache, &scene->batch, &batch));
+    ok(aule_run(batch, &scene->run, WAIT_MS, NULL));
+    aule_batch_destroy(batch);
+}
+
+// ---- what attention is, as loops in double ----
+
+static const uint8_t *mask_part(const struct scene *scene, int s)
+{
+    const uint8_t *part = scene->batch.mask;
+    for (int i = 0; i < s; i++)
+        part += ((cu_queries[i + 1] - cu_queries[i]) * lens[i] + 7) / 8;
+    return part;
+}
+
+static bool sees(const struct scene *scene, int s, int query, int64_t position, int key)
+{
+    const struct aule_window *window = &scene->run.window;
+    int bit = query * lens[s] + key;
+    if (scene->batch.mask && !(mask_part(scene, s)[bit / 8] >> bit % 8 & 1))
+        return false;
+    if (!scene->batch.mask && scene->run.causal && key > position)
+        return false;
+    if (window->enabled && window->left >= 0 && key < position - window->left)
+        return false;
+    return !window->enabled || window->right < 0 || key <= position + window->right;
+}
+
+static double score(const struct scene *scene, const float *q, int position, int row, int key, int head)
+{
+    const float *k = (const float *)aule_tensor_data(scene->session, &scene->k) +
+                     ((size_t)row * KV_HEADS + (size_t)head / (HEADS / KV_HEADS)) * DIM;
+    double s = 0, cap = scene->run.logits_soft_cap;
+    for (int d = 0; d < DIM; d++)
+        s += (double)q[d] * k[d];
+    s *= scene->run.scale != 0 ? scene->run.scale : 1 / sqrt(DIM);
+    if (cap > 0)
+        s = cap * tanh(s / cap);
+    if (scene->run.alibi_slopes)
+        s -= scene->run.alibi_slopes[head] * fabs((double)position - key);
+    return s;
+}
+
+// out[DIM] of one row; returns its LSE.
+static double naive_row(const struct scene *scene, int s, int query, int head, double *out)
+{
+    int token = cu_queries[s] + query, q_len = cu_queries[s + 1] - cu_queries[s];
+    int position = scene->batch.positions ? scene->batch.positions[token] : lens[s] - q_len + query;
+    const float *q =
+        (const float *)aule_tensor_data(scene->session, &scene->q) + ((size_t)token * HEADS + (size_t)head) * DIM;
+    const float *v = aule_tensor_data(scene->session, &scene->v);
+    double sum = scene->run.sinks ? exp(scene->run.sinks[head]) : 0;
+    memset(out, 0, DIM * sizeof *out);
+    for (int key = 0; key < lens[s]; key++) {
+        if (!sees(scene, s, query, position, key))
+            continue;
+        int row = cu_keys[s] + key;
+        double weight = exp(score(scene, q, position, row, key, head));
+        sum += weight;
+        for (int d = 0; d < DIM; d++)
+            out[d] += weight * v[((size_t)row * KV_HEADS + (size_t)head / (HEADS / KV_HEADS)) * DIM + (size_t)d];
+    }
+    for (int d = 0; sum > 0 && d < DIM; d++)
+        out[d] /= sum;
+    return log(sum);
+}
+
+static void expect_row(const float *got, const double *wanted, const char *name, int token, int head)
+{
+    double largest = 0;
+    for (int d = 0; d < DIM; d++)
+        largest = fmax(largest, fabs(wanted[d]));
+    for (int d = 0; d < DIM; d++)
+        ck_assert_msg(fabs(got[d] - wanted[d]) <= 1e-5 * largest, "%s, token %d head %d [%d]: %.9g instead of %.9g",
+                      name, token, head, d, (double)got[d], wanted[d]);
+}
+
+static void expect_lse(float got, double wanted, const char *name, int token, int head)
+{
+    bool right = isinf(wanted) ? got == (float)wanted : fabs(got - wanted) <= 1e-4 * fmax(1, fabs(wanted));
+    ck_assert_msg(right, "%s, token %d head %d: LSE %.9g instead of %.9g", name, token, head, (double)got, wanted);
+}
+
+static void expect_scene(const struct scene *scene, const char *name)
+{
+    const float *out = aule_tensor_data(scene->session, &scene->out);
+    const float *lse = aule_tensor_data(scene->session, &scene->lse);
+    for (int s = 0; s < NUM_SEQS; s++)
+        for (int i = 0; i < cu_queries[s + 1] - cu_queries[s]; i++)
+            for (int head = 0; head < HEADS; head++) {
+                double wanted[DIM], sum = naive_row(scene, s, i, head, wanted);
+                int token = cu_queries[s] + i, row = token * HEADS + head;
+                expect_row(out + (size_t)row * DIM, wanted, name, token, head);
+                if (scene->run.lse.dtype)
+                    expect_lse(lse[row], sum, name, token, head);
+            }
+}
+
+// ---- one parameter at a time, then several ----
+
+static const float slopes[HEADS] = {0.5f, 0.25f, 0, -0.125f}, sinks[HEADS] = {0.5f, -3, 4, -INFINITY};
+static const int32_t positions[NUM_QUERIES] = {36, 0, 12, 2000000000, 7, 3, 0, 4, 2, 2, 50, 1, 9};
+static uint8_t mask[MASK_SIZE]; // the third query of the first sequence sees nothing
+
+static void fill_mask(void)
+{
+    for (uint32_t i = 0; i < MASK_SIZE * 8; i++)
+        if (value_at(77, i) < 0.2f && (i < 2 * MAX_LEN || i >= 3 * MAX_LEN))
+            mask[i / 8] |= (uint8_t)(1u << i % 8);
+}
+
+static const struct {
+    const char *name;
+    bool causal, alibi, sink, positioned, masked, without_lse;
+    struct aule_window window;
+    float cap, scale, mask_value;
+    uint32_t num_splits;
+} cases[] = {
+    {"plain", .causal = false},
+    {"causal", .causal = true},
+    {"no lse", .causal = true, .without_lse = true},
+    {"one split", .num_splits = 1, .mask_value = -1e38f},
+    {"left window", .window = {true, 6, -1}},
+    {"right window", .window = {true, -1, 2}},
+    {"both windows", .window = {true, 9, 3}},
+    {"itself alone", .window = {true, 0, 0}},
+    {"a window without bounds", .window = {true, -1, -1}},
+    {"the widest window", .window = {true, INT32_MAX, INT32_MAX}},
+    {"a causal window", .causal = true, .window = {true, 11, 5}},
+    {"a window that is not enabled", .window = {false, 1, 1}},
+    {"soft cap", .cap = 0.75f},
+    {"soft cap and scale", .cap = 2, .scale = 1.5f, .causal = true},
+    {"ALiBi", .alibi = true},
+    {"causal ALiBi", .alibi = true, .causal = true},
+    {"sinks", .sink = true},
+    {"sinks of a causal window", .sink = true, .causal = true, .window = {true, 4, -1}},
+    {"positions", .positioned = true},
+    {"causal positions", .positioned = true, .causal = true},
+    {"positions and a window", .positioned = true, .window = {true, 3, 4}},
+    {"positions and ALiBi", .positioned = true, .alibi = true, .causal = true, .window = {true, 40, 40}},
+    {"mask", .masked = true},
+    {"mask instead of causal", .masked = true, .causal = true},
+    {"mask and a window", .masked = true, .window = {true, 20, 1}},
+    {"mask and sinks", .masked = true, .sink = true},
+    {"all", true, true, true, true, true, false, {true, 30, 30}, 3, 0.5f, -1e30f, 0},
+};
+enum { NUM_CASES = sizeof cases / sizeof *cases };
+
+static void prepare_case(struct scene *scene, size_t i)
+{
+    scene->run.causal = cases[i].causal;
+    scene->run.window = cases[i].window;
+    scene->run.logits_soft_cap = cases[i].cap;
+    scene->run.scale = cases[i].scale;
+    scene->run.mask_value = cases[i].mask_value;
+    scene->run.num_splits = cases[i].num_splits;
+    scene->run.alibi_slopes = cases[i].alibi ? slopes : NULL;
+    scene->run.sinks = cases[i].sink ? sinks : NULL;
+    scene->run.lse.dtype = cases[i].without_lse ? 0 : AULE_F32;
+    scene->batch.positions = cases[i].positioned ? positions : NULL;
+    scene->batch.mask = cases[i].masked ? mask : NULL;
+    scene->batch.mask_size = cases[i].masked ? MASK_SIZE : 0;
+}
+
+START_TEST(each_parameter_does_what_loops_in_double_say)
+{
+    struct scene scene;
+    fill_mask();
+    open_scene(&scene);
+    for (size_t i = 0; i < NUM_CASES; i++) {
+        prepare_case(&scene, i);
+        run_scene(&scene);
+        expect_scene(&scene, cases[i].name);
+    }
+    close_scene(&scene);
+}
+END_TEST
+
+// The runs are submitted together, so that those of one batch share dispatches with others of other parameters.
+START_TEST(runs_of_different_parameters_do_not_mix)
+{
+    struct scene scene;
+    struct aule_batch *batch = NULL;
+    struct aule_ticket tickets[NUM_CASES];
+    struct aule_tensor outs[NUM_CASES];
+    open_scene(&scene);
+    ok(aule_batch_create(scene.cache, &scene.batch, &batch));
+    for (size_t i = 0; i < NUM_CASES; i++) {
+        prepare_case(&scene, i);
+        create_tensor(&scene, NUM_QUERIES, HEADS, 4, &outs[i]);
+        scene.run.out = outs[i];
+        scene.run.lse.dtype = 0;
+        ok(aule_run_submit(batch, &scene.run, WAIT_MS, &tickets[i]));
+    }
+    for (size_t i = 0; i < NUM_CASES; i++) {
+        ok(aule_ticket_wait(scene.session, tickets[i], WAIT_MS, NULL));
+        prepare_case(&scene, i);
+        scene.batch.positions = NULL;
+        scene.batch.mask = NULL;
+        scene.run.lse.dtype = 0;
+        scene.out = outs[i];
+        expect_scene(&scene, cases[i].name);
+    }
+    aule_batch_destroy(batch);
+    close_scene(&scene);
+}
+END_TEST
+
+// ---- large masks ----
+
+enum { LONG_QUERIES = 66000, LONG_KEYS = 128, LONG_DIM = 8, LONG_MASK = LONG_QUERIES * LONG_KEYS / 8 };
+
+struct long_scene {
+    struct aule_session *session;
+    struct aule_cache *cache;
+    struct aule_tensor q, k, v, out;
+    int32_t table[LONG_KEYS / BLOCK];
+    uint8_t *mask;
+};
+
+static float *long_tensor(struct long_scene *scene, uint32_t tokens, uint32_t seed, struct aule_tensor *tensor)
+{
+    ok(aule_tensor_create(scene->session, AULE_F32, tokens, 1, LONG_DIM, tensor));
+    float *data = aule_tensor_data(scene->session, tensor);
+    for (uint32_t i = 0; i < tokens * LONG_DIM; i++)
+        data[i] = value_at(seed, i);
+    return data;
+}
+
+static void open_long(struct long_scene *scene)
+{
+    const struct aule_session_params session = {.socket = daemon_.socket, .arena_size = 8 << 20, .timeout_ms = WAIT_MS};
+    const struct aule_cache_params cache = {.name = "long",
+                                            .num_layers = 1,
+                                            .num_kv_heads = 1,
+                                            .head_dim = LONG_DIM,
+                                            .k_dtype = AULE_F32,
+                                            .v_dtype = AULE_F32,
+                                            .block_size = BLOCK};
+    ok(aule_session_open(&session, &scene->session));
+    ok(aule_cache_open(scene->session, &cache, &scene->cache));
+    ok(aule_blocks_lease(scene->cache, LONG_KEYS / BLOCK, WAIT_MS, scene->table));
+    long_tensor(scene, LONG_QUERIES, 1, &scene->q);
+    long_tensor(scene, LONG_KEYS, 2, &scene->k);
+    long_tensor(scene, LONG_KEYS, 3, &scene->v);
+    long_tensor(scene, LONG_QUERIES, 4, &scene->out);
+    scene->mask = malloc(LONG_MASK);
+    ck_assert_ptr_nonnull(scene->mask);
+    for (uint32_t i = 0; i < LONG_MASK; i++)
+        scene->mask[i] = (uint8_t)(128 * (1 + value_at(5, i)));
+}
+
+static void run_long(struct long_scene *scene, uint32_t num_queries, const int64_t *slots, const void *bits,
+                     size_t size)
+{
+    const int32_t cu[] = {0, (int32_t)num_queries}, len = LONG_KEYS;
+    struct aule_batch *batch = NULL;
+    const struct aule_batch_params params = {.num_seqs = 1,
+                                             .max_blocks = LONG_KEYS / BLOCK,
+                                             .cu_seqlens_q = cu,
+                                             .seq_lens_kv = &len,
+                                             .block_table = scene->table,
+                                             .slot_mapping = slots,
+                                             .mask = bits,
+                                             .mask_size = size};
+    const struct aule_run_params run = {
+        .num_heads = 1, .q = scene->q, .k = scene->k, .v = scene->v, .out = scene->out, .scale = 1};
+    ok(aule_batch_create(scene->cache, &params, &batch));
+    ok(aule_run(batch, &run, WAIT_MS, NULL));
+    aule_batch_destroy(batch);
+}
+
+static void expect_long_row(const struct long_scene *scene, uint32_t query)
+{
+    const float *q = (float *)aule_tensor_data(scene->session, &scene->q) + (size_t)query * LONG_DIM;
+    const float *k = aule_tensor_data(scene->session, &scene->k), *v = aule_tensor_data(scene->session, &scene->v);
+    const float *out = (float *)aule_tensor_data(scene->session, &scene->out) + (size_t)query * LONG_DIM;
+    double wanted[LONG_DIM] = {0}, sum = 0;
+    for (uint32_t j = 0; j < LONG_KEYS; j++) {
+        uint32_t bit = query * LONG_KEYS + j;
+        double s = 0;
+        if (!(scene->mask[bit / 8] >> bit % 8 & 1))
+            continue;
+        for (uint32_t d = 0; d < LONG_DIM; d++)
+            s += (double)q[d] * k[j * LONG_DIM + d];
+        sum += exp(s);
+        for (uint32_t d = 0; d < LONG_DIM; d++)
+            wanted[d] += exp(s) * v[j * LONG_DIM + d];
+    }
+    for (uint32_t d = 0; d < LONG_DIM; d++)
+        ck_assert_msg(fabs(out[d] - wanted[d] / sum) <= 1e-5, "query %u [%u]: %.9g instead of %.9g", query, d,
+                      (double)out[d], wanted[d] / sum);
+}
+
+START_TEST(a_mask_larger_than_a_message_travels_through_the_arena)
+{
+    struct long_scene scene;
+    int64_t slots[LONG_KEYS];
+    open_long(&scene);
+    for (int i = 0; i < LONG_KEYS; i++)
+        slots[i] = (int64_t)scene.table[i / BLOCK] * BLOCK + i % BLOCK;
+    run_long(&scene, LONG_KEYS, slots, NULL, 0);
+    ck_assert_uint_gt(LONG_MASK, 1 << 20);
+    run_long(&scene, LONG_QUERIES, NULL, scene.mask, LONG_MASK);
+    for (uint32_t i = 0; i < LONG_QUERIES; i++)
+        expect_long_row(&scene, i);
+    free(scene.mask);
+    aule_cache_close(scene.cache);
+    aule_session_close(scene.session);
+}
+END_TEST
+
+// ---- entries that a window hides ----
+
+START_TEST(entries_before_the_left_window_may_be_missing_and_the_bits_are_the_same)
+{
+    struct scene scene;
+    float whole[NUM_QUERIES * HEADS * DIM];
+    struct aule_batch *batch = NULL;
+    open_scene(&scene);
+    scene.run.causal = true;
+    scene.run.window = (struct aule_window){true, 8, -1}; // the first query stands at 32: from key 24 on
+    run_scene(&scene);
+    expect_scene(&scene, "all entries");
+    memcpy(whole, aule_tensor_data(scene.session, &scene.out), sizeof whole);
+    scene.table[0] = scene.table[1] = scene.table[2] = -1;
+    scene.table[MAX_BLOCKS] = -1; // a decode at 19: from key 11 on
+    run_scene(&scene);
+    ck_assert_mem_eq(whole, aule_tensor_data(scene.session, &scene.out), sizeof whole);
+    ok(aule_batch_create(scene.cache, &scene.batch, &batch));
+    scene.run.window.left = 9;
+    expect(aule_run(batch, &scene.run, WAIT_MS, NULL), AULE_INVALID, "block_table[0][2] = -1, but with window_left 9");
+    scene.run.window.left = -1;
+    expect(aule_run(batch, &scene.run, WAIT_MS, NULL), AULE_INVALID, "the run has no left window");
+    scene.run.window.enabled = false;
+    expect(aule_run(batch, &scene.run, WAIT_MS, NULL), AULE_INVALID, "block_table[0][2] = -1");
+    aule_batch_destroy(batch);
+    close_scene(&scene);
+}
+END_TEST
+
+// ---- a run that waits ----
+
+struct waiter {
+    pthread_t thread;
+    struct scene *scene;
+    struct aule_batch *batch;
+    struct aule_ticket ticket;
+    enum aule_status status;
+    atomic_bool done;
+};
+
+static void *submit_and_wait(void *context)
+{
+    struct waiter *waiter = context;
+    waiter->status = aule_run_submit(waiter->batch, &waiter->scene->run, -1, &waiter->ticket);
+    atomic_store(&waiter->done, true);
+    return NULL;
+}
+
+// Where in the arena the waiting call has put `values`: the library's to know, so the test looks for it.
+static float *find_values(struct scene *scene, const float *values)
+{
+    char *arena = aule_arena_base(scene->session);
+    for (int tries = 0; tries < 2000; tries++) {
+        for (size_t at = 0; at < 1 << 20; at += 16)
+            if (memcmp(arena + at, values, HEADS * sizeof *values) == 0)
+                return (float *)(void *)(arena + at);
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    return NULL;
+}
+
+START_TEST(a_run_that_waits_for_a_ticket_keeps_its_slopes_and_sinks)
+{
+    struct scene scene;
+    struct aule_ticket tickets[MAX_TICKETS];
+    struct waiter waiter = {.scene = &scene};
+    struct aule_cache_state state;
+    open_scene(&scene);
+    ok(aule_batch_create(scene.cache, &scene.batch, &waiter.batch));
+    for (int i = 0; i < MAX_TICKETS; i++)
+        ok(aule_run_submit(waiter.batch, &scene.run, 0, &tickets[i]));
+    scene.run.alibi_slopes = slopes;
+    scene.run.sinks = sinks;
+    ck_assert_int_eq(pthread_create(&waiter.thread, NULL, submit_and_wait, &waiter), 0);
+    float *sent_slopes = find_values(&scene, slopes), *sent_sinks = find_values(&scene, sinks);
+    ck_assert_ptr_nonnull(sent_slopes);
+    ck_assert_ptr_nonnull(sent_sinks);
+    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); // nothing tells that a command is parked
+    ok(aule_cache_state(scene.cache, &state));
+    ck_assert(!atomic_load(&waiter.done));
+    for (int i = 0; i < HEADS; i++)
+        sent_slopes[i] = sent_sinks[i] = NAN;
+    for (int i = 0; i < MAX_TICKETS; i++)
+        ok(aule_ticket_wait(scene.session, tickets[i], WAIT_MS, NULL));
+    ck_assert_int_eq(pthread_join(waiter.thread, NULL), 0);
+    ok(waiter.status);
+    ok(aule_ticket_wait(scene.session, waiter.ticket, WAIT_MS, NULL));
+    expect_scene(&scene, "a run that waited");
+    aule_batch_destroy(waiter.batch);
+    close_scene(&scene);
+}
+END_TEST
+
+static void add(Suite *suite, const char *name, void (*prepare)(void), const TTest *const *tests)
+{
+    TCase *group = tcase_create(name);
+    tcase_add_checked_fixture(group, prepare, teardown);
+    for (; *tests; tests++)
+        tcase_add_test(group, *tests);
+    suite_add_tcase(suite, group);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("client, attention");
+    const TTest *const numbers[] = {each_parameter_does_what_loops_in_double_say,
+                                    runs_of_different_parameters_do_not_mix,
+                                    a_mask_larger_than_a_message_travels_through_the_arena,
+                                    entries_before_the_left_window_may_be_missing_and_the_bits_are_the_same, NULL};
+    add(suite, "imported arena", setup, numbers);
+    add(suite, "staged arena", setup_staging, numbers);
+    add(suite, "waiting", setup_few_tickets,
+        (const TTest *const[]){a_run_that_waits_for_a_ticket_keeps_its_slopes_and_sinks, NULL});
+    return check_main(suite);
+}
