@@ -630,17 +630,63 @@ START_TEST(a_lease_waits_until_another_session_releases)
     release(owner, cache, all, 4);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(waiter.status, STATUS_OK);
-    // A younger lease must not overtake an older one, though there would be enough for it alone.
-    waiter.status = -1;
-    ck_assert_int_eq(pthread_create(&thread, NULL, wait_for_blocks, &waiter), 0);
-    wait_parked();
-    release(owner, cache, all + 4, 2);
-    ck_assert_int_eq(lease_status(owner, cache, 1, 0, all), STATUS_NO_BLOCKS);
-    release(owner, cache, all + 6, 2);
-    ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    ck_assert_int_eq(waiter.status, STATUS_OK);
     raw_close(owner);
     raw_close(waiter.raw);
+    stop_clean();
+}
+END_TEST
+
+// Four of eight wait for blocks that come only when the others' small leases have let them finish.
+START_TEST(a_small_lease_goes_while_a_large_one_cannot_be_met)
+{
+    int32_t own[2], others[6];
+    pthread_t thread;
+    start((const char *const[]){"--max-blocks", "8", NULL});
+    struct waiter large = {.raw = raw_session(daemon_.socket, 0), .status = -1};
+    struct raw_client *other = raw_session(daemon_.socket, 0);
+    uint64_t cache = large.cache = open_cache(large.raw, "full");
+    open_cache(other, "full");
+    lease(large.raw, cache, 2, own);
+    lease(other, cache, 4, others);
+    ck_assert_int_eq(pthread_create(&thread, NULL, wait_for_blocks, &large), 0);
+    wait_parked();
+    ck_assert_int_eq(lease_status(other, cache, 1, 0, others + 4), STATUS_OK);
+    ck_assert_int_eq(lease_status(other, cache, 1, 5000, others + 5), STATUS_OK);
+    ck_assert_int_eq(lease_status(other, cache, 1, 0, own), STATUS_NO_BLOCKS);
+    ck_assert_int_eq(large.status, -1);
+    release(other, cache, others, 6);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(large.status, STATUS_OK);
+    raw_close(large.raw);
+    raw_close(other);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(what_comes_free_goes_to_the_oldest_lease_first)
+{
+    int32_t all[8], none;
+    pthread_t threads[2];
+    struct waiter waiters[2];
+    start((const char *const[]){"--max-blocks", "8", NULL});
+    struct raw_client *owner = raw_session(daemon_.socket, 0);
+    uint64_t cache = open_cache(owner, "full");
+    lease(owner, cache, 8, all);
+    for (int i = 0; i < 2; i++) {
+        waiters[i] = (struct waiter){.raw = raw_session(daemon_.socket, 0), .cache = cache, .status = -1};
+        open_cache(waiters[i].raw, "full");
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, wait_for_blocks, &waiters[i]), 0);
+        wait_parked();
+    }
+    for (int i = 0; i < 2; i++) {
+        release(owner, cache, all + (ptrdiff_t)i * 4, 4);
+        ck_assert_int_eq(lease_status(owner, cache, 1, 0, &none), STATUS_NO_BLOCKS); // older ones had them
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        ck_assert_int_eq(waiters[i].status, STATUS_OK);
+    }
+    for (int i = 0; i < 2; i++)
+        raw_close(waiters[i].raw);
+    raw_close(owner);
     stop_clean();
 }
 END_TEST
@@ -1097,12 +1143,13 @@ int main(void)
                                hundreds_of_sessions_leave_descriptors_and_segments_flat, NULL},
         2);
     add(suite, "work",
-        (const TTest *const[]){the_corrupt_prefix_fault_spoils_what_others_get,
-                               a_lease_waits_until_another_session_releases,
-                               a_parked_lease_is_told_that_the_daemon_stops, a_ticket_is_reaped_once,
-                               a_run_without_a_free_ticket_waits_and_is_told_busy,
-                               a_drain_deadline_ends_what_does_not_finish, a_session_that_never_maps_its_segment_ends,
-                               a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},
+        (const TTest *const[]){
+            the_corrupt_prefix_fault_spoils_what_others_get, a_lease_waits_until_another_session_releases,
+            a_small_lease_goes_while_a_large_one_cannot_be_met, what_comes_free_goes_to_the_oldest_lease_first,
+            a_parked_lease_is_told_that_the_daemon_stops, a_ticket_is_reaped_once,
+            a_run_without_a_free_ticket_waits_and_is_told_busy, a_drain_deadline_ends_what_does_not_finish,
+            a_session_that_never_maps_its_segment_ends,
+            a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},
         1);
     add(suite, "limits",
         (const TTest *const[]){sessions_and_arenas_have_limits_that_the_sentence_names,

@@ -9,7 +9,6 @@
 #include "metadata.h"
 #include "park.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 enum status handle_cache_open(struct call *call)
@@ -109,15 +108,8 @@ enum status handle_blocks_lease(struct call *call)
     enum status status = check_lease(call, lease);
     if (status != STATUS_OK)
         return status;
-    // No overtaking, but a cache that the session has not open is refused now, whoever waits for it.
-    struct core_counts counts;
-    status = core_cache_counts(call->session->core, lease->cache, &counts, &call->error);
-    if (status != STATUS_OK)
-        return status;
-    if (park_has_lease(call->server, lease->cache)) {
-        error_set(&call->error, STATUS_NO_BLOCKS, "older leases wait for blocks of cache %" PRIu64, lease->cache);
-        return wait_for_blocks(call, false);
-    }
+    if (call->server->retry)
+        park_retry_leases(call->server, lease->cache); // what came free in this turn is for the oldest first
     int32_t *blocks = call_alloc(call, lease->count, sizeof *blocks);
     if (!blocks)
         return call->error.status;

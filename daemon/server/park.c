@@ -85,27 +85,17 @@ static void answer(struct server *server, struct parked *parked, const struct wi
     unpark(server, parked);
 }
 
-bool park_has_lease(const struct server *server, uint64_t cache)
-{
-    const struct parked *parked = server->num_parked_leases ? server->parked : NULL;
-    for (; parked; parked = parked->next) {
-        if (parked->kind == PARKED_LEASE && parked->lease.cache == cache)
-            return true;
-    }
-    return false;
-}
+// ---- trying again ----
 
-// ---- trying again; each returns false if the command still waits ----
-
-static bool retry_lease(struct server *server, struct parked *parked)
+static void retry_lease(struct server *server, struct parked *parked)
 {
     struct error error = {.status = STATUS_OK};
     bool growing = false;
-    int32_t *blocks = calloc(parked->lease.count, sizeof *blocks);
+    int32_t *blocks = malloc(parked->lease.count * sizeof *blocks); // written only if there are enough
     if (!blocks) {
         error_set(&error, STATUS_NO_MEMORY, "the daemon has no memory for %u block ids", parked->lease.count);
         refuse(server, parked, &error);
-        return true;
+        return;
     }
     enum status status =
         core_blocks_lease(parked->session->core, parked->lease.cache, parked->lease.count, blocks, &growing, &error);
@@ -119,7 +109,6 @@ static bool retry_lease(struct server *server, struct parked *parked)
         refuse(server, parked, &error);
     }
     free(blocks);
-    return !waits;
 }
 
 void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result)
@@ -134,13 +123,13 @@ void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *r
     };
 }
 
-static bool retry_wait(struct server *server, struct parked *parked)
+static void retry_wait(struct server *server, struct parked *parked)
 {
     struct core_ticket_result result;
     struct error error = {.status = STATUS_OK};
     enum status status = core_ticket_reap(parked->session->core, parked->ticket, &result, &error);
     if (status == STATUS_TIMEOUT)
-        return false;
+        return;
     if (status == STATUS_OK) {
         struct wire_reply reply = {.message = ""};
         park_fill_wait(&reply, &result);
@@ -149,9 +138,9 @@ static bool retry_wait(struct server *server, struct parked *parked)
     } else {
         refuse(server, parked, &error);
     }
-    return true;
 }
 
+// False: it still waits.
 static bool retry_run(struct server *server, struct parked *parked)
 {
     struct error error = {.status = STATUS_OK};
@@ -168,67 +157,41 @@ static bool retry_run(struct server *server, struct parked *parked)
     return true;
 }
 
-// What an older record of this pass still waits for; a younger one that wants the same is not tried.
-struct gate {
-    uint64_t key; // a cache, or a session's id with the top bit set
-    UT_hash_handle hh;
-};
-
-static uint64_t gate_key(const struct parked *parked)
+// What one run of a session waits for, the younger ones of this pass wait for too.
+static void retry_run_in_turn(struct server *server, struct parked *parked)
 {
-    const uint64_t of_session = UINT64_C(1) << 63;
-    return parked->kind == PARKED_RUN ? parked->session->id | of_session : parked->lease.cache;
-}
-
-static bool is_gated(struct gate *gates, uint64_t key)
-{
-    struct gate *gate;
-    HASH_FIND(hh, gates, &key, sizeof key, gate);
-    return gate != NULL;
-}
-
-// Without memory for a gate a younger command may overtake in this pass; nothing else suffers.
-static void close_gate(struct gate **gates, uint64_t key)
-{
-    struct gate *gate = malloc(sizeof *gate);
-    if (!gate)
+    struct session *session = parked->session;
+    if (session->waiting_pass == server->park_pass)
         return;
-    gate->key = key;
-    HASH_ADD(hh, *gates, key, sizeof gate->key, gate);
-}
-
-static void free_gates(struct gate *gates)
-{
-    struct gate *gate, *next;
-    HASH_ITER(hh, gates, gate, next)
-    {
-        HASH_DEL(gates, gate);
-        free(gate);
-    }
-}
-
-static void retry_in_turn(struct server *server, struct parked *parked, struct gate **gates)
-{
-    uint64_t key = gate_key(parked);
-    if (is_gated(*gates, key))
-        return;
-    bool finished = parked->kind == PARKED_RUN ? retry_run(server, parked) : retry_lease(server, parked);
-    if (!finished)
-        close_gate(gates, key);
+    session->waiting_pass = server->park_pass; // retry_run() may free the record, not the session
+    if (retry_run(server, parked))
+        session->waiting_pass = 0;
 }
 
 void park_retry(struct server *server)
 {
-    struct gate *gates = NULL;
     struct parked *parked, *next;
+    server->park_pass++;
     DL_FOREACH_SAFE(server->parked, parked, next)
     {
-        if (parked->kind == PARKED_WAIT)
-            retry_wait(server, parked);
-        else
-            retry_in_turn(server, parked, &gates);
+        switch (parked->kind) {
+        case PARKED_LEASE: retry_lease(server, parked); break;
+        case PARKED_WAIT: retry_wait(server, parked); break;
+        case PARKED_RUN: retry_run_in_turn(server, parked); break;
+        }
     }
-    free_gates(gates);
+}
+
+void park_retry_leases(struct server *server, uint64_t cache)
+{
+    struct parked *parked, *next;
+    if (server->num_parked_leases == 0)
+        return;
+    DL_FOREACH_SAFE(server->parked, parked, next)
+    {
+        if (parked->kind == PARKED_LEASE && parked->lease.cache == cache)
+            retry_lease(server, parked);
+    }
 }
 
 // ---- giving up ----
@@ -249,8 +212,6 @@ static void expire(struct server *server, struct parked *parked)
                   server->params->max_tickets);
         break;
     }
-    if (parked->kind == PARKED_LEASE)
-        server->retry = true; // those behind it may go on
     refuse(server, parked, &error);
 }
 

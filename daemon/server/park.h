@@ -2,8 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // park.h - commands that wait: a lease for blocks, a Wait for its run, a Run for a free ticket. Each is a record with a deadline, never a
-// blocked thread. They are tried again in the order of arrival when core says that something came free; a lease never overtakes an
-// older one of its cache, nor a run an older one of its session. Dispatcher thread.
+// blocked thread. They are tried again in the order of arrival when core says that something came free. A run never overtakes an older
+// one of its session. A lease does, if it can be met while the older one cannot: who waits for many blocks may wait for those that
+// another session gives back only once its own small lease has let it go on. What comes free is offered to the oldest first.
+// Dispatcher thread.
 
 #ifndef AULE_SERVER_PARK_H
 #define AULE_SERVER_PARK_H
@@ -14,9 +16,8 @@
 // and a few more commands parked.
 enum status park(struct call *call, const struct parked *command);
 
-bool park_has_lease(const struct server *server, uint64_t cache);
-
 void park_retry(struct server *server);                           // after core_step() said so
+void park_retry_leases(struct server *server, uint64_t cache);    // before a new lease of `cache` is tried
 void park_expire(struct server *server, int64_t now_ns);          // answers what is late, arms the rest
 void park_drop_session(struct session *session, const char *why); // its session ends: answered NO_SESSION
 // Answer what waits: leases and runs, which are new work, or tickets' waits too.

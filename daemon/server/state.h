@@ -54,6 +54,7 @@ struct session {
     struct watch watch;        // of pidfd
     int64_t opened_ns, map_deadline_ns;
     uint32_t num_parked, num_parked_runs; // park.c
+    uint64_t waiting_pass;                // park.c: in this pass one of its runs found no ticket
     struct job job;                       // makes, later unmakes, the segment
     struct route hello;                   // who waits for the making
     struct error job_error;
@@ -106,6 +107,7 @@ struct server {
     } * denied; // connections of other users, to be closed soon
     struct parked *parked;
     uint32_t num_parked, num_parked_leases;
+    uint64_t park_pass;       // of park_retry(), from 1
     int64_t next_deadline_ns; // no deadline lies before this one; may be early
     bool retry;               // something was given back: try the parked commands
 
