@@ -276,6 +276,49 @@ START_TEST(a_greeting_that_is_wrong_is_refused_with_its_values)
 }
 END_TEST
 
+enum { HANDSHAKE_MS = 1000 };
+
+static enum fake_action slow_handshake(struct fake_daemon *daemon, const struct wire_request *request,
+                                       struct wire_reply *reply)
+{
+    (void)daemon;
+    (void)reply;
+    if (request->command == WIRE_COMMAND_HELLO || request->command == WIRE_COMMAND_MAPPED)
+        nanosleep(&(struct timespec){.tv_nsec = 6 * HANDSHAKE_MS / 10 * 1000000L}, NULL);
+    return FAKE_ANSWER;
+}
+
+START_TEST(the_steps_of_a_handshake_share_one_timeout)
+{
+    struct aule_session *session = NULL;
+    struct aule_session_params params = params_of(HANDSHAKE_MS);
+    fake_start(&fake, path, slow_handshake, NULL);
+    expect(aule_session_open(&params, &session), AULE_TIMEOUT, "within 1000 ms");
+    ck_assert_ptr_null(session);
+}
+END_TEST
+
+static enum fake_action tell_a_small_message(struct fake_daemon *daemon, const struct wire_request *request,
+                                             struct wire_reply *reply)
+{
+    (void)daemon;
+    if (request->command == WIRE_COMMAND_HELLO)
+        reply->hello.max_message = 100;
+    return FAKE_ANSWER;
+}
+
+START_TEST(a_message_too_small_for_any_block_takes_none)
+{
+    int32_t block;
+    fake_start(&fake, path, tell_a_small_message, NULL);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    expect(aule_blocks_lease(cache, 1, 0, &block), AULE_LIMIT, "100 bytes takes 0");
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
 START_TEST(a_session_tells_what_the_handshake_said)
 {
     struct aule_session_info info;
@@ -1112,6 +1155,8 @@ int main(void)
             {a_daemon_that_never_greets_runs_into_the_timeout, 0},
             {a_timeout_that_is_none_is_refused, 0},
             {a_greeting_that_is_wrong_is_refused_with_its_values, NUM_HELLO_CASES},
+            {the_steps_of_a_handshake_share_one_timeout, 0},
+            {a_message_too_small_for_any_block_takes_none, 0},
             {a_session_tells_what_the_handshake_said, 0},
             {a_socket_from_the_environment_is_found, 0},
             {NULL, 0},

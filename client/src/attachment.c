@@ -16,7 +16,7 @@
 #include "error.h"
 #include "fork.h"
 
-enum { DEFAULT_ARENA = 64 << 20, DEFAULT_TIMEOUT_MS = 10000, FAREWELL_MS = 1000 };
+enum { DEFAULT_ARENA = 64 << 20, FAREWELL_MS = 1000, MESSAGE_OVERHEAD = 4096 }; // bytes, ms, bytes
 
 // ---- the handshake ----
 
@@ -55,7 +55,8 @@ static enum aule_status settle(struct attachment *attachment, const struct wire_
     return status;
 }
 
-static enum aule_status greet(struct attachment *attachment, const struct aule_session_params *params)
+static enum aule_status greet(struct attachment *attachment, const struct aule_session_params *params,
+                              const struct timeout *timeout)
 {
     struct wire_request request = {
         .command = WIRE_COMMAND_HELLO,
@@ -66,8 +67,7 @@ static enum aule_status greet(struct attachment *attachment, const struct aule_s
                   .arena_size = params->arena_size ? params->arena_size : DEFAULT_ARENA},
     };
     struct answer answer;
-    enum aule_status status =
-        connection_call(attachment->connection, &request, attachment->grace_ms, WIRE_ANSWER_HELLO, &answer);
+    enum aule_status status = connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_HELLO, &answer);
     if (status != AULE_OK)
         return status;
     status = settle(attachment, &answer.reply.hello);
@@ -76,10 +76,14 @@ static enum aule_status greet(struct attachment *attachment, const struct aule_s
 }
 
 // The daemon unlinks the segment when it hears that it is mapped.
-static enum aule_status confirm(struct attachment *attachment)
+static enum aule_status confirm(struct attachment *attachment, const struct timeout *timeout)
 {
-    struct wire_request request = {.command = WIRE_COMMAND_MAPPED};
-    return attachment_tell(attachment, &request);
+    struct wire_request request = {
+        .session = attachment->info.session, .epoch = attachment->info.epoch, .command = WIRE_COMMAND_MAPPED};
+    struct answer answer;
+    enum aule_status status = connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_EMPTY, &answer);
+    answer_finish(&answer);
+    return status;
 }
 
 enum aule_status attachment_open(const struct aule_session_params *params, uint16_t generation, struct attachment **out)
@@ -90,14 +94,15 @@ enum aule_status attachment_open(const struct aule_session_params *params, uint1
     attachment->pid = getpid();
     atomic_init(&attachment->references, 1);
     attachment->generation = generation;
-    attachment->grace_ms = params->timeout_ms ? params->timeout_ms : DEFAULT_TIMEOUT_MS;
+    attachment->grace_ms = params->timeout_ms ? params->timeout_ms : TIMEOUT_DEFAULT_MS;
     pthread_mutex_init(&attachment->mutex, NULL);
     pthread_cond_init(&attachment->idle, NULL);
-    enum aule_status status = connection_open(params->socket, attachment->grace_ms, &attachment->connection);
+    const struct timeout timeout = timeout_start(attachment->grace_ms); // of the three steps together
+    enum aule_status status = connection_open(params->socket, &timeout, &attachment->connection);
     if (status == AULE_OK)
-        status = greet(attachment, params);
+        status = greet(attachment, params, &timeout);
     if (status == AULE_OK)
-        status = confirm(attachment);
+        status = confirm(attachment, &timeout);
     if (status == AULE_OK)
         *out = attachment;
     else
@@ -193,8 +198,14 @@ enum aule_status attachment_call(struct attachment *attachment, struct wire_requ
 {
     request->session = attachment->info.session;
     request->epoch = attachment->info.epoch;
-    return connection_call(attachment->connection, request, timeout_sum(wait_ms, attachment->grace_ms), expected,
-                           answer);
+    const struct timeout timeout = timeout_start(timeout_sum(wait_ms, attachment->grace_ms));
+    return connection_call(attachment->connection, request, &timeout, expected, answer);
+}
+
+uint64_t attachment_room(const struct attachment *attachment)
+{
+    uint64_t size = attachment->info.max_message;
+    return size > MESSAGE_OVERHEAD ? size - MESSAGE_OVERHEAD : 0;
 }
 
 enum aule_status attachment_ask(struct attachment *attachment, struct wire_request *request, int wait_ms,

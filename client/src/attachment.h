@@ -56,6 +56,8 @@ void attachment_leave(struct attachment *attachment);
 // Between enter and leave.
 enum aule_status attachment_call(struct attachment *attachment, struct wire_request *request, int wait_ms,
                                  enum wire_answer expected, struct answer *answer);
+// Bytes of one message that a command's vectors may have together.
+uint64_t attachment_room(const struct attachment *attachment);
 // enter, call, leave.
 enum aule_status attachment_ask(struct attachment *attachment, struct wire_request *request, int wait_ms,
                                 enum wire_answer expected, struct answer *answer);

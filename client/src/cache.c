@@ -13,11 +13,11 @@
 #include "error.h"
 #include "session.h"
 
-enum { DEFAULT_BLOCK_SIZE = 32, MESSAGE_OVERHEAD = 1024 }; // tokens; bytes of a message beside its block ids
+enum { DEFAULT_BLOCK_SIZE = 32 }; // tokens
 
 enum aule_status cache_check_count(const struct aule_cache *cache, const char *what, uint64_t count)
 {
-    uint64_t most = (cache->attachment->info.max_message - MESSAGE_OVERHEAD) / sizeof(int32_t);
+    uint64_t most = attachment_room(cache->attachment) / sizeof(int32_t);
     if (count <= most)
         return AULE_OK;
     return fail(AULE_LIMIT, "%s of %" PRIu64 " blocks: one message of %" PRIu64 " bytes takes %" PRIu64, what, count,

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -44,35 +43,11 @@ struct connection {
     bool interrupted;
 };
 
-// ---- time ----
-
-static int64_t now_ms(void)
+// nng's word for what is left of a timeout.
+static nng_duration time_left(const struct timeout *timeout)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-int timeout_sum(int a, int b)
-{
-    if (a < 0 || b < 0)
-        return -1;
-    return a > INT_MAX - b ? INT_MAX : a + b;
-}
-
-enum aule_status timeout_check(int timeout_ms)
-{
-    if (timeout_ms >= -1)
-        return AULE_OK;
-    return fail(AULE_INVALID, "timeout_ms = %d is neither a time nor -1", timeout_ms);
-}
-
-static nng_duration time_left(int timeout_ms, int64_t start_ms)
-{
-    if (timeout_ms < 0)
-        return NNG_DURATION_INFINITE;
-    int64_t left = start_ms + timeout_ms - now_ms();
-    return left > 0 ? (nng_duration)left : NNG_DURATION_ZERO;
+    int left = timeout_left(timeout);
+    return left < 0 ? NNG_DURATION_INFINITE : (nng_duration)left;
 }
 
 // ---- the pipe: nng's threads ----
@@ -123,13 +98,13 @@ static void on_dial_deadline(void *context)
         nng_dialer_close(dial->dialer);
 }
 
-static enum aule_status dial_error(const char *path, int error, int timeout_ms)
+static enum aule_status dial_error(const char *path, int error, const struct timeout *timeout)
 {
     switch (error) {
     case 0: return AULE_OK;
     case NNG_ECLOSED:
     case NNG_ECANCELED:
-        return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms", path, timeout_ms);
+        return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms", path, timeout->ms);
     case NNG_EPERM: return fail(AULE_DENIED, "the permissions of %s refuse this process", path);
     case NNG_ENOMEM: return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
     default: return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s", path, nng_strerror(error));
@@ -138,14 +113,14 @@ static enum aule_status dial_error(const char *path, int error, int timeout_ms)
 
 // Synchronous, so that the greeting is over when it returns: a client that leaves in the middle of one can stop an
 // nng 1.5.2 listener from accepting.
-static int dial_start(struct dial *dial, int timeout_ms)
+static int dial_start(struct dial *dial, const struct timeout *timeout)
 {
-    if (timeout_ms < 0)
+    if (timeout->ms < 0)
         return nng_dialer_start(dial->dialer, 0);
     int error = nng_aio_alloc(&dial->timer, on_dial_deadline, dial);
     if (error)
         return error;
-    nng_sleep_aio(timeout_ms, dial->timer);
+    nng_sleep_aio(time_left(timeout), dial->timer);
     error = nng_dialer_start(dial->dialer, 0);
     nng_aio_stop(dial->timer);
     nng_aio_free(dial->timer);
@@ -180,7 +155,7 @@ static int socket_prepare(struct connection *connection)
     return error;
 }
 
-static enum aule_status connection_dial(struct connection *connection, int timeout_ms)
+static enum aule_status connection_dial(struct connection *connection, const struct timeout *timeout)
 {
     struct dial dial = {.timer = NULL};
     int error = socket_prepare(connection);
@@ -189,10 +164,10 @@ static enum aule_status connection_dial(struct connection *connection, int timeo
     if (error)
         return fail(error == NNG_ENOMEM ? AULE_NO_MEMORY : AULE_INTERNAL, "nng for %s: %s", connection->path,
                     nng_strerror(error));
-    return dial_error(connection->path, dial_start(&dial, timeout_ms), timeout_ms);
+    return dial_error(connection->path, dial_start(&dial, timeout), timeout);
 }
 
-enum aule_status connection_open(const char *path, int timeout_ms, struct connection **out)
+enum aule_status connection_open(const char *path, const struct timeout *timeout, struct connection **out)
 {
     enum aule_status status = fork_claim();
     if (status != AULE_OK)
@@ -203,7 +178,7 @@ enum aule_status connection_open(const char *path, int timeout_ms, struct connec
     pthread_mutex_init(&connection->mutex, NULL);
     connection->pid = getpid();
     connection->path = strdup(path);
-    status = connection->path ? connection_dial(connection, timeout_ms)
+    status = connection->path ? connection_dial(connection, timeout)
                               : fail(AULE_NO_MEMORY, "no memory for a connection to %s", path);
     if (status == AULE_OK)
         *out = connection;
@@ -315,21 +290,20 @@ static int call_step(struct connection *connection, struct call *call, void (*st
 }
 
 // *message goes out, and the answer comes back in it; NULL after a failure.
-static int exchange(struct connection *connection, nng_msg **message, int timeout_ms, bool farewell)
+static int exchange(struct connection *connection, nng_msg **message, const struct timeout *timeout, bool farewell)
 {
-    int64_t start_ms = now_ms();
     struct call *call = call_begin(connection);
     int error = call ? 0 : NNG_ENOMEM;
     if (call) {
         nng_aio_set_msg(call->aio, *message);
-        error = call_step(connection, call, nng_ctx_send, time_left(timeout_ms, start_ms), farewell);
+        error = call_step(connection, call, nng_ctx_send, time_left(timeout), farewell);
     }
     if (error) { // on success the message is nng's
         nng_msg_free(*message);
         *message = NULL;
     } else {
         *message = NULL;
-        error = call_step(connection, call, nng_ctx_recv, time_left(timeout_ms, start_ms), farewell);
+        error = call_step(connection, call, nng_ctx_recv, time_left(timeout), farewell);
         if (!error)
             *message = nng_aio_get_msg(call->aio);
     }
@@ -338,7 +312,8 @@ static int exchange(struct connection *connection, nng_msg **message, int timeou
     return error;
 }
 
-static enum aule_status call_error(struct connection *connection, int error, const char *command, int timeout_ms)
+static enum aule_status call_error(struct connection *connection, int error, const char *command,
+                                   const struct timeout *timeout)
 {
     pthread_mutex_lock(&connection->mutex);
     bool closed = connection->interrupted;
@@ -347,7 +322,7 @@ static enum aule_status call_error(struct connection *connection, int error, con
     case 0: return AULE_OK;
     case NNG_ETIMEDOUT:
         return fail(AULE_TIMEOUT, "the daemon at %s did not answer %s within %d ms", connection->path, command,
-                    timeout_ms);
+                    timeout->ms);
     case NNG_ENOMEM: return fail(AULE_NO_MEMORY, "no memory to send %s to %s", command, connection->path);
     case NNG_ECONNRESET:
     case NNG_ECLOSED:
@@ -405,15 +380,16 @@ static enum aule_status judge(const struct wire_reply *reply, const char *comman
     return AULE_OK;
 }
 
-static enum aule_status call(struct connection *connection, const struct wire_request *request, int timeout_ms,
-                             bool farewell, enum wire_answer expected, struct answer *answer)
+static enum aule_status call(struct connection *connection, const struct wire_request *request,
+                             const struct timeout *timeout, bool farewell, enum wire_answer expected,
+                             struct answer *answer)
 {
     const char *command = wire_command_name(request->command);
     nng_msg *message = NULL;
     enum aule_status status = encode(request, &message);
     if (status != AULE_OK)
         return status;
-    status = call_error(connection, exchange(connection, &message, timeout_ms, farewell), command, timeout_ms);
+    status = call_error(connection, exchange(connection, &message, timeout, farewell), command, timeout);
     if (status != AULE_OK)
         return status;
     status = decode(message, command, answer);
@@ -425,18 +401,19 @@ static enum aule_status call(struct connection *connection, const struct wire_re
     return status;
 }
 
-enum aule_status connection_call(struct connection *connection, const struct wire_request *request, int timeout_ms,
-                                 enum wire_answer expected, struct answer *answer)
+enum aule_status connection_call(struct connection *connection, const struct wire_request *request,
+                                 const struct timeout *timeout, enum wire_answer expected, struct answer *answer)
 {
     *answer = (struct answer){.message = NULL};
     enum aule_status status = fork_check(connection->pid, "the connection");
-    return status == AULE_OK ? call(connection, request, timeout_ms, false, expected, answer) : status;
+    return status == AULE_OK ? call(connection, request, timeout, false, expected, answer) : status;
 }
 
 void connection_farewell(struct connection *connection, const struct wire_request *request, int timeout_ms)
 {
+    const struct timeout timeout = timeout_start(timeout_ms);
     struct answer answer = {.message = NULL};
-    if (call(connection, request, timeout_ms, true, WIRE_ANSWER_EMPTY, &answer) == AULE_OK)
+    if (call(connection, request, &timeout, true, WIRE_ANSWER_EMPTY, &answer) == AULE_OK)
         answer_finish(&answer);
 }
 

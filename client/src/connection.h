@@ -8,6 +8,7 @@
 #define AULE_CLIENT_CONNECTION_H
 
 #include "aule/aule.h"
+#include "timeout.h"
 #include "wire.h"
 
 struct connection;
@@ -19,9 +20,9 @@ struct answer {
 };
 void answer_finish(struct answer *answer); // takes a zeroed one
 
-// Connects to the daemon at `path` (the connection keeps a copy) and waits at most timeout_ms for it, -1 = for ever.
+// Connects to the daemon at `path` (the connection keeps a copy) and waits for it as long as `timeout` has left.
 // AULE_DAEMON_GONE: nobody listens. AULE_DENIED: the file system refuses. AULE_TIMEOUT. AULE_FORKED.
-enum aule_status connection_open(const char *path, int timeout_ms, struct connection **out);
+enum aule_status connection_open(const char *path, const struct timeout *timeout, struct connection **out);
 
 // In a process other than the one that opened it, frees memory only. No call may be pending. Takes NULL.
 void connection_close(struct connection *connection);
@@ -29,18 +30,12 @@ void connection_close(struct connection *connection);
 // Every pending call and every later one returns AULE_DAEMON_GONE; the connection stays until connection_close().
 void connection_interrupt(struct connection *connection);
 
-// Sends the request and waits at most timeout_ms (-1: for ever, or until the daemon is gone) for an answer of the kind
-// `expected`. On AULE_OK *answer is the caller's to finish; on anything else it is zeroed: the daemon's own status with its
+// Sends the request and waits, as long as `timeout` has left or until the daemon is gone, for an answer of the kind `expected`. On AULE_OK *answer is the caller's to finish; on anything else it is zeroed: the daemon's own status with its
 // sentence, AULE_TIMEOUT, AULE_DAEMON_GONE, AULE_LIMIT (the request is too large for a message), AULE_MALFORMED (the answer).
-enum aule_status connection_call(struct connection *connection, const struct wire_request *request, int timeout_ms,
-                                 enum wire_answer expected, struct answer *answer);
+enum aule_status connection_call(struct connection *connection, const struct wire_request *request,
+                                 const struct timeout *timeout, enum wire_answer expected, struct answer *answer);
 
 // Like connection_call() for the last request of a connection that was interrupted; the answer is dropped.
 void connection_farewell(struct connection *connection, const struct wire_request *request, int timeout_ms);
-
-// a + b milliseconds, where a negative one means for ever.
-int timeout_sum(int a, int b);
-// AULE_INVALID if timeout_ms is neither a time nor -1.
-enum aule_status timeout_check(int timeout_ms);
 
 #endif

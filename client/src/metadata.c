@@ -11,7 +11,7 @@
 
 #include "error.h"
 
-enum { MESSAGE_OVERHEAD = 4096, VECTOR_ALIGNMENT = 16 }; // bytes
+enum { VECTOR_ALIGNMENT = 16 }; // bytes
 
 static uint64_t round_up(uint64_t size)
 {
@@ -63,8 +63,8 @@ enum aule_status metadata_begin(struct attachment *attachment, struct vector *ve
 {
     uint64_t size = total_size(vectors, num_vectors);
     *metadata = (struct metadata){.in_arena = false};
-    uint64_t budget = attachment->info.max_message;
-    if (beside + MESSAGE_OVERHEAD <= budget && size <= budget - MESSAGE_OVERHEAD - beside)
+    uint64_t room = attachment_room(attachment);
+    if (beside <= room && size <= room - beside)
         return AULE_OK;
     return place(attachment, vectors, num_vectors, "metadata too large for a message", metadata);
 }

@@ -16,8 +16,6 @@
 #include "fork.h"
 #include "socket_path.h"
 
-enum { DEFAULT_TIMEOUT_MS = 10000 };
-
 struct aule_monitor {
     pid_t pid;
     int timeout_ms;
@@ -42,8 +40,9 @@ enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct au
         return fail(AULE_NO_MEMORY, "no memory for a monitor");
     }
     monitor->pid = getpid();
-    monitor->timeout_ms = timeout_ms ? timeout_ms : DEFAULT_TIMEOUT_MS;
-    status = connection_open(path, monitor->timeout_ms, &monitor->connection);
+    monitor->timeout_ms = timeout_ms ? timeout_ms : TIMEOUT_DEFAULT_MS;
+    const struct timeout timeout = timeout_start(monitor->timeout_ms);
+    status = connection_open(path, &timeout, &monitor->connection);
     free(path);
     if (status == AULE_OK)
         *out = monitor;
@@ -67,7 +66,8 @@ static enum aule_status ask(struct aule_monitor *monitor, const struct wire_requ
     enum aule_status status = fork_check(monitor->pid, "the monitor");
     if (status != AULE_OK)
         return status;
-    return connection_call(monitor->connection, request, monitor->timeout_ms, expected, answer);
+    const struct timeout timeout = timeout_start(monitor->timeout_ms);
+    return connection_call(monitor->connection, request, &timeout, expected, answer);
 }
 
 // ---- one answer each ----

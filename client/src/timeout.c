@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// timeout.c - see timeout.h. Any thread.
+
+#include "timeout.h"
+
+#include <limits.h>
+#include <time.h>
+
+#include "error.h"
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+struct timeout timeout_start(int ms)
+{
+    return (struct timeout){.ms = ms, .start_ms = now_ms()};
+}
+
+int timeout_left(const struct timeout *timeout)
+{
+    if (timeout->ms < 0)
+        return -1;
+    int64_t left = timeout->start_ms + timeout->ms - now_ms();
+    return left > 0 ? (int)left : 0;
+}
+
+int timeout_sum(int a, int b)
+{
+    if (a < 0 || b < 0)
+        return -1;
+    return a > INT_MAX - b ? INT_MAX : a + b;
+}
+
+enum aule_status timeout_check(int timeout_ms)
+{
+    if (timeout_ms >= -1)
+        return AULE_OK;
+    return fail(AULE_INVALID, "timeout_ms = %d is neither a time nor -1", timeout_ms);
+}
