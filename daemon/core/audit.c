@@ -40,7 +40,7 @@ static bool first_mention(const struct core_session *session, const struct run *
     if (run->over)
         return false;
     const struct batch *found;
-    HASH_FIND(hh, session->batches, &run->batch->id, sizeof(run->batch->id), found);
+    HASH_FIND(hh, session->batches, &run->batch->id, sizeof run->batch->id, found);
     if (found)
         return false;
     for (earlier = session->runs; earlier != run; earlier = earlier->next) {
@@ -64,7 +64,7 @@ static bool tally_session(const struct core_session *session, const struct cache
     const struct hold_table *table;
     const struct run *run;
     uint32_t refs = 0;
-    HASH_FIND(hh, session->tables, &cache->id, sizeof(cache->id), table);
+    HASH_FIND(hh, session->tables, &cache->id, sizeof cache->id, table);
     if (!table)
         return true;
     for (const struct batch *batch = session->batches; batch; batch = batch->hh.next) {
@@ -201,7 +201,7 @@ static bool check_index(const struct cache *cache, struct error *error)
 static bool check_heaps(const struct cache *cache, struct error *error)
 {
     const struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves, &cache->inner};
-    for (size_t i = 0; i < sizeof(heaps) / sizeof(struct heap *); i++)
+    for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
         EXPECT(heap_sound(heaps[i]), "heap %zu of cache %" PRIu64 " is out of order", i, cache->id);
     EXPECT(cache->leaves.size + cache->inner.size == cache->counts[CORE_CACHED],
            "%zu + %zu cached blocks, not %" PRIu64, cache->leaves.size, cache->inner.size, cache->counts[CORE_CACHED]);

@@ -46,7 +46,7 @@ static enum status check_lengths(const struct core_batch_params *p, struct error
         {"block_table", p->num_block_table, (uint64_t)p->num_seqs * p->max_blocks},
     };
     enum status status = STATUS_OK;
-    for (size_t i = 0; status == STATUS_OK && i < sizeof(lengths) / sizeof(*lengths); i++)
+    for (size_t i = 0; status == STATUS_OK && i < sizeof lengths / sizeof *lengths; i++)
         status = check_length(lengths[i].name, lengths[i].has, lengths[i].wanted, error);
     return status;
 }
@@ -384,7 +384,7 @@ static enum status batch_register(struct core_session *session, struct hold_tabl
     batch->table = table;
     batch->users = 1;
     batch->seals = table->cache->seals;
-    HASH_ADD(hh, session->batches, id, sizeof(batch->id), batch);
+    HASH_ADD(hh, session->batches, id, sizeof batch->id, batch);
     if (!HASH_ADDED(batch))
         return no_memory(error);
     table->num_batches++;
@@ -424,7 +424,7 @@ enum status core_batch_create(struct core_session *session, const struct core_ba
     if (HASH_COUNT(session->batches) >= session->core->params.max_batches)
         return error_set(error, STATUS_LIMIT, "all %" PRIu32 " batches of the session are live (--max-batches)",
                          session->core->params.max_batches);
-    struct batch *batch = calloc(1, sizeof(*batch));
+    struct batch *batch = calloc(1, sizeof *batch);
     if (!batch)
         return no_memory(error);
     status = batch_build(session, table, params, batch, error);
@@ -439,7 +439,7 @@ enum status core_batch_create(struct core_session *session, const struct core_ba
 
 enum status batch_find(struct core_session *session, uint64_t id, struct batch **out, struct error *error)
 {
-    HASH_FIND(hh, session->batches, &id, sizeof(id), *out);
+    HASH_FIND(hh, session->batches, &id, sizeof id, *out);
     if (*out)
         return STATUS_OK;
     error_set(error, STATUS_NOT_FOUND, "session %" PRIu64 " has no batch %" PRIu64, session->id, id);

@@ -31,7 +31,7 @@ static const struct identity_number {
     {"scale_mode", offsetof(struct core_cache_identity, scale_mode), NUMBER},
     {"block_size", offsetof(struct core_cache_identity, block_size), NUMBER},
 };
-enum { NUM_IDENTITY_NUMBERS = sizeof(identity_numbers) / sizeof(*identity_numbers) };
+enum { NUM_IDENTITY_NUMBERS = sizeof identity_numbers / sizeof *identity_numbers };
 
 static uint32_t identity_value(const struct core_cache_identity *identity, const struct identity_number *number)
 {
@@ -39,7 +39,7 @@ static uint32_t identity_value(const struct core_cache_identity *identity, const
     uint32_t value;
     if (number->kind == FLAG)
         return *(const bool *)field;
-    memcpy(&value, field, sizeof(value));
+    memcpy(&value, field, sizeof value);
     return value;
 }
 
@@ -204,7 +204,7 @@ static enum status cache_create(struct core *core, const struct core_cache_ident
     params.chunk_blocks = pool_chunk_blocks(core, &params, error);
     if (!params.chunk_blocks)
         return STATUS_LIMIT;
-    struct cache *cache = calloc(1, sizeof(*cache));
+    struct cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return error_set(error, STATUS_NO_MEMORY, "no memory for cache \"%.64s\"", identity->name);
     cache->core = core;
@@ -287,7 +287,7 @@ void cache_destroy(struct cache *cache)
         prefix_unlink(cache, cache->nodes);
     drop_chunks(cache);
     struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves, &cache->inner};
-    for (size_t i = 0; i < sizeof(heaps) / sizeof(struct heap *); i++)
+    for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
         heap_finish(heaps[i]);
     if (cache->engine) {
         engine_cache_destroy(cache->engine);
@@ -348,7 +348,7 @@ static struct chunk *chunk_get(struct cache *cache)
         return HEAP_OBJECT(node, struct chunk, spare);
     if (!chunks_reserve(cache))
         return NULL;
-    struct chunk *chunk = calloc(1, sizeof(*chunk));
+    struct chunk *chunk = calloc(1, sizeof *chunk);
     if (!chunk)
         return NULL;
     chunk->number = cache->num_chunks;
@@ -377,7 +377,7 @@ enum status cache_grow(struct cache *cache, struct error *error)
 {
     struct chunk *chunk = chunk_get(cache);
     size_t written = (size_t)cache->chunk_blocks * cache->identity.num_layers * cache->layer_bytes;
-    struct block *blocks = chunk ? calloc(cache->chunk_blocks, sizeof(*blocks)) : NULL;
+    struct block *blocks = chunk ? calloc(cache->chunk_blocks, sizeof *blocks) : NULL;
     uint8_t *bits = blocks ? calloc(written, 1) : NULL;
     if (!bits) {
         free(blocks);

@@ -21,7 +21,7 @@ void core_log(const struct core *core, int level, const char *format, ...)
     char text[512];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     core->params.log(core->params.context, level, text);
 }
@@ -44,11 +44,11 @@ enum status core_create(const struct core_params *params, struct core **out, str
         {params->max_batches, "--max-batches"},
         {params->max_tickets, "--max-tickets"},
     };
-    for (size_t i = 0; i < sizeof(limits) / sizeof(*limits); i++) {
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (!limits[i].value)
             return error_set(error, STATUS_INVALID, "%s is 0; it must be at least 1", limits[i].option);
     }
-    struct core *core = calloc(1, sizeof(*core));
+    struct core *core = calloc(1, sizeof *core);
     if (!core)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the core");
     core->params = *params;
@@ -142,7 +142,7 @@ bool zeroes_reserve(struct core *core, uint32_t more)
     wanted = wanted < 2 * (uint64_t)core->zero_capacity ? 2 * (uint64_t)core->zero_capacity : wanted;
     if (wanted > UINT32_MAX)
         return false;
-    struct engine_zero *zeroes = realloc(core->zeroes, wanted * sizeof(*zeroes));
+    struct engine_zero *zeroes = realloc(core->zeroes, wanted * sizeof *zeroes);
     if (zeroes)
         core->zeroes = zeroes;
     struct block **blocks = realloc(core->zero_blocks, wanted * sizeof(struct block *));

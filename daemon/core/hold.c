@@ -12,7 +12,7 @@
 
 enum status hold_table_find(struct core_session *session, uint64_t cache, struct hold_table **out, struct error *error)
 {
-    HASH_FIND(hh, session->tables, &cache, sizeof(cache), *out);
+    HASH_FIND(hh, session->tables, &cache, sizeof cache, *out);
     if (!*out || !(*out)->opens)
         return error_set(error, STATUS_NOT_FOUND, "cache %" PRIu64 " is not open in session %" PRIu64, cache,
                          session->id);
@@ -22,14 +22,14 @@ enum status hold_table_find(struct core_session *session, uint64_t cache, struct
 struct hold_table *hold_table_get(struct core_session *session, struct cache *cache)
 {
     struct hold_table *table;
-    HASH_FIND(hh, session->tables, &cache->id, sizeof(cache->id), table);
+    HASH_FIND(hh, session->tables, &cache->id, sizeof cache->id, table);
     if (table)
         return table;
-    table = calloc(1, sizeof(*table));
+    table = calloc(1, sizeof *table);
     if (!table)
         return NULL;
     *table = (struct hold_table){.session = session, .cache = cache, .cache_id = cache->id};
-    HASH_ADD(hh, session->tables, cache_id, sizeof(table->cache_id), table);
+    HASH_ADD(hh, session->tables, cache_id, sizeof table->cache_id, table);
     if (!HASH_ADDED(table)) {
         free(table);
         return NULL;

@@ -154,10 +154,9 @@ static enum status no_blocks(const struct cache *cache, uint32_t count, struct e
     const struct pool *pool = &cache->core->pool;
     char refused[96] = "";
     if (pool->refused_bytes)
-        snprintf(refused, sizeof(refused), "; the device has no memory for %" PRIu64 " bytes more",
-                 pool->refused_bytes);
+        snprintf(refused, sizeof refused, "; the device has no memory for %" PRIu64 " bytes more", pool->refused_bytes);
     else if (cache->num_growing)
-        snprintf(refused, sizeof(refused), "; %" PRIu32 " chunks are on their way", cache->num_growing);
+        snprintf(refused, sizeof refused, "; %" PRIu32 " chunks are on their way", cache->num_growing);
     return error_set(error, STATUS_NO_BLOCKS,
                      "%" PRIu32 " blocks wanted, cache \"%.64s\" has %" PRIu64 " free of %" PRIu64
                      " and could get %" PRIu64 " now%s",

@@ -14,13 +14,13 @@
 
 static struct prefix_root *root_create(struct salt *salt, const struct core_prefix *prefix)
 {
-    struct prefix_root *root = calloc(1, sizeof(*root) + sizeof(salt->id) + prefix->extra_key_size);
+    struct prefix_root *root = calloc(1, sizeof *root + sizeof salt->id + prefix->extra_key_size);
     if (!root)
         return NULL;
-    root->key_size = (uint32_t)sizeof(salt->id) + prefix->extra_key_size;
-    memcpy(root->key, &salt->id, sizeof(salt->id));
+    root->key_size = (uint32_t)sizeof salt->id + prefix->extra_key_size;
+    memcpy(root->key, &salt->id, sizeof salt->id);
     if (prefix->extra_key_size)
-        memcpy(root->key + sizeof(salt->id), prefix->extra_key, prefix->extra_key_size);
+        memcpy(root->key + sizeof salt->id, prefix->extra_key, prefix->extra_key_size);
     root->salt = salt;
     return root;
 }
@@ -82,7 +82,7 @@ struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_r
     } key;
     struct prefix_node *node;
     key.parent = parent ? parent->id : root->id;
-    memcpy(key.tokens, tokens, cache->identity.block_size * sizeof(*tokens));
+    memcpy(key.tokens, tokens, cache->identity.block_size * sizeof *tokens);
     unsigned hash = cache->core->hash(&key, key_size(cache));
     HASH_FIND_BYHASHVALUE(hh, cache->nodes, &key, key_size(cache), hash, node);
     return node;
@@ -91,12 +91,12 @@ struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_r
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root, struct prefix_node *parent,
                                const int32_t *tokens)
 {
-    struct prefix_node *node = calloc(1, sizeof(*node) + cache->identity.block_size * sizeof(*tokens));
+    struct prefix_node *node = calloc(1, sizeof *node + cache->identity.block_size * sizeof *tokens);
     if (!node)
         return NULL;
     *node = (struct prefix_node){.root = root, .parent = parent, .depth = parent ? parent->depth + 1 : 0};
     node->key.parent = parent ? parent->id : root->id;
-    memcpy(node->key.tokens, tokens, cache->identity.block_size * sizeof(*tokens));
+    memcpy(node->key.tokens, tokens, cache->identity.block_size * sizeof *tokens);
     unsigned hash = cache->core->hash(&node->key, key_size(cache));
     HASH_ADD_KEYPTR_BYHASHVALUE(hh, cache->nodes, &node->key, key_size(cache), hash, node);
     if (!HASH_ADDED(node)) {

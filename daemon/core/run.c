@@ -62,7 +62,7 @@ static enum status check_heads(const struct core_run_params *p, struct error *er
         const float *values;
         float least;
     } arrays[] = {{"slopes", p->slopes, -FLT_MAX}, {"sinks", p->sinks, -INFINITY}};
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) {
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         for (uint32_t h = 0; arrays[i].values && h < p->num_heads; h++) {
             float value = arrays[i].values[h];
             if (!(value >= arrays[i].least && value <= FLT_MAX))
@@ -102,9 +102,9 @@ static enum status check_tensors(const struct batch *batch, const struct core_ru
         {{"v", &p->v, identity->num_kv_heads, identity->head_dim_v, 0, false}, batch->has_slots},
         {{"lse", &lse, 1, p->num_heads, DTYPE_F32, true}, lse.dtype != 0},
     };
-    struct tensor_use uses[sizeof(tensors) / sizeof(*tensors)];
+    struct tensor_use uses[sizeof tensors / sizeof *tensors];
     uint32_t count = 0;
-    for (size_t i = 0; i < sizeof(tensors) / sizeof(*tensors); i++) {
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         if (tensors[i].used)
             uses[count++] = tensors[i].use;
     }
@@ -142,7 +142,7 @@ static struct engine_tensor engine_tensor(const struct core_tensor *t)
 
 static const float *copy_heads(float *to, const float *values, uint32_t num_heads)
 {
-    return values ? memcpy(to, values, num_heads * sizeof(*values)) : NULL;
+    return values ? memcpy(to, values, num_heads * sizeof *values) : NULL;
 }
 
 static void describe(struct run *run, const struct core_run_params *p)
@@ -218,7 +218,7 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     run->detached = params->detached;
     describe(run, params);
     if (!run->detached) {
-        HASH_ADD(hh, session->tickets, ticket, sizeof(run->ticket), run);
+        HASH_ADD(hh, session->tickets, ticket, sizeof run->ticket, run);
         if (!HASH_ADDED(run)) {
             free(run);
             return error_set(error, STATUS_NO_MEMORY, "no host memory for a run");
@@ -285,7 +285,7 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket, stru
                              struct error *error)
 {
     struct run *run;
-    HASH_FIND(hh, session->tickets, &ticket, sizeof(ticket), run);
+    HASH_FIND(hh, session->tickets, &ticket, sizeof ticket, run);
     if (!run)
         return error_set(error, STATUS_NOT_FOUND,
                          "session %" PRIu64 " has no ticket %" PRIu64 "; %" PRIu64

@@ -13,12 +13,12 @@
 static struct salt *salt_create(uint32_t uid, const char *tenant)
 {
     size_t size = strlen(tenant) + 1;
-    struct salt *salt = calloc(1, sizeof(*salt) + sizeof(uid) + size);
+    struct salt *salt = calloc(1, sizeof *salt + sizeof uid + size);
     if (!salt)
         return NULL;
-    salt->key_size = (uint32_t)(sizeof(uid) + size);
-    memcpy(salt->key, &uid, sizeof(uid));
-    memcpy(salt->key + sizeof(uid), tenant, size);
+    salt->key_size = (uint32_t)(sizeof uid + size);
+    memcpy(salt->key, &uid, sizeof uid);
+    memcpy(salt->key + sizeof uid, tenant, size);
     return salt;
 }
 

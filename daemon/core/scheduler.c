@@ -194,7 +194,7 @@ static void read_results(struct core *core, struct submission *submission, const
         if (status == STATUS_OK)
             order[good++] = i;
     }
-    qsort_r(order, good, sizeof(*order), by_dispatch, (void *)event->results);
+    qsort_r(order, good, sizeof *order, by_dispatch, (void *)event->results);
     for (uint32_t first = 0, end; first < good; first = end) {
         uint32_t dispatch = event->results[order[first]].dispatch;
         for (end = first + 1; end < good && dispatch < event->num_dispatches; end++) { // from there on: none at all

@@ -36,7 +36,7 @@ enum status core_session_open(struct core *core, const struct core_session_param
     if (core->num_sessions >= core->params.max_sessions)
         return error_set(error, STATUS_LIMIT, "all %" PRIu32 " sessions are taken (--max-sessions)",
                          core->params.max_sessions);
-    struct core_session *session = calloc(1, sizeof(*session));
+    struct core_session *session = calloc(1, sizeof *session);
     if (!session)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a session");
     *session = (struct core_session){
