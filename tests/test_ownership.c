@@ -125,6 +125,20 @@ END_TEST
 
 // ---- batches ----
 
+START_TEST(what_was_looked_up_again_and_again_ends_with_its_session)
+{
+    worker_lease(&a, 1, blocks);
+    worker_write(&a, blocks, tokens, WORLD_BLOCK);
+    worker_publish(&a, tokens, WORLD_BLOCK, blocks);
+    for (int i = 0; i < 1000; i++)
+        ck_assert_uint_eq(worker_lookup(&a, tokens, WORLD_BLOCK, found), 1);
+    worker_close(&a, false);
+    ck_assert_state(blocks[0], CORE_CACHED);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, WORLD_BLOCK, found), 1);
+    ck_assert_uint_eq(worker_block(&b, blocks[0]).holders, 1);
+}
+END_TEST
+
 START_TEST(a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone)
 {
     worker_lease(&a, 2, blocks);
@@ -772,6 +786,7 @@ int main(void)
     tcase_add_test(states, the_sum_of_the_states_is_the_total_at_every_moment);
     tcase_add_test(states, what_is_not_held_cannot_be_released_and_nothing_of_the_list_is);
     tcase_add_test(states, a_block_that_is_held_twice_wants_two_releases);
+    tcase_add_test(states, what_was_looked_up_again_and_again_ends_with_its_session);
     tcase_add_test(batches, a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone);
     tcase_add_test(batches, a_destroyed_batch_keeps_its_blocks_until_its_last_run_is_over);
     tcase_add_test(batches, a_sealed_block_stays_held_for_the_batch_that_reads_it_after_its_release);

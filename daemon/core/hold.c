@@ -10,7 +10,8 @@
 
 #include "state.h"
 
-enum status hold_table_find(struct core_session *session, uint64_t cache, struct hold_table **out, struct error *error)
+enum status hold_table_find(const struct core_session *session, uint64_t cache, struct hold_table **out,
+                            struct error *error)
 {
     HASH_FIND(hh, session->tables, &cache, sizeof cache, *out);
     if (!*out || !(*out)->opens)
@@ -55,9 +56,11 @@ void hold_table_settle(struct hold_table *table)
 static void drop_all(struct hold_table *table, uint32_t page, uint32_t index)
 {
     struct block *block = block_find(table->cache, ((int64_t)page << table->cache->chunk_shift) + index);
-    const struct hold *hold = &table->pages[page]->holds[index];
-    while (hold->holds)
-        hold_drop(table, block);
+    struct hold *hold = &table->pages[page]->holds[index];
+    if (!hold->holds)
+        return;
+    hold->holds = 1; // however often it was looked up
+    hold_drop(table, block);
 }
 
 void hold_table_release_all(struct hold_table *table)

@@ -32,7 +32,8 @@ struct hold_table {
 };
 
 // The session's table of a cache that it has open, else STATUS_NOT_FOUND.
-enum status hold_table_find(struct core_session *session, uint64_t cache, struct hold_table **out, struct error *error);
+enum status hold_table_find(const struct core_session *session, uint64_t cache, struct hold_table **out,
+                            struct error *error);
 struct hold_table *hold_table_get(struct core_session *session, struct cache *cache); // finds or makes; NULL: no memory
 void hold_table_settle(struct hold_table *table);      // ends one that nothing needs, and its cache if it was the last
 void hold_table_release_all(struct hold_table *table); // every hold; batches keep their refs
