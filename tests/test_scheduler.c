@@ -11,6 +11,7 @@
 #include "check_main.h"
 #include "core_world.h"
 #include "scheduler.h"
+#include "session.h"
 
 static struct world world;
 static struct worker a, b, c;
@@ -527,6 +528,19 @@ START_TEST(each_kind_of_bad_run_has_its_status_and_a_sentence_with_the_values)
 }
 END_TEST
 
+START_TEST(a_stride_beyond_what_the_engine_counts_is_refused)
+{
+    a.session->arena_size = UINT64_C(1) << 42; // of which nothing is touched
+    const uint64_t most = (uint64_t)UINT32_MAX * 16;
+    REFUSED(p.q.token_stride = most + 16, STATUS_OUT_OF_RANGE, "q has a stride of 68719476736 bytes");
+    REFUSED((p.num_heads = 2, p.out.head_stride = most + 16), STATUS_OUT_OF_RANGE, "out has a stride of 68719476736");
+    REFUSED((p.lse = (struct core_tensor){.dtype = DTYPE_F32, .offset = 20480, .token_stride = most}),
+            STATUS_OUT_OF_RANGE, "lse has a stride of 68719476720 bytes; at most 17179869180");
+    ACCEPTED(p.q.token_stride = most);
+    ACCEPTED(p.q.head_stride = most + 16); // one head: its stride means nothing
+}
+END_TEST
+
 START_TEST(heads_must_divide)
 {
     struct core_cache_identity identity = world_identity("grouped");
@@ -752,6 +766,7 @@ int main(void)
     tcase_add_test(lost, a_submission_that_finds_the_device_lost_loses_it);
     tcase_add_test(lost, ending_the_core_waits_for_the_gpu_and_hands_every_arena_back);
     tcase_add_test(tensors, each_kind_of_bad_run_has_its_status_and_a_sentence_with_the_values);
+    tcase_add_test(tensors, a_stride_beyond_what_the_engine_counts_is_refused);
     tcase_add_test(tensors, heads_must_divide);
     tcase_add_test(tensors, rows_may_lie_in_any_order_that_does_not_overlap);
     tcase_add_test(tensors, slices_of_one_fused_tensor_interleave_without_overlapping);

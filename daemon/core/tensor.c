@@ -75,6 +75,18 @@ static enum status check_place(const struct tensor_use *use, const struct rows *
                      (uint32_t)rows->row, arena_size);
 }
 
+// The engine counts strides in 32 bits: in units of 16 bytes, those of the LSE in its numbers.
+static enum status check_strides(const struct tensor_use *use, const struct rows *rows, struct error *error)
+{
+    uint64_t most = (uint64_t)UINT32_MAX * (use->dtype ? dtype_size((int)use->dtype) : 16);
+    wide stride = rows->token_stride > rows->head_stride ? rows->token_stride : rows->head_stride;
+    if (stride <= (wide)most)
+        return STATUS_OK;
+    return error_set(error, STATUS_OUT_OF_RANGE,
+                     "%s has a stride of %" PRIu64 " bytes; at most %" PRIu64 " are allowed", use->name,
+                     (uint64_t)stride, most);
+}
+
 static bool nests(wide inner, wide num_inner, wide outer, wide num_outer, wide row)
 {
     return (num_inner < 2 || inner >= row) && (num_outer < 2 || outer >= (num_inner - 1) * inner + row);
@@ -183,6 +195,8 @@ enum status tensor_check_run(const struct tensor_use *uses, uint32_t count, uint
         status = check_type(&uses[i], &uses[0], error);
         if (status == STATUS_OK)
             status = check_place(&uses[i], &rows, arena_size, error);
+        if (status == STATUS_OK)
+            status = check_strides(&uses[i], &rows, error);
         if (status == STATUS_OK && uses[i].written)
             status = check_nested(&uses[i], &rows, error);
         if (status == STATUS_OK)
