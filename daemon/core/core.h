@@ -28,6 +28,7 @@ struct core_params {
     uint32_t max_batches;         // --max-batches, live, a session
     uint32_t max_tickets;         // --max-tickets, unreaped, a session
     uint64_t quota_blocks;        // --session-blocks: leased and held blocks a session; 0 = no limit
+    uint64_t hash_seed;           // of the prefix index, whose keys clients choose: random, told to nobody
     // The session's last GPU work has passed: its arena may be destroyed and unmapped. Called from core_step() or
     // core_session_close(), once a session, with the params' `owner`.
     void (*session_gone)(void *context, void *owner);
@@ -90,6 +91,7 @@ struct core_counts {
     uint64_t available;           // free + cached + what the pool may still grow by for this cache
     uint64_t block_bytes;
 };
+uint32_t core_cache_block_size(const struct core_session *session, uint64_t cache);   // 0: it has no such cache open
 enum status core_cache_counts(struct core_session *session, uint64_t cache, struct core_counts *out, struct error *error);
 
 // ---- blocks ----
@@ -193,6 +195,7 @@ struct core_cache_view {
 };
 uint32_t core_num_caches(const struct core *core);
 bool core_cache_at(const struct core *core, uint32_t index, struct core_cache_view *out);   // in order of creation
+bool core_cache_view(const struct core *core, uint64_t cache, struct core_cache_view *out); // false: there is none
 
 enum core_block_kind { CORE_FREE, CORE_LEASED, CORE_HELD, CORE_CACHED, CORE_QUARANTINED, CORE_ABSENT };
 struct core_block_view {

@@ -34,6 +34,12 @@ enum status core_cache_counts(struct core_session *session, uint64_t cache, stru
     return status;
 }
 
+uint32_t core_cache_block_size(const struct core_session *session, uint64_t cache)
+{
+    struct hold_table *table;
+    return hold_table_find(session, cache, &table, NULL) == STATUS_OK ? table->cache->identity.block_size : 0;
+}
+
 void core_totals(const struct core *core, struct core_totals *out)
 {
     *out = (struct core_totals){
@@ -85,11 +91,8 @@ uint32_t core_num_caches(const struct core *core)
     return core->num_caches;
 }
 
-bool core_cache_at(const struct core *core, uint32_t index, struct core_cache_view *out)
+static void view_cache(const struct cache *cache, struct core_cache_view *out)
 {
-    if (index >= core->num_caches)
-        return false;
-    const struct cache *cache = core->caches[index];
     const struct core_cache_identity *identity = &cache->identity;
     *out = (struct core_cache_view){
         .cache = cache->id,
@@ -110,6 +113,22 @@ bool core_cache_at(const struct core *core, uint32_t index, struct core_cache_vi
         .pending = cache->num_pending,
     };
     count_cache(cache, &out->counts);
+}
+
+bool core_cache_at(const struct core *core, uint32_t index, struct core_cache_view *out)
+{
+    if (index >= core->num_caches)
+        return false;
+    view_cache(core->caches[index], out);
+    return true;
+}
+
+bool core_cache_view(const struct core *core, uint64_t id, struct core_cache_view *out)
+{
+    struct cache *cache;
+    if (cache_find(core, id, &cache, NULL) != STATUS_OK)
+        return false;
+    view_cache(cache, out);
     return true;
 }
 

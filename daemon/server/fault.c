@@ -28,15 +28,6 @@ void fault_note_publish(struct fault_state *state, uint64_t cache, int32_t block
     state->block = block;
 }
 
-static bool find_cache(struct core *core, uint64_t cache, struct core_cache_view *view)
-{
-    for (uint32_t i = 0; i < core_num_caches(core); i++) {
-        if (core_cache_at(core, i, view) && view->cache == cache)
-            return true;
-    }
-    return false;
-}
-
 static void flip_signs(uint8_t *bytes, uint64_t size, uint32_t element)
 {
     for (uint64_t i = element - 1; i < size; i += element) // little-endian: the sign is in the last byte
@@ -67,7 +58,7 @@ void fault_step(struct fault_state *state, struct core *core)
     struct core_cache_view view;
     if (state->armed != FAULT_CORRUPT_PREFIX || !state->cache)
         return;
-    if (!find_cache(core, state->cache, &view) || view.published == 0 || view.pending > 0)
+    if (!core_cache_view(core, state->cache, &view) || view.published == 0 || view.pending > 0)
         return;
     enum status status = STATUS_OK;
     for (uint32_t layer = 0; layer < view.num_layers && status == STATUS_OK; layer++)

@@ -152,18 +152,8 @@ static enum status fetch_prefix(struct call *call, const struct prefix_fields *f
     return STATUS_OK;
 }
 
-// The cache's block size; 0 if there is no such cache, which core will say in its own words.
-static uint32_t block_size_of(const struct core *core, uint64_t cache)
-{
-    struct core_cache_view view;
-    for (uint32_t i = 0; i < core_num_caches(core); i++) {
-        if (core_cache_at(core, i, &view) && view.cache == cache)
-            return view.block_size;
-    }
-    return 0;
-}
-
-// How many full blocks the tokens make; LIMIT if their ids do not fit a reply.
+// How many full blocks the tokens make, 0 without a block size: core will say in its own words that there is no such cache.
+// LIMIT if their ids do not fit a reply.
 static enum status count_blocks(struct call *call, uint32_t num_tokens, uint32_t block_size, uint32_t *count)
 {
     *count = block_size ? num_tokens / block_size : 0;
@@ -178,7 +168,7 @@ enum status handle_prefix_lookup(struct call *call)
     const struct wire_prefix_lookup *lookup = &call->request->prefix_lookup;
     const struct prefix_fields fields = {lookup->tokens, lookup->token_span, lookup->extra_key};
     struct core_prefix prefix;
-    uint32_t room, found = 0, block_size = block_size_of(call->server->core, lookup->cache);
+    uint32_t room, found = 0, block_size = core_cache_block_size(call->session->core, lookup->cache);
     enum status status = fetch_prefix(call, &fields, &prefix);
     if (status == STATUS_OK)
         status = count_blocks(call, prefix.num_tokens, block_size, &room);
