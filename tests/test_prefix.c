@@ -131,8 +131,9 @@ START_TEST(another_user_tenant_extra_key_or_cache_never_hits)
 }
 END_TEST
 
-static unsigned same_hash(const void *key, size_t size)
+static unsigned same_hash(uint64_t seed, const void *key, size_t size)
 {
+    (void)seed;
     (void)key;
     (void)size;
     return 42;
@@ -160,6 +161,18 @@ START_TEST(colliding_hashes_change_nothing)
     uint32_t count;
     ck_assert_status(core_prefix_lookup(b.session, b.cache, &extra, 0, found, &count, &error), STATUS_OK);
     ck_assert_uint_eq(count, 0);
+}
+END_TEST
+
+START_TEST(the_index_hashes_with_the_seed_it_was_given)
+{
+    static const char key[] = "what a client may choose";
+    struct world seeded;
+    world_open(&seeded, &(struct core_params){.hash_seed = 12345});
+    unsigned with = seeded.core->hash(seeded.core->params.hash_seed, key, sizeof key);
+    unsigned without = world.core->hash(world.core->params.hash_seed, key, sizeof key);
+    ck_assert_uint_ne(with, without);
+    world_close(&seeded);
 }
 END_TEST
 
@@ -488,6 +501,7 @@ int main(void)
     tcase_add_test(lookup, chains_that_part_share_what_they_have_in_common);
     tcase_add_test(lookup, another_user_tenant_extra_key_or_cache_never_hits);
     tcase_add_test(lookup, colliding_hashes_change_nothing);
+    tcase_add_test(lookup, the_index_hashes_with_the_seed_it_was_given);
     tcase_add_test(publishing, unwritten_foreign_and_part_filled_blocks_are_refused_and_nothing_is_sealed);
     tcase_add_test(publishing, writing_a_block_anew_after_a_new_lease_starts_from_nothing);
     tcase_add_test(publishing, publishing_as_it_goes_extends_the_chain_with_the_very_same_blocks);

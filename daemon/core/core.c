@@ -26,9 +26,9 @@ void core_log(const struct core *core, int level, const char *format, ...)
     core->params.log(core->params.context, level, text);
 }
 
-static unsigned hash_prefix(const void *key, size_t size)
+static unsigned hash_prefix(uint64_t seed, const void *key, size_t size)
 {
-    XXH64_hash_t hash = XXH3_64bits(key, size);
+    XXH64_hash_t hash = XXH3_64bits_withSeed(key, size, seed);
     return (unsigned)(hash ^ (hash >> 32));
 }
 

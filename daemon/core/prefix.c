@@ -10,6 +10,11 @@
 
 #include "state.h"
 
+static unsigned prefix_hash(const struct cache *cache, const void *key, size_t size)
+{
+    return cache->core->hash(cache->core->params.hash_seed, key, size);
+}
+
 // ---- roots ----
 
 static struct prefix_root *root_create(struct salt *salt, const struct core_prefix *prefix)
@@ -32,7 +37,7 @@ enum status prefix_root_find(const struct cache *cache, struct salt *salt, const
     *out = NULL;
     if (!wanted)
         return STATUS_NO_MEMORY;
-    unsigned hash = cache->core->hash(wanted->key, wanted->key_size);
+    unsigned hash = prefix_hash(cache, wanted->key, wanted->key_size);
     HASH_FIND_BYHASHVALUE(hh, cache->roots, wanted->key, wanted->key_size, hash, *out);
     free(wanted);
     return STATUS_OK;
@@ -46,7 +51,7 @@ struct prefix_root *prefix_root_get(struct cache *cache, struct salt *salt, cons
     fresh = root_create(salt, prefix);
     if (!fresh)
         return NULL;
-    unsigned hash = cache->core->hash(fresh->key, fresh->key_size);
+    unsigned hash = prefix_hash(cache, fresh->key, fresh->key_size);
     HASH_ADD_KEYPTR_BYHASHVALUE(hh, cache->roots, fresh->key, fresh->key_size, hash, fresh);
     if (!HASH_ADDED(fresh)) {
         free(fresh);
@@ -83,7 +88,7 @@ struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_r
     struct prefix_node *node;
     key.parent = parent ? parent->id : root->id;
     memcpy(key.tokens, tokens, cache->identity.block_size * sizeof *tokens);
-    unsigned hash = cache->core->hash(&key, key_size(cache));
+    unsigned hash = prefix_hash(cache, &key, key_size(cache));
     HASH_FIND_BYHASHVALUE(hh, cache->nodes, &key, key_size(cache), hash, node);
     return node;
 }
@@ -97,7 +102,7 @@ struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root, st
     *node = (struct prefix_node){.root = root, .parent = parent, .depth = parent ? parent->depth + 1 : 0};
     node->key.parent = parent ? parent->id : root->id;
     memcpy(node->key.tokens, tokens, cache->identity.block_size * sizeof *tokens);
-    unsigned hash = cache->core->hash(&node->key, key_size(cache));
+    unsigned hash = prefix_hash(cache, &node->key, key_size(cache));
     HASH_ADD_KEYPTR_BYHASHVALUE(hh, cache->nodes, &node->key, key_size(cache), hash, node);
     if (!HASH_ADDED(node)) {
         free(node);

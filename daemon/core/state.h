@@ -37,7 +37,8 @@ struct core {
     bool news; // something came free or finished since core_step() last said so
     bool lost;
     struct error lost_why;
-    unsigned (*hash)(const void *key, size_t size); // of prefix keys; tests force collisions through it
+    // Of prefix keys, with the params' hash_seed; tests force collisions through it.
+    unsigned (*hash)(uint64_t seed, const void *key, size_t size);
 
     uint64_t runs_done, runs_failed, dispatches, submissions, tokens_attended;
     uint64_t lookups, lookup_tokens, hit_tokens, evictions, session_deaths;

@@ -147,6 +147,9 @@ static enum status take_place(struct server *server, struct error *error)
 static enum status open_core(struct server *server, struct error *error)
 {
     const struct server_params *params = server->params;
+    uint64_t hash_seed;
+    if (getrandom(&hash_seed, sizeof hash_seed, 0) != sizeof hash_seed)
+        return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
     const struct core_params core_params = {
         .engine = server->engine,
         .pool_limit_bytes = (uint64_t)((double)engine_budget_bytes(server->engine) * params->memory_fraction),
@@ -156,6 +159,7 @@ static enum status open_core(struct server *server, struct error *error)
         .max_batches = params->max_batches,
         .max_tickets = params->max_tickets,
         .quota_blocks = params->session_blocks,
+        .hash_seed = hash_seed,
         .session_gone = session_gone,
         .log = log_below,
         .context = server,
