@@ -65,7 +65,8 @@ struct engine {
     struct fake_growth *growths;
     struct fake_event *events, *shown; // shown: the one that the last poll gave out
     uint64_t sequence;
-    bool hold_chunks, automatic, lost;
+    bool hold_chunks, automatic;
+    atomic_bool lost; // engine_arena_destroy() asks from any thread
     uint32_t refuse_chunks, most_unfinished, asked_chunks, batches;
     enum status refuse_submit;
     atomic_uint arenas;
@@ -181,10 +182,11 @@ static void growths_free(struct engine *engine)
     }
 }
 
-void engine_destroy(struct engine *engine)
+bool engine_destroy_within(struct engine *engine, int timeout_ms)
 {
+    (void)timeout_ms;
     if (!engine)
-        return;
+        return true;
     if (engine->caches || engine->batches || engine->arenas)
         broken("destroyed with caches, %u batches, %u arenas alive", engine->batches, atomic_load(&engine->arenas));
     drop_submissions(engine);
@@ -196,6 +198,12 @@ void engine_destroy(struct engine *engine)
     event_free(engine->shown);
     growths_free(engine);
     free(engine);
+    return true;
+}
+
+void engine_destroy(struct engine *engine)
+{
+    engine_destroy_within(engine, -1);
 }
 
 const struct engine_device *engine_device(const struct engine *engine)
@@ -497,10 +505,10 @@ enum status engine_arena_create(struct engine *engine, void *base, uint64_t size
     return STATUS_OK;
 }
 
-void engine_arena_destroy(struct engine_arena *arena)
+bool engine_arena_destroy(struct engine_arena *arena)
 {
     if (!arena)
-        return;
+        return true;
     for (const struct fake_submission *s = arena->engine->submissions; s; s = s->next) {
         for (uint32_t i = 0; i < s->num_runs; i++) {
             if (s->runs[i].arena == arena)
@@ -508,7 +516,9 @@ void engine_arena_destroy(struct engine_arena *arena)
         }
     }
     atomic_fetch_sub(&arena->engine->arenas, 1);
+    bool lost = arena->engine->lost;
     free(arena);
+    return !lost;
 }
 
 bool engine_arena_imported(const struct engine_arena *arena)

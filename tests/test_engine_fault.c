@@ -141,9 +141,63 @@ START_TEST(watchdog_loses_the_device_once_and_for_all)
     ck_assert_int_eq(event.error.status, STATUS_DEVICE_LOST);
     ck_assert_ptr_nonnull(strstr(event.error.text, "submission 2 did not end in 20 ms"));
     expect_lost_everywhere(cache, batch);
+    ck_assert(!engine_arena_destroy(arena)); // the GPU will write there yet
+    ck_assert(!engine_destroy_within(engine, 50));
     engine_batch_destroy(batch);
     engine_cache_destroy(cache);
     open_gate(gate, sequence);
+}
+END_TEST
+
+START_TEST(destroy_of_a_busy_engine_gives_up_at_its_deadline_and_frees_nothing)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
+    fill(128, 5);
+    VkSemaphore gate = close_gate();
+    uint64_t sequence = submit_runs(&run, 1);
+    double start = now_s();
+    ck_assert(!engine_destroy_within(engine, 50));
+    ck_assert_double_lt(now_s() - start, DEADLINE_S);
+    ck_assert(!engine_destroy_within(engine, 0));
+    open_gate(gate, sequence);
+    ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
+    expect_floats(192, 5);
+    engine = open_engine((struct engine_params){0});
+    arena = NULL;
+}
+END_TEST
+
+static bool on_the_gpu(uint64_t sequence)
+{
+    bool found = false;
+    pthread_mutex_lock(&engine->lock);
+    for (const struct submission *s = engine->flying; s; s = s->next)
+        found |= s->sequence == sequence && s->sent;
+    pthread_mutex_unlock(&engine->lock);
+    return found;
+}
+
+// Lost for a reason that leaves the GPU at work: its memory stays until it is past.
+START_TEST(destroy_of_a_lost_engine_waits_for_what_the_gpu_has)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
+    fill(128, 6);
+    VkSemaphore gate = close_gate();
+    uint64_t sequence = submit_runs(&run, 1);
+    while (!on_the_gpu(sequence))
+        nap();
+    device_lose(&engine->device, "a test");
+    ck_assert(!engine_arena_destroy(arena));
+    ck_assert(!engine_destroy_within(engine, 50));
+    open_gate(gate, sequence);
+    ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
+    expect_floats(192, 6);
+    engine = open_engine((struct engine_params){0});
+    arena = NULL;
 }
 END_TEST
 
@@ -239,6 +293,8 @@ void add_fault_tests(Suite *suite)
     tcase_add_test(tcase, run_that_no_dispatch_can_count_fails_alone);
     tcase_add_test(tcase, submission_that_cannot_be_recorded_fails_and_the_next_one_runs);
     tcase_add_test(tcase, watchdog_loses_the_device_once_and_for_all);
+    tcase_add_test(tcase, destroy_of_a_busy_engine_gives_up_at_its_deadline_and_frees_nothing);
+    tcase_add_test(tcase, destroy_of_a_lost_engine_waits_for_what_the_gpu_has);
     tcase_add_test(tcase, nothing_that_the_gpu_may_read_ends_before_it_is_done);
     tcase_add_test(tcase, no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows);
     tcase_add_test(tcase, zeroes_that_cannot_be_done_lose_the_device);

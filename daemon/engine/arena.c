@@ -65,17 +65,21 @@ enum status engine_arena_create(struct engine *engine, void *base, uint64_t size
     return STATUS_OK;
 }
 
-// After a loss the GPU may still write here: the arena then ends with the engine, which waits for that.
-void engine_arena_destroy(struct engine_arena *arena)
+// After a loss the GPU, or a thread that stages, may still write here: the arena then ends with the engine, which waits
+// for that.
+bool engine_arena_destroy(struct engine_arena *arena)
 {
-    if (!arena || engine_lost(arena->engine))
-        return;
+    if (!arena)
+        return true;
+    if (engine_lost(arena->engine))
+        return false;
     struct engine *engine = arena->engine;
     pthread_mutex_lock(&engine->lock);
     DL_DELETE(engine->arenas, arena);
     pthread_mutex_unlock(&engine->lock);
     buffer_finish(&engine->device, &arena->buffer);
     free(arena);
+    return true;
 }
 
 bool engine_arena_imported(const struct engine_arena *arena)

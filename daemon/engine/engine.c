@@ -10,11 +10,12 @@
 #include "submission.h"
 #include "vk.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <utlist.h>
 
-// After a watchdog fired, the GPU gets this long to come to rest before the process leaves it as it is.
+// After a loss, the GPU gets this long to come to rest before the process leaves it as it is.
 static const uint64_t grace_ns = UINT64_C(5000000000);
 
 static void on_lost(void *owner, const char *why)
@@ -122,6 +123,11 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
 
 // ---- destroy ----
 
+static bool all_gone(const struct engine *engine)
+{
+    return engine->submitter_gone && engine->completer_gone && engine->maker_gone;
+}
+
 static void join(pthread_t thread, bool *runs)
 {
     if (*runs)
@@ -129,24 +135,35 @@ static void join(pthread_t thread, bool *runs)
     *runs = false;
 }
 
-// If a thread was never started, those that wait for its end need not.
-static void stop_threads(struct engine *engine)
+// If a thread was never started, those that wait for its end need not. false: not all ended within `timeout_ms`.
+static bool stop_threads(struct engine *engine, int timeout_ms)
 {
+    struct timespec deadline = deadline_in(timeout_ms < 0 ? 0 : timeout_ms);
+    int rc = 0;
     pthread_mutex_lock(&engine->lock);
     engine->stopping = true;
     engine->submitter_gone |= !engine->submitter_runs;
     engine->completer_gone |= !engine->completer_runs;
+    engine->maker_gone |= !engine->maker_runs;
     pthread_cond_broadcast(&engine->changed);
+    while (!all_gone(engine) && rc != ETIMEDOUT)
+        rc = timeout_ms < 0 ? pthread_cond_wait(&engine->changed, &engine->lock)
+                            : pthread_cond_timedwait(&engine->changed, &engine->lock, &deadline);
+    bool gone = all_gone(engine);
     pthread_mutex_unlock(&engine->lock);
+    if (!gone)
+        return false;
     join(engine->submitter, &engine->submitter_runs);
     join(engine->completer, &engine->completer_runs);
     join(engine->maker, &engine->maker_runs);
+    return true;
 }
 
-// Whether nothing that the GPU was given can still run.
-static bool at_rest(struct engine *engine)
+// Whether nothing that the GPU was given can still run. Without a loss the completer has seen all of it pass.
+static bool at_rest(struct engine *engine, uint64_t timeout_ns)
 {
-    if (!atomic_load(&engine->device.hung))
+    bool hung = atomic_load(&engine->device.hung);
+    if (!hung && !engine->lost)
         return true;
     uint64_t sequence = engine->completed;
     struct submission *submission;
@@ -159,8 +176,10 @@ static bool at_rest(struct engine *engine)
         .pSemaphores = &engine->timeline,
         .pValues = &sequence,
     };
-    return vkWaitSemaphores(engine->device.handle, &info, grace_ns) == VK_SUCCESS &&
-           transfer_at_rest(&engine->transfer, grace_ns);
+    VkResult result = vkWaitSemaphores(engine->device.handle, &info, timeout_ns);
+    if (result == VK_ERROR_DEVICE_LOST && !hung) // what a lost device was given has ended
+        return true;
+    return result == VK_SUCCESS && transfer_at_rest(&engine->transfer, timeout_ns);
 }
 
 static void free_submissions(struct submission **list)
@@ -211,21 +230,43 @@ static void free_parts(struct engine *engine)
     device_finish(&engine->device);
 }
 
-void engine_destroy(struct engine *engine)
+static double now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+}
+
+// How much of `timeout_ms`, begun at `start`, is left for the GPU to come to rest.
+static uint64_t grace_left(double start, int timeout_ms)
+{
+    double left = (double)timeout_ms * 1e6 - (now_ns() - start);
+    if (timeout_ms < 0 || left > (double)grace_ns)
+        return grace_ns;
+    return left > 0 ? (uint64_t)left : 0;
+}
+
+bool engine_destroy_within(struct engine *engine, int timeout_ms)
 {
     if (!engine)
-        return;
-    if (engine->changed_made)
-        stop_threads(engine);
-    if (!at_rest(engine)) {
+        return true;
+    double start = now_ns();
+    if ((engine->changed_made && !stop_threads(engine, timeout_ms)) ||
+        !at_rest(engine, grace_left(start, timeout_ms))) {
         device_log(&engine->device, 0, "device %s does not come to rest; its memory is left to the driver",
                    engine->device.adapter.info.name);
-        return; // the GPU may still use all of it, and the process is about to end
+        return false; // the GPU may still use all of it
     }
     free_leftovers(engine);
     free_parts(engine);
     engine_locks_finish(engine);
     free(engine);
+    return true;
+}
+
+void engine_destroy(struct engine *engine)
+{
+    (void)engine_destroy_within(engine, -1); // if it fails, the process is about to end
 }
 
 // ---- what it is ----

@@ -59,6 +59,9 @@ enum status engine_list_devices(struct engine_device **out, uint32_t *count, str
 enum status engine_create(const struct engine_params *params, struct engine **out, struct error *error);
 // Waits for submitted work; takes NULL. Ends every cache, batch and arena that still lives, those in use by that work too.
 void engine_destroy(struct engine *engine);
+// The same, with a deadline. false: the GPU is still busy after `timeout_ms` and nothing is freed; the process then ends, or
+// asks again. Until it ends, threads of the engine may still call `wake` and `log`, and arenas must stay mapped.
+bool engine_destroy_within(struct engine *engine, int timeout_ms);
 const struct engine_device *engine_device(const struct engine *engine);
 uint64_t engine_budget_bytes(struct engine *engine);       // as of now
 uint32_t engine_num_pipelines(struct engine *engine);      // built so far
@@ -97,9 +100,11 @@ enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32
 // ---- arenas: memory that a client writes ----
 
 // Make [base, base + size) usable by the GPU: imported in place where the device allows it, else mirrored and copied
-// around each submission. `base` is page aligned and stays mapped until engine_arena_destroy() has returned.
+// around each submission. `base` is page aligned and stays mapped until engine_arena_destroy() says that it may go.
 enum status engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out, struct error *error);
-void engine_arena_destroy(struct engine_arena *arena);   // the caller has seen every submission that names it pass; takes NULL
+// The caller has seen every submission that names it pass, or the loss of the device; takes NULL. true: the memory is free
+// to unmap. false: the device is lost and may still write there, so that it stays mapped until the process ends.
+bool engine_arena_destroy(struct engine_arena *arena);
 bool engine_arena_imported(const struct engine_arena *arena);
 
 // ---- batches: one model step's metadata, in memory that only the daemon writes ----

@@ -94,7 +94,7 @@ void events_finish(struct engine *engine)
     }
 }
 
-static struct timespec deadline_in(int timeout_ms)
+struct timespec deadline_in(int timeout_ms)
 {
     struct timespec deadline;
     clock_gettime(CLOCK_MONOTONIC, &deadline);

@@ -45,6 +45,8 @@ void *maker_thread(void *argument)
             pipelines_save(&engine->pipelines);
         pthread_mutex_lock(&engine->lock);
     }
+    engine->maker_gone = true;
+    pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
     return NULL;
 }

@@ -15,6 +15,8 @@
 #include "slab.h"
 #include "transfer.h"
 
+#include <time.h>
+
 // One runs, one waits behind it, one is staged and recorded meanwhile.
 enum { ENGINE_SLOTS = 3 };
 
@@ -61,6 +63,7 @@ struct engine {
     bool stopping;       // the submitter ends when `waiting` is empty
     bool submitter_gone; // the completer ends when `flying` is empty
     bool completer_gone; // the maker ends when no job can run
+    bool maker_gone;
     bool lost, lost_told;
     uint64_t last_sequence; // given out
     uint64_t completed;     // all up to this one are done
@@ -85,6 +88,8 @@ void engine_locks_finish(struct engine *engine); // takes a zeroed one
 void event_post(struct engine *engine, struct event_node *node);
 void engine_wake(struct engine *engine);
 bool engine_lost(struct engine *engine);
+// For pthread_cond_timedwait() on `changed`.
+struct timespec deadline_in(int timeout_ms);
 // Frees every event that nobody polled.
 void events_finish(struct engine *engine);
 

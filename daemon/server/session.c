@@ -57,9 +57,11 @@ static void make_segment(struct job *job)
 static void unmake_segment(struct job *job)
 {
     struct session *session = session_of_job(job);
-    engine_arena_destroy(session->arena);
+    if (engine_arena_destroy(session->arena))
+        segment_destroy(&session->segment);
+    else // the GPU may still write there: mapping and guard stay until the process ends
+        segment_unlink(&session->segment);
     session->arena = NULL;
-    segment_destroy(&session->segment);
 }
 
 // ---- making ----
