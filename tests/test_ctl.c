@@ -263,6 +263,7 @@ static void stop(void)
 {
     aule_cache_close(cache);
     aule_session_close(session);
+    ck_assert_int_eq(daemon_stop(&server), 0);
     daemon_finish(&server);
 }
 
