@@ -3,8 +3,8 @@
 //
 // attention_plain - one workgroup computes one tile of attention: TILE_ROWS rows (a row is one query token and one of the
 // query heads that share a KV head, see struct gpu_item) of one sequence against every key that some row of the tile sees.
-// The variant for any device: no subgroup operation, no f16 arithmetic, no matrix unit. Formula: DESIGN.md, "Semantics of
-// attention"; NOTES.md says why it is built as it is.
+// The variant for any device: no subgroup operation, no f16 arithmetic, no matrix unit. Formula: tests/oracle.h;
+// NOTES.md says why it is built as it is.
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is
 // the last not beyond it. Bindings: none; everything is reached by address. Push constants: struct gpu_dispatch.

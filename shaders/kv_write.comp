@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // kv_write - one workgroup copies one token's new K and V, [NUM_KV_HEADS, HEAD_DIM] each, to the slot that the run's slot
-// mapping gives it (DESIGN.md, "slot"; -1 = nowhere), converting when the tensors' dtype is not the cache's. Slots of one
+// mapping gives it (block * BLOCK_SIZE + offset; -1 = nowhere), converting when the tensors' dtype is not the cache's. Slots of one
 // dispatch are distinct (the host refuses duplicates), so no order is needed. The workgroup's number is
 // gl_WorkGroupID.y + gl_WorkGroupID.z * items_y; the run is the one whose first_token is the last not beyond it.
 //

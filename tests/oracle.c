@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// oracle.c - the formula of DESIGN.md, written from the formula. It follows the text, not speed: scores, their maximum,
+// oracle.c - the formula of oracle.h, written from the formula. It follows the text, not speed: scores, their maximum,
 // the weights, the weighted sum, all in float64 over the keys that the row sees.
 
 #include "oracle.h"

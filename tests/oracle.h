@@ -1,8 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// oracle.h - attention as DESIGN.md's "Semantics of attention" defines it, in float64 on the CPU, one row at a time: what
-// every kernel is held against. Knows host arrays only, nothing of engine or shaders. Any thread; nothing is kept.
+// oracle.h - what attention means, and that in float64 on the CPU, one row at a time: what every kernel is held against.
+// Knows host arrays only, nothing of engine or shaders. Any thread; nothing is kept.
+//
+// Tokens are ragged: sequence s has the query tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1], q_len of them, and kv_len =
+// seq_lens_kv[s] keys, those that the same run writes included. Query i of it stands at p_i = kv_len - q_len + i unless
+// positions are given; q_len > kv_len is legal. Head h reads KV head h / (num_heads / num_kv_heads).
+//
+//   s_ij = scale * (q_i . k_j)            then  s_ij = cap * tanh(s_ij / cap)  if cap > 0
+//                                         then  s_ij -= slope_h * |p_i - j|    with ALiBi
+//   i sees j if  p_i - left <= j <= p_i + right (-1 = unbounded), and j <= p_i if causal; a mask replaces causal by its
+//                bit i * kv_len + j
+//   D     = sum over seen j of exp(s_ij), + exp(sink_h) with sinks
+//   out_i = sum over seen j of exp(s_ij) v_j / D,   LSE_i = ln D
+//
+// A row that sees no key gives zeros, never NaN, and without a sink the LSE -inf. K and V count as stored, that is rounded
+// to the cache's dtypes. In a run all writes come before all reads. Only the table's entries that a query sees are read.
 
 #ifndef AULE_ORACLE_H
 #define AULE_ORACLE_H
