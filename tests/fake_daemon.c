@@ -148,6 +148,14 @@ static void serve(struct fake_daemon *fake, nng_msg *message)
     free(copy);
 }
 
+static void on_pipe_removed(nng_pipe pipe, nng_pipe_ev event, void *context)
+{
+    struct fake_daemon *fake = context;
+    (void)pipe;
+    (void)event;
+    atomic_fetch_add(&fake->connections_lost, 1);
+}
+
 static void *run(void *context)
 {
     struct fake_daemon *fake = context;
@@ -170,6 +178,7 @@ void fake_start(struct fake_daemon *fake, const char *path, fake_handler handler
     snprintf(url, sizeof url, "ipc://%s", path);
     ck_assert_int_eq(nng_rep0_open_raw(&fake->socket), 0);
     ck_assert_int_eq(nng_socket_set_ms(fake->socket, NNG_OPT_RECVTIMEO, POLL_MS), 0);
+    ck_assert_int_eq(nng_pipe_notify(fake->socket, NNG_PIPE_EV_REM_POST, on_pipe_removed, fake), 0);
     ck_assert_int_eq(nng_listen(fake->socket, url, NULL, 0), 0);
     ck_assert_int_eq(pthread_create(&fake->thread, NULL, run, fake), 0);
 }

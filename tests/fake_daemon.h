@@ -43,6 +43,7 @@ struct fake_daemon {
     uint64_t segment_size;
     atomic_uint seen[WIRE_COMMAND_COUNT]; // requests so far, by command
     atomic_uint sessions;
+    atomic_uint connections_lost;
     uint64_t tickets;
     int32_t *blocks; // of the last lease, or NULL
 };

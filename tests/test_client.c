@@ -1441,6 +1441,43 @@ START_TEST(a_killed_worker_gives_its_blocks_back)
 }
 END_TEST
 
+START_TEST(a_daemon_that_wakes_too_late_takes_back_what_it_gave)
+{
+    enum { GRACE_MS = 500 };
+    struct step watcher;
+    struct aule_session *session = NULL;
+    int32_t blocks[3];
+    const struct aule_session_params params = {.socket = daemon_.socket, .timeout_ms = GRACE_MS};
+    open_step(&watcher, NULL);
+    struct aule_monitor *monitor = NULL;
+    struct aule_daemon_state state;
+    ok(aule_monitor_open(daemon_.socket, WAIT_MS, &monitor));
+    enum aule_status status = AULE_TIMEOUT;
+    for (int i = 0; i < DEADLINE_S && status == AULE_TIMEOUT; i++)
+        status = aule_session_open(&params, &session);
+    ok(status);
+    struct aule_cache *cache = open_cache(session);
+    ck_assert_int_eq(kill(daemon_.pid, SIGSTOP), 0);
+    status = aule_blocks_lease(cache, 3, 0, blocks);
+    ck_assert_int_eq(kill(daemon_.pid, SIGCONT), 0);
+    expect(status, AULE_TIMEOUT, "the session is ended");
+    expect(aule_blocks_lease(cache, 3, 0, blocks), AULE_DAEMON_GONE, "BLOCKS_LEASE");
+    do {
+        pause_briefly();
+        ok(aule_monitor_daemon(monitor, &state));
+    } while (state.num_sessions != 1);
+    await_leased(watcher.cache, 4);
+    ok(aule_session_reconnect(session));
+    aule_cache_close(cache);
+    cache = open_cache(session);
+    ok(aule_blocks_lease(cache, 3, 0, blocks));
+    aule_cache_close(cache);
+    aule_session_close(session);
+    aule_monitor_close(monitor);
+    close_step(&watcher);
+}
+END_TEST
+
 START_TEST(workers_that_leave_at_once_do_not_harm_the_daemon)
 {
     int status;
@@ -1648,6 +1685,7 @@ int main(void)
         (const struct entry[]){{one_process_works_with_two_daemons, 0},
                                {a_forked_child_harms_nothing, 0},
                                {a_killed_worker_gives_its_blocks_back, 0},
+                               {a_daemon_that_wakes_too_late_takes_back_what_it_gave, 0},
                                {workers_that_leave_at_once_do_not_harm_the_daemon, 0},
                                {sessions_leave_no_descriptor_and_no_segment_behind, 0},
                                {NULL, 0}});

@@ -402,30 +402,7 @@ START_TEST(a_shape_that_no_tensor_has_is_refused)
 }
 END_TEST
 
-// ---- answers that are late, wrong or never come ----
-
-static enum fake_action silent_lease(struct fake_daemon *daemon, const struct wire_request *request,
-                                     struct wire_reply *reply)
-{
-    (void)daemon;
-    (void)reply;
-    return request->command == WIRE_COMMAND_BLOCKS_LEASE ? FAKE_SILENCE : FAKE_ANSWER;
-}
-
-START_TEST(a_command_without_an_answer_times_out_and_the_session_lives_on)
-{
-    int32_t block = -7;
-    struct aule_cache_state state;
-    fake_start(&fake, path, silent_lease, NULL);
-    struct aule_session *session = open_session(SHORT_MS);
-    struct aule_cache *cache = open_cache(session);
-    expect(aule_blocks_lease(cache, 1, 50, &block), AULE_TIMEOUT, "BLOCKS_LEASE within 250 ms");
-    ck_assert_int_eq(block, -7);
-    expect(aule_cache_state(cache, &state), AULE_MALFORMED, "CACHE_STATE"); // answered, by the fake's EMPTY
-    aule_cache_close(cache);
-    aule_session_close(session);
-}
-END_TEST
+// ---- answers that are wrong ----
 
 static enum fake_action wrong_blocks(struct fake_daemon *daemon, const struct wire_request *request,
                                      struct wire_reply *reply)
@@ -543,6 +520,187 @@ static struct aule_ticket submit_one(struct aule_batch *batch)
     ck_assert_int_eq(aule_run_submit(batch, &run, 0, &ticket), AULE_OK);
     return ticket;
 }
+
+// ---- answers that never come ----
+
+// The handler's context is the command that is never answered.
+static enum fake_action silent(struct fake_daemon *daemon, const struct wire_request *request, struct wire_reply *reply)
+{
+    const enum wire_command *command = daemon->context;
+    (void)reply;
+    return request->command == *command ? FAKE_SILENCE : FAKE_ANSWER;
+}
+
+static void wait_until_lost(unsigned connections)
+{
+    for (int i = 0; i < DEADLINE_S * 1000 && atomic_load(&fake.connections_lost) < connections; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    ck_assert_uint_eq(atomic_load(&fake.connections_lost), connections);
+}
+
+START_TEST(a_question_without_an_answer_times_out_and_the_session_lives_on)
+{
+    enum wire_command command = WIRE_COMMAND_CACHE_STATE;
+    struct aule_cache_state state;
+    int32_t block;
+    fake_start(&fake, path, silent, &command);
+    struct aule_session *session = open_session(SHORT_MS);
+    struct aule_cache *cache = open_cache(session);
+    for (int i = 0; i < 2; i++)
+        expect(aule_cache_state(cache, &state), AULE_TIMEOUT, "CACHE_STATE within 200 ms");
+    ck_assert_int_eq(aule_blocks_lease(cache, 1, 0, &block), AULE_OK);
+    ck_assert_uint_eq(atomic_load(&fake.connections_lost), 0);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
+// What a session can be in the middle of, and each call that changes something in the daemon.
+struct client {
+    struct aule_session *session;
+    struct aule_cache *cache;
+    struct aule_batch *batch;
+    struct aule_ticket ticket;
+};
+
+static const int32_t eight_tokens[8];
+static const struct aule_prefix eight = {.tokens = eight_tokens, .num_tokens = 8};
+
+static enum aule_status try_open(struct client *client)
+{
+    struct aule_cache *cache = NULL;
+    const struct aule_cache_params params = {
+        .name = "d", .num_layers = 1, .num_kv_heads = 1, .head_dim = 64, .block_size = 8};
+    enum aule_status status = aule_cache_open(client->session, &params, &cache);
+    ck_assert_ptr_null(cache);
+    return status;
+}
+
+static enum aule_status try_lease(struct client *client)
+{
+    int32_t block = -7;
+    enum aule_status status = aule_blocks_lease(client->cache, 1, 50, &block);
+    ck_assert_int_eq(block, -7);
+    return status;
+}
+
+static enum aule_status try_release(struct client *client)
+{
+    const int32_t block = 0;
+    return aule_blocks_release(client->cache, 1, &block);
+}
+
+static enum aule_status try_lookup(struct client *client)
+{
+    int32_t block = -7;
+    uint32_t count = 55;
+    enum aule_status status = aule_prefix_lookup(client->cache, &eight, 0, &block, &count);
+    ck_assert_uint_eq(count, 0);
+    ck_assert_int_eq(block, -7);
+    return status;
+}
+
+static enum aule_status try_publish(struct client *client)
+{
+    int32_t block = 0;
+    return aule_prefix_publish(client->cache, &eight, &block, NULL);
+}
+
+static enum aule_status try_batch(struct client *client)
+{
+    struct aule_batch *batch = NULL;
+    const int32_t zero = 0;
+    const struct aule_batch_params params = {.cu_seqlens_q = &zero};
+    enum aule_status status = aule_batch_create(client->cache, &params, &batch);
+    ck_assert_ptr_null(batch);
+    return status;
+}
+
+static enum aule_status try_submit(struct client *client)
+{
+    const struct aule_run_params run = {.num_heads = 1};
+    struct aule_ticket ticket;
+    return aule_run_submit(client->batch, &run, 0, &ticket);
+}
+
+static enum aule_status try_run(struct client *client)
+{
+    const struct aule_run_params run = {.num_heads = 1};
+    return aule_run(client->batch, &run, 0, NULL);
+}
+
+static enum aule_status try_wait(struct client *client)
+{
+    return aule_ticket_wait(client->session, client->ticket, 0, NULL);
+}
+
+static const struct {
+    enum wire_command command;
+    enum aule_status (*call)(struct client *client);
+    const char *words;
+} change_cases[] = {
+    {WIRE_COMMAND_CACHE_OPEN, try_open, "CACHE_OPEN within 200 ms; the session is ended"},
+    {WIRE_COMMAND_BLOCKS_LEASE, try_lease, "BLOCKS_LEASE within 250 ms; the session is ended"},
+    {WIRE_COMMAND_BLOCKS_RELEASE, try_release, "BLOCKS_RELEASE within 200 ms; the session is ended"},
+    {WIRE_COMMAND_PREFIX_LOOKUP, try_lookup, "PREFIX_LOOKUP within 200 ms; the session is ended"},
+    {WIRE_COMMAND_PREFIX_PUBLISH, try_publish, "PREFIX_PUBLISH within 200 ms; the session is ended"},
+    {WIRE_COMMAND_BATCH_CREATE, try_batch, "BATCH_CREATE within 200 ms; the session is ended"},
+    {WIRE_COMMAND_RUN, try_submit, "RUN within 200 ms; the session is ended"},
+    {WIRE_COMMAND_WAIT, try_run, "WAIT within 200 ms; the session is ended"},
+    {WIRE_COMMAND_WAIT, try_wait, "WAIT within 200 ms; the session is ended"},
+};
+enum { NUM_CHANGE_CASES = sizeof change_cases / sizeof *change_cases };
+
+static void make_client(struct client *client)
+{
+    client->cache = open_cache(client->session);
+    client->batch = create_batch(client->cache);
+    client->ticket = submit_one(client->batch);
+}
+
+START_TEST(a_change_without_an_answer_ends_the_session)
+{
+    enum wire_command command = WIRE_COMMAND_NONE;
+    struct aule_cache_state state;
+    fake_start(&fake, path, silent, &command);
+    struct client client = {.session = open_session(SHORT_MS)};
+    make_client(&client);
+    command = change_cases[_i].command;
+    expect(change_cases[_i].call(&client), AULE_TIMEOUT, change_cases[_i].words);
+    wait_until_lost(1); // so the daemon takes everything back
+    expect(change_cases[_i].call(&client), AULE_DAEMON_GONE, "the session ended when");
+    expect(aule_cache_state(client.cache, &state), AULE_DAEMON_GONE, wire_command_name(command));
+    command = WIRE_COMMAND_NONE;
+    ck_assert_int_eq(aule_session_reconnect(client.session), AULE_OK);
+    aule_batch_destroy(client.batch);
+    aule_cache_close(client.cache);
+    make_client(&client);
+    ck_assert_int_eq(try_wait(&client), AULE_OK);
+    aule_batch_destroy(client.batch);
+    aule_cache_close(client.cache);
+    aule_session_close(client.session);
+}
+END_TEST
+
+START_TEST(a_change_without_an_answer_ends_the_waits_of_other_threads)
+{
+    enum wire_command command = WIRE_COMMAND_WAIT;
+    struct waiter waiters[NUM_WAITERS];
+    fake_start(&fake, path, silent, &command);
+    struct client client = {.session = open_session(SHORT_MS)};
+    make_client(&client);
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_ne(submit_one(client.batch).id, 0);
+    start_waiters(waiters, client.session, client.ticket);
+    expect(try_wait(&client), AULE_TIMEOUT, "WAIT within 200 ms");
+    join_waiters(waiters, "WAIT");
+    aule_batch_destroy(client.batch);
+    aule_cache_close(client.cache);
+    aule_session_close(client.session);
+}
+END_TEST
+
+// ---- the daemon is gone ----
 
 START_TEST(waits_without_end_end_with_the_daemon)
 {
@@ -1169,9 +1327,15 @@ int main(void)
         });
     add(suite, "answers",
         (const struct entry[]){
-            {a_command_without_an_answer_times_out_and_the_session_lives_on, 0},
             {more_or_fewer_blocks_than_fit_are_not_written, 0},
             {an_answer_that_comes_twice_is_taken_once, 0},
+            {NULL, 0},
+        });
+    add(suite, "silence",
+        (const struct entry[]){
+            {a_question_without_an_answer_times_out_and_the_session_lives_on, 0},
+            {a_change_without_an_answer_ends_the_session, NUM_CHANGE_CASES},
+            {a_change_without_an_answer_ends_the_waits_of_other_threads, 0},
             {NULL, 0},
         });
     add(suite, "the daemon goes",

@@ -193,13 +193,22 @@ void attachment_leave(struct attachment *attachment)
     pthread_mutex_unlock(&attachment->mutex);
 }
 
+// What the daemon then does for a command of another kind would be nobody's to use or to give back.
+static bool only_reads(enum wire_command command)
+{
+    return command == WIRE_COMMAND_CACHE_STATE || command == WIRE_COMMAND_PING;
+}
+
 enum aule_status attachment_call(struct attachment *attachment, struct wire_request *request, int wait_ms,
                                  enum wire_answer expected, struct answer *answer)
 {
     request->session = attachment->info.session;
     request->epoch = attachment->info.epoch;
     const struct timeout timeout = timeout_start(timeout_sum(wait_ms, attachment->grace_ms));
-    return connection_call(attachment->connection, request, &timeout, expected, answer);
+    enum aule_status status = connection_call(attachment->connection, request, &timeout, expected, answer);
+    if (!answer->missing || only_reads(request->command))
+        return status;
+    return connection_hang_up(attachment->connection, wire_command_name(request->command), timeout.ms);
 }
 
 uint64_t attachment_room(const struct attachment *attachment)

@@ -53,7 +53,8 @@ enum aule_status attachment_enter(struct attachment *attachment);
 void attachment_leave(struct attachment *attachment);
 
 // connection_call() with the session's id and epoch, for at most `wait_ms` (which the daemon waits) and the grace.
-// Between enter and leave.
+// Where a command that changes something in the daemon has no answer by then, the connection ends: AULE_TIMEOUT, and
+// AULE_DAEMON_GONE from then on. Between enter and leave.
 enum aule_status attachment_call(struct attachment *attachment, struct wire_request *request, int wait_ms,
                                  enum wire_answer expected, struct answer *answer);
 // Bytes of one message that a command's vectors may have together.

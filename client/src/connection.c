@@ -38,9 +38,12 @@ struct connection {
     pthread_mutex_t mutex; // guards the rest
     struct call *pending;  // owned by their callers
     struct call *spare;    // owned; as many as calls ever ran side by side
-    bool piped;            // the one pipe has come
-    bool gone;             // and went
+    nng_dialer dialer;
+    nng_pipe pipe;
+    bool piped; // the one pipe has come
+    bool gone;  // and went
     bool interrupted;
+    const char *unanswered; // the command that ended the connection, or NULL
 };
 
 // nng's word for what is left of a timeout.
@@ -66,6 +69,8 @@ static void on_pipe_adding(nng_pipe pipe, nng_pipe_ev event, void *context)
     (void)event;
     pthread_mutex_lock(&connection->mutex);
     bool second = connection->piped;
+    if (!second)
+        connection->pipe = pipe;
     connection->piped = true;
     pthread_mutex_unlock(&connection->mutex);
     if (second)
@@ -164,6 +169,7 @@ static enum aule_status connection_dial(struct connection *connection, const str
     if (error)
         return fail(error == NNG_ENOMEM ? AULE_NO_MEMORY : AULE_INTERNAL, "nng for %s: %s", connection->path,
                     nng_strerror(error));
+    connection->dialer = dial.dialer;
     return dial_error(connection->path, dial_start(&dial, timeout), timeout);
 }
 
@@ -225,6 +231,23 @@ void connection_interrupt(struct connection *connection)
     connection->interrupted = true;
     abort_pending(connection);
     pthread_mutex_unlock(&connection->mutex);
+}
+
+enum aule_status connection_hang_up(struct connection *connection, const char *command, int timeout_ms)
+{
+    pthread_mutex_lock(&connection->mutex);
+    connection->gone = true;
+    connection->unanswered = command;
+    abort_pending(connection);
+    nng_pipe pipe = connection->pipe;
+    pthread_mutex_unlock(&connection->mutex);
+    nng_dialer_close(connection->dialer); // it would dial again; both unlocked, because they call back
+    nng_pipe_close(pipe);
+    return fail(
+        AULE_TIMEOUT,
+        "the daemon at %s did not answer %s within %d ms; the session is ended, aule_session_reconnect() begins "
+        "another",
+        connection->path, command, timeout_ms);
 }
 
 // ---- calling ----
@@ -317,6 +340,7 @@ static enum aule_status call_error(struct connection *connection, int error, con
 {
     pthread_mutex_lock(&connection->mutex);
     bool closed = connection->interrupted;
+    const char *unanswered = connection->unanswered;
     pthread_mutex_unlock(&connection->mutex);
     switch (error) {
     case 0: return AULE_OK;
@@ -329,6 +353,9 @@ static enum aule_status call_error(struct connection *connection, int error, con
     case NNG_ECANCELED:
         if (closed)
             return fail(AULE_DAEMON_GONE, "the session was closed before %s was answered", command);
+        if (unanswered)
+            return fail(AULE_DAEMON_GONE, "no %s: the session ended when the daemon at %s did not answer %s in time",
+                        command, connection->path, unanswered);
         return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer", connection->path, command);
     default: return fail(AULE_INTERNAL, "%s to %s: %s", command, connection->path, nng_strerror(error));
     }
@@ -389,7 +416,9 @@ static enum aule_status call(struct connection *connection, const struct wire_re
     enum aule_status status = encode(request, &message);
     if (status != AULE_OK)
         return status;
-    status = call_error(connection, exchange(connection, &message, timeout, farewell), command, timeout);
+    int error = exchange(connection, &message, timeout, farewell);
+    answer->missing = error == NNG_ETIMEDOUT;
+    status = call_error(connection, error, command, timeout);
     if (status != AULE_OK)
         return status;
     status = decode(message, command, answer);

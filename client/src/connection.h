@@ -17,6 +17,7 @@ struct connection;
 struct answer {
     struct wire_reply reply;
     void *message; // owned
+    bool missing;  // after a failure: AULE_TIMEOUT is this side's, the daemon has said nothing
 };
 void answer_finish(struct answer *answer); // takes a zeroed one
 
@@ -27,11 +28,17 @@ enum aule_status connection_open(const char *path, const struct timeout *timeout
 // In a process other than the one that opened it, frees memory only. No call may be pending. Takes NULL.
 void connection_close(struct connection *connection);
 
+// `command` had no answer within timeout_ms: closes the pipe, so that the daemon takes back what the connection has and will not
+// give it more. Every other call returns AULE_DAEMON_GONE. Returns AULE_TIMEOUT.
+enum aule_status connection_hang_up(struct connection *connection, const char *command, int timeout_ms);
+
 // Every pending call and every later one returns AULE_DAEMON_GONE; the connection stays until connection_close().
 void connection_interrupt(struct connection *connection);
 
-// Sends the request and waits, as long as `timeout` has left or until the daemon is gone, for an answer of the kind `expected`. On AULE_OK *answer is the caller's to finish; on anything else it is zeroed: the daemon's own status with its
-// sentence, AULE_TIMEOUT, AULE_DAEMON_GONE, AULE_LIMIT (the request is too large for a message), AULE_MALFORMED (the answer).
+// Sends the request and waits, as long as `timeout` has left or until the daemon is gone, for an answer of the kind
+// `expected`. On AULE_OK *answer is the caller's to finish; on anything else it is zeroed but for `missing`: the daemon's own
+// status with its sentence, AULE_TIMEOUT, AULE_DAEMON_GONE, AULE_LIMIT (the request is too large for a message),
+// AULE_MALFORMED (the answer).
 enum aule_status connection_call(struct connection *connection, const struct wire_request *request,
                                  const struct timeout *timeout, enum wire_answer expected, struct answer *answer);
 

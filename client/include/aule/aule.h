@@ -105,8 +105,17 @@ struct aule_session_params {
     const char *name;         /* shown by aule-ctl; NULL: the process's name */
     const char *tenant;       /* sessions share prefixes only inside one tenant (and one user id); NULL: "" */
     uint64_t arena_size;      /* bytes of shared memory for tensors; 0: 64 MiB */
-    int timeout_ms;           /* for the handshake, and the grace for the daemon's answer to any later call; 0: 10 s; -1: none */
+    int timeout_ms;           /* for the whole handshake, and the grace for the daemon's answer to any later call, beside
+                                 what that call itself waits for; 0: 10 s; -1: for ever */
 };
+
+/*
+ * When the grace passes without an answer, the daemon may still do what it was asked, and nobody would know. So a call that
+ * changes something there (all but aule_cache_state()) then ends the session, and the daemon takes back everything that the
+ * session has: this call returns AULE_TIMEOUT and a sentence that says so, every later one that asks the daemon, and those
+ * pending in other threads, AULE_DAEMON_GONE, until aule_session_reconnect(). A deadline that the daemon keeps itself (of a
+ * lease, a submission, a wait) ends nothing.
+ */
 
 /*
  * Connects, shakes hands and maps the session's segment.
@@ -324,7 +333,8 @@ struct aule_run_result {
 
 /*
  * Wait until the run is done; then `out` may be read and the ticket is gone. result may be NULL.
- * AULE_TIMEOUT: not done after timeout_ms (0: ask once, -1: for ever); the ticket stays and the run goes on.
+ * AULE_TIMEOUT: not done after timeout_ms (0: ask once, -1: for ever); the ticket stays and the run goes on, unless the
+ * sentence says that the session is ended: the daemon did not answer within the grace.
  * Any other status than AULE_OK: the run failed, `out` is undefined, the ticket is gone.
  */
 AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
