@@ -107,6 +107,14 @@ void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
 }
 
+uint32_t num_pieces(void)
+{
+    pthread_mutex_lock(&engine->slabs.lock);
+    uint32_t count = engine->slabs.num_pieces;
+    pthread_mutex_unlock(&engine->slabs.lock);
+    return count;
+}
+
 struct engine_event next_event(void)
 {
     struct engine_event event;

@@ -33,6 +33,7 @@ bool logged(const char *text);
 void forget_log(void);
 double now_s(void);
 void nap(void);                                                // half a millisecond
+uint32_t num_pieces(void);                                     // of metadata, handed out by the engine's slabs
 struct engine_event next_event(void);                          // within DEADLINE_S
 struct engine_event expect_event(enum engine_event_kind kind); // the next one is of this kind
 struct engine_event expect_done(uint64_t sequence);            // waits; every run of it succeeded

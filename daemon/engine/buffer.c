@@ -104,6 +104,7 @@ static enum status bind(struct device *device, struct buffer *buffer, const char
     buffer->address = vkGetBufferDeviceAddress(device->handle, &info);
     DEVICE_NAME(device, BUFFER, buffer->handle, "%s", name);
     DEVICE_NAME(device, DEVICE_MEMORY, buffer->memory, "%s", name);
+    atomic_fetch_add(&device->buffer_bytes, buffer->imported ? 0 : buffer->size);
     if (buffer->in_pool_heap)
         atomic_fetch_add(&device->pool_bytes, buffer->size);
     return STATUS_OK;
@@ -176,7 +177,8 @@ enum status buffer_import(struct device *device, void *base, uint64_t size, cons
     if (status != STATUS_OK)
         goto fail;
     VK_TRY(allocate(device, &host, size, type, buffer));
-    buffer->in_pool_heap = false; // the memory is the client's
+    buffer->in_pool_heap = false;
+    buffer->imported = true; // the memory is the client's
     status = bind(device, buffer, name, error);
     if (status == STATUS_OK)
         return STATUS_OK;
@@ -187,6 +189,8 @@ fail:
 
 void buffer_finish(struct device *device, struct buffer *buffer)
 {
+    if (buffer->address && !buffer->imported)
+        atomic_fetch_sub(&device->buffer_bytes, buffer->size);
     if (buffer->in_pool_heap && buffer->address)
         atomic_fetch_sub(&device->pool_bytes, buffer->size);
     if (buffer->handle)

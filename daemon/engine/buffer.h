@@ -22,6 +22,7 @@ struct buffer {
     uint64_t address; // for shaders
     void *mapped;     // for the CPU, coherent; NULL for MEMORY_POOL and imported memory
     bool in_pool_heap;
+    bool imported;
 };
 
 // Any thread. LIMIT: more than max_allocation_bytes. NO_MEMORY says how many bytes were wanted. On failure *buffer is zeroed.

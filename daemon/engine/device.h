@@ -26,6 +26,7 @@ struct device {
     PFN_vkSetDebugUtilsObjectNameEXT set_name;                       // NULL: no names
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties; // NULL: no import
     atomic_ullong pool_bytes;                                        // allocated by us in the pool's heap
+    atomic_ullong buffer_bytes;                                      // allocated by us in any heap
     atomic_bool hung;     // a deadline passed: objects that the GPU was given may still be in use
     uint64_t watchdog_ns; // DEVICE_WATCHDOG_NS, or less in tests
     void (*on_lost)(void *owner, const char *why);

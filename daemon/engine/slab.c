@@ -93,13 +93,16 @@ enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, s
     pthread_mutex_lock(&slabs->lock);
     if (!*list || (*list)->num_free == 0) {
         struct slab *fresh = NULL;
+        pthread_mutex_unlock(&slabs->lock); // an allocation takes long; if others make one too, it is used up in turn
         status = slab_create(slabs, level, &fresh, error);
+        pthread_mutex_lock(&slabs->lock);
         if (status == STATUS_OK)
             DL_PREPEND(*list, fresh);
     }
     if (status == STATUS_OK) {
         struct slab *slab = *list;
         uint32_t index = slab->free[--slab->num_free];
+        slabs->num_pieces++;
         uint64_t offset = index * class_bytes(level);
         *piece = (struct piece){slab, index, slab->buffer.address + offset, (char *)slab->buffer.mapped + offset};
         if (slab->num_free == 0 && slab->next) { // those with room stay in front
@@ -127,6 +130,7 @@ void slab_give(struct slabs *slabs, struct piece *piece)
     pthread_mutex_lock(&slabs->lock);
     struct slab **list = &slabs->by_class[slab->level];
     slab->free[slab->num_free++] = piece->index;
+    slabs->num_pieces--;
     DL_DELETE(*list, slab);
     DL_PREPEND(*list, slab);
     bool surplus = slab->num_free == slab->num_pieces && is_surplus(slabs, slab);

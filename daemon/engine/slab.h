@@ -17,6 +17,7 @@ struct slabs {
     pthread_mutex_t lock; // guards by_class and what hangs from it
     bool lock_made;
     struct slab *by_class[SLAB_CLASSES]; // those with room first; owned
+    uint32_t num_pieces;                 // handed out
 };
 struct piece {
     struct slab *slab; // NULL: no piece
