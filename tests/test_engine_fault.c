@@ -226,6 +226,66 @@ START_TEST(nothing_that_the_gpu_may_read_ends_before_it_is_done)
 }
 END_TEST
 
+static uint32_t count_jobs(void)
+{
+    uint32_t count = 0;
+    pthread_mutex_lock(&engine->lock);
+    for (const struct job *job = engine->jobs; job; job = job->next)
+        count++;
+    pthread_mutex_unlock(&engine->lock);
+    return count;
+}
+
+START_TEST(batch_that_no_submission_names_ends_while_another_runs)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    VkSemaphore gate = close_gate();
+    uint64_t sequence = submit_runs(&run, 1);
+    for (int i = 0; i < 100; i++)
+        engine_batch_destroy(one_key(cache, 1, true));
+    double deadline = now_s() + DEADLINE_S;
+    while (count_jobs() > 0 && now_s() < deadline)
+        nap();
+    ck_assert_uint_eq(count_jobs(), 0);
+    open_gate(gate, sequence);
+    expect_done(sequence);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+START_TEST(batch_keeps_few_work_lists_however_many_head_counts_run)
+{
+    enum { HEADS = 64 };
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    struct engine_run run = plain_run(batch, 1, 0, 8192, 8256, 16384);
+    fill(8256, 9);
+    uint32_t before = num_pieces();
+    for (run.num_heads = 1; run.num_heads <= HEADS; run.num_heads++) {
+        expect_done(submit_runs(&run, 1));
+        expect_floats(16384 + (run.num_heads - 1) * 32, 9);
+    }
+    double deadline = now_s() + DEADLINE_S;
+    while (num_pieces() > before + 4 && now_s() < deadline)
+        nap(); // the maker may be at the last one
+    ck_assert_uint_eq(num_pieces(), before + 4);
+    // One that was given up is made anew; many of one submission all serve it.
+    struct engine_run runs[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        runs[i] = plain_run(batch, 0, 0, 8192, 8256, 16384 + i * 1024);
+        runs[i].num_heads = i + 1;
+    }
+    expect_done(submit_runs(runs, 8));
+    for (uint32_t i = 0; i < 8; i++)
+        expect_floats(16384 + i * 1024 + i * 32, 9);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 START_TEST(no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows)
 {
     enum { MANY = 3 * ENGINE_SLOTS };
@@ -296,6 +356,8 @@ void add_fault_tests(Suite *suite)
     tcase_add_test(tcase, destroy_of_a_busy_engine_gives_up_at_its_deadline_and_frees_nothing);
     tcase_add_test(tcase, destroy_of_a_lost_engine_waits_for_what_the_gpu_has);
     tcase_add_test(tcase, nothing_that_the_gpu_may_read_ends_before_it_is_done);
+    tcase_add_test(tcase, batch_that_no_submission_names_ends_while_another_runs);
+    tcase_add_test(tcase, batch_keeps_few_work_lists_however_many_head_counts_run);
     tcase_add_test(tcase, no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows);
     tcase_add_test(tcase, zeroes_that_cannot_be_done_lose_the_device);
     tcase_add_test(tcase, wait_has_a_deadline_and_knows_what_was_submitted);

@@ -14,10 +14,16 @@
 #include <string.h>
 #include <utlist.h>
 
+// A model has one number of query heads, a draft model beside it another: more lists are made, used and given back.
+enum { MOST_LISTS = 4 };
+
 struct items {
+    struct engine *engine;
     uint32_t group, count;
-    struct piece piece; // struct gpu_item[count]; owned
-    struct items *next;
+    struct piece piece;     // struct gpu_item[count]; owned
+    uint64_t last_sequence; // of a submission that uses it
+    struct job end;
+    struct items *prev, *next;
 };
 
 // The arrays inside the piece, one after the other, each at a multiple of 16 bytes.
@@ -142,13 +148,18 @@ enum status engine_batch_create(const struct engine_batch_params *params, struct
     return STATUS_OK;
 }
 
+static void items_free(struct items *items)
+{
+    slab_give(&items->engine->slabs, &items->piece);
+    free(items);
+}
+
 void batch_free(struct engine_batch *batch)
 {
     while (batch->items) {
         struct items *items = batch->items;
-        batch->items = items->next;
-        slab_give(&batch->engine->slabs, &items->piece);
-        free(items);
+        DL_DELETE(batch->items, items);
+        items_free(items);
     }
     slab_give(&batch->engine->slabs, &batch->piece);
     free(batch->cu_seqlens_q);
@@ -168,7 +179,7 @@ void engine_batch_destroy(struct engine_batch *batch)
     struct engine *engine = batch->engine;
     pthread_mutex_lock(&engine->lock);
     DL_DELETE(engine->batches, batch);
-    batch->end = (struct job){.after = engine->last_sequence, .run = run_batch_end};
+    batch->end = (struct job){.after = batch->last_sequence, .run = run_batch_end};
     job_post(engine, &batch->end);
     pthread_mutex_unlock(&engine->lock);
 }
@@ -197,6 +208,27 @@ static void fill_items(const struct engine_batch *batch, uint32_t group, uint32_
     }
 }
 
+static void run_items_end(struct engine *engine, struct job *job)
+{
+    (void)engine;
+    items_free((struct items *)((char *)job - offsetof(struct items, end)));
+}
+
+// Of more lists than a batch keeps, the one that was not used for longest ends when the GPU is past it.
+static void drop_oldest_items(struct engine_batch *batch)
+{
+    struct items *items, *oldest = batch->items ? batch->items->prev : NULL;
+    int count = 0;
+    DL_COUNT(batch->items, items, count);
+    if (count <= MOST_LISTS)
+        return;
+    DL_DELETE(batch->items, oldest);
+    oldest->end = (struct job){.after = oldest->last_sequence, .run = run_items_end};
+    pthread_mutex_lock(&batch->engine->lock);
+    job_post(batch->engine, &oldest->end);
+    pthread_mutex_unlock(&batch->engine->lock);
+}
+
 static enum status make_items(struct engine_batch *batch, uint32_t group, struct error *error)
 {
     uint32_t tile_rows = batch->engine->pipelines.variant->tile_rows;
@@ -208,28 +240,32 @@ static enum status make_items(struct engine_batch *batch, uint32_t group, struct
     struct items *items = calloc(1, sizeof *items);
     if (!items)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a work list");
-    *items = (struct items){.group = group, .count = (uint32_t)count};
+    *items = (struct items){.engine = batch->engine, .group = group, .count = (uint32_t)count};
     enum status status = slab_take(&batch->engine->slabs, count * sizeof(struct gpu_item), &items->piece, error);
     if (status != STATUS_OK) {
         free(items);
         return status;
     }
     fill_items(batch, group, tile_rows, items->piece.mapped);
-    LL_PREPEND(batch->items, items);
+    DL_PREPEND(batch->items, items);
+    drop_oldest_items(batch);
     return STATUS_OK;
 }
 
-enum status batch_items(struct engine_batch *batch, uint32_t group, uint64_t *address, uint32_t *count,
-                        struct error *error)
+enum status batch_items(struct engine_batch *batch, uint32_t group, uint64_t sequence, uint64_t *address,
+                        uint32_t *count, struct error *error)
 {
     struct items *items = NULL;
-    LL_SEARCH_SCALAR(batch->items, items, group, group);
+    DL_SEARCH_SCALAR(batch->items, items, group, group);
     if (!items) {
         enum status status = make_items(batch, group, error);
         if (status != STATUS_OK)
             return status;
         items = batch->items;
     }
+    DL_DELETE(batch->items, items);
+    DL_PREPEND(batch->items, items);
+    items->last_sequence = sequence;
     *address = items->piece.address;
     *count = items->count;
     return STATUS_OK;

@@ -77,7 +77,7 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
     struct geometry geometry = geometry_of(run);
     uint32_t num_tokens = writes(run) ? run->batch->num_tokens : 0;
     VkPipeline write = VK_NULL_HANDLE;
-    enum status status = batch_items(run->batch, run->num_heads / run->batch->cache->params.num_kv_heads,
+    enum status status = batch_items(run->batch, run->num_heads / run->batch->cache->params.num_kv_heads, s->sequence,
                                      &planned->items, &planned->num_items, error);
     if (status == STATUS_OK && writes(run))
         status = pipeline_get(&s->engine->pipelines, PIPELINE_KV_WRITE, &geometry, &write, error);

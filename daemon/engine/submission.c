@@ -6,7 +6,7 @@
 
 #include "submission.h"
 
-#include "cache.h"
+#include "batch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +123,8 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
         return error_set(error, STATUS_NO_MEMORY, "no memory for a submission of %u runs", params->num_runs);
     pthread_mutex_lock(&engine->lock);
     submission->sequence = *sequence = ++engine->last_sequence;
+    for (uint32_t i = 0; i < params->num_runs; i++)
+        params->runs[i].batch->last_sequence = *sequence;
     DL_APPEND(engine->waiting, submission);
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
