@@ -49,13 +49,19 @@ int pthread_sigmask(int how, const sigset_t *set, sigset_t *earlier)
     return call(how, set, earlier);
 }
 
-static struct guarded *find(uintptr_t address)
+// Base and size of one moment: an entry may be removed and filled anew while it is read.
+static bool load_range(struct guarded *entry, uintptr_t *base, size_t *size)
+{
+    *size = atomic_load(&entry->size);
+    *base = atomic_load(&entry->base);
+    return *size && atomic_load(&entry->size) == *size;
+}
+
+static struct guarded *find(uintptr_t address, uintptr_t *base, size_t *size)
 {
     for (uint32_t i = 0; i < guard.capacity; i++) {
         struct guarded *entry = &guard.entries[i];
-        size_t size = atomic_load(&entry->size);
-        uintptr_t base = atomic_load(&entry->base);
-        if (size && address >= base && address - base < size)
+        if (load_range(entry, base, size) && address >= *base && address - *base < *size)
             return entry;
     }
     return NULL;
@@ -75,10 +81,11 @@ static void pass_on(int number, siginfo_t *info, void *context)
 static void on_sigbus(int number, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
-    struct guarded *entry = find((uintptr_t)info->si_addr);
-    void *base = entry ? (void *)atomic_load(&entry->base) : NULL;
-    if (!entry || mmap(base, atomic_load(&entry->size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-                       -1, 0) == MAP_FAILED) {
+    uintptr_t base;
+    size_t size;
+    struct guarded *entry = find((uintptr_t)info->si_addr, &base, &size);
+    if (!entry || mmap((void *)base, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+                      MAP_FAILED) {
         pass_on(number, info, context);
     } else {
         atomic_store(&entry->dead, true);
