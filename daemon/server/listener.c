@@ -7,6 +7,8 @@
 
 #include "listener.h"
 
+#include "hash.h"
+
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <pthread.h>
@@ -14,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <uthash.h>
-#include <utlist.h>
 
 enum { REPLY_QUEUE = 1024, REQUEST_QUEUE = 64 };
 
@@ -75,15 +75,14 @@ static bool read_credentials(nng_pipe pipe, struct peer *peer)
 static bool add(struct listener *listener, nng_pipe pipe)
 {
     struct entry *entry = calloc(1, sizeof *entry);
-    bool added = false;
     pthread_mutex_lock(&listener->lock);
-    if (entry && read_credentials(pipe, &entry->peer) && HASH_COUNT(listener->entries) < listener->max_connections) {
+    if (entry && read_credentials(pipe, &entry->peer) && HASH_COUNT(listener->entries) < listener->max_connections)
         HASH_ADD(hh, listener->entries, peer.pipe, sizeof entry->peer.pipe, entry);
+    bool added = entry && HASH_ADDED(entry);
+    if (added)
         push_event(listener, &entry->added_event, entry, false);
-        added = true;
-    } else {
+    else
         listener->num_refused++;
-    }
     pthread_mutex_unlock(&listener->lock);
     if (!added)
         free(entry);

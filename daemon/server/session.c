@@ -66,13 +66,18 @@ static void unmake_segment(struct job *job)
 
 // ---- making ----
 
+static void free_session(struct session *session)
+{
+    free(session->name);
+    free(session->tenant);
+    free(session);
+}
+
 static void forget(struct session *session)
 {
     struct server *server = session->server;
     HASH_DEL(server->sessions, session);
-    free(session->name);
-    free(session->tenant);
-    free(session);
+    free_session(session);
 }
 
 static void unmade(struct job *job, void *context)
@@ -252,8 +257,12 @@ enum status session_start(struct server *server, struct peer *peer, const struct
         .job = {.work = make_segment, .done = made},
     };
     set_label(session);
-    peer->session = session;
     HASH_ADD(hh, server->sessions, id, sizeof session->id, session);
+    if (!HASH_ADDED(session)) {
+        free_session(session);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for another session");
+    }
+    peer->session = session;
     server->num_live++;
     jobs_start(server->jobs, &session->job);
     return STATUS_OK;

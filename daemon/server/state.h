@@ -8,14 +8,13 @@
 #define AULE_SERVER_STATE_H
 
 #include "core.h"
+#include "hash.h"
 #include "jobs.h"
 #include "listener.h"
 #include "segment.h"
 #include "server.h"
 #include "socket_path.h"
 #include "wire.h"
-
-#include <uthash.h>
 
 #define NS_PER_MS INT64_C(1000000)
 #define FOREVER   INT64_MAX // a deadline that never comes
