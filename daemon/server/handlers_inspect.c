@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_inspect.c - what an operator may see, and KillSession. Lists come in pages that fit a message: ask on from first + count
-// until `total`. Dispatcher thread.
+// handlers_inspect.c - what an operator may see, and KillSession. Lists come in pages: ask on from first + count until `total`.
+// Dispatcher thread.
 
 #include "dispatch.h"
 #include "session.h"
@@ -11,8 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-// Entries a page: each with its strings stays well under WIRE_MAX_MESSAGE.
-enum { SESSION_PAGE = 1024, CACHE_PAGE = 1024, BLOCK_PAGE = 16384 };
+// Entries a page. nng keeps up to 64 replies for a client that does not read, so a page is far smaller than WIRE_MAX_MESSAGE.
+enum {
+    PAGE_BYTES = 65536,
+    NAME_BYTES = WIRE_MAX_NAME + 9, // length, terminator, padding
+    SESSION_PAGE = PAGE_BYTES / (sizeof(struct wire_session_state) + 2 * NAME_BYTES),
+    CACHE_PAGE = PAGE_BYTES / (sizeof(struct wire_cache_counts) + NAME_BYTES),
+    BLOCK_PAGE = PAGE_BYTES / sizeof(struct wire_block_state),
+};
 
 // How many entries from `first` on; `max` 0 = as many as a page holds.
 static uint32_t page_size(uint32_t total, uint32_t first, uint32_t max, uint32_t page)
