@@ -30,6 +30,7 @@
 #include <utlist.h>
 
 static const int64_t farewell_ns = 10000 * NS_PER_MS;
+static const int64_t messages_ns = 4 * NS_PER_MS; // a turn
 enum { MESSAGES_A_TURN = 256, EVENTS_A_TURN = 64 };
 static const int64_t denied_stay_ns = 3000 * NS_PER_MS; // long enough to ask and to read the refusal
 
@@ -292,11 +293,13 @@ static void take_connections(struct server *server)
                  server->num_connections, server->params->max_connections);
 }
 
-// A bounded number, so that the GPU and the others get their turn; what is left keeps the descriptor readable.
+// Bounded in number and time, so that the GPU and the others get their turn; what is left keeps the descriptor readable.
 static void take_messages(struct server *server)
 {
     struct message message;
-    for (int i = 0; i < MESSAGES_A_TURN && listener_receive(server->listener, &message); i++) {
+    const int64_t end_ns = clock_now_ns() + messages_ns;
+    for (int i = 0; i < MESSAGES_A_TURN && clock_now_ns() < end_ns && listener_receive(server->listener, &message);
+         i++) {
         dispatch_message(server, &message);
         message_finish(&message);
         fault_step(&server->fault, server->core);
