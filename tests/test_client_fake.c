@@ -797,6 +797,72 @@ START_TEST(after_a_reconnect_old_handles_are_of_another_epoch)
 }
 END_TEST
 
+static void expect_no_gap_of_all(struct aule_session *session)
+{
+    void *all;
+    expect(aule_arena_alloc(session, FAKE_ARENA, &all, NULL), AULE_NO_MEMORY, "in one piece");
+}
+
+START_TEST(a_tensor_from_before_a_reconnect_frees_and_reads_nothing)
+{
+    struct aule_tensor old, fresh;
+    fake_start(&fake, path, NULL, NULL);
+    struct aule_session *session = open_session(0);
+    ck_assert_int_eq(aule_tensor_create(session, AULE_F16, 5, 1, 64, &old), AULE_OK);
+    ck_assert_int_eq(aule_session_reconnect(session), AULE_OK);
+    ck_assert_int_eq(aule_tensor_create(session, AULE_F16, 5, 1, 64, &fresh), AULE_OK);
+    ck_assert_uint_eq(old.offset, fresh.offset);
+    ck_assert_ptr_null(aule_tensor_data(session, &old));
+    expect(AULE_EPOCH, AULE_EPOCH, "the tensor lies in the arena of life 1");
+    ck_assert_ptr_nonnull(aule_tensor_data(session, &fresh));
+
+    struct aule_cache *cache = open_cache(session);
+    struct aule_batch *batch = create_batch(cache);
+    const struct {
+        struct aule_run_params params;
+        const char *words;
+    } runs[] = {{{.num_heads = 1, .q = old}, "q lies"},
+                {{.num_heads = 1, .k = old}, "k lies"},
+                {{.num_heads = 1, .v = old}, "v lies"},
+                {{.num_heads = 1, .q = fresh, .out = old}, "out lies"},
+                {{.num_heads = 1, .q = fresh, .lse = old}, "lse lies"}};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        expect(aule_run_submit(batch, &runs[i].params, 0, NULL), AULE_EPOCH, runs[i].words);
+        expect(aule_run(batch, &runs[i].params, 0, NULL), AULE_EPOCH, runs[i].words);
+    }
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
+    const struct aule_run_params run = {.num_heads = 1, .q = fresh, .k = {.dtype = AULE_F16, .offset = 256}};
+    ck_assert_int_eq(aule_run_submit(batch, &run, 0, NULL), AULE_OK);
+
+    aule_tensor_destroy(session, &old);
+    ck_assert_int_eq(old.dtype, 0);
+    expect_no_gap_of_all(session);
+    aule_tensor_destroy(session, &fresh);
+    void *all;
+    ck_assert_int_eq(aule_arena_alloc(session, FAKE_ARENA, &all, NULL), AULE_OK);
+    aule_batch_destroy(batch);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
+START_TEST(a_tensor_made_by_hand_is_not_ended_by_the_library)
+{
+    struct aule_tensor owner;
+    fake_start(&fake, path, NULL, NULL);
+    struct aule_session *session = open_session(0);
+    ck_assert_int_eq(aule_tensor_create(session, AULE_F16, 5, 2, 64, &owner), AULE_OK);
+    struct aule_tensor slice = {.dtype = AULE_F16, .offset = owner.offset, .token_stride = 256, .head_stride = 128};
+    ck_assert_ptr_eq(aule_tensor_data(session, &slice), aule_tensor_data(session, &owner));
+    aule_tensor_destroy(session, &slice);
+    expect(AULE_INVALID, AULE_INVALID, "is not of aule_tensor_create()");
+    ck_assert_int_eq(slice.dtype, AULE_F16);
+    expect_no_gap_of_all(session);
+    aule_tensor_destroy(session, &owner);
+    aule_session_close(session);
+}
+END_TEST
+
 START_TEST(two_daemons_serve_one_process)
 {
     char other_path[108];
@@ -914,7 +980,11 @@ START_TEST(every_parameter_of_a_run_reaches_the_daemon)
     struct aule_session *session = open_session(0);
     struct aule_cache *cache = open_cache(session);
     struct aule_batch *batch = create_batch(cache);
-    const struct aule_run_params plain = {.layer = 2, .num_heads = 3, .q = {0, AULE_F16, 256, 384, 128}, .scale = 0.5f};
+    const struct aule_run_params plain = {
+        .layer = 2,
+        .num_heads = 3,
+        .q = {.dtype = AULE_F16, .offset = 256, .token_stride = 384, .head_stride = 128},
+        .scale = 0.5f};
     ck_assert_int_eq(aule_run_submit(batch, &plain, 17, NULL), AULE_OK);
     ck_assert_uint_eq(seen->batch, 9);
     ck_assert_uint_eq(seen->layer, 2);
@@ -1013,6 +1083,60 @@ START_TEST(a_run_whose_wait_timed_out_is_reaped_by_the_next_submission)
     unsigned before = atomic_load(&fake.seen[WIRE_COMMAND_WAIT]);
     ck_assert_int_eq(aule_run_submit(batch, &run, 0, NULL), AULE_OK);
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_WAIT]), before + 12);
+    aule_batch_destroy(batch);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
+// As the daemon: a run that finds max_tickets unreaped waits for one to be reaped, for ever if need be.
+struct crowd {
+    unsigned unreaped;
+    bool stuck; // no run ever ends
+};
+
+static enum fake_action crowded(struct fake_daemon *daemon, const struct wire_request *request,
+                                struct wire_reply *reply)
+{
+    struct crowd *crowd = daemon->context;
+    if (request->command == WIRE_COMMAND_RUN && crowd->unreaped == 4) {
+        reply->status = STATUS_BUSY;
+        reply->message = "4 tickets of the session are unreaped";
+        reply->answer = WIRE_ANSWER_EMPTY;
+        return request->run.timeout_ms == 0 ? FAKE_ANSWER : FAKE_SILENCE;
+    }
+    if (request->command == WIRE_COMMAND_RUN)
+        crowd->unreaped++;
+    if (request->command == WIRE_COMMAND_WAIT && (crowd->stuck || request->wait.timeout_ms == 0)) {
+        reply->status = STATUS_TIMEOUT;
+        reply->message = "the ticket is not done";
+        reply->answer = WIRE_ANSWER_EMPTY;
+        nanosleep(&(struct timespec){.tv_nsec = request->wait.timeout_ms * 1000000L}, NULL);
+    } else if (request->command == WIRE_COMMAND_WAIT) {
+        crowd->unreaped--;
+    }
+    return FAKE_ANSWER;
+}
+
+// With as many tickets of the caller's own as the loop says.
+START_TEST(a_run_without_end_waits_for_the_runs_that_were_abandoned)
+{
+    struct crowd crowd = {0};
+    const struct aule_run_params run = {.num_heads = 1};
+    fake_start(&fake, path, crowded, &crowd);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    struct aule_batch *batch = create_batch(cache);
+    for (int i = 0; i < _i; i++)
+        submit_one(batch);
+    for (int i = _i; i < 4; i++)
+        expect(aule_run(batch, &run, 0, NULL), AULE_TIMEOUT, "not done");
+    expect(aule_run(batch, &run, 0, NULL), AULE_BUSY, "4 tickets");
+    crowd.stuck = true;
+    expect(aule_run(batch, &run, 50, NULL), AULE_BUSY, "4 tickets");
+    crowd.stuck = false;
+    for (int i = 0; i < 10; i++)
+        ck_assert_int_eq(aule_run(batch, &run, -1, NULL), AULE_OK);
     aule_batch_destroy(batch);
     aule_cache_close(cache);
     aule_session_close(session);
@@ -1344,6 +1468,8 @@ int main(void)
             {closing_a_session_ends_the_waits_of_other_threads, 0},
             {nothing_of_an_old_session_reaches_the_next_daemon, 0},
             {after_a_reconnect_old_handles_are_of_another_epoch, 0},
+            {a_tensor_from_before_a_reconnect_frees_and_reads_nothing, 0},
+            {a_tensor_made_by_hand_is_not_ended_by_the_library, 0},
             {two_daemons_serve_one_process, 0},
             {NULL, 0},
         });
@@ -1357,6 +1483,7 @@ int main(void)
             {every_parameter_of_a_run_reaches_the_daemon, 0},
             {a_run_that_failed_says_why, 0},
             {a_run_whose_wait_timed_out_is_reaped_by_the_next_submission, 0},
+            {a_run_without_end_waits_for_the_runs_that_were_abandoned, 4},
             {metadata_larger_than_a_message_travels_through_the_arena, 0},
             {a_prompt_larger_than_a_message_travels_through_the_arena, 0},
             {a_list_of_blocks_larger_than_a_message_is_refused, 0},

@@ -193,6 +193,19 @@ void attachment_leave(struct attachment *attachment)
     pthread_mutex_unlock(&attachment->mutex);
 }
 
+uint32_t attachment_life(const struct attachment *attachment)
+{
+    return attachment->generation + 1u;
+}
+
+enum aule_status attachment_check_life(const struct attachment *attachment, uint32_t life, const char *what)
+{
+    if (life == 0 || life == attachment_life(attachment))
+        return AULE_OK;
+    return fail(AULE_EPOCH, "%s lies in the arena of life %u of the session, before the reconnect; this is life %u",
+                what, life, attachment_life(attachment));
+}
+
 // What the daemon then does for a command of another kind would be nobody's to use or to give back.
 static bool only_reads(enum wire_command command)
 {

@@ -52,6 +52,10 @@ void attachment_end(struct attachment *attachment, enum attachment_state state);
 enum aule_status attachment_enter(struct attachment *attachment);
 void attachment_leave(struct attachment *attachment);
 
+// What a tensor of this attachment carries, never 0; and AULE_EPOCH, naming `what`, where one carries another's. 0 passes.
+uint32_t attachment_life(const struct attachment *attachment);
+enum aule_status attachment_check_life(const struct attachment *attachment, uint32_t life, const char *what);
+
 // connection_call() with the session's id and epoch, for at most `wait_ms` (which the daemon waits) and the grace.
 // Where a command that changes something in the daemon has no answer by then, the connection ends: AULE_TIMEOUT, and
 // AULE_DAEMON_GONE from then on. Between enter and leave.

@@ -30,6 +30,19 @@ static struct wire_tensor tensor_of(const struct aule_tensor *tensor)
                                 .head_stride = tensor->head_stride};
 }
 
+static enum aule_status check_tensors(const struct attachment *attachment, const struct aule_run_params *params)
+{
+    const struct {
+        const struct aule_tensor *tensor;
+        const char *name;
+    } tensors[] = {
+        {&params->q, "q"}, {&params->k, "k"}, {&params->v, "v"}, {&params->out, "out"}, {&params->lse, "lse"}};
+    enum aule_status status = AULE_OK;
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors && status == AULE_OK; i++)
+        status = attachment_check_life(attachment, tensors[i].tensor->life, tensors[i].name);
+    return status;
+}
+
 // The arrays of a run, one f32 a head.
 enum { SLOPES, SINKS, NUM_ARRAYS };
 
@@ -64,8 +77,8 @@ static struct wire_run command_of(uint64_t batch, const struct aule_run_params *
 }
 
 // `ticket` NULL: nobody will wait.
-static enum aule_status submit(const struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
-                               struct aule_ticket *ticket)
+static enum aule_status queue(const struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
+                              struct aule_ticket *ticket)
 {
     struct attachment *attachment = batch->attachment;
     struct vector arrays[NUM_ARRAYS] = {[SLOPES] = heads_of(params->alibi_slopes, params->num_heads),
@@ -131,7 +144,7 @@ enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_tick
 
 // ---- tickets that nobody can wait for ----
 // aule_run() keeps its ticket to itself. When its wait times out, the run goes on, and the ticket counts against max_tickets
-// until somebody reaps it: the next submission does.
+// until somebody reaps it: the next submission does, and waits for the oldest where the daemon has no room for another.
 
 static void abandon(struct attachment *attachment, uint64_t id)
 {
@@ -176,6 +189,24 @@ static void reap_abandoned(struct attachment *attachment)
     }
 }
 
+// While a run waits for room in the daemon nobody would reap what was abandoned; so with any of those it does not wait there.
+static enum aule_status submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
+                               struct aule_ticket *ticket)
+{
+    struct attachment *attachment = batch->attachment;
+    const struct timeout timeout = timeout_start(timeout_ms);
+    uint64_t id;
+    for (bool waited = true; waited && take_abandoned(attachment, &id);) {
+        enum aule_status status = queue(batch, params, 0, ticket);
+        waited = status == AULE_BUSY && reap(attachment, id, timeout_left(&timeout), NULL) != AULE_TIMEOUT;
+        if (!waited)
+            abandon(attachment, id);
+        if (status != AULE_BUSY)
+            return status;
+    }
+    return queue(batch, params, timeout_left(&timeout), ticket);
+}
+
 // ---- the public calls ----
 
 static enum aule_status begin(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms)
@@ -185,8 +216,13 @@ static enum aule_status begin(struct aule_batch *batch, const struct aule_run_pa
     enum aule_status status = timeout_check(timeout_ms);
     if (status == AULE_OK)
         status = attachment_enter(batch->attachment);
+    if (status != AULE_OK)
+        return status;
+    status = check_tensors(batch->attachment, params);
     if (status == AULE_OK)
         reap_abandoned(batch->attachment);
+    else
+        attachment_leave(batch->attachment);
     return status;
 }
 

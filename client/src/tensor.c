@@ -11,6 +11,14 @@
 
 enum { TENSOR_ALIGNMENT = 16 }; // bytes; of strides
 
+static enum aule_status alloc_in(struct attachment *attachment, uint64_t size, void **data, uint64_t *offset)
+{
+    enum aule_status status = arena_alloc(attachment->arena, size, offset);
+    if (status == AULE_OK)
+        *data = (char *)attachment->segment.arena + *offset;
+    return status;
+}
+
 enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, void **data, uint64_t *offset)
 {
     REQUIRE(session);
@@ -20,16 +28,15 @@ enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, v
     if (status != AULE_OK)
         return status;
     uint64_t place = 0;
-    status = arena_alloc(attachment->arena, size, &place);
-    if (status == AULE_OK)
-        *data = (char *)attachment->segment.arena + place;
+    status = alloc_in(attachment, size, data, &place);
     if (status == AULE_OK && offset)
         *offset = place;
     session_put(attachment);
     return status;
 }
 
-// A pointer from before a reconnect, or from elsewhere, begins no allocation: aule_error() says so and nothing happens.
+// A pointer from elsewhere begins no allocation: aule_error() says so and nothing happens. One from before a reconnect cannot
+// be told from a new one at the same place.
 void aule_arena_free(struct aule_session *session, void *data)
 {
     struct attachment *attachment;
@@ -65,6 +72,7 @@ static enum aule_status check_shape(enum aule_dtype dtype, uint32_t num_heads, u
 enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype, uint32_t num_tokens,
                                     uint32_t num_heads, uint32_t head_dim, struct aule_tensor *tensor)
 {
+    REQUIRE(session);
     REQUIRE(tensor);
     enum aule_status status = check_shape(dtype, num_heads, head_dim);
     if (status != AULE_OK)
@@ -74,25 +82,49 @@ enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtyp
         __builtin_mul_overflow(token_stride, num_tokens, &size))
         return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements", num_tokens, num_heads, head_dim,
                     aule_dtype_name(dtype));
+    struct attachment *attachment;
+    status = session_get(session, &attachment);
+    if (status != AULE_OK)
+        return status;
     void *data;
     uint64_t offset;
-    status = aule_arena_alloc(session, size ? size : TENSOR_ALIGNMENT, &data, &offset); // no token still wants a place
+    status = alloc_in(attachment, size ? size : TENSOR_ALIGNMENT, &data, &offset); // no token still wants a place
     if (status == AULE_OK)
-        *tensor = (struct aule_tensor){
-            .dtype = dtype, .offset = offset, .token_stride = token_stride, .head_stride = head_stride};
+        *tensor = (struct aule_tensor){.dtype = dtype,
+                                       .offset = offset,
+                                       .token_stride = token_stride,
+                                       .head_stride = head_stride,
+                                       .life = attachment_life(attachment)};
+    session_put(attachment);
     return status;
 }
 
 void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *tensor)
 {
-    char *base = tensor ? aule_arena_base(session) : NULL;
+    struct attachment *attachment;
+    if (!session || !tensor || session_get(session, &attachment) != AULE_OK)
+        return NULL;
+    char *base = attachment->segment.arena;
+    if (attachment_check_life(attachment, tensor->life, "the tensor") != AULE_OK)
+        base = NULL;
+    session_put(attachment);
     return base ? base + tensor->offset : NULL;
 }
 
+// Its arena has another life or none: then the memory is gone already.
 void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tensor)
 {
+    struct attachment *attachment;
     if (!tensor || tensor->dtype == 0) // destroyed already
         return;
-    aule_arena_free(session, aule_tensor_data(session, tensor));
+    if (tensor->life == 0) {
+        fail(AULE_INVALID, "the tensor at offset %" PRIu64 " is not of aule_tensor_create()", tensor->offset);
+        return;
+    }
+    if (session && session_get(session, &attachment) == AULE_OK) {
+        if (attachment_check_life(attachment, tensor->life, "the tensor") == AULE_OK)
+            arena_free(attachment->arena, tensor->offset);
+        session_put(attachment);
+    }
     *tensor = (struct aule_tensor){.memory = 0};
 }

@@ -160,6 +160,7 @@ struct aule_tensor {
     enum aule_dtype dtype;
     uint64_t offset;
     uint64_t token_stride, head_stride;
+    uint32_t life;            /* of the session, counted from 1 by aule_tensor_create(); 0: made by hand, any life's */
 };
 
 /*
@@ -168,10 +169,17 @@ struct aule_tensor {
  * AULE_NO_MEMORY: the arena has no such gap; the sentence says how much is free.
  */
 AULE_API enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, void **data, uint64_t *offset);
-AULE_API void aule_arena_free(struct aule_session *session, void *data); /* takes NULL */
+/* Takes NULL. Never a pointer from before a reconnect: it may be the beginning of another allocation by now. */
+AULE_API void aule_arena_free(struct aule_session *session, void *data);
 AULE_API void *aule_arena_base(struct aule_session *session);            /* offset 0; NULL after AULE_DAEMON_GONE + reconnect failed */
 
-/* A dense [num_tokens, num_heads, head_dim] tensor from aule_arena_alloc(); its data, and its end. */
+/*
+ * A dense [num_tokens, num_heads, head_dim] tensor in memory as of aule_arena_alloc(), its data, and its end.
+ * A tensor from before a reconnect has no data (NULL; aule_error() says why), no run takes it (AULE_EPOCH), and destroying it
+ * frees nothing, because its memory went with its arena. aule_tensor_destroy() ends what aule_tensor_create() gave and leaves
+ * a tensor that was made by hand alone: its memory is its maker's. Takes NULL and a zeroed one.
+ * AULE_INVALID, AULE_MISALIGNED, AULE_OUT_OF_RANGE: no such shape. AULE_NO_MEMORY: as aule_arena_alloc().
+ */
 AULE_API enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype, uint32_t num_tokens,
                                              uint32_t num_heads, uint32_t head_dim, struct aule_tensor *tensor);
 AULE_API void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *tensor);
