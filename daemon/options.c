@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { SWITCH, TEXT, COUNT32, COUNT64, BYTES, FRACTION, LEVEL, FAULT };
+enum kind { SWITCH, TEXT, COUNT32, COUNT64, WORK, BYTES, FRACTION, LEVEL, FAULT };
 
 struct option {
     const char *name, *value, *help;
@@ -42,6 +42,8 @@ static const struct option options[] = {
     {"max-caches", "N", "caches at a time", COUNT32, FIELD(server.max_caches), 1, 65536, "64"},
     {"max-batches", "N", "live batches a session", COUNT32, FIELD(server.max_batches), 1, 1u << 20, "1024"},
     {"max-tickets", "N", "unreaped tickets a session", COUNT32, FIELD(server.max_tickets), 1, 1u << 20, "256"},
+    {"max-run-work", "N", "multiply-adds of one run; 0: no limit; auto: what the device does in well under a minute",
+     WORK, FIELD(server.max_run_work), 0, INT64_MAX, "auto"},
     {"session-blocks", "N", "leased and held blocks a session; 0: no limit", COUNT64, FIELD(server.session_blocks), 0,
      INT32_MAX, "0"},
     {"max-arena", "BYTES", "shared memory a session; K, M and G are understood", BYTES, FIELD(server.max_arena), 4096,
@@ -120,6 +122,12 @@ static enum status set_value(const struct option *option, const char *text, stru
             return error_set(error, STATUS_INVALID, "--%s \"\": a value is wanted", option->name);
         *(const char **)field = text;
         return STATUS_OK;
+    case WORK:
+        if (strcmp(text, "auto") == 0) {
+            *(uint64_t *)field = SERVER_WORK_AUTO;
+            return STATUS_OK;
+        }
+        return set_number(option, text, field, error);
     case COUNT32:
     case COUNT64:
     case BYTES: return set_number(option, text, field, error);

@@ -729,6 +729,28 @@ START_TEST(a_ticket_is_reaped_once)
 }
 END_TEST
 
+START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
+{
+    static const int32_t one_query[2] = {0, 1};
+    struct wire_reply reply;
+    int32_t block;
+    start((const char *const[]){"--max-run-work", "100000", NULL});
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    uint64_t cache = open_cache(raw, "work");
+    lease(raw, cache, 1, &block);
+    struct wire_request create = fill_request(cache, &block, NULL), run = run_request(create_batch(raw, &create), 0);
+    raw_call(raw, &run, &reply);
+    ck_assert_int_eq(reply.status, STATUS_LIMIT);
+    ck_assert_ptr_nonnull(strstr(reply.message, "one run may take 100000 (--max-run-work)"));
+    create.batch_create.cu_seqlens_q = (struct wire_ints){one_query, 2};
+    raw_call(raw, &create, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BatchCreate: %s", reply.message);
+    wait_done(raw, submit(raw, reply.batch_create.batch));
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
 START_TEST(a_run_without_a_free_ticket_waits_and_is_told_busy)
 {
     start((const char *const[]){"--max-tickets", "2", NULL});
@@ -1147,6 +1169,7 @@ int main(void)
             the_corrupt_prefix_fault_spoils_what_others_get, a_lease_waits_until_another_session_releases,
             a_small_lease_goes_while_a_large_one_cannot_be_met, what_comes_free_goes_to_the_oldest_lease_first,
             a_parked_lease_is_told_that_the_daemon_stops, a_ticket_is_reaped_once,
+            a_run_of_too_much_work_is_refused_and_the_session_lives_on,
             a_run_without_a_free_ticket_waits_and_is_told_busy, a_drain_deadline_ends_what_does_not_finish,
             a_session_that_never_maps_its_segment_ends,
             a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},

@@ -6,6 +6,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "check_main.h"
@@ -160,6 +161,93 @@ START_TEST(a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_f
     fake_engine_counts(world.engine, &counts);
     ck_assert_uint_eq(counts.most_unfinished, SCHEDULER_MAX_IN_FLIGHT);
     ck_assert(core_idle(world.core));
+}
+END_TEST
+
+// Eight queries of eight keys: 36 visible pairs, 8 * 512 keys of tiles begun, 7 rows of a tile beside them; 8 + 8 dims.
+enum { CAUSAL_WORK = (36 + 8 * 512 + 7 * 512) * 16, FULL_WORK = CAUSAL_WORK + 28 * 16 };
+
+START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
+{
+    struct world strict;
+    struct worker worker;
+    int32_t block;
+    uint64_t ticket = 0;
+    char numbers[128];
+    world_open(&strict, &(struct core_params){.max_run_work = CAUSAL_WORK});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, &block);
+    struct core_run_params p = worker_run_params(&worker, worker_batch(&worker, &block, 8, 8), 0, 8, tokens);
+    p.causal = false;
+    snprintf(numbers, sizeof numbers, "%d multiply-adds; one run may take %d (--max-run-work)", FULL_WORK, CAUSAL_WORK);
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, numbers);
+    p.causal = true;
+    p.num_heads = 2;
+    p.out.offset = WORLD_ARENA / 2;
+    p.out.token_stride = 2 * 16;
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "smaller chunks");
+    p.num_heads = 1;
+    ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    world_finish_all(&strict);
+    worker_reap(&worker, ticket, STATUS_OK);
+    world_close(&strict);
+}
+END_TEST
+
+// A table may name one block again and again: what counts is what the GPU has to do.
+START_TEST(keys_count_as_often_as_they_are_named)
+{
+    static int32_t table[100000];
+    static const int32_t cu[] = {0, 1000}, lens[] = {800000};
+    struct world strict;
+    struct worker worker;
+    uint64_t batch, ticket;
+    uint32_t made;
+    world_open(&strict, &(struct core_params){.max_run_work = 10000000000});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, table);
+    for (int i = 1; i < 100000; i++)
+        table[i] = table[0];
+    const struct core_batch_params params = {.cache = worker.cache,
+                                             .num_seqs = 1,
+                                             .max_blocks = 100000,
+                                             .cu_seqlens_q = cu,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .block_table = table,
+                                             .num_block_table = 100000};
+    ck_assert_status(core_batch_create(worker.session, &params, &batch, &made, &error), STATUS_OK);
+    struct core_run_params p = worker_run_params(&worker, batch, 0, 1000, NULL);
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "--max-run-work");
+    p.windowed = true; // of which each query sees few
+    p.window_left = 4096;
+    p.window_right = -1;
+    ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    world_finish_all(&strict);
+    world_close(&strict);
+}
+END_TEST
+
+START_TEST(the_runs_of_a_submission_are_bounded_in_work_together)
+{
+    struct world strict;
+    struct worker worker;
+    int32_t block;
+    uint64_t ticket;
+    world_open(&strict, &(struct core_params){.max_run_work = 3 * CAUSAL_WORK});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, &block);
+    uint64_t batch = worker_batch(&worker, &block, 8, 8);
+    for (int i = 0; i < 7; i++)
+        ticket = worker_run(&worker, batch, 0, 8, tokens);
+    core_step(strict.core);
+    ck_assert_uint_eq(fake_engine_oldest(strict.engine)->num_runs, 3);
+    ck_assert_uint_eq(fake_engine_newest(strict.engine)->num_runs, 3);
+    world_finish_all(&strict);
+    for (uint64_t i = ticket - 6; i <= ticket; i++)
+        worker_reap(&worker, i, STATUS_OK);
+    world_close(&strict);
 }
 END_TEST
 
@@ -752,6 +840,9 @@ int main(void)
     tcase_add_test(waves, a_wave_takes_one_run_of_a_session_and_waves_keep_the_order_of_each);
     tcase_add_test(waves, different_layers_and_caches_do_not_share_a_dispatch);
     tcase_add_test(waves, a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_flight);
+    tcase_add_test(waves, a_run_of_too_much_work_is_refused_and_the_session_lives_on);
+    tcase_add_test(waves, keys_count_as_often_as_they_are_named);
+    tcase_add_test(waves, the_runs_of_a_submission_are_bounded_in_work_together);
     tcase_add_test(waves, tiny_runs_are_bounded_in_number);
     tcase_add_test(fair, sessions_are_served_alike_in_tokens_not_in_runs);
     tcase_add_test(fair, a_big_run_does_not_let_its_session_go_again_before_the_others_had_theirs);

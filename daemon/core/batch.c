@@ -308,6 +308,25 @@ static enum status check_slots(struct draft *d, uint32_t s)
     return STATUS_OK;
 }
 
+static void add_up(uint64_t *sum, uint64_t more)
+{
+    if (__builtin_add_overflow(*sum, more, sum))
+        *sum = UINT64_MAX;
+}
+
+// What the sequence asks of the GPU. Query i of q_len sees keys up to number seq_len - q_len + i if the run is causal.
+static void weigh_sequence(struct draft *d, uint32_t s)
+{
+    struct batch *batch = d->batch;
+    uint64_t q_len = (uint64_t)(d->params->cu_seqlens_q[s + 1] - d->params->cu_seqlens_q[s]);
+    uint64_t seq_len = (uint64_t)d->params->seq_lens_kv[s];
+    uint64_t see = q_len < seq_len ? q_len : seq_len; // queries that see any key
+    add_up(&batch->attended, q_len * seq_len);
+    add_up(&batch->causal, see * seq_len - (see ? see * (see - 1) / 2 : 0));
+    if (q_len)
+        add_up(&batch->keys, (seq_len + BATCH_TILE_KEYS - 1) / BATCH_TILE_KEYS * BATCH_TILE_KEYS);
+}
+
 static enum status check_sequence(struct draft *d, uint32_t s)
 {
     enum status status = check_seq_len(d, s, d->error);
@@ -315,10 +334,8 @@ static enum status check_sequence(struct draft *d, uint32_t s)
         status = check_entries(d, s);
     if (status == STATUS_OK && d->params->num_slot_mapping)
         status = check_slots(d, s);
-    uint64_t q_len = (uint64_t)(d->params->cu_seqlens_q[s + 1] - d->params->cu_seqlens_q[s]);
-    if (status == STATUS_OK &&
-        __builtin_add_overflow(d->batch->attended, q_len * (uint64_t)d->params->seq_lens_kv[s], &d->batch->attended))
-        d->batch->attended = UINT64_MAX;
+    if (status == STATUS_OK)
+        weigh_sequence(d, s);
     return status;
 }
 
@@ -332,6 +349,7 @@ static enum status check(struct draft *d)
     d->batch->num_tokens = (uint32_t)d->params->cu_seqlens_q[d->params->num_seqs];
     d->batch->has_slots = d->params->num_slot_mapping > 0;
     d->batch->has_mask = d->params->mask_bytes > 0;
+    d->batch->has_positions = d->params->num_positions > 0;
     status = check_tokens(d, d->error);
     if (status == STATUS_OK)
         status = check_positions(d->params, d->error);

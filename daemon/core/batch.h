@@ -17,6 +17,9 @@ struct missing {
     int64_t max_left; // tokens, at least 0
 };
 
+// What the attention shaders compute at once: a query row or a key that stands alone costs as much as a whole tile.
+enum { BATCH_TILE_ROWS = 8, BATCH_TILE_KEYS = 512 };
+
 struct batch {
     UT_hash_handle hh; // session->batches until destroyed
     uint64_t id;
@@ -25,10 +28,12 @@ struct batch {
     struct engine_batch *engine; // owned
     uint32_t users;              // 1 until destroyed, and one a run that is not over
     bool dead;                   // its session died: its refs count as the dead's
-    bool has_slots, has_mask;
+    bool has_slots, has_mask, has_positions;
     struct missing missing;
     uint32_t num_tokens;
     uint64_t attended;     // tokens: sum of q_len * seq_len, at least 1
+    uint64_t causal;       // of them, what a causal run without positions sees
+    uint64_t keys;         // of sequences with queries: sum of seq_len in whole tiles of BATCH_TILE_KEYS
     uint64_t seals;        // the cache's counter when none of `writes` was sealed
     struct block **blocks; // each block that it names, once; referenced
     uint32_t num_blocks, block_capacity;

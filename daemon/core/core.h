@@ -28,6 +28,7 @@ struct core_params {
     uint32_t max_batches;         // --max-batches, live, a session
     uint32_t max_tickets;         // --max-tickets, unreaped, a session
     uint64_t quota_blocks;        // --session-blocks: leased and held blocks a session; 0 = no limit
+    uint64_t max_run_work;        // --max-run-work: multiply-adds of one run, and of the runs of one submission; 0 = no limit
     uint64_t hash_seed;           // of the prefix index, whose keys clients choose: random, told to nobody
     // The session's last GPU work has passed: its arena may be destroyed and unmapped. Called from core_step() or
     // core_session_close(), once a session, with the params' `owner`.
@@ -152,7 +153,7 @@ struct core_run_params {
     struct core_tensor lse;       // dtype 0 = none, else f32 [T, num_heads], heads contiguous, token_stride counts; head_stride must be 0 or 4
     const char *unsupported;      // name of a requested feature that this build lacks, else NULL
 };
-// Queues one run. BUSY: max_tickets unreaped already.
+// Queues one run. BUSY: max_tickets unreaped already. LIMIT: more work than max_run_work, which stands for seconds on the GPU.
 enum status core_run(struct core_session *session, const struct core_run_params *params, uint64_t *ticket, struct error *error);
 
 struct core_ticket_result {

@@ -111,6 +111,46 @@ static enum status check_tensors(const struct batch *batch, const struct core_ru
     return tensor_check_run(uses, count, batch->num_tokens, batch->session->arena_size, error);
 }
 
+// What the run weighs in the queue: no query sees more keys than its window has.
+static uint64_t attended_by(const struct batch *batch, const struct core_run_params *p)
+{
+    int64_t right = p->causal && !batch->has_mask ? 0 : p->window_right;
+    if (!p->windowed || p->window_left < 0 || right < 0)
+        return batch->attended;
+    uint64_t seen = batch->num_tokens * (uint64_t)(p->window_left + right + 1);
+    return seen && seen < batch->attended ? seen : batch->attended;
+}
+
+// What the run costs the GPU, in multiply-adds: each pair of a query row and a key that it sees, in all dims of both, and
+// what the shaders compute beside them, for they take rows and keys by the tile. Positions may spread what a tile sees
+// over all its keys, so with them neither causality nor a window counts.
+static uint64_t work_of(const struct batch *batch, const struct core_run_params *p)
+{
+    const struct core_cache_identity *identity = &batch->table->cache->identity;
+    uint64_t pairs = batch->attended, in_window = attended_by(batch, p);
+    if (p->causal && !batch->has_mask && !batch->has_positions)
+        pairs = batch->causal;
+    if (in_window < pairs && !batch->has_positions)
+        pairs = in_window;
+    unsigned __int128 rows = (unsigned __int128)pairs + (uint64_t)batch->num_tokens * BATCH_TILE_KEYS;
+    rows *= p->num_heads / identity->num_kv_heads;
+    rows += (unsigned __int128)batch->keys * (BATCH_TILE_ROWS - 1);
+    uint64_t dims = (uint64_t)identity->head_dim_k + identity->head_dim_v;
+    unsigned __int128 most = UINT64_MAX / dims / identity->num_kv_heads;
+    return rows > most ? UINT64_MAX : (uint64_t)rows * identity->num_kv_heads * dims;
+}
+
+static enum status check_work(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    uint64_t most = batch->session->core->params.max_run_work, work = most ? work_of(batch, p) : 0;
+    if (work <= most)
+        return STATUS_OK;
+    return error_set(error, STATUS_LIMIT,
+                     "the run takes %" PRIu64 " multiply-adds; one run may take %" PRIu64
+                     " (--max-run-work): use smaller chunks of queries or fewer sequences",
+                     work, most);
+}
+
 static enum status check_all(struct core_session *session, const struct core_run_params *params, struct batch **batch,
                              struct error *error)
 {
@@ -127,6 +167,8 @@ static enum status check_all(struct core_session *session, const struct core_run
         status = error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to run in", session->id);
     if (status == STATUS_OK)
         status = check_tensors(*batch, params, error);
+    if (status == STATUS_OK)
+        status = check_work(*batch, params, error);
     if (status == STATUS_OK)
         status = batch_check_seals(*batch, error);
     if (status == STATUS_OK && session->num_unreaped >= session->core->params.max_tickets)
@@ -171,16 +213,6 @@ static void describe(struct run *run, const struct core_run_params *p)
     }
 }
 
-// What the run weighs in the queue: no query sees more keys than its window has.
-static uint64_t attended_by(const struct batch *batch, const struct core_run_params *p)
-{
-    int64_t right = p->causal && !batch->has_mask ? 0 : p->window_right;
-    if (!p->windowed || p->window_left < 0 || right < 0)
-        return batch->attended;
-    uint64_t seen = batch->num_tokens * (uint64_t)(p->window_left + right + 1);
-    return seen && seen < batch->attended ? seen : batch->attended;
-}
-
 static struct run *run_alloc(const struct core_run_params *p)
 {
     size_t arrays = (p->slopes != NULL) + (p->sinks != NULL);
@@ -215,6 +247,7 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     run->batch = batch;
     run->ticket = session->last_ticket + 1;
     run->attended = attended_by(batch, params);
+    run->work = work_of(batch, params);
     run->detached = params->detached;
     describe(run, params);
     if (!run->detached) {

@@ -15,6 +15,7 @@ struct run {
     struct batch *batch; // referenced until the run is over
     uint64_t ticket;
     uint64_t attended; // tokens
+    uint64_t work;     // multiply-adds
     uint32_t wave;     // in its submission
     bool detached;
     bool over;      // `result` is final

@@ -55,13 +55,23 @@ static struct run *pick(struct scheduler *scheduler, uint64_t number)
     return run;
 }
 
-static uint32_t pick_runs(struct scheduler *scheduler, uint64_t number)
+// The work of the run whose turn it is; there is one.
+static uint64_t next_work(const struct scheduler *scheduler)
 {
+    return HEAP_OBJECT(heap_first(&scheduler->ready), struct core_session, ready)->queued->work;
+}
+
+static uint32_t pick_runs(struct core *core, uint64_t number)
+{
+    struct scheduler *scheduler = &core->scheduler;
     uint32_t count = 0;
-    uint64_t budget = SCHEDULER_BUDGET;
+    uint64_t budget = SCHEDULER_BUDGET, room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
     while (count < SCHEDULER_MAX_RUNS && budget && heap_first(&scheduler->ready)) {
+        if (count && next_work(scheduler) > room)
+            break;
         struct run *run = pick(scheduler, number);
         budget -= run->attended < budget ? run->attended : budget;
+        room -= run->work < room ? run->work : room;
         scheduler->picked[count++] = run;
     }
     return count;
@@ -121,7 +131,7 @@ static void submit_one(struct core *core)
     struct scheduler *s = &core->scheduler;
     struct submission *submission = &s->in_flight[(s->first_in_flight + s->num_in_flight) % SCHEDULER_MAX_IN_FLIGHT];
     struct error error = {0};
-    submission->num_runs = pick_runs(s, ++s->submissions);
+    submission->num_runs = pick_runs(core, ++s->submissions);
     const struct engine_submission order = {
         .zeroes = core->zeroes,
         .num_zeroes = core->num_zeroes,

@@ -145,6 +145,15 @@ static enum status take_place(struct server *server, struct error *error)
     return STATUS_OK;
 }
 
+// A run must end long before the engine takes the device for lost (120 s). lavapipe on two loaded cores makes about 1.2e9
+// multiply-adds a second, so the limit is 34 s there; an H200 makes 8e12, and a device of a fortieth of that takes 50 s.
+static uint64_t max_run_work(const struct server *server)
+{
+    if (server->params->max_run_work != SERVER_WORK_AUTO)
+        return server->params->max_run_work;
+    return engine_device(server->engine)->software ? UINT64_C(40000000000) : UINT64_C(10000000000000);
+}
+
 static enum status open_core(struct server *server, struct error *error)
 {
     const struct server_params *params = server->params;
@@ -160,6 +169,7 @@ static enum status open_core(struct server *server, struct error *error)
         .max_batches = params->max_batches,
         .max_tickets = params->max_tickets,
         .quota_blocks = params->session_blocks,
+        .max_run_work = max_run_work(server),
         .hash_seed = hash_seed,
         .session_gone = session_gone,
         .log = log_below,

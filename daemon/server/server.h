@@ -10,6 +10,8 @@
 #include "fault.h"
 #include "status.h"
 
+#define SERVER_WORK_AUTO UINT64_MAX
+
 struct server_params {
     const char *device;              // --device; NULL = the best one
     const char *socket;              // --socket; NULL = the rule of socket_path.h
@@ -19,6 +21,7 @@ struct server_params {
     uint64_t max_blocks;    // over all caches; 0 = memory_fraction alone
     uint32_t max_sessions, max_connections, max_caches;
     uint32_t max_batches, max_tickets; // a session
+    uint64_t max_run_work;             // multiply-adds of one run; 0 = no limit, SERVER_WORK_AUTO = as the device is
     uint64_t session_blocks;           // leased and held blocks a session; 0 = no limit
     uint64_t max_arena;                // bytes a session
     uint64_t max_metadata;             // bytes that one command may have in the arena
