@@ -149,8 +149,10 @@ static int serve(struct options *options)
         return SERVER_EXIT_START;
     }
     enum server_exit code = server_run(server);
-    server_destroy(server);
+    bool ended = server_destroy(server);
     log_info("daemon: ended with exit code %d", code);
+    if (!ended)
+        _exit(code); // threads may still work: nothing is to be taken down under them
     return code;
 }
 

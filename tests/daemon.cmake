@@ -23,5 +23,5 @@ if(TARGET aule_server)
   aule_check(test_server_parts SOURCES test_server_parts.c LIBS aule_server LABELS unit)
   # The fake engine comes first on the link line, so that nothing is taken from the real one.
   aule_check(test_server_lost SOURCES test_server_lost.c raw_client.c fake_engine.c LIBS aule_server LABELS process)
-  target_link_options(test_server_lost PRIVATE -Wl,--wrap=engine_poll)
+  target_link_options(test_server_lost PRIVATE -Wl,--wrap=engine_poll,--wrap=engine_wait)
 endif()

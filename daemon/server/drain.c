@@ -36,13 +36,20 @@ static void start_drain(struct server *server, const char *signal_name)
     refuse_parked(server, false, STATUS_STOPPING, "the daemon is stopping and takes no new work");
 }
 
-// What must not stay behind is removed; everything else ends with the process.
-static void end_at_once(struct server *server)
+void server_remove_traces(const struct server *server)
+{
+    if (server->lock.fd < 0)
+        return; // all of it would be another daemon's
+    segment_sweep(server->segment_prefix);
+    if (server->listener)
+        unlink(server->socket);
+    unlink(server->lock.path);
+}
+
+static void end_at_once(const struct server *server)
 {
     log_warn("daemon: a second signal: ends without draining");
-    segment_sweep(server->segment_prefix);
-    unlink(server->socket);
-    unlink(server->lock.path);
+    server_remove_traces(server);
     _exit(SERVER_EXIT_OK);
 }
 

@@ -29,8 +29,8 @@
 #include <unistd.h>
 #include <utlist.h>
 
-static const int64_t farewell_ns = 10000 * NS_PER_MS;
-static const int64_t messages_ns = 4 * NS_PER_MS; // a turn
+static const int64_t farewell_ns = 2000 * NS_PER_MS; // the end may take as long, beyond --drain-timeout
+static const int64_t messages_ns = 4 * NS_PER_MS;    // a turn
 enum { MESSAGES_A_TURN = 256, EVENTS_A_TURN = 64 };
 static const int64_t denied_stay_ns = 3000 * NS_PER_MS; // long enough to ask and to read the refusal
 
@@ -410,28 +410,51 @@ enum server_exit server_run(struct server *server)
 
 // ---- ending ----
 
-// Ended sessions go once the GPU is past them; the engine bounds that, and a hung device must not keep the daemon.
-static void wait_for_sessions(struct server *server)
+static bool at_rest(const struct server *server)
 {
-    int64_t deadline_ns = clock_now_ns() + farewell_ns;
-    while (server->sessions && clock_now_ns() < deadline_ns) {
-        struct pollfd news = {.fd = server->wake_fd, .events = POLLIN};
-        core_step(server->core);
-        jobs_finish_done(server->jobs, server);
-        if (server->sessions && poll(&news, 1, 100) > 0)
-            drain_wakeups(server);
-    }
+    return !server->sessions && core_idle(server->core);
 }
 
-static void end_sessions(struct server *server)
+// Ended sessions go once the GPU is past them. False: it was not in time.
+static bool end_sessions(struct server *server, int64_t deadline_ns)
 {
     if (server->jobs)
         session_end_all(server, "the daemon ends");
-    wait_for_sessions(server);
-    if (server->sessions)
-        log_warn("daemon: the GPU still uses the memory of %u sessions", HASH_COUNT(server->sessions));
+    while (!at_rest(server) && clock_now_ns() < deadline_ns) {
+        struct pollfd news = {.fd = server->wake_fd, .events = POLLIN};
+        core_step(server->core);
+        jobs_finish_done(server->jobs, server);
+        if (!at_rest(server) && poll(&news, 1, 100) > 0)
+            drain_wakeups(server);
+    }
+    if (!at_rest(server))
+        return false;
     core_destroy(server->core);
     server->core = NULL;
+    return true;
+}
+
+// After a drain that was quicker than its timeout the rest of that is left.
+static int64_t end_deadline_ns(const struct server *server)
+{
+    int64_t deadline_ns = clock_now_ns() + farewell_ns;
+    return server->drain_deadline_ns > deadline_ns ? server->drain_deadline_ns : deadline_ns;
+}
+
+// What is left of the time, for the engine.
+static int rest_ms(int64_t deadline_ns)
+{
+    int64_t rest = (deadline_ns - clock_now_ns()) / NS_PER_MS;
+    return rest < 0 ? 0 : (int)rest;
+}
+
+// The GPU does not come to rest: what it may still use, and who may still call us, stays until the process ends.
+static bool leave_behind(const struct server *server)
+{
+    log_warn("daemon: the GPU does not come to rest; %u sessions still have memory that it may use",
+             HASH_COUNT(server->sessions));
+    server_remove_traces(server);
+    return false;
 }
 
 static void close_fd(int fd)
@@ -440,17 +463,19 @@ static void close_fd(int fd)
         close(fd);
 }
 
-void server_destroy(struct server *server)
+bool server_destroy(struct server *server)
 {
     if (!server)
-        return;
-    if (server->core)
-        end_sessions(server);
+        return true;
+    const int64_t deadline_ns = end_deadline_ns(server);
+    if (server->core && !end_sessions(server, deadline_ns))
+        return leave_behind(server);
     listener_close(server->listener);
     jobs_destroy(server->jobs);
     if (server->engine && server->params->validation)
         log_info("validation: %u messages", engine_validation_messages(server->engine));
-    engine_destroy(server->engine);
+    if (!engine_destroy_within(server->engine, rest_ms(deadline_ns)))
+        return leave_behind(server);
     if (server->guarded)
         sigbus_guard_finish();
     if (server->lock.fd >= 0 && server->listener)
@@ -466,4 +491,5 @@ void server_destroy(struct server *server)
     close_fd(server->epoll_fd);
     free(server->message);
     free(server);
+    return true;
 }

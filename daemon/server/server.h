@@ -38,6 +38,8 @@ enum server_exit { SERVER_EXIT_OK = 0, SERVER_EXIT_START = 1, SERVER_EXIT_DEVICE
 enum status server_create(const struct server_params *params, struct server **out, struct error *error);
 // Serves until SIGTERM or SIGINT has been answered or the device is lost.
 enum server_exit server_run(struct server *server);
-void server_destroy(struct server *server); // removes socket, segments and lock; takes NULL and half-made ones
+// Removes socket, segments and lock; takes NULL and half-made ones. False: the GPU does not come to rest in time, its memory and the
+// server's are left as they are, and the caller ends the process with _exit().
+bool server_destroy(struct server *server);
 
 #endif

@@ -123,5 +123,7 @@ struct server {
 void server_arm(struct server *server, int64_t deadline_ns);
 void server_read_signals(struct server *server); // drain.c
 void server_step_drain(struct server *server);   // drain.c: decides when the dispatcher may end
+// drain.c: segments, socket and lock, which would stay behind; everything else ends with the process.
+void server_remove_traces(const struct server *server);
 
 #endif
