@@ -268,11 +268,33 @@ START_TEST(a_run_that_never_ends_does_not_keep_the_daemon)
 }
 END_TEST
 
+static void check_dead_session(struct raw_client *watcher, uint64_t id)
+{
+    struct wire_reply reply;
+    raw_call(watcher, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_SESSIONS}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.inspect_sessions.total, 1);
+    ck_assert_uint_eq(reply.inspect_sessions.sessions[0].session, id);
+    ck_assert(reply.inspect_sessions.sessions[0].dead);
+    ck_assert_uint_eq(reply.inspect_sessions.sessions[0].arena_bytes, ARENA);
+    wire_reply_finish(&reply);
+}
+
+static void check_no_sessions(struct raw_client *watcher)
+{
+    struct wire_reply reply;
+    raw_call(watcher, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_SESSIONS}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.inspect_sessions.total, 0);
+    wire_reply_finish(&reply);
+}
+
 START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
 {
     int32_t block;
     start_server();
     struct raw_client *raw = raw_session(socket_path, ARENA), *watcher = raw_open(socket_path);
+    const uint64_t id = raw->session;
     submit_endless(raw, open_cache(raw), &block, 1);
     raw_close(raw);
     struct wire_inspect_daemon_reply state = raw_inspect(watcher);
@@ -282,6 +304,7 @@ START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
     }
     ck_assert_uint_eq(state.quarantined_blocks, 1); // the fake aborts if the arena ended here
     ck_assert_uint_eq(state.num_sessions, 0);
+    check_dead_session(watcher, id);
     ck_assert_int_eq(kill(server_pid, SIGUSR2), 0);
     for (int i = 0; i < 3000 && state.quarantined_blocks; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
@@ -289,6 +312,7 @@ START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
     }
     ck_assert_uint_eq(state.quarantined_blocks, 0);
     ck_assert_uint_eq(state.leased_blocks, 0);
+    check_no_sessions(watcher);
     ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
     ck_assert_int_eq(wait_server(), SERVER_EXIT_OK);
     raw_close(watcher);

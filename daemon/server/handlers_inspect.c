@@ -102,12 +102,18 @@ static void fill_session(struct wire_session_state *out, const struct session *s
     };
 }
 
-// Those that a client knows of: a segment that is still being made belongs to the job thread.
+// Those that are open, and those that have ended but whose segment the GPU still uses. While a segment is being made or unmade it
+// belongs to the job thread.
+static bool is_shown(const struct session *session)
+{
+    return session->core || (session->stage == SESSION_ENDING && !session->abandoned && !session->unmaking);
+}
+
 static uint32_t count_shown(const struct server *server)
 {
     uint32_t count = 0;
     for (const struct session *session = server->sessions; session; session = session->hh.next)
-        count += session->core != NULL;
+        count += is_shown(session);
     return count;
 }
 
@@ -122,7 +128,7 @@ enum status handle_inspect_sessions(struct call *call)
         return STATUS_NO_MEMORY;
     uint32_t index = 0;
     for (const struct session *session = call->server->sessions; session; session = session->hh.next) {
-        if (!session->core)
+        if (!is_shown(session))
             continue;
         if (index >= range->first && index - range->first < count) {
             fill_session(&states[index - range->first], session);

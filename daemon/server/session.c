@@ -90,6 +90,7 @@ static void unmade(struct job *job, void *context)
 
 static void start_unmaking(struct session *session)
 {
+    session->unmaking = true;
     session->job = (struct job){.work = unmake_segment, .done = unmade};
     jobs_start(session->server->jobs, &session->job);
 }

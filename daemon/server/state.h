@@ -58,6 +58,7 @@ struct session {
     struct route hello;                   // who waits for the making
     struct error job_error;
     bool abandoned;    // ended while MAKING
+    bool unmaking;     // its segment belongs to the job thread for good
     UT_hash_handle hh; // by id
 };
 
