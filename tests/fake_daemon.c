@@ -20,6 +20,8 @@ static void make_segment(struct fake_daemon *fake, uint64_t session)
 {
     if (fake->segment)
         munmap(fake->segment, fake->segment_size);
+    if (fake->segment_name[0])
+        shm_unlink(fake->segment_name); // where the last client left before it had mapped it
     snprintf(fake->segment_name, sizeof fake->segment_name, "%sfake-%d-%u", WIRE_SEGMENT_PREFIX, (int)getpid(),
              (unsigned)session);
     fake->segment_size = WIRE_PAGE + FAKE_ARENA;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -316,6 +317,64 @@ START_TEST(a_message_too_small_for_any_block_takes_none)
     expect(aule_blocks_lease(cache, 1, 0, &block), AULE_LIMIT, "100 bytes takes 0");
     aule_cache_close(cache);
     aule_session_close(session);
+}
+END_TEST
+
+// A process of its own that may open no descriptor above `limit`; it opens a session, and tells by its exit code.
+static int open_with_descriptors(rlim_t limit)
+{
+    pid_t child = fork(); // before this process has a session
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        const struct rlimit few = {.rlim_cur = limit, .rlim_max = limit};
+        struct aule_session *session = NULL;
+        struct aule_session_params params = params_of(0);
+        if (setrlimit(RLIMIT_NOFILE, &few) != 0)
+            _exit(100);
+        enum aule_status status = aule_session_open(&params, &session);
+        if (status == AULE_NO_MEMORY && !strstr(aule_error(), "ulimit -n"))
+            _exit(101);
+        aule_session_close(session);
+        _exit((int)status);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status), "the child's status is 0x%x", (unsigned)status);
+    return WEXITSTATUS(status);
+}
+
+// From none to enough: nng's own, the socket, the segment.
+START_TEST(too_few_descriptors_are_no_memory_and_the_limit_is_named)
+{
+    int status = AULE_NO_MEMORY;
+    unsigned refused = 0;
+    int ends[2];
+    char byte;
+    ck_assert_int_eq(pipe(ends), 0);
+    pid_t server = fork(); // nng works in one process of a family only
+    ck_assert_int_ge(server, 0);
+    if (server == 0) {
+        close(ends[1]);
+        fake_start(&fake, path, NULL, NULL);
+        while (read(ends[0], &byte, 1) > 0) // until the test ends, in whatever way
+            continue;
+        fake_stop(&fake);
+        _exit(0);
+    }
+    close(ends[0]);
+    for (int i = 0; i < DEADLINE_S * 1000 && access(path, F_OK) != 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    for (rlim_t limit = 4; limit < 64 && status != AULE_OK; limit++) {
+        status = open_with_descriptors(limit);
+        refused += status == AULE_NO_MEMORY;
+        ck_assert_msg(status == AULE_OK || status == AULE_NO_MEMORY, "limit %u gives %d, %s", (unsigned)limit, status,
+                      aule_status_name((enum aule_status)status));
+    }
+    ck_assert_int_eq(status, AULE_OK);
+    ck_assert_uint_gt(refused, 3);
+    close(ends[1]);
+    ck_assert_int_eq(waitpid(server, &status, 0), server);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the server's status is 0x%x", (unsigned)status);
 }
 END_TEST
 
@@ -1386,6 +1445,27 @@ static enum fake_action paged(struct fake_daemon *daemon, const struct wire_requ
     return FAKE_ANSWER;
 }
 
+static enum fake_action other_payload(struct fake_daemon *daemon, const struct wire_request *request,
+                                      struct wire_reply *reply)
+{
+    (void)daemon;
+    if (request->command == WIRE_COMMAND_PING)
+        reply->ping.payload++;
+    return FAKE_ANSWER;
+}
+
+START_TEST(a_ping_that_comes_back_as_another_fills_nothing)
+{
+    struct aule_monitor *monitor;
+    struct aule_ping_info ping = {.epoch = 99};
+    fake_start(&fake, path, other_payload, NULL);
+    ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
+    expect(aule_monitor_ping(monitor, &ping), AULE_MALFORMED, "was answered with");
+    ck_assert_uint_eq(ping.epoch, 99);
+    aule_monitor_close(monitor);
+}
+END_TEST
+
 START_TEST(a_list_longer_than_a_page_comes_whole)
 {
     struct aule_monitor *monitor;
@@ -1439,6 +1519,7 @@ int main(void)
             {a_greeting_that_is_wrong_is_refused_with_its_values, NUM_HELLO_CASES},
             {the_steps_of_a_handshake_share_one_timeout, 0},
             {a_message_too_small_for_any_block_takes_none, 0},
+            {too_few_descriptors_are_no_memory_and_the_limit_is_named, 0},
             {a_session_tells_what_the_handshake_said, 0},
             {a_socket_from_the_environment_is_found, 0},
             {NULL, 0},
@@ -1498,6 +1579,7 @@ int main(void)
         });
     add(suite, "monitor",
         (const struct entry[]){
+            {a_ping_that_comes_back_as_another_fills_nothing, 0},
             {a_list_longer_than_a_page_comes_whole, 0},
             {NULL, 0},
         });

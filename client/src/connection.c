@@ -103,6 +103,13 @@ static void on_dial_deadline(void *context)
         nng_dialer_close(dial->dialer);
 }
 
+static enum aule_status no_room(const char *path, int error)
+{
+    if (error == NNG_ENOFILES)
+        return fail_no_descriptor(path);
+    return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
+}
+
 static enum aule_status dial_error(const char *path, int error, const struct timeout *timeout)
 {
     switch (error) {
@@ -111,7 +118,8 @@ static enum aule_status dial_error(const char *path, int error, const struct tim
     case NNG_ECANCELED:
         return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms", path, timeout->ms);
     case NNG_EPERM: return fail(AULE_DENIED, "the permissions of %s refuse this process", path);
-    case NNG_ENOMEM: return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
+    case NNG_ENOMEM:
+    case NNG_ENOFILES: return no_room(path, error);
     default: return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s", path, nng_strerror(error));
     }
 }
@@ -166,9 +174,10 @@ static enum aule_status connection_dial(struct connection *connection, const str
     int error = socket_prepare(connection);
     if (!error)
         error = dial_prepare(connection, &dial);
+    if (error == NNG_ENOMEM || error == NNG_ENOFILES)
+        return no_room(connection->path, error);
     if (error)
-        return fail(error == NNG_ENOMEM ? AULE_NO_MEMORY : AULE_INTERNAL, "nng for %s: %s", connection->path,
-                    nng_strerror(error));
+        return fail(AULE_INTERNAL, "nng for %s: %s", connection->path, nng_strerror(error));
     connection->dialer = dial.dialer;
     return dial_error(connection->path, dial_start(&dial, timeout), timeout);
 }

@@ -6,7 +6,9 @@
 #include "error.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 static _Thread_local char sentence[1024]; // the daemon's own sentences have at most 383 bytes
 
@@ -17,6 +19,16 @@ enum aule_status fail(enum aule_status status, const char *format, ...)
     vsnprintf(sentence, sizeof sentence, format, arguments);
     va_end(arguments);
     return status;
+}
+
+enum aule_status fail_no_descriptor(const char *what)
+{
+    struct rlimit limit = {.rlim_cur = 0};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return fail(
+        AULE_NO_MEMORY,
+        "%s: no file descriptor is left; this process may have %ju (ulimit -n), the system what fs.file-max says", what,
+        (uintmax_t)limit.rlim_cur);
 }
 
 const char *aule_error(void)

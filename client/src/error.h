@@ -11,6 +11,9 @@
 // Keeps the sentence for the calling thread and returns `status`, so that a check reads `return fail(...)`.
 enum aule_status fail(enum aule_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+// AULE_NO_MEMORY: `what` wants a file descriptor, and there is none; the sentence has the process's limit.
+enum aule_status fail_no_descriptor(const char *what);
+
 #define REQUIRE(pointer)                                                                                               \
     do {                                                                                                               \
         if (!(pointer))                                                                                                \

@@ -70,6 +70,19 @@ static enum aule_status map(const struct wire_hello_reply *hello, int fd, struct
     return AULE_OK;
 }
 
+static enum aule_status open_error(const char *name, int error)
+{
+    switch (error) {
+    case ENOENT: return fail(AULE_DAEMON_GONE, "segment %s is gone; does the daemon see another /dev/shm?", name);
+    case EMFILE:
+    case ENFILE: return fail_no_descriptor(name);
+    case ENOMEM: return fail(AULE_NO_MEMORY, "no memory to open segment %s", name);
+    case EACCES:
+    case EPERM: return fail(AULE_DENIED, "segment %s: %s", name, strerror(error));
+    default: return fail(AULE_INTERNAL, "segment %s: %s", name, strerror(error));
+    }
+}
+
 enum aule_status segment_open(const struct wire_hello_reply *hello, struct segment *segment)
 {
     *segment = (struct segment){.base = NULL};
@@ -77,10 +90,8 @@ enum aule_status segment_open(const struct wire_hello_reply *hello, struct segme
     if (status != AULE_OK)
         return status;
     int fd = shm_open(hello->segment_name, O_RDWR | O_CLOEXEC, 0);
-    if (fd < 0 && errno == ENOENT)
-        return fail(AULE_DAEMON_GONE, "segment %s is gone; does the daemon see another /dev/shm?", hello->segment_name);
     if (fd < 0)
-        return fail(AULE_DENIED, "segment %s: %s", hello->segment_name, strerror(errno));
+        return open_error(hello->segment_name, errno);
     status = map(hello, fd, segment);
     close(fd);
     if (status == AULE_OK)
