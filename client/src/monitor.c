@@ -92,11 +92,13 @@ enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_pin
     const struct wire_ping_reply *reply = &answer.reply.ping;
     if (reply->payload != start)
         status = fail(AULE_MALFORMED, "a ping with %" PRIu64 " was answered with %" PRIu64, start, reply->payload);
-    *info = (struct aule_ping_info){.epoch = reply->epoch,
-                                    .round_trip_ns = now_ns() - start,
-                                    .protocol_major = reply->major,
-                                    .protocol_minor = reply->minor};
-    COPY_TEXT(info->version, reply->version);
+    else
+        *info = (struct aule_ping_info){.epoch = reply->epoch,
+                                        .round_trip_ns = now_ns() - start,
+                                        .protocol_major = reply->major,
+                                        .protocol_minor = reply->minor};
+    if (status == AULE_OK)
+        COPY_TEXT(info->version, reply->version);
     answer_finish(&answer);
     return status;
 }

@@ -120,8 +120,10 @@ struct aule_session_params {
 /*
  * Connects, shakes hands and maps the session's segment.
  * AULE_DAEMON_GONE: nobody listens at the path. AULE_DENIED: the daemon serves another user. AULE_VERSION: both versions
- * are in the sentence. AULE_LIMIT: --max-sessions or --max-arena. AULE_NO_MEMORY: /dev/shm is too small. AULE_TIMEOUT: the
- * daemon is there but did not answer. AULE_FORKED: see above.
+ * are in the sentence. AULE_LIMIT: --max-sessions or --max-arena. AULE_NO_MEMORY: /dev/shm is too small, or this process has
+ * no file descriptor left. AULE_TIMEOUT: the daemon is there but the handshake was not over after timeout_ms.
+ * AULE_INVALID: timeout_ms or the path. AULE_MISMATCH, AULE_MALFORMED: what answers is no daemon of this version.
+ * AULE_STOPPING. AULE_FORKED: see above. On any status but AULE_OK *session is NULL.
  */
 AULE_API enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session);
 
@@ -129,8 +131,12 @@ AULE_API enum aule_status aule_session_open(const struct aule_session_params *pa
 AULE_API void aule_session_close(struct aule_session *session);
 
 /*
- * After AULE_DAEMON_GONE: connect and shake hands anew, with the parameters of the open. Caches, batches, tickets and arena
+ * After AULE_DAEMON_GONE: connect and shake hands anew, with the parameters of the open, timeout_ms among them. A session that
+ * still lives is ended first, and pending calls of other threads return AULE_DAEMON_GONE. Caches, batches, tickets and arena
  * allocations of before are gone: their handles answer AULE_EPOCH from now on (close them), arena pointers are invalid.
+ * The statuses of aule_session_open(): on any but AULE_OK and AULE_FORKED the session has no daemon and no arena, what asks
+ * for one answers AULE_DAEMON_GONE, and another reconnect may be tried. The session is closed by aule_session_close() as ever.
+ * Several threads may call it; each does a reconnect of its own, one after another.
  */
 AULE_API enum aule_status aule_session_reconnect(struct aule_session *session);
 
@@ -146,6 +152,10 @@ struct aule_session_info {
     char device_name[256];
     uint8_t device_uuid[16];
 };
+/*
+ * What the handshake said, from this side's memory: the daemon is not asked, so that it also answers after the daemon has gone.
+ * AULE_DAEMON_GONE: the last reconnect failed. AULE_FORKED. On any status but AULE_OK *info is untouched.
+ */
 AULE_API enum aule_status aule_session_info(struct aule_session *session, struct aule_session_info *info);
 
 /* ---- arena and tensors ---- */
@@ -223,6 +233,12 @@ struct aule_cache_state {
     uint64_t available_blocks;    /* what a lease could get now: free + evictable + what the pool may still grow by */
     uint64_t block_bytes;         /* one block, all layers, K and V */
 };
+/*
+ * The counts of one moment: other sessions may change them before the answer is read. Waits for the session's grace.
+ * AULE_TIMEOUT: no answer by then; the session lives on, ask again. AULE_DAEMON_GONE. AULE_NO_SESSION: the session was closed
+ * or ended by an operator. AULE_EPOCH: the cache is of before a reconnect. AULE_FORKED. On any status but AULE_OK *state is
+ * untouched.
+ */
 AULE_API enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_state *state);
 
 /* ---- blocks ---- */
@@ -354,10 +370,27 @@ AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_r
 
 /* ---- monitor: looking into a daemon without a session ---- */
 
+/*
+ * A monitor is a connection without a session: it holds nothing in the daemon, and counts against no limit of sessions.
+ * Each of its calls but close returns one of these, beside what is said at the call, and on any but AULE_OK leaves what it was
+ * to fill untouched:
+ * AULE_TIMEOUT: no answer within the monitor's timeout; nothing ends, ask again. AULE_DAEMON_GONE: the connection is lost and
+ * stays so; close the monitor and open another. AULE_DENIED: the daemon serves another user. AULE_STOPPING.
+ * AULE_NO_MEMORY: none for the answer. AULE_MALFORMED: what came is no answer of this version. AULE_FORKED. AULE_INVALID: a
+ * pointer is NULL.
+ * Threads: any number may use one monitor side by side.
+ */
 struct aule_monitor;
 
+/*
+ * Connects to the daemon at `socket` (NULL: as in aule_session_params); it is not asked anything yet. timeout_ms is for the
+ * connection, and then for each answer that a later call wants (a list is several: one a page); 0: 10 s, -1: for ever.
+ * Ends with aule_monitor_close(). AULE_DAEMON_GONE: nobody listens. AULE_DENIED: the permissions of the socket. AULE_TIMEOUT:
+ * the daemon did not accept in time. AULE_NO_MEMORY: also when no file descriptor is left. AULE_INVALID: timeout_ms or the path.
+ * On any status but AULE_OK *monitor is NULL.
+ */
 AULE_API enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct aule_monitor **monitor);
-AULE_API void aule_monitor_close(struct aule_monitor *monitor);
+AULE_API void aule_monitor_close(struct aule_monitor *monitor); /* takes NULL; no call of another thread may be pending */
 
 struct aule_ping_info { uint64_t epoch; uint64_t round_trip_ns; char version[32]; uint32_t protocol_major, protocol_minor; };
 AULE_API enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_ping_info *info);
@@ -418,13 +451,19 @@ struct aule_block_state {
     uint64_t last_use;            /* the pool's use counter: smaller = longer unused */
     int32_t depth;                /* in its prefix chain, from 0; -1 = not published */
 };
-/* Each fills *array with a malloc'd array of *count entries, to be ended with free(). */
+/*
+ * Each fills *array with a malloc'd array of *count entries, to be ended with free(); NULL where there are none. A long list
+ * comes in pages, between which the daemon goes on: an entry that goes or comes meanwhile may be missing or twice.
+ * aule_monitor_blocks(): AULE_NOT_FOUND: there is no such cache.
+ */
 AULE_API enum aule_status aule_monitor_sessions(struct aule_monitor *monitor, struct aule_session_state **array, uint32_t *count);
 AULE_API enum aule_status aule_monitor_caches(struct aule_monitor *monitor, struct aule_cache_view **array, uint32_t *count);
 AULE_API enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache, struct aule_block_state **array,
                                               uint32_t *count);
 
-/* End another session, as if its worker had died. AULE_NOT_FOUND: there is none. */
+/*
+ * End another session, as if its worker had died. AULE_NOT_FOUND: there is none. AULE_TIMEOUT: it may still be ended.
+ */
 AULE_API enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session);
 
 #ifdef __cplusplus
