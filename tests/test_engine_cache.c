@@ -135,6 +135,41 @@ START_TEST(chunk_given_back_is_gone_and_returns_zeroed)
 }
 END_TEST
 
+START_TEST(chunk_given_back_leaves_no_address_in_the_table)
+{
+    struct engine_cache *cache = plain_cache();
+    grow_chunk(cache, 1);
+    const uint64_t *table = cache->table.mapped;
+    ck_assert_uint_ne(table[0], 0);
+    engine_cache_shrink(cache, 0);
+    grow_chunk(cache, 5); // another table, and behind the end of the chunk
+    table = cache->table.mapped;
+    ck_assert_uint_eq(table[0], 0);
+    ck_assert_uint_eq(table[1], 0);
+    ck_assert_uint_ne(table[2], 0);
+    engine_cache_shrink(cache, 1);
+    grow_chunk(cache, 2);
+    ck_assert_uint_eq(table[2], 0);
+    ck_assert_uint_eq(table[3], 0);
+    ck_assert_uint_ne(table[4], 0);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+START_TEST(block_that_shaders_cannot_count_is_refused)
+{
+    struct engine_cache_params params = shape(1, 8192, 256, DTYPE_F32);
+    struct error error = {0};
+    params.block_size = 256;
+    params.chunk_blocks = 1;
+    engine->device.adapter.info.max_allocation_bytes = UINT64_C(1) << 40;
+    ck_assert_int_eq(engine_cache_check(engine, &params, &error), STATUS_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(error.text, "4294967296 bytes"));
+    params.num_kv_heads--;
+    ck_assert_int_eq(engine_cache_check(engine, &params, NULL), STATUS_OK);
+}
+END_TEST
+
 START_TEST(block_of_no_chunk_or_layer_is_out_of_range)
 {
     struct engine_cache *cache = plain_cache();
@@ -239,6 +274,8 @@ void add_cache_tests(Suite *suite)
     tcase_add_test(tcase, growing_moves_no_block_whatever_the_order);
     tcase_add_test(tcase, chunk_is_split_by_whole_layers_where_the_device_allows_no_more);
     tcase_add_test(tcase, chunk_given_back_is_gone_and_returns_zeroed);
+    tcase_add_test(tcase, chunk_given_back_leaves_no_address_in_the_table);
+    tcase_add_test(tcase, block_that_shaders_cannot_count_is_refused);
     tcase_add_test(tcase, block_of_no_chunk_or_layer_is_out_of_range);
     tcase_add_test(tcase, chunk_that_is_there_is_not_grown_again);
     tcase_add_test(tcase, growth_without_memory_is_told_and_harms_nothing);

@@ -17,7 +17,8 @@
 #include <utlist.h>
 
 struct chunk {
-    uint32_t num_parts, layers_per_part;
+    struct engine_cache *cache;
+    uint32_t number, num_parts, layers_per_part;
     struct job end;
     struct buffer parts[]; // owned
 };
@@ -97,7 +98,10 @@ enum status engine_cache_check(const struct engine *engine, const struct engine_
                          adapter->max_groups[0]);
     if (!is_power_of_two(params->chunk_blocks))
         return error_set(error, STATUS_INVALID, "chunk_blocks %u is no power of two", params->chunk_blocks);
-    uint64_t bytes = 0;
+    uint64_t bytes = engine_layer_block_bytes(params);
+    if (bytes > UINT32_MAX) // shaders count in 32 bits inside a block
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "one layer of a block takes %" PRIu64 " bytes: no shader for more than %u", bytes, UINT32_MAX);
     if (__builtin_mul_overflow(engine_layer_block_bytes(params), (uint64_t)params->chunk_blocks, &bytes) ||
         bytes > adapter->info.max_allocation_bytes)
         return error_set(error, STATUS_UNSUPPORTED,
@@ -158,11 +162,6 @@ static void chunk_free(struct engine *engine, struct chunk *chunk)
     free(chunk);
 }
 
-static void run_chunk_end(struct engine *engine, struct job *job)
-{
-    chunk_free(engine, OWNER(job, struct chunk, end));
-}
-
 static enum status make_part(struct engine_cache *cache, uint32_t number, struct chunk *chunk, uint32_t part,
                              struct error *error)
 {
@@ -189,9 +188,10 @@ static enum status chunk_create(struct engine_cache *cache, uint32_t number, str
     struct chunk *chunk = calloc(1, sizeof *chunk + num_parts * sizeof *chunk->parts);
     if (!chunk)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a chunk of %u parts", num_parts);
+    chunk->cache = cache;
+    chunk->number = number;
     chunk->num_parts = num_parts;
     chunk->layers_per_part = per_part;
-    chunk->end.run = run_chunk_end;
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < num_parts && status == STATUS_OK; i++)
         status = make_part(cache, number, chunk, i, error);
@@ -211,6 +211,16 @@ static void fill_row(const struct engine_cache *cache, uint64_t *table, uint32_t
         table[(size_t)index * cache->params.num_layers + layer] = chunk ? layer_address(cache, chunk, layer) : 0;
 }
 
+// A chunk that was given back. Its cache still lives: what ends later is behind in the list of jobs.
+static void run_chunk_end(struct engine *engine, struct job *job)
+{
+    struct chunk *chunk = OWNER(job, struct chunk, end);
+    pthread_mutex_lock(&engine->lock);
+    fill_row(chunk->cache, chunk->cache->table.mapped, chunk->number, NULL);
+    pthread_mutex_unlock(&engine->lock);
+    chunk_free(engine, chunk);
+}
+
 static void run_table_end(struct engine *engine, struct job *job)
 {
     struct old_table *old = OWNER(job, struct old_table, job);
@@ -224,13 +234,27 @@ struct room {
     struct old_table *old;
 };
 
+// With the lock held, for another thread may take chunks out.
+static void copy_chunks(const struct engine_cache *cache, struct room *room)
+{
+    if (cache->capacity)
+        memcpy(room->chunks, cache->chunks, cache->capacity * sizeof *room->chunks);
+}
+
+// A table may be large, so it is filled without the lock: whoever is given back meanwhile ends on this same thread, later.
+static void fill_room(struct engine_cache *cache, uint32_t capacity, struct room *room)
+{
+    pthread_mutex_lock(&cache->engine->lock);
+    copy_chunks(cache, room);
+    pthread_mutex_unlock(&cache->engine->lock);
+    for (uint32_t i = 0; i < capacity; i++)
+        fill_row(cache, room->table.mapped, i, room->chunks[i]);
+}
+
 // With the lock held: `room` takes the place of the cache's arrays.
 static void use_room(struct engine_cache *cache, uint32_t capacity, struct room *room)
 {
-    for (uint32_t i = 0; i < capacity; i++) {
-        room->chunks[i] = i < cache->capacity ? cache->chunks[i] : NULL;
-        fill_row(cache, room->table.mapped, i, room->chunks[i]);
-    }
+    copy_chunks(cache, room);
     free(cache->chunks);
     *room->old =
         (struct old_table){.job = {.after = cache->engine->last_sequence, .run = run_table_end}, .piece = cache->table};
@@ -261,6 +285,7 @@ static enum status reserve(struct engine_cache *cache, uint32_t index, struct er
         free(room.old);
         return status;
     }
+    fill_room(cache, capacity, &room);
     pthread_mutex_lock(&engine->lock);
     use_room(cache, capacity, &room);
     pthread_mutex_unlock(&engine->lock);
@@ -347,7 +372,8 @@ void engine_cache_shrink(struct engine_cache *cache, uint32_t chunk)
     struct chunk *old = chunk < cache->capacity ? cache->chunks[chunk] : NULL;
     if (old) {
         cache->chunks[chunk] = NULL;
-        old->end.after = cache->reuse_after = engine->last_sequence;
+        old->end = (struct job){.after = engine->last_sequence, .run = run_chunk_end};
+        cache->reuse_after = engine->last_sequence;
         job_post(engine, &old->end);
     }
     pthread_mutex_unlock(&engine->lock);
