@@ -5,6 +5,8 @@
 
 #include "adapter.h"
 
+#include "variant.h"
+
 #include "vk.h"
 
 #include <ctype.h>
@@ -162,6 +164,12 @@ static void find_missing(struct adapter *adapter, uint32_t max_invocations)
         add_missing(&adapter->info, "a compute queue");
     if (max_invocations < NEEDED_INVOCATIONS)
         add_missing(&adapter->info, "workgroups of 128 invocations");
+    if (adapter->info.shared_memory_bytes < variant_least_shared_memory()) {
+        char need[64];
+        snprintf(need, sizeof need, "%u bytes of shared memory (it has %u)", variant_least_shared_memory(),
+                 adapter->info.shared_memory_bytes);
+        add_missing(&adapter->info, need);
+    }
     adapter->info.usable = adapter->info.missing[0] == '\0';
 }
 

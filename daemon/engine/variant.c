@@ -9,12 +9,26 @@
 #include "kv_write_spv.h"
 #include "zero_spv.h"
 
+// What attention_plain.comp declares as shared, at its largest head_dim; a device with less has no variant.
+enum {
+    PLAIN_LOCAL_SIZE = 128,
+    PLAIN_TILE_ROWS = 8,
+    PLAIN_HEAD_DIM = 256,
+    PLAIN_TILE_KEYS = 4 * PLAIN_LOCAL_SIZE,
+    PLAIN_SHARED_MEMORY = PLAIN_TILE_ROWS * PLAIN_HEAD_DIM / 2 * 8    // q_pairs
+                          + PLAIN_TILE_ROWS * PLAIN_TILE_KEYS / 2 * 8 // weight_pairs
+                          + PLAIN_LOCAL_SIZE * 4                      // row_partials
+                          + PLAIN_TILE_ROWS * 4                       // row_rescale
+                          + 2 * PLAIN_TILE_KEYS / 8 * 8,              // block_addresses
+};
+_Static_assert(PLAIN_SHARED_MEMORY <= 32768, "what every GPU of the last decade has");
+
 static const struct variant variants[] = {
     {
-        .shader = {"plain", attention_plain_spv, sizeof attention_plain_spv, 128},
-        .tile_rows = 8,
-        .shared_memory = 16384, // what Vulkan promises everywhere
-        .max_head_dim = 256,
+        .shader = {"plain", attention_plain_spv, sizeof attention_plain_spv, PLAIN_LOCAL_SIZE},
+        .tile_rows = PLAIN_TILE_ROWS,
+        .shared_memory = PLAIN_SHARED_MEMORY,
+        .max_head_dim = PLAIN_HEAD_DIM,
     },
 };
 
@@ -29,4 +43,13 @@ const struct variant *variant_choose(const struct adapter *adapter)
             return variant;
     }
     return NULL;
+}
+
+uint32_t variant_least_shared_memory(void)
+{
+    uint32_t least = UINT32_MAX;
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        if (variants[i].shared_memory < least)
+            least = variants[i].shared_memory;
+    return least;
 }

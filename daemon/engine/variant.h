@@ -27,5 +27,6 @@ extern const struct shader shader_kv_write, shader_zero;
 
 // The first of the table that runs on `adapter`; NULL if none does.
 const struct variant *variant_choose(const struct adapter *adapter);
+uint32_t variant_least_shared_memory(void); // bytes a workgroup, without which none does
 
 #endif
