@@ -502,6 +502,66 @@ START_TEST(equal_geometry_is_compiled_once)
 }
 END_TEST
 
+// Each block_size has pipelines of its own: two, one to write and one to read.
+static void run_block_size(uint32_t block_size, float value)
+{
+    struct engine_cache_params params = shape(1, 1, 8, DTYPE_F32);
+    params.block_size = block_size;
+    struct engine_cache *cache = open_cache(params);
+    grow_chunk(cache, 0);
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
+    fill(128, value);
+    expect_done(submit_runs(&run, 1));
+    expect_floats(192, value);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+
+START_TEST(pipelines_stay_within_their_number_and_come_back)
+{
+    teardown();
+    engine = open_engine((struct engine_params){.max_pipelines = 3});
+    open_arena();
+    for (int round = 0; round < 2; round++)
+        for (uint32_t block_size = 8; block_size <= 16; block_size *= 2) {
+            run_block_size(block_size, (float)block_size);
+            ck_assert_uint_le(engine_num_pipelines(engine), 3);
+        }
+    ck_assert_uint_eq(engine_num_pipelines(engine), 3);
+}
+END_TEST
+
+// Those of one submission stay until it is done, however many there are.
+START_TEST(submission_of_more_pipelines_than_are_kept_runs)
+{
+    enum { KINDS = 3 };
+    struct engine_cache *caches[KINDS];
+    struct engine_batch *batches[KINDS];
+    struct engine_run runs[KINDS];
+    engine->pipelines.most = 2;
+    for (uint32_t i = 0; i < KINDS; i++) {
+        struct engine_cache_params params = shape(1, 1, 8, DTYPE_F32);
+        params.block_size = 8u << i;
+        caches[i] = open_cache(params);
+        grow_chunk(caches[i], 0);
+        batches[i] = one_key(caches[i], 0, true);
+        runs[i] = plain_run(batches[i], 0, 0, 64, 4096 + i * 64, 8192 + i * 64);
+        fill(4096 + i * 64, (float)i);
+    }
+    expect_done(submit_runs(runs, KINDS));
+    for (uint32_t i = 0; i < KINDS; i++)
+        expect_floats(8192 + i * 64, (float)i);
+    ck_assert_uint_eq(engine_num_pipelines(engine), 2 * KINDS);
+    run_block_size(128, 77);
+    ck_assert_uint_eq(engine_num_pipelines(engine), 2);
+    for (uint32_t i = 0; i < KINDS; i++) {
+        engine_batch_destroy(batches[i]);
+        engine_cache_destroy(caches[i]);
+    }
+}
+END_TEST
+
 START_TEST(destroy_with_work_queued_and_chunks_growing_ends_all)
 {
     struct engine_cache *cache = plain_cache(), *gone = plain_cache();
@@ -554,5 +614,7 @@ void add_run_tests(Suite *suite)
     tcase_add_test(either, objects_let_go_right_after_submit_serve_it_to_the_end);
     tcase_add_test(either, steps_that_come_and_go_leave_memory_flat);
     tcase_add_test(either, equal_geometry_is_compiled_once);
+    tcase_add_test(either, pipelines_stay_within_their_number_and_come_back);
+    tcase_add_test(either, submission_of_more_pipelines_than_are_kept_runs);
     suite_add_tcase(suite, either);
 }

@@ -80,7 +80,7 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
     if (status == STATUS_OK)
         status = transfer_init(&engine->transfer, &engine->device, error);
     if (status == STATUS_OK)
-        status = pipelines_init(&engine->pipelines, &engine->device, params->pipeline_cache_path, error);
+        status = pipelines_init(&engine->pipelines, &engine->device, params, error);
     if (status == STATUS_OK)
         status = make_timeline(engine, error);
     for (int i = 0; i < ENGINE_SLOTS && status == STATUS_OK; i++)

@@ -27,6 +27,7 @@ struct engine_params {
     const char *device;               // index, UUID (with or without dashes) or part of the name; NULL = the best one
     bool force_staging;               // never import host memory
     bool validation;                  // enable VK_LAYER_KHRONOS_validation; its messages go to `log` and are counted
+    uint32_t max_pipelines;           // compiled shaders to keep, the latest used ones; 0 = 256
     const char *pipeline_cache_path;  // file to load and keep compiled pipelines in; NULL = none
     void (*wake)(void *context);      // called from engine threads when engine_poll() has news; must not block
     void (*log)(void *context, int level, const char *text);  // any thread; level 0 error, 1 warning, 2 info, 3 debug; NULL = silent
@@ -64,7 +65,7 @@ void engine_destroy(struct engine *engine);
 bool engine_destroy_within(struct engine *engine, int timeout_ms);
 const struct engine_device *engine_device(const struct engine *engine);
 uint64_t engine_budget_bytes(struct engine *engine);       // as of now
-uint32_t engine_num_pipelines(struct engine *engine);      // built so far
+uint32_t engine_num_pipelines(struct engine *engine);      // compiled, kept
 const char *engine_variant(const struct engine *engine);   // name of the attention shader in use
 uint32_t engine_validation_messages(const struct engine *engine);
 

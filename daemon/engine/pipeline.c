@@ -15,6 +15,10 @@
 
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
+#include <utlist.h>
+
+// Shapes are the clients' to choose, so their number has a bound. A model uses two or three; each takes some 100 KB.
+static const uint32_t default_most = 256;
 
 struct key {
     uint32_t kind;
@@ -24,6 +28,8 @@ struct key {
 struct pipeline {
     struct key key;
     VkPipeline handle;
+    uint64_t last_sequence; // of a submission that uses it
+    struct pipeline *prev, *next;
     UT_hash_handle hh;
 };
 
@@ -89,9 +95,13 @@ fail:
     return status;
 }
 
-enum status pipelines_init(struct pipelines *pipelines, struct device *device, const char *path, struct error *error)
+enum status pipelines_init(struct pipelines *pipelines, struct device *device, const struct engine_params *params,
+                           struct error *error)
 {
-    *pipelines = (struct pipelines){.device = device, .variant = variant_choose(&device->adapter)};
+    const char *path = params->pipeline_cache_path;
+    *pipelines = (struct pipelines){.device = device,
+                                    .variant = variant_choose(&device->adapter),
+                                    .most = params->max_pipelines ? params->max_pipelines : default_most};
     if (!pipelines->variant)
         return error_set(error, STATUS_UNSUPPORTED, "no attention shader runs on %s", device->adapter.info.name);
     if (path && !(pipelines->path = strdup(path)))
@@ -118,6 +128,7 @@ void pipelines_finish(struct pipelines *pipelines)
         vkDestroyPipeline(device->handle, pipeline->handle, NULL);
         free(pipeline);
     }
+    pipelines->by_use = NULL;
     if (pipelines->cache)
         vkDestroyPipelineCache(device->handle, pipelines->cache, NULL);
     if (pipelines->layout)
@@ -177,6 +188,27 @@ static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind
     return key;
 }
 
+void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed)
+{
+    pipelines->sequence = sequence;
+    pipelines->passed = passed;
+}
+
+// So that one more fits. Those that the GPU may still run stay, though they be too many for a while. The driver's own cache
+// keeps what it compiled, so that one that comes back comes quickly.
+static void make_room(struct pipelines *pipelines)
+{
+    struct pipeline *oldest;
+    while ((oldest = pipelines->by_use) && HASH_COUNT(pipelines->by_key) >= pipelines->most &&
+           oldest->last_sequence <= pipelines->passed) {
+        DL_DELETE(pipelines->by_use, oldest);
+        HASH_DEL(pipelines->by_key, oldest);
+        vkDestroyPipeline(pipelines->device->handle, oldest->handle, NULL);
+        free(oldest);
+    }
+    atomic_store(&pipelines->count, HASH_COUNT(pipelines->by_key));
+}
+
 enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
                          VkPipeline *out, struct error *error)
 {
@@ -184,9 +216,13 @@ enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, c
     struct pipeline *pipeline = NULL;
     HASH_FIND(hh, pipelines->by_key, &key, sizeof key, pipeline);
     if (pipeline) {
+        DL_DELETE(pipelines->by_use, pipeline);
+        DL_APPEND(pipelines->by_use, pipeline);
+        pipeline->last_sequence = pipelines->sequence;
         *out = pipeline->handle;
         return STATUS_OK;
     }
+    make_room(pipelines);
     pipeline = calloc(1, sizeof *pipeline);
     if (!pipeline)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
@@ -200,7 +236,9 @@ enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, c
         vkDestroyPipeline(pipelines->device->handle, pipeline->handle, NULL);
         goto fail;
     }
-    atomic_fetch_add(&pipelines->count, 1);
+    DL_APPEND(pipelines->by_use, pipeline);
+    pipeline->last_sequence = pipelines->sequence;
+    atomic_store(&pipelines->count, HASH_COUNT(pipelines->by_key));
     atomic_store(&pipelines->unsaved, pipelines->path != NULL);
     *out = pipeline->handle;
     return STATUS_OK;

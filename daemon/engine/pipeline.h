@@ -25,16 +25,24 @@ struct pipelines {
     VkShaderModule modules[PIPELINE_KINDS];
     VkPipelineLayout layout; // push constants only
     VkPipelineCache cache;
-    struct pipeline *by_key; // uthash; submitter only
+    struct pipeline *by_key; // uthash; submitter only, as the next four
+    struct pipeline *by_use; // the longest unused first
+    uint32_t most;           // to keep, but for those in use
+    uint64_t sequence;       // of the submission that is being planned
+    uint64_t passed;         // all up to this one are done
     char *path;              // of the file; NULL = none; owned
-    atomic_uint count;       // built so far
+    atomic_uint count;       // of by_key
     atomic_bool unsaved;     // some were built since the file was written
 };
 
-enum status pipelines_init(struct pipelines *pipelines, struct device *device, const char *path, struct error *error);
+enum status pipelines_init(struct pipelines *pipelines, struct device *device, const struct engine_params *params,
+                           struct error *error);
 void pipelines_finish(struct pipelines *pipelines); // takes a zeroed and a half-built one; saves
 
-// Submitter only. Compiles on first use. The local size and the tile rows in `geometry` are filled in here.
+// Submitter only: what is asked for from now on serves submission `sequence`; those up to `passed` are done.
+void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed);
+
+// Submitter only. Compiles on first use, and makes room by ending the pipelines that were unused for longest. The local size and the tile rows in `geometry` are filled in here.
 enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
                          VkPipeline *out, struct error *error);
 

@@ -71,6 +71,10 @@ static void process(struct submission *s)
 {
     struct engine *engine = s->engine;
     struct error error = {0};
+    pthread_mutex_lock(&engine->lock);
+    uint64_t completed = engine->completed;
+    pthread_mutex_unlock(&engine->lock);
+    pipelines_begin(&engine->pipelines, s->sequence, completed);
     plan_build(s);
     if (stage_in(s) && send(s, &error) != STATUS_OK)
         give_up(s, &error);
