@@ -44,6 +44,8 @@ static const struct option options[] = {
     {"max-tickets", "N", "unreaped tickets a session", COUNT32, FIELD(server.max_tickets), 1, 1u << 20, "256"},
     {"max-run-work", "N", "multiply-adds of one run; 0: no limit; auto: what the device does in well under a minute",
      WORK, FIELD(server.max_run_work), 0, INT64_MAX, "auto"},
+    {"max-pipelines", "N", "compiled shaders to keep, the latest used ones", COUNT32, FIELD(server.max_pipelines), 1,
+     65536, "256"},
     {"session-blocks", "N", "leased and held blocks a session; 0: no limit", COUNT64, FIELD(server.session_blocks), 0,
      INT32_MAX, "0"},
     {"max-arena", "BYTES", "shared memory a session; K, M and G are understood", BYTES, FIELD(server.max_arena), 4096,

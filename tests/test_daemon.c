@@ -354,6 +354,7 @@ static const struct {
     const char *sentence;
 } bad_options[] = {
     {{"--max-sessions", "0"}, "--max-sessions \"0\""},
+    {{"--max-pipelines", "0"}, "--max-pipelines \"0\""},
     {{"--max-sessions", "many"}, "--max-sessions \"many\""},
     {{"--max-sessions", "-1"}, "--max-sessions \"-1\""},
     {{"--max-arena", "99999999999G"}, "--max-arena \"99999999999G\""},
@@ -558,6 +559,28 @@ START_TEST(the_validation_layer_has_nothing_to_say)
     ck_assert(daemon_log_contains(&daemon_, "validation: 0 messages"));
     ck_assert(!daemon_log_contains(&daemon_, "Validation Error"));
     ck_assert(!daemon_log_contains(&daemon_, "VUID-"));
+}
+END_TEST
+
+// The write and the attention of one cache; those of another take their place, and they come back.
+START_TEST(as_many_pipelines_are_kept_as_the_option_says)
+{
+    struct wire_reply reply;
+    start((const char *const[]){"--max-pipelines", "2", NULL});
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    struct wire_request half = cache_request("half");
+    half.cache_open.k_dtype = half.cache_open.v_dtype = DTYPE_F16;
+    raw_call(raw, &half, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "CacheOpen: %s", reply.message);
+    const uint64_t caches[2] = {open_cache(raw, "full"), reply.cache_open.cache};
+    for (int i = 0; i < 4; i++) {
+        do_step(raw, caches[i % 2], (float)i + 1);
+        raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_DEVICE}, &reply);
+        ck_assert_int_eq(reply.status, STATUS_OK);
+        ck_assert_uint_eq(reply.inspect_device.pipelines, 2);
+    }
+    raw_close(raw);
+    stop_clean();
 }
 END_TEST
 
@@ -1166,10 +1189,10 @@ int main(void)
         2);
     add(suite, "work",
         (const TTest *const[]){
-            the_corrupt_prefix_fault_spoils_what_others_get, a_lease_waits_until_another_session_releases,
-            a_small_lease_goes_while_a_large_one_cannot_be_met, what_comes_free_goes_to_the_oldest_lease_first,
-            a_parked_lease_is_told_that_the_daemon_stops, a_ticket_is_reaped_once,
-            a_run_of_too_much_work_is_refused_and_the_session_lives_on,
+            the_corrupt_prefix_fault_spoils_what_others_get, as_many_pipelines_are_kept_as_the_option_says,
+            a_lease_waits_until_another_session_releases, a_small_lease_goes_while_a_large_one_cannot_be_met,
+            what_comes_free_goes_to_the_oldest_lease_first, a_parked_lease_is_told_that_the_daemon_stops,
+            a_ticket_is_reaped_once, a_run_of_too_much_work_is_refused_and_the_session_lives_on,
             a_run_without_a_free_ticket_waits_and_is_told_busy, a_drain_deadline_ends_what_does_not_finish,
             a_session_that_never_maps_its_segment_ends,
             a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},

@@ -103,6 +103,7 @@ static enum status open_engine(struct server *server, struct error *error)
         .force_staging = params->force_staging,
         .validation = params->validation,
         .pipeline_cache_path = params->pipeline_cache_path,
+        .max_pipelines = params->max_pipelines,
         .wake = wake,
         .log = log_below,
         .context = server,

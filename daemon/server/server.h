@@ -25,6 +25,7 @@ struct server_params {
     uint64_t session_blocks;           // leased and held blocks a session; 0 = no limit
     uint64_t max_arena;                // bytes a session
     uint64_t max_metadata;             // bytes that one command may have in the arena
+    uint32_t max_pipelines;            // compiled shaders to keep
     uint32_t drain_timeout_ms;         // SIGTERM: wait this long for what is in flight
     enum fault fault;
 };
