@@ -47,7 +47,7 @@ nm -D --defined-only "$library" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 
 diff "$work/declared" "$work/exported" || fail "header and library differ"
 
 # pkg-config alone.
-export PKG_CONFIG_PATH=$libdir/pkgconfig LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export PKG_CONFIG_PATH=$libdir/pkgconfig
 [ "$(pkg-config --modversion aule-client)" = "$version" ] || fail "pkg-config says $(pkg-config --modversion aule-client)"
 read -ra words <<<"$(pkg-config --cflags --libs aule-client)"
 for word in "${words[@]}"; do
@@ -73,11 +73,22 @@ cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$prefix" 
     -DCMAKE_C_FLAGS="${flags[*]}" -DEXAMPLE="$here/readme_example.c" >"$work/cmake.log" 2>&1 || fail "$(cat "$work/cmake.log")"
 cmake --build "$work/project/build" >"$work/cmake.log" 2>&1 || fail "$(cat "$work/cmake.log")"
 
+# The programs find the library from where they lie, also when the prefix has moved.
+mv "$prefix" "$work/moved"
+libdir=$work/moved${libdir#"$prefix"} prefix=$work/moved
+for program in "aule-ctl version" "aule-worker --version" "aule-daemon --version"; do
+    read -ra words <<<"$program"
+    said=$("$prefix/bin/${words[0]}" "${words[1]}") || fail "${words[0]} does not start from the prefix"
+    [[ $said =~ ^${words[0]}\ +$version($'\n'|$) ]] || fail "$program says: $said"
+done
+
 # The daemon, until it answers. The example finds it by the rule.
 mkdir -m 700 "$work/run"
 export AULE_RUNTIME_DIR=$work/run
 unset AULE_SOCKET
-"$prefix/bin/aule-daemon" --socket "$work/run/0.sock" --pipeline-cache none >"$work/log" 2>&1 &
+options=()
+[ "${AULE_TEST_VALIDATION:-}" != 1 ] || options=(--validation)
+"$prefix/bin/aule-daemon" --socket "$work/run/0.sock" --pipeline-cache none "${options[@]}" >"$work/log" 2>&1 &
 daemon=$!
 ready=no
 for ((second = 0; second < 60; second++)); do
@@ -90,8 +101,10 @@ for ((second = 0; second < 60; second++)); do
 done
 [ $ready = yes ] || fail "the daemon does not answer"
 
-"$work/example" >"$work/first" || fail "the example failed"
-"$work/project/build/consumer" >"$work/second" || fail "the CMake project's example failed"
+# These are nobody's installed programs: who builds them says where the library lies.
+example() { LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
+example "$work/example" >"$work/first" || fail "the example failed"
+example "$work/project/build/consumer" >"$work/second" || fail "the CMake project's example failed"
 grep -q '^0 of 2 blocks were in the cache' "$work/first" || fail "first run: $(cat "$work/first")"
 grep -q '^2 of 2 blocks were in the cache' "$work/second" || fail "second run: $(cat "$work/second")"
 diff <(grep '^out' "$work/first") <(grep '^out' "$work/second") || fail "the shared blocks give another output"
@@ -101,4 +114,5 @@ code=0
 wait "$daemon" || code=$?
 daemon=
 [ $code = 0 ] || fail "the daemon ended with $code"
+[ ${#options[@]} = 0 ] || grep -q 'validation: 0 messages' "$work/log" || fail "the validation layer had something to say"
 cat "$work/second"
