@@ -80,6 +80,7 @@ void rig_open(struct rig *rig, bool force_staging, bool validation)
 
 void rig_close(struct rig *rig)
 {
+    ck_assert_uint_eq(engine_validation_messages(rig->engine), 0);
     engine_arena_destroy(rig->arena);
     engine_destroy(rig->engine);
     munmap(rig->image.bytes, ARENA_SIZE);

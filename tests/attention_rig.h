@@ -23,7 +23,7 @@ struct rig {
 };
 
 void rig_open(struct rig *rig, bool force_staging, bool validation);
-void rig_close(struct rig *rig);
+void rig_close(struct rig *rig); // fails the test if the validation layer said anything
 
 // One submission, waited for. results[num_runs] are copied; every run must have succeeded.
 void rig_submit(struct rig *rig, const struct engine_submission *submission, struct engine_run_result *results);

@@ -41,6 +41,13 @@ static bool complain(const char *what)
     return false;
 }
 
+// Whether daemons run under the validation layer: the build says so for suites that hold them to silence.
+static bool validation_wanted(void)
+{
+    const char *text = getenv("AULE_TEST_VALIDATION");
+    return text && strcmp(text, "1") == 0;
+}
+
 static bool open_notify(struct daemon *daemon)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -72,6 +79,8 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
 {
     const char *arguments[MAX_ARGUMENTS] = {AULE_DAEMON_PATH, "--pipeline-cache", "none", "--log-level", "debug"};
     size_t count = 5;
+    if (validation_wanted())
+        arguments[count++] = "--validation";
     if (!daemon->by_rule) {
         arguments[count++] = "--socket";
         arguments[count++] = daemon->socket;
@@ -118,6 +127,9 @@ bool daemon_start(struct daemon *daemon, const char *const *options)
     char stale[256];
     while (recv(daemon->notify_fd, stale, sizeof stale, MSG_DONTWAIT) >= 0)
         ; // of an earlier life
+    struct stat log;
+    daemon->log_old = stat(daemon->log, &log) == 0 ? (size_t)log.st_size : 0;
+    daemon->validated = false;
     pid_t parent = getpid();
     fflush(NULL);
     daemon->pid = fork();
@@ -125,8 +137,10 @@ bool daemon_start(struct daemon *daemon, const char *const *options)
         return complain("fork");
     if (daemon->pid == 0)
         become_daemon(daemon, options, parent);
-    if (wait_ready(daemon))
+    if (wait_ready(daemon)) {
+        daemon->validated = validation_wanted();
         return true;
+    }
     daemon_kill(daemon);
     return false;
 }
@@ -142,10 +156,27 @@ bool daemon_launch(struct daemon *daemon, const char *const *options)
     return false;
 }
 
+// Whether the daemon's last life counted no message of the validation layer; if it did, the log goes to stderr. A second signal
+// ends a daemon before it comes to say the number: then its log must have no message.
+static bool layer_was_silent(const struct daemon *daemon)
+{
+    char *text = daemon_log_text(daemon);
+    const char *life = text && strlen(text) >= daemon->log_old ? text + daemon->log_old : "";
+    bool silent = strstr(life, "a second signal: ends without draining")
+                      ? !strstr(life, "validation:")
+                      : strstr(life, "validation: 0 messages\n") != NULL;
+    if (!silent)
+        fprintf(stderr, "daemon_harness: the validation layer was not silent to the end:\n%s", text ? text : "");
+    free(text);
+    return silent;
+}
+
 static void set_exit_code(struct daemon *daemon, int status)
 {
     daemon->exit_code = WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
     daemon->pid = -1;
+    if (daemon->exit_code == 0 && daemon->validated && !layer_was_silent(daemon))
+        daemon->exit_code = DAEMON_SPOKE;
 }
 
 bool daemon_wait(struct daemon *daemon, int seconds)

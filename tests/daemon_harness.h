@@ -20,17 +20,24 @@ struct daemon {
     char notify[96]; // FOLDER/notify: the datagram socket that hears READY=1
     int notify_fd;   // owned
     bool by_rule;    // to set: no --socket, but AULE_RUNTIME_DIR=FOLDER, which has to come to the same path
-    int exit_code;   // of the last life: the exit status, or minus the number of the signal; see daemon_wait()
+    int exit_code;   // of the last life: the exit status, minus the signal's number, or DAEMON_SPOKE; see daemon_wait()
+    bool validated;  // this life runs with --validation and became ready
+    size_t log_old;  // bytes that earlier lives left in the log
 };
 
 enum { DAEMON_DEADLINE_S = 60 }; // for starting and for stopping: an event is late after this, never slow
 
+// The exit code, instead of 0, of a life under validation in whose log the daemon does not say at the end that the layer
+// had 0 messages. That log goes to stderr.
+enum { DAEMON_SPOKE = 1000 };
+
 // Make the folder. False with a line on stderr if that fails. Ends with daemon_finish().
 bool daemon_init(struct daemon *daemon);
 
-// Start aule-daemon on daemon->socket with the options in `options` (NULL-terminated; NULL = none; they come last, so that they
-// win over the harness's own --socket and --pipeline-cache none) and wait until it says READY=1. The child dies with
-// the calling thread. False if it ended before: exit_code and the log say why. May be called again after a stop.
+// Start aule-daemon on daemon->socket, under the Vulkan validation layer if AULE_TEST_VALIDATION=1, with the options in
+// `options` (NULL-terminated; NULL = none; they come last, so that they win over the harness's own --socket and
+// --pipeline-cache none) and wait until it says READY=1. The child dies with the calling thread. False if it ended before:
+// exit_code and the log say why. May be called again after a stop.
 bool daemon_start(struct daemon *daemon, const char *const *options);
 
 // daemon_init() and daemon_start() in one, the log on stderr if it fails.

@@ -21,7 +21,9 @@ die()
 # quickstart OPTION...: runs it with these options for the daemon; sets $output and $code.
 quickstart()
 {
-    output=$(AULE_DAEMON_OPTIONS=$* "$root/tools/quickstart" --no-setup --build-dir "$build" 2>&1)
+    local options=("$@")
+    [ "${AULE_TEST_VALIDATION:-}" != 1 ] || options+=(--validation)
+    output=$(AULE_DAEMON_OPTIONS=${options[*]} "$root/tools/quickstart" --no-setup --build-dir "$build" 2>&1)
     code=$?
     echo "$output"
     [ -z "$(ls -A "$TMPDIR")" ] || die "the quickstart left something in its temporary folder: $(ls -A "$TMPDIR")"

@@ -5,13 +5,13 @@
 
 if(TARGET aule_worker)
   pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
-  aule_check(test_worker SOURCES test_worker.c LIBS aule_worker daemon_harness PkgConfig::CJSON LABELS process)
+  aule_check(test_worker SOURCES test_worker.c LIBS aule_worker daemon_harness PkgConfig::CJSON LABELS process VALIDATED)
   add_dependencies(test_worker aule-worker)
   target_compile_definitions(test_worker PRIVATE
     WORKER="$<TARGET_FILE:aule-worker>" WORKER_TEXT="${PROJECT_SOURCE_DIR}/tools/worker/prompt.txt")
 
   foreach(case holds corrupt broken interrupted)
     add_test(NAME quickstart_${case} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_quickstart.sh ${case} ${PROJECT_BINARY_DIR})
-    set_tests_properties(quickstart_${case} PROPERTIES TIMEOUT 600 LABELS "process;slow")
+    set_tests_properties(quickstart_${case} PROPERTIES TIMEOUT 600 LABELS "process;slow" ENVIRONMENT "${validation}")
   endforeach()
 endif()
