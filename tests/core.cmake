@@ -8,7 +8,7 @@ target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
 
 foreach(suite pool ownership prefix scheduler core_model core_memory)
-  aule_check(test_${suite} SOURCES test_${suite}.c LIBS core_world LABELS core)
+  aule_check(test_${suite} SOURCES test_${suite}.c LIBS core_world LABELS core tsan)
 endforeach()
 
 # Every allocation of core fails once there.
