@@ -726,9 +726,12 @@ START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
     ck_assert_int_ne(fake_engine_slot(core_engine_cache(world.core, a.cache), 1, found[1], 7), 0);
     uint64_t batch = worker_batch(&c, found + 1, 4, 4);
     worker_run(&c, batch, 0, 4, tokens);
+    fake_engine_finish(world.engine); // of b's, so that there is room for two
     core_step(world.core);
-    const struct fake_submission *s = fake_engine_newest(world.engine);
+    const struct fake_submission *s = fake_engine_oldest(world.engine);
     ck_assert_uint_eq(s->num_zeroes, 2);
+    ck_assert_uint_eq(s->num_runs, 0);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 1);
     ck_assert_int_eq(s->zeroes[0].block, found[1]);
     ck_assert_int_eq(s->zeroes[1].block, found[2]);
     world_finish_all(&world);
@@ -743,7 +746,75 @@ START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
     worker_lease(&a, 2, found + 1);
     worker_run(&a, worker_batch(&a, found + 1, 4, 4), 0, 4, tokens);
     core_step(world.core);
+    ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_zeroes, 2);
+}
+END_TEST
+
+// Two sessions of different users have cache "deep" open, of which eight blocks are one submission's worth of zeroes.
+static void open_deep(void)
+{
+    struct core_cache_identity identity = world_identity("deep");
+    struct core_cache_info info;
+    identity.num_layers = 8192;
+    worker_open(&c, &world, 2, "");
+    ck_assert_status(core_cache_open(a.session, &identity, &info, &error), STATUS_OK);
+    ck_assert_status(core_cache_open(c.session, &identity, &info, &error), STATUS_OK);
+    a.cache = c.cache = info.cache;
+}
+
+START_TEST(many_blocks_are_zeroed_in_slices_before_any_run_goes)
+{
+    open_deep();
+    worker_lease(&a, 20, blocks);
+    worker_release(&a, blocks, 20);
+    worker_lease(&c, 20, blocks);
+    uint64_t ticket = worker_run(&c, worker_batch(&c, blocks, 4, 4), 0, 4, tokens);
+    core_step(world.core);
+    const uint32_t zeroes[] = {8, 8, 4};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_zeroes, zeroes[i]);
+        ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_runs, 0);
+        ck_assert(fake_engine_finish(world.engine));
+        core_step(world.core);
+        world_check(&world);
+    }
+    ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_runs, 1);
+    world_finish_all(&world);
+    worker_reap(&c, ticket, STATUS_OK);
+    for (int i = 0; i < 20; i++)
+        ck_assert_int_eq(fake_engine_slot(core_engine_cache(world.core, c.cache), 8191, blocks[i], 0), 0);
+}
+END_TEST
+
+START_TEST(a_refused_slice_of_zeroes_is_tried_again_smaller_or_later_and_no_run_fails)
+{
+    worker_lease(&a, 16, blocks);
+    worker_release(&a, blocks, 16);
+    worker_open(&c, &world, 2, "");
+    worker_lease(&c, 3, blocks);
+    uint64_t ticket = worker_run(&c, worker_batch(&c, blocks, 4, 4), 0, 4, tokens);
+    fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
+    core_step(world.core); // one block, then the others
+    ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_zeroes, 1);
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_zeroes, 2);
+    world_finish_all(&world);
+    worker_reap(&c, ticket, STATUS_OK);
+
+    uint64_t batch = worker_batch(&c, blocks, 4, 4), ahead = worker_run(&c, batch, 0, 4, tokens);
+    core_step(world.core);
+    worker_lease(&c, 1, blocks + 3);
+    ticket = worker_run(&c, batch, 1, 4, tokens);
+    fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
+    core_step(world.core); // waits for what is ahead
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 1);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_zeroes, 0);
+    ck_assert(fake_engine_finish(world.engine));
+    core_step(world.core);
+    ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_zeroes, 1);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 1);
+    world_finish_all(&world);
+    worker_reap(&c, ahead, STATUS_OK);
+    worker_reap(&c, ticket, STATUS_OK);
 }
 END_TEST
 
@@ -752,14 +823,14 @@ START_TEST(zeroing_outlives_a_refused_submission_and_ends_with_the_memory)
     worker_lease(&a, 16, blocks);
     worker_release(&a, blocks, 16);
     worker_open(&c, &world, 2, "");
-    worker_lease(&c, 3, found);
+    worker_lease(&c, 1, found);
     fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
     uint64_t ticket = worker_run(&c, worker_batch(&c, found, 4, 4), 0, 4, tokens);
     core_step(world.core);
     worker_reap(&c, ticket, STATUS_NO_MEMORY);
     worker_run(&c, worker_batch(&c, found, 4, 4), 0, 4, tokens);
     core_step(world.core);
-    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_zeroes, 3);
+    ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_zeroes, 1);
     world_finish_all(&world);
     worker_close(&c, false);
     worker_lease(&b, 3, found); // wants zeroing again, but its chunk goes first
@@ -807,6 +878,8 @@ int main(void)
     tcase_add_test(death, a_block_that_a_living_session_holds_too_is_not_quarantined);
     tcase_add_loop_test(death, a_worker_may_die_at_any_step, 0, 2 * (LIFE + 1));
     tcase_add_test(tenants, a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs);
+    tcase_add_test(tenants, many_blocks_are_zeroed_in_slices_before_any_run_goes);
+    tcase_add_test(tenants, a_refused_slice_of_zeroes_is_tried_again_smaller_or_later_and_no_run_fails);
     tcase_add_test(tenants, zeroing_outlives_a_refused_submission_and_ends_with_the_memory);
     for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
         tcase_add_checked_fixture(all[i], open_two, close_all);

@@ -176,9 +176,27 @@ void zeroes_forget(struct core *core, const struct cache *cache, const struct ch
     core->num_zeroes = kept;
 }
 
-void zeroes_clear(struct core *core)
+// Ranges of memory, one a block and layer, that one submission zeroes: bounds its lists to a megabyte.
+enum { ZEROES_MAX_RANGES = 65536 };
+
+uint32_t zeroes_slice(const struct core *core)
 {
-    for (uint32_t i = 0; i < core->num_zeroes; i++)
+    uint32_t layers = 1;
+    for (uint32_t i = 0; i < core->num_caches; i++) {
+        uint32_t more = core->caches[i]->identity.num_layers;
+        layers = more > layers ? more : layers;
+    }
+    uint32_t count = layers < ZEROES_MAX_RANGES ? ZEROES_MAX_RANGES / layers : 1;
+    return count < core->num_zeroes ? count : core->num_zeroes;
+}
+
+void zeroes_drop(struct core *core, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
         core->zero_blocks[i]->zeroing = false;
-    core->num_zeroes = 0;
+    core->num_zeroes -= count;
+    if (!core->num_zeroes)
+        return;
+    memmove(core->zeroes, core->zeroes + count, core->num_zeroes * sizeof *core->zeroes);
+    memmove(core->zero_blocks, core->zero_blocks + count, core->num_zeroes * sizeof(struct block *));
 }

@@ -126,41 +126,91 @@ static void count_in_flight(struct submission *submission)
         submission->runs[i]->session->num_in_flight++;
 }
 
-static void submit_one(struct core *core)
+static void refused(struct core *core, enum status status, const struct error *error)
+{
+    if (status != STATUS_DEVICE_LOST)
+        return;
+    core->lost_why = *error;
+    scheduler_lost(core);
+}
+
+static struct submission *next_submission(struct scheduler *s)
+{
+    return &s->in_flight[(s->first_in_flight + s->num_in_flight) % SCHEDULER_MAX_IN_FLIGHT];
+}
+
+static enum status submit(struct core *core, const struct engine_submission *order, struct submission *submission,
+                          struct error *error)
+{
+    enum status status = engine_submit(core->engine, order, &submission->sequence, error);
+    if (status == STATUS_OK) {
+        core->scheduler.num_in_flight++;
+        core->submissions++;
+    }
+    return status;
+}
+
+static void fail_runs(struct core *core, struct submission *submission, enum status status, const struct error *error)
+{
+    core_log(core, CORE_LOG_ERROR, "a submission of %" PRIu32 " runs failed: %s", submission->num_runs, error->text);
+    end_all(submission, status);
+    deliver(&core->scheduler, submission);
+    refused(core, status, error);
+}
+
+static void submit_runs(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
-    struct submission *submission = &s->in_flight[(s->first_in_flight + s->num_in_flight) % SCHEDULER_MAX_IN_FLIGHT];
+    struct submission *submission = next_submission(s);
     struct error error = {0};
     submission->num_runs = pick_runs(core, ++s->submissions);
     const struct engine_submission order = {
-        .zeroes = core->zeroes,
-        .num_zeroes = core->num_zeroes,
         .runs = s->engine_runs,
         .num_runs = submission->num_runs,
         .wave_ends = s->wave_ends,
         .num_waves = lay_waves(s, submission),
     };
     count_in_flight(submission);
-    enum status status = engine_submit(core->engine, &order, &submission->sequence, &error);
-    if (status == STATUS_OK) {
-        zeroes_clear(core);
-        s->num_in_flight++;
-        core->submissions++;
+    enum status status = submit(core, &order, submission, &error);
+    if (status != STATUS_OK)
+        fail_runs(core, submission, status, &error);
+}
+
+// Zeroes have submissions of their own, so that one that is refused takes no run with it: fewer blocks are tried then, and
+// the runs wait. With nothing in flight nothing would wake them, so they fail; the blocks stay in the list.
+static void submit_zeroes(struct core *core)
+{
+    struct scheduler *s = &core->scheduler;
+    struct submission *submission = next_submission(s);
+    struct error error = {0};
+    enum status status = STATUS_NO_MEMORY;
+    submission->num_runs = 0;
+    for (uint32_t count = zeroes_slice(core); count && status == STATUS_NO_MEMORY; count /= 2) {
+        const struct engine_submission order = {.zeroes = core->zeroes, .num_zeroes = count};
+        status = submit(core, &order, submission, &error);
+        if (status == STATUS_OK)
+            zeroes_drop(core, count);
+    }
+    if (status == STATUS_OK || (status == STATUS_NO_MEMORY && s->num_in_flight))
         return;
-    }
-    core_log(core, CORE_LOG_ERROR, "a submission of %" PRIu32 " runs failed: %s", submission->num_runs, error.text);
-    end_all(submission, status);
-    deliver(s, submission);
-    if (status == STATUS_DEVICE_LOST) {
-        core->lost_why = error;
-        scheduler_lost(core);
-    }
+    submission->num_runs = pick_runs(core, ++s->submissions);
+    lay_waves(s, submission);
+    count_in_flight(submission);
+    fail_runs(core, submission, status, &error);
 }
 
 void scheduler_submit(struct core *core)
 {
-    while (!core->lost && core->scheduler.num_in_flight < SCHEDULER_MAX_IN_FLIGHT && heap_first(&core->scheduler.ready))
-        submit_one(core);
+    struct scheduler *s = &core->scheduler;
+    while (!core->lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT && heap_first(&s->ready)) {
+        uint32_t zeroes = core->num_zeroes, waiting = s->num_in_flight;
+        if (!zeroes)
+            submit_runs(core);
+        else
+            submit_zeroes(core);
+        if (zeroes && zeroes == core->num_zeroes && waiting)
+            return; // refused for now
+    }
 }
 
 // ---- after the GPU ----
@@ -256,5 +306,5 @@ void scheduler_lost(struct core *core)
         run_drop_queued(session, STATUS_DEVICE_LOST);
         run_deliver(session);
     }
-    zeroes_clear(core);
+    zeroes_drop(core, core->num_zeroes);
 }

@@ -27,7 +27,7 @@ struct core {
     uint32_t num_caches, cache_capacity;
     struct cache *caches_by_name;
 
-    struct engine_zero *zeroes; // for the next submission; owned
+    struct engine_zero *zeroes; // to be submitted before the next run; owned
     struct block **zero_blocks; // whose they are; owned
     uint32_t num_zeroes, zero_capacity;
 
@@ -48,10 +48,11 @@ struct core {
 enum { CORE_LOG_ERROR, CORE_LOG_WARNING, CORE_LOG_INFO, CORE_LOG_DEBUG };
 void core_log(const struct core *core, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-// The blocks that the next submission zeroes, before anything else in it runs.
+// The blocks that are zeroed before anything else runs.
 bool zeroes_reserve(struct core *core, uint32_t more); // room in the list; false: no memory
 void zeroes_add(struct core *core, struct cache *cache, struct block *block);
 void zeroes_forget(struct core *core, const struct cache *cache, const struct chunk *chunk); // its memory goes
-void zeroes_clear(struct core *core);                                                        // they are submitted
+uint32_t zeroes_slice(const struct core *core);      // how many of them one submission may take; 0: there are none
+void zeroes_drop(struct core *core, uint32_t count); // the first ones are submitted
 
 #endif
