@@ -154,6 +154,19 @@ START_TEST(without_a_daemon_nothing_can_be_asked)
 }
 END_TEST
 
+START_TEST(without_descriptors_nothing_can_be_asked)
+{
+    char text[1024] = "";
+    FILE *shell = popen(
+        "exec 2>&1 3>&- 4>&- 5>&- 6>&-; ulimit -n 4; exec " CTL " ping --socket /tmp/aule-test-nobody.sock", "re");
+    ck_assert_ptr_nonnull(shell);
+    ck_assert_uint_gt(fread(text, 1, sizeof text - 1, shell), 0);
+    int status = pclose(shell);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == COULD_NOT_ASK, "status 0x%x: %s", (unsigned)status, text);
+    ck_assert_msg(strstr(text, "may have 4 (ulimit -n)") != NULL, "%s", text);
+}
+END_TEST
+
 START_TEST(bad_usage_is_refused_with_the_offending_word)
 {
     assert_fails(RUN("frobnicate"), COULD_NOT_ASK, "\"frobnicate\" is no command");
@@ -554,6 +567,7 @@ static Suite *ctl_suite(void)
     TCase *tests = tcase_create("without a daemon");
     tcase_add_test(tests, version_needs_no_daemon);
     tcase_add_loop_test(tests, without_a_daemon_nothing_can_be_asked, 0, num_asking);
+    tcase_add_test(tests, without_descriptors_nothing_can_be_asked);
     tcase_add_test(tests, bad_usage_is_refused_with_the_offending_word);
     tcase_add_test(tests, help_lists_every_command_and_the_exit_codes);
     tcase_add_test(tests, output_that_cannot_be_written_is_a_failure);

@@ -48,7 +48,7 @@ static const struct {
      "start aule-daemon, or name its socket by --socket or $AULE_SOCKET if it listens elsewhere"},
     {AULE_TIMEOUT, EXIT_COULD_NOT_ASK, "give it longer with --timeout"},
     {AULE_INVALID, EXIT_COULD_NOT_ASK, "aule-ctl --help shows what is expected"},
-    {AULE_NO_MEMORY, EXIT_COULD_NOT_ASK, "free some memory and ask again"},
+    {AULE_NO_MEMORY, EXIT_COULD_NOT_ASK, "free some of it and ask again"},
     {AULE_MALFORMED, EXIT_COULD_NOT_ASK, "use an aule-ctl of the daemon's version"},
     {AULE_FORKED, EXIT_COULD_NOT_ASK, "this is a defect in aule-ctl; please report it"},
     {AULE_VERSION, EXIT_SAID_NO, "use an aule-ctl of the daemon's version"},
@@ -65,6 +65,13 @@ enum exit_code report(enum aule_status status)
         if (meanings[i].status == status)
             return complain(meanings[i].code, "%s (%s); %s", what, aule_status_name(status), meanings[i].hint);
     return complain(EXIT_SAID_NO, "%s (%s)", what, aule_status_name(status));
+}
+
+// Before the daemon has heard anything no status is its own.
+static enum exit_code report_unasked(enum aule_status status)
+{
+    report(status);
+    return EXIT_COULD_NOT_ASK;
 }
 
 bool parse_id(const char *text, uint64_t *id)
@@ -84,7 +91,7 @@ static enum exit_code run(struct ctl *ctl, const struct command *command)
         return command->run(ctl);
     enum aule_status status = aule_monitor_open(ctl->socket, ctl->timeout_ms, &ctl->monitor);
     if (status != AULE_OK)
-        return report(status);
+        return report_unasked(status);
     enum exit_code code = command->run(ctl);
     aule_monitor_close(ctl->monitor);
     return code;
