@@ -41,6 +41,8 @@ static const struct option options[] = {
      1, 1u << 20, "1024"},
     {"max-caches", "N", "caches at a time", COUNT32, FIELD(server.max_caches), 1, 65536, "64"},
     {"max-batches", "N", "live batches a session", COUNT32, FIELD(server.max_batches), 1, 1u << 20, "1024"},
+    {"max-batch-memory", "BYTES", "metadata that the batches of a session keep in the daemon; 0: no limit", BYTES,
+     FIELD(server.max_batch_bytes), 0, ONE_TIB, "256M"},
     {"max-tickets", "N", "unreaped tickets a session", COUNT32, FIELD(server.max_tickets), 1, 1u << 20, "256"},
     {"max-run-work", "N", "multiply-adds of one run; 0: no limit; auto: what the device does in well under a minute",
      WORK, FIELD(server.max_run_work), 0, INT64_MAX, "auto"},

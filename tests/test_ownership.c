@@ -500,6 +500,40 @@ START_TEST(too_many_batches_are_a_limit_that_names_its_option)
 }
 END_TEST
 
+START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
+{
+    struct world strict;
+    struct worker worker;
+    int32_t block;
+    uint64_t batch, last;
+    uint32_t made;
+    const int32_t cu[] = {0, 0}, lens[] = {8}; // with the table 16 bytes, of worker_batch() 80
+    world_open(&strict, &(struct core_params){.max_batch_bytes = 100});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, &block);
+    const struct core_batch_params params = {.cache = worker.cache,
+                                             .num_seqs = 1,
+                                             .max_blocks = 1,
+                                             .cu_seqlens_q = cu,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .block_table = &block,
+                                             .num_block_table = 1};
+    batch = worker_batch(&worker, &block, 8, 8);
+    ck_assert_status(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_OK);
+    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT,
+                      "16 bytes of metadata more would exceed the session's 100, of which its batches have 96 "
+                      "(--max-batch-memory)");
+    worker_run(&worker, batch, 0, 8, tokens);
+    ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
+    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT, "have 96");
+    world_finish_all(&strict);
+    worker_batch(&worker, &block, 8, 8);
+    world_close(&strict);
+}
+END_TEST
+
 // ---- quota ----
 
 START_TEST(the_quota_counts_distinct_blocks_and_is_hard)
@@ -870,6 +904,7 @@ int main(void)
     tcase_add_test(batches, positions_decide_what_a_window_hides);
     tcase_add_test(batches, a_refused_batch_keeps_no_block);
     tcase_add_test(batches, too_many_batches_are_a_limit_that_names_its_option);
+    tcase_add_test(batches, the_metadata_of_all_batches_is_bounded_until_their_runs_are_over);
     tcase_add_test(quota, the_quota_counts_distinct_blocks_and_is_hard);
     tcase_add_test(quota, an_exchange_by_publishing_is_held_to_the_quota_too);
     tcase_add_test(death, a_dead_session_gives_everything_back_at_once_if_nothing_is_in_flight);

@@ -339,9 +339,26 @@ static enum status check_sequence(struct draft *d, uint32_t s)
     return status;
 }
 
+static enum status check_memory(struct draft *d)
+{
+    const struct core_batch_params *p = d->params;
+    const struct core_session *session = d->table->session;
+    uint64_t most = session->core->params.max_batch_bytes, has = session->batch_bytes;
+    uint64_t words = (uint64_t)p->num_cu_seqlens_q + p->num_seq_lens_kv + p->num_block_table + p->num_positions;
+    d->batch->bytes = words * sizeof(int32_t) + p->num_slot_mapping * sizeof(int64_t) + p->mask_bytes;
+    if (!most || (has <= most && d->batch->bytes <= most - has))
+        return STATUS_OK;
+    return error_set(d->error, STATUS_LIMIT,
+                     "%" PRIu64 " bytes of metadata more would exceed the session's %" PRIu64
+                     ", of which its batches have %" PRIu64 " (--max-batch-memory)",
+                     d->batch->bytes, most, has);
+}
+
 static enum status check(struct draft *d)
 {
     enum status status = check_lengths(d->params, d->error);
+    if (status == STATUS_OK)
+        status = check_memory(d);
     if (status == STATUS_OK)
         status = check_cu_seqlens(d->params, d->error);
     if (status != STATUS_OK)
@@ -406,6 +423,7 @@ static enum status batch_register(struct core_session *session, struct hold_tabl
     if (!HASH_ADDED(batch))
         return no_memory(error);
     table->num_batches++;
+    session->batch_bytes += batch->bytes;
     for (uint32_t i = 0; i < batch->num_blocks; i++)
         hold_ref(table, batch->blocks[i]);
     return STATUS_OK;
@@ -471,6 +489,7 @@ void batch_unref(struct batch *batch)
         return;
     for (uint32_t i = 0; i < batch->num_blocks; i++)
         hold_unref(table, batch->blocks[i], batch->dead);
+    table->session->batch_bytes -= batch->bytes;
     batch_free(batch);
     table->num_batches--;
     hold_table_settle(table);

@@ -31,6 +31,7 @@ struct batch {
     bool has_slots, has_mask, has_positions;
     struct missing missing;
     uint32_t num_tokens;
+    uint64_t bytes;        // of its arrays, which count for the session until the engine has ended it
     uint64_t attended;     // tokens: sum of q_len * seq_len, at least 1
     uint64_t causal;       // of them, what a causal run without positions sees
     uint64_t keys;         // of sequences with queries: sum of seq_len in whole tiles of BATCH_TILE_KEYS

@@ -28,6 +28,7 @@ struct core_params {
     uint32_t max_batches;         // --max-batches, live, a session
     uint32_t max_tickets;         // --max-tickets, unreaped, a session
     uint64_t quota_blocks;        // --session-blocks: leased and held blocks a session; 0 = no limit
+    uint64_t max_batch_bytes;     // --max-batch-memory: metadata of a session's batches that the engine keeps; 0 = no limit
     uint64_t max_run_work;        // --max-run-work: multiply-adds of one run, and of the runs of one submission; 0 = no limit
     uint64_t hash_seed;           // of the prefix index, whose keys clients choose: random, told to nobody
     // The session's last GPU work has passed: its arena may be destroyed and unmapped. Called from core_step() or

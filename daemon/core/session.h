@@ -25,6 +25,7 @@ struct core_session {
     struct hold_table *tables; // by cache
     struct batch *batches;     // by id, those not destroyed
     uint64_t num_blocks;       // of all tables
+    uint64_t batch_bytes;      // of the batches that the engine has, destroyed ones with runs too
 
     struct run *runs;    // accepted and not delivered, in the order of their tickets
     struct run *queued;  // the first of them that is not submitted; NULL = none
