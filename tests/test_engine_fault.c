@@ -286,6 +286,34 @@ START_TEST(batch_keeps_few_work_lists_however_many_head_counts_run)
 }
 END_TEST
 
+// The transfer waits for longer than the watchdog allows, but meanwhile a submission before it passes.
+START_TEST(transfer_behind_slow_submissions_is_no_hang)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    VkSemaphore gate = close_gate();
+    uint64_t sequence = submit_runs(&run, 1);
+    while (!on_the_gpu(sequence))
+        nap();
+    for (int i = 0; i < 100; i++)
+        nap(); // until its own watchdog is set
+    engine->device.watchdog_ns = UINT64_C(1000000000);
+    engine_cache_grow(cache, 1);
+    double start = now_s();
+    while (now_s() < start + 0.5)
+        nap();
+    atomic_fetch_add(&engine->device.num_passed, 1);
+    while (now_s() < start + 1.5)
+        nap();
+    open_gate(gate, sequence);
+    expect_done(sequence);
+    ck_assert_int_eq(expect_event(ENGINE_EVENT_CHUNK).error.status, STATUS_OK);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 START_TEST(no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows)
 {
     enum { MANY = 3 * ENGINE_SLOTS };
@@ -358,6 +386,7 @@ void add_fault_tests(Suite *suite)
     tcase_add_test(tcase, nothing_that_the_gpu_may_read_ends_before_it_is_done);
     tcase_add_test(tcase, batch_that_no_submission_names_ends_while_another_runs);
     tcase_add_test(tcase, batch_keeps_few_work_lists_however_many_head_counts_run);
+    tcase_add_test(tcase, transfer_behind_slow_submissions_is_no_hang);
     tcase_add_test(tcase, no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows);
     tcase_add_test(tcase, zeroes_that_cannot_be_done_lose_the_device);
     tcase_add_test(tcase, wait_has_a_deadline_and_knows_what_was_submitted);

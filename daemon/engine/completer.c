@@ -55,6 +55,7 @@ static void finish(struct submission *s)
         .num_results = s->num_runs,
         .num_dispatches = s->slot ? s->num_groups : 0,
     };
+    atomic_fetch_add(&engine->device.num_passed, 1);
     pthread_mutex_lock(&engine->lock);
     DL_DELETE(engine->flying, s);
     if (s->slot)

@@ -89,11 +89,25 @@ fail:
     return status;
 }
 
+// Submissions that are before it in the queue have their own time: the deadline starts anew when one has passed.
+static VkResult wait_for_fence(struct transfer *transfer)
+{
+    struct device *device = transfer->device;
+    VkResult result = VK_TIMEOUT;
+    unsigned long long before, passed = atomic_load(&device->num_passed);
+    do {
+        before = passed;
+        result = vkWaitForFences(device->handle, 1, &transfer->fence, VK_TRUE, device->watchdog_ns);
+        passed = atomic_load(&device->num_passed);
+    } while (result == VK_TIMEOUT && passed != before);
+    return result;
+}
+
 static enum status wait(struct transfer *transfer, struct error *error)
 {
     struct device *device = transfer->device;
     enum status status = STATUS_OK;
-    VkResult result = vkWaitForFences(device->handle, 1, &transfer->fence, VK_TRUE, device->watchdog_ns);
+    VkResult result = wait_for_fence(transfer);
     if (result == VK_TIMEOUT) {
         atomic_store(&device->hung, true);
         device_lose(device, "a transfer did not end in %llu ms", (unsigned long long)device->watchdog_ns / 1000000);
