@@ -359,6 +359,13 @@ static const int32_t prompt_tokens[20] = {11, 12, 13, 14, 15, 16, 17, 18, 21, 22
                                           23, 24, 25, 26, 27, 28, 31, 32, 33, 34};
 static const struct aule_prefix prompt = {.tokens = prompt_tokens, .num_tokens = 20};
 
+// What the prompt's last token asks becomes what the first row asks.
+static void ask_last_query(struct step *step)
+{
+    float *q = aule_tensor_data(step->session, &step->q);
+    memcpy(q, q + (size_t)15 * HEADS * DIM, HEADS * DIM * sizeof *q);
+}
+
 // Over two full blocks that were written before: the last token again, with slot -1; its rows in `out`.
 static void run_last_token(struct step *step, const int32_t *blocks, float *out)
 {
@@ -382,14 +389,19 @@ START_TEST(two_sessions_share_a_prefix_and_get_the_same_bits)
     struct step first, second, stranger;
     int32_t hit[2], none[2];
     uint32_t num_hit = 0, existing = 9;
-    float own[HEADS * DIM], shared[HEADS * DIM];
+    float own[HEADS * DIM], shared[HEADS * DIM], prefill[HEADS * DIM];
     open_step(&first, "us");
     open_step(&second, "us");
     open_step(&stranger, "them");
     run_once(&first);
+    const float *rows = aule_tensor_data(first.session, &first.out);
+    memcpy(prefill, rows + (size_t)15 * HEADS * DIM, sizeof prefill);
+    ask_last_query(&first);
+    ask_last_query(&second);
     ok(aule_prefix_publish(first.cache, &prompt, first.blocks, &existing));
     ck_assert_uint_eq(existing, 0);
     run_last_token(&first, first.blocks, own);
+    ck_assert_mem_eq(own, prefill, sizeof own);
 
     ok(aule_prefix_lookup(second.cache, &prompt, 0, hit, &num_hit));
     ck_assert_uint_eq(num_hit, 2);
