@@ -90,6 +90,24 @@ static uint32_t batches_cut(struct rig *rig, const struct attention_case *proble
     return num_batches;
 }
 
+// A window without sides is none.
+static uint32_t features_at_work(const struct attention_parameters *parameters)
+{
+    bool unbounded = parameters->window_left < 0 && parameters->window_right < 0;
+    return unbounded ? parameters->features & ~(uint32_t)FEATURE_WINDOW : parameters->features;
+}
+
+// Runs of a wave share a dispatch if they use the same features, whatever their values, and else do not.
+static void dispatches_check(const struct attention_batch *batches, const struct engine_run_result *results,
+                             uint32_t num_batches)
+{
+    for (uint32_t i = 1; i < num_batches; i++) {
+        bool same = features_at_work(batches[i].parameters) == features_at_work(batches[i - 1].parameters);
+        if (batches[i].num_tokens > 0 && batches[i - 1].num_tokens > 0)
+            ck_assert_int_eq(results[i].dispatch == results[i - 1].dispatch, same);
+    }
+}
+
 static double case_run(struct rig *rig, const struct attention_case *problem, struct dice *dice)
 {
     struct attention_batch batches[3] = {0};
@@ -101,6 +119,7 @@ static double case_run(struct rig *rig, const struct attention_case *problem, st
     rig_arena_clear(rig);
     uint32_t num_batches = batches_cut(rig, problem, dice, order, batches);
     rig_run(rig, cache, batches, num_batches, results);
+    dispatches_check(batches, results, num_batches);
     rig_cache_check(rig, cache, problem, problem->after);
     for (uint32_t i = 0; i < num_batches; i++) {
         double error = rig_check(rig, &batches[i]);
@@ -530,7 +549,7 @@ START_TEST(alibi_keeps_its_accuracy_at_far_positions)
 }
 END_TEST
 
-// The mask lets the first query see the last key, which causal would hide.
+// The mask lets the first query see the last key, which causal would hide, and nothing else, which is NaN.
 START_TEST(a_mask_replaces_causal)
 {
     struct stage stage;
@@ -539,6 +558,10 @@ START_TEST(a_mask_replaces_causal)
         uint8_t *mask = stage.problem->seqs[s].mask;
         memset(mask, 0, (7 * 45 + 7) / 8);
         mask[44 / 8] |= 1u << 44 % 8;
+        for (uint32_t key = 0; key < 44; key++)
+            for (uint32_t i = 0; i < 4; i++)
+                memset(attention_case_element(stage.problem, &stage.problem->seqs[s], i / 2, key, i % 2, false), 0xff,
+                       16 * 4);
     }
     stage_play(&stage);
     rig_check(&stage.rig, &stage.batch);

@@ -377,8 +377,11 @@ struct long_scene {
     struct aule_cache *cache;
     struct aule_tensor q, k, v, out;
     int32_t table[LONG_KEYS / BLOCK];
+    int32_t *positions;
     uint8_t *mask;
 };
+
+static const float long_slope = 0.0625f;
 
 static float *long_tensor(struct long_scene *scene, uint32_t tokens, uint32_t seed, struct aule_tensor *tensor)
 {
@@ -407,13 +410,17 @@ static void open_long(struct long_scene *scene)
     long_tensor(scene, LONG_KEYS, 3, &scene->v);
     long_tensor(scene, LONG_QUERIES, 4, &scene->out);
     scene->mask = malloc(LONG_MASK);
+    scene->positions = malloc(LONG_QUERIES * sizeof *scene->positions);
     ck_assert_ptr_nonnull(scene->mask);
+    ck_assert_ptr_nonnull(scene->positions);
     for (uint32_t i = 0; i < LONG_MASK; i++)
         scene->mask[i] = (uint8_t)(128 * (1 + value_at(5, i)));
+    for (int32_t i = 0; i < LONG_QUERIES; i++)
+        scene->positions[i] = i % 200;
 }
 
-static void run_long(struct long_scene *scene, uint32_t num_queries, const int64_t *slots, const void *bits,
-                     size_t size)
+// The keys are written by LONG_KEYS queries; `slots` NULL: all queries, with mask, positions and ALiBi.
+static void run_long(struct long_scene *scene, uint32_t num_queries, const int64_t *slots)
 {
     const int32_t cu[] = {0, (int32_t)num_queries}, len = LONG_KEYS;
     struct aule_batch *batch = NULL;
@@ -423,10 +430,16 @@ static void run_long(struct long_scene *scene, uint32_t num_queries, const int64
                                              .seq_lens_kv = &len,
                                              .block_table = scene->table,
                                              .slot_mapping = slots,
-                                             .mask = bits,
-                                             .mask_size = size};
-    const struct aule_run_params run = {
-        .num_heads = 1, .q = scene->q, .k = scene->k, .v = scene->v, .out = scene->out, .scale = 1};
+                                             .positions = slots ? NULL : scene->positions,
+                                             .mask = slots ? NULL : scene->mask,
+                                             .mask_size = slots ? 0 : LONG_MASK};
+    const struct aule_run_params run = {.num_heads = 1,
+                                        .q = scene->q,
+                                        .k = scene->k,
+                                        .v = scene->v,
+                                        .out = scene->out,
+                                        .scale = 1,
+                                        .alibi_slopes = slots ? NULL : &long_slope};
     ok(aule_batch_create(scene->cache, &params, &batch));
     ok(aule_run(batch, &run, WAIT_MS, NULL));
     aule_batch_destroy(batch);
@@ -445,6 +458,7 @@ static void expect_long_row(const struct long_scene *scene, uint32_t query)
             continue;
         for (uint32_t d = 0; d < LONG_DIM; d++)
             s += (double)q[d] * k[j * LONG_DIM + d];
+        s -= long_slope * fabs((double)scene->positions[query] - j);
         sum += exp(s);
         for (uint32_t d = 0; d < LONG_DIM; d++)
             wanted[d] += exp(s) * v[j * LONG_DIM + d];
@@ -454,19 +468,20 @@ static void expect_long_row(const struct long_scene *scene, uint32_t query)
                       (double)out[d], wanted[d] / sum);
 }
 
-START_TEST(a_mask_larger_than_a_message_travels_through_the_arena)
+START_TEST(a_mask_larger_than_a_message_travels_through_the_arena_and_positions_with_it)
 {
     struct long_scene scene;
     int64_t slots[LONG_KEYS];
     open_long(&scene);
     for (int i = 0; i < LONG_KEYS; i++)
         slots[i] = (int64_t)scene.table[i / BLOCK] * BLOCK + i % BLOCK;
-    run_long(&scene, LONG_KEYS, slots, NULL, 0);
+    run_long(&scene, LONG_KEYS, slots);
     ck_assert_uint_gt(LONG_MASK, 1 << 20);
-    run_long(&scene, LONG_QUERIES, NULL, scene.mask, LONG_MASK);
+    run_long(&scene, LONG_QUERIES, NULL);
     for (uint32_t i = 0; i < LONG_QUERIES; i++)
         expect_long_row(&scene, i);
     free(scene.mask);
+    free(scene.positions);
     aule_cache_close(scene.cache);
     aule_session_close(scene.session);
 }
@@ -565,6 +580,28 @@ START_TEST(a_run_that_waits_for_a_ticket_keeps_its_slopes_and_sinks)
 }
 END_TEST
 
+START_TEST(a_run_that_waits_ends_with_its_session)
+{
+    struct scene scene;
+    struct waiter waiter = {.scene = &scene};
+    open_scene(&scene);
+    ok(aule_batch_create(scene.cache, &scene.batch, &waiter.batch));
+    for (int i = 0; i < MAX_TICKETS; i++) {
+        struct aule_ticket unreaped;
+        ok(aule_run_submit(waiter.batch, &scene.run, 0, &unreaped));
+    }
+    scene.run.alibi_slopes = slopes;
+    ck_assert_int_eq(pthread_create(&waiter.thread, NULL, submit_and_wait, &waiter), 0);
+    ck_assert_ptr_nonnull(find_values(&scene, slopes));
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    ck_assert(!atomic_load(&waiter.done));
+    close_scene(&scene);
+    ck_assert_int_eq(pthread_join(waiter.thread, NULL), 0);
+    ck_assert_int_ne((int)waiter.status, AULE_OK);
+    aule_batch_destroy(waiter.batch);
+}
+END_TEST
+
 static void add(Suite *suite, const char *name, void (*prepare)(void), const TTest *const *tests)
 {
     TCase *group = tcase_create(name);
@@ -579,11 +616,12 @@ int main(void)
     Suite *suite = suite_create("client, attention");
     const TTest *const numbers[] = {each_parameter_does_what_loops_in_double_say,
                                     runs_of_different_parameters_do_not_mix,
-                                    a_mask_larger_than_a_message_travels_through_the_arena,
+                                    a_mask_larger_than_a_message_travels_through_the_arena_and_positions_with_it,
                                     entries_before_the_left_window_may_be_missing_and_the_bits_are_the_same, NULL};
     add(suite, "imported arena", setup, numbers);
     add(suite, "staged arena", setup_staging, numbers);
     add(suite, "waiting", setup_few_tickets,
-        (const TTest *const[]){a_run_that_waits_for_a_ticket_keeps_its_slopes_and_sinks, NULL});
+        (const TTest *const[]){a_run_that_waits_for_a_ticket_keeps_its_slopes_and_sinks,
+                               a_run_that_waits_ends_with_its_session, NULL});
     return check_main(suite);
 }

@@ -617,6 +617,23 @@ START_TEST(a_client_that_shrinks_its_segment_under_a_run_harms_nobody)
 }
 END_TEST
 
+START_TEST(a_client_that_shrinks_its_segment_under_slopes_harms_nobody)
+{
+    start(_i ? staging : NULL);
+    struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
+    struct wire_request run = run_request(create_batch(bad, open_cache(bad)));
+    run.run.slopes = (struct wire_span){4096, 1};
+    ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
+    raw_expect(bad, &run, STATUS_NO_SESSION);
+    raw_expect(bad, &run, STATUS_NO_SESSION);
+    ck_assert_uint_eq(raw_inspect(good).num_sessions, 1);
+    check_served();
+    raw_close(bad);
+    raw_close(good);
+    stop_clean();
+}
+END_TEST
+
 START_TEST(spans_outside_the_arena_are_refused_each_with_its_status)
 {
     static const struct {
@@ -834,7 +851,8 @@ int main(void)
         fprintf(stderr, "not root: nobody else can be impersonated, so the tests of another user are left out\n");
     add(suite, "vanishing memory",
         (const TTest *const[]){a_client_that_shrinks_its_segment_under_metadata_harms_nobody,
-                               a_client_that_shrinks_its_segment_under_a_run_harms_nobody, NULL},
+                               a_client_that_shrinks_its_segment_under_a_run_harms_nobody,
+                               a_client_that_shrinks_its_segment_under_slopes_harms_nobody, NULL},
         2);
     return check_main(suite);
 }

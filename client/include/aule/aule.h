@@ -296,7 +296,8 @@ struct aule_batch_params {
     uint32_t max_blocks;          /* columns of block_table */
     const int32_t *cu_seqlens_q;  /* [num_seqs + 1], from 0, not falling; the last is T, the number of query tokens */
     const int32_t *seq_lens_kv;   /* [num_seqs], the tokens written by this batch's runs included */
-    const int32_t *block_table;   /* [num_seqs, max_blocks] physical ids, -1 = none; NULL if max_blocks is 0 */
+    const int32_t *block_table;   /* [num_seqs, max_blocks] physical ids, -1 = none; NULL if max_blocks is 0. A row may
+                                     begin with -1 if every run has a left window that hides those keys from all its queries */
     const int64_t *slot_mapping;  /* [T] block * block_size + offset where token t's K/V go, -1 = nowhere; NULL: write nothing */
     const int32_t *positions;     /* [T] where each query stands among its sequence's keys; NULL: bottom-right aligned,
                                      query i at seq_len - q_len + i */
@@ -345,6 +346,7 @@ struct aule_ticket { uint64_t id; };
  * Runs of one session act as if done one after another. With `ticket` NULL nobody can wait for this run; a later one of the
  * session is done only after it. While the session has info.max_tickets unreaped tickets, waits up to timeout_ms
  * (-1: for ever) for one to end. AULE_BUSY: none did, nothing was queued.
+ * Slopes and sinks are copied; on their way they lie in the arena. AULE_NO_MEMORY: it has no room for them.
  */
 AULE_API enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                           struct aule_ticket *ticket);
