@@ -57,24 +57,35 @@ broken()
     grep -q 'no-such-device' <<<"$output" || die "the daemon's own words are missing"
 }
 
-interrupted()
+# Ends the quickstart once it has said $1. All that it started has our TMPDIR in its environment.
+interrupt_at()
 {
-    local quickstart i daemon=''
-    "$root/tools/quickstart" --no-setup --build-dir "$build" >/dev/null 2>&1 &
+    local quickstart i processes left
+    "$root/tools/quickstart" --no-setup --build-dir "$build" >"$log" 2>&1 &
     quickstart=$!
-    for ((i = 0; i < 600 && ${#daemon} == 0; i++)); do
+    for ((i = 0; i < 1200; i++)); do
+        ! grep -q "$1" "$log" || break
         sleep 0.1
-        [ -z "$(find "$TMPDIR" -name sock)" ] || daemon=$(cat "/proc/$quickstart/task/$quickstart/children")
     done
-    [ -n "$daemon" ] || die "no daemon came up"
+    grep -q "$1" "$log" || die "it never said '$1': $(cat "$log")"
+    sleep 0.2
     kill -TERM "$quickstart"
     wait "$quickstart"
     code=$?
-    [ $code -eq 143 ] || die "exit code $code"
-    for i in $daemon; do
-        [ ! -e "/proc/$i" ] || die "process $i still runs: $(tr '\0' ' ' <"/proc/$i/cmdline")"
-    done
+    [ $code -eq 143 ] || die "exit code $code when told to end at '$1'"
+    processes=(/proc/[0-9]*/environ)
+    left=$(grep -lza "^TMPDIR=$TMPDIR\$" "${processes[@]}" 2>/dev/null)
+    [ -z "$left" ] || die "after '$1' still running: $(for i in $left; do tr '\0' ' ' <"${i%environ}cmdline"; done)"
     [ -z "$(ls -A "$TMPDIR")" ] || die "something is left in the temporary folder: $(ls -A "$TMPDIR")"
+}
+
+interrupted()
+{
+    log=$(mktemp -p /tmp)
+    trap 'rm -rf "$TMPDIR" "$log"' EXIT
+    interrupt_at 'Starting aule-daemon'
+    interrupt_at 'Computing what is right'
+    interrupt_at 'Worker 1 computes'
 }
 
 build=${2:?}
