@@ -69,7 +69,7 @@ find_package(aule 0.1 REQUIRED)
 add_executable(consumer ${EXAMPLE})
 target_link_libraries(consumer PRIVATE aule::client)
 END
-cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+cmake -G Ninja -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
     -DCMAKE_C_FLAGS="${flags[*]}" -DEXAMPLE="$here/readme_example.c" >"$work/cmake.log" 2>&1 || fail "$(cat "$work/cmake.log")"
 cmake --build "$work/project/build" >"$work/cmake.log" 2>&1 || fail "$(cat "$work/cmake.log")"
 
