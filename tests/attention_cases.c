@@ -632,7 +632,7 @@ static bool batch_slots(struct attention_batch *batch, const uint32_t *order)
 
 static uint64_t image_take(struct attention_image *image, struct dice *dice, uint64_t bytes)
 {
-    uint64_t at = image->used + 16 * dice_between(dice, 1, 16);
+    uint64_t at = (image->used + 15) / 16 * 16 + 16 * dice_between(dice, 1, 16); // tensors lie at multiples of 16
     image->used = at + bytes;
     return at;
 }
