@@ -27,9 +27,9 @@ struct device {
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties; // NULL: no import
     atomic_ullong pool_bytes;                                        // allocated by us in the pool's heap
     atomic_ullong buffer_bytes;                                      // allocated by us in any heap
-    atomic_ullong num_passed; // submissions that the GPU has passed: as long as it gets on, nothing hangs
-    atomic_bool hung;         // a deadline passed: objects that the GPU was given may still be in use
-    uint64_t watchdog_ns;     // DEVICE_WATCHDOG_NS, or less in tests
+    atomic_ullong num_passed;     // submissions that the GPU has passed: as long as it gets on, nothing hangs
+    atomic_bool hung;             // a deadline passed: objects that the GPU was given may still be in use
+    _Atomic uint64_t watchdog_ns; // DEVICE_WATCHDOG_NS, or less in tests
     void (*on_lost)(void *owner, const char *why);
     void *owner;
 };
