@@ -68,6 +68,10 @@ enum dtype {
 #undef X
 };
 
+// What a stored element of an 8-bit dtype stands for: itself, itself times a number of the run, itself times a number that is
+// stored for its token and KV head. The same values on the wire and in libaule-client.
+enum scale_mode { SCALE_NONE = 0, SCALE_PER_TENSOR = 1, SCALE_PER_TOKEN_HEAD = 2 };
+
 // The name ("NOT_HELD") or text of a status; "UNKNOWN" for a value that is not in the list. Static strings.
 const char *status_name(int status);
 const char *status_text(int status);

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define WIRE_PROTOCOL_MAJOR 1u   // another major is refused
+#define WIRE_PROTOCOL_MAJOR 2u   // another major is refused
 #define WIRE_PROTOCOL_MINOR 0u   // a higher minor only adds
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_MAX_NAME 255u       // bytes of a client, tenant or cache name
@@ -36,7 +36,8 @@ struct wire_bytes { const uint8_t *data; uint32_t count; };
 struct wire_names { const char **data; uint32_t count; };   // decoded: the array is owned by the wire_reply, see wire_reply_finish()
 
 struct wire_span { uint64_t offset, count; };
-struct wire_tensor { uint32_t memory, dtype; uint64_t offset, token_stride, head_stride; };
+struct wire_tensor { uint32_t memory, dtype; uint64_t offset, token_stride, head_stride, outer_stride; };
+struct wire_tensors { const struct wire_tensor *data; uint32_t count; };   // decoded: points into the message
 
 // ---- commands ----
 
@@ -53,20 +54,30 @@ struct wire_cache_close { uint64_t cache; };
 struct wire_cache_state { uint64_t cache; };
 struct wire_blocks_lease { uint64_t cache; uint32_t count; int32_t timeout_ms; };
 struct wire_blocks_release { uint64_t cache; struct wire_ints blocks; };
+struct wire_blocks_copy { uint64_t cache; struct wire_ints from, to; uint32_t flags; int32_t timeout_ms; };
 struct wire_prefix_lookup {
     uint64_t cache; struct wire_ints tokens; struct wire_span token_span; uint32_t max_tokens; struct wire_bytes extra_key;
 };
 struct wire_prefix_publish {
     uint64_t cache; struct wire_ints tokens; struct wire_span token_span; struct wire_ints blocks; struct wire_bytes extra_key;
 };
+struct wire_kv_layout {
+    uint32_t num_kv_heads, head_dim_k, head_dim_v;
+    bool v_is_k_prefix;
+    uint32_t k_dtype, v_dtype, scale_mode, block_size, num_blocks;
+};
 struct wire_batch_create {
     uint64_t cache;
-    uint32_t num_seqs, max_blocks, max_context_len;
+    bool has_layout;
+    struct wire_kv_layout layout;
+    uint32_t num_seqs, max_blocks, max_context_len, max_seqlen_q;
     struct wire_ints cu_seqlens_q, seq_lens_kv, block_table;
     struct wire_longs slot_mapping;
     struct wire_ints positions;
     struct wire_bytes mask;
+    struct wire_ints q_lens, token_rows, kv_starts;
     struct wire_span cu_seqlens_q_span, seq_lens_kv_span, block_table_span, slot_mapping_span, positions_span, mask_span;
+    struct wire_span q_lens_span, token_rows_span, kv_starts_span;
 };
 struct wire_batch_destroy { uint64_t batch; };
 
@@ -74,9 +85,8 @@ enum wire_run_flag {   // RunFlag of aule.fbs
     WIRE_RUN_CAUSAL = 1u << 0,
     WIRE_RUN_DETACHED = 1u << 1,
     WIRE_RUN_ROPE_INTERLEAVED = 1u << 2,
-    WIRE_RUN_FORCE_PAGED = 1u << 3,
-    WIRE_RUN_FORCE_CONTIGUOUS = 1u << 4,
 };
+enum wire_run_kind { WIRE_RUN_ATTEND, WIRE_RUN_WRITE, WIRE_RUN_GATHER };   // RunKind of aule.fbs
 struct wire_run {
     uint64_t batch;
     uint32_t layer, num_heads;
@@ -88,6 +98,16 @@ struct wire_run {
     float rope_theta;
     uint32_t rope_dim;
     float k_scale, v_scale;
+    uint32_t kind;
+    struct wire_span rope_frequencies;
+    struct wire_tensor keys, values;
+    int32_t timeout_ms;
+};
+struct wire_merge {
+    uint32_t num_tokens, num_heads, head_dim;
+    struct wire_tensors outs, lses;
+    struct wire_tensor out, lse;
+    uint32_t flags;
     int32_t timeout_ms;
 };
 struct wire_wait { uint64_t ticket; int32_t timeout_ms; };
@@ -117,7 +137,9 @@ struct wire_kill_session { uint64_t session; };
     X(INSPECT_CACHES,   inspect_range,   InspectCaches)                                                               \
     X(INSPECT_BLOCKS,   inspect_blocks,  InspectBlocks)                                                               \
     X(INSPECT_DEVICE,   none,            InspectDevice)                                                               \
-    X(KILL_SESSION,     kill_session,    KillSession)
+    X(KILL_SESSION,     kill_session,    KillSession)                                                                 \
+    X(BLOCKS_COPY,      blocks_copy,     BlocksCopy)                                                                  \
+    X(MERGE,            merge,           Merge)
 
 enum wire_command {
     WIRE_COMMAND_NONE,
@@ -148,6 +170,8 @@ struct wire_request {
         struct wire_inspect_range inspect_range;
         struct wire_inspect_blocks inspect_blocks;
         struct wire_kill_session kill_session;
+        struct wire_blocks_copy blocks_copy;
+        struct wire_merge merge;
     };
 };
 
@@ -230,6 +254,7 @@ struct wire_inspect_device_reply {
     uint64_t import_alignment;
     uint32_t pipelines;
     const char *variant;
+    struct wire_names variants, variant_needs, variant_missing;   // of one length
 };
 
 #define WIRE_ANSWER_MAP(X)                                                                                            \

@@ -22,73 +22,121 @@
 #define AULE_OUT out
 #endif
 
-// One run (a batch and a layer) inside a ragged dispatch. Addresses are buffer device addresses; strides count 16-byte units.
+// One run (a batch and a layer) inside a ragged dispatch. Addresses are buffer device addresses, 0 = not there; outer strides are
+// bytes, the other strides count 16-byte units. Sequence s has the tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1]. Token t of them, the
+// i-th of its sequence, lies in q, k, v and out at  base + row(t) * token_stride  where row(t) is t or token_rows[t], or with an outer stride at
+// base + s * outer + i * token_stride.
 struct gpu_run {
-    AULE_U64 q, k, v, AULE_OUT;     // element (token 0, head 0, dim 0) of [num_tokens, heads, dim]
-    AULE_U64 chunks;                // u64[]: entry [chunk * chunk_stride] is the address of this layer's part of that chunk,
-                                    //   [chunk_blocks, K then V, num_kv_heads, block_size, head_dim]
+    AULE_U64 q, k, v, AULE_OUT;     // element (token 0, head 0, dim 0); the gather writes k and v
+    AULE_U64 keys, values;          // PLACE_BLOCKS, PLACE_ROWS: element (block or row 0, head 0, dim 0)
+    AULE_U64 chunks;                // PLACE_POOL: u64[]: entry [chunk * chunk_stride] is the address of this layer's part of that chunk,
+                                    //   [chunk_blocks][K [num_kv_heads, block_size, head_dim], V the same, then with per-token-head scales
+                                    //   f32 of K [num_kv_heads, block_size], and of V]
     AULE_U64 cu_seqlens_q;          // i32[num_seqs + 1]
     AULE_U64 seq_lens_kv;           // i32[num_seqs]
     AULE_U64 block_table;           // i32[num_seqs, max_blocks]
-    AULE_U64 slot_mapping;          // i64[num_tokens], -1 = write nowhere; address 0 = none
-    AULE_U64 items;                 // struct gpu_item[num_items]
-    // The next six, and the last few of the words, are read only by pipelines whose AULE_SPEC_FEATURES has their bit.
-    AULE_U64 positions;             // POSITIONS: i32[num_tokens], where each query stands among its sequence's keys
+    AULE_U64 slot_mapping;          // i64[num_tokens] by row, -1 = write nowhere; 0 = none
+    AULE_U64 items;                 // struct gpu_item[num_items]; of the merge: struct gpu_merge_item[]
+    AULE_U64 q_lens;                // i32[num_seqs]: rows from there on see no key; 0 = all are queries
+    AULE_U64 token_rows;            // i32[num_tokens]; 0 = token t is row t
+    AULE_U64 kv_starts;             // PLACE_ROWS: i32[num_seqs], the first row in keys and values without an outer stride
+    AULE_U64 kv_offsets;            // gather: i32[num_seqs + 1], prefix sums of seq_lens_kv
+    // The next, and the last few of the words, are read only by pipelines whose AULE_SPEC_FEATURES has their bit.
+    AULE_U64 positions;             // POSITIONS: i32[num_tokens] by row, where each query stands among its sequence's keys
     AULE_U64 mask;                  // MASK: bytes; bit i * kv_len + j of a sequence's part, LSB first, lets query i see key j
     AULE_U64 mask_starts;           // MASK: u64[num_seqs], the byte of `mask` where the sequence's part begins
     AULE_U64 slopes;                // ALIBI: f32[num_heads]
     AULE_U64 sinks;                 // SINKS: f32[num_heads], natural logarithms as the caller gave them
-    AULE_U64 lse;                   // LSE: f32[num_tokens, num_heads] natural log, heads contiguous
+    AULE_U64 lse;                   // LSE: f32[num_tokens, num_heads] by row, natural log, heads contiguous
+    AULE_U64 turns;                 // ROPE: u64[rope_dim / 2], turns a position in units of 2^-64
+    AULE_U64 partials;              // SPLIT: see gpu_item
+    AULE_U64 q_outer, k_outer, v_outer, out_outer;   // bytes a sequence; 0 = none
+    AULE_U64 keys_outer, values_outer;               // bytes a block (PLACE_BLOCKS) or a sequence (PLACE_ROWS, 0 = kv_starts)
     AULE_U32 q_token_stride, q_head_stride;
     AULE_U32 k_token_stride, k_head_stride;
     AULE_U32 v_token_stride, v_head_stride;
     AULE_U32 out_token_stride, out_head_stride;
-    AULE_U32 num_tokens;
+    AULE_U32 keys_token_stride, keys_head_stride;
+    AULE_U32 values_token_stride, values_head_stride;
+    AULE_U32 num_seqs;
+    AULE_U32 num_tokens;            // of the gather: rows of k and v
     AULE_U32 num_heads;
     AULE_U32 max_blocks;            // columns of the block table
     AULE_U32 chunk_stride;          // entries between two chunks in `chunks`: the cache's number of layers
     AULE_U32 chunk_shift;           // log2 of blocks a chunk
     AULE_U32 first_item;            // of this run in the whole dispatch: runs are found by searching it
-    AULE_U32 first_token;           // the same for the K/V write, which has one workgroup a token
+    AULE_U32 first_token;           // the same for the K/V write, which has one workgroup a token, and for the gather
+    AULE_U32 first_merge;           // the same for the merge of splits
     AULE_U32 causal;                // 0 or 1; 0 with a mask
-    AULE_F32 scale_log2e;           // softmax scale * log2(e)
+    AULE_F32 scale_log2e;           // softmax scale * log2(e), times the K scale of SCALE_PER_TENSOR
+    AULE_F32 k_scale, v_scale;      // SCALE_PER_TENSOR: what a stored element is multiplied by; else 1
+    AULE_F32 k_inverse, v_inverse;  // and what a value is multiplied by before it is rounded: 1 / scale, rounded to f32 by the host
     AULE_U32 lse_token_stride;      // LSE: in floats
     AULE_U32 window_left;           // WINDOW: query at p sees keys j >= p - left; 0x7fffffff = unbounded
     AULE_U32 window_right;          // WINDOW: and keys j <= p + right; 0x7fffffff = unbounded
     AULE_F32 soft_cap;              // SOFT_CAP: s = cap * tanh(s / cap)
-    AULE_U32 reserved;
+    AULE_U32 rope_dim;              // ROPE: even, at most HEAD_DIM_K
 };
 
-// One tile of attention: rows [first_row, first_row + tile rows) of one sequence, for each KV head. Row r of a sequence is
-// query token r / group, head kv_head * group + r % group, where group = num_heads / num_kv_heads.
-struct gpu_item { AULE_U32 seq, first_row; };
+// One tile of attention: rows [first_row, first_row + tile rows) of one sequence, for each KV head, against the keys [first_key,
+// end_key) of the sequence. Row r of a sequence is query token r / group, head kv_head * group + r % group, where group = num_heads / num_kv_heads.
+// A tile with all keys (partial == AULE_NO_PARTIAL) stores its rows. One of a split (SPLIT) leaves at partials + (partial * num_kv_heads +
+// kv_head) * AULE_PARTIAL_FLOATS(..) * 4 for each row of the tile the unnormalised sums f32[tile rows, HEAD_DIM_V], then f32[tile rows] the
+// maxima of the scores times log2(e) and f32[tile rows] the sums of weights 2^(score - maximum).
+struct gpu_item { AULE_U32 seq, first_row, first_key, end_key, partial; };
+#define AULE_NO_PARTIAL 0xffffffffu
+#define AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) ((TILE_ROWS) * ((HEAD_DIM_V) + 2u))
 
-// Zeroing of blocks: one entry a block and layer.
-struct gpu_range { AULE_U64 address; AULE_U64 bytes; };   // bytes: a multiple of 16
+// The splits of one tile of rows, merged in their order: partials [first_partial, first_partial + num_partials).
+struct gpu_merge_item { AULE_U32 seq, first_row, first_partial, num_partials; };
 
-// Push constants of attention and of the K/V write. Item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y.
+// Copying (from != 0) or zeroing of blocks: one entry a block and layer.
+struct gpu_range { AULE_U64 from, to; AULE_U64 bytes; };   // bytes: a multiple of 16
+
+// Merging of a caller's partial results, [num_tokens, num_heads, head_dim] each.
+struct gpu_part { AULE_U64 AULE_OUT, lse; AULE_U32 out_token_stride, out_head_stride, lse_token_stride, reserved; };
+struct gpu_merge {
+    AULE_U64 parts;                 // struct gpu_part[num_parts]
+    AULE_U64 AULE_OUT, lse;         // lse 0 = not wanted
+    AULE_U32 out_token_stride, out_head_stride, lse_token_stride;
+    AULE_U32 num_parts, num_tokens, num_heads, head_dim, reserved;
+};
+
+// Push constants of attention, merge of splits, K/V write and gather. Item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y.
 struct gpu_dispatch {
     AULE_U64 runs;                  // struct gpu_run[num_runs]
     AULE_U32 num_runs;
-    AULE_U32 num_items;             // of all runs (attention), or tokens of all runs (K/V write)
+    AULE_U32 num_items;             // of all runs (attention, merge), or tokens of all runs (K/V write, gather)
     AULE_U32 items_y;               // y size of the grid
     AULE_U32 reserved;
 };
 
-// Push constants of the zeroing.
-struct gpu_zero { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };
+// Push constants of copying and zeroing, and of merging a caller's results (token = y + z * items_y, head = x).
+struct gpu_copy { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };
+struct gpu_merging { AULE_U64 merge; AULE_U32 items_y; AULE_U32 reserved; };
 
 // Specialisation constants, by id; all pipelines share the numbering.
 #define AULE_SPEC_LOCAL_SIZE   0    // invocations a workgroup
 #define AULE_SPEC_HEAD_DIM_K   1
 #define AULE_SPEC_HEAD_DIM_V   2
 #define AULE_SPEC_NUM_KV_HEADS 3
-#define AULE_SPEC_BLOCK_SIZE   4
+#define AULE_SPEC_BLOCK_SIZE   4    // PLACE_ROWS: 32, the keys whose addresses are found at once
 #define AULE_SPEC_K_DTYPE      5    // status.h, AULE_DTYPE_MAP
 #define AULE_SPEC_V_DTYPE      6
 #define AULE_SPEC_IO_DTYPE     7    // of q, k, v and out
 #define AULE_SPEC_TILE_ROWS    8    // rows of a gpu_item
 #define AULE_SPEC_FEATURES     9    // bits below; a pipeline is made for the features that its runs use
+#define AULE_SPEC_PLACE        10   // engine.h, enum engine_place
+#define AULE_SPEC_V_IN_K       11   // 1: V is the first HEAD_DIM_V elements of K
+#define AULE_SPEC_SCALE_MODE   12   // status.h, enum scale_mode
+
+#define AULE_PLACE_POOL        0
+#define AULE_PLACE_BLOCKS      1
+#define AULE_PLACE_ROWS        2
+
+#define AULE_SCALE_NONE_MODE       0
+#define AULE_SCALE_TENSOR_MODE     1
+#define AULE_SCALE_TOKEN_HEAD_MODE 2
 
 #define AULE_FEATURE_SOFT_CAP  1u
 #define AULE_FEATURE_ALIBI     2u
@@ -97,5 +145,8 @@ struct gpu_zero { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };
 #define AULE_FEATURE_POSITIONS 16u
 #define AULE_FEATURE_SINKS     32u
 #define AULE_FEATURE_LSE       64u
+#define AULE_FEATURE_ROPE      128u   // of Q by attention, of K by the write
+#define AULE_FEATURE_ROPE_PAIRS 256u  // pairs are (2n, 2n + 1); else (n, n + rope_dim / 2)
+#define AULE_FEATURE_SPLIT     512u   // some items leave partial results
 
 #endif

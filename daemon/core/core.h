@@ -70,11 +70,8 @@ enum { CORE_MAX_FINGERPRINT = 64 };
 
 struct core_cache_identity {
     const char *name;
-    uint32_t num_layers, num_kv_heads, head_dim_k, head_dim_v;
-    bool v_is_k_prefix;
-    enum dtype k_dtype, v_dtype;
-    uint32_t scale_mode;
-    uint32_t block_size;
+    uint32_t num_layers;
+    struct engine_kv kv;
     const uint8_t *fingerprint;
     uint32_t fingerprint_size;    // bytes, at most CORE_MAX_FINGERPRINT
 };
@@ -125,26 +122,38 @@ enum status core_prefix_publish(struct core_session *session, uint64_t cache, co
 
 // ---- batches and runs ----
 
+// How K and V lie in the session's own arena.
+struct core_layout {
+    struct engine_kv kv;              // block_size 0: contiguous
+    uint32_t num_blocks;              // of the block tensors
+};
 struct core_batch_params {
-    uint64_t cache;
+    uint64_t cache;                   // 0: `layout` is given
+    const struct core_layout *layout;
     uint32_t num_seqs, max_blocks;
     const int32_t *cu_seqlens_q;      uint32_t num_cu_seqlens_q;    // must be num_seqs + 1
-    const int32_t *seq_lens_kv;       uint32_t num_seq_lens_kv;     // must be num_seqs
+    const int32_t *seq_lens_kv;       uint32_t num_seq_lens_kv;     // must be num_seqs; 0: a batch that is only written through
     const int32_t *block_table;       uint64_t num_block_table;     // must be num_seqs * max_blocks
     const int64_t *slot_mapping;      uint32_t num_slot_mapping;    // 0 (write nothing) or the number of tokens
     const int32_t *positions;         uint32_t num_positions;       // 0 or the number of tokens; none negative
     const uint8_t *mask;              uint64_t mask_bytes;          // 0 or the sum over sequences of ceil(q_len * seq_len / 8)
+    const int32_t *q_lens;            uint32_t num_q_lens;          // 0 or num_seqs
+    const int32_t *token_rows;        uint32_t num_token_rows;      // 0 or the number of tokens, then a permutation
+    const int32_t *kv_starts;         uint32_t num_kv_starts;       // 0 or num_seqs; only with a contiguous layout
     uint32_t max_context_len;         // 0 = not given; else no seq_len may exceed it
+    uint32_t max_seqlen_q;            // 0 = not given; else no q_len may exceed it
 };
 enum status core_batch_create(struct core_session *session, const struct core_batch_params *params, uint64_t *batch,
                               uint32_t *num_tokens, struct error *error);
 enum status core_batch_destroy(struct core_session *session, uint64_t batch, struct error *error);
 
-struct core_tensor { uint32_t memory, dtype; uint64_t offset, token_stride, head_stride; };
+struct core_tensor { uint32_t memory, dtype; uint64_t offset, token_stride, head_stride, outer_stride; };
 struct core_run_params {
+    enum engine_kind kind;        // ENGINE_ATTEND, ENGINE_WRITE or ENGINE_GATHER
     uint64_t batch;
     uint32_t layer, num_heads;
     struct core_tensor q, k, v, out;
+    struct core_tensor keys, values;     // of a batch without a cache
     float scale;                  // 0 = 1 / sqrt(head_dim_k)
     bool causal, detached;
     bool windowed;
@@ -152,10 +161,28 @@ struct core_run_params {
     float soft_cap;               // 0 = none
     const float *slopes, *sinks;  // [num_heads], copied; NULL = none
     struct core_tensor lse;       // dtype 0 = none, else f32 [T, num_heads], heads contiguous, token_stride counts; head_stride must be 0 or 4
-    const char *unsupported;      // name of a requested feature that this build lacks, else NULL
+    uint32_t num_splits;
+    struct engine_rope rope;      // theta 0 = 10000; frequencies are copied
+    float k_scale, v_scale;       // 0 = 1
 };
-// Queues one run. BUSY: max_tickets unreaped already. LIMIT: more work than max_run_work, which stands for seconds on the GPU.
+// Queues one run. BUSY: max_tickets unreaped already. LIMIT: more work than max_run_work, which stands for seconds on the GPU;
+// partial results beyond --max-scratch.
 enum status core_run(struct core_session *session, const struct core_run_params *params, uint64_t *ticket, struct error *error);
+
+// Queues the copying of blocks from[i] to to[i], or their zeroing (from[i] -1), all layers. The session holds all of them; those of
+// `to` are leased to it, not sealed, in there once, and not in `from`. What of from[i] counts as written then counts of to[i].
+enum status core_blocks_copy(struct core_session *session, uint64_t cache, const int32_t *from, const int32_t *to, uint32_t count,
+                             bool detached, uint64_t *ticket, struct error *error);
+
+struct core_part { struct core_tensor out, lse; };
+struct core_merge_params {
+    uint32_t num_tokens, num_heads, head_dim;
+    const struct core_part *parts;       // [num_parts], copied
+    uint32_t num_parts;
+    struct core_tensor out, lse;         // lse.dtype 0 = not wanted
+    bool detached;
+};
+enum status core_merge(struct core_session *session, const struct core_merge_params *params, uint64_t *ticket, struct error *error);
 
 struct core_ticket_result {
     enum status status;           // of the run
@@ -188,9 +215,8 @@ void core_session_counts(const struct core_session *session, struct core_session
 struct core_cache_view {
     uint64_t cache;
     const char *name;             // valid until the next call that can end a cache
-    uint32_t num_layers, num_kv_heads, head_dim_k, head_dim_v, block_size, scale_mode;
-    enum dtype k_dtype, v_dtype;
-    bool v_is_k_prefix;
+    uint32_t num_layers;
+    struct engine_kv kv;
     uint32_t chunk_blocks, num_chunks, open_sessions;
     struct core_counts counts;
     uint64_t published, pending;

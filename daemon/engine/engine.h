@@ -28,6 +28,8 @@ struct engine_params {
     bool force_staging;               // never import host memory
     bool validation;                  // enable VK_LAYER_KHRONOS_validation; its messages go to `log` and are counted
     uint32_t max_pipelines;           // compiled shaders to keep, the latest used ones; 0 = 256
+    uint64_t max_scratch_bytes;       // for the partial results of split runs, of one submission; 0 = 256 MiB
+    const char *variant;              // name of the attention shader to use (AULE_VARIANT); NULL = the best that fits
     const char *pipeline_cache_path;  // file to load and keep compiled pipelines in; NULL = none
     void (*wake)(void *context);      // called from engine threads when engine_poll() has news; must not block
     void (*log)(void *context, int level, const char *text);  // any thread; level 0 error, 1 warning, 2 info, 3 debug; NULL = silent
@@ -56,7 +58,7 @@ struct engine_device {
 // Fills *out with a malloc'd array of all devices of the machine, best first. STATUS_NOT_FOUND if Vulkan has none.
 enum status engine_list_devices(struct engine_device **out, uint32_t *count, struct error *error);
 
-// STATUS_NOT_FOUND with the list of names if no device matches; STATUS_UNSUPPORTED with what is missing.
+// STATUS_NOT_FOUND with the list of names if no device or variant matches; STATUS_UNSUPPORTED with what is missing.
 enum status engine_create(const struct engine_params *params, struct engine **out, struct error *error);
 // Waits for submitted work; takes NULL. Ends every cache, batch and arena that still lives, those in use by that work too.
 void engine_destroy(struct engine *engine);
@@ -67,20 +69,43 @@ const struct engine_device *engine_device(const struct engine *engine);
 uint64_t engine_budget_bytes(struct engine *engine);       // as of now
 uint32_t engine_num_pipelines(struct engine *engine);      // compiled, kept
 const char *engine_variant(const struct engine *engine);   // name of the attention shader in use
+
+// Variant `index` of the table, best first; false: there are no more. Static strings, but for `missing`.
+struct engine_variant_info { const char *name, *needs; char missing[256]; };   // missing "" = this device could use it
+bool engine_variant_at(const struct engine *engine, uint32_t index, struct engine_variant_info *out);
 uint32_t engine_validation_messages(const struct engine *engine);
+
+// ---- how K and V lie ----
+
+enum engine_place {
+    ENGINE_POOL,     // in the blocks of a cache
+    ENGINE_BLOCKS,   // in block tensors of the run's arena, reached through the block table as well
+    ENGINE_ROWS,     // in contiguous tensors of the run's arena
+};
+
+struct engine_kv {
+    uint32_t num_kv_heads, head_dim_k, head_dim_v;
+    uint32_t block_size;              // of ENGINE_ROWS: 0
+    enum dtype k_dtype, v_dtype;
+    bool v_is_k_prefix;               // V is the first head_dim_v elements of K; no V is stored or written
+    enum scale_mode scale_mode;       // only with 8-bit dtypes; PER_TOKEN_HEAD only in ENGINE_POOL
+};
+// STATUS_UNSUPPORTED with the value if a shape or dtype has no shader; STATUS_INVALID if the values contradict each other.
+enum status engine_kv_check(const struct engine *engine, enum engine_place place, const struct engine_kv *kv, struct error *error);
 
 // ---- caches: memory for blocks ----
 
 struct engine_cache_params {
     const char *name;                 // for debug names and logs
-    uint32_t num_layers, num_kv_heads, head_dim_k, head_dim_v, block_size;
-    enum dtype k_dtype, v_dtype;
+    uint32_t num_layers;
     uint32_t chunk_blocks;            // power of two
+    struct engine_kv kv;
 };
 
-// STATUS_UNSUPPORTED with the value if a shape or dtype has no shader.
+// Those of engine_kv_check(), and STATUS_UNSUPPORTED with the value for what the device cannot hold.
 enum status engine_cache_check(const struct engine *engine, const struct engine_cache_params *params, struct error *error);
-// Bytes of one block of one layer (K and V), and over all layers.
+// Bytes of one block of one layer, and over all layers: K [kv head][token][dim], then V the same, then with PER_TOKEN_HEAD the f32
+// scales of K [kv head][token] and of V.
 uint64_t engine_layer_block_bytes(const struct engine_cache_params *params);
 uint64_t engine_block_bytes(const struct engine_cache_params *params);
 
@@ -93,7 +118,7 @@ void engine_cache_grow(struct engine_cache *cache, uint32_t chunk);
 // Give chunk `chunk`'s memory back once the GPU is past it. No later submission may name its blocks.
 void engine_cache_shrink(struct engine_cache *cache, uint32_t chunk);
 
-// Copy one block of one layer to or from `bytes` (engine_layer_block_bytes() of them; [K then V][kv head][token][dim]).
+// Copy one block of one layer to or from `bytes` (engine_layer_block_bytes() of them).
 // For tests and fault injection only: waits until the GPU is idle.
 enum status engine_block_read(struct engine_cache *cache, uint32_t layer, int32_t block, void *bytes);
 enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32_t block, const void *bytes);
@@ -111,15 +136,23 @@ bool engine_arena_imported(const struct engine_arena *arena);
 // ---- batches: one model step's metadata, in memory that only the daemon writes ----
 
 struct engine_batch_params {
-    struct engine_cache *cache;
-    uint32_t num_seqs, max_blocks, num_tokens;
+    struct engine *engine;
+    struct engine_cache *cache;       // NULL: K and V lie in the runs' arenas, as the next two say
+    enum engine_place place;          // ENGINE_POOL with a cache
+    struct engine_kv kv;
+    uint32_t num_seqs, max_blocks, num_tokens;   // num_seqs 0 or seq_lens_kv NULL: a batch that only ENGINE_WRITE runs use
     const int32_t *cu_seqlens_q;      // [num_seqs + 1], monotonic from 0
     const int32_t *seq_lens_kv;       // [num_seqs]
-    const int32_t *block_table;       // [num_seqs, max_blocks]; entries that no query sees may hold anything
+    const int32_t *block_table;       // [num_seqs, max_blocks]; entries that no query sees may hold anything; NULL in ENGINE_ROWS
     const int64_t *slot_mapping;      // [num_tokens], -1 = write nowhere; NULL = no writes
     const int32_t *positions;         // [num_tokens] not negative; NULL = bottom-right aligned
     const uint8_t *mask;              // for each sequence ceil(q_len * kv_len / 8) bytes, one part after the other; NULL = none
     uint64_t mask_bytes;
+    const int32_t *q_lens;            // [num_seqs] at most cu_seqlens_q's; rows beyond give zeros and LSE -inf; NULL = all are queries
+    const int32_t *token_rows;        // [num_tokens] a permutation: the row of token t in every tensor, in slot_mapping and in
+                                      //   positions; NULL = t
+    const int32_t *kv_starts;         // [num_seqs] ENGINE_ROWS: the first row of each sequence in keys and values without an outer
+                                      //   stride; NULL = all such have one
 };
 // Copies everything it needs.
 enum status engine_batch_create(const struct engine_batch_params *params, struct engine_batch **out, struct error *error);
@@ -127,30 +160,64 @@ void engine_batch_destroy(struct engine_batch *batch);
 
 // ---- submissions ----
 
+// Token t, or with an outer stride token i of sequence (or block) s: offset + s * outer_stride + i * token_stride + h * head_stride.
 struct engine_tensor {
     uint64_t offset, token_stride, head_stride;   // bytes, multiples of 16, inside the run's arena
     enum dtype dtype;
+    uint64_t outer_stride;                        // 0 = none
 };
 
+enum engine_kind {
+    ENGINE_ATTEND,   // writes K and V where the batch has slots, then attention
+    ENGINE_WRITE,    // only the writes
+    ENGINE_GATHER,   // K and V of the batch's sequences, one after the other, to k and v (dequantised)
+    ENGINE_COPY,     // blocks of a cache, all layers: no batch, no arena
+    ENGINE_MERGE,    // partial results: no batch
+};
+
+struct engine_rope {
+    uint32_t dim;                        // 0 = none; even
+    bool interleaved;
+    float theta;                         // final; unused with frequencies
+    const double *frequencies;           // [dim / 2] radians a position; NULL = theta ^ (-2 n / dim)
+};
+
+struct engine_copy { int32_t from, to; };   // from -1: fill with zeroes
+
+struct engine_part { struct engine_tensor out, lse; };
+
+// Arrays are copied by engine_submit().
 struct engine_run {
-    struct engine_batch *batch;
-    struct engine_arena *arena;
+    enum engine_kind kind;
+    struct engine_batch *batch;          // ATTEND, WRITE, GATHER
+    struct engine_arena *arena;          // all but COPY
     uint32_t layer, num_heads;
-    struct engine_tensor q, k, v, out;   // k and v are read only if the batch has a slot mapping
+    struct engine_tensor q, k, v, out;   // k and v are read only if the batch has a slot mapping; GATHER writes them
+    struct engine_tensor keys, values;   // ENGINE_BLOCKS and ENGINE_ROWS; values unused if v_is_k_prefix
     float scale;                         // final: never 0
     bool causal;                         // a batch with a mask ignores it
-    // What is off when zero or NULL. The arrays are copied by engine_submit().
+    // What is off when zero or NULL.
     bool windowed;
     int32_t window_left, window_right;   // only if windowed; -1 = unbounded
     float soft_cap;
     const float *slopes, *sinks;         // [num_heads]
-    struct engine_tensor lse;            // dtype 0 = none, else f32 [num_tokens, num_heads], heads contiguous; head_stride
-                                         //   unused, offset and token_stride multiples of 4
+    struct engine_tensor lse;            // dtype 0 = none, else f32 [num_tokens, num_heads], heads contiguous; head_stride and
+                                         //   outer_stride unused, offset and token_stride multiples of 4
+    uint32_t num_splits;                 // 0 = by the variant's rule, 1 = none, n = that many, each rounded up to 256 keys
+    struct engine_rope rope;
+    float k_scale, v_scale;              // SCALE_PER_TENSOR: final, never 0
+    struct engine_cache *cache;          // COPY
+    const struct engine_copy *copies;    // [num_copies]
+    uint32_t num_copies;
+    const struct engine_part *parts;     // MERGE: [num_parts], shaped as out and lse, over num_tokens, num_heads and head_dim
+    uint32_t num_parts, num_tokens, head_dim;
 };
+// STATUS_LIMIT naming --max-scratch if the partial results of `run` alone exceed max_scratch_bytes.
+enum status engine_run_check(const struct engine *engine, const struct engine_run *run, struct error *error);
 
 struct engine_zero { struct engine_cache *cache; int32_t block; };
 
-// Order inside a submission: the zeroes, then wave by wave; inside a wave all K/V writes come before all reads and the
+// Order inside a submission: the zeroes, then wave by wave; inside a wave all K/V writes and copies come before all reads and the
 // runs are independent of one another, so that those which fit one pipeline become one ragged dispatch.
 struct engine_submission {
     const struct engine_zero *zeroes;

@@ -107,6 +107,7 @@ struct aule_session_params {
     uint64_t arena_size;      /* bytes of shared memory for tensors; 0: 64 MiB */
     int timeout_ms;           /* for the whole handshake, and the grace for the daemon's answer to any later call, beside
                                  what that call itself waits for; 0: 10 s; -1: for ever */
+    uint32_t paged_threshold; /* aule_attention() with a longest kv length above this takes the paged way; 0: 2048 */
 };
 
 /*
@@ -161,9 +162,13 @@ AULE_API enum aule_status aule_session_info(struct aule_session *session, struct
 /* ---- arena and tensors ---- */
 
 /*
- * A view of [num_tokens, num_heads, head_dim] elements in the arena: element (t, h, d) lies at
- * offset + t * token_stride + h * head_stride + d * aule_dtype_size(dtype). Offset and strides are bytes and multiples of 16,
- * so that a slice of a fused QKV tensor works. The caller owns the bytes; a run reads or writes them until its ticket is done.
+ * A view of elements in the arena, whose innermost dimension is contiguous. Offset and strides are bytes and multiples of 16,
+ * so that a slice of a fused QKV tensor works. What the outer stride steps over depends on what the tensor is for:
+ *   0                 [num_tokens, num_heads, head_dim], the tokens of all sequences one after the other: (t, h, d) lies at
+ *                     offset + t * token_stride + h * head_stride + d * aule_dtype_size(dtype)
+ *   of a sequence     [num_seqs, ...]: token i of sequence s lies at offset + s * outer_stride + i * token_stride + ...
+ *   of a block        [num_blocks, ...]: token i of block b lies at offset + b * outer_stride + i * token_stride + ...
+ * The caller owns the bytes; a run reads or writes them until its ticket is done.
  */
 struct aule_tensor {
     uint32_t memory;          /* 0 = the session's arena */
@@ -171,6 +176,7 @@ struct aule_tensor {
     uint64_t offset;
     uint64_t token_stride, head_stride;
     uint32_t life;            /* of the session, counted from 1 by aule_tensor_create(); 0: made by hand, any life's */
+    uint64_t outer_stride;    /* 0: there is no outer dimension */
 };
 
 /*
@@ -199,16 +205,22 @@ AULE_API void aule_tensor_destroy(struct aule_session *session, struct aule_tens
 
 struct aule_cache;
 
+/*
+ * What a stored element of fp8 or int8 stands for: itself; itself times the run's k_scale or v_scale; itself times a scale of
+ * its token and KV head, which the write computes (the largest finite magnitude of the row becomes the largest of the type)
+ * and the blocks keep. Values round to nearest, ties to even, and saturate; NaN stays NaN in fp8 and becomes 0 in int8.
+ * f32, f16 and bf16 take no scale.
+ */
 enum aule_scale_mode { AULE_SCALE_NONE = 0, AULE_SCALE_PER_TENSOR = 1, AULE_SCALE_PER_TOKEN_HEAD = 2 };
 
 /* The identity of a KV cache: sessions that open the same name must agree in every field. */
 struct aule_cache_params {
     const char *name;
     uint32_t num_layers, num_kv_heads;
-    uint32_t head_dim;            /* of K; a multiple of 8 up to 256 */
-    uint32_t head_dim_v;          /* 0: as head_dim */
-    bool v_is_k_prefix;           /* MLA: V is the first head_dim_v elements of K */
-    enum aule_dtype k_dtype, v_dtype; /* 0: f16 */
+    uint32_t head_dim;            /* of K; a multiple of 8 up to 576 */
+    uint32_t head_dim_v;          /* a multiple of 8 up to 512; 0: as head_dim */
+    bool v_is_k_prefix;           /* MLA: V is the first head_dim_v elements of K, and is not stored */
+    enum aule_dtype k_dtype, v_dtype; /* any; 0: f16 */
     enum aule_scale_mode scale_mode;
     uint32_t block_size;          /* tokens; a power of two from 8 to 256; 0: 32 */
     const void *fingerprint;      /* up to 64 bytes that name the model, its revision and its RoPE */
@@ -290,7 +302,10 @@ AULE_API enum aule_status aule_prefix_publish(struct aule_cache *cache, const st
 
 struct aule_batch;
 
-/* One model step's metadata. All arrays are copied; large ones travel through the arena, which then needs room for them. */
+/*
+ * One model step's metadata. All arrays are copied; large ones travel through the arena, which then needs room for them.
+ * Other forms of the same: aule_metadata_varlen(), aule_metadata_tokens(), aule_metadata_append().
+ */
 struct aule_batch_params {
     uint32_t num_seqs;
     uint32_t max_blocks;          /* columns of block_table */
@@ -305,6 +320,12 @@ struct aule_batch_params {
                                      bytes each, one after the other; in a part bit i * seq_len + j (LSB first) lets query i see key j */
     size_t mask_size;             /* bytes of all parts */
     uint32_t max_context_len;     /* a bound that seq_lens_kv is checked against; 0: none */
+    uint32_t max_seqlen_q;        /* a bound for every q_len; 0: none */
+    const int32_t *q_lens;        /* [num_seqs] how many of a sequence's rows are queries; `out` of the others becomes 0, their LSE
+                                     -inf, and bottom-right alignment counts the queries alone; NULL: all */
+    const int32_t *token_rows;    /* [T] a permutation: the row of token t in q, k, v, out, lse, slot_mapping and positions,
+                                     for tokens that lie interleaved; NULL: t. Not with q_lens or outer strides */
+    const int32_t *kv_starts;     /* [num_seqs] the first row of a sequence in ragged K and V; only with contiguous K and V */
 };
 
 /*
@@ -316,16 +337,83 @@ AULE_API enum aule_status aule_batch_create(struct aule_cache *cache, const stru
                                             struct aule_batch **batch);
 AULE_API void aule_batch_destroy(struct aule_batch *batch); /* runs in flight finish first, in the daemon */
 
+/* How K and V lie in the session's own arena: a batch over these needs no cache, and its runs name them (keys, values). */
+struct aule_kv_layout {
+    uint32_t num_kv_heads;
+    uint32_t head_dim, head_dim_v; /* as in aule_cache_params */
+    bool v_is_k_prefix;
+    enum aule_dtype k_dtype, v_dtype; /* 0: f16 */
+    enum aule_scale_mode scale_mode;  /* none or per tensor */
+    uint32_t block_size;          /* tokens, a power of two from 8 to 256: keys and values are block tensors, whose outer stride is
+                                     that of a block, read through block_table and written through slot_mapping;
+                                     0: contiguous, key j of sequence s is row kv_starts[s] + j, or with an outer stride row j
+                                     of sequence s. No block table, no slot mapping */
+    uint32_t num_blocks;          /* of the block tensors: every id is checked against it */
+};
+/* The statuses of aule_batch_create(), and AULE_UNSUPPORTED for a shape or type that has no shader. */
+AULE_API enum aule_status aule_batch_create_local(struct aule_session *session, const struct aule_kv_layout *layout,
+                                                  const struct aule_batch_params *params, struct aule_batch **batch);
+
+/*
+ * Other forms of a step's metadata, turned into aule_batch_params. `params` may be changed before it goes to a create; what it points to is
+ * the metadata's and the caller's, and must live until then. End each with aule_metadata_finish(), which takes a zeroed one.
+ * No session is needed. AULE_INVALID and AULE_OUT_OF_RANGE name the entry; AULE_NO_MEMORY; on failure *metadata is zeroed.
+ */
+struct aule_metadata {
+    struct aule_batch_params params;
+    void *owned;                  /* malloc'd */
+};
+AULE_API void aule_metadata_finish(struct aule_metadata *metadata);
+
+/* Ragged contiguous K and V: sequence s has the rows cu_seqlens_k[s] to cu_seqlens_k[s + 1]. The two bounds are checked; 0: none. */
+AULE_API enum aule_status aule_metadata_varlen(uint32_t num_seqs, const int32_t *cu_seqlens_q, const int32_t *cu_seqlens_k,
+                                               uint32_t max_seqlen_q, uint32_t max_seqlen_k, struct aule_metadata *metadata);
+
+/*
+ * Flattened tokens, in any order: each says its sequence, its position there and its slot. They are grouped by sequence, those of one
+ * keeping their order; q, k, v and out stay as they are. A sequence's positions rise by one from token to token; with a custom
+ * mask (set in metadata->params afterwards) they may repeat, so `repeats` is to be said. Sequences without a token are padding.
+ */
+struct aule_token_form {
+    uint32_t num_tokens, num_seqs;
+    const int32_t *seq_ids;       /* [num_tokens] from 0 to num_seqs - 1 */
+    const int32_t *positions;     /* [num_tokens] from 0 */
+    const int64_t *slot_mapping;  /* [num_tokens] or NULL */
+    const int32_t *block_table;   /* [num_seqs, max_blocks] */
+    uint32_t max_blocks;
+    const int32_t *seq_lens_kv;   /* [num_seqs]; NULL: the last position of each sequence + 1 */
+    bool repeats;                 /* positions may stay or rise; seq_lens_kv must be given and a custom mask set */
+};
+AULE_API enum aule_status aule_metadata_tokens(const struct aule_token_form *form, struct aule_metadata *metadata);
+
+/*
+ * Decode with in-place append: each sequence has cache_seqlens[s] tokens in its blocks and one new one, which is written behind
+ * them and attended in the same run. AULE_OUT_OF_RANGE: a new token finds no block in its row of the table.
+ */
+AULE_API enum aule_status aule_metadata_append(uint32_t num_seqs, const int32_t *cache_seqlens, const int32_t *block_table,
+                                               uint32_t max_blocks, uint32_t block_size, struct aule_metadata *metadata);
+
 /* ---- runs ---- */
 
 struct aule_window { bool enabled; int32_t left, right; }; /* -1 = unbounded */
 
+/*
+ * Rotary embedding of q as it is read and of k as it is written (K is stored rotated). Pair n of a head's first `dim` elements is turned by
+ * position * frequency n, in radians: (x, y) -> (x cos - y sin, x sin + y cos). frequency n = theta ^ (-2 n / dim).
+ */
+struct aule_rope {
+    uint32_t dim;                 /* of each head of Q and K; even, at most head_dim; 0: no rotation */
+    float theta;                  /* 0: 10000 */
+    bool interleaved;             /* pairs are elements (2n, 2n + 1); false: (n, n + dim / 2), as in NeoX and Llama of HF */
+    const double *frequencies;    /* [dim / 2] radians a position, instead of theta (scaled RoPE); NULL: by theta */
+};
+
 struct aule_run_params {
-    uint32_t layer;
-    uint32_t num_heads;           /* query heads; a multiple of the cache's num_kv_heads */
+    uint32_t layer;               /* 0 without a cache */
+    uint32_t num_heads;           /* query heads; a multiple of num_kv_heads */
     struct aule_tensor q;         /* [T, num_heads, head_dim] */
-    struct aule_tensor k, v;      /* [T, num_kv_heads, head_dim]; read only if the batch has a slot mapping */
-    struct aule_tensor out;       /* [T, num_heads, head_dim_v]; q, k, v and out have one dtype, f32 or f16 */
+    struct aule_tensor k, v;      /* [T, num_kv_heads, head_dim]; read only if the batch has a slot mapping; MLA: no v */
+    struct aule_tensor out;       /* [T, num_heads, head_dim_v]; q, k, v and out have one dtype: f32, f16 or bf16 */
     float scale;                  /* 0: 1 / sqrt(head_dim) */
     bool causal;                  /* query i of a sequence sees keys j <= seq_len - q_len + i */
     struct aule_window window;    /* the query at position p sees keys p - left <= j <= p + right; causal holds as well */
@@ -333,20 +421,35 @@ struct aule_run_params {
     float mask_value;             /* what an excluded score is: 0, -inf or anything <= -1e30; others are refused */
     const float *alibi_slopes;    /* [num_heads] or NULL: s -= slope * |p - j| */
     const float *sinks;           /* [num_heads] or NULL: exp(sink) joins the row's sum, and no value */
-    struct aule_tensor lse;       /* dtype 0: not wanted; else f32 [T, num_heads], heads contiguous (head_stride 0 or 4):
+    struct aule_tensor lse;       /* dtype 0: not wanted; else f32 [T, num_heads], heads contiguous (head_stride 0 or 4), no outer stride:
                                      the natural log of the row's sum, sink included; -inf if the row sees no key and has no sink */
-    uint32_t num_splits;          /* not in this version: anything but 0 or 1 gives AULE_UNSUPPORTED */
+    uint32_t num_splits;          /* into how many parts the keys of a sequence are cut, to be worked on side by side and merged:
+                                     0: by a rule of its q_len and kv_len alone; 1: none; n: n, each rounded up to 256 keys. It
+                                     decides the last bits. AULE_LIMIT: the parts need more than --max-scratch */
+    struct aule_rope rope;
+    float k_scale, v_scale;       /* AULE_SCALE_PER_TENSOR: what a stored element is multiplied by; 0: 1 */
+    struct aule_tensor keys, values; /* only over K and V in the arena; the layout says their shape and type */
 };
 
-struct aule_ticket { uint64_t id; };
+/*
+ * How a run was done. A ticket of aule_attention_submit() says whether the pool was used, and why not where it was to be.
+ */
+enum aule_path { AULE_PATH_AUTO = 0, AULE_PATH_CONTIGUOUS = 1, AULE_PATH_PAGED = 2 };
+
+struct aule_ticket {
+    uint64_t id;
+    enum aule_path path;          /* contiguous only by aule_attention_submit() and local batches without blocks */
+    enum aule_status fallback;    /* AULE_OK, or why the pool gave no blocks (AULE_NO_BLOCKS, AULE_QUOTA, AULE_LIMIT) */
+};
 
 /*
  * Queue attention of `batch` for one layer: all K/V writes of the batch's slot mapping, then, for query i and key j it may see,
- * out_i = sum_j exp(scale * q_i . k_j) v_j / sum_j exp(scale * q_i . k_j); a row that sees no key gives zeros.
+ * out_i = sum_j exp(scale * q_i . k_j) v_j / sum_j exp(scale * q_i . k_j); a row that sees no key gives zeros. A row has the
+ * same bits alone, among others, at another place of the batch and through any form of the metadata.
  * Runs of one session act as if done one after another. With `ticket` NULL nobody can wait for this run; a later one of the
  * session is done only after it. While the session has info.max_tickets unreaped tickets, waits up to timeout_ms
  * (-1: for ever) for one to end. AULE_BUSY: none did, nothing was queued.
- * Slopes and sinks are copied; on their way they lie in the arena. AULE_NO_MEMORY: it has no room for them.
+ * Slopes, sinks and frequencies are copied; on their way they lie in the arena. AULE_NO_MEMORY: it has no room for them.
  */
 AULE_API enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                           struct aule_ticket *ticket);
@@ -369,6 +472,93 @@ AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct 
 /* aule_run_submit() and aule_ticket_wait() in one; the timeout holds for each. After AULE_TIMEOUT the run may go on; nobody can wait for it. */
 AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                    struct aule_run_result *result);
+
+/* ---- contiguous tensors ---- */
+
+/*
+ * Attention of q over k and v that lie in the arena as [num_seqs, num_heads, len, head_dim] in any order of the middle two, by strides:
+ * each tensor's outer stride is that of a sequence. run.layer, keys and values are not used.
+ */
+struct aule_attention_params {
+    uint32_t num_seqs, q_len, kv_len;
+    uint32_t num_kv_heads, head_dim, head_dim_v; /* head_dim_v 0: as head_dim */
+    const int32_t *q_lens, *kv_lens; /* [num_seqs] at most q_len and kv_len: the rows of `out` beyond q_lens[s] become 0; NULL: all */
+    const void *mask;             /* as in aule_batch_params, for q_len rows of kv_lens[s] keys each; NULL: none */
+    size_t mask_size;
+    enum aule_path path;          /* automatic: paged if the longest kv length exceeds the session's threshold */
+    struct aule_run_params run;
+};
+
+/*
+ * Contiguous, K and V are read where they lie. Paged, blocks of a cache of the session's own are leased, K and V copied
+ * into them on the GPU, the attention run there, and the blocks given back when it is done or has failed. Both give the same bits.
+ * If the pool has no blocks now, the automatic way is the contiguous one, and the ticket says why; AULE_PATH_PAGED then gives
+ * AULE_NO_BLOCKS (or AULE_QUOTA, AULE_LIMIT). Statuses else as aule_batch_create_local() and aule_run_submit().
+ */
+AULE_API enum aule_status aule_attention_submit(struct aule_session *session, const struct aule_attention_params *params,
+                                                int timeout_ms, struct aule_ticket *ticket);
+/* The same, and waits for it. `ticket` (may be NULL) is filled and reaped already. */
+AULE_API enum aule_status aule_attention(struct aule_session *session, const struct aule_attention_params *params, int timeout_ms,
+                                         struct aule_run_result *result, struct aule_ticket *ticket);
+
+/* ---- merging ---- */
+
+/*
+ * Attention over parts of the keys, made into attention over all of them: out = sum_n exp(lse_n - m) out_n / sum_n exp(lse_n - m),
+ * lse = m + ln of that sum, m = max lse_n. In the order of the parts, so that the same parts give the same bits. A part with
+ * lse -inf counts nothing, whatever its out holds; if all are -inf, out is 0 and lse -inf.
+ */
+struct aule_merge_params {
+    uint32_t num_parts;           /* at least 1 */
+    uint32_t num_tokens, num_heads, head_dim;
+    const struct aule_tensor *outs; /* [num_parts] of [num_tokens, num_heads, head_dim], of one dtype with `out`: f32, f16 or bf16 */
+    const struct aule_tensor *lses; /* [num_parts] of f32 [num_tokens, num_heads], heads contiguous */
+    struct aule_tensor out;       /* may be one of the parts */
+    struct aule_tensor lse;       /* dtype 0: not wanted; may be one of the parts */
+};
+AULE_API enum aule_status aule_merge_submit(struct aule_session *session, const struct aule_merge_params *params, int timeout_ms,
+                                            struct aule_ticket *ticket);
+
+/* ---- blocks and K/V on the GPU ---- */
+/* All are queued like runs, in the session's order, with a ticket that may be NULL. */
+
+/*
+ * Copy block from[i] to to[i], all layers. The session holds both, to[i] is leased and not sealed; no block is in `to` twice or in
+ * both. What was written of from[i] counts as written of to[i].
+ */
+AULE_API enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t count, const int32_t *from, const int32_t *to,
+                                           int timeout_ms, struct aule_ticket *ticket);
+/* Fill leased blocks with zeroes, all layers. None of their slots counts as written afterwards. */
+AULE_API enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t count, const int32_t *block_ids, int timeout_ms,
+                                           struct aule_ticket *ticket);
+
+/*
+ * Write K and V into blocks without attending: row r goes to slot_mapping[r]. For a block tensor [blocks, block_size, heads, dim] that is dense
+ * the rows are its tokens one after the other; for any other, outer_rows is its block size and the outer stride that of a block.
+ */
+struct aule_kv_import {
+    uint32_t layer;
+    uint32_t num_rows;
+    uint32_t outer_rows;          /* rows that the tensors' outer stride steps over; 0: there is none */
+    const int64_t *slot_mapping;  /* [num_rows], -1 = leave out */
+    struct aule_tensor k, v;      /* f32, f16 or bf16; converted to the cache's types */
+    float k_scale, v_scale;       /* as in aule_run_params */
+};
+AULE_API enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_import *params, int timeout_ms,
+                                         struct aule_ticket *ticket);
+
+/*
+ * The reverse: the keys and values of a batch's sequences, one sequence after the other, seq_lens_kv[s] rows each, to k and v, [sum of
+ * seq_lens_kv, num_kv_heads, head_dim] of f32, f16 or bf16; what is stored scaled is multiplied out. MLA: no v.
+ */
+struct aule_kv_gather {
+    uint32_t layer;
+    struct aule_tensor k, v;
+    float k_scale, v_scale;
+    struct aule_tensor keys, values; /* only over K and V in the arena */
+};
+AULE_API enum aule_status aule_kv_gather(struct aule_batch *batch, const struct aule_kv_gather *params, int timeout_ms,
+                                         struct aule_ticket *ticket);
 
 /* ---- monitor: looking into a daemon without a session ---- */
 
@@ -419,6 +609,15 @@ struct aule_device_state {
     uint32_t subgroup_size, shared_memory_bytes, pipelines;
 };
 AULE_API enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_device_state *state);
+
+/* The attention shaders that the daemon knows, best first. *array is malloc'd, to be ended with free(). */
+struct aule_variant_state {
+    char name[32];
+    char needs[256];              /* of the device */
+    char missing[256];            /* what this device lacks; "" = it could be used */
+    bool used;                    /* the first that could be, or the one that was forced */
+};
+AULE_API enum aule_status aule_monitor_variants(struct aule_monitor *monitor, struct aule_variant_state **array, uint32_t *count);
 
 struct aule_session_state {
     uint64_t session, pid;
