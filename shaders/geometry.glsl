@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// geometry.glsl - the specialisation constants that fix a pipeline, numbered in layout.h. The defaults only make the module
-// valid; the host sets every one of them.
+// geometry.glsl - the specialisation constants that fix a pipeline, numbered in layout.h, and what follows from them alone. The
+// defaults only make the module valid; the host sets every one of them.
 
 #ifndef AULE_GEOMETRY_GLSL
 #define AULE_GEOMETRY_GLSL
@@ -11,12 +11,29 @@
 
 layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = AULE_SPEC_LOCAL_SIZE) in;
-layout(constant_id = AULE_SPEC_HEAD_DIM_K) const uint HEAD_DIM_K = 64;     // multiple of 8, up to 256
+layout(constant_id = AULE_SPEC_HEAD_DIM_K) const uint HEAD_DIM_K = 64;     // multiple of 8, up to 576
 layout(constant_id = AULE_SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;     // multiple of 8, up to 512
 layout(constant_id = AULE_SPEC_NUM_KV_HEADS) const uint NUM_KV_HEADS = 1;
 layout(constant_id = AULE_SPEC_BLOCK_SIZE) const uint BLOCK_SIZE = 32;     // power of two
 layout(constant_id = AULE_SPEC_K_DTYPE) const uint K_DTYPE = 1;
 layout(constant_id = AULE_SPEC_V_DTYPE) const uint V_DTYPE = 1;
 layout(constant_id = AULE_SPEC_IO_DTYPE) const uint IO_DTYPE = 1;
+layout(constant_id = AULE_SPEC_FEATURES) const uint FEATURES = 0;
+layout(constant_id = AULE_SPEC_PLACE) const uint PLACE = AULE_PLACE_POOL;
+layout(constant_id = AULE_SPEC_V_IN_K) const uint V_IN_K = 0;
+layout(constant_id = AULE_SPEC_SCALE_MODE) const uint SCALE_MODE = AULE_SCALE_NONE_MODE;
+
+// Bytes of an element: status.h, AULE_DTYPE_MAP. A macro, so that constants can be made of it.
+#define DTYPE_BYTES(DTYPE) ((DTYPE) == 1 ? 4 : (DTYPE) <= 3 ? 2 : 1)
+
+const bool POSITIONS = (FEATURES & AULE_FEATURE_POSITIONS) != 0;
+const bool ROPE = (FEATURES & AULE_FEATURE_ROPE) != 0;
+const bool ROPE_PAIRS = (FEATURES & AULE_FEATURE_ROPE_PAIRS) != 0;
+
+// Only 8-bit elements are scaled.
+const bool K_SCALED = SCALE_MODE != AULE_SCALE_NONE_MODE && DTYPE_BYTES(K_DTYPE) == 1;
+const bool V_SCALED = SCALE_MODE != AULE_SCALE_NONE_MODE && DTYPE_BYTES(V_DTYPE) == 1 && V_IN_K == 0;
+const bool K_SCALES = K_SCALED && SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE; // in the block
+const bool V_SCALES = V_SCALED && SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE;
 
 #endif
