@@ -25,10 +25,10 @@ namespace w = aule::wire;
 // clang-format off
 
 // Structs. F takes the first field, X every other one, in the order of aule.fbs: the order of FlatBuffers' constructors.
-#define TENSOR(F, X)     F(memory) X(dtype) X(offset) X(token_stride) X(head_stride)
+#define TENSOR(F, X)     F(memory) X(dtype) X(offset) X(token_stride) X(head_stride) X(outer_stride)
 #define RUN_ENTRY(F, X)  F(batch) X(layer) X(num_heads) X(q) X(k) X(v) X(out) X(lse) X(slopes) X(sinks) X(scale)       \
                          X(logits_soft_cap) X(mask_value) X(window_left) X(window_right) X(num_splits) X(flags)        \
-                         X(rope_theta) X(rope_dim) X(k_scale) X(v_scale)
+                         X(rope_theta) X(rope_dim) X(k_scale) X(v_scale) X(kind) X(rope_frequencies) X(keys) X(values)
 #define SESSION(F, X)    F(session) X(pid) X(uid) X(arena_imported) X(dead) X(arena_bytes) X(blocks_held)              \
                          X(quota_blocks) X(batches) X(tickets_unreaped) X(runs_done) X(tokens_attended) X(gpu_ns)      \
                          X(lookup_tokens) X(hit_tokens) X(age_ms)
@@ -48,11 +48,17 @@ namespace w = aule::wire;
 #define BLOCKS_RELEASE(X)      X(cache) X(blocks)
 #define PREFIX_LOOKUP(X)       X(cache) X(tokens) X(token_span) X(max_tokens) X(extra_key)
 #define PREFIX_PUBLISH(X)      X(cache) X(tokens) X(token_span) X(blocks) X(extra_key)
-#define BATCH_CREATE(X)        X(cache) X(num_seqs) X(max_blocks) X(max_context_len) X(cu_seqlens_q) X(seq_lens_kv)    \
-                               X(block_table) X(slot_mapping) X(positions) X(mask) X(cu_seqlens_q_span)                \
-                               X(seq_lens_kv_span) X(block_table_span) X(slot_mapping_span) X(positions_span)          \
-                               X(mask_span)
+#define BLOCKS_COPY(X)         X(cache) X(from) X(to) X(flags) X(timeout_ms)
+#define KV_LAYOUT(X)           X(num_kv_heads) X(head_dim_k) X(head_dim_v) X(v_is_k_prefix) X(k_dtype) X(v_dtype)      \
+                               X(scale_mode) X(block_size) X(num_blocks)
+#define BATCH_CREATE(X)        X(cache) X(num_seqs) X(max_blocks) X(max_context_len) X(max_seqlen_q) X(cu_seqlens_q)   \
+                               X(seq_lens_kv) X(block_table) X(slot_mapping) X(positions) X(mask) X(q_lens)            \
+                               X(token_rows) X(kv_starts) X(cu_seqlens_q_span) X(seq_lens_kv_span)                     \
+                               X(block_table_span) X(slot_mapping_span) X(positions_span) X(mask_span)                 \
+                               X(q_lens_span) X(token_rows_span) X(kv_starts_span)
 #define BATCH_ID(X)            X(batch)
+#define MERGE(X)               X(num_tokens) X(num_heads) X(head_dim) X(outs) X(lses) X(out) X(lse) X(flags)           \
+                               X(timeout_ms)
 #define WAIT(X)                X(ticket) X(timeout_ms)
 #define RANGE(X)               X(first) X(max)
 #define INSPECT_BLOCKS(X)      X(cache) X(first) X(max)
@@ -80,7 +86,8 @@ namespace w = aule::wire;
                                X(session_deaths) X(stopping) X(max_sessions_per_dispatch)
 #define DEVICE_REPLY(X)        X(name) X(driver) X(api_version) X(uuid) X(index) X(type) X(software) X(heap_bytes)     \
                                X(budget_bytes) X(subgroup_size) X(shared_memory_bytes) X(max_allocation_bytes)         \
-                               X(host_import) X(import_alignment) X(pipelines) X(variant)
+                               X(host_import) X(import_alignment) X(pipelines) X(variant) X(variants)                  \
+                               X(variant_needs) X(variant_missing)
 
 #define PLAIN_TABLES(T)                                                                                                \
     T(Hello,             wire_hello,                HELLO)                                                             \
@@ -92,8 +99,10 @@ namespace w = aule::wire;
     T(BlocksRelease,     wire_blocks_release,       BLOCKS_RELEASE)                                                    \
     T(PrefixLookup,      wire_prefix_lookup,        PREFIX_LOOKUP)                                                     \
     T(PrefixPublish,     wire_prefix_publish,       PREFIX_PUBLISH)                                                    \
-    T(BatchCreate,       wire_batch_create,         BATCH_CREATE)                                                      \
+    T(BlocksCopy,        wire_blocks_copy,          BLOCKS_COPY)                                                       \
+    T(KvLayout,          wire_kv_layout,            KV_LAYOUT)                                                         \
     T(BatchDestroy,      wire_batch_destroy,        BATCH_ID)                                                          \
+    T(Merge,             wire_merge,                MERGE)                                                             \
     T(Wait,              wire_wait,                 WAIT)                                                              \
     T(InspectSessions,   wire_inspect_range,        RANGE)                                                             \
     T(InspectCaches,     wire_inspect_range,        RANGE)                                                             \
@@ -128,10 +137,11 @@ WIRE_ANSWER_MAP(X)
 static_assert(int(WIRE_COMMAND_COUNT) == int(w::Command_MAX) + 1, "union Command has more members than wire.h");
 static_assert(int(WIRE_ANSWER_COUNT) == int(w::Answer_MAX) + 1, "union Answer has more members than wire.h");
 static_assert(int(WIRE_RUN_CAUSAL) == int(w::RunFlag_Causal) && int(WIRE_RUN_DETACHED) == int(w::RunFlag_Detached) &&
-                  int(WIRE_RUN_ROPE_INTERLEAVED) == int(w::RunFlag_RopeInterleaved) &&
-                  int(WIRE_RUN_FORCE_PAGED) == int(w::RunFlag_ForcePaged) &&
-                  int(WIRE_RUN_FORCE_CONTIGUOUS) == int(w::RunFlag_ForceContiguous),
+                  int(WIRE_RUN_ROPE_INTERLEAVED) == int(w::RunFlag_RopeInterleaved),
               "enum wire_run_flag differs from RunFlag");
+static_assert(int(WIRE_RUN_ATTEND) == int(w::RunKind_Attend) && int(WIRE_RUN_WRITE) == int(w::RunKind_Write) &&
+                  int(WIRE_RUN_GATHER) == int(w::RunKind_Gather) && int(WIRE_RUN_GATHER) == int(w::RunKind_MAX),
+              "enum wire_run_kind differs from RunKind");
 
 // The maps' `none` becomes a real member here, so that one macro line serves every command and every answer.
 struct nothing {
@@ -184,7 +194,14 @@ struct measure {
         for (uint32_t i = 0; v.data && i < v.count; i++)
             field(v.data[i]);
     }
+    void field(const wire_tensors &v)
+    {
+        vector(v.data, v.count, sizeof *v.data);
+    }
     void field(const wire_span &)
+    {
+    }
+    void field(const wire_tensor &)
     {
     }
     void field(const uint8_t (&bytes)[16])
@@ -192,74 +209,6 @@ struct measure {
         vector(bytes, sizeof bytes, 1);
     }
 };
-
-// ---- writing ----
-
-struct writer {
-    fb::FlatBufferBuilder &builder;
-    bool no_memory = false;
-};
-
-template <class T> scalar<T> put(writer &, T value)
-{
-    return value;
-}
-
-fb::Offset<fb::String> put(writer &to, const char *text)
-{
-    return text ? to.builder.CreateString(text, strlen(text)) : 0;
-}
-
-fb::Offset<fb::Vector<int32_t>> put(writer &to, const wire_ints &v)
-{
-    return v.data ? to.builder.CreateVector(v.data, v.count) : 0;
-}
-
-fb::Offset<fb::Vector<int64_t>> put(writer &to, const wire_longs &v)
-{
-    return v.data ? to.builder.CreateVector(v.data, v.count) : 0;
-}
-
-fb::Offset<fb::Vector<uint8_t>> put(writer &to, const wire_bytes &v)
-{
-    return v.data ? to.builder.CreateVector(v.data, v.count) : 0;
-}
-
-fb::Offset<fb::Vector<uint8_t>> put(writer &to, const uint8_t (&bytes)[16])
-{
-    return to.builder.CreateVector(bytes, sizeof bytes);
-}
-
-w::Span put(writer &, const wire_span &span)
-{
-    return w::Span(span.offset, span.count);
-}
-
-fb::Offset<fb::Vector<fb::Offset<fb::String>>> put(writer &to, const wire_names &names)
-{
-    // Strings first, the vector of their offsets after them: FlatBuffers does not nest while writing.
-    auto *offsets = static_cast<fb::Offset<fb::String> *>(malloc((names.count + size_t(1)) * sizeof(fb::uoffset_t)));
-    if (!offsets) {
-        to.no_memory = true;
-        return 0;
-    }
-    for (uint32_t i = 0; i < names.count; i++)
-        offsets[i] = put(to, names.data[i] ? names.data[i] : "");
-    auto vector = to.builder.CreateVector(offsets, names.count);
-    free(offsets);
-    return vector;
-}
-
-// What a table's add_...() takes: structs by address and left out if they say nothing, all else as it is.
-const w::Span *argument(const w::Span &span)
-{
-    return span.offset() || span.count() ? &span : nullptr;
-}
-
-template <class T> T argument(const T &value)
-{
-    return value;
-}
 
 // ---- packing and unpacking the fixed-size structs ----
 
@@ -300,6 +249,99 @@ STRUCT(w::RunEntry, wire_run, RUN_ENTRY)
 STRUCT(w::SessionState, wire_session_state, SESSION)
 STRUCT(w::CacheCounts, wire_cache_counts, CACHE)
 STRUCT(w::BlockState, wire_block_state, BLOCK)
+
+// A vector of tensors is handed over in place, so FlatBuffers' struct and wire.h's have one layout: fields in one order, each
+// at its natural alignment, nothing between or behind them.
+static_assert(sizeof(w::Tensor) == sizeof(wire_tensor) && alignof(w::Tensor) == alignof(wire_tensor) &&
+                  offsetof(wire_tensor, memory) == 0 && offsetof(wire_tensor, dtype) == 4 &&
+                  offsetof(wire_tensor, offset) == 8 && offsetof(wire_tensor, token_stride) == 16 &&
+                  offsetof(wire_tensor, head_stride) == 24 && offsetof(wire_tensor, outer_stride) == 32 &&
+                  sizeof(wire_tensor) == 40,
+              "struct wire_tensor differs from struct Tensor");
+
+// ---- writing ----
+
+struct writer {
+    fb::FlatBufferBuilder &builder;
+    bool no_memory = false;
+};
+
+template <class T> scalar<T> put(writer &, T value)
+{
+    return value;
+}
+
+fb::Offset<fb::String> put(writer &to, const char *text)
+{
+    return text ? to.builder.CreateString(text, strlen(text)) : 0;
+}
+
+fb::Offset<fb::Vector<int32_t>> put(writer &to, const wire_ints &v)
+{
+    return v.data ? to.builder.CreateVector(v.data, v.count) : 0;
+}
+
+fb::Offset<fb::Vector<int64_t>> put(writer &to, const wire_longs &v)
+{
+    return v.data ? to.builder.CreateVector(v.data, v.count) : 0;
+}
+
+fb::Offset<fb::Vector<uint8_t>> put(writer &to, const wire_bytes &v)
+{
+    return v.data ? to.builder.CreateVector(v.data, v.count) : 0;
+}
+
+fb::Offset<fb::Vector<uint8_t>> put(writer &to, const uint8_t (&bytes)[16])
+{
+    return to.builder.CreateVector(bytes, sizeof bytes);
+}
+
+fb::Offset<fb::Vector<const w::Tensor *>> put(writer &to, const wire_tensors &v)
+{
+    return v.data ? to.builder.CreateVectorOfStructs(reinterpret_cast<const w::Tensor *>(v.data), v.count) : 0;
+}
+
+w::Span put(writer &, const wire_span &span)
+{
+    return pack(span);
+}
+
+w::Tensor put(writer &, const wire_tensor &tensor)
+{
+    return pack(tensor);
+}
+
+fb::Offset<fb::Vector<fb::Offset<fb::String>>> put(writer &to, const wire_names &names)
+{
+    // Strings first, the vector of their offsets after them: FlatBuffers does not nest while writing.
+    auto *offsets = static_cast<fb::Offset<fb::String> *>(malloc((names.count + size_t(1)) * sizeof(fb::uoffset_t)));
+    if (!offsets) {
+        to.no_memory = true;
+        return 0;
+    }
+    for (uint32_t i = 0; i < names.count; i++)
+        offsets[i] = put(to, names.data[i] ? names.data[i] : "");
+    auto vector = to.builder.CreateVector(offsets, names.count);
+    free(offsets);
+    return vector;
+}
+
+// What a table's add_...() takes: structs by address and left out if they say nothing, all else as it is.
+const w::Span *argument(const w::Span &span)
+{
+    return span.offset() || span.count() ? &span : nullptr;
+}
+
+const w::Tensor *argument(const w::Tensor &tensor)
+{
+    const w::Tensor none;
+    return memcmp(&tensor, &none, sizeof none) != 0 ? &tensor : nullptr;
+}
+
+template <class T> T argument(const T &value)
+{
+    return value;
+}
 
 // ---- reading: behind a verified message; keeps the first thing that is wrong ----
 
@@ -366,7 +408,20 @@ void get(reader &from, wire_bytes &to, const fb::Vector<uint8_t> *vector)
     get_vector(from, to, vector);
 }
 
+void get(reader &from, wire_tensors &to, const fb::Vector<const w::Tensor *> *vector)
+{
+    if (vector && aligned(from, vector, alignof(w::Tensor)))
+        to = {reinterpret_cast<const wire_tensor *>(vector->Data()), vector->size()};
+}
+
+// The verifier has checked that structs lie aligned inside their table.
 void get(reader &, wire_span &to, const w::Span *from)
+{
+    if (from)
+        unpack(to, *from);
+}
+
+void get(reader &, wire_tensor &to, const w::Tensor *from)
 {
     if (from)
         unpack(to, *from);
@@ -414,8 +469,8 @@ void get_structs(reader &from, const Plain *&to, uint32_t &count, const fb::Vect
 // ---- one table each: measure, write, read ----
 
 #define MEASURE_FIELD(f) m.field(from.f);
-#define PUT_FIELD(f)     auto f = put(to, from.f);
-#define ADD_FIELD(f)     table.add_##f(argument(f));
+#define PUT_FIELD(f)     auto put_##f = put(to, from.f);
+#define ADD_FIELD(f)     table.add_##f(argument(put_##f));
 #define GET_FIELD(f)     from.field = #f, get(from, to.f, table->f());
 
 // clang-format off
@@ -450,6 +505,29 @@ PLAIN_TABLES(TABLE)
     {                                                                                                                  \
     }
 EMPTY_TABLES(EMPTY_TABLE)
+
+// The one table inside another: how K and V lie is there or not.
+void measure_table(measure &m, const wire_batch_create &from, const w::BatchCreate *){BATCH_CREATE(MEASURE_FIELD)}
+
+fb::Offset<void> put_table(writer &to, const wire_batch_create &from, const w::BatchCreate *)
+{
+    fb::Offset<w::KvLayout> layout = 0;
+    if (from.has_layout)
+        layout = put_table(to, from.layout, (const w::KvLayout *)nullptr).o;
+    BATCH_CREATE(PUT_FIELD)
+    w::BatchCreateBuilder table(to.builder);
+    table.add_layout(layout);
+    BATCH_CREATE(ADD_FIELD)
+    return table.Finish().Union();
+}
+
+void get_table(reader &from, wire_batch_create &to, const w::BatchCreate *table)
+{
+    to.has_layout = table->layout() != nullptr;
+    if (to.has_layout)
+        get_table(from, to.layout, table->layout());
+    BATCH_CREATE(GET_FIELD)
+}
 
 void measure_table(measure &, const wire_run &, const w::Run *)
 {
@@ -605,6 +683,12 @@ enum status check(checker &c, const wire_inspect_sessions_reply &m)
 enum status check(checker &c, const wire_inspect_caches_reply &m)
 {
     return c.equal("names", m.names.count, "caches", m.count);
+}
+
+enum status check(checker &c, const wire_inspect_device_reply &m)
+{
+    enum status status = c.equal("variant_needs", m.variant_needs.count, "variants", m.variants.count);
+    return status ? status : c.equal("variant_missing", m.variant_missing.count, "variants", m.variants.count);
 }
 
 // ---- requests and replies: from a type to its table ----
