@@ -507,7 +507,12 @@ PLAIN_TABLES(TABLE)
 EMPTY_TABLES(EMPTY_TABLE)
 
 // The one table inside another: how K and V lie is there or not.
-void measure_table(measure &m, const wire_batch_create &from, const w::BatchCreate *){BATCH_CREATE(MEASURE_FIELD)}
+// clang-format off
+void measure_table(measure &m, const wire_batch_create &from, const w::BatchCreate *)
+{
+    measure_table(m, from.layout, (const w::KvLayout *)nullptr);
+    BATCH_CREATE(MEASURE_FIELD)
+}
 
 fb::Offset<void> put_table(writer &to, const wire_batch_create &from, const w::BatchCreate *)
 {
@@ -528,6 +533,7 @@ void get_table(reader &from, wire_batch_create &to, const w::BatchCreate *table)
         get_table(from, to.layout, table->layout());
     BATCH_CREATE(GET_FIELD)
 }
+// clang-format on
 
 void measure_table(measure &, const wire_run &, const w::Run *)
 {
