@@ -104,6 +104,8 @@ static enum status open_engine(struct server *server, struct error *error)
         .validation = params->validation,
         .pipeline_cache_path = params->pipeline_cache_path,
         .max_pipelines = params->max_pipelines,
+        .max_scratch_bytes = params->max_scratch_bytes,
+        .variant = params->variant,
         .wake = wake,
         .log = log_below,
         .context = server,

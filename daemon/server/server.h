@@ -27,6 +27,8 @@ struct server_params {
     uint64_t max_arena;                // bytes a session
     uint64_t max_metadata;             // bytes that one command may have in the arena
     uint32_t max_pipelines;            // compiled shaders to keep
+    uint64_t max_scratch_bytes;        // for the partial results of split runs, of one submission
+    const char *variant;               // attention shader to use; NULL = the best that fits
     uint32_t drain_timeout_ms;         // SIGTERM: wait this long for what is in flight
     enum fault fault;
 };
