@@ -36,6 +36,8 @@ static const struct command {
     [WIRE_COMMAND_BATCH_CREATE] = {handle_batch_create, NEEDS_SESSION},
     [WIRE_COMMAND_BATCH_DESTROY] = {handle_batch_destroy, NEEDS_SESSION | WHILE_STOPPING},
     [WIRE_COMMAND_RUN] = {handle_run, NEEDS_SESSION},
+    [WIRE_COMMAND_BLOCKS_COPY] = {handle_blocks_copy, NEEDS_SESSION},
+    [WIRE_COMMAND_MERGE] = {handle_merge, NEEDS_SESSION},
     [WIRE_COMMAND_WAIT] = {handle_wait, NEEDS_SESSION | WHILE_STOPPING},
     [WIRE_COMMAND_INSPECT_DAEMON] = {handle_inspect_daemon, WHILE_STOPPING},
     [WIRE_COMMAND_INSPECT_SESSIONS] = {handle_inspect_sessions, WHILE_STOPPING},

@@ -50,9 +50,11 @@ enum status handle_blocks_lease(struct call *call);
 enum status handle_blocks_release(struct call *call);
 enum status handle_prefix_lookup(struct call *call);
 enum status handle_prefix_publish(struct call *call);
-enum status handle_batch_create(struct call *call); // handlers_run.c
+enum status handle_batch_create(struct call *call); // handlers_batch.c
 enum status handle_batch_destroy(struct call *call);
-enum status handle_run(struct call *call);
+enum status handle_run(struct call *call); // handlers_run.c
+enum status handle_blocks_copy(struct call *call);
+enum status handle_merge(struct call *call);
 enum status handle_wait(struct call *call);
 enum status handle_inspect_daemon(struct call *call); // handlers_inspect.c
 enum status handle_inspect_sessions(struct call *call);

@@ -25,14 +25,17 @@ enum status handle_cache_open(struct call *call)
     const struct core_cache_identity identity = {
         .name = open->name,
         .num_layers = open->num_layers,
-        .num_kv_heads = open->num_kv_heads,
-        .head_dim_k = open->head_dim_k,
-        .head_dim_v = open->head_dim_v,
-        .v_is_k_prefix = open->v_is_k_prefix,
-        .k_dtype = (enum dtype)open->k_dtype,
-        .v_dtype = (enum dtype)open->v_dtype,
-        .scale_mode = open->scale_mode,
-        .block_size = open->block_size,
+        .kv =
+            {
+                .num_kv_heads = open->num_kv_heads,
+                .head_dim_k = open->head_dim_k,
+                .head_dim_v = open->head_dim_v,
+                .block_size = open->block_size,
+                .k_dtype = (enum dtype)open->k_dtype,
+                .v_dtype = (enum dtype)open->v_dtype,
+                .v_is_k_prefix = open->v_is_k_prefix,
+                .scale_mode = (enum scale_mode)open->scale_mode,
+            },
         .fingerprint = open->fingerprint.data,
         .fingerprint_size = open->fingerprint.count,
     };

@@ -160,17 +160,17 @@ static void fill_cache(struct wire_cache_counts *out, const struct core_cache_vi
     *out = (struct wire_cache_counts){
         .cache = view->cache,
         .num_layers = view->num_layers,
-        .num_kv_heads = view->num_kv_heads,
-        .head_dim_k = view->head_dim_k,
-        .head_dim_v = view->head_dim_v,
-        .k_dtype = view->k_dtype,
-        .v_dtype = view->v_dtype,
-        .block_size = view->block_size,
+        .num_kv_heads = view->kv.num_kv_heads,
+        .head_dim_k = view->kv.head_dim_k,
+        .head_dim_v = view->kv.head_dim_v,
+        .k_dtype = view->kv.k_dtype,
+        .v_dtype = view->kv.v_dtype,
+        .block_size = view->kv.block_size,
         .chunk_blocks = view->chunk_blocks,
         .num_chunks = view->num_chunks,
         .open_sessions = view->open_sessions,
-        .v_is_k_prefix = view->v_is_k_prefix,
-        .scale_mode = view->scale_mode,
+        .v_is_k_prefix = view->kv.v_is_k_prefix,
+        .scale_mode = view->kv.scale_mode,
         .block_bytes = view->counts.block_bytes,
         .total_blocks = view->counts.total,
         .free_blocks = view->counts.free,
@@ -235,6 +235,30 @@ enum status handle_inspect_blocks(struct call *call)
 
 // ---- the device ----
 
+// The table of attention shaders, best first, as three lists.
+static enum status fill_variants(struct call *call, struct wire_inspect_device_reply *out)
+{
+    const struct engine *engine = call->server->engine;
+    struct engine_variant_info info;
+    uint32_t count = 0;
+    while (engine_variant_at(engine, count, &info))
+        count++;
+    struct engine_variant_info *infos = call_alloc(call, count + 1, sizeof *infos);
+    const char **names = call_alloc(call, 3 * ((size_t)count + 1), sizeof *names);
+    if (!infos || !names)
+        return STATUS_NO_MEMORY;
+    const char **needs = names + count, **missing = needs + count;
+    for (uint32_t i = 0; i < count && engine_variant_at(engine, i, &infos[i]); i++) {
+        names[i] = infos[i].name;
+        needs[i] = infos[i].needs;
+        missing[i] = infos[i].missing;
+    }
+    out->variants = (struct wire_names){names, count};
+    out->variant_needs = (struct wire_names){needs, count};
+    out->variant_missing = (struct wire_names){missing, count};
+    return STATUS_OK;
+}
+
 enum status handle_inspect_device(struct call *call)
 {
     struct engine *engine = call->server->engine;
@@ -259,5 +283,5 @@ enum status handle_inspect_device(struct call *call)
         .variant = engine_variant(engine),
     };
     memcpy(out->uuid, device->uuid, sizeof out->uuid);
-    return STATUS_OK;
+    return fill_variants(call, out);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_run.c - batches, runs and waits: from a verified command to core's call and back. What the schema defines and core does not do
-// yet is named here and refused. Dispatcher thread.
+// handlers_run.c - what queues GPU work and is answered by a ticket (Run, BlocksCopy, Merge), and the wait for it: from a verified command
+// to core's call and back. Flags and kinds of a newer client are refused here by their number; core checks all else. Dispatcher thread.
 
 #include "dispatch.h"
 #include "metadata.h"
@@ -10,114 +10,76 @@
 
 #include <inttypes.h>
 
-// More slopes or sinks than any model has heads: a bound on what a parked run keeps.
-enum { MAX_HEAD_VALUES = 65536 };
-
-// ---- batches ----
-
-// Fetches all vectors of a BatchCreate into *params.
-static enum status fetch_batch(struct call *call, const struct wire_batch_create *create,
-                               struct core_batch_params *params)
+static struct core_tensor tensor_of(const struct wire_tensor *tensor)
 {
-    const void *lens, *kv_lens, *table, *slots, *positions, *mask;
-    uint32_t num_lens, num_kv_lens, num_table, num_slots, num_positions, mask_bytes;
-    const struct {
-        struct metadata field;
-        const void **data;
-        uint32_t *count;
-    } vectors[] = {
-        {{"cu_seqlens_q", create->cu_seqlens_q.data, create->cu_seqlens_q.count, create->cu_seqlens_q_span, 4},
-         &lens,
-         &num_lens},
-        {{"seq_lens_kv", create->seq_lens_kv.data, create->seq_lens_kv.count, create->seq_lens_kv_span, 4},
-         &kv_lens,
-         &num_kv_lens},
-        {{"block_table", create->block_table.data, create->block_table.count, create->block_table_span, 4},
-         &table,
-         &num_table},
-        {{"slot_mapping", create->slot_mapping.data, create->slot_mapping.count, create->slot_mapping_span, 8},
-         &slots,
-         &num_slots},
-        {{"positions", create->positions.data, create->positions.count, create->positions_span, 4},
-         &positions,
-         &num_positions},
-        {{"mask", create->mask.data, create->mask.count, create->mask_span, 1}, &mask, &mask_bytes},
+    return (struct core_tensor){
+        .memory = tensor->memory,
+        .dtype = tensor->dtype,
+        .offset = tensor->offset,
+        .token_stride = tensor->token_stride,
+        .head_stride = tensor->head_stride,
+        .outer_stride = tensor->outer_stride,
     };
-    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
-        enum status status = metadata_fetch(call, &vectors[i].field, vectors[i].data, vectors[i].count);
-        if (status != STATUS_OK)
-            return status;
+}
+
+// ---- all that queues work ----
+
+static enum status check_queued(struct call *call, uint32_t flags, uint32_t known, int32_t timeout_ms)
+{
+    const char *name = wire_command_name(call->request->command);
+    if (flags & ~known)
+        return error_set(&call->error, STATUS_UNSUPPORTED, "%s: flags 0x%" PRIx32 " hold the unknown 0x%" PRIx32, name,
+                         flags, flags & ~known);
+    if (timeout_ms < -1)
+        return error_set(&call->error, STATUS_INVALID, "timeout_ms = %" PRId32 "; -1 waits for ever", timeout_ms);
+    return STATUS_OK;
+}
+
+// BUSY now: park it, unless the client does not want to wait.
+static enum status wait_for_ticket(struct call *call, const struct work *work, int32_t timeout_ms)
+{
+    if (timeout_ms == 0)
+        return STATUS_BUSY;
+    const struct parked parked = {
+        .kind = PARKED_WORK,
+        .deadline_ns = clock_deadline_ns(timeout_ms),
+        .work = *work,
+        .bytes = work_size(work),
+    };
+    return park(call, &parked);
+}
+
+static enum status queue_work(struct call *call, const struct work *work, int32_t timeout_ms)
+{
+    const struct session *session = call->session;
+    uint64_t ticket;
+    if (session->num_parked_work > 0) {
+        error_set(&call->error, STATUS_BUSY,
+                  "%u commands of session %" PRIu64 " wait for a ticket already (--max-tickets)",
+                  session->num_parked_work, session->id);
+        return wait_for_ticket(call, work, timeout_ms);
     }
-    *params = (struct core_batch_params){
-        .cache = create->cache,
-        .num_seqs = create->num_seqs,
-        .max_blocks = create->max_blocks,
-        .cu_seqlens_q = lens,
-        .num_cu_seqlens_q = num_lens,
-        .seq_lens_kv = kv_lens,
-        .num_seq_lens_kv = num_kv_lens,
-        .block_table = table,
-        .num_block_table = num_table,
-        .slot_mapping = slots,
-        .num_slot_mapping = num_slots,
-        .positions = positions,
-        .num_positions = num_positions,
-        .mask = mask,
-        .mask_bytes = mask_bytes,
-        .max_context_len = create->max_context_len,
-    };
-    return STATUS_OK;
-}
-
-enum status handle_batch_create(struct call *call)
-{
-    struct core_batch_params params;
-    struct wire_batch_create_reply answer;
-    enum status status = fetch_batch(call, &call->request->batch_create, &params);
-    if (status == STATUS_OK)
-        status = core_batch_create(call->session->core, &params, &answer.batch, &answer.num_tokens, &call->error);
-    if (status != STATUS_OK)
-        return status;
-    call->reply.answer = WIRE_ANSWER_BATCH_CREATE;
-    call->reply.batch_create = answer;
-    return STATUS_OK;
-}
-
-enum status handle_batch_destroy(struct call *call)
-{
-    call->server->retry = true;
-    return core_batch_destroy(call->session->core, call->request->batch_destroy.batch, &call->error);
+    enum status status = work_submit(session->core, work, &ticket, &call->error);
+    if (status == STATUS_BUSY)
+        return wait_for_ticket(call, work, timeout_ms);
+    call->reply.answer = WIRE_ANSWER_RUN;
+    call->reply.run.ticket = ticket;
+    return status;
 }
 
 // ---- runs ----
 
-// The first feature that `run` asks for and this version lacks; NULL if it has all.
-static const char *find_unsupported(const struct wire_run *run)
+static enum status check_kind(struct call *call, uint32_t kind, enum engine_kind *out)
 {
-    const struct {
-        const char *name;
-        bool asked;
-    } features[] = {
-        {"num_splits above 1", run->num_splits > 1},
-        {"rope_theta", run->rope_theta != 0},
-        {"rope_dim", run->rope_dim != 0},
-        {"k_scale", run->k_scale != 0 && run->k_scale != 1},
-        {"v_scale", run->v_scale != 0 && run->v_scale != 1},
-        {"RopeInterleaved", run->flags & WIRE_RUN_ROPE_INTERLEAVED},
-        {"ForceContiguous", run->flags & WIRE_RUN_FORCE_CONTIGUOUS},
-        {"an unknown flag", run->flags & ~(WIRE_RUN_FORCE_CONTIGUOUS * 2u - 1u)},
+    static const enum engine_kind kinds[] = {
+        [WIRE_RUN_ATTEND] = ENGINE_ATTEND,
+        [WIRE_RUN_WRITE] = ENGINE_WRITE,
+        [WIRE_RUN_GATHER] = ENGINE_GATHER,
     };
-    for (size_t i = 0; i < sizeof features / sizeof features[0]; i++) {
-        if (features[i].asked)
-            return features[i].name;
-    }
-    return NULL;
-}
-
-static struct core_tensor tensor_of(const struct wire_tensor *tensor)
-{
-    return (struct core_tensor){tensor->memory, tensor->dtype, tensor->offset, tensor->token_stride,
-                                tensor->head_stride};
+    if (kind >= sizeof kinds / sizeof kinds[0])
+        return error_set(&call->error, STATUS_UNSUPPORTED, "a run of the unknown kind %" PRIu32, kind);
+    *out = kinds[kind];
+    return STATUS_OK;
 }
 
 // The kernels leave excluded keys out; a value that would let them in is none that could be meant.
@@ -130,26 +92,48 @@ static enum status check_mask_value(struct call *call, float value)
                      (double)value);
 }
 
-// One f32 a head, from the arena. *values is NULL if the span is not given; the memory lives as long as the call.
-static enum status fetch_heads(struct call *call, const char *name, const struct wire_span *span, const float **values)
+// A vector of a run, from the arena: `wanted` entries, one for each of what `per` names. *values is NULL if the span is not given; the
+// memory lives as long as the call.
+struct run_vector {
+    const char *name, *per;
+    struct wire_span span;
+    uint32_t wanted, element_size;
+};
+
+static enum status fetch_vector(struct call *call, const struct run_vector *vector, const void **values)
 {
-    const struct metadata field = {.name = name, .span = *span, .element_size = sizeof(float)};
-    uint32_t num_heads = call->request->run.num_heads, count;
-    const void *data;
-    if (span->count && span->count != num_heads)
-        return error_set(&call->error, STATUS_INVALID, "%s has %" PRIu64 " entries; num_heads is %" PRIu32, name,
-                         span->count, num_heads);
-    if (span->count > MAX_HEAD_VALUES)
-        return error_set(&call->error, STATUS_LIMIT, "%s has %" PRIu64 " entries; at most %d are taken", name,
-                         span->count, MAX_HEAD_VALUES);
-    enum status status = metadata_fetch(call, &field, &data, &count);
-    *values = status == STATUS_OK ? data : NULL;
-    return status;
+    const struct metadata field = {.name = vector->name, .span = vector->span, .element_size = vector->element_size};
+    uint32_t count;
+    if (vector->span.count && vector->span.count != vector->wanted)
+        return error_set(&call->error, STATUS_INVALID, "%s has %" PRIu64 " entries; %s is %" PRIu32, vector->name,
+                         vector->span.count, vector->per, vector->wanted);
+    return metadata_fetch(call, &field, values, &count);
 }
 
-static struct core_run_params run_params(const struct wire_run *run)
+static enum status fetch_vectors(struct call *call, struct core_run_params *params)
+{
+    const struct wire_run *run = &call->request->run;
+    const struct run_vector vectors[] = {
+        {"slopes", "num_heads", run->slopes, run->num_heads, sizeof(float)},
+        {"sinks", "num_heads", run->sinks, run->num_heads, sizeof(float)},
+        {"rope_frequencies", "rope_dim / 2", run->rope_frequencies, run->rope_dim / 2, sizeof(double)},
+    };
+    const void *values[sizeof vectors / sizeof vectors[0]] = {NULL};
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+        enum status status = fetch_vector(call, &vectors[i], &values[i]);
+        if (status != STATUS_OK)
+            return status;
+    }
+    params->slopes = values[0];
+    params->sinks = values[1];
+    params->rope.frequencies = values[2];
+    return STATUS_OK;
+}
+
+static struct core_run_params run_params(const struct wire_run *run, enum engine_kind kind)
 {
     return (struct core_run_params){
+        .kind = kind,
         .batch = run->batch,
         .layer = run->layer,
         .num_heads = run->num_heads,
@@ -157,6 +141,8 @@ static struct core_run_params run_params(const struct wire_run *run)
         .k = tensor_of(&run->k),
         .v = tensor_of(&run->v),
         .out = tensor_of(&run->out),
+        .keys = tensor_of(&run->keys),
+        .values = tensor_of(&run->values),
         .scale = run->scale,
         .causal = run->flags & WIRE_RUN_CAUSAL,
         .detached = run->flags & WIRE_RUN_DETACHED,
@@ -165,55 +151,101 @@ static struct core_run_params run_params(const struct wire_run *run)
         .window_right = run->window_right,
         .soft_cap = run->logits_soft_cap,
         .lse = tensor_of(&run->lse),
-        .unsupported = find_unsupported(run), // a static string: it may be parked
+        .num_splits = run->num_splits,
+        .rope =
+            {
+                .dim = run->rope_dim,
+                .interleaved = run->flags & WIRE_RUN_ROPE_INTERLEAVED,
+                .theta = run->rope_theta,
+            },
+        .k_scale = run->k_scale,
+        .v_scale = run->v_scale,
     };
-}
-
-// What the run says of itself, before core is asked; *params then lives as long as the call.
-static enum status fetch_run(struct call *call, struct core_run_params *params)
-{
-    const struct wire_run *run = &call->request->run;
-    if (run->timeout_ms < -1)
-        return error_set(&call->error, STATUS_INVALID, "timeout_ms = %d; -1 waits for ever", run->timeout_ms);
-    *params = run_params(run);
-    enum status status = check_mask_value(call, run->mask_value);
-    if (status == STATUS_OK)
-        status = fetch_heads(call, "slopes", &run->slopes, &params->slopes);
-    if (status == STATUS_OK)
-        status = fetch_heads(call, "sinks", &run->sinks, &params->sinks);
-    return status;
-}
-
-// BUSY now: park it, unless the client does not want to wait.
-static enum status wait_for_ticket(struct call *call, const struct core_run_params *params)
-{
-    int32_t timeout_ms = call->request->run.timeout_ms;
-    if (timeout_ms == 0)
-        return STATUS_BUSY;
-    const struct parked parked = {.kind = PARKED_RUN, .deadline_ns = clock_deadline_ns(timeout_ms), .run = *params};
-    return park(call, &parked);
 }
 
 enum status handle_run(struct call *call)
 {
-    struct core_run_params params;
-    struct session *session = call->session;
-    uint64_t ticket;
-    enum status status = fetch_run(call, &params);
+    const struct wire_run *run = &call->request->run;
+    const uint32_t flags = WIRE_RUN_CAUSAL | WIRE_RUN_DETACHED | WIRE_RUN_ROPE_INTERLEAVED;
+    enum engine_kind kind;
+    enum status status = check_queued(call, run->flags, flags, run->timeout_ms);
+    if (status == STATUS_OK)
+        status = check_kind(call, run->kind, &kind);
+    if (status == STATUS_OK)
+        status = check_mask_value(call, run->mask_value);
     if (status != STATUS_OK)
         return status;
-    if (session->num_parked_runs > 0) {
-        error_set(&call->error, STATUS_BUSY, "%u runs of session %" PRIu64 " wait for a ticket already (--max-tickets)",
-                  session->num_parked_runs, session->id);
-        return wait_for_ticket(call, &params);
-    }
-    status = core_run(session->core, &params, &ticket, &call->error);
-    if (status == STATUS_BUSY)
-        return wait_for_ticket(call, &params);
-    call->reply.answer = WIRE_ANSWER_RUN;
-    call->reply.run.ticket = ticket;
-    return status;
+    struct work work = {.kind = WORK_RUN, .run = run_params(run, kind)};
+    status = fetch_vectors(call, &work.run);
+    return status == STATUS_OK ? queue_work(call, &work, run->timeout_ms) : status;
 }
+
+// ---- copies and merges ----
+
+enum status handle_blocks_copy(struct call *call)
+{
+    const struct wire_blocks_copy *copy = &call->request->blocks_copy;
+    enum status status = check_queued(call, copy->flags, WIRE_RUN_DETACHED, copy->timeout_ms);
+    if (status != STATUS_OK)
+        return status;
+    if (copy->from.count != copy->to.count)
+        return error_set(&call->error, STATUS_INVALID, "a copy from %" PRIu32 " blocks to %" PRIu32, copy->from.count,
+                         copy->to.count);
+    const struct work work = {
+        .kind = WORK_COPY,
+        .copy =
+            {
+                .cache = copy->cache,
+                .from = copy->from.data,
+                .to = copy->to.data,
+                .count = copy->to.count,
+                .detached = copy->flags & WIRE_RUN_DETACHED,
+            },
+    };
+    return queue_work(call, &work, copy->timeout_ms);
+}
+
+static enum status parts_of(struct call *call, const struct wire_merge *merge, const struct core_part **out)
+{
+    if (merge->outs.count != merge->lses.count)
+        return error_set(&call->error, STATUS_INVALID, "a merge of %" PRIu32 " outs and %" PRIu32 " lses",
+                         merge->outs.count, merge->lses.count);
+    struct core_part *parts = call_alloc(call, (size_t)merge->outs.count + 1, sizeof *parts);
+    if (!parts)
+        return call->error.status;
+    for (uint32_t i = 0; i < merge->outs.count; i++)
+        parts[i] = (struct core_part){tensor_of(&merge->outs.data[i]), tensor_of(&merge->lses.data[i])};
+    *out = parts;
+    return STATUS_OK;
+}
+
+enum status handle_merge(struct call *call)
+{
+    const struct wire_merge *merge = &call->request->merge;
+    const struct core_part *parts = NULL;
+    enum status status = check_queued(call, merge->flags, WIRE_RUN_DETACHED, merge->timeout_ms);
+    if (status == STATUS_OK)
+        status = parts_of(call, merge, &parts);
+    if (status != STATUS_OK)
+        return status;
+    const struct work work = {
+        .kind = WORK_MERGE,
+        .merge =
+            {
+                .num_tokens = merge->num_tokens,
+                .num_heads = merge->num_heads,
+                .head_dim = merge->head_dim,
+                .parts = parts,
+                .num_parts = merge->outs.count,
+                .out = tensor_of(&merge->out),
+                .lse = tensor_of(&merge->lse),
+                .detached = merge->flags & WIRE_RUN_DETACHED,
+            },
+    };
+    return queue_work(call, &work, merge->timeout_ms);
+}
+
+// ---- waiting ----
 
 enum status handle_wait(struct call *call)
 {

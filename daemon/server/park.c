@@ -16,46 +16,62 @@ enum { PARKED_BEYOND_TICKETS = 64 }; // a session's leases and the like, on top 
 
 // ---- in and out ----
 
-// The run's slopes and sinks lie in the call's memory; the record needs its own. False: no memory.
-static bool keep_heads(struct parked *parked)
+// What the command's arrays take while it waits.
+static enum status check_limits(struct call *call, const struct parked *command)
 {
-    struct core_run_params *run = &parked->run;
-    size_t count = run->num_heads, size = count * sizeof(float);
-    if (parked->kind != PARKED_RUN || (!run->slopes && !run->sinks))
-        return true;
-    parked->heads = calloc(2, size);
-    if (!parked->heads)
-        return false;
-    if (run->slopes)
-        run->slopes = memcpy(parked->heads, run->slopes, size);
-    if (run->sinks)
-        run->sinks = memcpy(parked->heads + count, run->sinks, size);
-    return true;
+    const struct server_params *params = call->server->params;
+    const struct session *session = call->session;
+    uint64_t limit = (uint64_t)params->max_tickets + PARKED_BEYOND_TICKETS;
+    if (session->num_parked >= limit)
+        return error_set(&call->error, STATUS_LIMIT,
+                         "session %" PRIu64 " has %u commands waiting already (--max-tickets %u)", session->id,
+                         session->num_parked, params->max_tickets);
+    if (command->bytes > params->max_parked_bytes || session->parked_bytes > params->max_parked_bytes - command->bytes)
+        return error_set(&call->error, STATUS_LIMIT,
+                         "a command with %" PRIu64 " bytes of arrays cannot wait for a ticket beside %" PRIu64
+                         " of session %" PRIu64 "; --max-parked-memory is %" PRIu64,
+                         command->bytes, session->parked_bytes, session->id, params->max_parked_bytes);
+    return STATUS_OK;
+}
+
+// A copy of *command with arrays of its own; NULL: no memory.
+static struct parked *copy_of(const struct parked *command)
+{
+    struct parked *parked = malloc(sizeof *parked);
+    if (!parked)
+        return NULL;
+    *parked = *command;
+    if (parked->kind != PARKED_WORK || work_keep(&parked->work))
+        return parked;
+    free(parked);
+    return NULL;
+}
+
+static void count(struct parked *parked, bool in)
+{
+    struct server *server = parked->session->server;
+    struct session *session = parked->session;
+    uint32_t one = in ? 1 : UINT32_MAX; // counts wrap
+    server->num_parked += one;
+    session->num_parked += one;
+    session->num_parked_work += parked->kind == PARKED_WORK ? one : 0;
+    server->num_parked_leases += parked->kind == PARKED_LEASE ? one : 0;
+    session->parked_bytes += in ? parked->bytes : -parked->bytes;
 }
 
 enum status park(struct call *call, const struct parked *command)
 {
     struct server *server = call->server;
-    struct session *session = call->session;
-    uint64_t limit = (uint64_t)server->params->max_tickets + PARKED_BEYOND_TICKETS;
-    if (session->num_parked >= limit)
-        return error_set(&call->error, STATUS_LIMIT,
-                         "session %" PRIu64 " has %u commands waiting already (--max-tickets %u)", session->id,
-                         session->num_parked, server->params->max_tickets);
-    struct parked *parked = malloc(sizeof *parked);
-    if (parked)
-        *parked = *command;
-    if (!parked || !keep_heads(parked)) {
-        free(parked);
+    enum status status = check_limits(call, command);
+    if (status != STATUS_OK)
+        return status;
+    struct parked *parked = copy_of(command);
+    if (!parked)
         return error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory to let a command wait");
-    }
-    parked->session = session;
+    parked->session = call->session;
     parked->route = *call->route;
     DL_APPEND(server->parked, parked);
-    server->num_parked++;
-    session->num_parked++;
-    session->num_parked_runs += parked->kind == PARKED_RUN;
-    server->num_parked_leases += parked->kind == PARKED_LEASE;
+    count(parked, true);
     call->later = true;
     server_arm(server, parked->deadline_ns);
     return STATUS_OK;
@@ -64,11 +80,9 @@ enum status park(struct call *call, const struct parked *command)
 static void unpark(struct server *server, struct parked *parked)
 {
     DL_DELETE(server->parked, parked);
-    server->num_parked--;
-    parked->session->num_parked--;
-    parked->session->num_parked_runs -= parked->kind == PARKED_RUN;
-    server->num_parked_leases -= parked->kind == PARKED_LEASE;
-    free(parked->heads);
+    count(parked, false);
+    if (parked->kind == PARKED_WORK)
+        work_finish(&parked->work);
     free(parked);
 }
 
@@ -141,11 +155,11 @@ static void retry_wait(struct server *server, struct parked *parked)
 }
 
 // False: it still waits.
-static bool retry_run(struct server *server, struct parked *parked)
+static bool retry_work(struct server *server, struct parked *parked)
 {
     struct error error = {.status = STATUS_OK};
     uint64_t ticket;
-    enum status status = core_run(parked->session->core, &parked->run, &ticket, &error);
+    enum status status = work_submit(parked->session->core, &parked->work, &ticket, &error);
     if (status == STATUS_BUSY)
         return false;
     if (status == STATUS_OK) {
@@ -157,14 +171,14 @@ static bool retry_run(struct server *server, struct parked *parked)
     return true;
 }
 
-// What one run of a session waits for, the younger ones of this pass wait for too.
-static void retry_run_in_turn(struct server *server, struct parked *parked)
+// What some work of a session waits for, the younger of this pass waits for too.
+static void retry_work_in_turn(struct server *server, struct parked *parked)
 {
     struct session *session = parked->session;
     if (session->waiting_pass == server->park_pass)
         return;
-    session->waiting_pass = server->park_pass; // retry_run() may free the record, not the session
-    if (retry_run(server, parked))
+    session->waiting_pass = server->park_pass; // retry_work() may free the record, not the session
+    if (retry_work(server, parked))
         session->waiting_pass = 0;
 }
 
@@ -177,7 +191,7 @@ void park_retry(struct server *server)
         switch (parked->kind) {
         case PARKED_LEASE: retry_lease(server, parked); break;
         case PARKED_WAIT: retry_wait(server, parked); break;
-        case PARKED_RUN: retry_run_in_turn(server, parked); break;
+        case PARKED_WORK: retry_work_in_turn(server, parked); break;
         }
     }
 }
@@ -207,7 +221,7 @@ static void expire(struct server *server, struct parked *parked)
     case PARKED_WAIT:
         error_set(&error, STATUS_TIMEOUT, "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);
         break;
-    case PARKED_RUN:
+    case PARKED_WORK:
         error_set(&error, STATUS_BUSY, "none of the session's --max-tickets %u tickets came free in time",
                   server->params->max_tickets);
         break;

@@ -15,6 +15,7 @@
 #include "server.h"
 #include "socket_path.h"
 #include "wire.h"
+#include "work.h"
 
 #define NS_PER_MS INT64_C(1000000)
 #define FOREVER   INT64_MAX // a deadline that never comes
@@ -52,8 +53,9 @@ struct session {
     int pidfd;                 // owned; -1 = none
     struct watch watch;        // of pidfd
     int64_t opened_ns, map_deadline_ns;
-    uint32_t num_parked, num_parked_runs; // park.c
-    uint64_t waiting_pass;                // park.c: in this pass one of its runs found no ticket
+    uint32_t num_parked, num_parked_work; // park.c
+    uint64_t parked_bytes;                // park.c: what its parked work keeps, --max-parked-memory
+    uint64_t waiting_pass;                // park.c: in this pass some of its work found no ticket
     struct job job;                       // makes, later unmakes, the segment
     struct route hello;                   // who waits for the making
     struct error job_error;
@@ -62,8 +64,8 @@ struct session {
     UT_hash_handle hh; // by id
 };
 
-// A command that waits: for blocks, for a run to end, for a free ticket.
-enum parked_kind { PARKED_LEASE, PARKED_WAIT, PARKED_RUN };
+// A command that waits: for blocks, for a ticket's end, for a free ticket.
+enum parked_kind { PARKED_LEASE, PARKED_WAIT, PARKED_WORK };
 struct parked {
     enum parked_kind kind;
     struct session *session;
@@ -76,9 +78,9 @@ struct parked {
             uint32_t count;
         } lease;
         uint64_t ticket;
-        struct core_run_params run;
+        struct work work; // owned
     };
-    float *heads;               // owned: run's slopes and sinks, NULL if it has none
+    uint64_t bytes;             // that `work` keeps
     struct parked *prev, *next; // in the order of arrival
 };
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// handlers_batch.c - batches: from a verified command, whose vectors lie in it or in the arena, to core's call and back. Core checks what
+// they say. Dispatcher thread.
+
+#include "dispatch.h"
+#include "metadata.h"
+
+#include <inttypes.h>
+
+// The vectors of a BatchCreate, in the order of the table below.
+enum vector {
+    CU_SEQLENS_Q,
+    SEQ_LENS_KV,
+    BLOCK_TABLE,
+    SLOT_MAPPING,
+    POSITIONS,
+    MASK,
+    Q_LENS,
+    TOKEN_ROWS,
+    KV_STARTS,
+    NUM_VECTORS
+};
+
+struct fetched {
+    const void *data; // NULL = absent
+    uint32_t count;
+};
+
+static enum status fetch_vectors(struct call *call, struct fetched out[NUM_VECTORS])
+{
+    const struct wire_batch_create *create = &call->request->batch_create;
+#define VECTOR(name, size)                                                                                             \
+    {                                                                                                                  \
+#name, create->name.data, create->name.count, create->name##_span, size                                        \
+    }
+    const struct metadata fields[NUM_VECTORS] = {
+        [CU_SEQLENS_Q] = VECTOR(cu_seqlens_q, 4),
+        [SEQ_LENS_KV] = VECTOR(seq_lens_kv, 4),
+        [BLOCK_TABLE] = VECTOR(block_table, 4),
+        [SLOT_MAPPING] = VECTOR(slot_mapping, 8),
+        [POSITIONS] = VECTOR(positions, 4),
+        [MASK] = VECTOR(mask, 1),
+        [Q_LENS] = VECTOR(q_lens, 4),
+        [TOKEN_ROWS] = VECTOR(token_rows, 4),
+        [KV_STARTS] = VECTOR(kv_starts, 4),
+    };
+#undef VECTOR
+    for (int i = 0; i < NUM_VECTORS; i++) {
+        enum status status = metadata_fetch(call, &fields[i], &out[i].data, &out[i].count);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static enum status check_place(struct call *call, const struct wire_batch_create *create)
+{
+    if (create->cache && create->has_layout)
+        return error_set(&call->error, STATUS_INVALID,
+                         "a batch of cache %" PRIu64 " and of a layout in the arena: one of them is wanted",
+                         create->cache);
+    return STATUS_OK;
+}
+
+static struct core_layout layout_of(const struct wire_kv_layout *layout)
+{
+    return (struct core_layout){
+        .kv =
+            {
+                .num_kv_heads = layout->num_kv_heads,
+                .head_dim_k = layout->head_dim_k,
+                .head_dim_v = layout->head_dim_v,
+                .block_size = layout->block_size,
+                .k_dtype = (enum dtype)layout->k_dtype,
+                .v_dtype = (enum dtype)layout->v_dtype,
+                .v_is_k_prefix = layout->v_is_k_prefix,
+                .scale_mode = (enum scale_mode)layout->scale_mode,
+            },
+        .num_blocks = layout->num_blocks,
+    };
+}
+
+static struct core_batch_params params_of(const struct wire_batch_create *create, const struct fetched *vectors)
+{
+    return (struct core_batch_params){
+        .cache = create->cache,
+        .num_seqs = create->num_seqs,
+        .max_blocks = create->max_blocks,
+        .cu_seqlens_q = vectors[CU_SEQLENS_Q].data,
+        .num_cu_seqlens_q = vectors[CU_SEQLENS_Q].count,
+        .seq_lens_kv = vectors[SEQ_LENS_KV].data,
+        .num_seq_lens_kv = vectors[SEQ_LENS_KV].count,
+        .block_table = vectors[BLOCK_TABLE].data,
+        .num_block_table = vectors[BLOCK_TABLE].count,
+        .slot_mapping = vectors[SLOT_MAPPING].data,
+        .num_slot_mapping = vectors[SLOT_MAPPING].count,
+        .positions = vectors[POSITIONS].data,
+        .num_positions = vectors[POSITIONS].count,
+        .mask = vectors[MASK].data,
+        .mask_bytes = vectors[MASK].count,
+        .q_lens = vectors[Q_LENS].data,
+        .num_q_lens = vectors[Q_LENS].count,
+        .token_rows = vectors[TOKEN_ROWS].data,
+        .num_token_rows = vectors[TOKEN_ROWS].count,
+        .kv_starts = vectors[KV_STARTS].data,
+        .num_kv_starts = vectors[KV_STARTS].count,
+        .max_context_len = create->max_context_len,
+        .max_seqlen_q = create->max_seqlen_q,
+    };
+}
+
+enum status handle_batch_create(struct call *call)
+{
+    const struct wire_batch_create *create = &call->request->batch_create;
+    struct fetched vectors[NUM_VECTORS];
+    struct wire_batch_create_reply answer;
+    enum status status = check_place(call, create);
+    if (status == STATUS_OK)
+        status = fetch_vectors(call, vectors);
+    if (status != STATUS_OK)
+        return status;
+    const struct core_layout layout = layout_of(&create->layout);
+    struct core_batch_params params = params_of(create, vectors);
+    params.layout = create->has_layout ? &layout : NULL;
+    status = core_batch_create(call->session->core, &params, &answer.batch, &answer.num_tokens, &call->error);
+    if (status != STATUS_OK)
+        return status;
+    call->reply.answer = WIRE_ANSWER_BATCH_CREATE;
+    call->reply.batch_create = answer;
+    return STATUS_OK;
+}
+
+enum status handle_batch_destroy(struct call *call)
+{
+    call->server->retry = true;
+    return core_batch_destroy(call->session->core, call->request->batch_destroy.batch, &call->error);
+}
