@@ -30,10 +30,12 @@ const bool POSITIONS = (FEATURES & AULE_FEATURE_POSITIONS) != 0;
 const bool ROPE = (FEATURES & AULE_FEATURE_ROPE) != 0;
 const bool ROPE_PAIRS = (FEATURES & AULE_FEATURE_ROPE_PAIRS) != 0;
 
-// Only 8-bit elements are scaled.
-const bool K_SCALED = SCALE_MODE != AULE_SCALE_NONE_MODE && DTYPE_BYTES(K_DTYPE) == 1;
-const bool V_SCALED = SCALE_MODE != AULE_SCALE_NONE_MODE && DTYPE_BYTES(V_DTYPE) == 1 && V_IN_K == 0;
+// Only 8-bit elements, the dtypes above bf16, are scaled. Where V lies in K it has K's dtype and K's scales. (A conditional
+// below && is no constant for glslang 12: it gives a module that is not valid.)
+const bool K_SCALED = SCALE_MODE != AULE_SCALE_NONE_MODE && K_DTYPE > 3;
+const bool V_SCALED = SCALE_MODE != AULE_SCALE_NONE_MODE && V_DTYPE > 3;
 const bool K_SCALES = K_SCALED && SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE; // in the block
 const bool V_SCALES = V_SCALED && SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE;
+const bool V_FACTOR = V_SCALED && SCALE_MODE == AULE_SCALE_TENSOR_MODE; // one number for all of V
 
 #endif

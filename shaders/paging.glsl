@@ -119,7 +119,7 @@ uint64_t slot_key_scale(uint64_t slot, uint head)
 
 uint64_t slot_value_scale(uint64_t slot, uint head)
 {
-    return slot_key_scale(slot, head) + SCALES_BYTES;
+    return slot_key_scale(slot, head) + (V_IN_K != 0 ? 0 : SCALES_BYTES);
 }
 
 // ---- keys of a sequence ----
@@ -174,7 +174,7 @@ uint64_t key_scale_of(uint seq, uint key, uint head)
 
 uint64_t value_scale_of(uint seq, uint key, uint head)
 {
-    return key_scale_of(seq, key, head) + SCALES_BYTES;
+    return key_scale_of(seq, key, head) + (V_IN_K != 0 ? 0 : SCALES_BYTES);
 }
 
 #endif
