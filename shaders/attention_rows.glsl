@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention_rows.glsl - what softmax does to a row's scores on the way to weights, and to its sums at the end. Scores are
+// times log2(e). Formula: tests/oracle.h. The same for every variant, so that a row means the same in each.
+
+#ifndef AULE_ATTENTION_ROWS_GLSL
+#define AULE_ATTENTION_ROWS_GLSL
+
+#include "attention_work.glsl"
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Word { uint bits; };
+
+const bool SHAPED = SOFT_CAP || ALIBI || MASK; // scores change on the way
+const uint UNSEEN_SCORE = 0xff800000u;         // -infinity, in SHAPED pipelines
+
+// What a thread knows of the row whose scores it works on.
+struct Row {
+    uvec2 range;
+    int position;
+    int nearest;       // least distance of the position to a key in range; 0 nearly always
+    float slope_log2e;
+    float cap_log2e;
+    uint64_t mask_bit; // of key 0, counted from the begin of all masks
+};
+
+// ALiBi counts distances from the nearest key: far from all keys the bias is large, and only its differences matter. The
+// nearest of all the row's keys, so that the splits of a row count alike.
+Row row_begin(uint row)
+{
+    Row self = Row(row_range(row), 0, 0, 0.0, 0.0, uint64_t(0));
+    if (row >= num_rows)
+        return self;
+    if (SOFT_CAP)
+        self.cap_log2e = run.soft_cap * LOG2_E;
+    if (ALIBI) {
+        self.position = row_position(row);
+        if (self.range.x < self.range.y)
+            self.nearest = max(max(int(self.range.x) - self.position, self.position - int(self.range.y - 1)), 0);
+        self.slope_log2e = Floats(run.slopes).at[row_head(row)] * LOG2_E;
+    }
+    if (MASK)
+        self.mask_bit = Addresses(run.mask_starts).at[seq] * 8 + uint64_t((first_row + row) / group) * kv_len;
+    return self;
+}
+
+bool mask_seen(Row self, uint key)
+{
+    const uint64_t bit = self.mask_bit + key;
+    return (Word(run.mask + (bit >> 5) * 4).bits >> (uint(bit) & 31u) & 1u) != 0;
+}
+
+// tanh to some 2.5e-7 of its value, for small arguments too: there the polynomial of Cephes' tanhf.
+float tanh_exact(float x)
+{
+    const float z = x * x;
+    float series = fma(z, -5.70498872745e-3, 2.06390887954e-2);
+    series = fma(z, series, -5.37397155531e-2);
+    series = fma(z, series, 1.33314422036e-1);
+    series = fma(z, series, -3.33332819422e-1);
+    const float power = exp2(-2 * LOG2_E * abs(x)), large = 1 - 2 * power / (1 + power);
+    return abs(x) < 0.625 ? fma(x * z, series, x) : x < 0 ? -large : large;
+}
+
+// From scale * q . k to the score that is weighed, both times log2(e).
+float score_shape(Row self, float score, uint key)
+{
+    if (SOFT_CAP)
+        score = self.cap_log2e * tanh_exact(score / self.cap_log2e);
+    if (ALIBI)
+        score = fma(-self.slope_log2e, float(abs(self.position - int(key)) - self.nearest), score);
+    return score;
+}
+
+bool key_between(uint key, uvec2 range)
+{
+    return (!WINDOW || key >= range.x) && key < range.y;
+}
+
+// A row's maximum as its keys have it, from one that counts ALiBi from the nearest key.
+float true_maximum(Row self, float maximum)
+{
+    return fma(-self.slope_log2e, float(self.nearest), maximum);
+}
+
+// What a row's sums of weighted values are to be multiplied with, and its LSE. `maximum` is the true one. A sink joins the sum
+// as if it were a key without a value; a row that sees nothing and has no sink gives zeros and -infinity.
+vec2 row_end(uint row, float sum, float maximum)
+{
+    float keep = 1;
+    if (SINKS) {
+        const float sink = Floats(run.sinks).at[row_head(row)] * LOG2_E, larger = max(maximum, sink);
+        keep = exp2(maximum - larger);
+        sum = fma(sum, keep, sink > NO_MAXIMUM ? exp2(sink - larger) : 0.0);
+        maximum = larger;
+    }
+    if (sum == 0)
+        return vec2(0, uintBitsToFloat(0xff800000u));
+    if (V_FACTOR)
+        keep *= V_IN_K != 0 ? run.k_scale : run.v_scale;
+    return vec2(keep / sum, LSE ? (maximum + log2(sum)) * LN_2 : 0.0);
+}
+
+// A zero may have either sign, depending on how many tiles went by: let it have one.
+uvec4 plus_zero(vec4 value)
+{
+    const uvec4 bits = floatBitsToUint(value);
+    return mix(bits, uvec4(0), equal(bits, uvec4(0x80000000u)));
+}
+
+#endif

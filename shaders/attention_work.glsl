@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention_work.glsl - what one workgroup of attention is to do: its run, its sequence, its tile of rows, which keys each row
+// may see, and where a row lies in q, out and lse. The same for every variant; knows no K and no V.
+//
+// A row is a query token and one of the query heads that share a KV head: row r of a sequence is token r / group, head
+// kv_head * group + r % group.
+
+#ifndef AULE_ATTENTION_WORK_GLSL
+#define AULE_ATTENTION_WORK_GLSL
+
+#include "paging.glsl"
+
+layout(constant_id = AULE_SPEC_TILE_ROWS) const uint TILE_ROWS = 8;
+layout(push_constant, scalar) uniform Push { gpu_dispatch dispatch; };
+
+const bool SOFT_CAP = (FEATURES & AULE_FEATURE_SOFT_CAP) != 0;
+const bool ALIBI = (FEATURES & AULE_FEATURE_ALIBI) != 0;
+const bool WINDOW = (FEATURES & AULE_FEATURE_WINDOW) != 0;
+const bool MASK = (FEATURES & AULE_FEATURE_MASK) != 0;
+const bool SINKS = (FEATURES & AULE_FEATURE_SINKS) != 0;
+const bool LSE = (FEATURES & AULE_FEATURE_LSE) != 0;
+const bool SPLIT = (FEATURES & AULE_FEATURE_SPLIT) != 0;
+
+const float NO_MAXIMUM = -3.0e38; // finite, so that no difference of two maxima is NaN
+const float LOG2_E = 1.4426950408889634;
+const float LN_2 = 0.6931471805599453;
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Floats { float at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Result { float value; };
+
+// What this workgroup is to do, the same in every thread.
+uint seq;
+uint kv_head, group;      // group: query heads a KV head
+uint first_token;         // of the sequence, among the run's tokens
+uint q_len, kv_len;       // queries (rows of tokens beyond see nothing), keys
+uint first_row, num_rows; // of the tile; rows beyond the sequence's end are idle
+
+void work_begin(uint sequence, uint row)
+{
+    seq = sequence;
+    kv_head = gl_WorkGroupID.x;
+    group = run.num_heads / NUM_KV_HEADS;
+    Ints cu_seqlens = Ints(run.cu_seqlens_q);
+    first_token = uint(cu_seqlens.at[seq]);
+    const uint num_tokens = uint(cu_seqlens.at[seq + 1]) - first_token;
+    q_len = run.q_lens != 0 ? uint(Ints(run.q_lens).at[seq]) : num_tokens;
+    kv_len = uint(Ints(run.seq_lens_kv).at[seq]);
+    first_row = row;
+    num_rows = min(TILE_ROWS, num_tokens * group - first_row);
+}
+
+// ---- which keys ----
+
+// Where row `row` of the tile stands among the keys.
+int row_position(uint row)
+{
+    const uint query = (first_row + row) / group;
+    if (POSITIONS)
+        return Ints(run.positions).at[token_row(first_token + query)];
+    return int(kv_len) - int(q_len) + int(query);
+}
+
+// The row sees no key but [x, y), and without a mask all of these; (0, 0) for a row that sees none. 64 bits, since a
+// position and a window's side may both be as large as an int.
+uvec2 row_range(uint row)
+{
+    if (row >= num_rows || (first_row + row) / group >= q_len)
+        return uvec2(0);
+    const int64_t position = row_position(row);
+    int64_t first = 0, last = int64_t(kv_len) - 1;
+    if (run.causal != 0)
+        last = min(last, position);
+    if (WINDOW) {
+        first = max(first, position - int64_t(run.window_left));
+        last = min(last, position + int64_t(run.window_right));
+    }
+    return first > last ? uvec2(0) : uvec2(first, last + 1);
+}
+
+// The hull of all rows' ranges: outside of it neither keys nor block table are touched. Without window and positions the
+// rows are in order, so that the last query sees the most.
+uvec2 tile_range()
+{
+    if (!WINDOW && !POSITIONS)
+        return first_row / group >= q_len ? uvec2(0) : row_range(min(num_rows, q_len * group - first_row) - 1);
+    uvec2 hull = uvec2(0xffffffffu, 0);
+    [[dont_unroll]] for (uint row = 0; row < num_rows; row++) {
+        const uvec2 range = row_range(row);
+        if (range.x < range.y)
+            hull = uvec2(min(hull.x, range.x), max(hull.y, range.y));
+    }
+    return hull;
+}
+
+// ---- which rows ----
+
+uint row_head(uint row)
+{
+    return kv_head * group + (first_row + row) % group;
+}
+
+// The address of row `row` in q or out; the outer stride in bytes, the others in 16-byte units.
+uint64_t row_address(uint64_t base, uint64_t outer, uint token_stride, uint head_stride, uint row)
+{
+    const uint query = (first_row + row) / group;
+    const uint64_t place = outer != 0 ? seq * outer + uint64_t(query) * token_stride * 16
+                                      : uint64_t(token_row(first_token + query)) * token_stride * 16;
+    return base + place + uint64_t(row_head(row)) * head_stride * 16;
+}
+
+uint64_t out_address(uint row)
+{
+    return row_address(run.result, run.out_outer, run.out_token_stride, run.out_head_stride, row);
+}
+
+void lse_store(uint row, float lse)
+{
+    const uint token = token_row(first_token + (first_row + row) / group);
+    Result(run.lse + (uint64_t(token) * run.lse_token_stride + row_head(row)) * 4).value = lse;
+}
+
+// Where a split leaves what it has of this tile: sums f32[TILE_ROWS, HEAD_DIM_V], maxima f32[TILE_ROWS], weights f32[TILE_ROWS].
+uint64_t partial_address(uint partial)
+{
+    return run.partials +
+           (uint64_t(partial) * NUM_KV_HEADS + kv_head) * (AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) * 4);
+}
+
+const uint PARTIAL_MAXIMA = TILE_ROWS * HEAD_DIM_V; // in floats from the partial's begin
+const uint PARTIAL_WEIGHTS = PARTIAL_MAXIMA + TILE_ROWS;
+
+#endif
