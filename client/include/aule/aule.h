@@ -382,7 +382,8 @@ struct aule_token_form {
     const int32_t *block_table;   /* [num_seqs, max_blocks] */
     uint32_t max_blocks;
     const int32_t *seq_lens_kv;   /* [num_seqs]; NULL: the last position of each sequence + 1 */
-    bool repeats;                 /* positions may stay or rise; seq_lens_kv must be given and a custom mask set */
+    bool repeats;                 /* positions may stay or rise; seq_lens_kv must be given and a custom mask set: params.mask_size
+                                     already says how large it is, and a create refuses the batch until params.mask is there */
 };
 AULE_API enum aule_status aule_metadata_tokens(const struct aule_token_form *form, struct aule_metadata *metadata);
 
@@ -438,8 +439,10 @@ enum aule_path { AULE_PATH_AUTO = 0, AULE_PATH_CONTIGUOUS = 1, AULE_PATH_PAGED =
 
 struct aule_ticket {
     uint64_t id;
-    enum aule_path path;          /* contiguous only by aule_attention_submit() and local batches without blocks */
+    enum aule_path path;          /* contiguous only by aule_attention_submit() and local batches without blocks; automatic
+                                     of what is no attention */
     enum aule_status fallback;    /* AULE_OK, or why the pool gave no blocks (AULE_NO_BLOCKS, AULE_QUOTA, AULE_LIMIT) */
+    uint64_t before;              /* the library's own: the copying of K and V, waited for with this one; 0: none */
 };
 
 /*
@@ -477,7 +480,8 @@ AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_r
 
 /*
  * Attention of q over k and v that lie in the arena as [num_seqs, num_heads, len, head_dim] in any order of the middle two, by strides:
- * each tensor's outer stride is that of a sequence. run.layer, keys and values are not used.
+ * each tensor's outer stride is that of a sequence; 0: the rows of all follow one another, q_len or kv_len each, as those of `lse` do.
+ * run.layer, keys and values are not used. q, k, v and out have one dtype. Rope turns q alone, because k is read as it lies.
  */
 struct aule_attention_params {
     uint32_t num_seqs, q_len, kv_len;
@@ -492,6 +496,9 @@ struct aule_attention_params {
 /*
  * Contiguous, K and V are read where they lie. Paged, blocks of a cache of the session's own are leased, K and V copied
  * into them on the GPU, the attention run there, and the blocks given back when it is done or has failed. Both give the same bits.
+ * The copying has a ticket of its own where there is room for one (aule_ticket.before): the two count against max_tickets.
+ * The caches, one a shape and dtype, are opened at their first use and stay until the session ends. While the call lasts it has a
+ * batch, which counts against max_batches.
  * If the pool has no blocks now, the automatic way is the contiguous one, and the ticket says why; AULE_PATH_PAGED then gives
  * AULE_NO_BLOCKS (or AULE_QUOTA, AULE_LIMIT). Statuses else as aule_batch_create_local() and aule_run_submit().
  */
