@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attachment.c - the handshake, and the life and end of what it gives. Knows connection, segment and arena; not caches, batches
-// or runs. Any thread; `users` keeps the parts in place while a thread is inside.
+// attachment.c - the handshake, and the life and end of what it gives. Knows connection, segment and arena; not batches or runs,
+// and of caches only that the library's own end here. Any thread; `users` keeps the parts in place while a thread is inside.
 
 #include "attachment.h"
 
@@ -15,8 +15,10 @@
 
 #include "error.h"
 #include "fork.h"
+#include "own_cache.h"
 
 enum { DEFAULT_ARENA = 64 << 20, FAREWELL_MS = 1000, MESSAGE_OVERHEAD = 4096 }; // bytes, ms, bytes
+enum { DEFAULT_PAGED_THRESHOLD = 2048 };                                        // keys
 
 // ---- the handshake ----
 
@@ -95,6 +97,7 @@ enum aule_status attachment_open(const struct aule_session_params *params, uint1
     atomic_init(&attachment->references, 1);
     attachment->generation = generation;
     attachment->grace_ms = params->timeout_ms ? params->timeout_ms : TIMEOUT_DEFAULT_MS;
+    attachment->paged_threshold = params->paged_threshold ? params->paged_threshold : DEFAULT_PAGED_THRESHOLD;
     pthread_mutex_init(&attachment->mutex, NULL);
     pthread_cond_init(&attachment->idle, NULL);
     const struct timeout timeout = timeout_start(attachment->grace_ms); // of the three steps together
@@ -155,6 +158,7 @@ void attachment_unref(struct attachment *attachment)
         pthread_cond_destroy(&attachment->idle);
         pthread_mutex_destroy(&attachment->mutex);
     }
+    own_cache_free(attachment->caches);
     free(attachment->abandoned);
     free(attachment);
 }

@@ -17,6 +17,8 @@
 #include "connection.h"
 #include "segment.h"
 
+struct own_cache;
+
 enum attachment_state { ATTACHMENT_LIVE, ATTACHMENT_CLOSED, ATTACHMENT_REPLACED };
 
 struct attachment {
@@ -24,6 +26,7 @@ struct attachment {
     atomic_uint references;
     uint16_t generation;           // counts the session's attachments
     int grace_ms;                  // for an answer; -1 = none
+    uint32_t paged_threshold;      // of aule_attention(), in keys
     struct aule_session_info info; // as the handshake told
     struct connection *connection; // these three until the end of the attachment, then NULL
     struct segment segment;
@@ -34,6 +37,7 @@ struct attachment {
     uint32_t users;      // threads between enter and leave
     uint64_t *abandoned; // tickets that nobody can wait for any more; owned
     uint32_t num_abandoned, max_abandoned;
+    struct own_cache *caches; // that the library has opened itself; owned
 };
 
 // Connects to params->socket (a path), shakes hands, maps the segment. One reference, the caller's.

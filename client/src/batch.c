@@ -9,12 +9,25 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "cache.h"
 #include "error.h"
 #include "metadata.h"
+#include "session.h"
+
+enum { DEFAULT_DTYPE = AULE_F16 };
 
 // The arrays of a batch, in the order of `struct wire_batch_create`.
-enum { CU_SEQLENS_Q, SEQ_LENS_KV, BLOCK_TABLE, SLOT_MAPPING, POSITIONS, MASK, NUM_VECTORS };
+enum {
+    CU_SEQLENS_Q,
+    SEQ_LENS_KV,
+    BLOCK_TABLE,
+    SLOT_MAPPING,
+    POSITIONS,
+    MASK,
+    Q_LENS,
+    TOKEN_ROWS,
+    KV_STARTS,
+    NUM_VECTORS
+};
 
 // A mask of no bytes looks to the daemon as if there were none, so it may be meant only where there is nothing to mask. All
 // other sizes are the daemon's to check.
@@ -44,54 +57,86 @@ static enum aule_status check_params(const struct aule_batch_params *params)
     return check_mask_given(params);
 }
 
+// One number for each of `count`, or none.
+static struct vector ints_of(const int32_t *data, uint64_t count)
+{
+    return (struct vector){.data = data, .count = data ? count : 0, .element_size = sizeof *data};
+}
+
 static void list_vectors(const struct aule_batch_params *params, struct vector *vectors)
 {
     uint64_t num_seqs = params->num_seqs, num_tokens = (uint64_t)params->cu_seqlens_q[params->num_seqs];
-    vectors[CU_SEQLENS_Q] = (struct vector){.data = params->cu_seqlens_q, .count = num_seqs + 1, .element_size = 4};
-    vectors[SEQ_LENS_KV] = (struct vector){.data = params->seq_lens_kv, .count = num_seqs, .element_size = 4};
-    vectors[BLOCK_TABLE] =
-        (struct vector){.data = params->block_table, .count = num_seqs * params->max_blocks, .element_size = 4};
+    vectors[CU_SEQLENS_Q] = ints_of(params->cu_seqlens_q, num_seqs + 1);
+    vectors[SEQ_LENS_KV] = ints_of(params->seq_lens_kv, num_seqs);
+    vectors[BLOCK_TABLE] = ints_of(params->block_table, num_seqs * params->max_blocks);
     vectors[SLOT_MAPPING] = (struct vector){
         .data = params->slot_mapping, .count = params->slot_mapping ? num_tokens : 0, .element_size = 8};
-    vectors[POSITIONS] =
-        (struct vector){.data = params->positions, .count = params->positions ? num_tokens : 0, .element_size = 4};
+    vectors[POSITIONS] = ints_of(params->positions, num_tokens);
     vectors[MASK] = (struct vector){.data = params->mask, .count = params->mask_size, .element_size = 1};
+    vectors[Q_LENS] = ints_of(params->q_lens, num_seqs);
+    vectors[TOKEN_ROWS] = ints_of(params->token_rows, num_tokens);
+    vectors[KV_STARTS] = ints_of(params->kv_starts, num_seqs);
 }
 
-static struct wire_batch_create command_of(uint64_t cache, const struct aule_batch_params *params,
-                                           const struct vector *vectors)
+static struct wire_kv_layout layout_of(const struct aule_kv_layout *layout)
+{
+    return (struct wire_kv_layout){
+        .num_kv_heads = layout->num_kv_heads,
+        .head_dim_k = layout->head_dim,
+        .head_dim_v = layout->head_dim_v ? layout->head_dim_v : layout->head_dim,
+        .v_is_k_prefix = layout->v_is_k_prefix,
+        .k_dtype = layout->k_dtype ? layout->k_dtype : DEFAULT_DTYPE,
+        .v_dtype = layout->v_dtype ? layout->v_dtype : DEFAULT_DTYPE,
+        .scale_mode = layout->scale_mode,
+        .block_size = layout->block_size,
+        .num_blocks = layout->num_blocks,
+    };
+}
+
+static struct wire_batch_create command_of(const struct aule_batch_params *params, const struct vector *vectors)
 {
     return (struct wire_batch_create){
-        .cache = cache,
         .num_seqs = params->num_seqs,
         .max_blocks = params->max_blocks,
         .max_context_len = params->max_context_len,
+        .max_seqlen_q = params->max_seqlen_q,
         .cu_seqlens_q = vector_ints(&vectors[CU_SEQLENS_Q]),
         .seq_lens_kv = vector_ints(&vectors[SEQ_LENS_KV]),
         .block_table = vector_ints(&vectors[BLOCK_TABLE]),
         .slot_mapping = vector_longs(&vectors[SLOT_MAPPING]),
         .positions = vector_ints(&vectors[POSITIONS]),
         .mask = vector_bytes(&vectors[MASK]),
+        .q_lens = vector_ints(&vectors[Q_LENS]),
+        .token_rows = vector_ints(&vectors[TOKEN_ROWS]),
+        .kv_starts = vector_ints(&vectors[KV_STARTS]),
         .cu_seqlens_q_span = vectors[CU_SEQLENS_Q].span,
         .seq_lens_kv_span = vectors[SEQ_LENS_KV].span,
         .block_table_span = vectors[BLOCK_TABLE].span,
         .slot_mapping_span = vectors[SLOT_MAPPING].span,
         .positions_span = vectors[POSITIONS].span,
         .mask_span = vectors[MASK].span,
+        .q_lens_span = vectors[Q_LENS].span,
+        .token_rows_span = vectors[TOKEN_ROWS].span,
+        .kv_starts_span = vectors[KV_STARTS].span,
     };
 }
 
-static enum aule_status create(struct aule_cache *cache, const struct aule_batch_params *params, uint64_t *id)
+static enum aule_status ask(struct attachment *attachment, const struct batch_source *source,
+                            const struct aule_batch_params *params, uint64_t *id)
 {
-    struct attachment *attachment = cache->attachment;
     struct vector vectors[NUM_VECTORS];
     struct metadata metadata;
     list_vectors(params, vectors);
     enum aule_status status = metadata_begin(attachment, vectors, NUM_VECTORS, 0, &metadata);
     if (status != AULE_OK)
         return status;
-    struct wire_request request = {.command = WIRE_COMMAND_BATCH_CREATE,
-                                   .batch_create = command_of(cache->id, params, vectors)};
+    struct wire_request request = {.command = WIRE_COMMAND_BATCH_CREATE, .batch_create = command_of(params, vectors)};
+    struct wire_batch_create *command = &request.batch_create;
+    command->has_layout = source->layout != NULL;
+    if (source->layout)
+        command->layout = layout_of(source->layout);
+    else
+        command->cache = source->cache->id;
     struct answer answer;
     status = attachment_call(attachment, &request, 0, WIRE_ANSWER_BATCH_CREATE, &answer);
     metadata_finish(attachment, &metadata);
@@ -99,6 +144,25 @@ static enum aule_status create(struct aule_cache *cache, const struct aule_batch
         *id = answer.reply.batch_create.batch;
     answer_finish(&answer);
     return status;
+}
+
+enum aule_status batch_create(struct attachment *attachment, const struct batch_source *source,
+                              const struct aule_batch_params *params, struct aule_batch **out)
+{
+    struct aule_batch *batch = calloc(1, sizeof *batch);
+    if (!batch)
+        return fail(AULE_NO_MEMORY, "no memory for a batch");
+    *batch = (struct aule_batch){
+        .num_kv_heads = source->layout ? source->layout->num_kv_heads : source->cache->num_kv_heads,
+        .path = source->layout && source->layout->block_size == 0 ? AULE_PATH_CONTIGUOUS : AULE_PATH_PAGED};
+    enum aule_status status = ask(attachment, source, params, &batch->id);
+    if (status != AULE_OK) {
+        free(batch);
+        return status;
+    }
+    batch->attachment = attachment_ref(attachment);
+    *out = batch;
+    return AULE_OK;
 }
 
 enum aule_status aule_batch_create(struct aule_cache *cache, const struct aule_batch_params *params,
@@ -109,23 +173,32 @@ enum aule_status aule_batch_create(struct aule_cache *cache, const struct aule_b
     REQUIRE(cache);
     REQUIRE(params);
     enum aule_status status = check_params(params);
+    if (status == AULE_OK)
+        status = attachment_enter(cache->attachment);
     if (status != AULE_OK)
         return status;
-    struct aule_batch *batch = calloc(1, sizeof *batch);
-    if (!batch)
-        return fail(AULE_NO_MEMORY, "no memory for a batch");
-    status = attachment_enter(cache->attachment);
-    if (status == AULE_OK) {
-        status = create(cache, params, &batch->id);
-        attachment_leave(cache->attachment);
-    }
-    if (status != AULE_OK) {
-        free(batch);
+    status = batch_create(cache->attachment, &(struct batch_source){.cache = cache}, params, out);
+    attachment_leave(cache->attachment);
+    return status;
+}
+
+enum aule_status aule_batch_create_local(struct aule_session *session, const struct aule_kv_layout *layout,
+                                         const struct aule_batch_params *params, struct aule_batch **out)
+{
+    REQUIRE(out);
+    *out = NULL;
+    REQUIRE(session);
+    REQUIRE(layout);
+    REQUIRE(params);
+    struct attachment *attachment;
+    enum aule_status status = check_params(params);
+    if (status == AULE_OK)
+        status = session_get(session, &attachment);
+    if (status != AULE_OK)
         return status;
-    }
-    batch->attachment = attachment_ref(cache->attachment);
-    *out = batch;
-    return AULE_OK;
+    status = batch_create(attachment, &(struct batch_source){.layout = layout}, params, out);
+    session_put(attachment);
+    return status;
 }
 
 void aule_batch_destroy(struct aule_batch *batch)

@@ -1,16 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.h - what a run may know of its batch.
+// batch.h - what a run may know of its batch, and batches that the library makes for itself.
 
 #ifndef AULE_CLIENT_BATCH_H
 #define AULE_CLIENT_BATCH_H
 
-#include "attachment.h"
+#include "cache.h"
 
 struct aule_batch {
     struct attachment *attachment; // a reference
     uint64_t id;
+    uint32_t num_kv_heads;
+    enum aule_path path; // contiguous: K and V lie in the arena without blocks
 };
+
+// Where a batch's keys and values are: one of the two.
+struct batch_source {
+    const struct aule_cache *cache;
+    const struct aule_kv_layout *layout; // in the arena
+};
+
+// aule_batch_create() between attachment_enter() and attachment_leave(); the arrays are as long as `params` says. With
+// seq_lens_kv NULL it is a batch that is only written through.
+enum aule_status batch_create(struct attachment *attachment, const struct batch_source *source,
+                              const struct aule_batch_params *params, struct aule_batch **out);
 
 #endif

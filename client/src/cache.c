@@ -54,23 +54,34 @@ static enum aule_status check_params(const struct aule_cache_params *params)
     return AULE_OK;
 }
 
+enum aule_status cache_open_in(struct attachment *attachment, const struct aule_cache_params *params,
+                               struct aule_cache *cache)
+{
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = identity_of(params)};
+    struct answer answer;
+    enum aule_status status = attachment_call(attachment, &request, 0, WIRE_ANSWER_CACHE_OPEN, &answer);
+    if (status != AULE_OK)
+        return status;
+    *cache = (struct aule_cache){.attachment = attachment,
+                                 .id = answer.reply.cache_open.cache,
+                                 .block_size = request.cache_open.block_size,
+                                 .num_kv_heads = params->num_kv_heads};
+    answer_finish(&answer);
+    return AULE_OK;
+}
+
 static enum aule_status open_in(struct attachment *attachment, const struct aule_cache_params *params,
                                 struct aule_cache **out)
 {
     struct aule_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return fail(AULE_NO_MEMORY, "no memory for cache %s", params->name);
-    struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = identity_of(params)};
-    struct answer answer;
-    enum aule_status status = attachment_call(attachment, &request, 0, WIRE_ANSWER_CACHE_OPEN, &answer);
+    enum aule_status status = cache_open_in(attachment, params, cache);
     if (status != AULE_OK) {
         free(cache);
         return status;
     }
-    *cache = (struct aule_cache){.attachment = attachment_ref(attachment),
-                                 .id = answer.reply.cache_open.cache,
-                                 .block_size = request.cache_open.block_size};
-    answer_finish(&answer);
+    attachment_ref(attachment);
     *out = cache;
     return AULE_OK;
 }

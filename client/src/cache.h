@@ -9,10 +9,15 @@
 #include "attachment.h"
 
 struct aule_cache {
-    struct attachment *attachment; // a reference
+    struct attachment *attachment; // a reference; of own_cache.h not
     uint64_t id;
     uint32_t block_size; // tokens
+    uint32_t num_kv_heads;
 };
+
+// Opens a cache and fills *cache but for the reference. Between attachment_enter() and attachment_leave().
+enum aule_status cache_open_in(struct attachment *attachment, const struct aule_cache_params *params,
+                               struct aule_cache *cache);
 
 // Block ids that one message takes; more must go in parts. AULE_LIMIT.
 enum aule_status cache_check_count(const struct aule_cache *cache, const char *what, uint64_t count);

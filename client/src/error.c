@@ -11,14 +11,22 @@
 #include <sys/resource.h>
 
 static _Thread_local char sentence[1024]; // the daemon's own sentences have at most 383 bytes
+static _Thread_local bool muted;
 
 enum aule_status fail(enum aule_status status, const char *format, ...)
 {
+    if (muted)
+        return status;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(sentence, sizeof sentence, format, arguments);
     va_end(arguments);
     return status;
+}
+
+void error_mute(bool mute)
+{
+    muted = mute;
 }
 
 enum aule_status fail_no_descriptor(const char *what)

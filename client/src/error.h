@@ -11,6 +11,10 @@
 // Keeps the sentence for the calling thread and returns `status`, so that a check reads `return fail(...)`.
 enum aule_status fail(enum aule_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+// Between error_mute(true) and error_mute(false) of a thread fail() keeps no sentence: what is given back after a failure may
+// fail as well, and the first sentence is the one to be read.
+void error_mute(bool mute);
+
 // AULE_NO_MEMORY: `what` wants a file descriptor, and there is none; the sentence has the process's limit.
 enum aule_status fail_no_descriptor(const char *what);
 

@@ -398,6 +398,47 @@ enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cach
     return fetch(monitor, &list, (void **)array, count);
 }
 
+// ---- the table of shaders: three lists of one length, in one answer ----
+
+static enum aule_status copy_variants(const struct wire_inspect_device_reply *reply, struct aule_variant_state **array)
+{
+    uint32_t count = reply->variants.count;
+    if (reply->variant_needs.count != count || reply->variant_missing.count != count)
+        return fail(AULE_MALFORMED, "the daemon answered %u names of shaders, %u needs and %u lacks", count,
+                    reply->variant_needs.count, reply->variant_missing.count);
+    *array = NULL;
+    if (count > 0 && !(*array = calloc(count, sizeof **array)))
+        return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct aule_variant_state *to = &(*array)[i];
+        COPY_TEXT(to->name, reply->variants.data[i]);
+        COPY_TEXT(to->needs, reply->variant_needs.data[i]);
+        COPY_TEXT(to->missing, reply->variant_missing.data[i]);
+        to->used = reply->variant && strcmp(reply->variants.data[i], reply->variant) == 0;
+    }
+    return AULE_OK;
+}
+
+enum aule_status aule_monitor_variants(struct aule_monitor *monitor, struct aule_variant_state **array, uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE(array);
+    REQUIRE(count);
+    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DEVICE};
+    struct answer answer;
+    struct aule_variant_state *variants;
+    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_INSPECT_DEVICE, &answer);
+    if (status != AULE_OK)
+        return status;
+    status = copy_variants(&answer.reply.inspect_device, &variants);
+    if (status == AULE_OK) {
+        *array = variants;
+        *count = answer.reply.inspect_device.variants.count;
+    }
+    answer_finish(&answer);
+    return status;
+}
+
 // ---- acting ----
 
 enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session)

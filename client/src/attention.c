@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention.c - attention over contiguous tensors, by one of two ways to the same bits: a batch that reads K and V where they lie,
+// or blocks of a cache of the library's own into which the GPU copies them first. Whatever is taken from the daemon for a
+// call is given back before it returns: the daemon keeps what is queued until it is done. Any thread.
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "error.h"
+#include "kv.h"
+#include "own_cache.h"
+#include "run.h"
+#include "session.h"
+
+// One call, on its way.
+struct step {
+    struct attachment *attachment; // entered
+    const struct aule_attention_params *params;
+    struct timeout timeout;
+    int32_t *cu_queries; // [num_seqs + 1]; owned, and the next two with it
+    int32_t *lens;       // [num_seqs] of the keys
+    int32_t *starts;     // [num_seqs] where they begin in a tensor without an outer stride
+    uint32_t longest;    // of lens
+};
+
+// ---- what was asked ----
+
+static enum aule_status check_rows(const char *what, uint32_t num_seqs, uint32_t len)
+{
+    if ((uint64_t)num_seqs * len <= INT32_MAX)
+        return AULE_OK;
+    return fail(AULE_OUT_OF_RANGE, "%u sequences of %s = %u are more than %d rows", num_seqs, what, len, INT32_MAX);
+}
+
+static enum aule_status check_lens(const struct aule_attention_params *params)
+{
+    for (uint32_t s = 0; params->kv_lens && s < params->num_seqs; s++)
+        if (params->kv_lens[s] < 0 || (uint32_t)params->kv_lens[s] > params->kv_len)
+            return fail(AULE_OUT_OF_RANGE, "kv_lens[%u] = %d, kv_len %u", s, params->kv_lens[s], params->kv_len);
+    for (uint32_t s = 0; params->q_lens && s < params->num_seqs; s++)
+        if (params->q_lens[s] < 0 || (uint32_t)params->q_lens[s] > params->q_len)
+            return fail(AULE_OUT_OF_RANGE, "q_lens[%u] = %d, q_len %u", s, params->q_lens[s], params->q_len);
+    return AULE_OK;
+}
+
+// Of one type, so that both ways compute the same.
+static enum aule_status check_types(const struct aule_run_params *run)
+{
+    const struct {
+        const struct aule_tensor *tensor;
+        const char *name;
+    } others[] = {{&run->k, "k"}, {&run->v, "v"}, {&run->out, "out"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].tensor->dtype != run->q.dtype)
+            return fail(AULE_MISMATCH, "%s is %s, but q is %s", others[i].name,
+                        aule_dtype_name(others[i].tensor->dtype), aule_dtype_name(run->q.dtype));
+    return AULE_OK;
+}
+
+static enum aule_status check_params(const struct aule_attention_params *params)
+{
+    enum aule_status status = AULE_OK;
+    if (params->path < AULE_PATH_AUTO || params->path > AULE_PATH_PAGED)
+        return fail(AULE_INVALID, "path = %d is none", (int)params->path);
+    if (!params->mask && params->mask_size > 0)
+        return fail(AULE_INVALID, "mask is NULL and mask_size %zu", params->mask_size);
+    status = check_rows("q_len", params->num_seqs, params->q_len);
+    if (status == AULE_OK)
+        status = check_rows("kv_len", params->num_seqs, params->kv_len);
+    if (status == AULE_OK)
+        status = check_lens(params);
+    return status == AULE_OK ? check_types(&params->run) : status;
+}
+
+static enum aule_status step_begin(struct step *step)
+{
+    const struct aule_attention_params *params = step->params;
+    size_t num_seqs = params->num_seqs;
+    step->cu_queries = calloc(3 * num_seqs + 1, sizeof *step->cu_queries);
+    if (!step->cu_queries)
+        return fail(AULE_NO_MEMORY, "no memory for the metadata of %zu sequences", num_seqs);
+    step->lens = step->cu_queries + num_seqs + 1;
+    step->starts = step->lens + num_seqs;
+    for (uint32_t s = 0; s < num_seqs; s++) {
+        step->cu_queries[s + 1] = (int32_t)((s + 1) * params->q_len);
+        step->lens[s] = params->kv_lens ? params->kv_lens[s] : (int32_t)params->kv_len;
+        step->starts[s] = (int32_t)(s * params->kv_len);
+        if ((uint32_t)step->lens[s] > step->longest)
+            step->longest = (uint32_t)step->lens[s];
+    }
+    return AULE_OK;
+}
+
+static uint32_t head_dim_v(const struct aule_attention_params *params)
+{
+    return params->head_dim_v ? params->head_dim_v : params->head_dim;
+}
+
+// What both ways tell of the queries.
+static struct aule_batch_params queries_of(const struct step *step)
+{
+    return (struct aule_batch_params){.num_seqs = step->params->num_seqs,
+                                      .cu_seqlens_q = step->cu_queries,
+                                      .seq_lens_kv = step->lens,
+                                      .mask = step->params->mask,
+                                      .mask_size = step->params->mask_size,
+                                      .q_lens = step->params->q_lens};
+}
+
+static void end_batch(struct aule_batch *batch)
+{
+    error_mute(true);
+    aule_batch_destroy(batch);
+    error_mute(false);
+}
+
+// ---- the contiguous way ----
+
+static enum aule_status run_contiguous(struct step *step, uint64_t *id)
+{
+    const struct aule_attention_params *params = step->params;
+    const struct aule_kv_layout layout = {.num_kv_heads = params->num_kv_heads,
+                                          .head_dim = params->head_dim,
+                                          .head_dim_v = head_dim_v(params),
+                                          .k_dtype = params->run.k.dtype,
+                                          .v_dtype = params->run.v.dtype};
+    struct aule_batch_params metadata = queries_of(step);
+    struct aule_run_params run = params->run;
+    struct aule_batch *batch = NULL;
+    if (run.k.outer_stride == 0 || run.v.outer_stride == 0)
+        metadata.kv_starts = step->starts;
+    run.layer = 0;
+    run.keys = run.k;
+    run.values = run.v;
+    run.k = run.v = (struct aule_tensor){.memory = 0};
+    enum aule_status status =
+        batch_create(step->attachment, &(struct batch_source){.layout = &layout}, &metadata, &batch);
+    if (status != AULE_OK)
+        return status;
+    status = run_submit(batch, WIRE_RUN_ATTEND, &run, timeout_left(&step->timeout), id);
+    end_batch(batch);
+    return status;
+}
+
+// ---- the paged way ----
+
+struct blocks {
+    struct aule_cache *cache;
+    uint32_t count, max_blocks; // leased; columns of the table
+    int32_t *ids;               // [count], sequence by sequence; owned
+    int32_t *table;             // [num_seqs, max_blocks]; owned
+    int64_t *slots;             // [num_seqs * kv_len]; owned
+};
+
+static uint32_t blocks_of(int32_t len)
+{
+    return ((uint32_t)len + OWN_CACHE_BLOCK - 1) / OWN_CACHE_BLOCK;
+}
+
+static void list_blocks(const struct step *step, struct blocks *blocks)
+{
+    uint32_t kv_len = step->params->kv_len, next = 0;
+    for (uint32_t s = 0; s < step->params->num_seqs; s++) {
+        uint32_t used = blocks_of(step->lens[s]);
+        int32_t *row = blocks->table + (size_t)s * blocks->max_blocks;
+        int64_t *slots = blocks->slots + (size_t)s * kv_len;
+        for (uint32_t i = 0; i < blocks->max_blocks; i++)
+            row[i] = i < used ? blocks->ids[next + i] : -1;
+        for (uint32_t j = 0; j < kv_len; j++)
+            slots[j] = j < (uint32_t)step->lens[s]
+                           ? (int64_t)row[j / OWN_CACHE_BLOCK] * OWN_CACHE_BLOCK + j % OWN_CACHE_BLOCK
+                           : -1;
+        next += used;
+    }
+}
+
+static enum aule_status count_blocks(const struct step *step, struct blocks *blocks)
+{
+    uint64_t count = 0;
+    for (uint32_t s = 0; s < step->params->num_seqs; s++)
+        count += blocks_of(step->lens[s]);
+    enum aule_status status = cache_check_count(blocks->cache, "a lease", count);
+    if (status != AULE_OK)
+        return status;
+    blocks->count = (uint32_t)count;
+    blocks->max_blocks = blocks_of((int32_t)step->longest);
+    return AULE_OK;
+}
+
+static enum aule_status make_room(const struct step *step, struct blocks *blocks)
+{
+    size_t num_seqs = step->params->num_seqs;
+    blocks->ids = calloc((size_t)blocks->count + 1, sizeof *blocks->ids);
+    blocks->table = calloc(num_seqs * blocks->max_blocks + 1, sizeof *blocks->table);
+    blocks->slots = calloc(num_seqs * step->params->kv_len + 1, sizeof *blocks->slots);
+    if (blocks->ids && blocks->table && blocks->slots)
+        return AULE_OK;
+    return fail(AULE_NO_MEMORY, "no memory for the table of %u blocks and the slots of %zu keys", blocks->count,
+                num_seqs * step->params->kv_len);
+}
+
+// The three statuses that mean that the pool is not to be had; everything else is an error also of the automatic way.
+static bool is_pool_full(enum aule_status status)
+{
+    return status == AULE_NO_BLOCKS || status == AULE_QUOTA || status == AULE_LIMIT;
+}
+
+static enum aule_status take_blocks(const struct step *step, struct blocks *blocks)
+{
+    const struct aule_attention_params *params = step->params;
+    const struct own_cache_shape shape = {.num_kv_heads = params->num_kv_heads,
+                                          .head_dim = params->head_dim,
+                                          .head_dim_v = head_dim_v(params),
+                                          .dtype = params->run.k.dtype};
+    enum aule_status status = own_cache_get(step->attachment, &shape, &blocks->cache);
+    if (status == AULE_OK)
+        status = count_blocks(step, blocks);
+    if (status == AULE_OK)
+        status = make_room(step, blocks);
+    if (status == AULE_OK && blocks->count > 0)
+        status = aule_blocks_lease(blocks->cache, blocks->count, 0, blocks->ids);
+    if (status == AULE_OK)
+        list_blocks(step, blocks);
+    else
+        blocks->count = 0;
+    return status;
+}
+
+// The daemon lets go of them when what was queued is done.
+static void give_blocks(struct blocks *blocks)
+{
+    error_mute(true);
+    if (blocks->count > 0)
+        aule_blocks_release(blocks->cache, blocks->count, blocks->ids);
+    error_mute(false);
+    free(blocks->ids);
+    free(blocks->table);
+    free(blocks->slots);
+}
+
+static enum aule_status import(const struct step *step, const struct blocks *blocks, uint64_t *id)
+{
+    const struct aule_attention_params *params = step->params;
+    const struct aule_kv_import rows = {.num_rows = params->num_seqs * params->kv_len,
+                                        .outer_rows = params->kv_len,
+                                        .slot_mapping = blocks->slots,
+                                        .k = params->run.k,
+                                        .v = params->run.v};
+    return kv_write(step->attachment, blocks->cache, &rows, timeout_left(&step->timeout), id);
+}
+
+// The import keeps its ticket, because a failure of it shows nowhere else. Two tickets for one call must not mean waiting for
+// the second while the first is what fills the session: then the import is waited for here.
+static enum aule_status attend(const struct step *step, struct aule_batch *batch, const struct aule_run_params *run,
+                               uint64_t *before, uint64_t *id)
+{
+    int left = timeout_left(&step->timeout);
+    enum aule_status status = run_submit(batch, WIRE_RUN_ATTEND, run, *before ? 0 : left, id);
+    if (status != AULE_BUSY || *before == 0)
+        return status;
+    status = ticket_reap(step->attachment, *before, left, NULL);
+    if (status == AULE_TIMEOUT)
+        return status;
+    *before = 0;
+    return status == AULE_OK ? run_submit(batch, WIRE_RUN_ATTEND, run, timeout_left(&step->timeout), id) : status;
+}
+
+static enum aule_status run_over(const struct step *step, const struct blocks *blocks, uint64_t *before, uint64_t *id)
+{
+    struct aule_batch_params metadata = queries_of(step);
+    struct aule_run_params run = step->params->run;
+    struct aule_batch *batch = NULL;
+    metadata.max_blocks = blocks->max_blocks;
+    metadata.block_table = blocks->table;
+    run.layer = 0;
+    run.k = run.v = run.keys = run.values = (struct aule_tensor){.memory = 0};
+    enum aule_status status =
+        batch_create(step->attachment, &(struct batch_source){.cache = blocks->cache}, &metadata, &batch);
+    if (status != AULE_OK)
+        return status;
+    status = attend(step, batch, &run, before, id);
+    end_batch(batch);
+    return status;
+}
+
+// `id` NULL: nobody will wait, for the import neither.
+static enum aule_status run_paged(const struct step *step, const struct blocks *blocks, uint64_t *before, uint64_t *id)
+{
+    enum aule_status status = AULE_OK;
+    if (blocks->count > 0)
+        status = import(step, blocks, id ? before : NULL);
+    if (status == AULE_OK)
+        status = run_over(step, blocks, before, id);
+    if (status != AULE_OK && *before)
+        ticket_abandon(step->attachment, *before);
+    return status;
+}
+
+// ---- one of the two ----
+
+static bool wants_pool(const struct step *step)
+{
+    if (step->params->path == AULE_PATH_AUTO)
+        return step->longest > step->attachment->paged_threshold;
+    return step->params->path == AULE_PATH_PAGED;
+}
+
+static enum aule_status run_step(struct step *step, bool detached, struct aule_ticket *ticket)
+{
+    struct blocks blocks = {.cache = NULL};
+    enum aule_status status = AULE_OK, fallback = AULE_OK;
+    uint64_t before = 0, id = 0, *wanted = detached ? NULL : &id;
+    bool paged = wants_pool(step);
+    if (paged)
+        status = take_blocks(step, &blocks);
+    if (step->params->path == AULE_PATH_AUTO && is_pool_full(status)) {
+        fallback = status;
+        status = AULE_OK;
+        paged = false;
+    }
+    if (status == AULE_OK)
+        status = paged ? run_paged(step, &blocks, &before, wanted) : run_contiguous(step, wanted);
+    give_blocks(&blocks);
+    if (status != AULE_OK)
+        return status;
+    *ticket = ticket_make(step->attachment, id, paged ? AULE_PATH_PAGED : AULE_PATH_CONTIGUOUS);
+    ticket->fallback = fallback;
+    ticket->before = before;
+    return AULE_OK;
+}
+
+static enum aule_status submit(struct attachment *attachment, const struct aule_attention_params *params,
+                               int timeout_ms, bool detached, struct aule_ticket *ticket)
+{
+    struct step step = {.attachment = attachment, .params = params, .timeout = timeout_start(timeout_ms)};
+    enum aule_status status = check_params(params);
+    if (status == AULE_OK)
+        status = step_begin(&step);
+    if (status == AULE_OK)
+        status = run_step(&step, detached, ticket);
+    free(step.cu_queries);
+    return status;
+}
+
+enum aule_status aule_attention_submit(struct aule_session *session, const struct aule_attention_params *params,
+                                       int timeout_ms, struct aule_ticket *ticket)
+{
+    REQUIRE(session);
+    REQUIRE(params);
+    struct aule_ticket given;
+    struct attachment *attachment;
+    enum aule_status status = timeout_check(timeout_ms);
+    if (status == AULE_OK)
+        status = session_get(session, &attachment);
+    if (status != AULE_OK)
+        return status;
+    status = submit(attachment, params, timeout_ms, !ticket, &given);
+    if (status == AULE_OK && ticket)
+        *ticket = given;
+    session_put(attachment);
+    return status;
+}
+
+enum aule_status aule_attention(struct aule_session *session, const struct aule_attention_params *params,
+                                int timeout_ms, struct aule_run_result *result, struct aule_ticket *ticket)
+{
+    REQUIRE(session);
+    REQUIRE(params);
+    struct aule_ticket given;
+    struct attachment *attachment;
+    enum aule_status status = timeout_check(timeout_ms);
+    if (status == AULE_OK)
+        status = session_get(session, &attachment);
+    if (status != AULE_OK)
+        return status;
+    status = submit(attachment, params, timeout_ms, false, &given);
+    if (status == AULE_OK) {
+        if (ticket)
+            *ticket = given;
+        status = ticket_settle(attachment, &given, timeout_ms, result);
+        if (status == AULE_TIMEOUT)
+            ticket_abandon_both(attachment, &given);
+    }
+    session_put(attachment);
+    return status;
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// block.c - blocks copied and filled with zeroes on the GPU. Who may write which block: the daemon knows. Any thread.
+
+#include <stdlib.h>
+
+#include "cache.h"
+#include "error.h"
+#include "work.h"
+
+// In a message a copy has two ids.
+static enum aule_status copy(struct aule_cache *cache, const char *what, uint32_t count, const int32_t *from,
+                             const int32_t *to, int timeout_ms, struct aule_ticket *ticket)
+{
+    enum aule_status status = cache_check_count(cache, what, 2 * (uint64_t)count);
+    if (status != AULE_OK)
+        return status;
+    struct work work = {
+        .request = {.command = WIRE_COMMAND_BLOCKS_COPY,
+                    .blocks_copy = {.cache = cache->id,
+                                    .from = {.data = from, .count = count},
+                                    .to = {.data = to, .count = count}}},
+    };
+    work.timeout_ms = &work.request.blocks_copy.timeout_ms;
+    work.flags = &work.request.blocks_copy.flags;
+    return work_queue(cache->attachment, &work, timeout_ms, ticket);
+}
+
+enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t count, const int32_t *from, const int32_t *to,
+                                  int timeout_ms, struct aule_ticket *ticket)
+{
+    REQUIRE(cache);
+    REQUIRE(from);
+    REQUIRE(to);
+    for (uint32_t i = 0; i < count; i++)
+        if (from[i] < 0)
+            return fail(AULE_OUT_OF_RANGE, "from[%u] = %d is no block", i, from[i]);
+    return copy(cache, "a copy, from and to,", count, from, to, timeout_ms, ticket);
+}
+
+enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t count, const int32_t *block_ids, int timeout_ms,
+                                  struct aule_ticket *ticket)
+{
+    REQUIRE(cache);
+    REQUIRE(block_ids);
+    enum aule_status status =
+        cache_check_count(cache, "a list to fill with zeroes, twice as long on its way,", 2 * (uint64_t)count);
+    if (status != AULE_OK)
+        return status;
+    int32_t *nothing = malloc(count ? count * sizeof *nothing : 1);
+    if (!nothing)
+        return fail(AULE_NO_MEMORY, "no memory for a list of %u blocks", count);
+    for (uint32_t i = 0; i < count; i++)
+        nothing[i] = -1;
+    status = copy(cache, "a list to fill with zeroes", count, nothing, block_ids, timeout_ms, ticket);
+    free(nothing);
+    return status;
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// kv.c - keys and values into blocks, and out of them again, without attention. Writing goes through a batch of its own, which lives as
+// long as the call: the daemon keeps what is queued. Any thread.
+
+#include "kv.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "error.h"
+#include "run.h"
+
+// ---- into blocks ----
+
+static enum aule_status write_through(struct attachment *attachment, const struct aule_cache *cache,
+                                      const struct aule_batch_params *params, const struct aule_run_params *run,
+                                      int timeout_ms, uint64_t *id)
+{
+    struct aule_batch *batch = NULL;
+    enum aule_status status = batch_create(attachment, &(struct batch_source){.cache = cache}, params, &batch);
+    if (status != AULE_OK)
+        return status;
+    status = run_submit(batch, WIRE_RUN_WRITE, run, timeout_ms, id);
+    error_mute(true);
+    aule_batch_destroy(batch);
+    error_mute(false);
+    return status;
+}
+
+enum aule_status kv_write(struct attachment *attachment, const struct aule_cache *cache,
+                          const struct aule_kv_import *params, int timeout_ms, uint64_t *id)
+{
+    uint32_t rows = params->outer_rows ? params->outer_rows : params->num_rows;
+    uint32_t num_seqs = rows ? params->num_rows / rows + (params->num_rows % rows != 0) : 0;
+    int32_t *cu = malloc(((size_t)num_seqs + 1) * sizeof *cu);
+    if (!cu)
+        return fail(AULE_NO_MEMORY, "no memory for an import of %u rows", params->num_rows);
+    for (uint32_t s = 0; s < num_seqs; s++)
+        cu[s] = (int32_t)(s * rows);
+    cu[num_seqs] = (int32_t)params->num_rows;
+    const struct aule_batch_params batch = {
+        .num_seqs = num_seqs, .cu_seqlens_q = cu, .slot_mapping = params->slot_mapping};
+    const struct aule_run_params run = {.layer = params->layer,
+                                        .num_heads = cache->num_kv_heads,
+                                        .k = params->k,
+                                        .v = params->v,
+                                        .k_scale = params->k_scale,
+                                        .v_scale = params->v_scale};
+    enum aule_status status = write_through(attachment, cache, &batch, &run, timeout_ms, id);
+    free(cu);
+    return status;
+}
+
+static enum aule_status check_import(const struct aule_kv_import *params)
+{
+    if (params->num_rows > INT32_MAX)
+        return fail(AULE_OUT_OF_RANGE, "num_rows = %u, more than %d", params->num_rows, INT32_MAX);
+    if (params->num_rows > 0 && !params->slot_mapping)
+        return fail(AULE_INVALID, "slot_mapping is NULL, num_rows %u", params->num_rows);
+    uint64_t outer = params->k.outer_stride ? params->k.outer_stride : params->v.outer_stride;
+    if (params->outer_rows == 0 && outer > 0)
+        return fail(AULE_INVALID, "%s.outer_stride = %" PRIu64 " and outer_rows 0: over how many rows does it step?",
+                    params->k.outer_stride ? "k" : "v", outer);
+    return AULE_OK;
+}
+
+enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_import *params, int timeout_ms,
+                                struct aule_ticket *ticket)
+{
+    REQUIRE(cache);
+    REQUIRE(params);
+    uint64_t id = 0;
+    enum aule_status status = check_import(params);
+    if (status == AULE_OK)
+        status = timeout_check(timeout_ms);
+    if (status == AULE_OK)
+        status = attachment_enter(cache->attachment);
+    if (status != AULE_OK)
+        return status;
+    status = kv_write(cache->attachment, cache, params, timeout_ms, ticket ? &id : NULL);
+    if (status == AULE_OK && ticket)
+        *ticket = ticket_make(cache->attachment, id, AULE_PATH_AUTO);
+    attachment_leave(cache->attachment);
+    return status;
+}
+
+// ---- out of them ----
+
+enum aule_status aule_kv_gather(struct aule_batch *batch, const struct aule_kv_gather *params, int timeout_ms,
+                                struct aule_ticket *ticket)
+{
+    REQUIRE(batch);
+    REQUIRE(params);
+    const struct aule_run_params run = {.layer = params->layer,
+                                        .num_heads = batch->num_kv_heads,
+                                        .k = params->k,
+                                        .v = params->v,
+                                        .keys = params->keys,
+                                        .values = params->values,
+                                        .k_scale = params->k_scale,
+                                        .v_scale = params->v_scale};
+    return run_queue(batch, WIRE_RUN_GATHER, &run, timeout_ms, ticket);
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// merge.c - partial results of attention made one, on the GPU. Any thread.
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "error.h"
+#include "session.h"
+#include "work.h"
+
+static enum aule_status check_lives(const struct attachment *attachment, const struct aule_merge_params *params)
+{
+    enum aule_status status = attachment_check_life(attachment, params->out.life, "out");
+    if (status == AULE_OK)
+        status = attachment_check_life(attachment, params->lse.life, "lse");
+    for (uint32_t n = 0; status == AULE_OK && n < params->num_parts; n++) {
+        status = attachment_check_life(attachment, params->outs[n].life, "a tensor of outs");
+        if (status == AULE_OK)
+            status = attachment_check_life(attachment, params->lses[n].life, "a tensor of lses");
+    }
+    return status;
+}
+
+// The wire's tensor is smaller than the public one, whose size may grow: this is a sentence earlier than the encoder's.
+static enum aule_status check_params(const struct attachment *attachment, const struct aule_merge_params *params)
+{
+    uint64_t most = attachment_room(attachment) / (2 * sizeof(struct wire_tensor));
+    if (params->num_parts == 0)
+        return fail(AULE_INVALID, "num_parts = 0: there is nothing to merge");
+    if (params->num_parts > most)
+        return fail(AULE_LIMIT, "a merge of %u parts: one message of %" PRIu64 " bytes takes %" PRIu64,
+                    params->num_parts, attachment->info.max_message, most);
+    if (!params->outs || !params->lses)
+        return fail(AULE_INVALID, "%s is NULL, num_parts %u", params->outs ? "lses" : "outs", params->num_parts);
+    return check_lives(attachment, params);
+}
+
+// outs, then lses.
+static enum aule_status list_tensors(const struct aule_merge_params *params, struct wire_tensor **out)
+{
+    struct wire_tensor *tensors = calloc(params->num_parts, 2 * sizeof *tensors);
+    if (!tensors)
+        return fail(AULE_NO_MEMORY, "no memory for a merge of %u parts", params->num_parts);
+    for (uint32_t n = 0; n < params->num_parts; n++) {
+        tensors[n] = work_tensor(&params->outs[n]);
+        tensors[params->num_parts + (size_t)n] = work_tensor(&params->lses[n]);
+    }
+    *out = tensors;
+    return AULE_OK;
+}
+
+static enum aule_status merge(struct attachment *attachment, const struct aule_merge_params *params, int timeout_ms,
+                              struct aule_ticket *ticket)
+{
+    struct wire_tensor *tensors;
+    enum aule_status status = check_params(attachment, params);
+    if (status == AULE_OK)
+        status = list_tensors(params, &tensors);
+    if (status != AULE_OK)
+        return status;
+    struct work work = {
+        .request = {.command = WIRE_COMMAND_MERGE,
+                    .merge = {.num_tokens = params->num_tokens,
+                              .num_heads = params->num_heads,
+                              .head_dim = params->head_dim,
+                              .outs = {.data = tensors, .count = params->num_parts},
+                              .lses = {.data = tensors + params->num_parts, .count = params->num_parts},
+                              .out = work_tensor(&params->out),
+                              .lse = work_tensor(&params->lse)}},
+    };
+    work.timeout_ms = &work.request.merge.timeout_ms;
+    work.flags = &work.request.merge.flags;
+    status = work_queue(attachment, &work, timeout_ms, ticket);
+    free(tensors);
+    return status;
+}
+
+enum aule_status aule_merge_submit(struct aule_session *session, const struct aule_merge_params *params, int timeout_ms,
+                                   struct aule_ticket *ticket)
+{
+    REQUIRE(session);
+    REQUIRE(params);
+    struct attachment *attachment;
+    enum aule_status status = session_get(session, &attachment);
+    if (status != AULE_OK)
+        return status;
+    status = merge(attachment, params, timeout_ms, ticket);
+    session_put(attachment);
+    return status;
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// own_cache.c - see own_cache.h. How many there can be is --max-caches of the daemon. Any thread.
+
+#include "own_cache.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "error.h"
+
+struct own_cache {
+    struct own_cache_shape shape;
+    struct aule_cache cache;
+    struct own_cache *next;
+};
+
+static bool is_of(const struct own_cache *own, const struct own_cache_shape *shape)
+{
+    return own->shape.num_kv_heads == shape->num_kv_heads && own->shape.head_dim == shape->head_dim &&
+           own->shape.head_dim_v == shape->head_dim_v && own->shape.dtype == shape->dtype;
+}
+
+static struct own_cache *find(struct attachment *attachment, const struct own_cache_shape *shape)
+{
+    struct own_cache *own;
+    LL_FOREACH(attachment->caches, own)
+    if (is_of(own, shape))
+        return own;
+    return NULL;
+}
+
+static enum aule_status open_shape(struct attachment *attachment, const struct own_cache_shape *shape,
+                                   struct aule_cache *cache)
+{
+    char name[96];
+    snprintf(name, sizeof name, "aule_attention %s, %u heads of %u and %u", aule_dtype_name(shape->dtype),
+             shape->num_kv_heads, shape->head_dim, shape->head_dim_v);
+    const struct aule_cache_params params = {.name = name,
+                                             .num_layers = 1,
+                                             .num_kv_heads = shape->num_kv_heads,
+                                             .head_dim = shape->head_dim,
+                                             .head_dim_v = shape->head_dim_v,
+                                             .k_dtype = shape->dtype,
+                                             .v_dtype = shape->dtype,
+                                             .block_size = OWN_CACHE_BLOCK};
+    return cache_open_in(attachment, &params, cache);
+}
+
+// Another thread may have opened the same meanwhile: the first one stays, and `own` is the caller's again.
+static struct own_cache *keep(struct attachment *attachment, struct own_cache *own)
+{
+    pthread_mutex_lock(&attachment->mutex);
+    struct own_cache *kept = find(attachment, &own->shape);
+    if (!kept)
+        LL_PREPEND(attachment->caches, own);
+    pthread_mutex_unlock(&attachment->mutex);
+    return kept ? kept : own;
+}
+
+static enum aule_status open_new(struct attachment *attachment, const struct own_cache_shape *shape,
+                                 struct own_cache **out)
+{
+    struct own_cache *own = calloc(1, sizeof *own);
+    if (!own)
+        return fail(AULE_NO_MEMORY, "no memory for a cache");
+    own->shape = *shape;
+    enum aule_status status = open_shape(attachment, shape, &own->cache);
+    if (status != AULE_OK) {
+        free(own);
+        return status;
+    }
+    *out = keep(attachment, own);
+    if (*out == own)
+        return AULE_OK;
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE, .cache_close = {.cache = own->cache.id}};
+    free(own);
+    return attachment_tell(attachment, &request);
+}
+
+enum aule_status own_cache_get(struct attachment *attachment, const struct own_cache_shape *shape,
+                               struct aule_cache **cache)
+{
+    pthread_mutex_lock(&attachment->mutex);
+    struct own_cache *own = find(attachment, shape);
+    pthread_mutex_unlock(&attachment->mutex);
+    enum aule_status status = own ? AULE_OK : open_new(attachment, shape, &own);
+    if (status == AULE_OK)
+        *cache = &own->cache;
+    return status;
+}
+
+void own_cache_free(struct own_cache *caches)
+{
+    struct own_cache *own, *next;
+    LL_FOREACH_SAFE(caches, own, next)
+    free(own);
+}

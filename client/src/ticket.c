@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// ticket.c - see ticket.h. Tickets of a session are done in order. Any thread.
+
+#include "ticket.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "session.h"
+
+static const uint64_t ticket_mask = (UINT64_C(1) << TICKET_BITS) - 1;
+
+struct aule_ticket ticket_make(const struct attachment *attachment, uint64_t id, enum aule_path path)
+{
+    return (struct aule_ticket){.id = (uint64_t)attachment->generation << TICKET_BITS | id, .path = path};
+}
+
+enum aule_status ticket_check(uint64_t id)
+{
+    if (id <= ticket_mask)
+        return AULE_OK;
+    return fail(AULE_INTERNAL, "ticket %" PRIu64 " has more than %d bits", id, TICKET_BITS);
+}
+
+// ---- wait ----
+
+enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result)
+{
+    struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {.ticket = id, .timeout_ms = timeout_ms}};
+    struct answer answer;
+    enum aule_status status = attachment_call(attachment, &request, timeout_ms, WIRE_ANSWER_WAIT, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_wait_reply *reply = &answer.reply.wait;
+    if (reply->run_status != STATUS_OK)
+        status = fail((enum aule_status)reply->run_status, "the run of ticket %" PRIu64 " failed: %s", id,
+                      reply->run_message ? reply->run_message : aule_status_text((enum aule_status)reply->run_status));
+    if (result)
+        *result = (struct aule_run_result){
+            .gpu_ns = reply->gpu_ns, .num_runs = reply->num_runs, .num_sessions = reply->num_sessions};
+    answer_finish(&answer);
+    return status;
+}
+
+// The copying of K and V was done before the run began; where it failed, the run has read something else.
+enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket, int timeout_ms,
+                               struct aule_run_result *result)
+{
+    enum aule_status status = ticket_reap(attachment, ticket->id & ticket_mask, timeout_ms, result);
+    if (status == AULE_TIMEOUT || ticket->before == 0)
+        return status;
+    error_mute(status != AULE_OK);
+    enum aule_status before = ticket_reap(attachment, ticket->before, timeout_ms, NULL);
+    error_mute(false);
+    return status != AULE_OK ? status : before;
+}
+
+enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
+                                  struct aule_run_result *result)
+{
+    REQUIRE(session);
+    enum aule_status status = timeout_check(timeout_ms);
+    if (status != AULE_OK)
+        return status;
+    struct attachment *attachment;
+    status = session_get(session, &attachment);
+    if (status != AULE_OK)
+        return status;
+    if (ticket.id >> TICKET_BITS == attachment->generation)
+        status = ticket_settle(attachment, &ticket, timeout_ms, result);
+    else
+        status = fail(AULE_EPOCH, "ticket %" PRIu64 " was given before the reconnect", ticket.id & ticket_mask);
+    session_put(attachment);
+    return status;
+}
+
+// ---- tickets that nobody can wait for ----
+// aule_run() keeps its ticket to itself. When its wait times out, the run goes on, and the ticket counts against max_tickets
+// until somebody reaps it: the next submission does, and waits for the oldest where the daemon has no room for another.
+
+void ticket_abandon(struct attachment *attachment, uint64_t id)
+{
+    pthread_mutex_lock(&attachment->mutex);
+    if (attachment->num_abandoned == attachment->max_abandoned) {
+        uint32_t room = attachment->max_abandoned ? attachment->max_abandoned * 2 : 8;
+        uint64_t *more = realloc(attachment->abandoned, room * sizeof *more);
+        if (more) {
+            attachment->abandoned = more;
+            attachment->max_abandoned = room;
+        }
+    }
+    // With no memory the ticket stays unreaped until the session ends; max_tickets bounds how many can.
+    if (attachment->num_abandoned < attachment->max_abandoned)
+        attachment->abandoned[attachment->num_abandoned++] = id;
+    pthread_mutex_unlock(&attachment->mutex);
+}
+
+void ticket_abandon_both(struct attachment *attachment, const struct aule_ticket *ticket)
+{
+    if (ticket->before)
+        ticket_abandon(attachment, ticket->before);
+    ticket_abandon(attachment, ticket->id & ticket_mask);
+}
+
+bool ticket_take_abandoned(struct attachment *attachment, uint64_t *id)
+{
+    pthread_mutex_lock(&attachment->mutex);
+    bool any = attachment->num_abandoned > 0;
+    if (any) {
+        *id = attachment->abandoned[0];
+        attachment->num_abandoned--;
+        memmove(attachment->abandoned, attachment->abandoned + 1,
+                attachment->num_abandoned * sizeof *attachment->abandoned);
+    }
+    pthread_mutex_unlock(&attachment->mutex);
+    return any;
+}
+
+void ticket_reap_abandoned(struct attachment *attachment)
+{
+    uint64_t id;
+    while (ticket_take_abandoned(attachment, &id)) {
+        if (ticket_reap(attachment, id, 0, NULL) != AULE_TIMEOUT)
+            continue;
+        ticket_abandon(attachment, id);
+        return;
+    }
+}
