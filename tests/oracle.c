@@ -2,91 +2,107 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // oracle.c - the formula of oracle.h, written from the formula. It follows the text, not speed: scores, their maximum,
-// the weights, the weighted sum, all in float64 over the keys that the row sees.
+// the weights, the weighted sum, all in float64 over the keys that the row sees. The one thing kept is a table of what 16 bits mean.
 
 #include "oracle.h"
 
+#include "numbers.h"
+
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-double oracle_half_value(uint16_t bits)
-{
-    uint64_t exponent = bits >> 10 & 31, mantissa = bits & 1023, sign = (uint64_t)(bits >> 15) << 63;
-    if (exponent == 0)
-        return (sign ? -0x1p-24 : 0x1p-24) * (double)mantissa;
-    exponent = exponent == 31 ? 2047 : exponent + 1008; // the bias of a double less that of a half
-    uint64_t wide = sign | exponent << 52 | mantissa << 42;
-    double value;
-    memcpy(&value, &wide, sizeof value);
-    return value;
-}
+static double meanings[DTYPE_INT8 + 1][65536]; // of all bit patterns; of the 8-bit types the first 256
+static pthread_once_t meanings_once = PTHREAD_ONCE_INIT;
 
-uint16_t oracle_half_round(float value)
+static void meanings_make(void)
 {
-    uint16_t sign = signbit(value) ? 0x8000 : 0;
-    double magnitude = fabs((double)value);
-    if (isnan(value))
-        return sign | 0x7e00;
-    if (magnitude >= 65520) // halfway between the largest half and 65536
-        return sign | 0x7c00;
-    int exponent = magnitude < ldexp(1, -14) ? -14 : ilogb(magnitude);
-    double units = nearbyint(ldexp(magnitude, 10 - exponent)); // ties to even: the default rounding mode
-    return sign | (uint16_t)((uint32_t)(exponent + 14) * 1024 + (uint32_t)units);
+    for (enum dtype dtype = DTYPE_F16; dtype <= DTYPE_INT8; dtype++)
+        for (uint32_t bits = 0; bits < 1u << 8 * dtype_size((int)dtype); bits++)
+            meanings[dtype][bits] = numbers_value(dtype, bits);
 }
 
 double oracle_load(const void *array, enum dtype dtype, uint64_t index)
 {
-    if (dtype == DTYPE_F16) {
-        uint16_t bits;
-        memcpy(&bits, (const uint8_t *)array + index * sizeof bits, sizeof bits);
-        return oracle_half_value(bits);
+    if (dtype == DTYPE_F32) {
+        float value;
+        memcpy(&value, (const uint8_t *)array + index * sizeof value, sizeof value);
+        return (double)value;
     }
-    float value;
-    memcpy(&value, (const uint8_t *)array + index * sizeof value, sizeof value);
-    return value;
+    pthread_once(&meanings_once, meanings_make);
+    return meanings[dtype][numbers_bits(array, dtype, index)];
 }
 
 void oracle_store(void *array, enum dtype dtype, uint64_t index, float value)
 {
-    if (dtype == DTYPE_F16) {
-        uint16_t bits = oracle_half_round(value);
-        memcpy((uint8_t *)array + index * sizeof bits, &bits, sizeof bits);
-    } else {
-        memcpy((uint8_t *)array + index * sizeof value, &value, sizeof value);
+    numbers_put(array, dtype, index, numbers_round(dtype, value));
+}
+
+void oracle_turn(const struct oracle_rope *rope, int64_t position, double *values)
+{
+    uint32_t pairs = rope->dim / 2;
+    for (uint32_t n = 0; n < pairs; n++) {
+        long double frequency = rope->frequencies ? (long double)rope->frequencies[n]
+                                                  : powl((long double)rope->theta, -2.0L * n / rope->dim);
+        double angle_cos = (double)cosl((long double)position * frequency);
+        double angle_sin = (double)sinl((long double)position * frequency);
+        double *x = &values[rope->interleaved ? 2 * n : n], *y = rope->interleaved ? x + 1 : x + pairs;
+        double turned = *x * angle_cos - *y * angle_sin;
+        *y = *x * angle_sin + *y * angle_cos;
+        *x = turned;
     }
 }
 
 struct row {
     const struct oracle_params *params;
     uint32_t seq, query, head, kv_head; // query: i, counted in the sequence
+    bool padding;                       // a token that is no query
     int64_t position, kv_len;           // p_i
-    const void *q;
+    double *q;                          // [head_dim_k], turned
 };
 
-static struct row row_at(const struct oracle_params *params, uint32_t token, uint32_t head)
+static const uint8_t *row_q(const struct oracle_params *params, const struct row *row, uint32_t token)
+{
+    const uint8_t *q = (const uint8_t *)params->q + row->head * params->q_head_stride;
+    if (params->q_outer_stride)
+        return q + row->seq * params->q_outer_stride + row->query * params->q_token_stride;
+    uint64_t at = params->token_rows ? (uint64_t)params->token_rows[token] : token;
+    return q + at * params->q_token_stride;
+}
+
+static struct row row_at(const struct oracle_params *params, uint32_t token, uint32_t head, double *q)
 {
     uint32_t seq = 0;
     while ((uint32_t)params->cu_seqlens_q[seq + 1] <= token)
         seq++;
     uint32_t first = (uint32_t)params->cu_seqlens_q[seq];
-    int64_t q_len = params->cu_seqlens_q[seq + 1] - params->cu_seqlens_q[seq];
+    int64_t q_len = params->q_lens ? params->q_lens[seq] : params->cu_seqlens_q[seq + 1] - params->cu_seqlens_q[seq];
     struct row row = {
         .params = params,
         .seq = seq,
         .query = token - first,
         .head = head,
         .kv_head = head / (params->num_heads / params->num_kv_heads),
+        .padding = token - first >= q_len,
         .kv_len = params->seq_lens_kv[seq],
-        .q = (const uint8_t *)params->q + token * params->q_token_stride + head * params->q_head_stride,
+        .q = q,
     };
-    row.position = params->positions ? params->positions[token] : row.kv_len - q_len + row.query;
+    row.position = row.kv_len - q_len + row.query;
+    if (params->positions)
+        row.position = params->positions[params->token_rows ? (uint32_t)params->token_rows[token] : token];
+    const uint8_t *stored = row_q(params, &row, token);
+    for (uint32_t d = 0; d < params->head_dim_k; d++)
+        q[d] = oracle_load(stored, params->q_dtype, d);
+    oracle_turn(&params->rope, row.position, q);
     return row;
 }
 
 static bool row_sees(const struct row *row, int64_t key)
 {
     const struct oracle_params *params = row->params;
+    if (row->padding)
+        return false;
     if (params->windowed && params->window_left >= 0 && key < row->position - params->window_left)
         return false;
     if (params->windowed && params->window_right >= 0 && key > row->position + params->window_right)
@@ -98,26 +114,33 @@ static bool row_sees(const struct row *row, int64_t key)
     return !params->causal || key <= row->position;
 }
 
-// The head's K (or V) of key `key`, and where in it the key's elements begin.
-static const uint8_t *row_block(const struct row *row, int64_t key, bool value, uint64_t *first)
+// The row's element (key, dim 0) of K or V, and what its elements are multiplied by.
+static const uint8_t *row_kv(const struct row *row, const struct oracle_kv *kv, int64_t key, double *scale)
 {
     const struct oracle_params *p = row->params;
-    int32_t id = p->block_table[(uint64_t)row->seq * p->max_blocks + (uint64_t)key / p->block_size];
-    uint64_t k_bytes = (uint64_t)p->num_kv_heads * p->block_size * p->head_dim_k * dtype_size(p->k_dtype);
-    *first = ((uint64_t)row->kv_head * p->block_size + (uint64_t)key % p->block_size) *
-             (value ? p->head_dim_v : p->head_dim_k);
-    return p->blocks[id] + (value ? k_bytes : 0);
+    uint64_t part = row->seq, token = (uint64_t)key;
+    *scale = kv->scale != 0 ? kv->scale : 1;
+    if (p->block_table) {
+        part = (uint64_t)p->block_table[(uint64_t)row->seq * p->max_blocks + (uint64_t)key / p->block_size];
+        token = (uint64_t)key % p->block_size;
+    } else if (!kv->outer_stride) {
+        part = 0;
+        token += (uint64_t)p->kv_starts[row->seq];
+    }
+    const uint8_t *begin = kv->parts ? kv->parts[part] : kv->base + part * kv->outer_stride;
+    if (kv->scales_offset)
+        *scale *= oracle_load(begin + kv->scales_offset, DTYPE_F32, row->kv_head * p->block_size + token);
+    return begin + (kv->parts ? kv->parts_offset : 0) + token * kv->token_stride + row->kv_head * kv->head_stride;
 }
 
 static double row_score(const struct row *row, int64_t key)
 {
     const struct oracle_params *params = row->params;
-    uint64_t first;
-    const uint8_t *k = row_block(row, key, false, &first);
-    double score = 0;
+    double score = 0, scale;
+    const uint8_t *k = row_kv(row, &params->k, key, &scale);
     for (uint32_t d = 0; d < params->head_dim_k; d++)
-        score += oracle_load(row->q, params->q_dtype, d) * oracle_load(k, params->k_dtype, first + d);
-    score *= params->scale;
+        score += row->q[d] * oracle_load(k, params->k.dtype, d);
+    score *= params->scale * scale;
     if (params->cap > 0)
         score = params->cap * tanh(score / params->cap);
     if (params->slopes)
@@ -128,36 +151,46 @@ static double row_score(const struct row *row, int64_t key)
 static void row_add(const struct row *row, int64_t key, double weight, double *out)
 {
     const struct oracle_params *params = row->params;
-    uint64_t first;
-    const uint8_t *v = row_block(row, key, true, &first);
+    double scale;
+    const uint8_t *v = row_kv(row, &params->v, key, &scale);
     for (uint32_t d = 0; d < params->head_dim_v; d++)
-        out[d] += weight * oracle_load(v, params->v_dtype, first + d);
+        out[d] += weight * scale * oracle_load(v, params->v.dtype, d);
 }
 
-bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t head, double *out, double *lse)
+static void row_attend(const struct row *row, double *scores, double *out, double *lse)
 {
-    struct row row = row_at(params, token, head);
-    double *scores = calloc((size_t)row.kv_len + 1, sizeof *scores);
-    if (!scores)
-        return false;
-    double maximum = params->sinks ? params->sinks[head] : -INFINITY;
-    for (int64_t j = 0; j < row.kv_len; j++) {
-        scores[j] = row_sees(&row, j) ? row_score(&row, j) : -INFINITY;
+    const struct oracle_params *params = row->params;
+    const float *sink = params->sinks && !row->padding ? &params->sinks[row->head] : NULL;
+    double maximum = sink ? (double)*sink : -INFINITY;
+    for (int64_t j = 0; j < row->kv_len; j++) {
+        scores[j] = row_sees(row, j) ? row_score(row, j) : -INFINITY;
         maximum = scores[j] > maximum || isnan(scores[j]) ? scores[j] : maximum;
     }
-    double sum = params->sinks ? exp(params->sinks[head] - maximum) : 0;
+    double sum = sink ? exp((double)*sink - maximum) : 0;
     memset(out, 0, params->head_dim_v * sizeof *out);
-    for (int64_t j = 0; j < row.kv_len; j++) {
-        if (!row_sees(&row, j))
+    for (int64_t j = 0; j < row->kv_len; j++) {
+        if (!row_sees(row, j))
             continue;
         double weight = exp(scores[j] - maximum);
         sum += weight;
-        row_add(&row, j, weight, out);
+        row_add(row, j, weight, out);
     }
     for (uint32_t d = 0; d < params->head_dim_v && sum != 0; d++)
         out[d] /= sum;
     if (lse)
         *lse = sum != 0 ? maximum + log(sum) : -INFINITY;
+}
+
+bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t head, double *out, double *lse)
+{
+    double *q = calloc((size_t)params->head_dim_k + 1, sizeof *q);
+    struct row row = {0};
+    if (q)
+        row = row_at(params, token, head, q);
+    double *scores = q ? calloc((size_t)row.kv_len + 1, sizeof *scores) : NULL;
+    if (scores)
+        row_attend(&row, scores, out, lse);
     free(scores);
-    return true;
+    free(q);
+    return scores != NULL;
 }

@@ -2,12 +2,14 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // oracle.h - what attention means, and that in float64 on the CPU, one row at a time: what every kernel is held against.
-// Knows host arrays only, nothing of engine or shaders. Any thread; nothing is kept.
+// Knows host arrays only, nothing of engine or shaders. Any thread.
 //
-// Tokens are ragged: sequence s has the query tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1], q_len of them, and kv_len =
-// seq_lens_kv[s] keys, those that the same run writes included. Query i of it stands at p_i = kv_len - q_len + i unless
-// positions are given; q_len > kv_len is legal. Head h reads KV head h / (num_heads / num_kv_heads).
+// Tokens are ragged: sequence s has the tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1], of which the first q_len are queries (all, unless
+// q_lens says less), and kv_len = seq_lens_kv[s] keys, those that the same run writes included. Query i of it stands at
+// p_i = kv_len - q_len + i unless positions are given; q_len > kv_len is legal. Head h reads KV head h / (num_heads / num_kv_heads).
 //
+//   q_i is turned by p_i with RoPE: pair n of its first dim elements by the angle p_i * frequency_n,
+//                                                   (x, y) -> (x cos - y sin, x sin + y cos). Keys lie turned in memory.
 //   s_ij = scale * (q_i . k_j)            then  s_ij = cap * tanh(s_ij / cap)  if cap > 0
 //                                         then  s_ij -= slope_h * |p_i - j|    with ALiBi
 //   i sees j if  p_i - left <= j <= p_i + right (-1 = unbounded), and j <= p_i if causal; a mask replaces causal by its
@@ -15,33 +17,53 @@
 //   D     = sum over seen j of exp(s_ij), + exp(sink_h) with sinks
 //   out_i = sum over seen j of exp(s_ij) v_j / D,   LSE_i = ln D
 //
-// A row that sees no key gives zeros, never NaN, and without a sink the LSE -inf. K and V count as stored, that is rounded
-// to the cache's dtypes. In a run all writes come before all reads. Only the table's entries that a query sees are read.
+// A row that sees no key gives zeros, never NaN, and without a sink the LSE -inf; so does a token that is no query, with a sink too.
+// K and V count as stored: rounded to their dtypes, times the scale that goes with them. Only what a query sees is read.
 
 #ifndef AULE_ORACLE_H
 #define AULE_ORACLE_H
 
 #include "status.h"
 
-// The value of an IEEE half, and the half nearest to a float (ties to even, overflow to infinity, NaN to a quiet NaN).
-double oracle_half_value(uint16_t bits);
-uint16_t oracle_half_round(float value);
-
-// Element `index` of an array of DTYPE_F32 or DTYPE_F16; and the value stored there, rounded to the dtype.
+// Element `index` of an array; and the value stored there, rounded to the dtype.
 double oracle_load(const void *array, enum dtype dtype, uint64_t index);
 void oracle_store(void *array, enum dtype dtype, uint64_t index, float value);
+
+// Where K, or V, lies: token i of part o begins at part o + i * token_stride + kv_head * head_stride. Strides are bytes. Part o is at
+// base + o * outer_stride, or, with `parts`, at parts[o] + parts_offset.
+// With a block table part o is the block o, and i a token of it. Without, part o is the sequence, i its key; with kv_starts and an outer
+// stride of 0 there is one part, in which the sequence's key j is the token kv_starts[s] + j.
+struct oracle_kv {
+    enum dtype dtype;
+    const uint8_t *base;
+    const uint8_t *const *parts;
+    uint64_t parts_offset;
+    uint64_t outer_stride, token_stride, head_stride;
+    double scale;           // of all elements; 0 = 1
+    uint64_t scales_offset; // in a part: f32 [num_kv_heads, block_size], multiplied too; 0 = none
+};
+
+struct oracle_rope {
+    uint32_t dim;              // 0 = none
+    bool interleaved;          // pairs are (2n, 2n + 1), else (n, n + dim / 2)
+    double theta;              // frequency n = theta ^ (-2 n / dim) radians a position
+    const double *frequencies; // [dim / 2], instead
+};
+// Turns an array of `rope->dim` values or more in place.
+void oracle_turn(const struct oracle_rope *rope, int64_t position, double *values);
 
 struct oracle_params {
     uint32_t num_seqs, max_blocks;
     uint32_t num_heads, num_kv_heads, head_dim_k, head_dim_v, block_size;
-    enum dtype q_dtype, k_dtype, v_dtype;
-    const int32_t *cu_seqlens_q;  // [num_seqs + 1]
-    const int32_t *seq_lens_kv;   // [num_seqs]
-    const int32_t *block_table;   // [num_seqs, max_blocks]; entries that the row does not see are never read
-    const uint8_t *const *blocks; // by block id: one layer of it, [num_kv_heads, block_size, head_dim_k] of K, then V
-    const void *q;                // token 0, head 0
-    uint64_t q_token_stride, q_head_stride; // bytes
-    double scale;                           // final: never 0
+    enum dtype q_dtype;
+    const int32_t *cu_seqlens_q; // [num_seqs + 1]
+    const int32_t *seq_lens_kv;  // [num_seqs]
+    const int32_t
+        *block_table; // [num_seqs, max_blocks]; entries that the row does not see are never read; NULL: contiguous
+    struct oracle_kv k, v;
+    const void *q;                                          // token 0, head 0
+    uint64_t q_outer_stride, q_token_stride, q_head_stride; // bytes; an outer stride is that of a sequence
+    double scale;                                           // final: never 0
     bool causal;
 
     // What is off when zero.
@@ -50,9 +72,13 @@ struct oracle_params {
     double cap;                        // logits soft cap
     const float *slopes;               // ALiBi, [num_heads]
     const float *sinks;                // [num_heads]
-    const int32_t *positions;          // [num_tokens], instead of bottom-right alignment
+    const int32_t *positions;          // [num_tokens] by row, instead of bottom-right alignment
     const uint8_t *mask;               // bits, LSB first; replaces causal
     const uint64_t *mask_starts;       // [num_seqs], only with `mask`: the sequence's bit (0, 0)
+    const int32_t *q_lens;             // [num_seqs]
+    const int32_t *token_rows;         // [num_tokens] the row of a token in q and positions; NULL: the token
+    const int32_t *kv_starts;          // [num_seqs]
+    struct oracle_rope rope;
 };
 
 // The output of one row, out[0..head_dim_v), and its LSE (natural log, sink included; -inf if no key is seen and there is
