@@ -6,6 +6,7 @@
 find_package(nng CONFIG REQUIRED)   # the fake daemon speaks it, too
 
 aule_check(test_client_parts SOURCES test_client_parts.c LIBS aule_client_static LABELS unit)
+aule_check(test_client_forms SOURCES test_client_forms.c LIBS aule_client_static LABELS unit)
 aule_check(test_client_fake SOURCES test_client_fake.c fake_daemon.c LIBS aule_client_static aule_schema nng::nng
            LABELS process tsan ENVIRONMENT ${tsan_environment})
 aule_check(test_client SOURCES test_client.c LIBS aule_client_static aule_schema daemon_harness
