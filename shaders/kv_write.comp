@@ -1,35 +1,199 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kv_write - one workgroup copies one token's new K and V, [NUM_KV_HEADS, HEAD_DIM] each, to the slot that the run's slot
-// mapping gives it (block * BLOCK_SIZE + offset; -1 = nowhere), converting when the tensors' dtype is not the cache's. Slots of one
-// dispatch are distinct (the host refuses duplicates), so no order is needed. The workgroup's number is
-// gl_WorkGroupID.y + gl_WorkGroupID.z * items_y; the run is the one whose first_token is the last not beyond it.
+// kv_write - one workgroup takes one token's new K and V, [NUM_KV_HEADS, HEAD_DIM] each, to the slot that the run's slot
+// mapping gives it (block * BLOCK_SIZE + offset; -1 = nowhere): K turned by its position (ROPE), both scaled and rounded where the cache's
+// dtype is not the tensors'. Slots of one dispatch are distinct (the host refuses duplicates), so no order is needed. The workgroup's
+// number is gl_WorkGroupID.y + gl_WorkGroupID.z * items_y; the run is the one whose first_token is the last not beyond it.
 //
 // Bindings: none; everything is reached by address.
 // Push constants: struct gpu_dispatch, num_items = tokens of all runs.
-// Specialisation constants: LOCAL_SIZE, HEAD_DIM_K, HEAD_DIM_V, NUM_KV_HEADS, BLOCK_SIZE, K_DTYPE, V_DTYPE, IO_DTYPE.
+// Specialisation constants: LOCAL_SIZE, HEAD_DIM_K, HEAD_DIM_V, NUM_KV_HEADS, BLOCK_SIZE, K_DTYPE, V_DTYPE, IO_DTYPE, PLACE, V_IN_K,
+// SCALE_MODE, and of FEATURES: ROPE, ROPE_PAIRS, POSITIONS. Shared memory: 8 bytes a KV head with scales per token and head.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference2 : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#extension GL_EXT_control_flow_attributes : require
 
 #include "geometry.glsl"
 
-#include "numbers.glsl"
-
 #include "paging.glsl"
 
+#include "quantise.glsl"
+
+#include "rope.glsl"
+
 layout(push_constant, scalar) uniform Push { gpu_dispatch dispatch; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Words { uint at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Scale { float value; };
 
 const uint K_OCTS = HEAD_DIM_K / 8;
 const uint V_OCTS = HEAD_DIM_V / 8;
+const uint IO_OCT_BYTES = 8 * DTYPE_BYTES(IO_DTYPE);
+const uint K_OCT_BYTES = 8 * DTYPE_BYTES(K_DTYPE);
+const uint V_OCT_BYTES = 8 * DTYPE_BYTES(V_DTYPE);
 
-void copy_oct(uint64_t from, uint64_t to, uint to_dtype)
+// Bits of the largest finite magnitude of a head's row, scales per token and head only.
+shared uint k_largest[K_SCALES ? NUM_KV_HEADS : 1];
+shared uint v_largest[V_SCALES ? NUM_KV_HEADS : 1];
+
+// What this workgroup is to do, the same in every thread.
+uint64_t slot, k_from, v_from;
+int position; // of the token in its sequence: ROPE
+
+// ---- K and V as they are to be stored, but for the rounding ----
+
+// One element of a row as f32.
+float element(uint64_t address, uint index)
 {
-    oct_store(to, to_dtype, oct_convert(oct_load(from, IO_DTYPE), IO_DTYPE, to_dtype));
+    if (IO_DTYPE == DTYPE_F32)
+        return uintBitsToFloat(Words(address).at[index]);
+    const uint word = Words(address).at[index / 2];
+    return uintBitsToFloat(widen16((index & 1u) != 0 ? word >> 16 : word & 0xffffu, IO_DTYPE));
+}
+
+// The part of an oct of K (f32) that is turned. An element's partner may lie in another oct.
+Oct oct_rotate(uint64_t address, uint oct, Oct f32)
+{
+    uint bits[8] = uint[8](f32.first.x, f32.first.y, f32.first.z, f32.first.w, f32.second.x, f32.second.y, f32.second.z,
+                           f32.second.w);
+    for (uint i = 0; i < 8; i++) {
+        if (oct * 8 + i >= run.rope_dim)
+            break;
+        const RopePlace place = rope_place(oct * 8 + i, run.rope_dim / 2, ROPE_PAIRS);
+        const vec2 turn = rope_turn(run.turns, position, place.pair);
+        bits[i] = floatBitsToUint(
+            rope_rotate(uintBitsToFloat(bits[i]), element(address, place.partner), turn, place.second));
+    }
+    return Oct(uvec4(bits[0], bits[1], bits[2], bits[3]), uvec4(bits[4], bits[5], bits[6], bits[7]));
+}
+
+uint64_t k_address(uint head)
+{
+    return k_from + uint64_t(head) * run.k_head_stride * 16;
+}
+
+uint64_t v_address(uint head)
+{
+    return v_from + uint64_t(head) * run.v_head_stride * 16;
+}
+
+Oct k_oct(uint head, uint oct)
+{
+    const uint64_t address = k_address(head);
+    const Oct f32 = oct_widen(oct_load(address + oct * IO_OCT_BYTES, IO_DTYPE), IO_DTYPE);
+    if (ROPE && oct * 8 < run.rope_dim)
+        return oct_rotate(address, oct, f32);
+    return f32;
+}
+
+Oct v_oct(uint head, uint oct)
+{
+    return oct_widen(oct_load(v_address(head) + oct * IO_OCT_BYTES, IO_DTYPE), IO_DTYPE);
+}
+
+// ---- scales ----
+
+void scales_find()
+{
+    for (uint head = gl_LocalInvocationID.x; head < NUM_KV_HEADS; head += gl_WorkGroupSize.x) {
+        if (K_SCALES)
+            k_largest[head] = 0;
+        if (V_SCALES && V_IN_K == 0)
+            v_largest[head] = 0;
+    }
+    barrier();
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; K_SCALES && i < NUM_KV_HEADS * K_OCTS; i += gl_WorkGroupSize.x)
+        atomicMax(k_largest[i / K_OCTS], oct_largest(0, k_oct(i / K_OCTS, i % K_OCTS)));
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; V_SCALES && V_IN_K == 0 && i < NUM_KV_HEADS * V_OCTS;
+                         i += gl_WorkGroupSize.x)
+        atomicMax(v_largest[i / V_OCTS], oct_largest(0, v_oct(i / V_OCTS, i % V_OCTS)));
+    barrier();
+}
+
+// Every scale that the block has room for; 1 for a type that takes none. Afterwards `k_largest` and `v_largest` hold the inverses.
+void scales_store()
+{
+    for (uint head = gl_LocalInvocationID.x; head < NUM_KV_HEADS; head += gl_WorkGroupSize.x) {
+        uint scale = floatBitsToUint(1.0);
+        if (K_SCALES) {
+            scale = row_scale(k_largest[head], K_DTYPE);
+            k_largest[head] = row_inverse(k_largest[head], K_DTYPE);
+        }
+        Scale(slot_key_scale(slot, head)).value = uintBitsToFloat(scale);
+        if (V_IN_K != 0)
+            continue;
+        scale = floatBitsToUint(1.0);
+        if (V_SCALES) {
+            scale = row_scale(v_largest[head], V_DTYPE);
+            v_largest[head] = row_inverse(v_largest[head], V_DTYPE);
+        }
+        Scale(slot_value_scale(slot, head)).value = uintBitsToFloat(scale);
+    }
+    barrier();
+}
+
+Oct k_scaled(uint head, Oct f32)
+{
+    if (K_SCALES)
+        return oct_scale(f32, uintBitsToFloat(k_largest[head]));
+    return K_SCALED ? oct_scale(f32, run.k_inverse) : f32;
+}
+
+Oct v_scaled(uint head, Oct f32)
+{
+    if (V_SCALES)
+        return oct_scale(f32, uintBitsToFloat(v_largest[head]));
+    return V_SCALED ? oct_scale(f32, run.v_inverse) : f32;
+}
+
+// ---- the copy ----
+
+// What is neither turned nor of another type keeps its bits.
+void k_store(uint head, uint oct)
+{
+    const uint64_t to = slot_key(slot, head) + oct * K_OCT_BYTES;
+    if (K_DTYPE == IO_DTYPE && !(ROPE && oct * 8 < run.rope_dim))
+        oct_store(to, K_DTYPE, oct_load(k_address(head) + oct * IO_OCT_BYTES, IO_DTYPE));
+    else
+        oct_store(to, K_DTYPE, oct_narrow(k_scaled(head, k_oct(head, oct)), K_DTYPE));
+}
+
+void v_store(uint head, uint oct)
+{
+    const uint64_t to = slot_value(slot, head) + oct * V_OCT_BYTES;
+    if (V_DTYPE == IO_DTYPE)
+        oct_store(to, V_DTYPE, oct_load(v_address(head) + oct * IO_OCT_BYTES, IO_DTYPE));
+    else
+        oct_store(to, V_DTYPE, oct_narrow(v_scaled(head, v_oct(head, oct)), V_DTYPE));
+}
+
+// ---- whose token this is ----
+
+// A batch that is only written through may have no sequences; then it has neither outer strides nor, without positions, ROPE.
+void token_begin(uint token, uint row)
+{
+    uint seq = 0, index = token;
+    if (run.num_seqs != 0) {
+        seq = find_seq(run.cu_seqlens_q, run.num_seqs, token);
+        index = token - uint(Ints(run.cu_seqlens_q).at[seq]);
+    }
+    k_from = run.k + (run.k_outer != 0 ? seq * run.k_outer + uint64_t(index) * run.k_token_stride * 16
+                                       : uint64_t(row) * run.k_token_stride * 16);
+    v_from = run.v + (run.v_outer != 0 ? seq * run.v_outer + uint64_t(index) * run.v_token_stride * 16
+                                       : uint64_t(row) * run.v_token_stride * 16);
+    if (!ROPE)
+        return;
+    if (POSITIONS) {
+        position = Ints(run.positions).at[row];
+        return;
+    }
+    Ints cu_seqlens = Ints(run.cu_seqlens_q);
+    const int q_len = run.q_lens != 0 ? Ints(run.q_lens).at[seq] : cu_seqlens.at[seq + 1] - cu_seqlens.at[seq];
+    position = Ints(run.seq_lens_kv).at[seq] - q_len + int(index);
 }
 
 void main()
@@ -40,28 +204,23 @@ void main()
     Runs runs = Runs(dispatch.runs);
     uint index;
     RUN_FIND(runs, dispatch.num_runs, first_token, number, index)
-    const gpu_run run = runs.at[index];
+    run = runs.at[index];
     const uint token = number - run.first_token;
     if (run.slot_mapping == 0 || token >= run.num_tokens)
         return;
-    const int64_t slot = Longs(run.slot_mapping).at[token];
-    if (slot < 0)
+    const uint row = token_row(token);
+    const int64_t where = Longs(run.slot_mapping).at[row];
+    if (where < 0)
         return;
-    const uint64_t block = block_address(run.chunks, run.chunk_stride, run.chunk_shift, uint(slot / BLOCK_SIZE));
-    const uint row = uint(slot) & BLOCK_SIZE - 1;
-
-    const uint64_t k_from = run.k + uint64_t(token) * run.k_token_stride * 16;
-    const uint64_t k_to = block + row * K_ROW_BYTES;
-    for (uint i = gl_LocalInvocationID.x; i < NUM_KV_HEADS * K_OCTS; i += gl_WorkGroupSize.x) {
-        const uint head = i / K_OCTS, oct = i % K_OCTS;
-        copy_oct(k_from + (uint64_t(head) * run.k_head_stride + oct * oct_units(IO_DTYPE)) * 16,
-                 k_to + uint64_t(head) * K_HEAD_BYTES + oct * oct_units(K_DTYPE) * 16, K_DTYPE);
-    }
-    const uint64_t v_from = run.v + uint64_t(token) * run.v_token_stride * 16;
-    const uint64_t v_to = block + NUM_KV_HEADS * K_HEAD_BYTES + row * V_ROW_BYTES;
-    for (uint i = gl_LocalInvocationID.x; i < NUM_KV_HEADS * V_OCTS; i += gl_WorkGroupSize.x) {
-        const uint head = i / V_OCTS, oct = i % V_OCTS;
-        copy_oct(v_from + (uint64_t(head) * run.v_head_stride + oct * oct_units(IO_DTYPE)) * 16,
-                 v_to + uint64_t(head) * V_HEAD_BYTES + oct * oct_units(V_DTYPE) * 16, V_DTYPE);
-    }
+    slot = uint64_t(where);
+    token_begin(token, row);
+    if (K_SCALES || V_SCALES)
+        scales_find();
+    if (SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE)
+        scales_store();
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < NUM_KV_HEADS * K_OCTS; i += gl_WorkGroupSize.x)
+        k_store(i / K_OCTS, i % K_OCTS);
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; V_IN_K == 0 && i < NUM_KV_HEADS * V_OCTS;
+                         i += gl_WorkGroupSize.x)
+        v_store(i / V_OCTS, i % V_OCTS);
 }

@@ -8,10 +8,16 @@
 
 #include <stddef.h>
 
-_Static_assert(offsetof(struct gpu_run, q_token_stride) == 16 * 8, "addresses come first");
-_Static_assert(offsetof(struct gpu_run, reserved) == 16 * 8 + 21 * 4, "then 32-bit words");
-_Static_assert(sizeof(struct gpu_run) == 16 * 8 + 22 * 4, "no tail padding: runs stand in an array");
-_Static_assert(sizeof(struct gpu_item) == 8, "items stand in an array");
-_Static_assert(sizeof(struct gpu_range) == 16, "ranges stand in an array");
+_Static_assert(offsetof(struct gpu_run, q_token_stride) == 30 * 8, "addresses and outer strides come first");
+_Static_assert(offsetof(struct gpu_run, scale_log2e) == 30 * 8 + 22 * 4, "then words");
+_Static_assert(offsetof(struct gpu_run, rope_dim) == 30 * 8 + 31 * 4, "the last of them");
+_Static_assert(sizeof(struct gpu_run) == 30 * 8 + 32 * 4, "no tail padding: runs stand in an array");
+_Static_assert(sizeof(struct gpu_item) == 20, "items stand in an array");
+_Static_assert(sizeof(struct gpu_merge_item) == 16, "items stand in an array");
+_Static_assert(sizeof(struct gpu_range) == 24, "ranges stand in an array");
+_Static_assert(sizeof(struct gpu_part) == 32, "parts stand in an array");
+_Static_assert(offsetof(struct gpu_merge, out_token_stride) == 3 * 8, "addresses come first");
+_Static_assert(sizeof(struct gpu_merge) == 3 * 8 + 8 * 4, "no tail padding");
 _Static_assert(sizeof(struct gpu_dispatch) == 24, "push constants");
-_Static_assert(sizeof(struct gpu_zero) == 16, "push constants");
+_Static_assert(sizeof(struct gpu_copy) == 16, "push constants");
+_Static_assert(sizeof(struct gpu_merging) == 16, "push constants");

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// merge - one workgroup merges one head of one token of a caller's partial results: out = sum 2^(l_n - m) out_n / sum 2^(l_n - m), in the
+// order of the parts, lse = m + ln of that sum, where m is the largest lse_n and l and m on the right are times log2(e). A part
+// with lse -inf is left out by selection, whatever its out holds; if all are, out is +0 and lse -inf. The token's number is gl_WorkGroupID.y + gl_WorkGroupID.z *
+// items_y, the head gl_WorkGroupID.x. `out` and `lse` may be those of a part: every element is read before its place is written.
+//
+// Bindings: none; everything is reached by address.
+// Push constants: struct gpu_merging. Specialisation constants: LOCAL_SIZE, IO_DTYPE.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference2 : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#extension GL_EXT_control_flow_attributes : require
+
+#include "geometry.glsl"
+
+#include "numbers.glsl"
+
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Merge { gpu_merge merge; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Parts { gpu_part at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Lse { float value; };
+layout(push_constant, scalar) uniform Push { gpu_merging push; };
+
+const float LOG2_E = 1.4426950408889634;
+const float LN_2 = 0.6931471805599453;
+#define NOTHING uintBitsToFloat(0xff800000u) // -infinity
+
+gpu_merge merge;
+uint token, head;
+
+uint64_t row_address(uint64_t base, uint token_stride, uint head_stride)
+{
+    return base + (uint64_t(token) * token_stride + uint64_t(head) * head_stride) * 16;
+}
+
+uint64_t lse_address(uint64_t base, uint token_stride)
+{
+    return base + (uint64_t(token) * token_stride + head) * 4;
+}
+
+// Compared as bits, since a device may take it that there are no infinities.
+bool empty(float lse)
+{
+    return floatBitsToUint(lse) == 0xff800000u;
+}
+
+float part_lse(uint part)
+{
+    const gpu_part self = Parts(merge.parts).at[part];
+    return Lse(lse_address(self.lse, self.lse_token_stride)).value;
+}
+
+float largest_lse()
+{
+    float largest = NOTHING;
+    [[dont_unroll]] for (uint part = 0; part < merge.num_parts; part++) {
+        const float lse = part_lse(part);
+        if (!empty(lse) && (empty(largest) || lse > largest))
+            largest = lse;
+    }
+    return largest;
+}
+
+float part_weight(uint part, float largest)
+{
+    const float lse = part_lse(part);
+    return empty(lse) ? 0.0 : exp2((lse - largest) * LOG2_E);
+}
+
+float weights(float largest)
+{
+    float sum = 0;
+    [[dont_unroll]] for (uint part = 0; part < merge.num_parts; part++)
+        sum += part_weight(part, largest);
+    return sum;
+}
+
+void oct_merge(uint oct, float largest, float factor)
+{
+    const uint at = oct * 8 * DTYPE_BYTES(IO_DTYPE);
+    vec4 low = vec4(0), high = vec4(0);
+    [[dont_unroll]] for (uint part = 0; part < merge.num_parts; part++) {
+        const gpu_part self = Parts(merge.parts).at[part];
+        if (empty(part_lse(part)))
+            continue;
+        const float weight = part_weight(part, largest);
+        const uint64_t row = row_address(self.result, self.out_token_stride, self.out_head_stride);
+        const Oct f32 = oct_widen(oct_load(row + at, IO_DTYPE), IO_DTYPE);
+        low = fma(vec4(weight), uintBitsToFloat(f32.first), low);
+        high = fma(vec4(weight), uintBitsToFloat(f32.second), high);
+    }
+    const Oct sums = Oct(floatBitsToUint(low * factor), floatBitsToUint(high * factor));
+    oct_store(row_address(merge.result, merge.out_token_stride, merge.out_head_stride) + at, IO_DTYPE,
+              oct_narrow(sums, IO_DTYPE));
+}
+
+void main()
+{
+    merge = Merge(push.merge).merge;
+    token = gl_WorkGroupID.y + gl_WorkGroupID.z * push.items_y;
+    head = gl_WorkGroupID.x;
+    if (token >= merge.num_tokens || head >= merge.num_heads)
+        return;
+    const float largest = largest_lse(), sum = weights(largest);
+    [[dont_unroll]] for (uint oct = gl_LocalInvocationID.x; oct < merge.head_dim / 8; oct += gl_WorkGroupSize.x)
+        oct_merge(oct, largest, sum > 1 ? 1 / sum : 1.0);
+    memoryBarrierBuffer(); // the other threads have read the parts' lse
+    barrier();
+    if (merge.lse != 0 && gl_LocalInvocationID.x == 0)
+        Lse(lse_address(merge.lse, merge.lse_token_stride)).value = empty(largest) ? NOTHING : fma(log2(sum), LN_2, largest);
+}
