@@ -639,6 +639,13 @@ struct checker {
             return STATUS_OK;
         return error_set(error, otherwise, "%s has %zu bytes; a name has at most %u", field, size, WIRE_MAX_NAME);
     }
+    enum status names(const char *field, const wire_names &list)
+    {
+        enum status status = STATUS_OK;
+        for (uint32_t i = 0; list.data && i < list.count && !status; i++)
+            status = name(field, list.data[i]);
+        return status;
+    }
     enum status at_most(const char *field, uint32_t count, uint32_t limit)
     {
         if (count <= limit)
@@ -683,18 +690,29 @@ enum status check(checker &c, const wire_prefix_publish &m)
 enum status check(checker &c, const wire_inspect_sessions_reply &m)
 {
     enum status status = c.equal("names", m.names.count, "sessions", m.count);
-    return status ? status : c.equal("tenants", m.tenants.count, "sessions", m.count);
+    if (!status)
+        status = c.equal("tenants", m.tenants.count, "sessions", m.count);
+    if (!status)
+        status = c.names("names", m.names);
+    return status ? status : c.names("tenants", m.tenants);
 }
 
 enum status check(checker &c, const wire_inspect_caches_reply &m)
 {
-    return c.equal("names", m.names.count, "caches", m.count);
+    enum status status = c.equal("names", m.names.count, "caches", m.count);
+    return status ? status : c.names("names", m.names);
 }
 
 enum status check(checker &c, const wire_inspect_device_reply &m)
 {
     enum status status = c.equal("variant_needs", m.variant_needs.count, "variants", m.variants.count);
-    return status ? status : c.equal("variant_missing", m.variant_missing.count, "variants", m.variants.count);
+    if (!status)
+        status = c.equal("variant_missing", m.variant_missing.count, "variants", m.variants.count);
+    if (!status)
+        status = c.names("variants", m.variants);
+    if (!status)
+        status = c.names("variant_needs", m.variant_needs);
+    return status ? status : c.names("variant_missing", m.variant_missing);
 }
 
 // ---- requests and replies: from a type to its table ----

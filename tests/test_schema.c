@@ -40,7 +40,7 @@ void *__wrap_calloc(size_t count, size_t size)
 
 // ---- the fields of every struct ----
 
-enum kind { U32, I32, U64, BOOL, F32, TEXT, NAME, INTS, LONGS, BYTES, SPAN, TENSOR, UUID, LAST };
+enum kind { U32, I32, U64, BOOL, F32, TEXT, NAME, INTS, LONGS, BYTES, TENSORS, NAME_LIST, SPAN, TENSOR, UUID, LAST };
 
 struct field {
     const char *name;
@@ -101,6 +101,10 @@ static const struct field blocks_lease[] = {FIELD(cache, U64), FIELD(count, U32)
 #define SHAPE wire_blocks_release
 static const struct field blocks_release[] = {FIELD(cache, U64), FIELD(blocks, INTS), END};
 #undef SHAPE
+#define SHAPE wire_blocks_copy
+static const struct field blocks_copy[] = {FIELD(cache, U64), FIELD(from, INTS),      FIELD(to, INTS),
+                                           FIELD(flags, U32), FIELD(timeout_ms, I32), END};
+#undef SHAPE
 #define SHAPE wire_prefix_lookup
 static const struct field prefix_lookup[] = {FIELD(cache, U64),
                                              FIELD(tokens, INTS),
@@ -119,21 +123,38 @@ static const struct field prefix_publish[] = {FIELD(cache, U64),
 #undef SHAPE
 #define SHAPE wire_batch_create
 static const struct field batch_create[] = {FIELD(cache, U64),
+                                            FIELD(has_layout, BOOL),
+                                            FIELD(layout.num_kv_heads, U32),
+                                            FIELD(layout.head_dim_k, U32),
+                                            FIELD(layout.head_dim_v, U32),
+                                            FIELD(layout.v_is_k_prefix, BOOL),
+                                            FIELD(layout.k_dtype, U32),
+                                            FIELD(layout.v_dtype, U32),
+                                            FIELD(layout.scale_mode, U32),
+                                            FIELD(layout.block_size, U32),
+                                            FIELD(layout.num_blocks, U32),
                                             FIELD(num_seqs, U32),
                                             FIELD(max_blocks, U32),
                                             FIELD(max_context_len, U32),
+                                            FIELD(max_seqlen_q, U32),
                                             FIELD(cu_seqlens_q, INTS),
                                             FIELD(seq_lens_kv, INTS),
                                             FIELD(block_table, INTS),
                                             FIELD(slot_mapping, LONGS),
                                             FIELD(positions, INTS),
                                             FIELD(mask, BYTES),
+                                            FIELD(q_lens, INTS),
+                                            FIELD(token_rows, INTS),
+                                            FIELD(kv_starts, INTS),
                                             FIELD(cu_seqlens_q_span, SPAN),
                                             FIELD(seq_lens_kv_span, SPAN),
                                             FIELD(block_table_span, SPAN),
                                             FIELD(slot_mapping_span, SPAN),
                                             FIELD(positions_span, SPAN),
                                             FIELD(mask_span, SPAN),
+                                            FIELD(q_lens_span, SPAN),
+                                            FIELD(token_rows_span, SPAN),
+                                            FIELD(kv_starts_span, SPAN),
                                             END};
 #undef SHAPE
 #define SHAPE wire_batch_destroy
@@ -161,8 +182,17 @@ static const struct field run[] = {FIELD(batch, U64),
                                    FIELD(rope_dim, U32),
                                    FIELD(k_scale, F32),
                                    FIELD(v_scale, F32),
+                                   FIELD(kind, U32),
+                                   FIELD(rope_frequencies, SPAN),
+                                   FIELD(keys, TENSOR),
+                                   FIELD(values, TENSOR),
                                    FIELD(timeout_ms, I32),
                                    END};
+#undef SHAPE
+#define SHAPE wire_merge
+static const struct field merge[] = {
+    FIELD(num_tokens, U32), FIELD(num_heads, U32), FIELD(head_dim, U32), FIELD(outs, TENSORS),   FIELD(lses, TENSORS),
+    FIELD(out, TENSOR),     FIELD(lse, TENSOR),    FIELD(flags, U32),    FIELD(timeout_ms, I32), END};
 #undef SHAPE
 #define SHAPE wire_wait
 static const struct field wait_for[] = {FIELD(ticket, U64), FIELD(timeout_ms, I32), END};
@@ -284,6 +314,9 @@ static const struct field inspect_device_reply[] = {FIELD(name, TEXT),
                                                     FIELD(import_alignment, U64),
                                                     FIELD(pipelines, U32),
                                                     FIELD(variant, TEXT),
+                                                    FIELD(variants, NAME_LIST),
+                                                    FIELD(variant_needs, NAME_LIST),
+                                                    FIELD(variant_missing, NAME_LIST),
                                                     END};
 #undef SHAPE
 #define SHAPE wire_session_state
@@ -359,6 +392,8 @@ static const struct shape commands[WIRE_COMMAND_COUNT] = {
     [WIRE_COMMAND_INSPECT_BLOCKS] = {"inspect_blocks", inspect_blocks},
     [WIRE_COMMAND_INSPECT_DEVICE] = {"inspect_device", none},
     [WIRE_COMMAND_KILL_SESSION] = {"kill_session", kill_session},
+    [WIRE_COMMAND_BLOCKS_COPY] = {"blocks_copy", blocks_copy},
+    [WIRE_COMMAND_MERGE] = {"merge", merge},
 };
 static const struct shape answers[WIRE_ANSWER_COUNT] = {
     [WIRE_ANSWER_EMPTY] = {"empty", none},
@@ -413,6 +448,8 @@ static const size_t kind_size[] = {
     [INTS] = sizeof(struct wire_ints),
     [LONGS] = sizeof(struct wire_longs),
     [BYTES] = sizeof(struct wire_bytes),
+    [TENSORS] = sizeof(struct wire_tensors),
+    [NAME_LIST] = sizeof(struct wire_names),
     [SPAN] = sizeof(struct wire_span),
     [TENSOR] = sizeof(struct wire_tensor),
     [UUID] = 16,
@@ -467,6 +504,16 @@ static const char *random_text(uint32_t limit)
     return text;
 }
 
+static struct wire_names random_names(uint32_t count)
+{
+    const char **names = heap_random(count * sizeof *names);
+    for (uint32_t i = 0; i < count; i++)
+        names[i] = random_text(WIRE_MAX_NAME);
+    return (struct wire_names){count ? names : NULL, count};
+}
+
+static uint32_t num_names; // of each list of names in one answer
+
 static void fill_field(const struct field *field, char *at)
 {
     uint32_t count = random_below(3) == 0 ? 0 : random_below(field->limit ? field->limit + 1 : 40);
@@ -478,6 +525,10 @@ static void fill_field(const struct field *field, char *at)
     case INTS: *(struct wire_ints *)at = (struct wire_ints){count ? heap_random(count * 4) : NULL, count}; break;
     case LONGS: *(struct wire_longs *)at = (struct wire_longs){count ? heap_random(count * 8) : NULL, count}; break;
     case BYTES: *(struct wire_bytes *)at = (struct wire_bytes){count ? heap_random(count) : NULL, count}; break;
+    case TENSORS:
+        *(struct wire_tensors *)at = (struct wire_tensors){count ? heap_random(count * 40) : NULL, count};
+        break;
+    case NAME_LIST: *(struct wire_names *)at = random_names(num_names); break;
     default: memcpy(at, heap_random(kind_size[field->kind]), kind_size[field->kind]); break;
     }
 }
@@ -486,14 +537,6 @@ static void fill(const struct field *fields, void *base)
 {
     for (; fields->kind != LAST; fields++)
         fill_field(fields, (char *)base + fields->offset);
-}
-
-static struct wire_names random_names(uint32_t count)
-{
-    const char **names = heap_random(count * sizeof *names);
-    for (uint32_t i = 0; i < count; i++)
-        names[i] = random_text(WIRE_MAX_NAME);
-    return (struct wire_names){count ? names : NULL, count};
 }
 
 static void fill_list(const struct list *list, struct wire_reply *reply)
@@ -519,6 +562,8 @@ static struct wire_request random_request(int command)
     struct wire_request request = {
         .session = random_u64(), .epoch = random_u64(), .command = (enum wire_command)command};
     fill(commands[command].fields, &request.hello);
+    if (request.command == WIRE_COMMAND_BATCH_CREATE && !request.batch_create.has_layout)
+        request.batch_create.layout = (struct wire_kv_layout){0};
     return request;
 }
 
@@ -527,6 +572,7 @@ static struct wire_reply random_reply(int answer)
     heap_used = 0;
     struct wire_reply reply = {
         .status = (int32_t)random_u64(), .message = random_text(300), .answer = (enum wire_answer)answer};
+    num_names = random_below(6);
     fill(answers[answer].fields, &reply.hello);
     if (lists[answer].entry)
         fill_list(&lists[answer], &reply);
@@ -540,15 +586,27 @@ static bool equal_vectors(const void *a, uint32_t num_a, const void *b, uint32_t
     return num_a == num_b && (num_a == 0 || memcmp(a, b, num_a * size) == 0);
 }
 
+static const char *names_difference(const struct wire_names *a, const struct wire_names *b)
+{
+    if (a->count != b->count)
+        return "the number of names";
+    for (uint32_t i = 0; i < a->count; i++)
+        if (strcmp(a->data[i], b->data[i]) != 0)
+            return "a name";
+    return NULL;
+}
+
 static bool equal_field(const struct field *field, const char *a, const char *b)
 {
-    const struct wire_ints *x = (const void *)a, *y = (const void *)b; // the three kinds of vector have one layout
+    const struct wire_ints *x = (const void *)a, *y = (const void *)b; // all kinds of vector have one layout
     switch (field->kind) {
     case TEXT:
     case NAME: return strcmp(*(const char *const *)a, *(const char *const *)b) == 0;
     case INTS: return equal_vectors(x->data, x->count, y->data, y->count, 4);
     case LONGS: return equal_vectors(x->data, x->count, y->data, y->count, 8);
     case BYTES: return equal_vectors(x->data, x->count, y->data, y->count, 1);
+    case TENSORS: return equal_vectors(x->data, x->count, y->data, y->count, 40);
+    case NAME_LIST: return !names_difference((const void *)a, (const void *)b);
     default: return memcmp(a, b, kind_size[field->kind]) == 0;
     }
 }
@@ -559,16 +617,6 @@ static const char *difference(const struct field *fields, const void *a, const v
     for (; fields->kind != LAST; fields++)
         if (!equal_field(fields, (const char *)a + fields->offset, (const char *)b + fields->offset))
             return fields->name;
-    return NULL;
-}
-
-static const char *names_difference(const struct wire_names *a, const struct wire_names *b)
-{
-    if (a->count != b->count)
-        return "the number of names";
-    for (uint32_t i = 0; i < a->count; i++)
-        if (strcmp(a->data[i], b->data[i]) != 0)
-            return "a name";
     return NULL;
 }
 
@@ -641,23 +689,25 @@ static void touch(const void *data, size_t size)
         touched += ((const unsigned char *)data)[i];
 }
 
+static void touch_names(const struct wire_names *names)
+{
+    for (uint32_t i = 0; i < names->count; i++)
+        touch(names->data[i], strlen(names->data[i]));
+}
+
 static void touch_fields(const struct field *fields, const void *base)
 {
     for (; fields->kind != LAST; fields++) {
         const char *at = (const char *)base + fields->offset;
         const struct wire_ints *vector = (const void *)at;
-        static const size_t element[] = {[INTS] = 4, [LONGS] = 8, [BYTES] = 1, [LAST] = 0};
+        static const size_t element[] = {[INTS] = 4, [LONGS] = 8, [BYTES] = 1, [TENSORS] = 40, [LAST] = 0};
         if (fields->kind == TEXT || fields->kind == NAME)
             touch(*(const char *const *)at, strlen(*(const char *const *)at));
+        else if (fields->kind == NAME_LIST)
+            touch_names((const void *)at);
         else if (element[fields->kind])
             touch(vector->data, vector->count * element[fields->kind]);
     }
-}
-
-static void touch_names(const struct wire_names *names)
-{
-    for (uint32_t i = 0; i < names->count; i++)
-        touch(names->data[i], strlen(names->data[i]));
 }
 
 static void touch_reply(const struct wire_reply *reply)
@@ -819,6 +869,13 @@ START_TEST(what_is_absent_decodes_to_empty)
     ck_assert_uint_eq(decoded.cache_open.fingerprint.count, 0);
     wire_buffer_finish(&buffer);
 
+    request = (struct wire_request){.command = WIRE_COMMAND_MERGE};
+    buffer = encoded_request(&request);
+    ck_assert_int_eq(wire_decode_request(buffer.data, buffer.size, &decoded, NULL), STATUS_OK);
+    ck_assert_ptr_null(decoded.merge.outs.data);
+    ck_assert(is_zero(&decoded.merge.lse, sizeof decoded.merge.lse));
+    wire_buffer_finish(&buffer);
+
     struct wire_reply reply = {.answer = WIRE_ANSWER_INSPECT_SESSIONS}, answer;
     buffer = encoded_reply(&reply);
     ck_assert_int_eq(wire_decode_reply(buffer.data, buffer.size, &answer, NULL), STATUS_OK);
@@ -829,6 +886,20 @@ START_TEST(what_is_absent_decodes_to_empty)
     wire_buffer_finish(&buffer);
     wire_buffer_finish(NULL);
     wire_reply_finish(NULL);
+}
+END_TEST
+
+// A layout whose numbers are all 0 says more than none.
+START_TEST(an_empty_layout_is_not_an_absent_one)
+{
+    struct wire_request request = {.command = WIRE_COMMAND_BATCH_CREATE}, decoded;
+    for (int given = 0; given < 2; given++) {
+        request.batch_create.has_layout = given;
+        struct wire_buffer buffer = encoded_request(&request);
+        ck_assert_int_eq(wire_decode_request(buffer.data, buffer.size, &decoded, NULL), STATUS_OK);
+        ck_assert_int_eq(decoded.batch_create.has_layout, given);
+        wire_buffer_finish(&buffer);
+    }
 }
 END_TEST
 
@@ -891,7 +962,7 @@ START_TEST(every_truncation_of_an_answer_is_refused_or_harmless)
 }
 END_TEST
 
-enum { MUTATIONS = 10000, MUTATIONS_OF_ONE = 100 }; // a message; times 37 messages
+enum { MUTATIONS = 10000, MUTATIONS_OF_ONE = 100 }; // a message; times 39 messages
 
 // Interesting bytes sit in the small numbers: half of the mutations write one of those.
 static void mutate(unsigned char *message, size_t size)
@@ -1074,7 +1145,7 @@ START_TEST(an_unknown_or_missing_union_member_is_refused_with_its_number)
     struct wire_request request = {.session = 1, .epoch = 1, .command = WIRE_COMMAND_WAIT};
     struct wire_buffer buffer = encoded_request(&request);
     *field_at(follow(buffer.data), REQUEST_TYPE) = WIRE_COMMAND_COUNT;
-    assert_request_refused(&buffer, "unknown command 22");
+    assert_request_refused(&buffer, "unknown command 24");
     buffer = encoded_request(&request);
     *field_at(follow(buffer.data), REQUEST_TYPE) = 0;
     assert_request_refused(&buffer, "no command");
@@ -1160,6 +1231,17 @@ START_TEST(elements_at_an_odd_address_are_refused)
     store32(follow(field), 1);
     assert_request_refused(&buffer, "slot_mapping do not lie at a multiple of 8");
 
+    struct wire_tensor tensors[3] = {{.dtype = DTYPE_F16}};
+    request =
+        (struct wire_request){.command = WIRE_COMMAND_MERGE, .merge = {.outs = {tensors, 3}, .lses = {tensors, 3}}};
+    for (int part = 3; part <= 4; part++) {
+        buffer = encoded_request(&request);
+        field = field_at(command_of(&buffer), part);
+        store32(field, load32(field) + 4);
+        store32(follow(field), 1);
+        assert_request_refused(&buffer, part == 3 ? "outs do not lie at a multiple of 8" : "lses do not lie");
+    }
+
     struct wire_session_state sessions[2] = {{.session = 1}};
     const char *names[] = {"a", "b"};
     struct wire_reply reply = {.answer = WIRE_ANSWER_INSPECT_SESSIONS,
@@ -1244,6 +1326,18 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
     struct wire_buffer buffer = encoded_reply(&reply);
     forget_field(answer_of(&buffer), 2);
     assert_reply_refused(&buffer, "names has 0 entries beside 2");
+
+    reply = (struct wire_reply){
+        .answer = WIRE_ANSWER_INSPECT_DEVICE,
+        .inspect_device = {.variants = {names, 3}, .variant_needs = {names, 3}, .variant_missing = {names, 3}}};
+    for (int part = 17; part <= 18; part++) {
+        buffer = encoded_reply(&reply);
+        store32(follow(field_at(answer_of(&buffer), part)), 2);
+        assert_reply_refused(&buffer, part == 17 ? "variant_needs has 2 entries beside 3 of variants"
+                                                 : "variant_missing has 2 entries beside 3 of variants");
+    }
+    reply.inspect_device.variant_missing.count = 1;
+    ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL), STATUS_INVALID);
 }
 END_TEST
 
@@ -1331,7 +1425,7 @@ START_TEST(encoding_refuses_what_is_no_command_or_too_long)
     struct wire_request request = {.command = WIRE_COMMAND_NONE};
     assert_not_encoded(&request, STATUS_INVALID, "no command");
     request.command = WIRE_COMMAND_COUNT;
-    assert_not_encoded(&request, STATUS_INVALID, "unknown command 22");
+    assert_not_encoded(&request, STATUS_INVALID, "unknown command 24");
     request = (struct wire_request){.command = WIRE_COMMAND_HELLO, .hello = {.client_name = name}};
     assert_not_encoded(&request, STATUS_INVALID, "client_name has 256 bytes");
     request = (struct wire_request){.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = {.fingerprint = {bytes, 65}}};
@@ -1341,9 +1435,18 @@ START_TEST(encoding_refuses_what_is_no_command_or_too_long)
     assert_not_encoded(&request, STATUS_INVALID, "extra_key has 300 bytes");
     request = (struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE, .blocks_release = {1, {NULL, 3}}};
     assert_not_encoded(&request, STATUS_INVALID, "3 elements has no data");
+    request = (struct wire_request){.command = WIRE_COMMAND_MERGE, .merge = {.lses = {NULL, 2}}};
+    assert_not_encoded(&request, STATUS_INVALID, "2 elements has no data");
     struct wire_reply reply = {.answer = WIRE_ANSWER_NONE};
     struct wire_buffer buffer;
     ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL), STATUS_INVALID);
+    const char *names[] = {"plain", name}, *shorts[] = {"", ""};
+    struct error error = {0};
+    reply = (struct wire_reply){
+        .answer = WIRE_ANSWER_INSPECT_DEVICE,
+        .inspect_device = {.variants = {shorts, 2}, .variant_needs = {names, 2}, .variant_missing = {shorts, 2}}};
+    ck_assert_int_eq(wire_encode_reply(&reply, &buffer, &error), STATUS_INVALID);
+    ck_assert_msg(strstr(error.text, "variant_needs has 256 bytes") != NULL, "%s", error.text);
 }
 END_TEST
 
@@ -1448,6 +1551,7 @@ static void add_rest(Suite *suite)
     tcase_add_loop_test(tests, every_command_comes_back_as_it_was, 1, WIRE_COMMAND_COUNT);
     tcase_add_loop_test(tests, every_answer_comes_back_as_it_was, 1, WIRE_ANSWER_COUNT);
     tcase_add_test(tests, what_is_absent_decodes_to_empty);
+    tcase_add_test(tests, an_empty_layout_is_not_an_absent_one);
     tcase_add_test(tests, encoding_refuses_what_is_no_command_or_too_long);
     tcase_add_test(tests, encoding_stops_at_the_largest_message_and_says_by_how_much);
     tcase_add_test(tests, an_allocation_that_fails_gives_no_memory_and_leaks_nothing);
