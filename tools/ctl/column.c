@@ -85,8 +85,7 @@ static bool is_control(const unsigned char *text)
     return *text < 0x20 || *text == 0x7f || (*text == 0xc2 && text[1] < 0xa0);
 }
 
-// Names come from other processes: what is no UTF-8 is '?'; on a terminal control characters are too.
-static void copy_clean(char *to, size_t size, const char *from, bool for_terminal)
+void clean_text(char *to, size_t size, const char *from, bool for_terminal)
 {
     const unsigned char *at = (const unsigned char *)from;
     while (*at) {
@@ -145,7 +144,7 @@ const char *column_text(const struct column *column, const void *object, char te
     const void *at = field(column, object);
     const char *string = string_of(column, object);
     if (string)
-        copy_clean(text, COLUMN_TEXT_SIZE, string, true);
+        clean_text(text, COLUMN_TEXT_SIZE, string, true);
     else if (!common_text(column, object, text))
         switch (column->kind) {
         case COLUMN_I32: snprintf(text, COLUMN_TEXT_SIZE, "%" PRId32, *(const int32_t *)at); break;
@@ -183,7 +182,7 @@ static cJSON *json_value(const struct column *column, const void *object)
     char text[COLUMN_TEXT_SIZE];
     const char *string = string_of(column, object);
     if (string)
-        copy_clean(text, sizeof text, string, false);
+        clean_text(text, sizeof text, string, false);
     if (string || common_text(column, object, text))
         return cJSON_CreateString(text);
     if (column->kind == COLUMN_BOOL)

@@ -19,7 +19,7 @@ struct known {
     const char *name, *value, *help;
 };
 static const struct known known[] = {
-    {'j', "json", NULL, "print one JSON document with the key \"schema_version\": 1"},
+    {'j', "json", NULL, "print one JSON document, also of a failure, with the key \"schema_version\": 1"},
     {'s', "socket", "PATH", "the daemon's socket; default: $AULE_SOCKET, else the runtime folder's first device"},
     {'t', "timeout", "MS", "wait for the daemon's answer at most so many milliseconds; default: 10000"},
     {'c', "cache", "NAME|ID", "only the blocks of this cache"},
@@ -150,10 +150,24 @@ static bool fits(const struct command *command, const char *given, int num_argum
 
 static bool unknown_command(const char *name)
 {
-    fprintf(stderr, name ? "aule-ctl: \"%s\" is no command; there are" : "aule-ctl: name a command:", name);
-    for (const struct command *command = commands; command->name; command++)
-        fprintf(stderr, "%s %s", command == commands ? "" : ",", command->name);
-    fputs("\n", stderr);
+    char list[256] = "";
+    for (const struct command *command = commands; command->name; command++) {
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", command->name);
+    }
+    if (name)
+        complain(EXIT_COULD_NOT_ASK, "\"%s\" is no command; there are %s", name, list);
+    else
+        complain(EXIT_COULD_NOT_ASK, "name a command: %s", list);
+    return false;
+}
+
+// Complaints of what comes before --json are documents, too.
+static bool asks_for_json(int argc, char *const *argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
     return false;
 }
 
@@ -163,6 +177,7 @@ bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command 
     bool help = false;
     *ctl = (struct ctl){.timeout_ms = DEFAULT_TIMEOUT_MS};
     *code = EXIT_COULD_NOT_ASK;
+    complaints_as_json(asks_for_json(argc, argv));
     if (!take_all(argc, argv, ctl, given, &help))
         return false;
     const char *name = optind < argc ? argv[optind] : NULL;

@@ -90,7 +90,7 @@ static enum exit_code print_object(const struct column *columns, const void *obj
 
 // ---- JSON ----
 
-static cJSON *document(void)
+cJSON *output_document(void)
 {
     cJSON *document = cJSON_CreateObject();
     if (document && cJSON_AddNumberToObject(document, "schema_version", OUTPUT_SCHEMA_VERSION))
@@ -99,18 +99,25 @@ static cJSON *document(void)
     return NULL;
 }
 
-static bool add_entries(const struct output_list *list, cJSON *array)
+static bool add_entry(const struct output_list *list, size_t index, cJSON *array)
 {
+    cJSON *entry = cJSON_CreateObject();
+    if (entry && cJSON_AddItemToArray(array, entry))
+        return columns_json(list->columns, (const char *)list->array + index * list->entry_size, entry);
+    cJSON_Delete(entry);
+    return false;
+}
+
+cJSON *output_entries(const struct output_list *list)
+{
+    cJSON *array = cJSON_CreateArray();
     for (size_t i = 0; array && i < list->count; i++) {
-        cJSON *entry = cJSON_CreateObject();
-        if (!entry || !cJSON_AddItemToArray(array, entry)) {
-            cJSON_Delete(entry);
-            return false;
-        }
-        if (!columns_json(list->columns, (const char *)list->array + i * list->entry_size, entry))
-            return false;
+        if (add_entry(list, i, array))
+            continue;
+        cJSON_Delete(array);
+        return NULL;
     }
-    return array != NULL;
+    return array;
 }
 
 // Prints and ends `document`; NULL = there was no memory for it.
@@ -127,8 +134,9 @@ static enum exit_code print_document(cJSON *document)
 
 static enum exit_code print_json_list(const struct output_list *list)
 {
-    cJSON *all = document();
-    if (all && !add_entries(list, cJSON_AddArrayToObject(all, list->name))) {
+    cJSON *all = output_document(), *array = output_entries(list);
+    if (!all || !array || !cJSON_AddItemToObjectCS(all, list->name, array)) {
+        cJSON_Delete(array);
         cJSON_Delete(all);
         all = NULL;
     }
@@ -137,7 +145,7 @@ static enum exit_code print_json_list(const struct output_list *list)
 
 enum exit_code output_json(const struct column *columns, const void *object, const char *key, cJSON *more)
 {
-    cJSON *all = document();
+    cJSON *all = output_document();
     bool done = all && columns_json(columns, object, all);
     if (more && (!done || !cJSON_AddItemToObjectCS(all, key, more))) {
         cJSON_Delete(more);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_status.c - the daemon as a whole and the device that it owns. Asks once, prints once.
+// view_status.c - the daemon as a whole. Asks once, prints once.
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,10 +12,6 @@
 #define FIELD(kind, member)                                                                                            \
     {                                                                                                                  \
 #member, NULL, COLUMN_##kind, offsetof(struct aule_daemon_state, member)                                       \
-    }
-#define SHOWN(heading, kind, member)                                                                                   \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct aule_device_state, member)                                    \
     }
 
 // Of the JSON document only; people get sentences.
@@ -50,26 +46,6 @@ static const struct column daemon_columns[] = {
     FIELD(U64, evictions),
     FIELD(U64, session_deaths),
     FIELD(U32, max_sessions_per_dispatch),
-    {.key = NULL},
-};
-
-static const struct column device_columns[] = {
-    SHOWN("device", TEXT, name),
-    SHOWN("driver", TEXT, driver),
-    SHOWN("type", TEXT, type),
-    SHOWN("software", BOOL, software),
-    SHOWN("index", U32, index),
-    SHOWN("uuid", UUID, uuid),
-    SHOWN("Vulkan", API_VERSION, api_version),
-    SHOWN("heap", BYTES, heap_bytes),
-    SHOWN("budget", BYTES, budget_bytes),
-    SHOWN("largest allocation", BYTES, max_allocation_bytes),
-    SHOWN("subgroup size", U32, subgroup_size),
-    SHOWN("shared memory", BYTES_U32, shared_memory_bytes),
-    SHOWN("arenas in place", BOOL, host_import),
-    SHOWN("import alignment", BYTES, import_alignment),
-    SHOWN("attention shader", TEXT, variant),
-    SHOWN("pipelines", U32, pipelines),
     {.key = NULL},
 };
 
@@ -131,11 +107,4 @@ enum exit_code show_status(struct ctl *ctl)
     print_pool(&state);
     print_work(&state);
     return EXIT_OK;
-}
-
-enum exit_code show_device(struct ctl *ctl)
-{
-    struct aule_device_state state;
-    enum aule_status status = aule_monitor_device(ctl->monitor, &state);
-    return status == AULE_OK ? output_object(ctl, device_columns, &state) : report(status);
 }

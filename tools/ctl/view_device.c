@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// view_device.c - the device that the daemon owns, and its table of attention shaders with why each is used or not.
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "output.h"
+
+#define SHOWN(heading, kind, member)                                                                                   \
+    {                                                                                                                  \
+#member, heading, COLUMN_##kind, offsetof(struct aule_device_state, member)                                    \
+    }
+static const struct column device_columns[] = {
+    SHOWN("device", TEXT, name),
+    SHOWN("driver", TEXT, driver),
+    SHOWN("type", TEXT, type),
+    SHOWN("software", BOOL, software),
+    SHOWN("index", U32, index),
+    SHOWN("uuid", UUID, uuid),
+    SHOWN("Vulkan", API_VERSION, api_version),
+    SHOWN("heap", BYTES, heap_bytes),
+    SHOWN("budget", BYTES, budget_bytes),
+    SHOWN("largest allocation", BYTES, max_allocation_bytes),
+    SHOWN("subgroup size", U32, subgroup_size),
+    SHOWN("shared memory", BYTES_U32, shared_memory_bytes),
+    SHOWN("arenas in place", BOOL, host_import),
+    SHOWN("import alignment", BYTES, import_alignment),
+    SHOWN("attention shader", TEXT, variant),
+    SHOWN("pipelines", U32, pipelines),
+    {.key = NULL},
+};
+
+struct variant_row {
+    struct aule_variant_state variant;
+    char why[300];
+};
+#define VARIANT(heading, kind, member)                                                                                 \
+    {                                                                                                                  \
+#member, heading, COLUMN_##kind, offsetof(struct variant_row, variant.member)                                  \
+    }
+static const struct column variant_columns[] = {
+    VARIANT("shader", TEXT, name),
+    VARIANT("used", BOOL, used),
+    {"why", "why", COLUMN_TEXT, offsetof(struct variant_row, why)},
+    VARIANT("needs", TEXT, needs),
+    VARIANT(NULL, TEXT, missing),
+    {.key = NULL},
+};
+
+// The rows come best first: the first that the device can run is used, unless one is forced.
+static const char *reason(const struct aule_variant_state *variant, bool is_first, bool after_used)
+{
+    if (variant->used)
+        return is_first ? "the best that this device can run" : "forced";
+    return after_used ? "a better one is used" : "another one is forced";
+}
+
+static void explain(struct variant_row *rows, uint32_t count)
+{
+    bool is_first = true, after_used = false;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct aule_variant_state *variant = &rows[i].variant;
+        if (variant->missing[0]) {
+            snprintf(rows[i].why, sizeof rows[i].why, "the device lacks %s", variant->missing);
+            continue;
+        }
+        snprintf(rows[i].why, sizeof rows[i].why, "%s", reason(variant, is_first, after_used));
+        is_first = false;
+        after_used |= variant->used;
+    }
+}
+
+static enum exit_code print_device(const struct ctl *ctl, const struct aule_device_state *state,
+                                   const struct output_list *variants)
+{
+    if (ctl->json) {
+        cJSON *array = output_entries(variants);
+        return array ? output_json(device_columns, state, variants->name, array)
+                     : complain(EXIT_COULD_NOT_ASK, "no memory for the JSON document");
+    }
+    enum exit_code code = output_object(ctl, device_columns, state);
+    putchar('\n');
+    return code == EXIT_OK ? output_list(ctl, variants) : code;
+}
+
+enum exit_code show_device(struct ctl *ctl)
+{
+    struct aule_device_state state;
+    struct aule_variant_state *variants = NULL;
+    uint32_t count = 0;
+    enum aule_status status = aule_monitor_device(ctl->monitor, &state);
+    if (status == AULE_OK)
+        status = aule_monitor_variants(ctl->monitor, &variants, &count);
+    if (status != AULE_OK)
+        return report(status);
+    struct variant_row *rows = calloc(count + (size_t)1, sizeof *rows);
+    enum exit_code code;
+    if (rows) {
+        for (uint32_t i = 0; i < count; i++)
+            rows[i].variant = variants[i];
+        explain(rows, count);
+        const struct output_list list = {"variants", variant_columns, rows, count, sizeof *rows};
+        code = print_device(ctl, &state, &list);
+    } else {
+        code = complain(EXIT_COULD_NOT_ASK, "no memory for %u shaders", count);
+    }
+    free(rows);
+    free(variants);
+    return code;
+}
