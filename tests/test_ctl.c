@@ -107,6 +107,26 @@ static cJSON *document(struct outcome outcome)
     return json;
 }
 
+// With --json a failure is one document on stderr, of this status (NULL = of none), and nothing on stdout. Ends the outcome.
+static void assert_fails_as_json(struct outcome outcome, int code, const char *status, const char *words)
+{
+    const char *end = NULL;
+    ck_assert_msg(outcome.code == code, "exit code %d, not %d: %s", outcome.code, code, outcome.err);
+    ck_assert_str_eq(outcome.out, "");
+    cJSON *json = cJSON_ParseWithOpts(outcome.err, &end, 0);
+    ck_assert_msg(json != NULL, "no JSON: %s", outcome.err);
+    ck_assert_str_eq(end, "\n");
+    const char *error = cJSON_GetStringValue(cJSON_GetObjectItem(json, "error"));
+    const cJSON *name = cJSON_GetObjectItem(json, "status");
+    ck_assert_msg(error && strstr(error, words), "\"%s\" lacks \"%s\"", error ? error : "", words);
+    if (status)
+        ck_assert_pstr_eq(cJSON_GetStringValue(name), status);
+    else
+        ck_assert(cJSON_IsNull(name));
+    cJSON_Delete(json);
+    outcome_finish(&outcome);
+}
+
 static double number(const cJSON *json, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
@@ -150,7 +170,9 @@ START_TEST(without_a_daemon_nothing_can_be_asked)
 {
     assert_fails(RUN(asking[_i], "--socket", "/tmp/aule-test-nobody.sock"), COULD_NOT_ASK,
                  "/tmp/aule-test-nobody.sock");
-    assert_fails(RUN("--json", asking[_i], "--socket=/tmp/aule-test-nobody.sock"), COULD_NOT_ASK, "start aule-daemon");
+    assert_fails(RUN(asking[_i], "--socket=/tmp/aule-test-nobody.sock"), COULD_NOT_ASK, "start aule-daemon");
+    assert_fails_as_json(RUN("--json", asking[_i], "--socket=/tmp/aule-test-nobody.sock"), COULD_NOT_ASK, "DAEMON_GONE",
+                         "/tmp/aule-test-nobody.sock");
 }
 END_TEST
 
@@ -181,6 +203,16 @@ START_TEST(bad_usage_is_refused_with_the_offending_word)
     assert_fails(RUN("status", "--frob"), COULD_NOT_ASK, "--frob is no option");
     assert_fails(RUN("status", "--json=yes"), COULD_NOT_ASK, "--json=yes");
     assert_fails(RUN("ping", "--socket"), COULD_NOT_ASK, "--socket lacks its value");
+}
+END_TEST
+
+START_TEST(bad_usage_is_a_document_wherever_json_stands)
+{
+    assert_fails_as_json(RUN("frobnicate", "--json"), COULD_NOT_ASK, NULL, "there are status");
+    assert_fails_as_json(RUN("--json"), COULD_NOT_ASK, NULL, "name a command");
+    assert_fails_as_json(RUN("ping", "--timeout", "soon\xff", "--json"), COULD_NOT_ASK, NULL, "--timeout soon?");
+    assert_fails_as_json(RUN("--json", "status", "--frob"), COULD_NOT_ASK, NULL, "--frob is no option");
+    assert_fails(RUN("status", "--frob", "--", "--json"), COULD_NOT_ASK, "--frob is no option");
 }
 END_TEST
 
@@ -413,6 +445,8 @@ START_TEST(caches_show_shape_states_and_what_is_published)
     ck_assert_str_eq(string(entry, "name"), "model");
     ck_assert_str_eq(string(entry, "k_dtype"), "f32");
     ck_assert_str_eq(string(entry, "scale_mode"), "none");
+    ck_assert_double_eq(number(entry, "head_dim_v"), HEAD_DIM);
+    ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(entry, "v_is_k_prefix")));
     ck_assert_double_eq(number(entry, "block_size"), BLOCK_SIZE);
     ck_assert_double_eq(number(entry, "head_dim"), HEAD_DIM);
     ck_assert_double_eq(number(entry, "block_bytes"), sizeof(float) * 2 * BLOCK_SIZE * HEAD_DIM);
@@ -424,6 +458,34 @@ START_TEST(caches_show_shape_states_and_what_is_published)
                             number(entry, "cached_blocks") + number(entry, "quarantined_blocks"),
                         number(entry, "total_blocks"));
     cJSON_Delete(json);
+}
+END_TEST
+
+START_TEST(caches_show_scales_and_mla)
+{
+    const struct aule_cache_params mla = {.name = "mla",
+                                          .num_layers = 1,
+                                          .num_kv_heads = 1,
+                                          .head_dim = 32,
+                                          .head_dim_v = 16,
+                                          .v_is_k_prefix = true,
+                                          .k_dtype = AULE_INT8,
+                                          .v_dtype = AULE_INT8,
+                                          .scale_mode = AULE_SCALE_PER_TOKEN_HEAD,
+                                          .block_size = BLOCK_SIZE};
+    session = open_session("worker", NULL);
+    CHECK_OK(aule_cache_open(session, &mla, &cache));
+    cJSON *json = document(ASK("caches", "--json"));
+    const cJSON *entry = cJSON_GetArrayItem(list(json, "caches", 1), 0);
+    ck_assert_str_eq(string(entry, "scale_mode"), "token_head");
+    ck_assert_double_eq(number(entry, "head_dim_v"), 16);
+    ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(entry, "v_is_k_prefix")));
+    cJSON_Delete(json);
+    struct outcome outcome = ASK("caches");
+    static const char *const words[] = {"K dim", "V dim", "MLA", "scales", "token_head", "int8", "32", "16", "yes"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        ck_assert_msg(strstr(outcome.out, words[i]) != NULL, "%s lacks %s", outcome.out, words[i]);
+    outcome_finish(&outcome);
 }
 END_TEST
 
@@ -494,6 +556,7 @@ START_TEST(a_cache_or_state_that_is_none_is_refused)
     assert_fails(ASK("blocks", "--cache", "nothing"), SAID_NO, "no cache \"nothing\" among its 1");
     assert_fails(ASK("blocks", "--cache", "987654321"), SAID_NO, "no cache \"987654321\"");
     assert_fails(ASK("blocks", "--state", "lost"), COULD_NOT_ASK, "--state lost");
+    assert_fails_as_json(ASK("blocks", "--cache", "nothing", "--json"), SAID_NO, NULL, "no cache \"nothing\"");
 }
 END_TEST
 
@@ -530,6 +593,34 @@ START_TEST(device_says_what_the_daemon_runs_on)
 }
 END_TEST
 
+// Exactly one shader is used: the first that the device can run, because none is forced here.
+START_TEST(device_shows_every_shader_and_why_it_is_used_or_not)
+{
+    cJSON *json = document(ASK("device", "--json"));
+    const cJSON *entry, *variants = cJSON_GetObjectItem(json, "variants");
+    int used = 0, usable = 0;
+    ck_assert_int_ge(cJSON_GetArraySize(variants), 2);
+    struct outcome outcome = ASK("device");
+    cJSON_ArrayForEach(entry, variants)
+    {
+        bool is_used = cJSON_IsTrue(cJSON_GetObjectItem(entry, "used"));
+        bool lacks = string(entry, "missing")[0] != '\0';
+        const char *why = lacks ? string(entry, "missing") : is_used ? "the best" : "a better one";
+        ck_assert_msg(strstr(string(entry, "why"), why) != NULL, "\"%s\" lacks %s", string(entry, "why"), why);
+        ck_assert_int_eq(is_used, !lacks && usable == 0);
+        if (is_used)
+            ck_assert_str_eq(string(entry, "name"), string(json, "variant"));
+        used += is_used;
+        usable += !lacks;
+        ck_assert_ptr_nonnull(strstr(outcome.out, string(entry, "name")));
+        ck_assert_ptr_nonnull(strstr(outcome.out, string(entry, "why")));
+    }
+    ck_assert_int_eq(used, 1);
+    outcome_finish(&outcome);
+    cJSON_Delete(json);
+}
+END_TEST
+
 START_TEST(close_session_ends_the_session_and_gives_its_blocks_back)
 {
     char id[32];
@@ -554,6 +645,7 @@ END_TEST
 START_TEST(close_session_refuses_what_is_no_session)
 {
     assert_fails(ASK("close-session", "123456"), SAID_NO, "123456");
+    assert_fails_as_json(ASK("close-session", "123456", "--json"), SAID_NO, "NOT_FOUND", "123456");
     assert_fails(ASK("close-session", "x1"), COULD_NOT_ASK, "\"x1\" is no session's id");
     assert_fails(ASK("close-session", "-1"), COULD_NOT_ASK, "-1");
     assert_fails(ASK("close-session", "99999999999999999999"), COULD_NOT_ASK, "99999999999999999999");
@@ -569,6 +661,7 @@ static Suite *ctl_suite(void)
     tcase_add_loop_test(tests, without_a_daemon_nothing_can_be_asked, 0, num_asking);
     tcase_add_test(tests, without_descriptors_nothing_can_be_asked);
     tcase_add_test(tests, bad_usage_is_refused_with_the_offending_word);
+    tcase_add_test(tests, bad_usage_is_a_document_wherever_json_stands);
     tcase_add_test(tests, help_lists_every_command_and_the_exit_codes);
     tcase_add_test(tests, output_that_cannot_be_written_is_a_failure);
     tcase_add_test(tests, a_listener_that_never_answers_is_given_up);
@@ -581,11 +674,13 @@ static Suite *ctl_suite(void)
     tcase_add_test(tests, the_socket_may_come_from_the_environment);
     tcase_add_test(tests, status_shows_what_the_workers_did);
     tcase_add_test(tests, caches_show_shape_states_and_what_is_published);
+    tcase_add_test(tests, caches_show_scales_and_mla);
     tcase_add_test(tests, names_reach_neither_the_terminal_nor_the_document_raw);
     tcase_add_test(tests, blocks_can_be_chosen_by_cache_and_state);
     tcase_add_test(tests, a_cache_or_state_that_is_none_is_refused);
     tcase_add_test(tests, a_cache_is_known_by_its_name_before_its_id);
     tcase_add_test(tests, device_says_what_the_daemon_runs_on);
+    tcase_add_test(tests, device_shows_every_shader_and_why_it_is_used_or_not);
     tcase_add_test(tests, close_session_ends_the_session_and_gives_its_blocks_back);
     tcase_add_test(tests, close_session_refuses_what_is_no_session);
     suite_add_tcase(suite, tests);
