@@ -25,7 +25,7 @@
 #include "quantise.glsl"
 
 layout(push_constant, scalar) uniform Push { gpu_dispatch dispatch; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Scale { float value; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Scale { uint bits; };
 
 const uint K_OCTS = HEAD_DIM_K / 8;
 const uint V_OCTS = HEAD_DIM_V / 8;
@@ -33,7 +33,7 @@ const uint IO_OCT_BYTES = 8 * DTYPE_BYTES(IO_DTYPE);
 const uint K_OCT_BYTES = 8 * DTYPE_BYTES(K_DTYPE);
 const uint V_OCT_BYTES = 8 * DTYPE_BYTES(V_DTYPE);
 
-Oct unscaled(Oct stored, uint dtype, float scale)
+Oct unscaled(Oct stored, uint dtype, uint scale)
 {
     return oct_narrow(oct_scale(oct_widen(stored, dtype), scale), IO_DTYPE);
 }
@@ -42,16 +42,16 @@ Oct k_oct(uint seq, uint key, uint head, uint oct)
 {
     const Oct stored = oct_load(key_row(seq, key, head) + oct * K_OCT_BYTES, K_DTYPE);
     if (K_SCALES)
-        return unscaled(stored, K_DTYPE, Scale(key_scale_of(seq, key, head)).value);
-    return K_SCALED ? unscaled(stored, K_DTYPE, run.k_scale) : oct_convert(stored, K_DTYPE, IO_DTYPE);
+        return unscaled(stored, K_DTYPE, Scale(key_scale_of(seq, key, head)).bits);
+    return K_SCALED ? unscaled(stored, K_DTYPE, floatBitsToUint(run.k_scale)) : oct_convert(stored, K_DTYPE, IO_DTYPE);
 }
 
 Oct v_oct(uint seq, uint key, uint head, uint oct)
 {
     const Oct stored = oct_load(value_row(seq, key, head) + oct * V_OCT_BYTES, V_DTYPE);
     if (V_SCALES)
-        return unscaled(stored, V_DTYPE, Scale(value_scale_of(seq, key, head)).value);
-    return V_SCALED ? unscaled(stored, V_DTYPE, run.v_scale) : oct_convert(stored, V_DTYPE, IO_DTYPE);
+        return unscaled(stored, V_DTYPE, Scale(value_scale_of(seq, key, head)).bits);
+    return V_SCALED ? unscaled(stored, V_DTYPE, floatBitsToUint(run.v_scale)) : oct_convert(stored, V_DTYPE, IO_DTYPE);
 }
 
 void main()
@@ -72,9 +72,10 @@ void main()
         const uint head = i / K_OCTS, oct = i % K_OCTS;
         oct_store(k_to + uint64_t(head) * run.k_head_stride * 16 + oct * IO_OCT_BYTES, IO_DTYPE, k_oct(seq, key, head, oct));
     }
+    if (V_IN_K != 0)
+        return;
     const uint64_t v_to = run.v + uint64_t(row) * run.v_token_stride * 16;
-    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; V_IN_K == 0 && i < NUM_KV_HEADS * V_OCTS;
-                         i += gl_WorkGroupSize.x) {
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < NUM_KV_HEADS * V_OCTS; i += gl_WorkGroupSize.x) {
         const uint head = i / V_OCTS, oct = i % V_OCTS;
         oct_store(v_to + uint64_t(head) * run.v_head_stride * 16 + oct * IO_OCT_BYTES, IO_DTYPE, v_oct(seq, key, head, oct));
     }

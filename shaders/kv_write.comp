@@ -9,7 +9,7 @@
 // Bindings: none; everything is reached by address.
 // Push constants: struct gpu_dispatch, num_items = tokens of all runs.
 // Specialisation constants: LOCAL_SIZE, HEAD_DIM_K, HEAD_DIM_V, NUM_KV_HEADS, BLOCK_SIZE, K_DTYPE, V_DTYPE, IO_DTYPE, PLACE, V_IN_K,
-// SCALE_MODE, and of FEATURES: ROPE, ROPE_PAIRS, POSITIONS. Shared memory: 8 bytes a KV head with scales per token and head.
+// SCALE_MODE, and of FEATURES: ROPE, ROPE_PAIRS, POSITIONS. Shared memory: 2 KiB with scales per token and head.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
@@ -36,12 +36,16 @@ const uint IO_OCT_BYTES = 8 * DTYPE_BYTES(IO_DTYPE);
 const uint K_OCT_BYTES = 8 * DTYPE_BYTES(K_DTYPE);
 const uint V_OCT_BYTES = 8 * DTYPE_BYTES(V_DTYPE);
 
-// Bits of the largest finite magnitude of a head's row, scales per token and head only.
-shared uint k_largest[K_SCALES ? NUM_KV_HEADS : 1];
-shared uint v_largest[V_SCALES ? NUM_KV_HEADS : 1];
+// Heads are worked on in groups where shared memory has to hold something of each.
+const uint HEADS = SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE && NUM_KV_HEADS > 256 ? 256 : NUM_KV_HEADS;
+
+// Bits of the largest finite magnitude of a head's row, scales per token and head only; from scales_store() on, of the inverse scale.
+shared uint k_largest[K_SCALES ? HEADS : 1];
+shared uint v_largest[V_SCALES ? HEADS : 1];
 
 // What this workgroup is to do, the same in every thread.
 uint64_t slot, k_from, v_from;
+uint first_head, num_heads; // of the group
 int position; // of the token in its sequence: ROPE
 
 // ---- K and V as they are to be stored, but for the rounding ----
@@ -95,43 +99,42 @@ Oct v_oct(uint head, uint oct)
     return oct_widen(oct_load(v_address(head) + oct * IO_OCT_BYTES, IO_DTYPE), IO_DTYPE);
 }
 
-// ---- scales ----
+// ---- scales: `head` counts in the group from here on ----
 
 void scales_find()
 {
-    for (uint head = gl_LocalInvocationID.x; head < NUM_KV_HEADS; head += gl_WorkGroupSize.x) {
+    for (uint head = gl_LocalInvocationID.x; head < num_heads; head += gl_WorkGroupSize.x) {
         if (K_SCALES)
             k_largest[head] = 0;
-        if (V_SCALES && V_IN_K == 0)
+        if (V_SCALES)
             v_largest[head] = 0;
     }
     barrier();
-    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; K_SCALES && i < NUM_KV_HEADS * K_OCTS; i += gl_WorkGroupSize.x)
-        atomicMax(k_largest[i / K_OCTS], oct_largest(0, k_oct(i / K_OCTS, i % K_OCTS)));
-    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; V_SCALES && V_IN_K == 0 && i < NUM_KV_HEADS * V_OCTS;
-                         i += gl_WorkGroupSize.x)
-        atomicMax(v_largest[i / V_OCTS], oct_largest(0, v_oct(i / V_OCTS, i % V_OCTS)));
+    if (K_SCALES)
+        [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < num_heads * K_OCTS; i += gl_WorkGroupSize.x)
+            atomicMax(k_largest[i / K_OCTS], oct_largest(0, k_oct(first_head + i / K_OCTS, i % K_OCTS)));
+    if (V_SCALES && V_IN_K == 0)
+        [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < num_heads * V_OCTS; i += gl_WorkGroupSize.x)
+            atomicMax(v_largest[i / V_OCTS], oct_largest(0, v_oct(first_head + i / V_OCTS, i % V_OCTS)));
     barrier();
 }
 
-// Every scale that the block has room for; 1 for a type that takes none. Afterwards `k_largest` and `v_largest` hold the inverses.
+// Every scale that the block has room for; 1 for a type that takes none.
 void scales_store()
 {
-    for (uint head = gl_LocalInvocationID.x; head < NUM_KV_HEADS; head += gl_WorkGroupSize.x) {
-        uint scale = floatBitsToUint(1.0);
+    for (uint head = gl_LocalInvocationID.x; head < num_heads; head += gl_WorkGroupSize.x) {
+        uint k_scale = floatBitsToUint(1.0), v_scale = k_scale;
         if (K_SCALES) {
-            scale = row_scale(k_largest[head], K_DTYPE);
+            k_scale = row_scale(k_largest[head], K_DTYPE);
             k_largest[head] = row_inverse(k_largest[head], K_DTYPE);
         }
-        Scale(slot_key_scale(slot, head)).value = uintBitsToFloat(scale);
-        if (V_IN_K != 0)
-            continue;
-        scale = floatBitsToUint(1.0);
         if (V_SCALES) {
-            scale = row_scale(v_largest[head], V_DTYPE);
+            v_scale = row_scale(v_largest[head], V_DTYPE);
             v_largest[head] = row_inverse(v_largest[head], V_DTYPE);
         }
-        Scale(slot_value_scale(slot, head)).value = uintBitsToFloat(scale);
+        Scale(slot_key_scale(slot, first_head + head)).value = uintBitsToFloat(k_scale);
+        if (V_IN_K == 0)
+            Scale(slot_value_scale(slot, first_head + head)).value = uintBitsToFloat(v_scale);
     }
     barrier();
 }
@@ -139,15 +142,15 @@ void scales_store()
 Oct k_scaled(uint head, Oct f32)
 {
     if (K_SCALES)
-        return oct_scale(f32, uintBitsToFloat(k_largest[head]));
-    return K_SCALED ? oct_scale(f32, run.k_inverse) : f32;
+        return oct_scale(f32, k_largest[head]);
+    return K_SCALED ? oct_scale(f32, floatBitsToUint(run.k_inverse)) : f32;
 }
 
 Oct v_scaled(uint head, Oct f32)
 {
     if (V_SCALES)
-        return oct_scale(f32, uintBitsToFloat(v_largest[head]));
-    return V_SCALED ? oct_scale(f32, run.v_inverse) : f32;
+        return oct_scale(f32, v_largest[head]);
+    return V_SCALED ? oct_scale(f32, floatBitsToUint(run.v_inverse)) : f32;
 }
 
 // ---- the copy ----
@@ -155,20 +158,33 @@ Oct v_scaled(uint head, Oct f32)
 // What is neither turned nor of another type keeps its bits.
 void k_store(uint head, uint oct)
 {
-    const uint64_t to = slot_key(slot, head) + oct * K_OCT_BYTES;
+    const uint64_t to = slot_key(slot, first_head + head) + oct * K_OCT_BYTES;
     if (K_DTYPE == IO_DTYPE && !(ROPE && oct * 8 < run.rope_dim))
-        oct_store(to, K_DTYPE, oct_load(k_address(head) + oct * IO_OCT_BYTES, IO_DTYPE));
+        oct_store(to, K_DTYPE, oct_load(k_address(first_head + head) + oct * IO_OCT_BYTES, IO_DTYPE));
     else
-        oct_store(to, K_DTYPE, oct_narrow(k_scaled(head, k_oct(head, oct)), K_DTYPE));
+        oct_store(to, K_DTYPE, oct_narrow(k_scaled(head, k_oct(first_head + head, oct)), K_DTYPE));
 }
 
 void v_store(uint head, uint oct)
 {
-    const uint64_t to = slot_value(slot, head) + oct * V_OCT_BYTES;
+    const uint64_t to = slot_value(slot, first_head + head) + oct * V_OCT_BYTES;
     if (V_DTYPE == IO_DTYPE)
-        oct_store(to, V_DTYPE, oct_load(v_address(head) + oct * IO_OCT_BYTES, IO_DTYPE));
+        oct_store(to, V_DTYPE, oct_load(v_address(first_head + head) + oct * IO_OCT_BYTES, IO_DTYPE));
     else
-        oct_store(to, V_DTYPE, oct_narrow(v_scaled(head, v_oct(head, oct)), V_DTYPE));
+        oct_store(to, V_DTYPE, oct_narrow(v_scaled(head, v_oct(first_head + head, oct)), V_DTYPE));
+}
+
+void heads_write()
+{
+    if (K_SCALES || V_SCALES)
+        scales_find();
+    if (SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE)
+        scales_store();
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < num_heads * K_OCTS; i += gl_WorkGroupSize.x)
+        k_store(i / K_OCTS, i % K_OCTS);
+    if (V_IN_K == 0)
+        [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < num_heads * V_OCTS; i += gl_WorkGroupSize.x)
+            v_store(i / V_OCTS, i % V_OCTS);
 }
 
 // ---- whose token this is ----
@@ -214,13 +230,10 @@ void main()
         return;
     slot = uint64_t(where);
     token_begin(token, row);
-    if (K_SCALES || V_SCALES)
-        scales_find();
-    if (SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE)
-        scales_store();
-    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < NUM_KV_HEADS * K_OCTS; i += gl_WorkGroupSize.x)
-        k_store(i / K_OCTS, i % K_OCTS);
-    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; V_IN_K == 0 && i < NUM_KV_HEADS * V_OCTS;
-                         i += gl_WorkGroupSize.x)
-        v_store(i / V_OCTS, i % V_OCTS);
+    for (first_head = 0; first_head < NUM_KV_HEADS; first_head += HEADS) {
+        num_heads = min(HEADS, NUM_KV_HEADS - first_head);
+        heads_write();
+        if (HEADS < NUM_KV_HEADS)
+            barrier();
+    }
 }

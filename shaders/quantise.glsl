@@ -56,11 +56,10 @@ uvec4 products(uvec4 values, uint factor)
                  product_exact(values.w, factor));
 }
 
-// Of f32.
-Oct oct_scale(Oct oct, float factor)
+// Of f32, the factor too.
+Oct oct_scale(Oct oct, uint factor)
 {
-    const uint bits = floatBitsToUint(factor);
-    return Oct(products(oct.first, bits), products(oct.second, bits));
+    return Oct(products(oct.first, factor), products(oct.second, factor));
 }
 
 // ---- scales of rows ----
