@@ -7,8 +7,10 @@ find_package(nng CONFIG REQUIRED)   # the fake daemon speaks it, too
 
 aule_check(test_client_parts SOURCES test_client_parts.c LIBS aule_client_static LABELS unit)
 aule_check(test_client_forms SOURCES test_client_forms.c LIBS aule_client_static LABELS unit)
-aule_check(test_client_fake SOURCES test_client_fake.c fake_daemon.c LIBS aule_client_static aule_schema nng::nng
-           LABELS process tsan ENVIRONMENT ${tsan_environment})
+foreach(suite fake gone wire fake_attention)
+  aule_check(test_client_${suite} SOURCES test_client_${suite}.c client_world.c fake_daemon.c
+             LIBS aule_client_static aule_schema nng::nng LABELS process tsan ENVIRONMENT ${tsan_environment})
+endforeach()
 aule_check(test_client SOURCES test_client.c LIBS aule_client_static aule_schema daemon_harness
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
 aule_check(test_client_attention SOURCES test_client_attention.c LIBS aule_client_static daemon_harness

@@ -93,9 +93,11 @@ static void answer(struct fake_daemon *fake, const struct wire_request *request,
     case WIRE_COMMAND_BLOCKS_LEASE: lease(fake, request->blocks_lease.count, reply); break;
     case WIRE_COMMAND_BATCH_CREATE:
         reply->answer = WIRE_ANSWER_BATCH_CREATE;
-        reply->batch_create.batch = 9;
+        reply->batch_create.batch = 9 + fake->batches++;
         break;
     case WIRE_COMMAND_RUN:
+    case WIRE_COMMAND_BLOCKS_COPY:
+    case WIRE_COMMAND_MERGE:
         reply->answer = WIRE_ANSWER_RUN;
         reply->run.ticket = ++fake->tickets;
         break;

@@ -44,8 +44,8 @@ struct fake_daemon {
     atomic_uint seen[WIRE_COMMAND_COUNT]; // requests so far, by command
     atomic_uint sessions;
     atomic_uint connections_lost;
-    uint64_t tickets;
-    int32_t *blocks; // of the last lease, or NULL
+    uint64_t tickets, batches; // given so far
+    int32_t *blocks;           // of the last lease, or NULL
 };
 
 // Listen at `path`. Asserts with check.
