@@ -606,6 +606,52 @@ START_TEST(a_list_longer_than_a_page_comes_whole)
 }
 END_TEST
 
+// What the context points to: the lists' lengths, and the daemon's own word.
+struct table_of_shaders {
+    uint32_t names, needs, missing;
+};
+
+static enum fake_action shaders(struct fake_daemon *daemon, const struct wire_request *request,
+                                struct wire_reply *reply)
+{
+    static const char *names[] = {"matrix", "subgroup", "plain"}, *needs[] = {"matrix units", "shuffles", ""};
+    static const char *missing[] = {"matrix units", "", ""};
+    const struct table_of_shaders *table = daemon->context;
+    if (request->command != WIRE_COMMAND_INSPECT_DEVICE)
+        return FAKE_ANSWER;
+    reply->answer = WIRE_ANSWER_INSPECT_DEVICE;
+    reply->inspect_device = (struct wire_inspect_device_reply){.name = "fake",
+                                                               .variant = "plain",
+                                                               .variants = {names, table->names},
+                                                               .variant_needs = {needs, table->needs},
+                                                               .variant_missing = {missing, table->missing}};
+    return FAKE_ANSWER;
+}
+
+START_TEST(the_table_of_shaders_says_which_is_used_and_what_the_others_lack)
+{
+    struct table_of_shaders table = {3, 3, 3};
+    struct aule_monitor *monitor;
+    struct aule_variant_state *variants = NULL;
+    uint32_t count = 55;
+    fake_start(&fake, path, shaders, &table);
+    ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
+    ck_assert_int_eq(aule_monitor_variants(monitor, &variants, &count), AULE_OK);
+    ck_assert_uint_eq(count, 3);
+    ck_assert_str_eq(variants[0].name, "matrix");
+    ck_assert_str_eq(variants[0].missing, "matrix units");
+    ck_assert_str_eq(variants[1].needs, "shuffles");
+    ck_assert_str_eq(variants[1].missing, "");
+    ck_assert(!variants[0].used && !variants[1].used && variants[2].used);
+    free(variants);
+    table = (struct table_of_shaders){0, 0, 0};
+    ck_assert_int_eq(aule_monitor_variants(monitor, &variants, &count), AULE_OK);
+    ck_assert_uint_eq(count, 0);
+    ck_assert_ptr_null(variants);
+    aule_monitor_close(monitor);
+}
+END_TEST
+
 // ---- the suite ----
 
 int main(void)
@@ -647,6 +693,7 @@ int main(void)
         (const struct entry[]){
             {a_ping_that_comes_back_as_another_fills_nothing, 0},
             {a_list_longer_than_a_page_comes_whole, 0},
+            {the_table_of_shaders_says_which_is_used_and_what_the_others_lack, 0},
             {NULL, 0},
         });
     return check_main(suite);

@@ -115,7 +115,7 @@ static enum fake_action keep(struct fake_daemon *daemon, const struct wire_reque
     if (journal->full && request->command == WIRE_COMMAND_RUN && request->run.kind == WIRE_RUN_ATTEND)
         status = STATUS_BUSY;
     if (status != STATUS_OK)
-        *reply = (struct wire_reply){.status = status, .message = "as the test wants it", .answer = WIRE_ANSWER_EMPTY};
+        *reply = (struct wire_reply){.status = status, .message = message_of(journal), .answer = WIRE_ANSWER_EMPTY};
     return FAKE_ANSWER;
 }
 

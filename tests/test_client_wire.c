@@ -16,6 +16,7 @@
 struct seen_run {
     struct wire_run run;
     float slopes[3], sinks[3];
+    double frequencies[2];
 };
 
 static enum fake_action keep_run(struct fake_daemon *daemon, const struct wire_request *request,
@@ -30,12 +31,15 @@ static enum fake_action keep_run(struct fake_daemon *daemon, const struct wire_r
         memcpy(seen->slopes, fake_arena(daemon) + request->run.slopes.offset, sizeof seen->slopes);
     if (request->run.sinks.count == 3)
         memcpy(seen->sinks, fake_arena(daemon) + request->run.sinks.offset, sizeof seen->sinks);
+    if (request->run.rope_frequencies.count == 2)
+        memcpy(seen->frequencies, fake_arena(daemon) + request->run.rope_frequencies.offset, sizeof seen->frequencies);
     return FAKE_ANSWER;
 }
 
 START_TEST(every_parameter_of_a_run_reaches_the_daemon)
 {
     static const float slopes[3] = {1, 2, 3}, sinks[3] = {-4, 5, -INFINITY};
+    static const double frequencies[2] = {1, 0.01};
     struct seen_run kept = {.slopes = {0}};
     const struct wire_run *seen = &kept.run;
     fake_start(&fake, path, keep_run, &kept);
@@ -68,9 +72,26 @@ START_TEST(every_parameter_of_a_run_reaches_the_daemon)
         .sinks = sinks,
         .lse = {.dtype = AULE_F32, .offset = 512},
         .num_splits = 6,
+        .rope = {.dim = 4, .theta = 500, .interleaved = true, .frequencies = frequencies},
+        .k_scale = 0.5f,
+        .v_scale = 2,
+        .out = {.dtype = AULE_F16, .outer_stride = 48},
+        .keys = {.dtype = AULE_INT8, .offset = 1024, .outer_stride = 64},
+        .values = {.dtype = AULE_FP8_E4M3, .offset = 2048, .outer_stride = 80},
     };
     ck_assert_int_eq(aule_run_submit(batch, &rich, 0, &ticket), AULE_OK);
-    ck_assert_uint_eq(seen->flags, WIRE_RUN_CAUSAL);
+    ck_assert_uint_eq(seen->kind, WIRE_RUN_ATTEND);
+    ck_assert_uint_eq(seen->flags, WIRE_RUN_CAUSAL | WIRE_RUN_ROPE_INTERLEAVED);
+    ck_assert_uint_eq(seen->rope_dim, 4);
+    ck_assert_float_eq(seen->rope_theta, 500);
+    ck_assert_mem_eq(kept.frequencies, frequencies, sizeof frequencies);
+    ck_assert_float_eq(seen->k_scale, 0.5f);
+    ck_assert_float_eq(seen->v_scale, 2);
+    ck_assert_uint_eq(seen->out.outer_stride, 48);
+    ck_assert_uint_eq(seen->keys.dtype, AULE_INT8);
+    ck_assert_uint_eq(seen->keys.outer_stride, 64);
+    ck_assert_uint_eq(seen->values.offset, 2048);
+    ck_assert_uint_eq(seen->values.outer_stride, 80);
     ck_assert_int_eq(seen->window_left, 7);
     ck_assert_int_eq(seen->window_right, 0);
     ck_assert_float_eq(seen->logits_soft_cap, 30);
@@ -86,7 +107,7 @@ START_TEST(every_parameter_of_a_run_reaches_the_daemon)
     ck_assert_int_eq(aule_arena_alloc(session, FAKE_ARENA, &most, NULL), AULE_OK);
     unsigned seen_before = atomic_load(&fake.seen[WIRE_COMMAND_RUN]);
     expect(aule_run_submit(batch, &rich, 0, &ticket), AULE_NO_MEMORY,
-           "slopes, sinks and frequencies: 32 bytes have no room");
+           "slopes, sinks and frequencies: 48 bytes have no room");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), seen_before);
     ck_assert_int_eq(aule_run_submit(batch, &plain, 0, NULL), AULE_OK); // without arrays no room is needed
     aule_arena_free(session, most);
@@ -343,6 +364,294 @@ START_TEST(arrays_that_are_missing_are_named)
 }
 END_TEST
 
+// ---- other work ----
+
+// The last command of each kind, and what its vectors held.
+struct seen_work {
+    struct wire_batch_create batch;
+    int32_t ints[3][8]; // q_lens, token_rows, kv_starts; cu_seqlens_q of an import; from and to of a copy
+    int64_t slots[8];
+    struct wire_blocks_copy copy;
+    struct wire_merge merge;
+    struct wire_tensor parts[2][3]; // outs, lses
+    struct wire_run run;
+};
+
+static void keep_ints(int32_t *to, const struct wire_ints *from)
+{
+    ck_assert_uint_le(from->count, 8);
+    if (from->count > 0)
+        memcpy(to, from->data, from->count * sizeof *to);
+}
+
+static enum fake_action keep_work(struct fake_daemon *daemon, const struct wire_request *request,
+                                  struct wire_reply *reply)
+{
+    struct seen_work *seen = daemon->context;
+    (void)reply;
+    switch (request->command) {
+    case WIRE_COMMAND_BATCH_CREATE: {
+        const struct wire_batch_create *batch = &request->batch_create;
+        seen->batch = *batch;
+        keep_ints(seen->ints[0], batch->q_lens.count ? &batch->q_lens : &batch->cu_seqlens_q);
+        keep_ints(seen->ints[1], &batch->token_rows);
+        keep_ints(seen->ints[2], &batch->kv_starts);
+        ck_assert_uint_le(batch->slot_mapping.count, 8);
+        if (batch->slot_mapping.count > 0)
+            memcpy(seen->slots, batch->slot_mapping.data, batch->slot_mapping.count * sizeof *seen->slots);
+        break;
+    }
+    case WIRE_COMMAND_BLOCKS_COPY:
+        seen->copy = request->blocks_copy;
+        keep_ints(seen->ints[0], &request->blocks_copy.from);
+        keep_ints(seen->ints[1], &request->blocks_copy.to);
+        break;
+    case WIRE_COMMAND_MERGE:
+        seen->merge = request->merge;
+        ck_assert_uint_eq(request->merge.outs.count, 3);
+        ck_assert_uint_eq(request->merge.lses.count, 3);
+        memcpy(seen->parts[0], request->merge.outs.data, sizeof seen->parts[0]);
+        memcpy(seen->parts[1], request->merge.lses.data, sizeof seen->parts[1]);
+        break;
+    case WIRE_COMMAND_RUN: seen->run = request->run; break;
+    default: break;
+    }
+    return FAKE_ANSWER;
+}
+
+START_TEST(every_array_of_a_batch_reaches_the_daemon)
+{
+    static const int32_t cu[] = {0, 2, 3}, lens[] = {5, 6}, q_lens[] = {1, 0}, rows[] = {2, 0, 1}, starts[] = {7, 8};
+    struct seen_work seen = {.run = {.batch = 0}};
+    struct aule_batch *batch = NULL;
+    const struct aule_kv_layout layout = {.num_kv_heads = 3,
+                                          .head_dim = 576,
+                                          .head_dim_v = 512,
+                                          .v_is_k_prefix = true,
+                                          .k_dtype = AULE_INT8,
+                                          .scale_mode = AULE_SCALE_PER_TENSOR,
+                                          .block_size = 16,
+                                          .num_blocks = 99};
+    const struct aule_batch_params params = {.num_seqs = 2,
+                                             .cu_seqlens_q = cu,
+                                             .seq_lens_kv = lens,
+                                             .max_context_len = 40,
+                                             .max_seqlen_q = 20,
+                                             .q_lens = q_lens,
+                                             .token_rows = rows,
+                                             .kv_starts = starts};
+    fake_start(&fake, path, keep_work, &seen);
+    struct aule_session *session = open_session(0);
+    ck_assert_int_eq(aule_batch_create_local(session, &layout, &params, &batch), AULE_OK);
+    ck_assert(seen.batch.has_layout);
+    ck_assert_uint_eq(seen.batch.cache, 0);
+    ck_assert_uint_eq(seen.batch.layout.num_kv_heads, 3);
+    ck_assert_uint_eq(seen.batch.layout.head_dim_k, 576);
+    ck_assert_uint_eq(seen.batch.layout.head_dim_v, 512);
+    ck_assert(seen.batch.layout.v_is_k_prefix);
+    ck_assert_uint_eq(seen.batch.layout.k_dtype, AULE_INT8);
+    ck_assert_uint_eq(seen.batch.layout.v_dtype, AULE_F16);
+    ck_assert_uint_eq(seen.batch.layout.scale_mode, AULE_SCALE_PER_TENSOR);
+    ck_assert_uint_eq(seen.batch.layout.block_size, 16);
+    ck_assert_uint_eq(seen.batch.layout.num_blocks, 99);
+    ck_assert_uint_eq(seen.batch.max_context_len, 40);
+    ck_assert_uint_eq(seen.batch.max_seqlen_q, 20);
+    ck_assert_uint_eq(seen.batch.q_lens.count, 2);
+    ck_assert_uint_eq(seen.batch.token_rows.count, 3);
+    ck_assert_uint_eq(seen.batch.kv_starts.count, 2);
+    ck_assert_mem_eq(seen.ints[0], q_lens, sizeof q_lens);
+    ck_assert_mem_eq(seen.ints[1], rows, sizeof rows);
+    ck_assert_mem_eq(seen.ints[2], starts, sizeof starts);
+    ck_assert_int_eq(submit_one(batch).path, AULE_PATH_PAGED); // it has blocks, if not in the pool
+    aule_batch_destroy(batch);
+    const struct aule_kv_layout rows_only = {.num_kv_heads = 1, .head_dim = 64};
+    ck_assert_int_eq(aule_batch_create_local(session, &rows_only, &params, &batch), AULE_OK);
+    ck_assert_uint_eq(seen.batch.layout.head_dim_v, 64);
+    ck_assert_int_eq(submit_one(batch).path, AULE_PATH_CONTIGUOUS);
+    aule_batch_destroy(batch);
+    aule_session_close(session);
+}
+END_TEST
+
+START_TEST(a_form_whose_positions_repeat_makes_no_batch_without_a_mask)
+{
+    static const int32_t ids[] = {0, 0}, positions[] = {4, 4}, table[] = {0}, len = 6;
+    static const uint8_t mask[2] = {0x1f, 0x08};
+    struct seen_work seen = {.run = {.batch = 0}};
+    struct aule_metadata metadata;
+    struct aule_batch *batch = NULL;
+    const struct aule_token_form form = {.num_tokens = 2,
+                                         .num_seqs = 1,
+                                         .seq_ids = ids,
+                                         .positions = positions,
+                                         .block_table = table,
+                                         .max_blocks = 1,
+                                         .seq_lens_kv = &len,
+                                         .repeats = true};
+    fake_start(&fake, path, keep_work, &seen);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    ck_assert_int_eq(aule_metadata_tokens(&form, &metadata), AULE_OK);
+    expect(aule_batch_create(cache, &metadata.params, &batch), AULE_INVALID, "mask is NULL and mask_size 2");
+    metadata.params.mask = mask;
+    ck_assert_int_eq(aule_batch_create(cache, &metadata.params, &batch), AULE_OK);
+    ck_assert_uint_eq(seen.batch.mask.count, 2);
+    ck_assert_uint_eq(seen.batch.positions.count, 2);
+    aule_metadata_finish(&metadata);
+    aule_batch_destroy(batch);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
+START_TEST(blocks_are_copied_and_zeroed_by_one_command_each)
+{
+    static const int32_t from[] = {3, 4}, to[] = {7, 9}, none[] = {-1, -1}, wrong[] = {3, -1};
+    struct seen_work seen = {.run = {.batch = 0}};
+    struct aule_ticket ticket;
+    fake_start(&fake, path, keep_work, &seen);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    ck_assert_int_eq(aule_blocks_copy(cache, 2, from, to, 19, &ticket), AULE_OK);
+    ck_assert_uint_eq(seen.copy.cache, 7);
+    ck_assert_uint_eq(seen.copy.flags, 0);
+    ck_assert_int_eq(seen.copy.timeout_ms, 19);
+    ck_assert_mem_eq(seen.ints[0], from, sizeof from);
+    ck_assert_mem_eq(seen.ints[1], to, sizeof to);
+    ck_assert_int_eq(ticket.path, AULE_PATH_AUTO);
+    ck_assert_int_eq(aule_ticket_wait(session, ticket, 0, NULL), AULE_OK);
+    ck_assert_int_eq(aule_blocks_zero(cache, 2, to, 0, NULL), AULE_OK);
+    ck_assert_uint_eq(seen.copy.flags, WIRE_RUN_DETACHED);
+    ck_assert_mem_eq(seen.ints[0], none, sizeof none);
+    ck_assert_mem_eq(seen.ints[1], to, sizeof to);
+    unsigned before = atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_COPY]);
+    expect(aule_blocks_copy(cache, 2, wrong, to, 0, NULL), AULE_OUT_OF_RANGE, "from[1] = -1 is no block");
+    expect(aule_blocks_zero(cache, 200000, to, 0, NULL), AULE_LIMIT, "400000 blocks");
+    expect(aule_blocks_zero(cache, 2, to, -3, NULL), AULE_INVALID, "timeout_ms = -3");
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_COPY]), before);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
+START_TEST(every_parameter_of_a_merge_reaches_the_daemon)
+{
+    static const struct aule_tensor outs[3] = {
+        {.dtype = AULE_F16, .offset = 16}, {.dtype = AULE_F16, .offset = 32}, {.dtype = AULE_F16, .offset = 48}};
+    static const struct aule_tensor lses[3] = {
+        {.dtype = AULE_F32, .offset = 160}, {.dtype = AULE_F32, .offset = 320}, {.dtype = AULE_F32, .offset = 480}};
+    struct seen_work seen = {.run = {.batch = 0}};
+    struct aule_merge_params params = {.num_parts = 3,
+                                       .num_tokens = 4,
+                                       .num_heads = 5,
+                                       .head_dim = 8,
+                                       .outs = outs,
+                                       .lses = lses,
+                                       .out = {.dtype = AULE_F16, .offset = 4096},
+                                       .lse = {.dtype = AULE_F32, .offset = 8192}};
+    struct aule_ticket ticket;
+    fake_start(&fake, path, keep_work, &seen);
+    struct aule_session *session = open_session(0);
+    ck_assert_int_eq(aule_merge_submit(session, &params, 23, &ticket), AULE_OK);
+    ck_assert_uint_eq(seen.merge.num_tokens, 4);
+    ck_assert_uint_eq(seen.merge.num_heads, 5);
+    ck_assert_uint_eq(seen.merge.head_dim, 8);
+    ck_assert_uint_eq(seen.merge.out.offset, 4096);
+    ck_assert_uint_eq(seen.merge.lse.offset, 8192);
+    ck_assert_int_eq(seen.merge.timeout_ms, 23);
+    ck_assert_uint_eq(seen.merge.flags, 0);
+    for (int n = 0; n < 3; n++) {
+        ck_assert_uint_eq(seen.parts[0][n].offset, outs[n].offset);
+        ck_assert_uint_eq(seen.parts[1][n].offset, lses[n].offset);
+    }
+    ck_assert_int_eq(aule_ticket_wait(session, ticket, 0, NULL), AULE_OK);
+    params.num_parts = 0;
+    expect(aule_merge_submit(session, &params, 0, NULL), AULE_INVALID, "num_parts = 0");
+    params.num_parts = 1u << 20;
+    expect(aule_merge_submit(session, &params, 0, NULL), AULE_LIMIT, "a merge of 1048576 parts");
+    params.num_parts = 3;
+    params.lses = NULL;
+    expect(aule_merge_submit(session, &params, 0, NULL), AULE_INVALID, "lses is NULL, num_parts 3");
+    aule_session_close(session);
+}
+END_TEST
+
+START_TEST(an_import_is_a_batch_that_is_only_written_through)
+{
+    static const int64_t slots[] = {64, 65, -1, 7, 8};
+    struct seen_work seen = {.run = {.batch = 0}};
+    struct aule_kv_import params = {.layer = 2,
+                                    .num_rows = 5,
+                                    .slot_mapping = slots,
+                                    .k = {.dtype = AULE_F32, .offset = 16, .token_stride = 256},
+                                    .v = {.dtype = AULE_F32, .offset = 32},
+                                    .k_scale = 3,
+                                    .v_scale = 4};
+    struct aule_ticket ticket;
+    fake_start(&fake, path, keep_work, &seen);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    ck_assert_int_eq(aule_kv_import(cache, &params, 29, &ticket), AULE_OK);
+    ck_assert_uint_eq(seen.batch.num_seqs, 1);
+    ck_assert_uint_eq(seen.batch.seq_lens_kv.count, 0);
+    ck_assert_mem_eq(seen.ints[0], ((const int32_t[]){0, 5}), 8);
+    ck_assert_mem_eq(seen.slots, slots, sizeof slots);
+    ck_assert_uint_eq(seen.run.kind, WIRE_RUN_WRITE);
+    ck_assert_uint_eq(seen.run.layer, 2);
+    ck_assert_uint_eq(seen.run.k.token_stride, 256);
+    ck_assert_uint_eq(seen.run.v.offset, 32);
+    ck_assert_float_eq(seen.run.k_scale, 3);
+    ck_assert_float_eq(seen.run.v_scale, 4);
+    ck_assert_int_eq(seen.run.timeout_ms, 29);
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_DESTROY]), 1);
+    params.k.outer_stride = 1024;
+    expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID, "k.outer_stride = 1024 and outer_rows 0");
+    params.outer_rows = 2;
+    ck_assert_int_eq(aule_kv_import(cache, &params, 0, NULL), AULE_OK);
+    ck_assert_uint_eq(seen.batch.num_seqs, 3);
+    ck_assert_mem_eq(seen.ints[0], ((const int32_t[]){0, 2, 4, 5}), 16);
+    ck_assert_uint_eq(seen.run.k.outer_stride, 1024);
+    ck_assert_uint_eq(seen.run.flags, WIRE_RUN_DETACHED);
+    params.slot_mapping = NULL;
+    expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID, "slot_mapping is NULL, num_rows 5");
+    params.num_rows = 1u << 31;
+    expect(aule_kv_import(cache, &params, 0, NULL), AULE_OUT_OF_RANGE, "num_rows = 2147483648");
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
+START_TEST(a_gather_is_a_run_of_its_batch)
+{
+    struct seen_work seen = {.run = {.batch = 0}};
+    const struct aule_kv_gather params = {.layer = 1,
+                                          .k = {.dtype = AULE_BF16, .offset = 16},
+                                          .v = {.dtype = AULE_BF16, .offset = 32},
+                                          .k_scale = 5,
+                                          .v_scale = 6,
+                                          .keys = {.dtype = AULE_INT8, .offset = 48}};
+    struct aule_ticket ticket;
+    fake_start(&fake, path, keep_work, &seen);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    struct aule_batch *batch = create_batch(cache);
+    ck_assert_int_eq(aule_kv_gather(batch, &params, 31, &ticket), AULE_OK);
+    ck_assert_uint_eq(seen.run.kind, WIRE_RUN_GATHER);
+    ck_assert_uint_eq(seen.run.batch, 9);
+    ck_assert_uint_eq(seen.run.layer, 1);
+    ck_assert_uint_eq(seen.run.k.offset, 16);
+    ck_assert_uint_eq(seen.run.v.offset, 32);
+    ck_assert_uint_eq(seen.run.keys.offset, 48);
+    ck_assert_float_eq(seen.run.k_scale, 5);
+    ck_assert_float_eq(seen.run.v_scale, 6);
+    ck_assert_int_eq(ticket.path, AULE_PATH_AUTO);
+    ck_assert_int_eq(aule_ticket_wait(session, ticket, 0, NULL), AULE_OK);
+    aule_batch_destroy(batch);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
 // ---- the suite ----
 
 int main(void)
@@ -358,6 +667,16 @@ int main(void)
             {a_prompt_larger_than_a_message_travels_through_the_arena, 0},
             {a_list_of_blocks_larger_than_a_message_is_refused, 0},
             {arrays_that_are_missing_are_named, NUM_BATCH_CASES},
+            {NULL, 0},
+        });
+    add(suite, "other work",
+        (const struct entry[]){
+            {every_array_of_a_batch_reaches_the_daemon, 0},
+            {a_form_whose_positions_repeat_makes_no_batch_without_a_mask, 0},
+            {blocks_are_copied_and_zeroed_by_one_command_each, 0},
+            {every_parameter_of_a_merge_reaches_the_daemon, 0},
+            {an_import_is_a_batch_that_is_only_written_through, 0},
+            {a_gather_is_a_run_of_its_batch, 0},
             {NULL, 0},
         });
     return check_main(suite);
