@@ -3,7 +3,7 @@
 #
 # The suites of daemon/core, over the fake engine: no GPU, no sockets.
 
-add_library(core_world STATIC fake_engine.c core_world.c)
+add_library(core_world STATIC fake_engine.c fake_run.c core_world.c)
 target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
 

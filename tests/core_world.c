@@ -82,12 +82,15 @@ struct core_cache_identity world_identity(const char *name)
     return (struct core_cache_identity){
         .name = name,
         .num_layers = WORLD_LAYERS,
-        .num_kv_heads = 1,
-        .head_dim_k = 8,
-        .head_dim_v = 8,
-        .k_dtype = DTYPE_F16,
-        .v_dtype = DTYPE_F16,
-        .block_size = WORLD_BLOCK,
+        .kv =
+            {
+                .num_kv_heads = 1,
+                .head_dim_k = 8,
+                .head_dim_v = 8,
+                .k_dtype = DTYPE_F16,
+                .v_dtype = DTYPE_F16,
+                .block_size = WORLD_BLOCK,
+            },
     };
 }
 

@@ -3,8 +3,9 @@
 //
 // fake_engine.h - engine.h without a GPU, in the hands of a test: it records what is submitted, finishes it when told to,
 // fails what it is told to fail, and grows chunks on demand. In place of K and V a slot keeps one number, the first four
-// bytes of the token's k row in the arena, so that a test can see who wrote where. Whatever breaks engine.h's rules (a
-// block without memory, an arena that ends under a submission) aborts with a sentence.
+// bytes of the token's k row in the arena, so that a test can see who wrote where; copies carry it along, a gather puts it where k is to
+// be. Whatever breaks engine.h's rules (a block without memory, a row outside its arena, an arena that ends under a submission)
+// aborts with a sentence. fake_engine.c is the device, its memory and its submissions; fake_run.c what a run may and does.
 //
 // Threads: as engine.h says; the fake_engine_ functions belong to the dispatcher's thread.
 
@@ -17,7 +18,7 @@ struct fake_run {
     struct engine_batch *batch;
     struct engine_arena *arena;
     struct engine_run run;
-    float *slopes, *sinks; // copies; `run` points to them
+    void *arrays[5]; // copies; `run` points to them
     uint32_t wave, dispatch;
     enum status fail; // instead of OK, when it is finished; STATUS_OK at first
 };
@@ -53,6 +54,12 @@ struct fake_submission *fake_engine_newest(struct engine *engine);
 bool fake_engine_finish(struct engine *engine);                            // the oldest; false: none
 void fake_engine_refuse_submit(struct engine *engine, enum status status); // the next one
 void fake_engine_lose(struct engine *engine, const char *why);
+
+// engine_run_check() refuses so many splits or more.
+void fake_engine_limit_splits(struct engine *engine, uint32_t splits);
+
+// Lets it pass for a larger one than it is; the test sees to it that nothing beyond is read.
+void fake_engine_widen_arena(struct engine_arena *arena, uint64_t size);
 
 // The number in a slot: what the last finished write left there, 0 = zeroed. And what fills a chunk on arrival stays 0.
 int32_t fake_engine_slot(const struct engine_cache *cache, uint32_t layer, int32_t block, uint32_t slot);

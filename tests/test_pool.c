@@ -245,7 +245,7 @@ START_TEST(a_block_larger_than_the_pool_is_refused_when_its_cache_is_opened)
     struct core_cache_identity identity = world_identity("large");
     identity.num_layers = 3;
     ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "--memory-fraction");
-    identity.num_layers = identity.num_kv_heads = UINT32_MAX; // the product must not wrap into something small
+    identity.num_layers = identity.kv.num_kv_heads = UINT32_MAX; // the product must not wrap into something small
     ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "--memory-fraction");
     identity = world_identity("layer");
     fake_engine_limit_allocation(world.engine, 255);
@@ -374,14 +374,14 @@ START_TEST(another_identity_is_refused_with_both_values)
         ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_MISMATCH, text);                \
     } while (0)
     REFUSED(num_layers, 3, "num_layers 2, not 3");
-    REFUSED(num_kv_heads, 4, "num_kv_heads 1, not 4");
-    REFUSED(head_dim_k, 16, "head_dim_k 8, not 16");
-    REFUSED(head_dim_v, 16, "head_dim_v 8, not 16");
-    REFUSED(v_is_k_prefix, true, "v_is_k_prefix 0, not 1");
-    REFUSED(k_dtype, DTYPE_F32, "k_dtype f16, not f32");
-    REFUSED(v_dtype, DTYPE_F32, "v_dtype f16, not f32");
-    REFUSED(scale_mode, 1, "scale_mode 0, not 1");
-    REFUSED(block_size, 16, "block_size 8, not 16");
+    REFUSED(kv.num_kv_heads, 4, "num_kv_heads 1, not 4");
+    REFUSED(kv.head_dim_k, 16, "head_dim_k 8, not 16");
+    REFUSED(kv.head_dim_v, 16, "head_dim_v 8, not 16");
+    REFUSED(kv.v_is_k_prefix, true, "v_is_k_prefix 0, not 1");
+    REFUSED(kv.k_dtype, DTYPE_F32, "k_dtype f16, not f32");
+    REFUSED(kv.v_dtype, DTYPE_F32, "v_dtype f16, not f32");
+    REFUSED(kv.scale_mode, 1, "scale_mode 0, not 1");
+    REFUSED(kv.block_size, 16, "block_size 8, not 16");
     const uint8_t print[] = {0xab, 0x01};
     struct core_cache_identity identity = world_identity("kv");
     identity.fingerprint = print;
@@ -409,14 +409,15 @@ START_TEST(a_cache_that_cannot_be_is_refused)
     name[256] = 0;
     UNFIT(name, "", STATUS_INVALID, "0 bytes");
     UNFIT(name, name, STATUS_INVALID, "256 bytes");
-    UNFIT(num_layers, 0, STATUS_INVALID, "num_layers 0");
-    UNFIT(block_size, 12, STATUS_UNSUPPORTED, "block_size 12");
-    UNFIT(block_size, 4, STATUS_UNSUPPORTED, "block_size 4");
-    UNFIT(block_size, 512, STATUS_UNSUPPORTED, "block_size 512");
-    UNFIT(head_dim_k, 12, STATUS_UNSUPPORTED, "head_dim 12");
-    UNFIT(k_dtype, DTYPE_INT8, STATUS_UNSUPPORTED, "int8");
-    UNFIT(v_is_k_prefix, true, STATUS_UNSUPPORTED, "v_is_k_prefix");
-    UNFIT(scale_mode, 2, STATUS_UNSUPPORTED, "scale_mode 2");
+    UNFIT(num_layers, 0, STATUS_INVALID, "num_layers is 0");
+    UNFIT(kv.num_kv_heads, 0, STATUS_INVALID, "num_kv_heads 0");
+    UNFIT(kv.head_dim_v, 0, STATUS_INVALID, "head_dim_v 0");
+    UNFIT(kv.block_size, 12, STATUS_UNSUPPORTED, "block_size 12");
+    UNFIT(kv.block_size, 4, STATUS_UNSUPPORTED, "block_size 4");
+    UNFIT(kv.block_size, 512, STATUS_UNSUPPORTED, "block_size 512");
+    UNFIT(kv.head_dim_k, 12, STATUS_UNSUPPORTED, "head_dim 12");
+    UNFIT(kv.k_dtype, 0, STATUS_UNSUPPORTED, "unknown");
+    UNFIT(kv.scale_mode, SCALE_PER_TOKEN_HEAD, STATUS_UNSUPPORTED, "scale_mode 2"); // f16: the engine's word
     UNFIT(fingerprint_size, 65, STATUS_INVALID, "65 bytes");
     ck_assert_uint_eq(core_num_caches(world.core), 1);
     world_close(&world);

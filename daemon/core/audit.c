@@ -37,7 +37,7 @@ static uint32_t names(struct block *const *blocks, uint32_t count, const struct 
 static bool first_mention(const struct core_session *session, const struct run *run)
 {
     const struct run *earlier;
-    if (run->over)
+    if (run->over || !run->batch)
         return false;
     const struct batch *found;
     HASH_FIND(hh, session->batches, &run->batch->id, sizeof run->batch->id, found);
@@ -58,6 +58,18 @@ static uint32_t tally_batch(const struct batch *batch, const struct block *block
     return found;
 }
 
+static uint32_t tally_copy(const struct copy *copy, const struct block *block, struct tally *tally)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < copy->count; i++) {
+        found += (copy->pairs[i].from == block) + (copy->pairs[i].to == block);
+        tally->pending += copy->pairs[i].to == block;
+    }
+    tally->refs += found;
+    tally->dead_refs += copy->dead ? found : 0;
+    return found;
+}
+
 static bool tally_session(const struct core_session *session, const struct cache *cache, const struct block *block,
                           struct tally *tally, struct error *error)
 {
@@ -73,11 +85,14 @@ static bool tally_session(const struct core_session *session, const struct cache
     }
     DL_FOREACH(session->runs, run)
     {
-        if (run->over || run->batch->table != table)
+        if (!run->over && run->copy && run->copy->table == table)
+            refs += tally_copy(run->copy, block, tally);
+        if (run->over || !run->batch || run->batch->table != table)
             continue;
         if (first_mention(session, run))
             refs += tally_batch(run->batch, block, tally);
-        tally->pending += names(run->batch->writes, run->batch->num_writes, block);
+        if (run->engine.kind != ENGINE_GATHER)
+            tally->pending += names(run->batch->writes, run->batch->num_writes, block);
     }
     const struct hold *hold = hold_find(table, block);
     EXPECT(hold->refs == refs, "block %" PRId32 ": session %" PRIu64 " counts %" PRIu32 " batch refs, has %" PRIu32,
@@ -242,6 +257,40 @@ static uint64_t count_entries(const struct hold_table *table)
     return entries;
 }
 
+// What keeps a table is counted: its batches, registered or kept by runs, and the copies that are not over.
+static bool check_users(const struct core_session *session, const struct hold_table *table, struct error *error)
+{
+    const struct run *run;
+    uint32_t users = 0;
+    for (const struct batch *batch = session->batches; batch; batch = batch->hh.next)
+        users += batch->table == table;
+    DL_FOREACH(session->runs, run)
+    {
+        users += first_mention(session, run) && run->batch->table == table;
+        users += run->copy && run->copy->table == table;
+    }
+    EXPECT(users == table->num_users, "session %" PRIu64 " counts %" PRIu32 " users of cache %" PRIu64 ", has %" PRIu32,
+           session->id, table->num_users, table->cache_id, users);
+    return true;
+}
+
+static bool check_batch_bytes(const struct core_session *session, struct error *error)
+{
+    const struct run *run;
+    uint64_t bytes = 0;
+    for (const struct batch *batch = session->batches; batch; batch = batch->hh.next)
+        bytes += batch->bytes;
+    DL_FOREACH(session->runs, run)
+    {
+        bytes += first_mention(session, run) ? run->batch->bytes : 0;
+        EXPECT(!run->over || (!run->batch && !run->copy), "run %" PRIu64 " is over and keeps what it named",
+               run->ticket);
+    }
+    EXPECT(bytes == session->batch_bytes, "session %" PRIu64 " counts %" PRIu64 " bytes of batches, has %" PRIu64,
+           session->id, session->batch_bytes, bytes);
+    return true;
+}
+
 static bool check_session(const struct core_session *session, struct error *error)
 {
     const struct run *run;
@@ -251,6 +300,8 @@ static bool check_session(const struct core_session *session, struct error *erro
         EXPECT(count_entries(table) == table->num_blocks, "session %" PRIu64 " miscounts its blocks of cache %" PRIu64,
                session->id, table->cache_id);
         blocks += table->num_blocks;
+        if (!check_users(session, table, error))
+            return false;
     }
     EXPECT(blocks == session->num_blocks, "session %" PRIu64 " counts %" PRIu64 " blocks, has %" PRIu64, session->id,
            session->num_blocks, blocks);
@@ -266,7 +317,7 @@ static bool check_session(const struct core_session *session, struct error *erro
     EXPECT(session->closed || session->num_unreaped == HASH_COUNT(session->tickets) + detached,
            "session %" PRIu64 ": %" PRIu32 " tickets unreaped, not %" PRIu32, session->id, session->num_unreaped,
            HASH_COUNT(session->tickets) + detached);
-    return true;
+    return check_batch_bytes(session, error);
 }
 
 static bool check_sessions(const struct core *core, struct error *error)

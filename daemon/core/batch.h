@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.h - one model step's metadata after it was checked: which blocks it names and which slots it writes. The arrays
-// themselves are with the engine.
+// batch.h - one model step's metadata after it was checked: which blocks it names and which slots it writes, or how far into the
+// session's own K and V it reaches. The arrays themselves are with the engine.
 
 #ifndef AULE_CORE_BATCH_H
 #define AULE_CORE_BATCH_H
@@ -17,6 +17,13 @@ struct missing {
     int64_t max_left; // tokens, at least 0
 };
 
+// The first entry that no query sees, a gather would read, and that names no block which the session may read.
+struct hole {
+    bool there;
+    uint32_t seq, entry;
+    int32_t id;
+};
+
 // What the attention shaders compute at once: a query row or a key that stands alone costs as much as a whole tile.
 enum { BATCH_TILE_ROWS = 8, BATCH_TILE_KEYS = 512 };
 
@@ -24,19 +31,28 @@ struct batch {
     UT_hash_handle hh; // session->batches until destroyed
     uint64_t id;
     struct core_session *session;
-    struct hold_table *table;
+    struct hold_table *table; // NULL: K and V lie in the session's arena
+    enum engine_place place;
+    struct engine_kv kv;
     struct engine_batch *engine; // owned
     uint32_t users;              // 1 until destroyed, and one a run that is not over
     bool dead;                   // its session died: its refs count as the dead's
-    bool has_slots, has_mask, has_positions;
+    bool has_keys;               // seq_lens_kv was given; without, it only writes
+    bool has_slots, has_mask, has_positions, has_token_rows, has_kv_starts;
     struct missing missing;
-    uint32_t num_tokens;
+    struct hole hole;
+    uint32_t num_seqs, num_tokens;
+    uint32_t max_rows;     // of one sequence in q, queries or not
+    uint32_t max_seq_len;  // keys
+    uint64_t end_block;    // ENGINE_BLOCKS: the largest id that a run can touch, plus 1
+    uint64_t end_row;      // ENGINE_ROWS: the same for rows without an outer stride
     uint64_t bytes;        // of its arrays, which count for the session until the engine has ended it
     uint64_t attended;     // tokens: sum of q_len * seq_len, at least 1
     uint64_t causal;       // of them, what a causal run without positions sees
     uint64_t keys;         // of sequences with queries: sum of seq_len in whole tiles of BATCH_TILE_KEYS
+    uint64_t all_keys;     // sum of seq_len: rows of a gather
     uint64_t seals;        // the cache's counter when none of `writes` was sealed
-    struct block **blocks; // each block that it names, once; referenced
+    struct block **blocks; // each block of the cache that it names, once; referenced
     uint32_t num_blocks, block_capacity;
     struct block **writes; // those that it writes
     uint8_t *masks;        // [num_writes, block_size / 8]: the slots it writes
@@ -49,9 +65,5 @@ void batch_unref(struct batch *batch);
 void batch_bury(struct batch *batch); // its session died with runs of it in flight
 // SEALED if a block that it writes was sealed since it was created.
 enum status batch_check_seals(struct batch *batch, struct error *error);
-
-// A run of `layer` was accepted; it is over. Keeps the written bits and who may see what up to date.
-void batch_write_begins(struct batch *batch, uint32_t layer);
-void batch_write_ends(struct batch *batch, uint32_t layer, bool ok);
 
 #endif

@@ -106,6 +106,7 @@ struct block *block_take(struct cache *cache)
         heap_remove(&cache->usable, &chunk->usable);
     chunk->first_free = block->next_free;
     block->next_free = -1;
+    block->filled = 0;
     memset(block_written(cache, block, 0), 0, (size_t)cache->identity.num_layers * cache->layer_bytes);
     return block;
 }

@@ -19,9 +19,9 @@ struct block {
     uint32_t mark; // scratch of one batch, publish or release: counts only under its stamp
     uint64_t stamp;
     uint32_t holders;         // sessions that hold it
-    uint32_t refs;            // batches that name it and live, or have a run that is not over
+    uint32_t refs;            // batches that name it and live, or have a run that is not over; copies that are not over
     uint32_t dead_refs;       // those of `refs` whose session died
-    uint32_t pending;         // accepted runs that write it and are not over
+    uint32_t pending;         // accepted runs and copies that write it and are not over
     struct prefix_node *node; // where the prefix index has it; NULL = nowhere
     uint8_t state;            // enum core_block_kind; always what block_settle() last found
     bool sealed;
@@ -30,6 +30,7 @@ struct block {
     uint64_t last_use;         // core's use counter
     uint64_t salt;             // of its last lease; 0 = none since its chunk was zeroed
     uint64_t writer;           // session that leased it; 0 = free or sealed
+    uint64_t filled;           // the writer's ticket of the last copy into it, or zeroing of it; 0 = none
     struct heap_node eviction; // in the cache's leaves or inner heap while CORE_CACHED
 };
 

@@ -22,14 +22,14 @@ static const struct identity_number {
     enum { NUMBER, TYPE, FLAG } kind;
 } identity_numbers[] = {
     {"num_layers", offsetof(struct core_cache_identity, num_layers), NUMBER},
-    {"num_kv_heads", offsetof(struct core_cache_identity, num_kv_heads), NUMBER},
-    {"head_dim_k", offsetof(struct core_cache_identity, head_dim_k), NUMBER},
-    {"head_dim_v", offsetof(struct core_cache_identity, head_dim_v), NUMBER},
-    {"v_is_k_prefix", offsetof(struct core_cache_identity, v_is_k_prefix), FLAG},
-    {"k_dtype", offsetof(struct core_cache_identity, k_dtype), TYPE},
-    {"v_dtype", offsetof(struct core_cache_identity, v_dtype), TYPE},
-    {"scale_mode", offsetof(struct core_cache_identity, scale_mode), NUMBER},
-    {"block_size", offsetof(struct core_cache_identity, block_size), NUMBER},
+    {"num_kv_heads", offsetof(struct core_cache_identity, kv.num_kv_heads), NUMBER},
+    {"head_dim_k", offsetof(struct core_cache_identity, kv.head_dim_k), NUMBER},
+    {"head_dim_v", offsetof(struct core_cache_identity, kv.head_dim_v), NUMBER},
+    {"v_is_k_prefix", offsetof(struct core_cache_identity, kv.v_is_k_prefix), FLAG},
+    {"k_dtype", offsetof(struct core_cache_identity, kv.k_dtype), TYPE},
+    {"v_dtype", offsetof(struct core_cache_identity, kv.v_dtype), TYPE},
+    {"scale_mode", offsetof(struct core_cache_identity, kv.scale_mode), NUMBER},
+    {"block_size", offsetof(struct core_cache_identity, kv.block_size), NUMBER},
 };
 enum { NUM_IDENTITY_NUMBERS = sizeof identity_numbers / sizeof *identity_numbers };
 
@@ -81,14 +81,23 @@ static struct engine_cache_params engine_params(const struct core_cache_identity
     return (struct engine_cache_params){
         .name = identity->name,
         .num_layers = identity->num_layers,
-        .num_kv_heads = identity->num_kv_heads,
-        .head_dim_k = identity->head_dim_k,
-        .head_dim_v = identity->head_dim_v,
-        .block_size = identity->block_size,
-        .k_dtype = identity->k_dtype,
-        .v_dtype = identity->v_dtype,
         .chunk_blocks = chunk_blocks,
+        .kv = identity->kv,
     };
+}
+
+enum status cache_check_kv(const struct engine_kv *kv, struct error *error)
+{
+    if (!kv->num_kv_heads || !kv->head_dim_k || !kv->head_dim_v)
+        return error_set(error, STATUS_INVALID,
+                         "num_kv_heads %" PRIu32 ", head_dim_k %" PRIu32 ", head_dim_v %" PRIu32
+                         ": each must be at least 1",
+                         kv->num_kv_heads, kv->head_dim_k, kv->head_dim_v);
+    if (kv->block_size < CORE_MIN_BLOCK_SIZE || kv->block_size > CORE_MAX_BLOCK_SIZE ||
+        (kv->block_size & (kv->block_size - 1)))
+        return error_set(error, STATUS_UNSUPPORTED, "block_size %" PRIu32 " is not a power of two from %d to %d",
+                         kv->block_size, CORE_MIN_BLOCK_SIZE, CORE_MAX_BLOCK_SIZE);
+    return STATUS_OK;
 }
 
 static enum status check_name(const struct core_cache_identity *identity, struct error *error)
@@ -106,22 +115,15 @@ static enum status check_name(const struct core_cache_identity *identity, struct
 // What core's own arithmetic needs; the engine then says which shapes it has shaders for.
 static enum status check_shape(const struct core *core, const struct core_cache_identity *i, struct error *error)
 {
-    if (!i->num_layers || !i->num_kv_heads || !i->head_dim_k || !i->head_dim_v)
-        return error_set(error, STATUS_INVALID,
-                         "num_layers %" PRIu32 ", num_kv_heads %" PRIu32 ", head_dim_k %" PRIu32 ", head_dim_v %" PRIu32
-                         ": each must be at least 1",
-                         i->num_layers, i->num_kv_heads, i->head_dim_k, i->head_dim_v);
-    if (i->block_size < CORE_MIN_BLOCK_SIZE || i->block_size > CORE_MAX_BLOCK_SIZE ||
-        (i->block_size & (i->block_size - 1)))
-        return error_set(error, STATUS_UNSUPPORTED, "block_size %" PRIu32 " is not a power of two from %d to %d",
-                         i->block_size, CORE_MIN_BLOCK_SIZE, CORE_MAX_BLOCK_SIZE);
-    if (i->v_is_k_prefix)
-        return error_set(error, STATUS_UNSUPPORTED, "v_is_k_prefix is not supported yet");
-    if (i->scale_mode)
-        return error_set(error, STATUS_UNSUPPORTED, "scale_mode %" PRIu32 " is not supported yet", i->scale_mode);
+    const struct engine_kv *kv = &i->kv;
+    if (!i->num_layers)
+        return error_set(error, STATUS_INVALID, "num_layers is 0; it must be at least 1");
+    enum status status = cache_check_kv(kv, error);
+    if (status != STATUS_OK)
+        return status;
     // No product of these may wrap in the engine's 64 bits: one byte an element is the least.
-    unsigned __int128 bytes = (unsigned __int128)i->num_layers * i->num_kv_heads * i->block_size;
-    if (bytes * ((uint64_t)i->head_dim_k + i->head_dim_v) > core->pool.limit_bytes)
+    unsigned __int128 bytes = (unsigned __int128)i->num_layers * kv->num_kv_heads * kv->block_size;
+    if (bytes * ((uint64_t)kv->head_dim_k + kv->head_dim_v) > core->pool.limit_bytes)
         return error_set(error, STATUS_LIMIT,
                          "one block of cache \"%.64s\" exceeds the pool's %" PRIu64 " bytes (--memory-fraction)",
                          i->name, core->pool.limit_bytes);
@@ -159,7 +161,7 @@ static void measure(struct cache *cache, uint32_t chunk_blocks, uint64_t block_b
     cache->chunk_blocks = chunk_blocks;
     cache->chunk_shift = (uint32_t)__builtin_ctz(chunk_blocks);
     cache->chunk_bytes = block_bytes * chunk_blocks;
-    cache->layer_bytes = cache->identity.block_size / 8;
+    cache->layer_bytes = cache->identity.kv.block_size / 8;
 }
 
 static bool registry_reserve(struct core *core)

@@ -46,6 +46,8 @@ struct cache {
     uint64_t last_use;   // core's use counter when the last session closed it
 };
 
+// What core's own arithmetic needs of a shape with blocks.
+enum status cache_check_kv(const struct engine_kv *kv, struct error *error);
 // STATUS_NOT_FOUND if no cache has this number.
 enum status cache_find(const struct core *core, uint64_t id, struct cache **out, struct error *error);
 // Makes or finds the cache of this name; checks the identity in either case.

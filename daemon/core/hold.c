@@ -41,7 +41,7 @@ struct hold_table *hold_table_get(struct core_session *session, struct cache *ca
 
 void hold_table_settle(struct hold_table *table)
 {
-    if (table->opens || table->num_blocks || table->num_batches)
+    if (table->opens || table->num_blocks || table->num_users)
         return;
     struct cache *cache = table->cache;
     HASH_DEL(table->session->tables, table);
@@ -51,6 +51,12 @@ void hold_table_settle(struct hold_table *table)
     free(table);
     cache->num_tables--;
     cache_settle(cache);
+}
+
+void hold_table_unuse(struct hold_table *table)
+{
+    table->num_users--;
+    hold_table_settle(table);
 }
 
 static void drop_all(struct hold_table *table, uint32_t page, uint32_t index)

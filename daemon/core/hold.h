@@ -11,7 +11,7 @@
 
 struct hold {
     uint32_t holds; // leases and look-ups not yet released
-    uint32_t refs;  // batches
+    uint32_t refs;  // batches and copies
 };
 
 struct hold_page {
@@ -24,11 +24,11 @@ struct hold_table {
     uint64_t cache_id;
     struct core_session *session;
     struct cache *cache;
-    uint32_t opens;           // core_cache_open() calls not yet closed; 0 = only batches in flight keep the table
+    uint32_t opens; // core_cache_open() calls not yet closed; 0 = only batches and copies in flight keep the table
     struct hold_page **pages; // [num_pages], one a chunk, NULL until needed; owned
     uint32_t num_pages;
-    uint64_t num_blocks;  // entries that are not zero: what the quota counts
-    uint32_t num_batches; // not freed yet
+    uint64_t num_blocks; // entries that are not zero: what the quota counts
+    uint32_t num_users;  // batches and copies that are not freed yet
 };
 
 // The session's table of a cache that it has open, else STATUS_NOT_FOUND.
@@ -36,6 +36,7 @@ enum status hold_table_find(const struct core_session *session, uint64_t cache, 
                             struct error *error);
 struct hold_table *hold_table_get(struct core_session *session, struct cache *cache); // finds or makes; NULL: no memory
 void hold_table_settle(struct hold_table *table);      // ends one that nothing needs, and its cache if it was the last
+void hold_table_unuse(struct hold_table *table);       // a user less; settles it
 void hold_table_release_all(struct hold_table *table); // every hold; batches keep their refs
 
 static inline const struct hold *hold_find(const struct hold_table *table, const struct block *block)
@@ -57,7 +58,7 @@ bool hold_reserve(struct hold_table *table,
                   const struct block *block);                  // so that hold_take() cannot fail; false: no memory
 void hold_take(struct hold_table *table, struct block *block); // one hold more
 void hold_drop(struct hold_table *table, struct block *block); // one hold less; settles the block
-void hold_ref(struct hold_table *table, struct block *block);  // a batch names it, which the session holds
+void hold_ref(struct hold_table *table, struct block *block);  // a batch or copy names it, which the session holds
 void hold_unref(struct hold_table *table, struct block *block, bool dead);
 
 // STATUS_QUOTA if `more` blocks would bring the session over its limit.

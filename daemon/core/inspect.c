@@ -37,7 +37,7 @@ enum status core_cache_counts(struct core_session *session, uint64_t cache, stru
 uint32_t core_cache_block_size(const struct core_session *session, uint64_t cache)
 {
     struct hold_table *table;
-    return hold_table_find(session, cache, &table, NULL) == STATUS_OK ? table->cache->identity.block_size : 0;
+    return hold_table_find(session, cache, &table, NULL) == STATUS_OK ? table->cache->identity.kv.block_size : 0;
 }
 
 void core_totals(const struct core *core, struct core_totals *out)
@@ -98,14 +98,7 @@ static void view_cache(const struct cache *cache, struct core_cache_view *out)
         .cache = cache->id,
         .name = cache->name,
         .num_layers = identity->num_layers,
-        .num_kv_heads = identity->num_kv_heads,
-        .head_dim_k = identity->head_dim_k,
-        .head_dim_v = identity->head_dim_v,
-        .block_size = identity->block_size,
-        .scale_mode = identity->scale_mode,
-        .k_dtype = identity->k_dtype,
-        .v_dtype = identity->v_dtype,
-        .v_is_k_prefix = identity->v_is_k_prefix,
+        .kv = identity->kv,
         .chunk_blocks = cache->chunk_blocks,
         .num_chunks = cache->num_present,
         .open_sessions = cache->open_sessions,

@@ -75,7 +75,7 @@ void prefix_root_settle(struct cache *cache, struct prefix_root *root)
 
 static unsigned key_size(const struct cache *cache)
 {
-    return (unsigned)(sizeof(struct prefix_key) + cache->identity.block_size * sizeof(int32_t));
+    return (unsigned)(sizeof(struct prefix_key) + cache->identity.kv.block_size * sizeof(int32_t));
 }
 
 struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
@@ -87,7 +87,7 @@ struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_r
     } key;
     struct prefix_node *node;
     key.parent = parent ? parent->id : root->id;
-    memcpy(key.tokens, tokens, cache->identity.block_size * sizeof *tokens);
+    memcpy(key.tokens, tokens, cache->identity.kv.block_size * sizeof *tokens);
     unsigned hash = prefix_hash(cache, &key, key_size(cache));
     HASH_FIND_BYHASHVALUE(hh, cache->nodes, &key, key_size(cache), hash, node);
     return node;
@@ -96,12 +96,12 @@ struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_r
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root, struct prefix_node *parent,
                                const int32_t *tokens)
 {
-    struct prefix_node *node = calloc(1, sizeof *node + cache->identity.block_size * sizeof *tokens);
+    struct prefix_node *node = calloc(1, sizeof *node + cache->identity.kv.block_size * sizeof *tokens);
     if (!node)
         return NULL;
     *node = (struct prefix_node){.root = root, .parent = parent, .depth = parent ? parent->depth + 1 : 0};
     node->key.parent = parent ? parent->id : root->id;
-    memcpy(node->key.tokens, tokens, cache->identity.block_size * sizeof *tokens);
+    memcpy(node->key.tokens, tokens, cache->identity.kv.block_size * sizeof *tokens);
     unsigned hash = prefix_hash(cache, &node->key, key_size(cache));
     HASH_ADD_KEYPTR_BYHASHVALUE(hh, cache->nodes, &node->key, key_size(cache), hash, node);
     if (!HASH_ADDED(node)) {

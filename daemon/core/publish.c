@@ -53,7 +53,7 @@ struct hit {
 static enum status walk(struct hold_table *table, const struct prefix_root *root, const int32_t *tokens,
                         uint32_t blocks, struct hit *hit, struct error *error)
 {
-    uint32_t block_size = table->cache->identity.block_size;
+    uint32_t block_size = table->cache->identity.kv.block_size;
     while (root && hit->count < blocks) {
         struct prefix_node *node = prefix_find(table->cache, root, hit->last, tokens + (size_t)hit->count * block_size);
         if (!node || !prefix_visible(node))
@@ -87,7 +87,7 @@ enum status core_prefix_lookup(struct core_session *session, uint64_t cache, con
     if (status != STATUS_OK)
         return status;
     uint32_t tokens = max_tokens && max_tokens < prefix->num_tokens ? max_tokens : prefix->num_tokens;
-    uint32_t block_size = table->cache->identity.block_size;
+    uint32_t block_size = table->cache->identity.kv.block_size;
     if (prefix_root_find(table->cache, session->salt, prefix, &root) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no host memory to look a prefix up");
     status = walk(table, root, prefix->tokens, tokens / block_size, &hit, error);
@@ -118,7 +118,7 @@ struct publication {
 
 static const int32_t *block_tokens(const struct publication *p, uint32_t index)
 {
-    return p->prefix->tokens + (size_t)index * p->cache->identity.block_size;
+    return p->prefix->tokens + (size_t)index * p->cache->identity.kv.block_size;
 }
 
 static void find_chain(struct publication *p)
@@ -139,10 +139,10 @@ static enum status check_written(const struct cache *cache, const struct block *
         int written = 0;
         for (uint32_t i = 0; i < cache->layer_bytes; i++)
             written += __builtin_popcount(bits[i]);
-        if ((uint32_t)written != cache->identity.block_size)
+        if ((uint32_t)written != cache->identity.kv.block_size)
             return error_set(error, STATUS_UNWRITTEN,
                              "blocks[%" PRIu32 "] = %" PRId32 " has %d of %" PRIu32 " slots written in layer %" PRIu32,
-                             index, block->id, written, cache->identity.block_size, layer);
+                             index, block->id, written, cache->identity.kv.block_size, layer);
     }
     return STATUS_OK;
 }
@@ -240,12 +240,12 @@ static bool publish_block(struct publication *p, uint32_t i)
 
 static enum status check_count(const struct publication *p, struct error *error)
 {
-    uint32_t full = p->prefix->num_tokens / p->cache->identity.block_size;
+    uint32_t full = p->prefix->num_tokens / p->cache->identity.kv.block_size;
     if (p->num_blocks == full)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
                      "%" PRIu32 " blocks given, but %" PRIu32 " tokens fill %" PRIu32 " blocks of %" PRIu32,
-                     p->num_blocks, p->prefix->num_tokens, full, p->cache->identity.block_size);
+                     p->num_blocks, p->prefix->num_tokens, full, p->cache->identity.kv.block_size);
 }
 
 static enum status publish(struct publication *p, uint32_t *num_existing, struct error *error)

@@ -1,236 +1,184 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - checks a run's tensors, queues it, and keeps its ticket until it is reaped. What runs when is the scheduler's.
+// run.c - makes a checked run, queues it, and keeps its ticket until it is reaped. What runs when is the scheduler's.
 
 #include "run.h"
 
-#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "run_check.h"
 #include "state.h"
-#include "tensor.h"
+#include "weight.h"
+#include "written.h"
 
-static enum status check_run(const struct batch *batch, const struct core_run_params *p, struct error *error)
+// ---- for all kinds ----
+
+enum status run_check_tickets(const struct core_session *session, enum status so_far, struct error *error)
 {
-    const struct core_cache_identity *identity = &batch->table->cache->identity;
-    if (p->layer >= identity->num_layers)
-        return error_set(error, STATUS_OUT_OF_RANGE, "layer %" PRIu32 " of a cache with %" PRIu32 " layers", p->layer,
-                         identity->num_layers);
-    if (p->num_heads == 0 || p->num_heads % identity->num_kv_heads)
-        return error_set(error, STATUS_INVALID,
-                         "num_heads %" PRIu32 " is not a multiple of the cache's %" PRIu32 " KV heads", p->num_heads,
-                         identity->num_kv_heads);
-    if (!isfinite(p->scale))
-        return error_set(error, STATUS_INVALID, "scale is %f", (double)p->scale);
-    return STATUS_OK;
+    if (so_far != STATUS_OK || session->num_unreaped < session->core->params.max_tickets)
+        return so_far;
+    return error_set(error, STATUS_BUSY, "%" PRIu32 " tickets of the session are unreaped (--max-tickets)",
+                     session->num_unreaped);
 }
 
-static enum status missing_error(const struct missing *missing, const struct core_run_params *p, struct error *error)
+enum status run_check_work(const struct core_session *session, uint64_t work, const char *what, const char *advice,
+                           struct error *error)
 {
-    uint32_t last = missing->num_entries - 1;
-    if (!p->windowed || p->window_left < 0)
-        return error_set(error, STATUS_INVALID,
-                         "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but the run has no left window, and only a "
-                         "window_left of at most %" PRId64 " hides the keys there",
-                         missing->seq, last, missing->max_left);
-    return error_set(error, STATUS_INVALID,
-                     "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but with window_left %" PRId32
-                     " queries of that sequence see keys there; at most %" PRId64 " hides them",
-                     missing->seq, last, p->window_left, missing->max_left);
-}
-
-static enum status check_window(const struct batch *batch, const struct core_run_params *p, struct error *error)
-{
-    const struct missing *missing = &batch->missing;
-    if (p->windowed && (p->window_left < -1 || p->window_right < -1))
-        return error_set(error, STATUS_INVALID,
-                         "window_left %" PRId32 ", window_right %" PRId32 ": neither may be below -1, unbounded",
-                         p->window_left, p->window_right);
-    bool hidden = p->windowed && p->window_left >= 0 && p->window_left <= missing->max_left;
-    return missing->num_entries && !hidden ? missing_error(missing, p, error) : STATUS_OK;
-}
-
-// Attention of a head whose slope or sink is no number would be none; a sink of -inf is none at all, and harms nobody.
-static enum status check_heads(const struct core_run_params *p, struct error *error)
-{
-    const struct {
-        const char *name;
-        const float *values;
-        float least;
-    } arrays[] = {{"slopes", p->slopes, -FLT_MAX}, {"sinks", p->sinks, -INFINITY}};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        for (uint32_t h = 0; arrays[i].values && h < p->num_heads; h++) {
-            float value = arrays[i].values[h];
-            if (!(value >= arrays[i].least && value <= FLT_MAX))
-                return error_set(error, STATUS_INVALID, "%s[%" PRIu32 "] is %f", arrays[i].name, h, (double)value);
-        }
-    }
-    return STATUS_OK;
-}
-
-static enum status check_features(const struct batch *batch, const struct core_run_params *p, struct error *error)
-{
-    enum status status = check_window(batch, p, error);
-    if (status == STATUS_OK && !(p->soft_cap >= 0.0f && p->soft_cap <= FLT_MAX))
-        status = error_set(error, STATUS_INVALID, "logits_soft_cap is %f; it must be finite and not negative",
-                           (double)p->soft_cap);
-    if (status == STATUS_OK)
-        status = check_heads(p, error);
-    if (status == STATUS_OK && p->lse.dtype && p->lse.head_stride != 0 && p->lse.head_stride != sizeof(float))
-        status = error_set(error, STATUS_INVALID,
-                           "lse has head stride %" PRIu64 "; its heads are contiguous: 4, or 0 for the same",
-                           p->lse.head_stride);
-    return status;
-}
-
-static enum status check_tensors(const struct batch *batch, const struct core_run_params *p, struct error *error)
-{
-    const struct core_cache_identity *identity = &batch->table->cache->identity;
-    struct core_tensor lse = p->lse;
-    lse.head_stride = 0; // the heads of a token are one row
-    const struct {
-        struct tensor_use use;
-        bool used;
-    } tensors[] = {
-        {{"out", &p->out, p->num_heads, identity->head_dim_v, 0, true}, true},
-        {{"q", &p->q, p->num_heads, identity->head_dim_k, 0, false}, true},
-        {{"k", &p->k, identity->num_kv_heads, identity->head_dim_k, 0, false}, batch->has_slots},
-        {{"v", &p->v, identity->num_kv_heads, identity->head_dim_v, 0, false}, batch->has_slots},
-        {{"lse", &lse, 1, p->num_heads, DTYPE_F32, true}, lse.dtype != 0},
-    };
-    struct tensor_use uses[sizeof tensors / sizeof *tensors];
-    uint32_t count = 0;
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
-        if (tensors[i].used)
-            uses[count++] = tensors[i].use;
-    }
-    return tensor_check_run(uses, count, batch->num_tokens, batch->session->arena_size, error);
-}
-
-// What the run weighs in the queue: no query sees more keys than its window has.
-static uint64_t attended_by(const struct batch *batch, const struct core_run_params *p)
-{
-    int64_t right = p->causal && !batch->has_mask ? 0 : p->window_right;
-    if (!p->windowed || p->window_left < 0 || right < 0)
-        return batch->attended;
-    uint64_t seen = batch->num_tokens * (uint64_t)(p->window_left + right + 1);
-    return seen && seen < batch->attended ? seen : batch->attended;
-}
-
-// What the run costs the GPU, in multiply-adds: each pair of a query row and a key that it sees, in all dims of both, and
-// what the shaders compute beside them, for they take rows and keys by the tile. Positions may spread what a tile sees
-// over all its keys, so with them neither causality nor a window counts.
-static uint64_t work_of(const struct batch *batch, const struct core_run_params *p)
-{
-    const struct core_cache_identity *identity = &batch->table->cache->identity;
-    uint64_t pairs = batch->attended, in_window = attended_by(batch, p);
-    if (p->causal && !batch->has_mask && !batch->has_positions)
-        pairs = batch->causal;
-    if (in_window < pairs && !batch->has_positions)
-        pairs = in_window;
-    unsigned __int128 rows = (unsigned __int128)pairs + (uint64_t)batch->num_tokens * BATCH_TILE_KEYS;
-    rows *= p->num_heads / identity->num_kv_heads;
-    rows += (unsigned __int128)batch->keys * (BATCH_TILE_ROWS - 1);
-    uint64_t dims = (uint64_t)identity->head_dim_k + identity->head_dim_v;
-    unsigned __int128 most = UINT64_MAX / dims / identity->num_kv_heads;
-    return rows > most ? UINT64_MAX : (uint64_t)rows * identity->num_kv_heads * dims;
-}
-
-static enum status check_work(const struct batch *batch, const struct core_run_params *p, struct error *error)
-{
-    uint64_t most = batch->session->core->params.max_run_work, work = most ? work_of(batch, p) : 0;
-    if (work <= most)
+    uint64_t most = session->core->params.max_run_work;
+    if (!most || work <= most)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
-                     "the run takes %" PRIu64 " multiply-adds; one run may take %" PRIu64
-                     " (--max-run-work): use smaller chunks of queries or fewer sequences",
-                     work, most);
+                     "%s takes %" PRIu64 " multiply-adds; one run may take %" PRIu64 " (--max-run-work): %s", what,
+                     work, most, advice);
 }
 
-static enum status check_all(struct core_session *session, const struct core_run_params *params, struct batch **batch,
-                             struct error *error)
+struct run *run_alloc(struct core_session *session, size_t arrays_size)
 {
-    enum status status = session_usable(session, error);
-    if (status == STATUS_OK && params->unsupported)
-        status = error_set(error, STATUS_UNSUPPORTED, "%s is not supported yet", params->unsupported);
-    if (status == STATUS_OK)
-        status = batch_find(session, params->batch, batch, error);
-    if (status == STATUS_OK)
-        status = check_run(*batch, params, error);
-    if (status == STATUS_OK)
-        status = check_features(*batch, params, error);
-    if (status == STATUS_OK && !session->arena)
-        status = error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to run in", session->id);
-    if (status == STATUS_OK)
-        status = check_tensors(*batch, params, error);
-    if (status == STATUS_OK)
-        status = check_work(*batch, params, error);
-    if (status == STATUS_OK)
-        status = batch_check_seals(*batch, error);
-    if (status == STATUS_OK && session->num_unreaped >= session->core->params.max_tickets)
-        status = error_set(error, STATUS_BUSY, "%" PRIu32 " tickets of the session are unreaped (--max-tickets)",
-                           session->num_unreaped);
-    return status;
+    struct run *run = calloc(1, sizeof *run + arrays_size);
+    if (run)
+        run->session = session;
+    return run;
 }
 
-static struct engine_tensor engine_tensor(const struct core_tensor *t)
-{
-    return (struct engine_tensor){t->offset, t->token_stride, t->head_stride, t->dtype};
-}
-
-static const float *copy_heads(float *to, const float *values, uint32_t num_heads)
-{
-    return values ? memcpy(to, values, num_heads * sizeof *values) : NULL;
-}
-
-static void describe(struct run *run, const struct core_run_params *p)
-{
-    float head_dim = (float)run->batch->table->cache->identity.head_dim_k;
-    run->engine = (struct engine_run){
-        .batch = run->batch->engine,
-        .arena = run->session->arena,
-        .layer = p->layer,
-        .num_heads = p->num_heads,
-        .q = engine_tensor(&p->q),
-        .out = engine_tensor(&p->out),
-        .scale = p->scale != 0.0f ? p->scale : 1.0f / sqrtf(head_dim),
-        .causal = p->causal,
-        .windowed = p->windowed,
-        .window_left = p->window_left,
-        .window_right = p->window_right,
-        .soft_cap = p->soft_cap,
-        .lse = engine_tensor(&p->lse),
-    };
-    run->engine.slopes = copy_heads(run->heads, p->slopes, p->num_heads);
-    run->engine.sinks = copy_heads(run->heads + (p->slopes ? p->num_heads : 0), p->sinks, p->num_heads);
-    if (run->batch->has_slots) {
-        run->engine.k = engine_tensor(&p->k);
-        run->engine.v = engine_tensor(&p->v);
-    }
-}
-
-static struct run *run_alloc(const struct core_run_params *p)
-{
-    size_t arrays = (p->slopes != NULL) + (p->sinks != NULL);
-    return calloc(1, sizeof(struct run) + arrays * p->num_heads * sizeof(float));
-}
-
-static void accept(struct run *run)
+enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error)
 {
     struct core_session *session = run->session;
-    run->batch->users++;
-    batch_write_begins(run->batch, run->engine.layer);
-    session->last_ticket = run->ticket;
+    run->ticket = session->last_ticket + 1;
+    run->detached = detached;
+    if (!detached) {
+        HASH_ADD(hh, session->tickets, ticket, sizeof run->ticket, run);
+        if (!HASH_ADDED(run))
+            return error_set(error, STATUS_NO_MEMORY, "no host memory for a run");
+    }
+    *ticket = session->last_ticket = run->ticket;
     session->num_unreaped++;
     DL_APPEND(session->runs, run);
     if (!session->queued) {
         session->queued = run;
         scheduler_ready(session);
     }
+    return STATUS_OK;
+}
+
+struct engine_tensor run_tensor(const struct core_tensor *t)
+{
+    return (struct engine_tensor){
+        .offset = t->offset,
+        .token_stride = t->token_stride,
+        .head_stride = t->head_stride,
+        .dtype = t->dtype,
+        .outer_stride = t->outer_stride,
+    };
+}
+
+// ---- runs of a batch ----
+
+// Frequencies come first: they are the widest.
+struct arrays {
+    size_t frequencies, slopes, sinks; // bytes
+};
+
+static struct arrays measure(const struct core_run_params *p)
+{
+    bool attends = p->kind == ENGINE_ATTEND;
+    return (struct arrays){
+        .frequencies = p->rope.frequencies && p->kind != ENGINE_GATHER ? p->rope.dim / 2 * sizeof(double) : 0,
+        .slopes = p->slopes && attends ? p->num_heads * sizeof(float) : 0,
+        .sinks = p->sinks && attends ? p->num_heads * sizeof(float) : 0,
+    };
+}
+
+static const void *copy_array(char **at, const void *from, size_t size)
+{
+    if (!size)
+        return NULL;
+    void *to = memcpy(*at, from, size);
+    *at += size;
+    return to;
+}
+
+static void describe_kv(struct run *run, const struct core_run_params *p)
+{
+    const struct batch *batch = run->batch;
+    struct engine_run *engine = &run->engine;
+    bool two = !batch->kv.v_is_k_prefix;
+    if (batch->has_slots || p->kind == ENGINE_GATHER) {
+        engine->k = run_tensor(&p->k);
+        engine->v = two ? run_tensor(&p->v) : engine->v;
+    }
+    if (!batch->table) {
+        engine->keys = run_tensor(&p->keys);
+        engine->values = two ? run_tensor(&p->values) : engine->values;
+    }
+    engine->k_scale = p->k_scale != 0.0f ? p->k_scale : 1.0f;
+    engine->v_scale = p->v_scale != 0.0f ? p->v_scale : 1.0f;
+    if (!two) // V is stored as a part of K
+        engine->v_scale = engine->k_scale;
+}
+
+static void describe_rope(struct run *run, const struct core_run_params *p)
+{
+    if (!p->rope.dim || p->kind == ENGINE_GATHER)
+        return;
+    run->engine.rope = p->rope;
+    if (run->engine.rope.theta == 0.0f)
+        run->engine.rope.theta = 10000.0f;
+}
+
+static void describe_attention(struct run *run, const struct core_run_params *p)
+{
+    struct engine_run *engine = &run->engine;
+    engine->num_heads = p->num_heads;
+    engine->q = run_tensor(&p->q);
+    engine->out = run_tensor(&p->out);
+    engine->scale = p->scale != 0.0f ? p->scale : 1.0f / sqrtf((float)run->batch->kv.head_dim_k);
+    engine->causal = p->causal;
+    engine->windowed = p->windowed;
+    engine->window_left = p->window_left;
+    engine->window_right = p->window_right;
+    engine->soft_cap = p->soft_cap;
+    engine->lse = run_tensor(&p->lse);
+    engine->num_splits = p->num_splits;
+}
+
+static void describe(struct run *run, const struct core_run_params *p, const struct arrays *sizes)
+{
+    char *at = (char *)run->arrays;
+    run->engine = (struct engine_run){
+        .kind = p->kind,
+        .batch = run->batch->engine,
+        .arena = run->session->arena,
+        .layer = p->layer,
+        .num_heads = run->batch->kv.num_kv_heads,
+        .scale = 1.0f,
+    };
+    describe_kv(run, p);
+    describe_rope(run, p);
+    if (p->kind == ENGINE_ATTEND)
+        describe_attention(run, p);
+    run->engine.rope.frequencies = copy_array(&at, p->rope.frequencies, sizes->frequencies);
+    run->engine.slopes = copy_array(&at, p->slopes, sizes->slopes);
+    run->engine.sinks = copy_array(&at, p->sinks, sizes->sinks);
+}
+
+static enum status check_all(struct core_session *session, const struct core_run_params *params, struct batch **batch,
+                             struct error *error)
+{
+    enum status status = session_usable(session, error);
+    if (status == STATUS_OK)
+        status = batch_find(session, params->batch, batch, error);
+    if (status == STATUS_OK)
+        status = run_check(*batch, params, error);
+    if (status == STATUS_OK)
+        status = run_check_work(session, weight_work(*batch, params), "the run",
+                                "use smaller chunks of queries or fewer sequences", error);
+    if (status == STATUS_OK)
+        status = batch_check_seals(*batch, error);
+    return run_check_tickets(session, status, error);
 }
 
 enum status core_run(struct core_session *session, const struct core_run_params *params, uint64_t *ticket,
@@ -240,25 +188,23 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     enum status status = check_all(session, params, &batch, error);
     if (status != STATUS_OK)
         return status;
-    struct run *run = run_alloc(params);
+    const struct arrays sizes = measure(params);
+    struct run *run = run_alloc(session, sizes.frequencies + sizes.slopes + sizes.sinks);
     if (!run)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a run");
-    run->session = session;
     run->batch = batch;
-    run->ticket = session->last_ticket + 1;
-    run->attended = attended_by(batch, params);
-    run->work = work_of(batch, params);
-    run->detached = params->detached;
-    describe(run, params);
-    if (!run->detached) {
-        HASH_ADD(hh, session->tickets, ticket, sizeof run->ticket, run);
-        if (!HASH_ADDED(run)) {
-            free(run);
-            return error_set(error, STATUS_NO_MEMORY, "no host memory for a run");
-        }
+    run->attended = weight_attended(batch, params);
+    run->work = weight_work(batch, params);
+    describe(run, params, &sizes);
+    status = params->kind == ENGINE_ATTEND ? engine_run_check(session->core->engine, &run->engine, error) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = run_queue(run, params->detached, ticket, error);
+    if (status != STATUS_OK) {
+        free(run);
+        return status;
     }
-    accept(run);
-    *ticket = run->ticket;
+    batch->users++;
+    written_begin(run);
     return STATUS_OK;
 }
 
@@ -272,10 +218,11 @@ static void count_run(const struct run *run)
         core->runs_failed++;
         return;
     }
+    uint64_t attended = run->engine.kind == ENGINE_ATTEND ? run->attended : 0;
     core->runs_done++;
-    core->tokens_attended += run->attended;
+    core->tokens_attended += attended;
     session->runs_done++;
-    session->tokens_attended += run->attended;
+    session->tokens_attended += attended;
     session->gpu_ns += run->result.gpu_ns / run->result.num_runs; // its share of the dispatch
 }
 
@@ -284,9 +231,22 @@ void run_end(struct run *run, const struct core_ticket_result *result)
     run->result = *result;
     run->over = true;
     count_run(run);
-    batch_write_ends(run->batch, run->engine.layer, result->status == STATUS_OK);
-    batch_unref(run->batch);
+    written_end(run, result->status == STATUS_OK);
+    if (run->batch)
+        batch_unref(run->batch);
+    copy_destroy(run->copy);
     run->batch = NULL;
+    run->copy = NULL;
+}
+
+void run_bury(struct run *run)
+{
+    if (run->over)
+        return;
+    if (run->batch)
+        batch_bury(run->batch);
+    if (run->copy)
+        copy_bury(run->copy);
 }
 
 void run_deliver(struct core_session *session)
@@ -303,15 +263,18 @@ void run_deliver(struct core_session *session)
     }
 }
 
+// The last first, so that none has to tell those behind it that they copy what it never wrote.
 void run_drop_queued(struct core_session *session, enum status status)
 {
     const struct core_ticket_result result = {.status = status};
     scheduler_forget(session);
-    while (session->queued) {
-        struct run *run = session->queued;
-        session->queued = run->next;
+    if (!session->queued)
+        return;
+    struct run *first = session->queued, *run = session->runs->prev;
+    session->queued = NULL;
+    for (; run != first; run = run->prev)
         run_end(run, &result);
-    }
+    run_end(first, &result);
 }
 
 enum status core_ticket_reap(struct core_session *session, uint64_t ticket, struct core_ticket_result *out,

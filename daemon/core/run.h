@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.h - one accepted run, from the queue to its reaped ticket.
+// run.h - one accepted run, copy or merge, from the queue to its reaped ticket. All three are `runs` to whoever only queues, counts
+// or reaps them; what they name is a batch, a copy, or the session's arena alone.
 
 #ifndef AULE_CORE_RUN_H
 #define AULE_CORE_RUN_H
 
 #include "batch.h"
+#include "copy.h"
 
 struct run {
     UT_hash_handle hh;       // session->tickets, unless detached
     struct run *prev, *next; // session->runs until delivered
     struct core_session *session;
-    struct batch *batch; // referenced until the run is over
+    struct batch *batch; // ATTEND, WRITE, GATHER: referenced until the run is over
+    struct copy *copy;   // COPY: owned until the run is over
     uint64_t ticket;
-    uint64_t attended; // tokens
+    uint64_t attended; // tokens, or what moving bytes counts as: its weight in the queue
     uint64_t work;     // multiply-adds
     uint32_t wave;     // in its submission
     bool detached;
@@ -22,11 +25,23 @@ struct run {
     bool delivered; // and every earlier ticket of the session is over too
     struct core_ticket_result result;
     struct engine_run engine;
-    float heads[]; // what engine.slopes and engine.sinks point to
+    uint64_t arrays[]; // what the arrays of `engine` point to
 };
+
+// BUSY if the session has all its tickets.
+enum status run_check_tickets(const struct core_session *session, enum status so_far, struct error *error);
+// LIMIT if `work` exceeds --max-run-work; `what` is the sentence's subject, `advice` its end.
+enum status run_check_work(const struct core_session *session, uint64_t work, const char *what, const char *advice,
+                           struct error *error);
+// Zeroed, with room for so many bytes of arrays; NULL: no memory.
+struct run *run_alloc(struct core_session *session, size_t arrays_size);
+// Puts it into the queue. NO_MEMORY: the run is as it was. The caller then takes the references, which cannot fail.
+enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error);
+struct engine_tensor run_tensor(const struct core_tensor *tensor);
 
 // The run is over: failed before or on the GPU, or done. run_deliver() then shows it, once the earlier ones are over too.
 void run_end(struct run *run, const struct core_ticket_result *result);
+void run_bury(struct run *run); // its session died; what it names becomes the dead's until it is over
 void run_drop_queued(struct core_session *session, enum status status); // ends every run that was not submitted
 // Makes what is over reapable, in the order of tickets. Frees runs that nobody can reap: detached, or of a closed session.
 void run_deliver(struct core_session *session);

@@ -60,13 +60,12 @@ enum status core_session_open(struct core *core, const struct core_session_param
 }
 
 // Only runs in flight can outlive their session; what they name waits for them in quarantine.
-static void bury_batches(struct core_session *session)
+static void bury_runs(struct core_session *session)
 {
     struct run *run;
     DL_FOREACH(session->runs, run)
     {
-        if (!run->over)
-            batch_bury(run->batch);
+        run_bury(run);
     }
 }
 
@@ -103,7 +102,7 @@ void core_session_close(struct core_session *session, bool died)
     session->closed = true;
     run_drop_queued(session, STATUS_NO_SESSION);
     if (died)
-        bury_batches(session);
+        bury_runs(session);
     HASH_ITER(hh, session->batches, batch, next)
     {
         batch_destroy(batch);
@@ -167,13 +166,13 @@ enum status core_cache_close(struct core_session *session, uint64_t cache, struc
         return status;
     table->cache->open_sessions--;
     table->cache->last_use = ++session->core->last_use;
-    table->num_batches++; // keeps the table until its last batch is destroyed
+    table->num_users++; // keeps the table until its last batch is destroyed
     HASH_ITER(hh, session->batches, batch, next)
     {
         if (batch->table == table)
             batch_destroy(batch);
     }
-    table->num_batches--;
+    table->num_users--;
     hold_table_release_all(table);
     hold_table_settle(table);
     return STATUS_OK;

@@ -6,31 +6,43 @@
 #include "tensor.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 typedef __int128 wide;
 
-// The rows of a tensor: row (t, h) is [offset + t * token_stride + h * head_stride, + row) bytes. Strides that no row needs are 0.
+// Rows of `row` bytes in up to three dimensions: row (o, t, h) begins at offset + the sum of index times stride. Strides that no row
+// needs are 0.
+enum { OUTER, TOKEN, HEAD, DIMENSIONS };
 struct rows {
-    wide offset, token_stride, head_stride, row;
-    wide tokens, heads;
+    wide offset, row;
+    wide counts[DIMENSIONS], strides[DIMENSIONS];
 };
 
-static struct rows rows_of(const struct tensor_use *use, uint32_t num_tokens)
+static struct rows rows_of(const struct tensor_use *use)
 {
     const struct core_tensor *t = use->tensor;
-    return (struct rows){
+    struct rows rows = {
         .offset = t->offset,
-        .token_stride = num_tokens > 1 ? t->token_stride : 0,
-        .head_stride = use->heads > 1 ? t->head_stride : 0,
         .row = (wide)use->head_dim * dtype_size((int)t->dtype),
-        .tokens = num_tokens,
-        .heads = use->heads,
+        .counts = {use->num_outer, use->num_tokens, use->heads},
+        .strides = {t->outer_stride, t->token_stride, t->head_stride},
     };
+    for (int d = 0; d < DIMENSIONS; d++)
+        rows.strides[d] = rows.counts[d] > 1 ? rows.strides[d] : 0;
+    return rows;
+}
+
+static wide num_rows(const struct rows *r)
+{
+    return r->counts[OUTER] * r->counts[TOKEN] * r->counts[HEAD];
 }
 
 static wide rows_end(const struct rows *r)
 {
-    return r->offset + (r->tokens - 1) * r->token_stride + (r->heads - 1) * r->head_stride + r->row;
+    wide end = r->offset + r->row;
+    for (int d = 0; d < DIMENSIONS; d++)
+        end += (r->counts[d] - 1) * r->strides[d];
+    return end;
 }
 
 // ---- one tensor ----
@@ -51,8 +63,8 @@ static enum status check_type(const struct tensor_use *use, const struct tensor_
     if (t->dtype != first->tensor->dtype)
         return error_set(error, STATUS_MISMATCH, "%s is %s, but %s is %s", use->name, dtype_name((int)t->dtype),
                          first->name, dtype_name((int)first->tensor->dtype));
-    if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16)
-        return error_set(error, STATUS_UNSUPPORTED, "%s is %s; only f32 and f16 are supported yet", use->name,
+    if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16)
+        return error_set(error, STATUS_UNSUPPORTED, "%s is %s; it may be f32, f16 or bf16", use->name,
                          dtype_name((int)t->dtype));
     return STATUS_OK;
 }
@@ -61,25 +73,29 @@ static enum status check_place(const struct tensor_use *use, const struct rows *
                                struct error *error)
 {
     const struct core_tensor *t = use->tensor;
-    if ((t->offset | t->token_stride | t->head_stride) % 16)
+    if ((t->offset | t->token_stride | t->head_stride | t->outer_stride) % 16)
         return error_set(error, STATUS_MISALIGNED,
                          "%s has offset %" PRIu64 ", token stride %" PRIu64 ", head stride %" PRIu64
-                         ": each must be a multiple of 16",
-                         use->name, t->offset, t->token_stride, t->head_stride);
-    if (rows->tokens == 0 || rows_end(rows) <= (wide)arena_size)
+                         ", outer stride %" PRIu64 ": each must be a multiple of 16",
+                         use->name, t->offset, t->token_stride, t->head_stride, t->outer_stride);
+    if (num_rows(rows) == 0 || rows_end(rows) <= (wide)arena_size)
         return STATUS_OK;
+    char outer[96] = "";
+    if (use->num_outer > 1)
+        snprintf(outer, sizeof outer, " and an outer stride of %" PRIu64 " for %" PRIu64 ", each", t->outer_stride,
+                 use->num_outer);
     return error_set(error, STATUS_OUT_OF_RANGE,
-                     "%s at %" PRIu64 " with strides %" PRIu64 " and %" PRIu64 " for %" PRIu32 " tokens and %" PRIu32
+                     "%s at %" PRIu64 " with strides %" PRIu64 " and %" PRIu64 "%s for %" PRIu64 " tokens and %" PRIu32
                      " heads of %" PRIu32 " bytes ends past the arena's %" PRIu64 " bytes",
-                     use->name, t->offset, t->token_stride, t->head_stride, (uint32_t)rows->tokens, use->heads,
+                     use->name, t->offset, t->token_stride, t->head_stride, outer, use->num_tokens, use->heads,
                      (uint32_t)rows->row, arena_size);
 }
 
-// The engine counts strides in 32 bits: in units of 16 bytes, those of the LSE in its numbers.
+// The engine counts the two inner strides in 32 bits: in units of 16 bytes, or of an element.
 static enum status check_strides(const struct tensor_use *use, const struct rows *rows, struct error *error)
 {
-    uint64_t most = (uint64_t)UINT32_MAX * (use->dtype ? dtype_size((int)use->dtype) : 16);
-    wide stride = rows->token_stride > rows->head_stride ? rows->token_stride : rows->head_stride;
+    uint64_t most = (uint64_t)UINT32_MAX * (use->counts_elements ? dtype_size((int)use->tensor->dtype) : 16);
+    wide token = rows->strides[TOKEN], head = rows->strides[HEAD], stride = token > head ? token : head;
     if (stride <= (wide)most)
         return STATUS_OK;
     return error_set(error, STATUS_OUT_OF_RANGE,
@@ -87,24 +103,54 @@ static enum status check_strides(const struct tensor_use *use, const struct rows
                      (uint64_t)stride, most);
 }
 
-static bool nests(wide inner, wide num_inner, wide outer, wide num_outer, wide row)
+// A dimension of the rows, or of the distances between the rows of two tensors.
+struct axis {
+    wide first, last, stride;
+};
+
+// The largest stride first.
+static void sort_axes(struct axis axes[DIMENSIONS])
 {
-    return (num_inner < 2 || inner >= row) && (num_outer < 2 || outer >= (num_inner - 1) * inner + row);
+    for (int i = 1; i < DIMENSIONS; i++) {
+        for (int j = i; j > 0 && axes[j - 1].stride < axes[j].stride; j--) {
+            struct axis axis = axes[j];
+            axes[j] = axes[j - 1];
+            axes[j - 1] = axis;
+        }
+    }
+}
+
+static void axes_of(const struct rows *r, struct axis axes[DIMENSIONS])
+{
+    for (int d = 0; d < DIMENSIONS; d++)
+        axes[d] = (struct axis){0, r->counts[d] - 1, r->strides[d]};
+    sort_axes(axes);
 }
 
 static bool rows_nest(const struct rows *r)
 {
-    return nests(r->head_stride, r->heads, r->token_stride, r->tokens, r->row) ||
-           nests(r->token_stride, r->tokens, r->head_stride, r->heads, r->row);
+    struct axis axes[DIMENSIONS];
+    wide inside = r->row;
+    axes_of(r, axes);
+    for (int d = DIMENSIONS; d-- > 0;) {
+        if (axes[d].last > 0 && axes[d].stride < inside)
+            return false;
+        inside += axes[d].last * axes[d].stride;
+    }
+    return true;
 }
 
 static enum status check_nested(const struct tensor_use *use, const struct rows *r, struct error *error)
 {
-    if (r->tokens == 0 || rows_nest(r))
+    const struct core_tensor *t = use->tensor;
+    if (num_rows(r) == 0 || rows_nest(r))
         return STATUS_OK;
+    char outer[48] = "";
+    if (use->num_outer > 1)
+        snprintf(outer, sizeof outer, ", outer stride %" PRIu64, t->outer_stride);
     return error_set(error, STATUS_INVALID,
-                     "%s's rows of %" PRIu32 " bytes overlap: token stride %" PRIu64 ", head stride %" PRIu64,
-                     use->name, (uint32_t)r->row, use->tensor->token_stride, use->tensor->head_stride);
+                     "%s's rows of %" PRIu32 " bytes overlap: token stride %" PRIu64 ", head stride %" PRIu64 "%s",
+                     use->name, (uint32_t)r->row, t->token_stride, t->head_stride, outer);
 }
 
 // ---- two tensors ----
@@ -114,28 +160,36 @@ static wide floor_div(wide a, wide b)
     return a / b - (a % b < 0);
 }
 
-struct axis {
-    wide first, last, stride;
-};
-
-// Is there an i on the axis with low < at + i * stride < high? Two rows overlap if the distance of their begins is so bounded.
-static bool axis_meets(const struct axis *axis, wide at, wide low, wide high)
+// Cuts the axis down to the i with low < at + i * stride < high; false: there are none.
+static bool axis_cut(struct axis *axis, wide at, wide low, wide high)
 {
-    if (axis->stride == 0)
+    if (axis->stride == 0) {
+        axis->last = axis->first;
         return low < at && at < high;
+    }
     wide first = floor_div(low - at, axis->stride) + 1, last = -floor_div(-(high - at), axis->stride) - 1;
-    first = first > axis->first ? first : axis->first;
-    last = last < axis->last ? last : axis->last;
-    return first <= last;
+    axis->first = first > axis->first ? first : axis->first;
+    axis->last = last < axis->last ? last : axis->last;
+    return axis->first <= axis->last;
 }
 
-// The same for the sum of two axes, in steps along the shorter one.
-static bool axes_meet(const struct axis *a, const struct axis *b, wide at, wide low, wide high)
+// Is there a sum of one step of each axis with low < at + sum < high? Two rows overlap if the distance of their begins is so
+// bounded. Goes along the longest strides, only where what the others can add reaches.
+static bool axes_meet(const struct axis *axes, int count, wide at, wide low, wide high, uint32_t *steps)
 {
-    if (a->last - a->first > b->last - b->first)
-        return axes_meet(b, a, at, low, high);
-    for (wide i = a->first; i <= a->last; i++) {
-        if (axis_meets(b, at + i * a->stride, low, high))
+    struct axis axis = axes[0];
+    wide least = 0, most = 0;
+    for (int d = 1; d < count; d++) {
+        least += axes[d].first * axes[d].stride;
+        most += axes[d].last * axes[d].stride;
+    }
+    if (!axis_cut(&axis, at, low - most, high - least))
+        return false;
+    if (count == 1)
+        return true;
+    for (wide i = axis.first; i <= axis.last && *steps; i++) {
+        --*steps;
+        if (axes_meet(axes + 1, count - 1, at + i * axis.stride, low, high, steps))
             return true;
     }
     return false;
@@ -143,64 +197,85 @@ static bool axes_meet(const struct axis *a, const struct axis *b, wide at, wide 
 
 static bool is_dense(const struct rows *r)
 {
-    return rows_nest(r) && rows_end(r) - r->offset == r->tokens * r->heads * r->row;
+    return rows_nest(r) && rows_end(r) - r->offset == num_rows(r) * r->row;
 }
 
 // Does some row of `r` overlap [begin, end)?
-static bool rows_touch(const struct rows *r, wide begin, wide end)
+static bool rows_touch(const struct rows *r, wide begin, wide end, uint32_t *steps)
 {
-    struct axis tokens = {0, r->tokens - 1, r->token_stride}, heads = {0, r->heads - 1, r->head_stride};
-    return axes_meet(&tokens, &heads, r->offset, begin - r->row, end);
+    struct axis axes[DIMENSIONS];
+    axes_of(r, axes);
+    return axes_meet(axes, DIMENSIONS, r->offset, begin - r->row, end, steps);
 }
 
-static bool rows_touch_rows(const struct rows *a, const struct rows *b)
+static bool same_strides(const struct rows *a, const struct rows *b)
 {
-    struct axis tokens = {1 - b->tokens, a->tokens - 1, a->token_stride};
-    struct axis heads = {1 - b->heads, a->heads - 1, a->heads > 1 ? a->head_stride : b->head_stride};
-    return axes_meet(&tokens, &heads, a->offset - b->offset, -a->row, b->row);
+    for (int d = 0; d < DIMENSIONS; d++) {
+        if (a->counts[d] > 1 && b->counts[d] > 1 && a->strides[d] != b->strides[d])
+            return false;
+    }
+    return true;
 }
 
-static bool overlap(const struct rows *out, const struct rows *in)
+static bool rows_touch_rows(const struct rows *a, const struct rows *b, uint32_t *steps)
 {
-    if (rows_end(out) <= in->offset || rows_end(in) <= out->offset)
+    struct axis axes[DIMENSIONS];
+    for (int d = 0; d < DIMENSIONS; d++)
+        axes[d] = (struct axis){1 - b->counts[d], a->counts[d] - 1, a->strides[d] ? a->strides[d] : b->strides[d]};
+    sort_axes(axes);
+    return axes_meet(axes, DIMENSIONS, a->offset - b->offset, -a->row, b->row, steps);
+}
+
+static bool overlap(const struct rows *out, const struct rows *in, uint32_t *steps)
+{
+    if (num_rows(out) == 0 || num_rows(in) == 0 || rows_end(out) <= in->offset || rows_end(in) <= out->offset)
         return false;
-    bool same_heads = out->heads < 2 || in->heads < 2 || out->head_stride == in->head_stride;
-    if (out->token_stride == in->token_stride && same_heads)
-        return rows_touch_rows(out, in);
+    if (same_strides(out, in))
+        return rows_touch_rows(out, in, steps);
     if (is_dense(out))
-        return rows_touch(in, out->offset, rows_end(out));
-    return is_dense(in) && rows_touch(out, in->offset, rows_end(in));
+        return rows_touch(in, out->offset, rows_end(out), steps);
+    return is_dense(in) && rows_touch(out, in->offset, rows_end(in), steps);
+}
+
+static bool is_twin(const struct tensor_use *use, const struct core_tensor *other)
+{
+    const struct core_tensor *t = use->tensor;
+    return use->twin == other && t->offset == other->offset && t->token_stride == other->token_stride &&
+           (t->head_stride == other->head_stride || use->heads < 2);
 }
 
 // Tensor `i` against those before it: one of the two must be written to matter.
-static enum status check_apart(const struct tensor_use *uses, uint32_t i, uint32_t num_tokens, struct error *error)
+static enum status check_apart(struct tensor_check *check, const struct tensor_use *uses, uint32_t i,
+                               struct error *error)
 {
-    for (uint32_t j = 0; num_tokens && j < i; j++) {
+    for (uint32_t j = 0; j < i; j++) {
         const struct tensor_use *out = uses[j].written ? &uses[j] : &uses[i];
         const struct tensor_use *other = uses[j].written ? &uses[i] : &uses[j];
-        const struct rows a = rows_of(out, num_tokens), b = rows_of(other, num_tokens);
-        if (out->written && overlap(&a, &b))
+        if (!out->written || is_twin(&uses[i], uses[j].tensor))
+            continue;
+        const struct rows a = rows_of(out), b = rows_of(other);
+        if (overlap(&a, &b, &check->steps))
             return error_set(error, STATUS_INVALID, "%s at %" PRIu64 " overlaps %s at %" PRIu64, out->name,
                              out->tensor->offset, other->name, other->tensor->offset);
     }
     return STATUS_OK;
 }
 
-enum status tensor_check_run(const struct tensor_use *uses, uint32_t count, uint32_t num_tokens, uint64_t arena_size,
+enum status tensor_check_all(struct tensor_check *check, const struct tensor_use *uses, uint32_t count,
                              struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
-        const struct rows rows = rows_of(&uses[i], num_tokens);
+        const struct rows rows = rows_of(&uses[i]);
         status = check_type(&uses[i], &uses[0], error);
         if (status == STATUS_OK)
-            status = check_place(&uses[i], &rows, arena_size, error);
+            status = check_place(&uses[i], &rows, check->arena_size, error);
         if (status == STATUS_OK)
             status = check_strides(&uses[i], &rows, error);
         if (status == STATUS_OK && uses[i].written)
             status = check_nested(&uses[i], &rows, error);
         if (status == STATUS_OK)
-            status = check_apart(uses, i, num_tokens, error);
+            status = check_apart(check, uses, i, error);
     }
     return status;
 }

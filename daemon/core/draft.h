@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// draft.h - a batch under construction: what batch.c, draft.c (lengths and numbers) and draft_blocks.c (blocks and slots) share.
+
+#ifndef AULE_CORE_DRAFT_H
+#define AULE_CORE_DRAFT_H
+
+#include "batch.h"
+
+// Blocks of the cache that it has seen carry its stamp, and in `mark` their place in batch->writes, plus one. Slots of the session's own
+// block tensors stand in a table of its own.
+struct draft {
+    const struct core_batch_params *params;
+    struct core_session *session;
+    const struct hold_table *table; // NULL: K and V lie in the arena
+    struct batch *batch;
+    uint32_t block_size, block_shift; // of ENGINE_ROWS: 0
+    uint32_t num_blocks;              // of the session's own block tensors
+    uint64_t stamp;
+    uint64_t *seen; // [num_seen], a power of two: hash table of local slots, each plus 1; owned
+    size_t num_seen;
+    struct error *error;
+};
+
+// Everything, in the order in which each check may rely on those before it. Fills the batch but for its engine's part.
+enum status draft_check(struct draft *draft);
+
+// draft_blocks.c: the table entries of sequence `s` that a run can read, and all slots.
+enum status draft_check_entries(struct draft *draft, uint32_t s);
+enum status draft_check_slots(struct draft *draft);
+
+enum status draft_no_memory(const struct draft *draft);
+// How many rows of sequence `s` are queries; all its rows.
+uint32_t draft_q_len(const struct draft *draft, uint32_t s);
+uint32_t draft_rows(const struct draft *draft, uint32_t s);
+// Where token `t` lies in the run's tensors, in slot_mapping and in positions.
+uint32_t draft_row(const struct draft *draft, uint32_t t);
+
+#endif

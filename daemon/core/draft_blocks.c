@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// draft_blocks.c - which blocks a batch may read and write: those that its session holds, or those of its own block tensors. After
+// this the engine may use every id without a further look.
+
+#include "draft.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "state.h"
+
+// ---- blocks of the cache ----
+
+static bool add_block(struct draft *d, struct block *block)
+{
+    struct batch *batch = d->batch;
+    if (block->stamp == d->stamp)
+        return true;
+    if (batch->num_blocks == batch->block_capacity) {
+        uint32_t capacity = batch->block_capacity ? 2 * batch->block_capacity : 16;
+        struct block **blocks = realloc(batch->blocks, capacity * sizeof(struct block *));
+        if (!blocks)
+            return false;
+        batch->blocks = blocks;
+        batch->block_capacity = capacity;
+    }
+    block->stamp = d->stamp;
+    block->mark = 0;
+    batch->blocks[batch->num_blocks++] = block;
+    return true;
+}
+
+static bool grow_writes(struct batch *batch, size_t mask_size)
+{
+    uint32_t capacity = batch->write_capacity ? 2 * batch->write_capacity : 16;
+    struct block **writes = realloc(batch->writes, capacity * sizeof(struct block *));
+    if (writes)
+        batch->writes = writes;
+    uint8_t *masks = realloc(batch->masks, capacity * mask_size);
+    if (masks)
+        batch->masks = masks;
+    if (!writes || !masks)
+        return false;
+    batch->write_capacity = capacity;
+    return true;
+}
+
+// The block's mask of written slots; NULL: no memory.
+static uint8_t *add_write(struct draft *d, struct block *block)
+{
+    struct batch *batch = d->batch;
+    size_t mask_size = d->block_size / 8;
+    if (!add_block(d, block))
+        return NULL;
+    if (!block->mark) {
+        if (batch->num_writes == batch->write_capacity && !grow_writes(batch, mask_size))
+            return NULL;
+        memset(batch->masks + batch->num_writes * mask_size, 0, mask_size);
+        batch->writes[batch->num_writes] = block;
+        block->mark = ++batch->num_writes;
+    }
+    return batch->masks + (block->mark - 1) * mask_size;
+}
+
+// ---- table entries ----
+
+// OK: the session may read block `id`, and *block is it if it is one of a cache.
+static enum status probe(const struct draft *d, int64_t id, struct block **block)
+{
+    *block = NULL;
+    if (d->table)
+        return hold_probe(d->table, id, block);
+    return id >= 0 && id < (int64_t)d->num_blocks ? STATUS_OK : STATUS_OUT_OF_RANGE;
+}
+
+// Keeps what probe() found for the batch; false: no memory.
+static bool keep(struct draft *d, int64_t id, struct block *block)
+{
+    if (!block && (uint64_t)id >= d->batch->end_block)
+        d->batch->end_block = (uint64_t)id + 1;
+    return !block || add_block(d, block);
+}
+
+static uint64_t num_ids(const struct draft *d)
+{
+    return d->table ? cache_num_ids(d->table->cache) : d->num_blocks;
+}
+
+static enum status entry_error(const struct draft *d, enum status status, uint32_t s, uint32_t i, int32_t id)
+{
+    if (id == -1)
+        return error_set(d->error, STATUS_INVALID,
+                         "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but the queries of that sequence see keys there",
+                         s, i);
+    if (status == STATUS_OUT_OF_RANGE)
+        return error_set(d->error, status,
+                         "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32 " is outside the %s %" PRIu64 " block ids",
+                         s, i, id, d->table ? "cache's" : "layout's", num_ids(d));
+    return error_set(d->error, status,
+                     "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32 " is not held by this session", s, i, id);
+}
+
+// Where the sequence's first query stands; it has one. Negative if it has more queries than keys.
+static int64_t least_position(const struct draft *d, uint32_t s)
+{
+    const struct core_batch_params *p = d->params;
+    uint32_t first = (uint32_t)p->cu_seqlens_q[s], count = draft_q_len(d, s);
+    if (!p->num_positions)
+        return (int64_t)p->seq_lens_kv[s] - count;
+    int32_t least = INT32_MAX;
+    for (uint32_t t = first; t < first + count; t++) {
+        int32_t position = p->positions[draft_row(d, t)];
+        least = position < least ? position : least;
+    }
+    return least;
+}
+
+static void note_hole(const struct draft *d, uint32_t s, uint32_t entry, int32_t id)
+{
+    if (!d->batch->hole.there)
+        d->batch->hole = (struct hole){true, s, entry, id};
+}
+
+// The row begins with `entries` times -1. Which window a run has is not known yet, so the batch remembers the widest that
+// hides them; if not even window_left 0 does, no run could be made.
+static enum status check_missing(struct draft *d, uint32_t s, uint32_t entries)
+{
+    struct missing *missing = &d->batch->missing;
+    int64_t seq_len = d->params->seq_lens_kv[s], keys = (int64_t)entries << d->block_shift;
+    int64_t position = least_position(d, s);
+    int64_t max_left = position - (keys < seq_len ? keys : seq_len);
+    if (max_left < 0)
+        return entry_error(d, STATUS_INVALID, s, position > 0 ? (uint32_t)(position >> d->block_shift) : 0, -1);
+    if (missing->num_entries == 0 || max_left < missing->max_left)
+        *missing = (struct missing){.num_entries = entries, .seq = s, .max_left = max_left};
+    note_hole(d, s, 0, -1);
+    return STATUS_OK;
+}
+
+static uint32_t count_missing(const int32_t *row, uint32_t visible)
+{
+    uint32_t count = 0;
+    while (count < visible && row[count] == -1)
+        count++;
+    return count;
+}
+
+// No query sees these: they may hold anything, but a gather reads them.
+static enum status look_at_unseen(struct draft *d, uint32_t s, const int32_t *row, uint32_t used)
+{
+    for (uint32_t i = 0; i < used; i++) {
+        struct block *block;
+        if (probe(d, row[i], &block) != STATUS_OK) {
+            note_hole(d, s, i, row[i]);
+            return STATUS_OK;
+        }
+        if (!keep(d, row[i], block))
+            return draft_no_memory(d);
+    }
+    return STATUS_OK;
+}
+
+// The entries that some query may see; whether a run is causal is not known yet.
+enum status draft_check_entries(struct draft *d, uint32_t s)
+{
+    const struct core_batch_params *p = d->params;
+    const int32_t *row = p->block_table + (size_t)s * p->max_blocks;
+    uint32_t used = ((uint32_t)p->seq_lens_kv[s] + d->block_size - 1) >> d->block_shift;
+    if (draft_q_len(d, s) == 0)
+        return look_at_unseen(d, s, row, used);
+    uint32_t missing = count_missing(row, used);
+    enum status status = missing ? check_missing(d, s, missing) : STATUS_OK;
+    if (status != STATUS_OK)
+        return status;
+    for (uint32_t i = missing; i < used; i++) {
+        struct block *block;
+        status = probe(d, row[i], &block);
+        if (status != STATUS_OK)
+            return entry_error(d, status, s, i, row[i]);
+        if (!keep(d, row[i], block))
+            return draft_no_memory(d);
+    }
+    return STATUS_OK;
+}
+
+// ---- slots ----
+
+static enum status slot_error(const struct draft *d, enum status status, uint32_t row, int64_t slot, const char *why)
+{
+    return error_set(d->error, status,
+                     "slot_mapping[%" PRIu32 "] = %" PRId64 " (block %" PRId64 ", offset %" PRId64 ") %s", row, slot,
+                     slot >> d->block_shift, slot & (d->block_size - 1), why);
+}
+
+static enum status check_pool_slot(struct draft *d, uint32_t row, int64_t slot)
+{
+    struct block *block;
+    enum status status = hold_probe(d->table, slot >> d->block_shift, &block);
+    if (status == STATUS_OUT_OF_RANGE)
+        return slot_error(d, status, row, slot, "is outside the cache");
+    if (status != STATUS_OK)
+        return slot_error(d, status, row, slot, "lies in a block that this session does not hold");
+    if (block->sealed)
+        return slot_error(d, STATUS_SEALED, row, slot, "lies in a sealed block");
+    uint8_t *mask = add_write(d, block);
+    if (!mask)
+        return draft_no_memory(d);
+    uint32_t offset = (uint32_t)slot & (d->block_size - 1);
+    uint8_t bit = (uint8_t)(1u << (offset & 7));
+    if (mask[offset >> 3] & bit)
+        return slot_error(d, STATUS_DUPLICATE_SLOT, row, slot, "occurs twice");
+    mask[offset >> 3] |= bit;
+    return STATUS_OK;
+}
+
+// At most half of the table gets used, so that looking for a slot ends soon.
+static bool reserve_seen(struct draft *d)
+{
+    d->num_seen = 16;
+    while (d->num_seen < 2 * (size_t)d->batch->num_tokens)
+        d->num_seen *= 2;
+    d->seen = calloc(d->num_seen, sizeof *d->seen);
+    return d->seen != NULL;
+}
+
+static enum status check_local_slot(struct draft *d, uint32_t row, int64_t slot)
+{
+    const struct core *core = d->session->core;
+    int64_t block = slot >> d->block_shift;
+    uint64_t wanted = (uint64_t)slot + 1;
+    if (block >= (int64_t)d->num_blocks)
+        return slot_error(d, STATUS_OUT_OF_RANGE, row, slot, "is outside the layout's blocks");
+    size_t at = core->hash(core->params.hash_seed, &slot, sizeof slot) & (d->num_seen - 1);
+    while (d->seen[at] && d->seen[at] != wanted)
+        at = (at + 1) & (d->num_seen - 1);
+    if (d->seen[at])
+        return slot_error(d, STATUS_DUPLICATE_SLOT, row, slot, "occurs twice");
+    d->seen[at] = wanted;
+    keep(d, block, NULL);
+    return STATUS_OK;
+}
+
+enum status draft_check_slots(struct draft *d)
+{
+    const int64_t *slots = d->params->slot_mapping;
+    enum status status = STATUS_OK;
+    if (!d->table && !reserve_seen(d))
+        return draft_no_memory(d);
+    for (uint32_t row = 0; status == STATUS_OK && row < d->batch->num_tokens; row++) {
+        if (slots[row] == -1)
+            continue;
+        if (slots[row] < 0)
+            return error_set(d->error, STATUS_OUT_OF_RANGE, "slot_mapping[%" PRIu32 "] = %" PRId64 " is below -1", row,
+                             slots[row]);
+        status = d->table ? check_pool_slot(d, row, slots[row]) : check_local_slot(d, row, slots[row]);
+    }
+    return status;
+}

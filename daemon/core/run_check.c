@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// run_check.c - checks a run's parameters against its batch.
+
+#include "run_check.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+
+#include "state.h"
+
+// ---- kind and layer ----
+
+static enum status check_gather(const struct batch *batch, struct error *error)
+{
+    if (batch->hole.there)
+        return error_set(error, STATUS_INVALID,
+                         "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32
+                         " names no block that the session may read; a gather reads every block of a sequence",
+                         batch->hole.seq, batch->hole.entry, batch->hole.id);
+    if (batch->all_keys > INT32_MAX)
+        return error_set(error, STATUS_INVALID, "a gather of %" PRIu64 " rows; at most %d are allowed", batch->all_keys,
+                         INT32_MAX);
+    return STATUS_OK;
+}
+
+static enum status check_kind(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    static const char *const names[] = {
+        [ENGINE_ATTEND] = "attention", [ENGINE_WRITE] = "a write", [ENGINE_GATHER] = "a gather"};
+    if (p->kind != ENGINE_ATTEND && p->kind != ENGINE_WRITE && p->kind != ENGINE_GATHER)
+        return error_set(error, STATUS_INVALID, "kind %d is none of a batch's runs", (int)p->kind);
+    if (p->kind != ENGINE_WRITE && !batch->has_keys)
+        return error_set(error, STATUS_INVALID, "batch %" PRIu64 " was created without seq_lens_kv, which %s needs",
+                         batch->id, names[p->kind]);
+    if (p->kind == ENGINE_WRITE && !batch->has_slots)
+        return error_set(error, STATUS_INVALID, "batch %" PRIu64 " was created without a slot_mapping, which %s needs",
+                         batch->id, names[p->kind]);
+    return p->kind == ENGINE_GATHER ? check_gather(batch, error) : STATUS_OK;
+}
+
+static enum status check_layer(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    if (!batch->table && p->layer)
+        return error_set(error, STATUS_OUT_OF_RANGE, "layer %" PRIu32 " of K and V in the arena, which have one, 0",
+                         p->layer);
+    if (batch->table && p->layer >= batch->table->cache->identity.num_layers)
+        return error_set(error, STATUS_OUT_OF_RANGE, "layer %" PRIu32 " of a cache with %" PRIu32 " layers", p->layer,
+                         batch->table->cache->identity.num_layers);
+    return STATUS_OK;
+}
+
+// ---- attention ----
+
+static enum status check_head_count(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    if (p->num_heads == 0 || p->num_heads % batch->kv.num_kv_heads)
+        return error_set(error, STATUS_INVALID,
+                         "num_heads %" PRIu32 " is not a multiple of the %s %" PRIu32 " KV heads", p->num_heads,
+                         batch->table ? "cache's" : "layout's", batch->kv.num_kv_heads);
+    if (!isfinite(p->scale))
+        return error_set(error, STATUS_INVALID, "scale is %f", (double)p->scale);
+    return STATUS_OK;
+}
+
+static enum status missing_error(const struct missing *missing, const struct core_run_params *p, struct error *error)
+{
+    uint32_t last = missing->num_entries - 1;
+    if (!p->windowed || p->window_left < 0)
+        return error_set(error, STATUS_INVALID,
+                         "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but the run has no left window, and only a "
+                         "window_left of at most %" PRId64 " hides the keys there",
+                         missing->seq, last, missing->max_left);
+    return error_set(error, STATUS_INVALID,
+                     "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but with window_left %" PRId32
+                     " queries of that sequence see keys there; at most %" PRId64 " hides them",
+                     missing->seq, last, p->window_left, missing->max_left);
+}
+
+static enum status check_window(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    const struct missing *missing = &batch->missing;
+    if (p->windowed && (p->window_left < -1 || p->window_right < -1))
+        return error_set(error, STATUS_INVALID,
+                         "window_left %" PRId32 ", window_right %" PRId32 ": neither may be below -1, unbounded",
+                         p->window_left, p->window_right);
+    bool hidden = p->windowed && p->window_left >= 0 && p->window_left <= missing->max_left;
+    return missing->num_entries && !hidden ? missing_error(missing, p, error) : STATUS_OK;
+}
+
+// Attention of a head whose slope or sink is no number would be none; a sink of -inf is none at all, and harms nobody.
+static enum status check_heads(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    (void)batch;
+    const struct {
+        const char *name;
+        const float *values;
+        float least;
+    } arrays[] = {{"slopes", p->slopes, -FLT_MAX}, {"sinks", p->sinks, -INFINITY}};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        for (uint32_t h = 0; arrays[i].values && h < p->num_heads; h++) {
+            float value = arrays[i].values[h];
+            if (!(value >= arrays[i].least && value <= FLT_MAX))
+                return error_set(error, STATUS_INVALID, "%s[%" PRIu32 "] is %f", arrays[i].name, h, (double)value);
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status check_soft_cap(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    (void)batch;
+    if (p->soft_cap >= 0.0f && p->soft_cap <= FLT_MAX)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "logits_soft_cap is %f; it must be finite and not negative",
+                     (double)p->soft_cap);
+}
+
+enum status run_check_lse(const struct core_tensor *lse, struct error *error)
+{
+    if (!lse->dtype)
+        return STATUS_OK;
+    if (lse->head_stride != 0 && lse->head_stride != sizeof(float))
+        return error_set(error, STATUS_INVALID,
+                         "lse has head stride %" PRIu64 "; its heads are contiguous: 4, or 0 for the same",
+                         lse->head_stride);
+    if (lse->outer_stride)
+        return error_set(error, STATUS_INVALID, "lse has outer stride %" PRIu64 "; it has no outer dimension",
+                         lse->outer_stride);
+    return STATUS_OK;
+}
+
+static enum status check_lse(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    (void)batch;
+    return run_check_lse(&p->lse, error);
+}
+
+// ---- keys and values ----
+
+static enum status check_scale(const struct batch *batch, const char *name, float scale, const char *dtype_field,
+                               enum dtype dtype, struct error *error)
+{
+    if (scale == 0.0f)
+        return STATUS_OK;
+    if (batch->kv.scale_mode != SCALE_PER_TENSOR)
+        return error_set(error, STATUS_INVALID, "%s is given, but K and V have scale_mode %d, not per tensor", name,
+                         (int)batch->kv.scale_mode);
+    if (dtype_size((int)dtype) != 1)
+        return error_set(error, STATUS_INVALID, "%s is given, but %s %s is not scaled; 8-bit ones are", name,
+                         dtype_field, dtype_name((int)dtype));
+    if (!(scale > 0.0f && scale <= FLT_MAX) || !isfinite(1.0f / scale))
+        return error_set(error, STATUS_INVALID, "%s is %g; it and its inverse must be finite and above 0", name,
+                         (double)scale);
+    return STATUS_OK;
+}
+
+static enum status check_scales(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    if (batch->kv.v_is_k_prefix && p->v_scale != 0.0f)
+        return error_set(error, STATUS_INVALID, "v_scale is given, but V is a part of K and has its scale");
+    enum status status = check_scale(batch, "k_scale", p->k_scale, "k_dtype", batch->kv.k_dtype, error);
+    if (status == STATUS_OK)
+        status = check_scale(batch, "v_scale", p->v_scale, "v_dtype", batch->kv.v_dtype, error);
+    return status;
+}
+
+static enum status check_frequencies(const struct engine_rope *rope, struct error *error)
+{
+    for (uint32_t n = 0; rope->frequencies && n < rope->dim / 2; n++) {
+        if (!isfinite(rope->frequencies[n]))
+            return error_set(error, STATUS_INVALID, "rope.frequencies[%" PRIu32 "] is %f", n, rope->frequencies[n]);
+    }
+    return STATUS_OK;
+}
+
+static enum status check_rope(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    const struct engine_rope *rope = &p->rope;
+    const char *given = rope->frequencies ? "frequencies" : rope->theta != 0.0f ? "theta" : NULL;
+    if (!rope->dim && (given || rope->interleaved))
+        return error_set(error, STATUS_INVALID, "rope.%s is given, but rope.dim is 0: no rotation",
+                         given ? given : "interleaved");
+    if (!rope->dim)
+        return STATUS_OK;
+    if (rope->dim % 2 || rope->dim > batch->kv.head_dim_k)
+        return error_set(error, STATUS_INVALID,
+                         "rope.dim is %" PRIu32 "; it must be even and at most head_dim_k %" PRIu32, rope->dim,
+                         batch->kv.head_dim_k);
+    if (!(rope->theta >= 0.0f && rope->theta <= FLT_MAX))
+        return error_set(error, STATUS_INVALID, "rope.theta is %f; it must be finite and above 0, or 0 for 10000",
+                         (double)rope->theta);
+    if (!batch->has_keys && !batch->has_positions)
+        return error_set(error, STATUS_INVALID,
+                         "rope is given, but batch %" PRIu64 " has neither seq_lens_kv nor positions to turn by",
+                         batch->id);
+    return check_frequencies(rope, error);
+}
+
+// ---- all ----
+
+enum {
+    ATTENDS = 1 << ENGINE_ATTEND,
+    WRITES = 1 << ENGINE_WRITE,
+    GATHERS = 1 << ENGINE_GATHER,
+};
+
+static const struct {
+    unsigned kinds;
+    enum status (*check)(const struct batch *batch, const struct core_run_params *params, struct error *error);
+} checks[] = {
+    {ATTENDS, check_head_count},
+    {ATTENDS, check_window},
+    {ATTENDS, check_soft_cap},
+    {ATTENDS, check_heads},
+    {ATTENDS, check_lse},
+    {ATTENDS | WRITES, check_rope},
+    {ATTENDS | WRITES | GATHERS, check_scales},
+    {ATTENDS | WRITES | GATHERS, run_check_tensors},
+};
+
+enum status run_check(const struct batch *batch, const struct core_run_params *params, struct error *error)
+{
+    enum status status = check_kind(batch, params, error);
+    if (status == STATUS_OK)
+        status = check_layer(batch, params, error);
+    for (size_t i = 0; status == STATUS_OK && i < sizeof checks / sizeof *checks; i++) {
+        if (checks[i].kinds >> params->kind & 1)
+            status = checks[i].check(batch, params, error);
+    }
+    return status;
+}
