@@ -140,13 +140,16 @@ struct engine_cache_params shape(uint32_t num_layers, uint32_t num_kv_heads, uin
     return (struct engine_cache_params){
         .name = "test",
         .num_layers = num_layers,
-        .num_kv_heads = num_kv_heads,
-        .head_dim_k = head_dim,
-        .head_dim_v = head_dim,
-        .block_size = BLOCK,
-        .k_dtype = dtype,
-        .v_dtype = dtype,
         .chunk_blocks = 4,
+        .kv =
+            {
+                .num_kv_heads = num_kv_heads,
+                .head_dim_k = head_dim,
+                .head_dim_v = head_dim,
+                .block_size = BLOCK,
+                .k_dtype = dtype,
+                .v_dtype = dtype,
+            },
     };
 }
 
@@ -180,6 +183,7 @@ struct engine_batch *open_batch(struct engine_batch_params params)
 {
     struct engine_batch *batch = NULL;
     struct error error = {0};
+    params.engine = engine;
     enum status status = engine_batch_create(&params, &batch, &error);
     ck_assert_msg(status == STATUS_OK, "engine_batch_create: %s", error.text);
     return batch;
@@ -204,7 +208,7 @@ struct engine_batch *one_key(struct engine_cache *cache, int32_t block, bool wri
 struct engine_tensor dense(uint64_t offset, uint32_t heads, uint32_t dim, enum dtype dtype)
 {
     uint64_t row = (uint64_t)dim * dtype_size(dtype);
-    return (struct engine_tensor){offset, heads * row, row, dtype};
+    return (struct engine_tensor){offset, heads * row, row, dtype, 0};
 }
 
 // Of the plain cache: one head; q, k, v and out at the given offsets.

@@ -10,7 +10,68 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-START_TEST(cache_check_names_what_has_no_shader)
+// `good` but for one value, what the check says of it.
+struct refusal {
+    enum status status;
+    const char *sentence;
+    enum engine_place place;
+    struct engine_kv kv;
+};
+
+#define KV(...)                                                                                                        \
+    {                                                                                                                  \
+        .num_kv_heads = 4, .head_dim_k = 64, .head_dim_v = 64, .block_size = BLOCK, .k_dtype = DTYPE_F16,              \
+        .v_dtype = DTYPE_F16, __VA_ARGS__                                                                              \
+    }
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverride-init"
+static const struct refusal refusals[] = {
+    {STATUS_UNSUPPORTED, "head_dim_k 12", ENGINE_POOL, KV(.head_dim_k = 12)},
+    {STATUS_UNSUPPORTED, "head_dim_k 0", ENGINE_POOL, KV(.head_dim_k = 0)},
+    {STATUS_UNSUPPORTED, "head_dim_k 584", ENGINE_POOL, KV(.head_dim_k = 584)},
+    {STATUS_UNSUPPORTED, "head_dim_v 520", ENGINE_POOL, KV(.head_dim_v = 520)},
+    {STATUS_INVALID, "head_dim_v 72 is more than head_dim_k 64", ENGINE_POOL,
+     KV(.head_dim_v = 72, .v_is_k_prefix = true)},
+    {STATUS_INVALID, "V dtype bf16 is not K's, f16", ENGINE_POOL, KV(.v_dtype = DTYPE_BF16, .v_is_k_prefix = true)},
+    {STATUS_UNSUPPORTED, "block_size 4", ENGINE_POOL, KV(.block_size = 4)},
+    {STATUS_UNSUPPORTED, "block_size 512", ENGINE_POOL, KV(.block_size = 512)},
+    {STATUS_UNSUPPORTED, "block_size 24", ENGINE_BLOCKS, KV(.block_size = 24)},
+    {STATUS_INVALID, "block_size 8: contiguous", ENGINE_ROWS, KV(.block_size = 8)},
+    {STATUS_UNSUPPORTED, "K dtype unknown (77)", ENGINE_POOL, KV(.k_dtype = (enum dtype)77)},
+    {STATUS_UNSUPPORTED, "V dtype unknown (0)", ENGINE_POOL, KV(.v_dtype = (enum dtype)0)},
+    {STATUS_UNSUPPORTED, "num_kv_heads 0", ENGINE_POOL, KV(.num_kv_heads = 0)},
+    {STATUS_INVALID, "only 8-bit dtypes are scaled, not K f16 and V f16", ENGINE_POOL,
+     KV(.scale_mode = SCALE_PER_TENSOR)},
+    {STATUS_UNSUPPORTED, "scale mode 3", ENGINE_POOL, KV(.k_dtype = DTYPE_INT8, .scale_mode = (enum scale_mode)3)},
+    {STATUS_UNSUPPORTED, "scales per token and head", ENGINE_BLOCKS,
+     KV(.k_dtype = DTYPE_INT8, .scale_mode = SCALE_PER_TOKEN_HEAD)},
+    {STATUS_OK, "", ENGINE_POOL, KV(.head_dim_k = 576, .head_dim_v = 512, .v_is_k_prefix = true)},
+    {STATUS_OK, "", ENGINE_POOL, KV(.head_dim_v = 512)},
+    {STATUS_OK, "", ENGINE_POOL, KV(.k_dtype = DTYPE_BF16, .v_dtype = DTYPE_FP8_E5M2)},
+    {STATUS_OK, "", ENGINE_POOL, KV(.v_dtype = DTYPE_FP8_E4M3, .scale_mode = SCALE_PER_TOKEN_HEAD)},
+    {STATUS_OK, "", ENGINE_BLOCKS, KV(.k_dtype = DTYPE_INT8, .scale_mode = SCALE_PER_TENSOR)},
+    {STATUS_OK, "", ENGINE_ROWS, KV(.block_size = 0)},
+};
+#pragma GCC diagnostic pop
+
+START_TEST(kv_check_names_what_has_no_shader_and_what_contradicts)
+{
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const struct refusal *refusal = &refusals[i];
+        struct error error = {0};
+        ck_assert_msg(engine_kv_check(engine, refusal->place, &refusal->kv, &error) == refusal->status, "%zu: %s", i,
+                      error.text);
+        ck_assert_msg(strstr(error.text, refusal->sentence) != NULL, "'%s' is not in: %s", refusal->sentence,
+                      error.text);
+        if (refusal->place != ENGINE_POOL)
+            continue;
+        struct engine_cache_params params = {.num_layers = 1, .chunk_blocks = 1, .kv = refusal->kv};
+        ck_assert_int_eq(engine_cache_check(engine, &params, &error), refusal->status);
+    }
+}
+END_TEST
+
+START_TEST(cache_check_names_what_the_device_cannot_hold)
 {
     struct engine_cache_params good = shape(2, 4, 64, DTYPE_F16);
     struct {
@@ -18,28 +79,15 @@ START_TEST(cache_check_names_what_has_no_shader)
         enum status status;
         const char *value;
     } cases[] = {
-        {good, STATUS_UNSUPPORTED, "head_dim 12"},      {good, STATUS_UNSUPPORTED, "head_dim 0"},
-        {good, STATUS_UNSUPPORTED, "head_dim 264"},     {good, STATUS_UNSUPPORTED, "head_dim_k 64 and head_dim_v 128"},
-        {good, STATUS_UNSUPPORTED, "block_size 4"},     {good, STATUS_UNSUPPORTED, "block_size 512"},
-        {good, STATUS_UNSUPPORTED, "block_size 24"},    {good, STATUS_UNSUPPORTED, "K dtype bf16"},
-        {good, STATUS_UNSUPPORTED, "V dtype fp8_e4m3"}, {good, STATUS_UNSUPPORTED, "K dtype unknown (77)"},
-        {good, STATUS_INVALID, "chunk_blocks 6"},       {good, STATUS_INVALID, "num_layers is 0"},
-        {good, STATUS_UNSUPPORTED, "num_kv_heads 0"},   {good, STATUS_UNSUPPORTED, "1073741824 blocks"},
+        {good, STATUS_INVALID, "chunk_blocks 6"},
+        {good, STATUS_INVALID, "num_layers is 0"},
+        {good, STATUS_UNSUPPORTED, "1073741824 blocks"},
+        {good, STATUS_UNSUPPORTED, "head_dim_k 12"},
     };
-    cases[0].params.head_dim_k = cases[0].params.head_dim_v = 12;
-    cases[1].params.head_dim_k = cases[1].params.head_dim_v = 0;
-    cases[2].params.head_dim_k = cases[2].params.head_dim_v = 264;
-    cases[3].params.head_dim_v = 128;
-    cases[4].params.block_size = 4;
-    cases[5].params.block_size = 512;
-    cases[6].params.block_size = 24;
-    cases[7].params.k_dtype = DTYPE_BF16;
-    cases[8].params.v_dtype = DTYPE_FP8_E4M3;
-    cases[9].params.k_dtype = (enum dtype)77;
-    cases[10].params.chunk_blocks = 6;
-    cases[11].params.num_layers = 0;
-    cases[12].params.num_kv_heads = 0;
-    cases[13].params.chunk_blocks = 1u << 30;
+    cases[0].params.chunk_blocks = 6;
+    cases[1].params.num_layers = 0;
+    cases[2].params.chunk_blocks = 1u << 30;
+    cases[3].params.kv.head_dim_k = 12;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct error error = {0};
         struct engine_cache *cache = NULL;
@@ -52,12 +100,27 @@ START_TEST(cache_check_names_what_has_no_shader)
 }
 END_TEST
 
-START_TEST(block_bytes_count_k_and_v_of_every_layer)
+START_TEST(block_bytes_count_k_v_and_scales_of_every_layer)
 {
     struct engine_cache_params params = shape(3, 4, 64, DTYPE_F16);
-    params.v_dtype = DTYPE_F32;
+    params.kv.v_dtype = DTYPE_F32;
     ck_assert_uint_eq(engine_layer_block_bytes(&params), 4 * BLOCK * 64 * (2 + 4));
     ck_assert_uint_eq(engine_block_bytes(&params), 3 * 4 * BLOCK * 64 * (2 + 4));
+    params.kv.v_dtype = DTYPE_INT8;
+    params.kv.scale_mode = SCALE_PER_TENSOR;
+    ck_assert_uint_eq(engine_layer_block_bytes(&params), 4 * BLOCK * 64 * (2 + 1));
+    params.kv.scale_mode = SCALE_PER_TOKEN_HEAD;
+    ck_assert_uint_eq(engine_layer_block_bytes(&params), 4 * BLOCK * (64 * (2 + 1) + 2 * 4));
+    params.kv = (struct engine_kv){.num_kv_heads = 1,
+                                   .head_dim_k = 576,
+                                   .head_dim_v = 512,
+                                   .block_size = 64,
+                                   .k_dtype = DTYPE_FP8_E4M3,
+                                   .v_dtype = DTYPE_FP8_E4M3,
+                                   .v_is_k_prefix = true};
+    ck_assert_uint_eq(engine_layer_block_bytes(&params), 64 * 576);
+    params.kv.scale_mode = SCALE_PER_TOKEN_HEAD;
+    ck_assert_uint_eq(engine_layer_block_bytes(&params), 64 * (576 + 4));
 }
 END_TEST
 
@@ -160,12 +223,12 @@ START_TEST(block_that_shaders_cannot_count_is_refused)
 {
     struct engine_cache_params params = shape(1, 8192, 256, DTYPE_F32);
     struct error error = {0};
-    params.block_size = 256;
+    params.kv.block_size = 256;
     params.chunk_blocks = 1;
     engine->device.adapter.info.max_allocation_bytes = UINT64_C(1) << 40;
     ck_assert_int_eq(engine_cache_check(engine, &params, &error), STATUS_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(error.text, "4294967296 bytes"));
-    params.num_kv_heads--;
+    params.kv.num_kv_heads--;
     ck_assert_int_eq(engine_cache_check(engine, &params, NULL), STATUS_OK);
 }
 END_TEST
@@ -268,8 +331,9 @@ void add_cache_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("caches");
     tcase_add_checked_fixture(tcase, setup_import, teardown);
-    tcase_add_test(tcase, cache_check_names_what_has_no_shader);
-    tcase_add_test(tcase, block_bytes_count_k_and_v_of_every_layer);
+    tcase_add_test(tcase, kv_check_names_what_has_no_shader_and_what_contradicts);
+    tcase_add_test(tcase, cache_check_names_what_the_device_cannot_hold);
+    tcase_add_test(tcase, block_bytes_count_k_v_and_scales_of_every_layer);
     tcase_add_test(tcase, new_chunk_is_zero_and_keeps_what_is_written);
     tcase_add_test(tcase, growing_moves_no_block_whatever_the_order);
     tcase_add_test(tcase, chunk_is_split_by_whole_layers_where_the_device_allows_no_more);

@@ -14,7 +14,14 @@ START_TEST(oversized_batch_is_refused_with_the_limit)
     struct engine_batch *batch = NULL;
     struct error error = {0};
     struct engine_batch_params params = {
-        .cache = cache, .num_seqs = 1u << 31, .max_blocks = 1u << 31, .cu_seqlens_q = (int32_t[]){0}};
+        .engine = engine,
+        .cache = cache,
+        .num_seqs = 1u << 31,
+        .max_blocks = 1u << 31,
+        .cu_seqlens_q = (int32_t[]){0},
+        .seq_lens_kv = (int32_t[]){0},
+        .block_table = (int32_t[]){0},
+    };
     ck_assert_int_eq(engine_batch_create(&params, &batch, &error), STATUS_LIMIT);
     ck_assert_ptr_nonnull(strstr(error.text, "2147483648 sequences"));
     ck_assert_ptr_null(batch);
@@ -111,7 +118,7 @@ static void expect_lost_everywhere(struct engine_cache *cache, struct engine_bat
     struct engine_batch *no_batch = NULL;
     struct engine_arena *no_arena = NULL;
     struct engine_cache_params params = shape(1, 1, 8, DTYPE_F32);
-    struct engine_batch_params step = {.cache = cache, .cu_seqlens_q = (int32_t[]){0}};
+    struct engine_batch_params step = {.engine = engine, .cache = cache, .cu_seqlens_q = (int32_t[]){0}};
     struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
     struct engine_submission submission = {.runs = &run, .num_runs = 1, .wave_ends = (uint32_t[]){1}, .num_waves = 1};
     ck_assert(!engine_poll(engine, &event)); // told once

@@ -143,8 +143,8 @@ START_TEST(run_of_heads_before_tokens_layout_touches_only_its_rows)
     ck_assert_int_eq(engine_block_write(cache, 0, 2, key), STATUS_OK);
     memset(memory, 0, ARENA_BYTES);
     run.num_heads = 2;
-    run.q = (struct engine_tensor){1024, 32, 512, DTYPE_F32}; // [heads, tokens, dim], a gap between the heads
-    run.out = (struct engine_tensor){8192, 32, 1024, DTYPE_F32};
+    run.q = (struct engine_tensor){1024, 32, 512, DTYPE_F32, 0}; // [heads, tokens, dim], a gap between the heads
+    run.out = (struct engine_tensor){8192, 32, 1024, DTYPE_F32, 0};
     memset(memory + 8192, 0x55, 4096);
     memcpy(before, memory, ARENA_BYTES);
     for (int head = 0; head < 2; head++) {
@@ -506,7 +506,7 @@ END_TEST
 static void run_block_size(uint32_t block_size, float value)
 {
     struct engine_cache_params params = shape(1, 1, 8, DTYPE_F32);
-    params.block_size = block_size;
+    params.kv.block_size = block_size;
     struct engine_cache *cache = open_cache(params);
     grow_chunk(cache, 0);
     struct engine_batch *batch = one_key(cache, 0, true);
@@ -542,7 +542,7 @@ START_TEST(submission_of_more_pipelines_than_are_kept_runs)
     engine->pipelines.most = 2;
     for (uint32_t i = 0; i < KINDS; i++) {
         struct engine_cache_params params = shape(1, 1, 8, DTYPE_F32);
-        params.block_size = 8u << i;
+        params.kv.block_size = 8u << i;
         caches[i] = open_cache(params);
         grow_chunk(caches[i], 0);
         batches[i] = one_key(caches[i], 0, true);

@@ -28,7 +28,9 @@
     X(shaderFloat16, v12.shaderFloat16)                                                                                \
     X(shaderInt8, v12.shaderInt8)                                                                                      \
     X(vulkanMemoryModel, v12.vulkanMemoryModel)                                                                        \
-    X(vulkanMemoryModelDeviceScope, v12.vulkanMemoryModelDeviceScope)
+    X(vulkanMemoryModelDeviceScope, v12.vulkanMemoryModelDeviceScope)                                                  \
+    X(subgroupSizeControl, subgroups.subgroupSizeControl)                                                              \
+    X(computeFullSubgroups, subgroups.computeFullSubgroups)
 
 struct feature {
     const char *name;
@@ -59,23 +61,30 @@ static VkBool32 *feature_at(struct features *features, const struct feature *fea
     return (VkBool32 *)((char *)features + feature->offset);
 }
 
-static void features_chain(struct features *features)
+static bool knows_size_control(const struct adapter *adapter)
+{
+    return adapter->info.api_version >= VK_API_VERSION_1_3 || adapter->subgroups.extension;
+}
+
+static void features_chain(const struct adapter *adapter, struct features *features)
 {
     *features = (struct features){
         .core.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
         .v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
         .v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+        .subgroups.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
     };
     features->core.pNext = &features->v11;
     features->v11.pNext = &features->v12;
+    features->v12.pNext = knows_size_control(adapter) ? &features->subgroups : NULL;
 }
 
 void adapter_features(const struct adapter *adapter, struct features *features)
 {
     struct features has;
-    features_chain(&has);
+    features_chain(adapter, &has);
     vkGetPhysicalDeviceFeatures2(adapter->physical, &has.core);
-    features_chain(features);
+    features_chain(adapter, features);
     for (size_t i = 0; i < COUNT(required); i++)
         *feature_at(features, &required[i]) = *feature_at(&has, &required[i]);
     for (size_t i = 0; i < COUNT(optional); i++)
@@ -180,6 +189,7 @@ struct properties {
     VkPhysicalDeviceMaintenance3Properties maintenance3;
     VkPhysicalDeviceDriverProperties driver;             // from Vulkan 1.2
     VkPhysicalDeviceMaintenance4Properties maintenance4; // from Vulkan 1.3
+    VkPhysicalDeviceSubgroupSizeControlProperties sizes; // where the device knows it
     VkPhysicalDeviceExternalMemoryHostPropertiesEXT host;
 };
 
@@ -189,7 +199,7 @@ static void *chain(void *last, void *next)
     return next;
 }
 
-static void read_properties(VkPhysicalDevice physical, bool import, struct properties *out)
+static void read_properties(VkPhysicalDevice physical, bool import, bool size_control, struct properties *out)
 {
     VkPhysicalDeviceProperties basic;
     vkGetPhysicalDeviceProperties(physical, &basic);
@@ -201,6 +211,7 @@ static void read_properties(VkPhysicalDevice physical, bool import, struct prope
         .driver.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES,
         .maintenance4.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES,
         .maintenance4.maxBufferSize = UINT64_MAX,
+        .sizes.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES,
         .host.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT,
     };
     void *last = chain(&out->core, &out->id);
@@ -210,6 +221,8 @@ static void read_properties(VkPhysicalDevice physical, bool import, struct prope
         last = chain(last, &out->driver);
     if (basic.apiVersion >= VK_API_VERSION_1_3)
         last = chain(last, &out->maintenance4);
+    if (basic.apiVersion >= VK_API_VERSION_1_3 || size_control)
+        last = chain(last, &out->sizes);
     if (import)
         chain(last, &out->host);
     vkGetPhysicalDeviceProperties2(physical, &out->core);
@@ -236,13 +249,33 @@ static void fill_info(struct engine_device *info, const struct properties *prope
     info->import_alignment = properties->host.minImportedHostPointerAlignment;
 }
 
+// Needs info.api_version.
+static void fill_subgroups(struct adapter *adapter, const struct properties *properties)
+{
+    struct subgroups *subgroups = &adapter->subgroups;
+    if (properties->subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT)
+        subgroups->operations = properties->subgroup.supportedOperations;
+    if (!knows_size_control(adapter) || adapter->info.api_version < VK_API_VERSION_1_2)
+        return;
+    struct features features;
+    adapter_features(adapter, &features);
+    bool controls = properties->sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT;
+    subgroups->size_control = features.subgroups.subgroupSizeControl && controls;
+    subgroups->full = features.subgroups.computeFullSubgroups;
+    subgroups->least_size = properties->sizes.minSubgroupSize;
+    subgroups->most_size = properties->sizes.maxSubgroupSize;
+}
+
 static void describe(VkPhysicalDevice physical, uint32_t index, bool force_staging, struct adapter *adapter)
 {
     bool import = !force_staging && host_import(physical);
+    bool size_control = extension_exists(physical, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
     struct properties properties;
-    read_properties(physical, import, &properties);
+    read_properties(physical, import, size_control, &properties);
     *adapter = (struct adapter){.physical = physical, .info.index = index, .info.host_import = import};
     fill_info(&adapter->info, &properties);
+    adapter->subgroups.extension = size_control && adapter->info.api_version < VK_API_VERSION_1_3;
+    fill_subgroups(adapter, &properties);
     const VkPhysicalDeviceLimits *limits = &properties.core.properties.limits;
     memcpy(adapter->max_groups, limits->maxComputeWorkGroupCount, sizeof adapter->max_groups);
     adapter->timestamp_ns = limits->timestampPeriod;

@@ -14,6 +14,16 @@ struct features {
     VkPhysicalDeviceFeatures2 core;
     VkPhysicalDeviceVulkan11Features v11;
     VkPhysicalDeviceVulkan12Features v12;
+    VkPhysicalDeviceSubgroupSizeControlFeatures subgroups; // only where the device knows it
+};
+
+// What variants may ask of subgroups in compute shaders; the usual size is info.subgroup_size.
+struct subgroups {
+    VkSubgroupFeatureFlags operations; // VK_SUBGROUP_FEATURE_*; 0: compute shaders have none
+    bool size_control;                 // a pipeline can ask for a size
+    bool full;                         // a pipeline can ask that all are full
+    uint32_t least_size, most_size;    // that a pipeline can ask for
+    bool extension;                    // by VK_EXT_subgroup_size_control: the device is older than Vulkan 1.3
 };
 
 struct adapter {
@@ -25,7 +35,8 @@ struct adapter {
     uint32_t timestamp_bits; // of that family; 0 = no timestamps
     double timestamp_ns;     // of one tick
     uint32_t max_groups[3];  // workgroups of one dispatch
-    bool memory_budget;      // VK_EXT_memory_budget
+    struct subgroups subgroups;
+    bool memory_budget; // VK_EXT_memory_budget
 };
 
 // A malloc'd array, best first: usable before unusable, discrete, integrated, virtual, others, CPU. NOT_FOUND: there is none.

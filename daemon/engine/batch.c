@@ -1,65 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - uploads a model step's metadata once and cuts its rows into tiles. Trusts the numbers: the caller has checked
-// them. Made by the caller's thread, work lists by the submitter, ended by the maker once the GPU is past.
+// batch.c - uploads a model step's metadata once and keeps what the CPU needs of it. Trusts the numbers: the caller has checked
+// them. Made by the caller's thread, ended by the maker once the GPU is past.
 
 #include "batch.h"
-
-#include "layout.h"
-#include "variant.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
-// A model has one number of query heads, a draft model beside it another: more lists are made, used and given back.
-enum { MOST_LISTS = 4 };
-
-struct items {
-    struct engine *engine;
-    uint32_t group, count;
-    struct piece piece;     // struct gpu_item[count]; owned
-    uint64_t last_sequence; // of a submission that uses it
-    struct job end;
-    struct items *prev, *next;
+// One array on the GPU; those without `from` are computed.
+struct array {
+    const void *from;
+    uint64_t bytes; // 0 = not there
+    uint64_t at;    // in the piece, a multiple of 16
 };
 
-// The arrays inside the piece, one after the other, each at a multiple of 16 bytes.
-struct sizes {
-    uint64_t cu, seq_lens, table, slots, positions, mask_starts, mask; // bytes
-    uint64_t all;
+struct arrays {
+    struct array by_name[BATCH_ARRAYS];
+    uint64_t bytes; // of all
 };
 
-static uint64_t padded(uint64_t bytes)
+static bool has_sequences(const struct engine_batch_params *params)
 {
-    return (bytes + 15) & ~UINT64_C(15);
+    return params->num_seqs > 0 && params->seq_lens_kv;
 }
 
-static enum status measure(const struct engine_batch_params *params, struct sizes *sizes, struct error *error)
+static struct array array(const void *from, uint64_t count, size_t size)
 {
-    uint64_t limit = params->cache->engine->device.adapter.info.max_allocation_bytes;
-    uint64_t entries = (uint64_t)params->num_seqs * params->max_blocks; // u32 * u32: no overflow
-    uint64_t table = 0, all = 0;
-    *sizes = (struct sizes){
-        .cu = padded(((uint64_t)params->num_seqs + 1) * sizeof(int32_t)),
-        .seq_lens = padded((uint64_t)params->num_seqs * sizeof(int32_t)),
-        .slots = params->slot_mapping ? padded((uint64_t)params->num_tokens * sizeof(int64_t)) : 0,
-    };
-    if (params->positions)
-        sizes->positions = padded((uint64_t)params->num_tokens * sizeof(int32_t));
-    if (params->mask)
-        sizes->mask_starts = padded((uint64_t)params->num_seqs * sizeof(uint64_t));
-    bool overflow = __builtin_mul_overflow(entries, sizeof(int32_t), &table) || table > UINT64_MAX - 15 ||
-                    (params->mask && params->mask_bytes > UINT64_MAX - 15);
-    sizes->table = padded(table);
-    sizes->mask = params->mask ? padded(params->mask_bytes) : 0;
-    all = sizes->cu + sizes->seq_lens + sizes->slots + sizes->positions + sizes->mask_starts;
-    overflow =
-        overflow || __builtin_add_overflow(all, sizes->table, &all) || __builtin_add_overflow(all, sizes->mask, &all);
-    sizes->all = all;
-    if (!overflow && all <= limit)
+    return (struct array){.from = from, .bytes = from ? count * size : 0};
+}
+
+// Where each array lies. false: the sizes cannot be counted.
+static bool place_arrays(const struct engine_batch_params *params, struct arrays *arrays)
+{
+    uint64_t seqs = params->num_seqs, tokens = params->num_tokens;
+    uint64_t table = 0;
+    bool sequences = has_sequences(params);
+    const int32_t *block_table = sequences && params->place != ENGINE_ROWS ? params->block_table : NULL;
+    bool overflow = __builtin_mul_overflow(seqs * params->max_blocks, sizeof(int32_t), &table); // u32 * u32 fits
+    *arrays =
+        (struct arrays){.by_name = {
+                            [BATCH_CU_SEQLENS_Q] = array(seqs ? params->cu_seqlens_q : NULL, seqs + 1, sizeof(int32_t)),
+                            [BATCH_SEQ_LENS_KV] = array(params->seq_lens_kv, seqs, sizeof(int32_t)),
+                            [BATCH_BLOCK_TABLE] = {.from = block_table, .bytes = block_table ? table : 0},
+                            [BATCH_SLOT_MAPPING] = array(params->slot_mapping, tokens, sizeof(int64_t)),
+                            [BATCH_POSITIONS] = array(params->positions, tokens, sizeof(int32_t)),
+                            [BATCH_Q_LENS] = array(sequences ? params->q_lens : NULL, seqs, sizeof(int32_t)),
+                            [BATCH_TOKEN_ROWS] = array(params->token_rows, tokens, sizeof(int32_t)),
+                            [BATCH_KV_STARTS] = array(sequences ? params->kv_starts : NULL, seqs, sizeof(int32_t)),
+                            [BATCH_KV_OFFSETS] = {.bytes = sequences ? (seqs + 1) * sizeof(int32_t) : 0},
+                            [BATCH_MASK_STARTS] = {.bytes = sequences && params->mask ? seqs * sizeof(uint64_t) : 0},
+                            [BATCH_MASK] = array(sequences ? params->mask : NULL, params->mask_bytes, 1),
+                        }};
+    for (int i = 0; i < BATCH_ARRAYS; i++) {
+        struct array *array = &arrays->by_name[i];
+        uint64_t room = 0;
+        array->at = arrays->bytes;
+        overflow = overflow || __builtin_add_overflow(array->bytes, UINT64_C(15), &room) ||
+                   __builtin_add_overflow(arrays->bytes, room & ~UINT64_C(15), &arrays->bytes);
+    }
+    return !overflow;
+}
+
+static enum status measure(const struct engine_batch_params *params, struct arrays *arrays, struct error *error)
+{
+    uint64_t limit = params->engine->device.adapter.info.max_allocation_bytes;
+    if (params->place == ENGINE_ROWS && params->slot_mapping)
+        return error_set(error, STATUS_INVALID, "contiguous K and V have no slots to write to");
+    if (place_arrays(params, arrays) && arrays->bytes <= limit)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
                      "a batch of %u sequences, %u table columns, %u tokens and %" PRIu64 " bytes of mask needs more "
@@ -68,79 +79,156 @@ static enum status measure(const struct engine_batch_params *params, struct size
                      limit);
 }
 
-static uint64_t put(const struct piece *piece, uint64_t *offset, const void *data, uint64_t bytes, uint64_t room)
+// ---- on the CPU ----
+
+// false: no memory. Nothing to copy is no failure.
+static bool keep(void *out, const void *from, uint64_t count, size_t size)
 {
-    uint64_t at = *offset;
-    if (bytes)
-        memcpy((char *)piece->mapped + at, data, bytes);
-    *offset += room;
-    return piece->address + at;
+    void *to = from && count ? malloc(count * size) : NULL;
+    if (to)
+        memcpy(to, from, count * size);
+    memcpy(out, &to, sizeof to); // whatever it points to
+    return to || !from || !count;
 }
+
+// Columns of the table that sequence `seq` uses.
+static uint32_t num_used(const struct engine_batch *batch, uint32_t seq)
+{
+    uint32_t kv_len = (uint32_t)batch->seq_lens_kv[seq], size = batch->kv.block_size;
+    uint32_t blocks = kv_len / size + (kv_len % size != 0);
+    return blocks < batch->max_blocks ? blocks : batch->max_blocks;
+}
+
+// The table's entries that queries may see: they may be any, since no query sees some.
+static bool keep_blocks(struct engine_batch *batch, const int32_t *table)
+{
+    uint64_t count = 0;
+    for (uint32_t seq = 0; seq < batch->num_seqs; seq++)
+        count += num_used(batch, seq);
+    batch->blocks = count ? malloc(count * sizeof *batch->blocks) : NULL;
+    for (uint32_t seq = 0; batch->blocks && seq < batch->num_seqs; seq++)
+        for (uint32_t i = 0; i < num_used(batch, seq); i++) {
+            int32_t block = table[(uint64_t)seq * batch->max_blocks + i];
+            if (block >= 0)
+                batch->blocks[batch->num_blocks++] = block;
+        }
+    return batch->blocks || !count;
+}
+
+static bool keep_all(struct engine_batch *batch, const struct engine_batch_params *params)
+{
+    uint64_t seqs = params->num_seqs;
+    bool sequences = has_sequences(params);
+    if (!keep(&batch->cu_seqlens_q, seqs ? params->cu_seqlens_q : NULL, seqs + 1, sizeof(int32_t)) ||
+        !keep(&batch->seq_lens_kv, params->seq_lens_kv, seqs, sizeof(int32_t)) ||
+        !keep(&batch->q_lens, sequences ? params->q_lens : NULL, seqs, sizeof(int32_t)) ||
+        !keep(&batch->kv_starts, sequences ? params->kv_starts : NULL, seqs, sizeof(int32_t)))
+        return false;
+    for (uint32_t seq = 0; sequences && seq < seqs; seq++)
+        batch->num_keys += (uint32_t)params->seq_lens_kv[seq];
+    if (params->place != ENGINE_BLOCKS)
+        return true;
+    return keep(&batch->slots, params->slot_mapping, params->num_tokens, sizeof(int64_t)) &&
+           (!sequences || !params->block_table || keep_blocks(batch, params->block_table));
+}
+
+static int compare_blocks(const void *left, const void *right)
+{
+    int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
+    return a < b ? -1 : a > b;
+}
+
+void batch_sort_blocks(struct engine_batch *batch)
+{
+    uint64_t count = 0;
+    if (batch->blocks_sorted)
+        return;
+    if (batch->num_blocks)
+        qsort(batch->blocks, batch->num_blocks, sizeof *batch->blocks, compare_blocks);
+    for (uint64_t i = 0; i < batch->num_blocks; i++)
+        if (i == 0 || batch->blocks[i] != batch->blocks[i - 1])
+            batch->blocks[count++] = batch->blocks[i];
+    batch->num_blocks = count;
+    batch->blocks_sorted = true;
+}
+
+uint32_t batch_num_queries(const struct engine_batch *batch, uint32_t seq)
+{
+    return (uint32_t)(batch->q_lens ? batch->q_lens[seq] : batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
+}
+
+// ---- on the GPU ----
 
 // Where each sequence's part of the mask begins.
-static uint64_t put_mask_starts(const struct piece *piece, uint64_t *offset, const struct engine_batch_params *params,
-                                uint64_t room)
+static void put_mask_starts(const struct engine_batch *batch, uint64_t *starts)
 {
-    uint64_t at = *offset, start = 0;
-    uint64_t *starts = (uint64_t *)((char *)piece->mapped + at);
-    for (uint32_t seq = 0; seq < params->num_seqs; seq++) {
-        uint64_t q_len = (uint32_t)(params->cu_seqlens_q[seq + 1] - params->cu_seqlens_q[seq]);
+    uint64_t start = 0;
+    for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
+        uint64_t rows = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
         starts[seq] = start;
-        start += (q_len * (uint32_t)params->seq_lens_kv[seq] + 7) / 8;
+        start += (rows * (uint32_t)batch->seq_lens_kv[seq] + 7) / 8;
     }
-    *offset += room;
-    return piece->address + at;
 }
 
-static void upload(struct engine_batch *batch, const struct engine_batch_params *params, const struct sizes *sizes)
+// Only a batch of fewer keys than an int can count is gathered.
+static void put_kv_offsets(const struct engine_batch *batch, int32_t *offsets)
 {
-    uint64_t at = 0, num_seqs = params->num_seqs;
-    batch->cu_address = put(&batch->piece, &at, params->cu_seqlens_q, (num_seqs + 1) * sizeof(int32_t), sizes->cu);
-    batch->seq_lens_address = put(&batch->piece, &at, params->seq_lens_kv, num_seqs * sizeof(int32_t), sizes->seq_lens);
-    batch->table_address =
-        put(&batch->piece, &at, params->block_table, num_seqs * params->max_blocks * sizeof(int32_t), sizes->table);
-    if (params->slot_mapping)
-        batch->slots_address =
-            put(&batch->piece, &at, params->slot_mapping, params->num_tokens * sizeof(int64_t), sizes->slots);
-    if (params->positions)
-        batch->positions_address =
-            put(&batch->piece, &at, params->positions, params->num_tokens * sizeof(int32_t), sizes->positions);
-    if (!params->mask)
-        return;
-    batch->mask_starts_address = put_mask_starts(&batch->piece, &at, params, sizes->mask_starts);
-    batch->mask_address = put(&batch->piece, &at, params->mask, params->mask_bytes, sizes->mask);
+    uint64_t sum = 0;
+    offsets[0] = 0;
+    for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
+        sum += (uint32_t)batch->seq_lens_kv[seq];
+        offsets[seq + 1] = sum <= INT32_MAX ? (int32_t)sum : INT32_MAX;
+    }
 }
+
+static void upload(struct engine_batch *batch, const struct arrays *arrays)
+{
+    for (int i = 0; i < BATCH_ARRAYS; i++) {
+        const struct array *array = &arrays->by_name[i];
+        char *to = (char *)batch->piece.mapped + array->at;
+        if (array->bytes == 0)
+            continue;
+        batch->address[i] = batch->piece.address + array->at;
+        if (i == BATCH_KV_OFFSETS)
+            put_kv_offsets(batch, (int32_t *)to);
+        else if (i == BATCH_MASK_STARTS)
+            put_mask_starts(batch, (uint64_t *)to);
+        else
+            memcpy(to, array->from, array->bytes);
+    }
+}
+
+// ---- create and destroy ----
 
 enum status engine_batch_create(const struct engine_batch_params *params, struct engine_batch **out,
                                 struct error *error)
 {
-    struct engine *engine = params->cache->engine;
-    struct sizes sizes;
-    enum status status = measure(params, &sizes, error);
+    struct engine *engine = params->engine;
+    struct arrays arrays;
+    enum status status = measure(params, &arrays, error);
     if (status == STATUS_OK && engine_lost(engine))
         status = error_set(error, STATUS_DEVICE_LOST, "the device is lost");
     if (status != STATUS_OK)
         return status;
-    size_t cu_bytes = ((size_t)params->num_seqs + 1) * sizeof(int32_t);
     struct engine_batch *batch = calloc(1, sizeof *batch);
     if (!batch)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch");
     batch->engine = engine;
     batch->cache = params->cache;
+    batch->place = params->place;
+    batch->kv = params->cache ? params->cache->params.kv : params->kv;
     batch->num_seqs = params->num_seqs;
     batch->max_blocks = params->max_blocks;
     batch->num_tokens = params->num_tokens;
-    batch->cu_seqlens_q = malloc(cu_bytes);
-    if (!batch->cu_seqlens_q)
+    if (!keep_all(batch, params))
         status = error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u sequences", params->num_seqs);
     else
-        status = slab_take(&engine->slabs, sizes.all, &batch->piece, error);
+        status = slab_take(&engine->slabs, arrays.bytes, &batch->piece, error);
     if (status != STATUS_OK) {
         batch_free(batch);
         return status;
     }
-    memcpy(batch->cu_seqlens_q, params->cu_seqlens_q, cu_bytes);
-    upload(batch, params, &sizes);
+    upload(batch, &arrays);
     pthread_mutex_lock(&engine->lock);
     DL_APPEND(engine->batches, batch);
     pthread_mutex_unlock(&engine->lock);
@@ -148,21 +236,16 @@ enum status engine_batch_create(const struct engine_batch_params *params, struct
     return STATUS_OK;
 }
 
-static void items_free(struct items *items)
-{
-    slab_give(&items->engine->slabs, &items->piece);
-    free(items);
-}
-
 void batch_free(struct engine_batch *batch)
 {
-    while (batch->items) {
-        struct items *items = batch->items;
-        DL_DELETE(batch->items, items);
-        items_free(items);
-    }
+    batch_free_items(batch);
     slab_give(&batch->engine->slabs, &batch->piece);
     free(batch->cu_seqlens_q);
+    free(batch->seq_lens_kv);
+    free(batch->q_lens);
+    free(batch->kv_starts);
+    free(batch->slots);
+    free(batch->blocks);
     free(batch);
 }
 
@@ -182,91 +265,4 @@ void engine_batch_destroy(struct engine_batch *batch)
     batch->end = (struct job){.after = batch->last_sequence, .run = run_batch_end};
     job_post(engine, &batch->end);
     pthread_mutex_unlock(&engine->lock);
-}
-
-// ---- work lists ----
-
-static uint64_t rows_of(const struct engine_batch *batch, uint32_t seq, uint32_t group)
-{
-    return (uint64_t)(uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]) * group;
-}
-
-static uint64_t count_items(const struct engine_batch *batch, uint32_t group, uint32_t tile_rows)
-{
-    uint64_t count = 0;
-    for (uint32_t seq = 0; seq < batch->num_seqs; seq++)
-        count += (rows_of(batch, seq, group) + tile_rows - 1) / tile_rows;
-    return count;
-}
-
-static void fill_items(const struct engine_batch *batch, uint32_t group, uint32_t tile_rows, struct gpu_item *item)
-{
-    for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
-        uint64_t rows = rows_of(batch, seq, group);
-        for (uint64_t row = 0; row < rows; row += tile_rows)
-            *item++ = (struct gpu_item){seq, (uint32_t)row};
-    }
-}
-
-static void run_items_end(struct engine *engine, struct job *job)
-{
-    (void)engine;
-    items_free((struct items *)((char *)job - offsetof(struct items, end)));
-}
-
-// Of more lists than a batch keeps, the one that was not used for longest ends when the GPU is past it.
-static void drop_oldest_items(struct engine_batch *batch)
-{
-    struct items *items, *oldest = batch->items ? batch->items->prev : NULL;
-    int count = 0;
-    DL_COUNT(batch->items, items, count);
-    if (count <= MOST_LISTS)
-        return;
-    DL_DELETE(batch->items, oldest);
-    oldest->end = (struct job){.after = oldest->last_sequence, .run = run_items_end};
-    pthread_mutex_lock(&batch->engine->lock);
-    job_post(batch->engine, &oldest->end);
-    pthread_mutex_unlock(&batch->engine->lock);
-}
-
-static enum status make_items(struct engine_batch *batch, uint32_t group, struct error *error)
-{
-    uint32_t tile_rows = batch->engine->pipelines.variant->tile_rows;
-    uint64_t count = count_items(batch, group, tile_rows);
-    uint64_t rows = (uint64_t)batch->num_tokens * group;
-    if (rows > INT32_MAX || count > INT32_MAX)
-        return error_set(error, STATUS_LIMIT, "%u tokens of %u heads a KV head are more than %d rows of attention",
-                         batch->num_tokens, group, INT32_MAX);
-    struct items *items = calloc(1, sizeof *items);
-    if (!items)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a work list");
-    *items = (struct items){.engine = batch->engine, .group = group, .count = (uint32_t)count};
-    enum status status = slab_take(&batch->engine->slabs, count * sizeof(struct gpu_item), &items->piece, error);
-    if (status != STATUS_OK) {
-        free(items);
-        return status;
-    }
-    fill_items(batch, group, tile_rows, items->piece.mapped);
-    DL_PREPEND(batch->items, items);
-    drop_oldest_items(batch);
-    return STATUS_OK;
-}
-
-enum status batch_items(struct engine_batch *batch, uint32_t group, uint64_t sequence, uint64_t *address,
-                        uint32_t *count, struct error *error)
-{
-    struct items *items = NULL;
-    DL_SEARCH_SCALAR(batch->items, items, group, group);
-    if (!items) {
-        enum status status = make_items(batch, group, error);
-        if (status != STATUS_OK)
-            return status;
-        items = batch->items;
-    }
-    DL_DELETE(batch->items, items);
-    DL_PREPEND(batch->items, items);
-    items->last_sequence = sequence;
-    *address = items->piece.address;
-    *count = items->count;
-    return STATUS_OK;
 }

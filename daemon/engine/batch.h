@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.h - one model step's metadata where shaders read it, and the work lists made from it.
+// batch.h - one model step's metadata where shaders read it, what staging and work lists need of it on the CPU, and the work
+// lists made from it.
 
 #ifndef AULE_ENGINE_BATCH_H
 #define AULE_ENGINE_BATCH_H
@@ -10,27 +11,71 @@
 
 struct items;
 
+// The arrays on the GPU, by the names of struct gpu_run.
+enum batch_array {
+    BATCH_CU_SEQLENS_Q,
+    BATCH_SEQ_LENS_KV,
+    BATCH_BLOCK_TABLE,
+    BATCH_SLOT_MAPPING,
+    BATCH_POSITIONS,
+    BATCH_Q_LENS,
+    BATCH_TOKEN_ROWS,
+    BATCH_KV_STARTS,
+    BATCH_KV_OFFSETS,
+    BATCH_MASK_STARTS,
+    BATCH_MASK,
+    BATCH_ARRAYS
+};
+
 struct engine_batch {
     struct engine *engine;
-    struct engine_cache *cache;
+    struct engine_cache *cache; // NULL unless ENGINE_POOL
+    enum engine_place place;
+    struct engine_kv kv;
     uint32_t num_seqs, max_blocks, num_tokens;
-    int32_t *cu_seqlens_q;                                               // [num_seqs + 1]; owned
-    struct piece piece;                                                  // all the arrays; owned
-    uint64_t cu_address, seq_lens_address, table_address, slots_address; // slots_address 0 = no writes
-    uint64_t positions_address, mask_address, mask_starts_address;       // 0 = none
-    struct items *items;    // work lists, one for each group size of late, the latest first; submitter only
+    uint64_t num_keys;              // of all sequences
+    struct piece piece;             // all the arrays; owned
+    uint64_t address[BATCH_ARRAYS]; // 0 = not there
+
+    // On the CPU; owned.
+    int32_t *cu_seqlens_q;                  // [num_seqs + 1]; NULL without sequences
+    int32_t *seq_lens_kv;                   // [num_seqs]; NULL in a batch that only writes
+    int32_t *q_lens, *kv_starts;            // [num_seqs]; NULL = not there
+    int64_t *slots;                         // ENGINE_BLOCKS: [num_tokens]; NULL = no writes
+    int32_t *blocks;                        // ENGINE_BLOCKS: [num_blocks] that a query may see, and some that none does
+    uint64_t num_blocks;                    // submitter only, as the next
+    bool blocks_sorted;                     // and each stands there once
+    bool checked;                           // the next three are set; caller's thread
+    uint32_t checked_group, checked_splits; // of the run that was checked last
+    uint64_t checked_partials;              // that it makes
+    struct items
+        *items; // work lists, one for each group size and number of splits of late, the latest first; submitter only
     uint64_t last_sequence; // of a submission that names it, 0 = none; caller's thread
     struct job end;
     struct engine_batch *prev, *next;
 };
 
-// The work list for `group` query heads a KV head, good for submission `sequence`. Made on first use; a batch keeps but a few.
-// `address` 0 and count 0 for a batch without tokens.
-// Submitter only. LIMIT: more items than a dispatch can count. NO_MEMORY.
-enum status batch_items(struct engine_batch *batch, uint32_t group, uint64_t sequence, uint64_t *address,
-                        uint32_t *count, struct error *error);
-
 // Ends `batch` now: no thread and no submission uses it.
 void batch_free(struct engine_batch *batch);
+uint32_t batch_num_queries(const struct engine_batch *batch, uint32_t seq); // its rows of tokens that see keys at all
+// ENGINE_BLOCKS: sorts `blocks`, each once. Submitter only.
+void batch_sort_blocks(struct engine_batch *batch);
+
+// ---- items.c ----
+
+// What attention with one group size and number of splits has to do.
+struct work {
+    uint64_t items, merges; // addresses of struct gpu_item[] and gpu_merge_item[]; 0 = none
+    uint32_t num_items, num_merges, num_partials;
+};
+
+// The work list for `group` query heads a KV head, good for submission `sequence`. Made on first use; a batch keeps but a few.
+// Submitter only. LIMIT: more items than a dispatch can count. NO_MEMORY.
+enum status batch_work(struct engine_batch *batch, uint32_t group, uint32_t num_splits, uint64_t sequence,
+                       struct work *out, struct error *error);
+void batch_free_items(struct engine_batch *batch); // all lists, now: no submission uses them
+// Without a list: how many partial results there are, and bytes that so many take; UINT64_MAX for more than can be counted. Any thread.
+uint64_t batch_num_partials(const struct engine_batch *batch, uint32_t group, uint32_t num_splits);
+uint64_t batch_partial_bytes(const struct engine_batch *batch, uint64_t num_partials);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "cache.h"
 
+#include "kv.h"
 #include "vk.h"
 
 #include <inttypes.h>
@@ -43,9 +44,7 @@ struct old_table {
 
 uint64_t engine_layer_block_bytes(const struct engine_cache_params *params)
 {
-    uint64_t row = (uint64_t)params->head_dim_k * dtype_size(params->k_dtype) +
-                   (uint64_t)params->head_dim_v * dtype_size(params->v_dtype);
-    return row * params->num_kv_heads * params->block_size;
+    return kv_block_bytes(&params->kv);
 }
 
 uint64_t engine_block_bytes(const struct engine_cache_params *params)
@@ -53,55 +52,18 @@ uint64_t engine_block_bytes(const struct engine_cache_params *params)
     return engine_layer_block_bytes(params) * params->num_layers;
 }
 
-static bool is_power_of_two(uint32_t value)
-{
-    return value && !(value & (value - 1));
-}
-
-static bool has_shader(enum dtype dtype)
-{
-    return dtype == DTYPE_F32 || dtype == DTYPE_F16;
-}
-
-static enum status check_geometry(const struct variant *variant, const struct engine_cache_params *p,
-                                  struct error *error)
-{
-    if (p->head_dim_k == 0 || p->head_dim_k % 8 || p->head_dim_k > variant->max_head_dim)
-        return error_set(error, STATUS_UNSUPPORTED, "head_dim %u: no shader for it; multiples of 8 up to %u have one",
-                         p->head_dim_k, variant->max_head_dim);
-    if (p->head_dim_k != p->head_dim_v)
-        return error_set(error, STATUS_UNSUPPORTED, "head_dim_k %u and head_dim_v %u: no shader for different values",
-                         p->head_dim_k, p->head_dim_v);
-    if (!is_power_of_two(p->block_size) || p->block_size < 8 || p->block_size > 256)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "block_size %u: no shader for it; powers of two from 8 to 256 have one", p->block_size);
-    if (!has_shader(p->k_dtype))
-        return error_set(error, STATUS_UNSUPPORTED, "K dtype %s (%d): no shader for it; f32 and f16 have one",
-                         dtype_name(p->k_dtype), p->k_dtype);
-    if (!has_shader(p->v_dtype))
-        return error_set(error, STATUS_UNSUPPORTED, "V dtype %s (%d): no shader for it; f32 and f16 have one",
-                         dtype_name(p->v_dtype), p->v_dtype);
-    return STATUS_OK;
-}
-
 enum status engine_cache_check(const struct engine *engine, const struct engine_cache_params *params,
                                struct error *error)
 {
     const struct adapter *adapter = &engine->device.adapter;
-    enum status status = check_geometry(engine->pipelines.variant, params, error);
+    enum status status = engine_kv_check(engine, ENGINE_POOL, &params->kv, error);
     if (status != STATUS_OK)
         return status;
     if (params->num_layers == 0)
         return error_set(error, STATUS_INVALID, "num_layers is 0");
-    if (params->num_kv_heads == 0 || params->num_kv_heads > adapter->max_groups[0])
-        return error_set(error, STATUS_UNSUPPORTED, "num_kv_heads %u: this device takes 1 to %u", params->num_kv_heads,
-                         adapter->max_groups[0]);
-    if (!is_power_of_two(params->chunk_blocks))
+    if (params->chunk_blocks == 0 || params->chunk_blocks & (params->chunk_blocks - 1))
         return error_set(error, STATUS_INVALID, "chunk_blocks %u is no power of two", params->chunk_blocks);
-    uint64_t bytes = engine_layer_block_bytes(params);
-    if (bytes > UINT32_MAX) // shaders count in 32 bits inside a block
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "one layer of a block takes %" PRIu64 " bytes: no shader for more than %u", bytes, UINT32_MAX);
+    uint64_t bytes;
     if (__builtin_mul_overflow(engine_layer_block_bytes(params), (uint64_t)params->chunk_blocks, &bytes) ||
         bytes > adapter->info.max_allocation_bytes)
         return error_set(error, STATUS_UNSUPPORTED,

@@ -13,7 +13,7 @@ struct chunk;
 struct engine_cache {
     struct engine *engine;
     struct engine_cache_params params; // name: a copy, owned
-    uint64_t layer_block_bytes;        // K and V of one block of one layer
+    uint64_t layer_block_bytes;        // K, V and scales of one block of one layer
     uint64_t layer_bytes;              // one layer of one chunk
     uint32_t chunk_shift;              // log2 of chunk_blocks
 

@@ -32,12 +32,14 @@ static enum status open_device(struct device *device, struct error *error)
     enum status status = STATUS_OK;
     struct features features;
     adapter_features(&device->adapter, &features);
-    const char *extensions[2];
+    const char *extensions[3];
     uint32_t count = 0;
     if (device->adapter.info.host_import)
         extensions[count++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
     if (device->adapter.memory_budget)
         extensions[count++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
+    if (device->adapter.subgroups.extension)
+        extensions[count++] = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
     float priority = 1.0f;
     VkDeviceQueueCreateInfo queue = {
         .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+static const uint64_t default_scratch_bytes = UINT64_C(256) << 20;
+
 // After a loss, the GPU gets this long to come to rest before the process leaves it as it is.
 static const uint64_t grace_ns = UINT64_C(5000000000);
 
@@ -70,6 +72,13 @@ fail:
     return status;
 }
 
+static uint64_t scratch_limit(const struct engine *engine, const struct engine_params *params)
+{
+    uint64_t bytes = params->max_scratch_bytes ? params->max_scratch_bytes : default_scratch_bytes;
+    uint64_t most = engine->device.adapter.info.max_allocation_bytes;
+    return bytes < most ? bytes : most;
+}
+
 static enum status make_parts(struct engine *engine, const struct engine_params *params, struct error *error)
 {
     enum status status = engine_locks_init(engine, error);
@@ -83,6 +92,7 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
         status = pipelines_init(&engine->pipelines, &engine->device, params, error);
     if (status == STATUS_OK)
         status = make_timeline(engine, error);
+    engine->max_scratch_bytes = scratch_limit(engine, params);
     for (int i = 0; i < ENGINE_SLOTS && status == STATUS_OK; i++)
         status = slot_init(engine, &engine->slots[i], error);
     return status;
@@ -289,6 +299,16 @@ uint32_t engine_num_pipelines(struct engine *engine)
 const char *engine_variant(const struct engine *engine)
 {
     return engine->pipelines.variant->shader.name;
+}
+
+bool engine_variant_at(const struct engine *engine, uint32_t index, struct engine_variant_info *out)
+{
+    const struct variant *variant = variant_at(index);
+    if (!variant)
+        return false;
+    *out = (struct engine_variant_info){.name = variant->shader.name, .needs = variant->needs};
+    variant_missing(variant, &engine->device.adapter, out->missing, sizeof out->missing);
+    return true;
 }
 
 uint32_t engine_validation_messages(const struct engine *engine)

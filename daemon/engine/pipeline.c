@@ -9,7 +9,7 @@
 #include "layout.h"
 #include "vk.h"
 
-#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,12 +33,36 @@ struct pipeline {
     UT_hash_handle hh;
 };
 
+#define BIT(spec) (1u << (spec))
+enum {
+    SPECS_ALL = (1u << SPEC_CONSTANTS) - 1,
+    SPECS_KV = BIT(AULE_SPEC_HEAD_DIM_K) | BIT(AULE_SPEC_HEAD_DIM_V) | BIT(AULE_SPEC_NUM_KV_HEADS) |
+               BIT(AULE_SPEC_BLOCK_SIZE) | BIT(AULE_SPEC_K_DTYPE) | BIT(AULE_SPEC_V_DTYPE) | BIT(AULE_SPEC_IO_DTYPE) |
+               BIT(AULE_SPEC_FEATURES) | BIT(AULE_SPEC_PLACE) | BIT(AULE_SPEC_V_IN_K) | BIT(AULE_SPEC_SCALE_MODE),
+};
+
+// What each kind is compiled for: nothing else makes a second pipeline.
+static const struct {
+    uint32_t specs;    // by number
+    uint32_t features; // AULE_FEATURE_*
+} used[PIPELINE_KINDS] = {
+    [PIPELINE_ATTENTION] = {SPECS_ALL, UINT32_MAX},
+    [PIPELINE_SPLITS] = {SPECS_ALL, UINT32_MAX},
+    [PIPELINE_KV_WRITE] = {SPECS_KV, AULE_FEATURE_ROPE | AULE_FEATURE_ROPE_PAIRS | AULE_FEATURE_POSITIONS},
+    [PIPELINE_GATHER] = {SPECS_KV, 0},
+    [PIPELINE_COPY] = {0, 0},
+    [PIPELINE_MERGE] = {BIT(AULE_SPEC_IO_DTYPE), 0},
+};
+
 static const struct shader *shader_of(const struct pipelines *pipelines, enum pipeline_kind kind)
 {
     const struct shader *shaders[PIPELINE_KINDS] = {
         [PIPELINE_ATTENTION] = &pipelines->variant->shader,
+        [PIPELINE_SPLITS] = &shader_splits,
         [PIPELINE_KV_WRITE] = &shader_kv_write,
-        [PIPELINE_ZERO] = &shader_zero,
+        [PIPELINE_GATHER] = &shader_gather,
+        [PIPELINE_COPY] = &shader_copy,
+        [PIPELINE_MERGE] = &shader_merge,
     };
     return shaders[kind];
 }
@@ -65,11 +89,9 @@ static enum status make_layout(struct pipelines *pipelines, struct error *error)
 {
     struct device *device = pipelines->device;
     enum status status = STATUS_OK;
-    VkPushConstantRange range = {
-        .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT,
-        .size = sizeof(struct gpu_dispatch) > sizeof(struct gpu_zero) ? sizeof(struct gpu_dispatch)
-                                                                      : sizeof(struct gpu_zero),
-    };
+    _Static_assert(sizeof(struct gpu_copy) <= sizeof(struct gpu_dispatch), "the largest is the range");
+    _Static_assert(sizeof(struct gpu_merging) <= sizeof(struct gpu_dispatch), "the largest is the range");
+    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = sizeof(struct gpu_dispatch)};
     VkPipelineLayoutCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
         .pushConstantRangeCount = 1,
@@ -99,14 +121,14 @@ enum status pipelines_init(struct pipelines *pipelines, struct device *device, c
                            struct error *error)
 {
     const char *path = params->pipeline_cache_path;
-    *pipelines = (struct pipelines){.device = device,
-                                    .variant = variant_choose(&device->adapter),
-                                    .most = params->max_pipelines ? params->max_pipelines : default_most};
-    if (!pipelines->variant)
-        return error_set(error, STATUS_UNSUPPORTED, "no attention shader runs on %s", device->adapter.info.name);
+    *pipelines =
+        (struct pipelines){.device = device, .most = params->max_pipelines ? params->max_pipelines : default_most};
+    enum status status = variant_choose(&device->adapter, params->variant, &pipelines->variant, error);
+    if (status != STATUS_OK)
+        return status;
     if (path && !(pipelines->path = strdup(path)))
         return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
-    enum status status = make_modules(pipelines, error);
+    status = make_modules(pipelines, error);
     if (status == STATUS_OK)
         status = make_layout(pipelines, error);
     if (status == STATUS_OK)
@@ -143,16 +165,46 @@ void pipelines_finish(struct pipelines *pipelines)
     pipelines->layout = VK_NULL_HANDLE;
 }
 
+// Its geometry, for people: "d64/64 heads8 block32 kf16 vf16 iof32 place0 scales0 features40".
+static void describe(const uint32_t *spec, char *text, size_t size)
+{
+    snprintf(text, size, "d%u/%u heads%u block%u k%s v%s%s io%s place%u scales%u features%x",
+             spec[AULE_SPEC_HEAD_DIM_K], spec[AULE_SPEC_HEAD_DIM_V], spec[AULE_SPEC_NUM_KV_HEADS],
+             spec[AULE_SPEC_BLOCK_SIZE], dtype_name((int)spec[AULE_SPEC_K_DTYPE]),
+             dtype_name((int)spec[AULE_SPEC_V_DTYPE]), spec[AULE_SPEC_V_IN_K] ? " (in k)" : "",
+             dtype_name((int)spec[AULE_SPEC_IO_DTYPE]), spec[AULE_SPEC_PLACE], spec[AULE_SPEC_SCALE_MODE],
+             spec[AULE_SPEC_FEATURES]);
+}
+
+// How a stage asks for full subgroups of the usual size; what the device does not let us ask for is left to it.
+static void ask_for_subgroups(const struct adapter *adapter, VkPipelineShaderStageCreateInfo *stage,
+                              VkPipelineShaderStageRequiredSubgroupSizeCreateInfo *size)
+{
+    const struct subgroups *subgroups = &adapter->subgroups;
+    uint32_t usual = adapter->info.subgroup_size;
+    if (subgroups->full)
+        stage->flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+    if (!subgroups->size_control || usual < subgroups->least_size || usual > subgroups->most_size)
+        return;
+    *size = (VkPipelineShaderStageRequiredSubgroupSizeCreateInfo){
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
+        .requiredSubgroupSize = usual,
+    };
+    stage->pNext = size;
+}
+
 static enum status compile(struct pipelines *pipelines, struct pipeline *pipeline, struct error *error)
 {
     struct device *device = pipelines->device;
     enum status status = STATUS_OK;
     const struct shader *shader = shader_of(pipelines, pipeline->key.kind);
     const uint32_t *spec = pipeline->key.geometry.spec;
+    char text[160];
     VkSpecializationMapEntry entries[SPEC_CONSTANTS];
     for (uint32_t i = 0; i < SPEC_CONSTANTS; i++)
         entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof *spec, sizeof *spec};
     VkSpecializationInfo constants = {SPEC_CONSTANTS, entries, SPEC_CONSTANTS * sizeof *spec, spec};
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size;
     VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
@@ -162,16 +214,12 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
                   .pSpecializationInfo = &constants},
         .layout = pipelines->layout,
     };
+    if (shader->full_subgroups)
+        ask_for_subgroups(&device->adapter, &info.stage, &size);
     VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL, &pipeline->handle));
-    DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s d%u heads%u block%u k%s v%s io%s features%x", shader->name,
-                spec[AULE_SPEC_HEAD_DIM_K], spec[AULE_SPEC_NUM_KV_HEADS], spec[AULE_SPEC_BLOCK_SIZE],
-                dtype_name((int)spec[AULE_SPEC_K_DTYPE]), dtype_name((int)spec[AULE_SPEC_V_DTYPE]),
-                dtype_name((int)spec[AULE_SPEC_IO_DTYPE]), spec[AULE_SPEC_FEATURES]);
-    device_log(device, 3,
-               "compiled %s for head_dim %u, %u KV heads, block_size %u, K %s, V %s, Q and out %s, features %x",
-               shader->name, spec[AULE_SPEC_HEAD_DIM_K], spec[AULE_SPEC_NUM_KV_HEADS], spec[AULE_SPEC_BLOCK_SIZE],
-               dtype_name((int)spec[AULE_SPEC_K_DTYPE]), dtype_name((int)spec[AULE_SPEC_V_DTYPE]),
-               dtype_name((int)spec[AULE_SPEC_IO_DTYPE]), spec[AULE_SPEC_FEATURES]);
+    describe(spec, text, sizeof text);
+    DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s %s", shader->name, text);
+    device_log(device, 3, "compiled %s for %s", shader->name, text);
 fail:
     return status;
 }
@@ -179,12 +227,14 @@ fail:
 static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry)
 {
     struct key key = {.kind = kind};
-    if (geometry)
-        key.geometry = *geometry;
+    for (uint32_t i = 0; geometry && i < SPEC_CONSTANTS; i++)
+        if (used[kind].specs & BIT(i))
+            key.geometry.spec[i] = geometry->spec[i];
+    uint32_t *features = &key.geometry.spec[AULE_SPEC_FEATURES];
+    *features &= used[kind].features;
+    if (kind == PIPELINE_KV_WRITE && !(*features & AULE_FEATURE_ROPE)) // where a key stands matters to its turns alone
+        *features = 0;
     key.geometry.spec[AULE_SPEC_LOCAL_SIZE] = shader_of(pipelines, kind)->local_size;
-    key.geometry.spec[AULE_SPEC_TILE_ROWS] = kind == PIPELINE_ATTENTION ? pipelines->variant->tile_rows : 0;
-    if (kind != PIPELINE_ATTENTION) // the features are attention's alone: no second K/V write for them
-        key.geometry.spec[AULE_SPEC_FEATURES] = 0;
     return key;
 }
 

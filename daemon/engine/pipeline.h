@@ -11,9 +11,17 @@
 
 #include <stdatomic.h>
 
-enum pipeline_kind { PIPELINE_ATTENTION, PIPELINE_KV_WRITE, PIPELINE_ZERO, PIPELINE_KINDS };
+enum pipeline_kind {
+    PIPELINE_ATTENTION,
+    PIPELINE_SPLITS, // merges what the splits of attention left
+    PIPELINE_KV_WRITE,
+    PIPELINE_GATHER,
+    PIPELINE_COPY,  // and zeroes
+    PIPELINE_MERGE, // merges a caller's partial results
+    PIPELINE_KINDS
+};
 
-enum { SPEC_CONSTANTS = 10 }; // AULE_SPEC_* of layout.h, by number
+enum { SPEC_CONSTANTS = 13 }; // AULE_SPEC_* of layout.h, by number
 struct geometry {
     uint32_t spec[SPEC_CONSTANTS];
 };
@@ -42,7 +50,8 @@ void pipelines_finish(struct pipelines *pipelines); // takes a zeroed and a half
 // Submitter only: what is asked for from now on serves submission `sequence`; those up to `passed` are done.
 void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed);
 
-// Submitter only. Compiles on first use, and makes room by ending the pipelines that were unused for longest. The local size and the tile rows in `geometry` are filled in here.
+// Submitter only. Compiles on first use, and makes room by ending the pipelines that were unused for longest. The local size in
+// `geometry` is filled in here, and what a kind does not use makes no second pipeline.
 enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
                          VkPipeline *out, struct error *error);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// record.c - the commands of one submission: zeroes, then wave by wave all K/V writes, a barrier, all attention, a barrier.
+// record.c - the commands of one submission: zeroes, then wave by wave all K/V writes and copies, a barrier, all attention, gathers and
+// merges of a caller's parts, a barrier, the merges of what splits left, a barrier.
 // Dispatches between two barriers touch nothing in common, so the GPU may overlap them. Decides nothing: the plan stands.
 // Submitter; the clocks are read by the completer.
 
@@ -9,35 +10,8 @@
 
 #include "vk.h"
 
-#include <string.h>
-
-// Clocks of a group, counted from 4 * its number.
-enum { CLOCK_WRITE_BEGIN, CLOCK_WRITE_END, CLOCK_ATTENTION_BEGIN, CLOCK_ATTENTION_END, CLOCKS };
-
-static uint64_t ranges_offset(const struct submission *s)
-{
-    uint64_t bytes = s->num_gpu_runs * sizeof *s->gpu_runs;
-    return (bytes + 15) & ~UINT64_C(15);
-}
-
-static uint64_t floats_offset(const struct submission *s)
-{
-    uint64_t bytes = ranges_offset(s) + s->num_ranges * sizeof *s->ranges;
-    return (bytes + 15) & ~UINT64_C(15);
-}
-
-static void upload(struct submission *s)
-{
-    char *to = s->slot->piece.mapped;
-    uint64_t floats = s->slot->piece.address + floats_offset(s);
-    for (uint32_t i = 0; i < s->num_gpu_runs; i++) { // so far offsets among the floats
-        s->gpu_runs[i].slopes += floats;
-        s->gpu_runs[i].sinks += floats;
-    }
-    memcpy(to, s->gpu_runs, s->num_gpu_runs * sizeof *s->gpu_runs);
-    memcpy(to + ranges_offset(s), s->ranges, s->num_ranges * sizeof *s->ranges);
-    memcpy(to + floats_offset(s), s->floats, s->num_floats * sizeof *s->floats);
-}
+// Clocks of a group, counted from CLOCKS * its number: begin and end of each of its dispatches.
+enum { CLOCK_WRITE, CLOCK_READ = 2, CLOCK_MERGE = 4, CLOCKS = 6 };
 
 static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to,
                     VkAccessFlags used)
@@ -71,57 +45,101 @@ static void closing_barrier(VkCommandBuffer commands)
             VK_ACCESS_HOST_READ_BIT);
 }
 
-static void clock_tick(const struct submission *s, uint32_t group, uint32_t clock)
+static void clock_begin(const struct submission *s, uint32_t group, uint32_t clock)
 {
-    if (!s->slot->queries)
-        return;
-    bool begin = clock == CLOCK_WRITE_BEGIN || clock == CLOCK_ATTENTION_BEGIN;
-    vkCmdWriteTimestamp(s->slot->commands,
-                        begin ? VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT : VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT,
-                        s->slot->queries, group * CLOCKS + clock);
+    if (s->slot->queries)
+        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, s->slot->queries,
+                            group * CLOCKS + clock);
 }
 
-static void push(const struct submission *s, const void *constants, uint32_t size)
+static void clock_end(const struct submission *s, uint32_t group, uint32_t clock)
 {
-    vkCmdPushConstants(s->slot->commands, s->engine->pipelines.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, size, constants);
+    if (s->slot->queries)
+        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, s->slot->queries,
+                            group * CLOCKS + clock + 1);
+}
+
+// ---- dispatches ----
+
+static void bind(const struct submission *s, VkPipeline pipeline, const void *constants, uint32_t size)
+{
+    VkCommandBuffer commands = s->slot->commands;
+    vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    vkCmdPushConstants(commands, s->engine->pipelines.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, size, constants);
 }
 
 // `count` workgroups (times `x`) along y, folded into z where the device's grid ends.
-static void dispatch(const struct submission *s, VkPipeline pipeline, const struct group *group, uint32_t num_runs,
-                     uint32_t x, uint32_t count)
+struct grid {
+    uint32_t x, y, z;
+};
+
+static struct grid fold(const struct submission *s, uint32_t x, uint32_t count)
 {
     uint32_t most = s->engine->device.adapter.max_groups[1];
-    uint32_t y = count < most ? count : most, z = (count + y - 1) / y;
+    uint32_t y = count < most ? count : most;
+    return (struct grid){x, y, (count + y - 1) / y};
+}
+
+static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t first_run, uint32_t num_runs, uint32_t x,
+                     uint32_t count)
+{
+    if (count == 0)
+        return;
+    struct grid grid = fold(s, x, count);
     struct gpu_dispatch constants = {
-        .runs = s->slot->piece.address + group->first * sizeof *s->gpu_runs,
+        .runs = s->slot->piece.address + first_run * sizeof *s->gpu_runs,
         .num_runs = num_runs,
         .num_items = count,
-        .items_y = y,
+        .items_y = grid.y,
     };
-    vkCmdBindPipeline(s->slot->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-    push(s, &constants, sizeof constants);
-    vkCmdDispatch(s->slot->commands, x, y, z);
+    bind(s, pipeline, &constants, sizeof constants);
+    vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
 }
+
+static void dispatch_merge(const struct submission *s, const struct group *group)
+{
+    struct grid grid = fold(s, s->runs[group->run].num_heads, group->num_tokens);
+    struct gpu_merging constants = {.merge = describe_merge(s, group->run), .items_y = grid.y};
+    bind(s, group->read, &constants, sizeof constants);
+    vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
+}
+
+// Workgroups that share one range: a large block is no work for one alone.
+static uint32_t copy_width(const struct submission *s, uint32_t first, uint32_t count)
+{
+    const uint64_t share = 16384; // bytes
+    uint64_t largest = 0, most = s->engine->device.adapter.max_groups[1];
+    for (uint32_t i = first; i < first + count; i++)
+        largest = s->ranges[i].bytes > largest ? s->ranges[i].bytes : largest;
+    uint64_t width = (largest + share - 1) / share;
+    return (uint32_t)(width < 1 ? 1 : width < most ? width : most);
+}
+
+static void dispatch_ranges(const struct submission *s, VkPipeline pipeline, uint32_t first, uint32_t count)
+{
+    uint32_t most = s->engine->device.adapter.max_groups[0], end = first + count;
+    for (; first < end; first += count) {
+        count = end - first < most ? end - first : most;
+        struct gpu_copy constants = {
+            .ranges = s->slot->piece.address + s->ranges_at + first * sizeof *s->ranges,
+            .num_ranges = count,
+        };
+        bind(s, pipeline, &constants, sizeof constants);
+        vkCmdDispatch(s->slot->commands, count, copy_width(s, first, count), 1);
+    }
+}
+
+// ---- waves ----
 
 static enum status record_zeroes(const struct submission *s, struct error *error)
 {
     VkPipeline pipeline = VK_NULL_HANDLE;
-    if (s->num_ranges == 0)
+    if (s->num_zero_ranges == 0)
         return STATUS_OK;
-    enum status status = pipeline_get(&s->engine->pipelines, PIPELINE_ZERO, NULL, &pipeline, error);
+    enum status status = pipeline_get(&s->engine->pipelines, PIPELINE_COPY, NULL, &pipeline, error);
     if (status != STATUS_OK)
         return status;
-    vkCmdBindPipeline(s->slot->commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-    uint32_t most = s->engine->device.adapter.max_groups[0];
-    for (uint32_t first = 0, count; first < s->num_ranges; first += count) {
-        count = s->num_ranges - first < most ? s->num_ranges - first : most;
-        struct gpu_zero constants = {
-            .ranges = s->slot->piece.address + ranges_offset(s) + first * sizeof *s->ranges,
-            .num_ranges = count,
-        };
-        push(s, &constants, sizeof constants);
-        vkCmdDispatch(s->slot->commands, count, 1, 1);
-    }
+    dispatch_ranges(s, pipeline, 0, s->num_zero_ranges);
     shader_barrier(s->slot->commands);
     return STATUS_OK;
 }
@@ -131,19 +149,60 @@ static bool record_write(const struct submission *s, uint32_t number)
     const struct group *group = &s->groups[number];
     if (!group->write)
         return false;
-    clock_tick(s, number, CLOCK_WRITE_BEGIN);
-    dispatch(s, group->write, group, group->num_writers, 1, group->num_tokens);
-    clock_tick(s, number, CLOCK_WRITE_END);
+    clock_begin(s, number, CLOCK_WRITE);
+    if (group->kind == ENGINE_COPY)
+        dispatch_ranges(s, group->write, group->first_range, group->num_ranges);
+    else
+        dispatch(s, group->write, group->first, group->num_writers, 1, group->num_tokens);
+    clock_end(s, number, CLOCK_WRITE);
     return true;
 }
 
-static void record_attention(const struct submission *s, uint32_t number)
+static void record_read(const struct submission *s, uint32_t number)
 {
     const struct group *group = &s->groups[number];
-    clock_tick(s, number, CLOCK_ATTENTION_BEGIN);
-    dispatch(s, group->attention, group, group->num_runs, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS],
-             group->num_items);
-    clock_tick(s, number, CLOCK_ATTENTION_END);
+    if (!group->read)
+        return;
+    clock_begin(s, number, CLOCK_READ);
+    if (group->kind == ENGINE_MERGE)
+        dispatch_merge(s, group);
+    else if (group->kind == ENGINE_GATHER)
+        dispatch(s, group->read, group->first, group->num_runs, 1, group->num_tokens);
+    else
+        dispatch(s, group->read, group->first, group->num_runs, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS],
+                 group->num_items);
+    clock_end(s, number, CLOCK_READ);
+}
+
+// What the splits of groups [first, end) left becomes their results.
+static void record_merges(const struct submission *s, uint32_t first, uint32_t end)
+{
+    bool any = false;
+    for (uint32_t i = first; i < end; i++) {
+        const struct group *group = &s->groups[i];
+        if (!group->merge)
+            continue;
+        if (!any)
+            shader_barrier(s->slot->commands);
+        any = true;
+        clock_begin(s, i, CLOCK_MERGE);
+        dispatch(s, group->merge, group->first_split, group->num_split_runs,
+                 group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_merges);
+        clock_end(s, i, CLOCK_MERGE);
+    }
+}
+
+static void record_reads(const struct submission *s, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++) {
+        if (s->groups[i].scratch_anew) {
+            record_merges(s, first, i);
+            shader_barrier(s->slot->commands);
+            first = i;
+        }
+        record_read(s, i);
+    }
+    record_merges(s, first, end);
 }
 
 static void record_wave(const struct submission *s, uint32_t wave)
@@ -158,19 +217,17 @@ static void record_wave(const struct submission *s, uint32_t wave)
         wrote |= record_write(s, i);
     if (wrote)
         shader_barrier(s->slot->commands);
-    for (uint32_t i = first; i < end; i++)
-        record_attention(s, i);
+    record_reads(s, first, end);
 }
 
 enum status record(struct submission *s, struct error *error)
 {
     struct device *device = &s->engine->device;
     struct slot *slot = s->slot;
-    uint64_t size = floats_offset(s) + s->num_floats * sizeof *s->floats;
-    enum status status = slot_reserve(s->engine, slot, size, s->num_groups * CLOCKS, error);
+    enum status status = slot_reserve(s->engine, slot, s->upload_bytes, s->num_groups * CLOCKS, error);
     if (status != STATUS_OK)
         return status;
-    upload(s);
+    describe_upload(s);
     VK_TRY(vkResetCommandPool(device->handle, slot->pool, 0));
     VkCommandBufferBeginInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
@@ -208,9 +265,10 @@ static uint64_t elapsed(const struct submission *s, uint32_t query)
 void record_clocks(struct submission *s)
 {
     for (uint32_t i = 0; s->slot->queries && i < s->num_groups; i++) {
-        s->groups[i].gpu_ns = elapsed(s, i * CLOCKS + CLOCK_ATTENTION_BEGIN);
-        if (s->groups[i].write)
-            s->groups[i].gpu_ns += elapsed(s, i * CLOCKS + CLOCK_WRITE_BEGIN);
+        struct group *group = &s->groups[i];
+        group->gpu_ns = group->write ? elapsed(s, i * CLOCKS + CLOCK_WRITE) : 0;
+        group->gpu_ns += group->read ? elapsed(s, i * CLOCKS + CLOCK_READ) : 0;
+        group->gpu_ns += group->merge ? elapsed(s, i * CLOCKS + CLOCK_MERGE) : 0;
     }
     for (uint32_t i = 0; i < s->num_runs; i++)
         if (s->planned[i].group != NO_GROUP)

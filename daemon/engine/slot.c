@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// slot.c - what a submission needs while the GPU has it: commands, clocks, metadata. There are ENGINE_SLOTS of them, reused;
+// slot.c - what a submission needs while the GPU has it: commands, clocks, metadata, scratch memory. There are ENGINE_SLOTS of them, reused;
 // they grow to the largest submission seen. Whoever has the slot (submitter, then completer) touches it.
 
 #include "submission.h"
@@ -68,6 +68,7 @@ void slot_finish(struct engine *engine, struct slot *slot)
     if (slot->pool)
         vkDestroyCommandPool(handle, slot->pool, NULL); // and its command buffer
     slab_give(&engine->slabs, &slot->piece);
+    buffer_finish(&engine->device, &slot->scratch);
     *slot = (struct slot){0};
 }
 
@@ -88,4 +89,15 @@ enum status slot_reserve(struct engine *engine, struct slot *slot, uint64_t size
     if (num_queries > slot->num_queries && engine->device.adapter.timestamp_bits)
         status = make_queries(engine, slot, num_queries + num_queries / 2, error);
     return status;
+}
+
+enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint64_t size, struct error *error)
+{
+    struct device *device = &engine->device;
+    if (size <= slot->scratch.size)
+        return STATUS_OK;
+    uint64_t doubled = 2 * slot->scratch.size;
+    uint64_t wanted = doubled < engine->max_scratch_bytes ? doubled : engine->max_scratch_bytes;
+    buffer_finish(device, &slot->scratch); // first, so that both need not fit
+    return buffer_init(device, MEMORY_POOL, wanted > size ? wanted : size, "partial results", &slot->scratch, error);
 }

@@ -7,28 +7,158 @@
 #include "submission.h"
 
 #include "arena.h"
-#include "batch.h"
 
 static bool is_staged(const struct submission *s, uint32_t run)
 {
-    return s->planned[run].group != NO_GROUP && !s->runs[run].arena->imported;
+    return s->planned[run].group != NO_GROUP && s->runs[run].arena && !s->runs[run].arena->imported;
 }
 
-static void stage_q(const struct engine_run *run)
+// ---- shapes ----
+
+static uint64_t row_bytes(uint32_t head_dim, enum dtype dtype)
 {
-    const struct engine_cache_params *cache = &run->batch->cache->params;
-    arena_stage(run->arena, ARENA_IN, &run->q, run->batch->num_tokens, run->num_heads,
-                (uint64_t)cache->head_dim_k * dtype_size(run->q.dtype));
+    return (uint64_t)head_dim * dtype_size(dtype);
 }
 
-static void stage_kv(const struct engine_run *run)
+// The rows of all tokens: with an outer stride sequence by sequence.
+static void stage_tokens(const struct engine_run *run, enum arena_direction direction,
+                         const struct engine_tensor *tensor, uint32_t num_heads, uint32_t head_dim)
 {
-    const struct engine_cache_params *cache = &run->batch->cache->params;
-    uint32_t num_tokens = run->batch->num_tokens;
-    arena_stage(run->arena, ARENA_IN, &run->k, num_tokens, cache->num_kv_heads,
-                (uint64_t)cache->head_dim_k * dtype_size(run->k.dtype));
-    arena_stage(run->arena, ARENA_IN, &run->v, num_tokens, cache->num_kv_heads,
-                (uint64_t)cache->head_dim_v * dtype_size(run->v.dtype));
+    const struct engine_batch *batch = run->batch;
+    uint64_t bytes = row_bytes(head_dim, tensor->dtype);
+    if (tensor->outer_stride == 0) {
+        arena_stage(run->arena, direction, tensor, batch->num_tokens, num_heads, bytes);
+        return;
+    }
+    struct engine_tensor part = *tensor;
+    for (uint32_t seq = 0; batch->cu_seqlens_q && seq < batch->num_seqs; seq++) {
+        uint32_t num_tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
+        part.offset = tensor->offset + seq * tensor->outer_stride;
+        arena_stage(run->arena, direction, &part, num_tokens, num_heads, bytes);
+    }
+}
+
+static void stage_lse(const struct engine_arena *arena, enum arena_direction direction, const struct engine_tensor *lse,
+                      uint32_t num_tokens, uint32_t num_heads)
+{
+    struct engine_tensor rows = *lse;
+    rows.head_stride = 0; // a token's heads are contiguous: one row
+    if (lse->dtype)
+        arena_stage(arena, direction, &rows, num_tokens, 1, num_heads * sizeof(float));
+}
+
+// ---- keys and values that lie in the arena ----
+
+// Whether `num_tokens` tokens of all heads at `tensor` lie inside the arena: a block that no query sees may be any number.
+static bool fits(const struct engine_arena *arena, const struct engine_tensor *tensor, uint64_t outer,
+                 uint32_t num_tokens, uint32_t num_heads, uint64_t bytes)
+{
+    uint64_t heads = 0, tokens = 0, blocks = 0, end = 0;
+    return !__builtin_mul_overflow(tensor->head_stride, num_heads - 1, &heads) &&
+           !__builtin_mul_overflow(tensor->token_stride, num_tokens - 1, &tokens) &&
+           !__builtin_mul_overflow(tensor->outer_stride, outer, &blocks) &&
+           !__builtin_add_overflow(tensor->offset, bytes, &end) && !__builtin_add_overflow(end, heads, &end) &&
+           !__builtin_add_overflow(end, tokens, &end) && !__builtin_add_overflow(end, blocks, &end) &&
+           end <= arena->size;
+}
+
+// `num_tokens` tokens from `offset` on in part `outer` of keys or values.
+static void stage_part(const struct engine_run *run, enum arena_direction direction, const struct engine_tensor *tensor,
+                       uint64_t outer, uint64_t offset, uint32_t num_tokens, uint64_t bytes)
+{
+    uint32_t num_heads = run->batch->kv.num_kv_heads;
+    struct engine_tensor part = *tensor;
+    part.offset += offset;
+    if (num_tokens == 0 || !fits(run->arena, &part, outer, num_tokens, num_heads, bytes))
+        return;
+    part.offset += outer * tensor->outer_stride;
+    arena_stage(run->arena, direction, &part, num_tokens, num_heads, bytes);
+}
+
+static void stage_blocks(const struct engine_run *run, const struct engine_tensor *tensor, uint64_t bytes)
+{
+    struct engine_batch *batch = run->batch;
+    batch_sort_blocks(batch);
+    for (uint64_t i = 0; i < batch->num_blocks; i++)
+        stage_part(run, ARENA_IN, tensor, (uint32_t)batch->blocks[i], 0, batch->kv.block_size, bytes);
+}
+
+static void stage_rows(const struct engine_run *run, const struct engine_tensor *tensor, uint64_t bytes)
+{
+    const struct engine_batch *batch = run->batch;
+    for (uint32_t seq = 0; batch->seq_lens_kv && seq < batch->num_seqs; seq++) {
+        uint32_t num_keys = (uint32_t)batch->seq_lens_kv[seq];
+        if (tensor->outer_stride)
+            stage_part(run, ARENA_IN, tensor, seq, 0, num_keys, bytes);
+        else if (batch->kv_starts)
+            stage_part(run, ARENA_IN, tensor, 0, (uint32_t)batch->kv_starts[seq] * tensor->token_stride, num_keys,
+                       bytes);
+    }
+}
+
+static void stage_keys(const struct engine_run *run, const struct engine_tensor *tensor, uint64_t bytes)
+{
+    if (run->batch->place == ENGINE_BLOCKS)
+        stage_blocks(run, tensor, bytes);
+    else if (run->batch->place == ENGINE_ROWS)
+        stage_rows(run, tensor, bytes);
+}
+
+// The rows that slots wrote, and nothing beside them.
+static void stage_slots(const struct engine_run *run, const struct engine_tensor *tensor, uint64_t bytes)
+{
+    const struct engine_batch *batch = run->batch;
+    uint32_t size = batch->kv.block_size;
+    for (uint32_t i = 0; batch->slots && i < batch->num_tokens; i++)
+        if (batch->slots[i] >= 0) {
+            uint64_t slot = (uint64_t)batch->slots[i];
+            stage_part(run, ARENA_OUT, tensor, slot / size, slot % size * tensor->token_stride, 1, bytes);
+        }
+}
+
+// ---- in ----
+
+static void stage_new_kv(const struct engine_run *run)
+{
+    const struct engine_kv *kv = &run->batch->kv;
+    if (!run->batch->address[BATCH_SLOT_MAPPING])
+        return;
+    stage_tokens(run, ARENA_IN, &run->k, kv->num_kv_heads, kv->head_dim_k);
+    if (!kv->v_is_k_prefix)
+        stage_tokens(run, ARENA_IN, &run->v, kv->num_kv_heads, kv->head_dim_v);
+}
+
+static void stage_old_kv(const struct engine_run *run)
+{
+    const struct engine_kv *kv = &run->batch->kv;
+    stage_keys(run, &run->keys, row_bytes(kv->head_dim_k, kv->k_dtype));
+    if (!kv->v_is_k_prefix)
+        stage_keys(run, &run->values, row_bytes(kv->head_dim_v, kv->v_dtype));
+}
+
+static void stage_parts(const struct engine_run *run)
+{
+    for (uint32_t i = 0; i < run->num_parts; i++) {
+        const struct engine_part *part = &run->parts[i];
+        arena_stage(run->arena, ARENA_IN, &part->out, run->num_tokens, run->num_heads,
+                    row_bytes(run->head_dim, run->out.dtype));
+        stage_lse(run->arena, ARENA_IN, &part->lse, run->num_tokens, run->num_heads);
+    }
+}
+
+static void stage_run_in(const struct engine_run *run)
+{
+    switch (run->kind) {
+    case ENGINE_ATTEND:
+        stage_tokens(run, ARENA_IN, &run->q, run->num_heads, run->batch->kv.head_dim_k);
+        stage_old_kv(run);
+        stage_new_kv(run);
+        break;
+    case ENGINE_WRITE: stage_new_kv(run); break;
+    case ENGINE_GATHER: stage_old_kv(run); break;
+    case ENGINE_MERGE: stage_parts(run); break;
+    case ENGINE_COPY: break;
+    }
 }
 
 // An earlier submission may still read the mirror, or owe its results to the arena.
@@ -48,28 +178,56 @@ bool stage_in(struct submission *s)
     for (uint32_t i = 0; i < s->num_runs; i++) {
         if (!is_staged(s, i))
             continue;
-        stage_q(&s->runs[i]);
-        if (s->runs[i].batch->slots_address)
-            stage_kv(&s->runs[i]);
+        stage_run_in(&s->runs[i]);
         s->runs[i].arena->last_sequence = s->sequence;
     }
     return true;
 }
 
-static void stage_results(const struct engine_run *run)
+// ---- out ----
+
+static void stage_written(const struct engine_run *run)
 {
-    uint32_t num_tokens = run->batch->num_tokens;
-    arena_stage(run->arena, ARENA_OUT, &run->out, num_tokens, run->num_heads,
-                (uint64_t)run->batch->cache->params.head_dim_v * dtype_size(run->out.dtype));
-    struct engine_tensor lse = run->lse;
-    lse.head_stride = 0; // a token's heads are contiguous: one row
-    if (lse.dtype)
-        arena_stage(run->arena, ARENA_OUT, &lse, num_tokens, 1, run->num_heads * sizeof(float));
+    const struct engine_kv *kv = &run->batch->kv;
+    if (run->batch->place != ENGINE_BLOCKS)
+        return;
+    stage_slots(run, &run->keys, row_bytes(kv->head_dim_k, kv->k_dtype));
+    if (!kv->v_is_k_prefix)
+        stage_slots(run, &run->values, row_bytes(kv->head_dim_v, kv->v_dtype));
+}
+
+static void stage_gathered(const struct engine_run *run)
+{
+    const struct engine_kv *kv = &run->batch->kv;
+    uint32_t num_keys = (uint32_t)run->batch->num_keys;
+    arena_stage(run->arena, ARENA_OUT, &run->k, num_keys, kv->num_kv_heads, row_bytes(kv->head_dim_k, run->k.dtype));
+    if (!kv->v_is_k_prefix)
+        arena_stage(run->arena, ARENA_OUT, &run->v, num_keys, kv->num_kv_heads,
+                    row_bytes(kv->head_dim_v, run->k.dtype));
+}
+
+static void stage_run_out(const struct engine_run *run)
+{
+    switch (run->kind) {
+    case ENGINE_ATTEND:
+        stage_tokens(run, ARENA_OUT, &run->out, run->num_heads, run->batch->kv.head_dim_v);
+        stage_lse(run->arena, ARENA_OUT, &run->lse, run->batch->num_tokens, run->num_heads);
+        stage_written(run);
+        break;
+    case ENGINE_WRITE: stage_written(run); break;
+    case ENGINE_GATHER: stage_gathered(run); break;
+    case ENGINE_MERGE:
+        arena_stage(run->arena, ARENA_OUT, &run->out, run->num_tokens, run->num_heads,
+                    row_bytes(run->head_dim, run->out.dtype));
+        stage_lse(run->arena, ARENA_OUT, &run->lse, run->num_tokens, run->num_heads);
+        break;
+    case ENGINE_COPY: break;
+    }
 }
 
 void stage_out(const struct submission *s)
 {
     for (uint32_t i = 0; i < s->num_runs; i++)
         if (is_staged(s, i))
-            stage_results(&s->runs[i]);
+            stage_run_out(&s->runs[i]);
 }

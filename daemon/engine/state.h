@@ -12,6 +12,7 @@
 
 #include "device.h"
 #include "pipeline.h"
+#include "rope.h"
 #include "slab.h"
 #include "transfer.h"
 
@@ -41,8 +42,9 @@ struct slot {
     VkCommandBuffer commands;
     VkQueryPool queries;
     uint32_t num_queries; // capacity
-    struct piece piece;   // gpu_run and gpu_range arrays
+    struct piece piece;   // what describe.c writes
     uint64_t piece_size;
+    struct buffer scratch; // partial results of splits; .size 0 = none yet
 };
 
 struct submission;
@@ -53,7 +55,9 @@ struct engine {
     struct transfer transfer;
     struct pipelines pipelines;
     struct slot slots[ENGINE_SLOTS];
-    VkSemaphore timeline; // reaches n when submission n has passed
+    uint64_t max_scratch_bytes; // of one slot
+    struct rope_memory rope;    // submitter only
+    VkSemaphore timeline;       // reaches n when submission n has passed
     void (*wake)(void *context);
     void *context;
 

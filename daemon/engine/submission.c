@@ -6,8 +6,6 @@
 
 #include "submission.h"
 
-#include "batch.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -18,7 +16,7 @@ void submission_free(struct submission *submission)
         return;
     free(submission->zeroes);
     free(submission->runs);
-    free(submission->floats);
+    free(submission->kept);
     free(submission->wave_ends);
     free(submission->results);
     free(submission->groups);
@@ -49,35 +47,73 @@ static uint64_t count_ranges(const struct engine_submission *params)
     uint64_t count = 0;
     for (uint32_t i = 0; i < params->num_zeroes; i++)
         count += params->zeroes[i].cache->params.num_layers;
-    return count;
-}
-
-static uint64_t count_floats(const struct engine_submission *params)
-{
-    uint64_t count = 0;
     for (uint32_t i = 0; i < params->num_runs; i++)
-        count +=
-            ((uint64_t)(params->runs[i].slopes != NULL) + (params->runs[i].sinks != NULL)) * params->runs[i].num_heads;
+        if (params->runs[i].kind == ENGINE_COPY)
+            count += (uint64_t)params->runs[i].num_copies * params->runs[i].cache->params.num_layers;
     return count;
 }
 
-// Copies `count` floats of the caller's behind those that are there already.
-static const float *keep_floats(struct submission *s, const float *from, uint32_t count)
+// ---- the arrays that runs point to ----
+
+static uint64_t padded(uint64_t bytes)
 {
-    if (!from)
-        return NULL;
-    float *to = s->floats + s->num_floats;
-    memcpy(to, from, count * sizeof *to);
-    s->num_floats += count;
-    return to;
+    return (bytes + 15) & ~UINT64_C(15);
 }
 
-static void keep_parameters(struct submission *s)
+struct array {
+    const void *from; // NULL = not there
+    uint64_t bytes;
+};
+
+enum { RUN_ARRAYS = 5 };
+
+static void run_arrays(const struct engine_run *run, struct array arrays[RUN_ARRAYS])
 {
+    const double *frequencies = run->rope.dim ? run->rope.frequencies : NULL;
+    const struct engine_copy *copies = run->kind == ENGINE_COPY ? run->copies : NULL;
+    const struct engine_part *parts = run->kind == ENGINE_MERGE ? run->parts : NULL;
+    arrays[0] = (struct array){run->slopes, run->num_heads * (uint64_t)sizeof *run->slopes};
+    arrays[1] = (struct array){run->sinks, run->num_heads * (uint64_t)sizeof *run->sinks};
+    arrays[2] = (struct array){frequencies, run->rope.dim / 2 * (uint64_t)sizeof *frequencies};
+    arrays[3] = (struct array){copies, run->num_copies * (uint64_t)sizeof *copies};
+    arrays[4] = (struct array){parts, run->num_parts * (uint64_t)sizeof *parts};
+}
+
+static uint64_t count_kept(const struct engine_submission *params)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < params->num_runs; i++) {
+        struct array arrays[RUN_ARRAYS];
+        run_arrays(&params->runs[i], arrays);
+        for (int j = 0; j < RUN_ARRAYS; j++)
+            bytes += arrays[j].from ? padded(arrays[j].bytes) : 0; // each below 2^40
+    }
+    return bytes;
+}
+
+// Copies the caller's array to `*to`, behind those that are there already.
+static const void *keep_array(const struct array *array, char **to)
+{
+    if (!array->from)
+        return NULL;
+    char *kept = *to;
+    memcpy(kept, array->from, array->bytes);
+    *to += padded(array->bytes);
+    return kept;
+}
+
+static void keep_arrays(struct submission *s)
+{
+    char *to = s->kept;
     for (uint32_t i = 0; i < s->num_runs; i++) {
         struct engine_run *run = &s->runs[i];
-        run->slopes = keep_floats(s, run->slopes, run->num_heads);
-        run->sinks = keep_floats(s, run->sinks, run->num_heads);
+        struct array arrays[RUN_ARRAYS];
+        run_arrays(run, arrays);
+        run->slopes = keep_array(&arrays[0], &to);
+        run->sinks = keep_array(&arrays[1], &to);
+        run->rope.frequencies = keep_array(&arrays[2], &to);
+        run->copies = keep_array(&arrays[3], &to);
+        run->parts = keep_array(&arrays[4], &to);
     }
 }
 
@@ -93,17 +129,17 @@ static struct submission *submission_create(struct engine *engine, const struct 
     s->num_waves = params->num_waves;
     s->zeroes = copy(params->zeroes, params->num_zeroes, sizeof *s->zeroes);
     s->runs = copy(params->runs, params->num_runs, sizeof *s->runs);
-    s->floats = copy(NULL, count_floats(params), sizeof *s->floats);
+    s->kept = copy(NULL, count_kept(params), 1);
     s->wave_ends = copy(params->wave_ends, params->num_waves, sizeof *s->wave_ends);
     s->results = copy(NULL, params->num_runs, sizeof *s->results);
     s->groups = copy(NULL, params->num_runs, sizeof *s->groups);
     s->wave_groups = copy(NULL, (uint64_t)params->num_waves + 1, sizeof *s->wave_groups);
     s->planned = copy(NULL, params->num_runs, sizeof *s->planned);
-    s->gpu_runs = copy(NULL, params->num_runs, sizeof *s->gpu_runs);
+    s->gpu_runs = copy(NULL, 2 * (uint64_t)params->num_runs, sizeof *s->gpu_runs);
     s->ranges = copy(NULL, count_ranges(params), sizeof *s->ranges);
-    if (s->zeroes && s->runs && s->floats && s->wave_ends && s->results && s->groups && s->wave_groups && s->planned &&
+    if (s->zeroes && s->runs && s->kept && s->wave_ends && s->results && s->groups && s->wave_groups && s->planned &&
         s->gpu_runs && s->ranges) {
-        keep_parameters(s);
+        keep_arrays(s);
         return s;
     }
     submission_free(s);
@@ -116,15 +152,17 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
     if (engine_lost(engine))
         return error_set(error, STATUS_DEVICE_LOST, "the device is lost");
     if (count_ranges(params) > UINT32_MAX)
-        return error_set(error, STATUS_NO_MEMORY, "%u blocks to zero are too many for one submission",
-                         params->num_zeroes);
+        return error_set(error, STATUS_NO_MEMORY,
+                         "%u blocks to zero and those that %u runs copy are too many for one submission",
+                         params->num_zeroes, params->num_runs);
     struct submission *submission = submission_create(engine, params);
     if (!submission)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a submission of %u runs", params->num_runs);
     pthread_mutex_lock(&engine->lock);
     submission->sequence = *sequence = ++engine->last_sequence;
     for (uint32_t i = 0; i < params->num_runs; i++)
-        params->runs[i].batch->last_sequence = *sequence;
+        if (params->runs[i].batch)
+            params->runs[i].batch->last_sequence = *sequence;
     DL_APPEND(engine->waiting, submission);
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);

@@ -7,28 +7,37 @@
 #ifndef AULE_ENGINE_SUBMISSION_H
 #define AULE_ENGINE_SUBMISSION_H
 
+#include "batch.h"
 #include "layout.h"
-#include "state.h"
 
 #define NO_GROUP UINT32_MAX
 
-// Runs of one wave that share a pipeline: at most one K/V write, then one attention dispatch, over
-// gpu_runs[first .. first + num_runs), those that write first.
+// Runs of one wave that share their pipelines, over gpu_runs[first .. first + num_runs), those that write K and V first. In its wave
+// the group has up to three dispatches: `write` (K/V write or copies), `read` (attention, gather, or a caller's merge), and `merge` over
+// what splits left, for which the runs with splits stand once more in gpu_runs[first_split .. first_split + num_split_runs).
 struct group {
+    enum engine_kind kind;
     struct geometry geometry;
-    VkPipeline attention, write; // write: VK_NULL_HANDLE if no run writes
+    VkPipeline write, read, merge; // VK_NULL_HANDLE: there is no such dispatch
     uint32_t first, num_runs, num_writers;
+    uint32_t first_split, num_split_runs;
     uint32_t num_items;  // of all runs
-    uint32_t num_tokens; // of those that write
-    uint32_t num_placed; // runs that have their place in gpu_runs
+    uint32_t num_tokens; // of those that write; of the gather, rows; of a caller's merge, tokens
+    uint32_t num_merges;
+    uint32_t num_placed, num_split_placed; // runs that have their place in gpu_runs
+    uint32_t first_range, num_ranges;      // copies
+    uint32_t run;                          // a caller's merge: the one
+    uint64_t partial_bytes;                // of all runs with splits
+    uint64_t partials_at;                  // in the slot's scratch memory
+    bool scratch_anew;                     // it uses memory that earlier groups of the wave have: after they are merged
     uint64_t gpu_ns;
 };
 
 // What the plan makes of one run.
 struct planned {
-    uint32_t group; // NO_GROUP: no tokens, or the run failed
-    uint32_t num_items;
-    uint64_t items; // address of its work list
+    uint32_t group; // NO_GROUP: nothing to do, or the run failed
+    struct work work;
+    uint64_t extras_at; // in the slot's metadata: what it points to
 };
 
 struct submission {
@@ -36,20 +45,21 @@ struct submission {
     struct engine *engine;
     uint64_t sequence;
     struct engine_zero *zeroes; // [num_zeroes]
-    struct engine_run *runs;    // [num_runs]; their slopes and sinks point into `floats`
-    float *floats;              // [num_floats]
-    uint32_t *wave_ends;        // [num_waves]
+    struct engine_run *runs;    // [num_runs]; their arrays lie in `kept`
+    char *kept;
+    uint32_t *wave_ends; // [num_waves]
     uint32_t num_zeroes, num_runs, num_waves;
-    uint64_t num_floats;
     struct engine_run_result *results; // [num_runs]
 
     // The plan; room for the most that it can take is there from the start.
     struct group *groups;     // [num_groups <= num_runs], wave by wave
     uint32_t *wave_groups;    // [num_waves + 1]: groups [w] to [w + 1] are wave w's
     struct planned *planned;  // [num_runs]
-    struct gpu_run *gpu_runs; // [num_gpu_runs <= num_runs]
-    struct gpu_range *ranges; // [num_ranges]
-    uint32_t num_groups, num_gpu_runs, num_ranges;
+    struct gpu_run *gpu_runs; // [num_gpu_runs <= 2 * num_runs]
+    struct gpu_range *ranges; // [num_ranges], the zeroes first
+    uint32_t num_groups, num_gpu_runs, num_ranges, num_zero_ranges;
+    uint64_t scratch_bytes;                      // that it needs for partial results
+    uint64_t ranges_at, extras_at, upload_bytes; // in the slot's metadata: gpu_runs, ranges, extras
 
     struct slot *slot; // NULL: the GPU has nothing of it
     bool sent;         // the GPU has it
@@ -58,8 +68,19 @@ struct submission {
 
 void submission_free(struct submission *submission); // takes NULL and a half-built one
 
+// check.c: whether a shader can do `run` at all, but for its scratch memory. Any thread.
+enum status run_check(const struct engine *engine, const struct engine_run *run, struct error *error);
+enum status scratch_check(const struct engine_batch *batch, uint64_t num_partials, struct error *error);
+uint64_t run_num_tokens(const struct engine_run *run); // tokens or rows that it works on; 0 = nothing to do
+
 // plan.c: from runs to groups. A run that cannot be done gets its status in `results` and no group. Submitter only.
 void plan_build(struct submission *submission);
+
+// describe.c: what shaders are to read of a planned submission: measured by the plan, then put into the slot's piece, which has
+// room; then, where the struct gpu_merge of an ENGINE_MERGE lies. Submitter only.
+void describe_measure(struct submission *submission);
+void describe_upload(const struct submission *submission);
+uint64_t describe_merge(const struct submission *submission, uint32_t run);
 
 // slot.c: what a submission needs on the GPU.
 enum status slot_init(struct engine *engine, struct slot *slot, struct error *error);
@@ -67,6 +88,8 @@ void slot_finish(struct engine *engine, struct slot *slot); // takes a zeroed an
 // Room for `size` bytes of metadata and for so many timestamps. The slot is the caller's.
 enum status slot_reserve(struct engine *engine, struct slot *slot, uint64_t size, uint32_t num_queries,
                          struct error *error);
+// Room for `size` bytes of partial results.
+enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint64_t size, struct error *error);
 
 // record.c: the commands of a planned submission into its slot; afterwards, the GPU's clocks.
 enum status record(struct submission *submission, struct error *error);
