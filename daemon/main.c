@@ -93,6 +93,12 @@ static const char *pipeline_cache_path(const char *option, char path[PATH_MAX])
     return strcmp(option, "none") == 0 ? NULL : option;
 }
 
+static const char *variant_name(const char *option)
+{
+    const char *variable = getenv("AULE_VARIANT");
+    return option || !variable || !variable[0] ? option : variable;
+}
+
 // ---- the process ----
 
 // Before any thread starts, so that all of them inherit the mask: signals come through the server's signalfd.
@@ -144,6 +150,7 @@ static int serve(struct options *options)
     struct server *server = NULL;
     struct error error;
     options->server.pipeline_cache_path = pipeline_cache_path(options->pipeline_cache, path);
+    options->server.variant = variant_name(options->server.variant);
     if (server_create(&options->server, &server, &error) != STATUS_OK) {
         log_error("daemon: cannot start: %s", error.text);
         return SERVER_EXIT_START;
