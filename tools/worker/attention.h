@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention.h - where one sequence's keys and values live and who computes its attention: aule, or this very process.
-// A step covers the tokens [first, first + count) of the sequence: begin, run once for each layer, end. One thread.
+// attention.h - where one sequence's keys and values live and who computes its attention. A step covers the tokens
+// [first, first + count) of the sequence: begin, run once for each layer, end. One thread.
 // Each function returns false on failure; `error` then has one sentence.
 
 #ifndef WORKER_ATTENTION_H
 #define WORKER_ATTENTION_H
 
 #include "aule/aule.h"
+#include "element.h"
 
 struct attention;
 
@@ -33,9 +34,17 @@ struct attention {
     char error[640];
 };
 
+enum attention_path {
+    ATTENTION_PAGED,      // aule's, over blocks of the cache that workers share
+    ATTENTION_CONTIGUOUS, // aule's, over rows of keys and values in this worker's own arena
+    ATTENTION_REFERENCE,  // this process's, on the CPU: what the others must equal
+};
+
 struct attention_params {
-    enum aule_dtype dtype, kv_dtype;                 // of q, k, v and out; of the cache
-    uint32_t block_size;                             // tokens
+    enum attention_path path;
+    enum aule_dtype dtype;                           // of q, k, v and out: f32, f16 or bf16
+    struct element_kv kv;                            // how keys and values are kept
+    uint32_t block_size;                             // tokens; paged only
     uint32_t max_tokens;                             // of the sequence
     uint32_t max_count;                              // of a step
     const char *socket, *name, *tenant, *cache_name; // aule only; all but cache_name may be NULL
@@ -43,7 +52,13 @@ struct attention_params {
 };
 
 // NULL on failure; then `error`, of `size` bytes, says why. End with attention_destroy().
-struct attention *attention_aule_create(const struct attention_params *params, char *error, size_t size);
+struct attention *attention_create(const struct attention_params *params, char *error, size_t size);
+
+const char *attention_path_name(enum attention_path path); // "paged"
+
+// What attention_create() chooses from.
+struct attention *attention_paged_create(const struct attention_params *params, char *error, size_t size);
+struct attention *attention_contiguous_create(const struct attention_params *params, char *error, size_t size);
 struct attention *attention_reference_create(const struct attention_params *params, char *error, size_t size);
 
 static inline void attention_destroy(struct attention *attention)
@@ -51,5 +66,10 @@ static inline void attention_destroy(struct attention *attention)
     if (attention)
         attention->ops->destroy(attention);
 }
+
+// For a path that shares nothing with others.
+bool attention_finds_nothing(struct attention *attention, const int32_t *tokens, uint32_t num_tokens,
+                             uint32_t *hit_tokens);
+bool attention_offers_nothing(struct attention *attention, const int32_t *tokens, uint32_t num_tokens);
 
 #endif

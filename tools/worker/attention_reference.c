@@ -2,13 +2,13 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_reference.c - attention in this process, on the CPU, with keys and values in plain arrays: what aule must equal.
-// Written from the definition, with everything rounded where aule stores it: q, k, v and out to dtype, the cache to kv_dtype.
+// Written from the definition, with everything rounded where aule stores it: q, k, v and out to their type, keys and values then as
+// the cache keeps them, with the same scales.
 // Has no blocks, no prefix cache, no daemon.
 
 #include "attention.h"
 
-#include "element.h"
-#include "model.h"
+#include "kept.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,14 +30,6 @@ static float *plane(const struct reference *reference, float *of, uint32_t layer
     return of + (size_t)(layer * MODEL_KV_HEADS + kv_head) * MODEL_HEAD_DIM * reference->params.max_tokens;
 }
 
-static bool lookup(struct attention *attention, const int32_t *tokens, uint32_t num_tokens, uint32_t *hit_tokens)
-{
-    (void)tokens, (void)num_tokens;
-    attention->hit_blocks = 0;
-    *hit_tokens = 0;
-    return true;
-}
-
 static bool begin(struct attention *attention, uint32_t first, uint32_t count, bool write)
 {
     struct reference *reference = (struct reference *)attention;
@@ -47,21 +39,19 @@ static bool begin(struct attention *attention, uint32_t first, uint32_t count, b
     return true;
 }
 
-static float stored(const struct reference *reference, float x)
-{
-    return element_round(element_round(x, reference->params.dtype), reference->params.kv_dtype);
-}
-
 // Token `position`'s keys and values into their planes.
 static void append(struct reference *reference, uint32_t layer, uint32_t position, const float *qkv)
 {
-    const float *key = qkv + MODEL_HEADS * MODEL_HEAD_DIM, *value = key + MODEL_KV_HEADS * MODEL_HEAD_DIM;
+    float kept[MODEL_KV_WIDTH];
+    memcpy(kept, qkv + MODEL_HEADS * MODEL_HEAD_DIM, sizeof kept);
+    kept_row(kept, reference->params.dtype, &reference->params.kv);
+    const float *key = kept, *value = kept + MODEL_KV_HEADS * MODEL_HEAD_DIM;
     for (uint32_t head = 0; head < MODEL_KV_HEADS; head++) {
         float *keys = plane(reference, reference->keys, layer, head);
         float *values = plane(reference, reference->values, layer, head);
         for (uint32_t d = 0; d < MODEL_HEAD_DIM; d++) {
-            keys[(size_t)d * reference->params.max_tokens + position] = stored(reference, *key++);
-            values[(size_t)position * MODEL_HEAD_DIM + d] = stored(reference, *value++);
+            keys[(size_t)d * reference->params.max_tokens + position] = *key++;
+            values[(size_t)position * MODEL_HEAD_DIM + d] = *value++;
         }
     }
 }
@@ -118,12 +108,6 @@ static void end(struct attention *attention)
     (void)attention;
 }
 
-static bool publish(struct attention *attention, const int32_t *tokens, uint32_t num_tokens)
-{
-    (void)attention, (void)tokens, (void)num_tokens;
-    return true;
-}
-
 static void destroy(struct attention *attention)
 {
     struct reference *reference = (struct reference *)attention;
@@ -133,7 +117,7 @@ static void destroy(struct attention *attention)
     free(reference);
 }
 
-static const struct attention_ops ops = {lookup, begin, run, end, publish, destroy};
+static const struct attention_ops ops = {attention_finds_nothing, begin, run, end, attention_offers_nothing, destroy};
 
 struct attention *attention_reference_create(const struct attention_params *params, char *error, size_t size)
 {

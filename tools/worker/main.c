@@ -17,25 +17,19 @@ static bool complain(const char *sentence)
     return false;
 }
 
-static struct attention *open_attention(const struct options *options, uint32_t num_prompt)
+static struct attention_params params_of(const struct options *options, uint32_t num_prompt)
 {
-    char error[640];
-    const uint32_t chunk = options->chunk < num_prompt ? options->chunk : num_prompt;
-    const struct attention_params params = {.dtype = options->dtype,
-                                            .kv_dtype = options->kv_dtype,
-                                            .block_size = options->block_size,
-                                            .max_tokens = num_prompt + options->num_tokens,
-                                            .max_count = chunk,
-                                            .socket = options->socket,
-                                            .name = options->name,
-                                            .tenant = options->tenant,
-                                            .cache_name = options->cache_name,
-                                            .timeout_ms = (int)options->timeout_ms};
-    struct attention *attention = options->reference ? attention_reference_create(&params, error, sizeof error)
-                                                     : attention_aule_create(&params, error, sizeof error);
-    if (!attention)
-        complain(error);
-    return attention;
+    return (struct attention_params){.path = options->path,
+                                     .dtype = options->dtype,
+                                     .kv = {.dtype = options->kv_dtype, .scale_mode = options->kv_scale},
+                                     .block_size = options->block_size,
+                                     .max_tokens = num_prompt + options->num_tokens,
+                                     .max_count = options->chunk < num_prompt ? options->chunk : num_prompt,
+                                     .socket = options->socket,
+                                     .name = options->name,
+                                     .tenant = options->tenant,
+                                     .cache_name = options->cache_name,
+                                     .timeout_ms = (int)options->timeout_ms};
 }
 
 static bool compare(const struct options *options, const struct generation *generation, struct report *report)
@@ -52,15 +46,14 @@ static bool compare(const struct options *options, const struct generation *gene
     return true;
 }
 
-static bool tell(const struct options *options, const struct attention *attention, const struct generation *generation,
-                 uint32_t num_prompt)
+static bool tell(const struct options *options, const struct attention_params *params,
+                 const struct attention *attention, const struct generation *generation, uint32_t num_prompt)
 {
-    struct report report = {.path = options->reference ? "reference" : "paged",
+    struct report report = {.params = params,
                             .name = options->name,
                             .attention = attention,
                             .generation = generation,
-                            .prompt_tokens = num_prompt,
-                            .block_size = options->block_size};
+                            .prompt_tokens = num_prompt};
     const size_t count = (size_t)generation->num_tokens * MODEL_VOCABULARY;
     if (options->logits_file && !files_write_logits(options->logits_file, generation->logits, count))
         return false;
@@ -69,20 +62,21 @@ static bool tell(const struct options *options, const struct attention *attentio
 
 static bool work(const struct options *options, const struct model *model, const int32_t *prompt, uint32_t num_prompt)
 {
-    struct attention *attention = open_attention(options, num_prompt);
-    if (!attention)
-        return false;
-    const struct generate_params params = {.model = model,
-                                           .attention = attention,
-                                           .prompt = prompt,
-                                           .num_prompt = num_prompt,
-                                           .num_tokens = options->num_tokens,
-                                           .chunk = options->chunk};
-    struct generation generation;
     char error[640];
-    bool done = generate(&params, &generation, error, sizeof error);
+    const struct attention_params params = params_of(options, num_prompt);
+    struct attention *attention = attention_create(&params, error, sizeof error);
+    if (!attention)
+        return complain(error);
+    const struct generate_params generate_params = {.model = model,
+                                                    .attention = attention,
+                                                    .prompt = prompt,
+                                                    .num_prompt = num_prompt,
+                                                    .num_tokens = options->num_tokens,
+                                                    .chunk = options->chunk};
+    struct generation generation;
+    bool done = generate(&generate_params, &generation, error, sizeof error);
     if (done)
-        done = tell(options, attention, &generation, num_prompt);
+        done = tell(options, &params, attention, &generation, num_prompt);
     else
         complain(error);
     generation_finish(&generation);

@@ -23,8 +23,13 @@ enum {
     MODEL_INNER = 384, // of SwiGLU
     // One token's row of Q, K and V, one behind the other: [MODEL_HEADS + 2 * MODEL_KV_HEADS, MODEL_HEAD_DIM].
     MODEL_QKV_WIDTH = (MODEL_HEADS + 2 * MODEL_KV_HEADS) * MODEL_HEAD_DIM,
+    MODEL_KV_WIDTH = 2 * MODEL_KV_HEADS * MODEL_HEAD_DIM, // of which K and V are this
     MODEL_OUT_WIDTH = MODEL_HEADS * MODEL_HEAD_DIM,
 };
+
+// No text makes a key or a value much larger; what a quantised model's file says. A test looks whether it is so.
+#define MODEL_LARGEST_KEY   8.0f
+#define MODEL_LARGEST_VALUE 8.0f
 
 // What must be equal for two models to share keys and values; at most 64 characters.
 #define MODEL_FINGERPRINT "aule-worker bytes 1, 4x128, rope 1e4"

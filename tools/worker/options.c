@@ -5,8 +5,6 @@
 
 #include "options.h"
 
-#include "element.h"
-
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -14,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, COUNT, DTYPE, PATH, FLAG, HELP, VERSION };
+enum kind { TEXT, COUNT, CHOICE, FLAG, REFERENCE, HELP, VERSION };
 
 struct row {
-    const char *name, *argument; // argument NULL = none
+    const char *name, *argument; // argument NULL = none; CHOICE: the choices, with | between
     enum kind kind;
     size_t offset;              // of its field in struct options
-    uint32_t smallest, largest; // COUNT only
+    uint32_t smallest, largest; // COUNT; CHOICE: what the first choice and the last stand for
     const char *help;
 };
 
@@ -31,14 +29,19 @@ static const struct row rows[] = {
     {"append", "TEXT", TEXT, FIELD(append), 0, 0, "a different ending: TEXT follows the prompt"},
     {"tokens", "N", COUNT, FIELD(num_tokens), 1, 1 << 20, "how many tokens to generate (20)"},
     {"chunk", "N", COUNT, FIELD(chunk), 1, 1 << 16, "prompt tokens computed in one step (512)"},
-    {"reference", NULL, FLAG, FIELD(reference), 0, 0, "no daemon: attention in this process, on the CPU"},
-    {"path", "PATH", PATH, FIELD(contiguous), 0, 0, "paged (the default); contiguous comes with a later version"},
+    {"path", "paged|contiguous|reference", CHOICE, FIELD(path), ATTENTION_PAGED, ATTENTION_REFERENCE,
+     "attention over blocks that workers share, over rows of this worker's own in its arena, or without a daemon in "
+     "this process, on the CPU (paged)"},
+    {"reference", NULL, REFERENCE, 0, 0, 0, "the same as --path reference"},
     {"socket", "PATH", TEXT, FIELD(socket), 0, 0, "the daemon's socket ($AULE_SOCKET, else the default place)"},
     {"cache-name", "NAME", TEXT, FIELD(cache_name), 0, 0, "workers that name the same cache share it (aule-worker)"},
     {"name", "NAME", TEXT, FIELD(name), 0, 0, "how aule-ctl shows this worker (aule-worker)"},
     {"tenant", "NAME", TEXT, FIELD(tenant), 0, 0, "share prefixes with this tenant's workers only (none)"},
-    {"dtype", "TYPE", DTYPE, FIELD(dtype), 0, 0, "of q, k, v and out: f32 or f16 (f32)"},
-    {"kv-dtype", "TYPE", DTYPE, FIELD(kv_dtype), 0, 0, "of the cache: f32 or f16 (f16)"},
+    {"dtype", "f32|f16|bf16", CHOICE, FIELD(dtype), AULE_F32, AULE_BF16, "of q, k, v and out (f32)"},
+    {"kv-dtype", "f32|f16|bf16|fp8_e4m3|fp8_e5m2|int8", CHOICE, FIELD(kv_dtype), AULE_F32, AULE_INT8,
+     "what keys and values are kept as (f16)"},
+    {"kv-scale", "none|tensor|token-head", CHOICE, FIELD(kv_scale), AULE_SCALE_NONE, AULE_SCALE_PER_TOKEN_HEAD,
+     "what fp8 and int8 are scaled by (int8: token-head, else none)"},
     {"block-size", "N", COUNT, FIELD(block_size), 8, 256, "tokens a block of the cache, a power of two (32)"},
     {"max-prompt", "BYTES", COUNT, FIELD(max_prompt), 1, 1 << 30, "refuse a longer prompt (1048576)"},
     {"timeout", "MS", COUNT, FIELD(timeout_ms), 1, INT_MAX, "for each wait for the daemon (60000)"},
@@ -57,9 +60,9 @@ static void print_help(void)
     puts("usage: aule-worker --prompt FILE [options]\n"
          "Continues a text with a small transformer whose attention and KV cache are aule's.\n");
     for (int i = 0; i < NUM_ROWS; i++) {
-        char left[40];
-        snprintf(left, sizeof left, "--%s %s", rows[i].name, rows[i].argument ? rows[i].argument : "");
-        printf("  %-20s %s\n", left, rows[i].help);
+        const char *argument = rows[i].argument ? rows[i].argument : "";
+        const int width = printf("  --%s %s", rows[i].name, argument);
+        printf(width < 23 ? "%*s%s\n" : "\n%*s%s\n", width < 23 ? 23 - width : 23, "", rows[i].help);
     }
     puts("\nExit code: 0 done, 1 not done; standard error says why.");
 }
@@ -78,27 +81,18 @@ static bool parse_count(const struct row *row, const char *text, uint32_t *count
     return true;
 }
 
-static bool parse_dtype(const struct row *row, const char *text, enum aule_dtype *dtype)
+static bool parse_choice(const struct row *row, const char *text, int *choice)
 {
-    for (enum aule_dtype i = AULE_F32; i <= AULE_INT8; i++) {
-        if (strcmp(text, aule_dtype_name(i)) == 0 && element_usable(i)) {
-            *dtype = i;
+    const char *name = row->argument;
+    for (uint32_t value = row->smallest; value <= row->largest; value++) {
+        const size_t length = strcspn(name, "|");
+        if (strlen(text) == length && strncmp(text, name, length) == 0) {
+            *choice = (int)value;
             return true;
         }
+        name += length + (value < row->largest);
     }
-    fprintf(stderr, "aule-worker: --%s '%s' is neither f32 nor f16\n", row->name, text);
-    return false;
-}
-
-static bool parse_path(const char *text, bool *contiguous)
-{
-    *contiguous = strcmp(text, "contiguous") == 0;
-    if (*contiguous)
-        fprintf(stderr, "aule-worker: --path contiguous comes with a later version; this one has --path paged\n");
-    else if (strcmp(text, "paged") != 0)
-        fprintf(stderr, "aule-worker: --path '%s' is neither paged nor contiguous\n", text);
-    else
-        return true;
+    fprintf(stderr, "aule-worker: --%s '%s' is none of %s\n", row->name, text, row->argument);
     return false;
 }
 
@@ -109,13 +103,24 @@ static enum options_result parse_row(struct options *options, const struct row *
     switch (row->kind) {
     case TEXT: *(const char **)field = argument; break;
     case COUNT: good = parse_count(row, argument, field); break;
-    case DTYPE: good = parse_dtype(row, argument, field); break;
-    case PATH: good = parse_path(argument, field); break;
+    case CHOICE: good = parse_choice(row, argument, field); break;
     case FLAG: *(bool *)field = true; break;
+    case REFERENCE: options->path = ATTENTION_REFERENCE; break;
     case HELP: print_help(); return OPTIONS_DONE;
     case VERSION: printf("aule-worker %s\n", aule_version()); return OPTIONS_DONE;
     }
     return good ? OPTIONS_RUN : OPTIONS_BAD;
+}
+
+static const char *const scale_names[] = {"none", "tensor", "token-head"};
+
+enum { SCALE_UNSAID = AULE_SCALE_PER_TOKEN_HEAD + 1 };
+
+// Whole numbers alone would keep too little of most models.
+static void settle(struct options *options)
+{
+    if (options->kv_scale == (enum aule_scale_mode)SCALE_UNSAID)
+        options->kv_scale = options->kv_dtype == AULE_INT8 ? AULE_SCALE_PER_TOKEN_HEAD : AULE_SCALE_NONE;
 }
 
 // What concerns more than one option, or what an option does not bring itself.
@@ -127,6 +132,9 @@ static enum options_result check(const struct options *options, int argc, char *
         fprintf(stderr, "aule-worker: --prompt FILE is needed; see --help\n");
     else if (options->block_size & (options->block_size - 1))
         fprintf(stderr, "aule-worker: --block-size %u is not a power of two\n", options->block_size);
+    else if (options->kv_scale != AULE_SCALE_NONE && aule_dtype_size(options->kv_dtype) > 1)
+        fprintf(stderr, "aule-worker: --kv-scale %s is for fp8 and int8, but --kv-dtype is %s\n",
+                scale_names[options->kv_scale], aule_dtype_name(options->kv_dtype));
     else
         return OPTIONS_RUN;
     return OPTIONS_BAD;
@@ -143,7 +151,8 @@ enum options_result options_parse(struct options *options, int argc, char **argv
                                 .max_prompt = 1 << 20,
                                 .timeout_ms = 60000,
                                 .dtype = AULE_F32,
-                                .kv_dtype = AULE_F16};
+                                .kv_dtype = AULE_F16,
+                                .kv_scale = (enum aule_scale_mode)SCALE_UNSAID};
     struct option table[NUM_ROWS + 1] = {0};
     for (int i = 0; i < NUM_ROWS; i++)
         table[i] = (struct option){rows[i].name, rows[i].argument ? required_argument : no_argument, NULL, i};
@@ -155,5 +164,6 @@ enum options_result options_parse(struct options *options, int argc, char **argv
         if (result != OPTIONS_RUN)
             return result;
     }
+    settle(options);
     return check(options, argc, argv);
 }

@@ -6,7 +6,7 @@
 #ifndef WORKER_OPTIONS_H
 #define WORKER_OPTIONS_H
 
-#include "aule/aule.h"
+#include "attention.h"
 
 enum options_result { OPTIONS_RUN, OPTIONS_DONE, OPTIONS_BAD };
 
@@ -17,7 +17,9 @@ struct options {
     const char *logits_file, *compare_file; // paths or NULL
     uint32_t num_tokens, chunk, block_size, max_prompt, timeout_ms;
     enum aule_dtype dtype, kv_dtype;
-    bool reference, json, contiguous;
+    enum aule_scale_mode kv_scale;
+    enum attention_path path;
+    bool json;
 };
 
 // OPTIONS_DONE: --help or --version was answered. OPTIONS_BAD: standard error has a sentence. Strings point into argv.

@@ -29,10 +29,13 @@ static char *text_of(const struct generation *generation)
 static bool print_text(const struct report *report, const char *text)
 {
     const struct generation *generation = report->generation;
-    printf("%s: attention by %s\n", report->name, report->attention->device);
-    printf("prompt: %u tokens, of which %u (%u blocks of %u) came from the shared cache; prefill %.2f s\n",
-           report->prompt_tokens, generation->hit_tokens, report->attention->hit_blocks, report->block_size,
-           generation->prefill_seconds);
+    printf("%s: %s attention by %s\n", report->name, attention_path_name(report->params->path),
+           report->attention->device);
+    printf("prompt: %u tokens", report->prompt_tokens);
+    if (report->params->path == ATTENTION_PAGED)
+        printf(", of which %u (%u blocks of %u) came from the shared cache", generation->hit_tokens,
+               report->attention->hit_blocks, report->params->block_size);
+    printf("; prefill %.2f s\n", generation->prefill_seconds);
     printf("token ids:");
     for (uint32_t i = 0; i < generation->num_tokens; i++)
         printf(" %d", generation->ids[i]);
@@ -51,12 +54,14 @@ static bool fill(cJSON *root, const struct report *report, const char *text)
     const struct generation *generation = report->generation;
     cJSON *ids = cJSON_CreateIntArray(generation->ids, (int)generation->num_tokens);
     bool good = cJSON_AddNumberToObject(root, "schema_version", SCHEMA_VERSION);
-    good &= cJSON_AddStringToObject(root, "path", report->path) != NULL;
+    good &= cJSON_AddStringToObject(root, "path", attention_path_name(report->params->path)) != NULL;
     good &= cJSON_AddStringToObject(root, "name", report->name) != NULL;
+    good &= cJSON_AddStringToObject(root, "dtype", aule_dtype_name(report->params->dtype)) != NULL;
+    good &= cJSON_AddStringToObject(root, "kv_dtype", aule_dtype_name(report->params->kv.dtype)) != NULL;
     good &= cJSON_AddStringToObject(root, "device", report->attention->device) != NULL;
     good &= cJSON_AddNumberToObject(root, "session", (double)report->attention->session) != NULL;
     good &= cJSON_AddNumberToObject(root, "prompt_tokens", report->prompt_tokens) != NULL;
-    good &= cJSON_AddNumberToObject(root, "block_size", report->block_size) != NULL;
+    good &= cJSON_AddNumberToObject(root, "block_size", report->params->block_size) != NULL;
     good &= cJSON_AddNumberToObject(root, "hit_tokens", generation->hit_tokens) != NULL;
     good &= cJSON_AddNumberToObject(root, "hit_blocks", report->attention->hit_blocks) != NULL;
     good &= cJSON_AddItemToObject(root, "token_ids", ids) != 0;

@@ -9,11 +9,11 @@
 #include "generate.h"
 
 struct report {
-    const char *path; // "paged" or "reference"
+    const struct attention_params *params;
     const char *name;
     const struct attention *attention;
     const struct generation *generation;
-    uint32_t prompt_tokens, block_size;
+    uint32_t prompt_tokens;
     bool compared;
     double largest_difference; // only if compared
 };
