@@ -54,7 +54,7 @@ static enum aule_status list_tensors(const struct aule_merge_params *params, str
 static enum aule_status merge(struct attachment *attachment, const struct aule_merge_params *params, int timeout_ms,
                               struct aule_ticket *ticket)
 {
-    struct wire_tensor *tensors;
+    struct wire_tensor *tensors = NULL;
     enum aule_status status = check_params(attachment, params);
     if (status == AULE_OK)
         status = list_tensors(params, &tensors);
