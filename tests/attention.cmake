@@ -1,5 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
+#
+# One program, and a test for each attention shader of the engine's table: a name that the table does not have fails, one that the
+# device cannot run is skipped.
 
-aule_check(test_attention SOURCES test_attention.c attention_rig.c attention_cases.c LIBS aule_engine aule_oracle
-           LABELS device VALIDATED TIMEOUT 900)
+add_library(aule_attention_cases STATIC
+  dice.c attention_parameters.c attention_cases.c attention_contents.c attention_batch.c attention_image.c)
+target_include_directories(aule_attention_cases PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(aule_attention_cases PRIVATE aule_flags PUBLIC aule_engine aule_oracle)
+
+add_executable(test_attention
+  attention_rig.c attention_suite.c test_attention.c test_attention_features.c test_attention_bits.c
+  test_attention_splits.c test_attention_examples.c)
+target_link_libraries(test_attention PRIVATE aule_flags aule_attention_cases PkgConfig::CHECK Threads::Threads m)
+
+foreach(variant plain)
+  add_test(NAME test_attention_${variant} COMMAND test_attention)
+  set_tests_properties(test_attention_${variant} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 LABELS device
+    ENVIRONMENT "CK_DEFAULT_TIMEOUT=120;AULE_VARIANT=${variant};${validation}")
+endforeach()

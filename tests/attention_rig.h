@@ -8,11 +8,11 @@
 #ifndef AULE_ATTENTION_RIG_H
 #define AULE_ATTENTION_RIG_H
 
-#include "attention_cases.h"
+#include "attention_batch.h"
 
 #include <semaphore.h>
 
-enum { RIG_MAX_RUNS = 8, RIG_DEADLINE_S = 60 };
+enum { RIG_MAX_RUNS = 8, RIG_MAX_PARTS = 16, RIG_DEADLINE_S = 60 };
 
 struct rig {
     struct engine *engine;
@@ -22,24 +22,30 @@ struct rig {
     sem_t news;
 };
 
+// AULE_VARIANT names the attention shader to use.
 void rig_open(struct rig *rig, bool force_staging, bool validation);
 void rig_close(struct rig *rig); // fails the test if the validation layer said anything
 
 // One submission, waited for. results[num_runs] are copied; every run must have succeeded.
 void rig_submit(struct rig *rig, const struct engine_submission *submission, struct engine_run_result *results);
 
-// A cache with the case's geometry, all its chunks there, and in the case's layer every block as it is before the run.
+// A cache with the case's geometry, all its chunks there, and in the case's layer every block as it is before the run. NULL for a case
+// whose K and V lie in the arena.
 struct engine_cache *rig_cache_open(struct rig *rig, const struct attention_case *problem);
-// Every block of the case's layer must be as `blocks` says, bit for bit; the other layers still zero.
-void rig_cache_check(struct rig *rig, struct engine_cache *cache, const struct attention_case *problem,
-                     uint8_t *const *blocks);
+// Every block of the case's layer (or of the image's block tensors, without a cache) must be as `blocks` says, bit for bit; the other
+// layers still zero.
+void rig_blocks_check(struct rig *rig, struct engine_cache *cache, const struct attention_case *problem,
+                      uint8_t *const *blocks);
+// K that was turned as it was written becomes what the case has after the run, if it is close enough.
+void rig_blocks_adopt(struct rig *rig, struct engine_cache *cache, struct attention_case *problem);
 
 // Poison the arena and forget what was laid out in it.
 void rig_arena_clear(struct rig *rig);
 // Lays a batch out in the arena; to be ended by attention_batch_finish().
 void rig_batch_init(struct rig *rig, struct attention_batch *batch, const struct attention_case *problem, uint32_t set,
-                    const uint32_t *order, uint32_t num_seqs, struct dice *dice);
-// Runs the batches as one wave and returns what each run reports. Nothing but their outputs may have changed in the arena.
+                    const uint32_t *order, uint32_t num_seqs, const struct attention_form *form, struct dice *dice);
+// Runs the batches as one wave and returns what each run reports. Nothing but their outputs, and block
+// tensors where they write, may have changed in the arena.
 void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches, uint32_t num_batches,
              struct engine_run_result *results);
 // Every row of the batch's output against the oracle. Returns the worst error, relative to its row's largest magnitude.
@@ -48,7 +54,8 @@ double rig_check(struct rig *rig, const struct attention_batch *batch);
 // The bound of that error for an output of this dtype.
 double rig_bound(enum dtype dtype);
 
-// True if a device is there that the engine can use; asked in a child process, so that check can fork afterwards.
+// True if a device is there that the engine can use with the variant that AULE_VARIANT asks for; a variant that does not exist is for
+// the tests to fail with. Asked in a child process, so that check can fork afterwards.
 bool rig_device_present(void);
 
 #endif

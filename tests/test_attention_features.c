@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_attention_features.c - each feature of attention alone, and where its borders are.
+
+#include "attention_suite.h"
+
+#include <math.h>
+#include <string.h>
+
+// 2 KV heads of 16 dims, f32 throughout.
+static const struct attention_shape PLAIN = {
+    .kv = {.head_dim_k = 16, .num_kv_heads = 2, .block_size = 8, .k_dtype = DTYPE_F32, .v_dtype = DTYPE_F32},
+    .group = 2,
+    .chunk_blocks = 64,
+    .io_dtype = DTYPE_F32,
+    .num_splits = 1,
+};
+
+static struct attention_wish wish_of(uint32_t features, uint32_t num_seqs, uint32_t q_len, uint32_t kv_len)
+{
+    struct attention_wish wish = {
+        .shape = PLAIN, .num_seqs = num_seqs, .q_len = q_len, .kv_len = kv_len, .writes = WRITES_NONE};
+    wish.shape.causal = true;
+    wish.shape.features = features;
+    return wish;
+}
+
+static void plain_set(struct stage *stage, uint32_t features, uint32_t num_seqs, uint32_t q_len, uint32_t kv_len)
+{
+    struct attention_wish wish = wish_of(features, num_seqs, q_len, kv_len);
+    stage_set(stage, 20 + features, &wish);
+}
+
+// Several tiles of keys, decodes and a piece of a prefill, with each feature alone.
+START_TEST(a_feature_alone_agrees_with_the_oracle)
+{
+    uint32_t feature = 1u << _i;
+    struct attention_wish wish = {.shape = PLAIN, .num_seqs = 6, .longest = 1700, .work = 4000};
+    wish.shape.features = wish.shape.other_features = feature == FEATURE_PAIRS ? feature | FEATURE_ROPE : feature;
+    suite_wish_run(&wish, 10 + (uint64_t)_i, _i % 2);
+}
+END_TEST
+
+// ---- K and V ----
+
+static struct attention_shape shape_of_kv(enum dtype dtype, enum scale_mode mode)
+{
+    struct attention_shape shape = PLAIN;
+    shape.kv.k_dtype = shape.kv.v_dtype = dtype;
+    shape.kv.scale_mode = mode;
+    return shape;
+}
+
+// Six dtypes of K and V by three of the tensors, each scale mode that fits, K turned as it is written in every second one.
+START_TEST(every_dtype_and_scale_agrees_with_the_oracle)
+{
+    enum dtype dtype = DTYPE_F32 + (enum dtype)(_i % 6);
+    for (enum scale_mode mode = SCALE_NONE; mode <= (dtype < DTYPE_FP8_E4M3 ? SCALE_NONE : SCALE_PER_TOKEN_HEAD);
+         mode++) {
+        struct attention_wish wish = {.shape = shape_of_kv(dtype, mode), .num_seqs = 5, .longest = 400, .work = 800};
+        wish.shape.io_dtype = DTYPE_F32 + (enum dtype)(_i / 6);
+        wish.shape.features = wish.shape.other_features = (_i + (int)mode) % 2 ? FEATURE_ROPE : 0;
+        suite_wish_run(&wish, 40 + (uint64_t)_i * 3 + mode, _i % 2);
+    }
+}
+END_TEST
+
+START_TEST(v_may_be_a_prefix_of_k)
+{
+    static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8_E4M3};
+    struct attention_wish wish = {.shape = shape_of_kv(DTYPES[_i], _i == 3 ? SCALE_PER_TOKEN_HEAD : SCALE_NONE),
+                                  .num_seqs = 4,
+                                  .longest = 300,
+                                  .work = 3000};
+    wish.shape.kv.head_dim_k = 576, wish.shape.kv.head_dim_v = 512, wish.shape.kv.v_is_k_prefix = true;
+    wish.shape.kv.num_kv_heads = 1, wish.shape.group = 16;
+    wish.shape.io_dtype = _i == 3 ? DTYPE_BF16 : DTYPES[_i];
+    suite_wish_run(&wish, 100 + (uint64_t)_i, _i % 2);
+}
+END_TEST
+
+// ---- what is not to be seen ----
+
+// What lies before the window: no valid block, and in the window's first block NaN.
+START_TEST(nothing_before_the_window_is_touched)
+{
+    const uint32_t queries = 20, keys = 1300, left = 27, first = keys - queries - left;
+    struct stage stage;
+    plain_set(&stage, FEATURE_WINDOW | FEATURE_LSE, 1, queries, keys);
+    struct attention_seq *seq = &stage.problem->seqs[0];
+    struct attention_parameters *parameters = &stage.problem->parameters[0];
+    parameters->window_left = (int32_t)left;
+    parameters->window_right = _i % 2 ? 0 : -1;
+    parameters->num_splits = _i / 2 ? 4 : 1;
+    for (uint32_t key = 0; key < first; key++)
+        for (int i = 0; i < 4; i++)
+            memset(attention_case_element(stage.problem, seq, (uint32_t)i / 2, key, i % 2, false), 0xff, 16 * 4);
+    stage_play(&stage);
+    for (uint32_t block = 0; block < first / 8; block++)
+        stage.batch.block_table[block] = -1;
+    stage_replay(&stage);
+    rig_check(&stage.rig, &stage.batch);
+    stage_clear(&stage);
+}
+END_TEST
+
+START_TEST(a_row_that_sees_no_key_gives_zeros_and_its_sink)
+{
+    static const float ZEROES[16] = {0};
+    struct stage stage;
+    bool sinks = _i % 2;
+    plain_set(&stage, FEATURE_MASK | FEATURE_LSE | (sinks ? FEATURE_SINKS : 0), 3, 5, 700);
+    stage.problem->parameters[0].num_splits = _i / 2 ? 3 : 1;
+    for (uint32_t s = 0; s < 3; s++)
+        memset(stage.problem->seqs[s].mask, 0, (5 * 700 + 7) / 8);
+    stage_play(&stage);
+    for (uint32_t token = 0; token < stage.batch.num_tokens; token++)
+        for (uint32_t head = 0; head < 4; head++) {
+            ck_assert_mem_eq(stage_out(&stage, token, head), ZEROES, sizeof ZEROES);
+            float sink = sinks ? stage.problem->parameters[0].sinks[head] : -INFINITY;
+            if (sinks)
+                ck_assert_float_eq_tol(stage_lse(&stage, token, head), sink, 1e-5f);
+            else
+                ck_assert(stage_lse(&stage, token, head) == sink);
+        }
+    stage_clear(&stage);
+}
+END_TEST
+
+// The mask lets the first query see the last key, which causal would hide, and nothing else, which is NaN.
+START_TEST(a_mask_replaces_causal)
+{
+    struct stage stage;
+    plain_set(&stage, FEATURE_MASK | FEATURE_LSE, 3, 7, 45);
+    for (uint32_t s = 0; s < 3; s++) {
+        uint8_t *mask = stage.problem->seqs[s].mask;
+        memset(mask, 0, (7 * 45 + 7) / 8);
+        mask[44 / 8] |= 1u << 44 % 8;
+        for (uint32_t key = 0; key < 44; key++)
+            for (uint32_t i = 0; i < 4; i++)
+                memset(attention_case_element(stage.problem, &stage.problem->seqs[s], i / 2, key, i % 2, false), 0xff,
+                       16 * 4);
+    }
+    stage_play(&stage);
+    rig_check(&stage.rig, &stage.batch);
+    for (uint32_t s = 0; s < 3; s++)
+        ck_assert(isfinite(stage_lse(&stage, s * 7, 0)) && !isfinite(stage_lse(&stage, s * 7 + 1, 0)));
+    stage_clear(&stage);
+}
+END_TEST
+
+// ---- accuracy ----
+
+// With one key the LSE is the score: so the cap's tanh can be read off, from 1e-6 to where it saturates.
+START_TEST(the_soft_cap_is_accurate_for_small_and_for_large_scores)
+{
+    struct stage stage;
+    plain_set(&stage, FEATURE_SOFT_CAP | FEATURE_LSE, 40, 1, 1);
+    stage.problem->parameters[0].soft_cap = 50;
+    for (uint32_t s = 0; s < 40; s++)
+        for (uint32_t i = 0; i < 4 * 16; i++) {
+            struct attention_seq *seq = &stage.problem->seqs[s];
+            float *k = attention_case_element(stage.problem, seq, i / 32, 0, false, false);
+            float *after = attention_case_element(stage.problem, seq, i / 32, 0, false, true);
+            k[i % 16] = after[i % 16] = 1;
+            ((float *)seq->q)[i] = (i / 16 % 2 ? -1.0f : 1.0f) * powf(10, (float)s / 4.5f - 6);
+        }
+    stage_play(&stage);
+    for (uint32_t token = 0; token < 40; token++)
+        for (uint32_t head = 0; head < 4; head++) {
+            double score =
+                (head % 2 ? -16 : 16) * (double)powf(10, (float)token / 4.5f - 6) * (double)stage.problem->shape.scale;
+            double expected = 50 * tanh(score / 50), lse = (double)stage_lse(&stage, token, head);
+            if (!(fabs(lse - expected) <= 1e-6 * fabs(expected)))
+                ck_abort_msg("score %.9g became %.9g, expected %.9g", score, lse, expected);
+        }
+    stage_clear(&stage);
+}
+END_TEST
+
+// Far from all keys the bias is large, but only its differences weigh.
+START_TEST(alibi_keeps_its_accuracy_at_far_positions)
+{
+    struct stage stage;
+    plain_set(&stage, FEATURE_ALIBI | FEATURE_POSITIONS | FEATURE_LSE, 1, 9, 600);
+    stage.problem->parameters[0].num_splits = _i ? 3 : 1;
+    for (uint32_t i = 0; i < 9; i++)
+        stage.problem->seqs[0].positions[i] = i % 3 ? 10000000 + (int32_t)i : INT32_MAX;
+    for (uint32_t head = 0; head < 4; head++)
+        stage.problem->parameters[0].slopes[head] = 0.5f / (float)(head + 1);
+    stage_play(&stage);
+    rig_check(&stage.rig, &stage.batch);
+    stage_clear(&stage);
+}
+END_TEST
+
+// Written and read by runs of their own: with one key, whose rotation is undone by its query's at the same position, the LSE is the
+// score of the unturned pair, as far away as a position can be.
+START_TEST(a_query_and_a_key_at_one_position_meet_unturned)
+{
+    struct attention_wish wish =
+        wish_of(FEATURE_ROPE | FEATURE_POSITIONS | FEATURE_LSE | (_i ? FEATURE_PAIRS : 0), 30, 1, 1);
+    struct stage stage;
+    wish.writes = WRITES_ALL;
+    wish.shape.causal = false;
+    stage_set(&stage, 120 + (uint64_t)_i, &wish);
+    for (uint32_t s = 0; s < 30; s++)
+        stage.problem->seqs[s].positions[0] = s == 29 ? INT32_MAX : (int32_t)(1u << s);
+    stage_play(&stage);
+    for (uint32_t s = 0; s < 30; s++)
+        for (uint32_t head = 0; head < 4; head++) {
+            const float *q = (const float *)stage.problem->seqs[s].q + (size_t)head * 16;
+            const float *k = (const float *)stage.problem->seqs[s].k + (size_t)(head / 2) * 16;
+            double score = 0, lse = (double)stage_lse(&stage, s, head);
+            for (uint32_t d = 0; d < 16; d++)
+                score += (double)q[d] * (double)k[d];
+            score *= (double)stage.problem->shape.scale;
+            if (!(fabs(lse - score) <= 1e-5 * fmax(1, fabs(score))))
+                ck_abort_msg("position %d, head %u: LSE %.9g, expected %.9g", stage.problem->seqs[s].positions[0], head,
+                             lse, score);
+        }
+    stage_clear(&stage);
+}
+END_TEST
+
+void suite_add_features(Suite *suite)
+{
+    TCase *features = suite_part(suite, "features");
+    tcase_add_loop_test(features, a_feature_alone_agrees_with_the_oracle, 0, NUM_FEATURES);
+    tcase_add_loop_test(features, every_dtype_and_scale_agrees_with_the_oracle, 0, 18);
+    tcase_add_loop_test(features, v_may_be_a_prefix_of_k, 0, 4);
+    tcase_add_loop_test(features, nothing_before_the_window_is_touched, 0, 4);
+    tcase_add_loop_test(features, a_row_that_sees_no_key_gives_zeros_and_its_sink, 0, 4);
+    tcase_add_test(features, a_mask_replaces_causal);
+    tcase_add_test(features, the_soft_cap_is_accurate_for_small_and_for_large_scores);
+    tcase_add_loop_test(features, alibi_keeps_its_accuracy_at_far_positions, 0, 2);
+    tcase_add_loop_test(features, a_query_and_a_key_at_one_position_meet_unturned, 0, 2);
+}
