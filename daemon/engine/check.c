@@ -54,7 +54,7 @@ static enum status check_merge(const struct engine *engine, const struct engine_
     return STATUS_OK;
 }
 
-enum status run_check(const struct engine *engine, const struct engine_run *run, struct error *error)
+enum status engine_run_fits(const struct engine *engine, const struct engine_run *run, struct error *error)
 {
     enum status status = STATUS_OK;
     if (run_num_tokens(run) == 0 || run->kind == ENGINE_COPY)
@@ -91,7 +91,7 @@ static uint64_t num_partials(struct engine_batch *batch, uint32_t group, uint32_
 
 enum status engine_run_check(const struct engine *engine, const struct engine_run *run, struct error *error)
 {
-    enum status status = run_check(engine, run, error);
+    enum status status = engine_run_fits(engine, run, error);
     if (status != STATUS_OK || run->kind != ENGINE_ATTEND || run->batch->num_tokens == 0)
         return status;
     uint32_t group = run->num_heads / run->batch->kv.num_kv_heads;

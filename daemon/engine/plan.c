@@ -153,7 +153,7 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
 {
     const struct engine_run *run = &s->runs[index];
     struct work *work = &s->planned[index].work;
-    enum status status = run_check(s->engine, run, error);
+    enum status status = engine_run_fits(s->engine, run, error);
     if (status == STATUS_OK)
         status = plan_work(s, run, work, error);
     if (status != STATUS_OK)

@@ -69,7 +69,7 @@ struct submission {
 void submission_free(struct submission *submission); // takes NULL and a half-built one
 
 // check.c: whether a shader can do `run` at all, but for its scratch memory. Any thread.
-enum status run_check(const struct engine *engine, const struct engine_run *run, struct error *error);
+enum status engine_run_fits(const struct engine *engine, const struct engine_run *run, struct error *error);
 enum status scratch_check(const struct engine_batch *batch, uint64_t num_partials, struct error *error);
 uint64_t run_num_tokens(const struct engine_run *run); // tokens or rows that it works on; 0 = nothing to do
 
