@@ -3,7 +3,7 @@
 #
 # The worked examples of the documents that aule grew from, one suite a document: through libaule-client and a real daemon.
 
-foreach(suite hf mini_sglang)
+foreach(suite hf mini_sglang ejkernel aule ragged)
   aule_check(test_seed_${suite} SOURCES test_seed_${suite}.c seed_world.c
              LIBS aule_client_static aule_oracle daemon_harness LABELS process VALIDATED)
 endforeach()
