@@ -378,7 +378,7 @@ void get(reader &from, const char *&to, const fb::String *text)
         from.fail(STATUS_MALFORMED, "%s holds a NUL byte inside its %u bytes", text->size());
 }
 
-// The verifier checks where a vector's length lies, not where its elements do.
+// The verifier checks where a vector's length lies, not where its elements do. An empty one has none, and is as good as absent.
 template <class T> bool aligned(reader &from, const fb::Vector<T> *vector, size_t alignment)
 {
     if (!vector || uintptr_t(vector->Data()) % alignment == 0)
@@ -389,7 +389,7 @@ template <class T> bool aligned(reader &from, const fb::Vector<T> *vector, size_
 
 template <class Vector, class T> void get_vector(reader &from, Vector &to, const fb::Vector<T> *vector)
 {
-    if (vector && aligned(from, vector, sizeof(T)))
+    if (vector && vector->size() && aligned(from, vector, sizeof(T)))
         to = {vector->data(), vector->size()};
 }
 
@@ -410,7 +410,7 @@ void get(reader &from, wire_bytes &to, const fb::Vector<uint8_t> *vector)
 
 void get(reader &from, wire_tensors &to, const fb::Vector<const w::Tensor *> *vector)
 {
-    if (vector && aligned(from, vector, alignof(w::Tensor)))
+    if (vector && vector->size() && aligned(from, vector, alignof(w::Tensor)))
         to = {reinterpret_cast<const wire_tensor *>(vector->Data()), vector->size()};
 }
 
