@@ -7,8 +7,6 @@
 #include "dispatch.h"
 #include "metadata.h"
 
-#include <inttypes.h>
-
 // The vectors of a BatchCreate, in the order of the table below.
 enum vector {
     CU_SEQLENS_Q,
@@ -52,15 +50,6 @@ static enum status fetch_vectors(struct call *call, struct fetched out[NUM_VECTO
         if (status != STATUS_OK)
             return status;
     }
-    return STATUS_OK;
-}
-
-static enum status check_place(struct call *call, const struct wire_batch_create *create)
-{
-    if (create->cache && create->has_layout)
-        return error_set(&call->error, STATUS_INVALID,
-                         "a batch of cache %" PRIu64 " and of a layout in the arena: one of them is wanted",
-                         create->cache);
     return STATUS_OK;
 }
 
@@ -116,9 +105,7 @@ enum status handle_batch_create(struct call *call)
     const struct wire_batch_create *create = &call->request->batch_create;
     struct fetched vectors[NUM_VECTORS];
     struct wire_batch_create_reply answer;
-    enum status status = check_place(call, create);
-    if (status == STATUS_OK)
-        status = fetch_vectors(call, vectors);
+    enum status status = fetch_vectors(call, vectors);
     if (status != STATUS_OK)
         return status;
     const struct core_layout layout = layout_of(&create->layout);
