@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# daemon_harness: starts and stops a real aule-daemon; any suite of process tests links it. test_daemon: the daemon from outside, by a raw
+# daemon_harness: starts and stops a real aule-daemon; any suite of process tests links it. test_daemon*: the daemon from outside, by a raw
 # client of nng and wire.h, hostile ones included.
 
 add_library(daemon_harness STATIC daemon_harness.c)
@@ -14,17 +14,17 @@ endif()
 
 find_path(NNG_HEADERS nng/nng.h REQUIRED)
 find_library(NNG_SHARED NAMES nng REQUIRED)   # the daemon links it static, a client shared
-foreach(suite test_daemon test_daemon_hostile)
-  aule_check(${suite} SOURCES ${suite}.c raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
+foreach(suite test_daemon test_daemon_commands test_daemon_hostile test_daemon_refused)
+  aule_check(${suite} SOURCES ${suite}.c daemon_suite.c daemon_step.c raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
              LABELS process ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
   target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
 endforeach()
-set_property(TEST test_daemon_hostile APPEND PROPERTY LABELS tsan)
+set_property(TEST test_daemon_commands test_daemon_hostile test_daemon_refused APPEND PROPERTY LABELS tsan)
 
 if(TARGET aule_server)
   aule_check(test_server_parts SOURCES test_server_parts.c LIBS aule_server LABELS unit tsan)
   # The fake engine comes first on the link line, so that nothing is taken from the real one.
-  aule_check(test_server_lost SOURCES test_server_lost.c raw_client.c fake_engine.c LIBS aule_server LABELS process tsan
+  aule_check(test_server_lost SOURCES test_server_lost.c raw_client.c fake_engine.c fake_run.c LIBS aule_server LABELS process tsan
              ENVIRONMENT ${tsan_environment})
   target_link_options(test_server_lost PRIVATE -Wl,--wrap=engine_poll,--wrap=engine_wait)
 endif()

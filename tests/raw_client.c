@@ -46,15 +46,10 @@ void raw_close(struct raw_client *raw)
     free(raw);
 }
 
-void raw_send(struct raw_client *raw, const void *data, size_t size, struct wire_reply *reply)
+// Takes the message over.
+static void take_answer(struct raw_client *raw, nng_msg *message, struct wire_reply *reply)
 {
-    nng_msg *message;
     struct error error;
-    ck_assert_int_eq(nng_msg_alloc(&message, 0), 0);
-    ck_assert_int_eq(nng_msg_append(message, data, size), 0);
-    ck_assert_int_eq(nng_sendmsg(raw->socket, message, 0), 0);
-    int reason = nng_recvmsg(raw->socket, &message, 0);
-    ck_assert_msg(reason == 0, "no answer: %s", nng_strerror(reason));
     ck_assert_uint_le(nng_msg_len(message), sizeof raw->answer);
     memcpy(raw->answer, nng_msg_body(message), nng_msg_len(message));
     int status = wire_decode_reply(raw->answer, nng_msg_len(message), reply, &error);
@@ -62,7 +57,24 @@ void raw_send(struct raw_client *raw, const void *data, size_t size, struct wire
     nng_msg_free(message);
 }
 
-void raw_call(struct raw_client *raw, const struct wire_request *request, struct wire_reply *reply)
+static nng_msg *message_of(const void *data, size_t size)
+{
+    nng_msg *message;
+    ck_assert_int_eq(nng_msg_alloc(&message, 0), 0);
+    ck_assert_int_eq(nng_msg_append(message, data, size), 0);
+    return message;
+}
+
+void raw_send(struct raw_client *raw, const void *data, size_t size, struct wire_reply *reply)
+{
+    nng_msg *message = message_of(data, size);
+    ck_assert_int_eq(nng_sendmsg(raw->socket, message, 0), 0);
+    int reason = nng_recvmsg(raw->socket, &message, 0);
+    ck_assert_msg(reason == 0, "no answer: %s", nng_strerror(reason));
+    take_answer(raw, message, reply);
+}
+
+static struct wire_buffer encode(struct raw_client *raw, const struct wire_request *request)
 {
     struct wire_request filled = *request;
     struct wire_buffer buffer;
@@ -73,8 +85,40 @@ void raw_call(struct raw_client *raw, const struct wire_request *request, struct
         filled.epoch = raw->epoch;
     int status = wire_encode_request(&filled, &buffer, &error);
     ck_assert_msg(status == STATUS_OK, "the request does not encode: %s", error.text);
+    return buffer;
+}
+
+void raw_call(struct raw_client *raw, const struct wire_request *request, struct wire_reply *reply)
+{
+    struct wire_buffer buffer = encode(raw, request);
     raw_send(raw, buffer.data, buffer.size, reply);
     wire_buffer_finish(&buffer);
+}
+
+void raw_begin(struct raw_client *raw, const struct wire_request *request, struct raw_pending *pending)
+{
+    struct wire_buffer buffer = encode(raw, request);
+    *pending = (struct raw_pending){.raw = raw};
+    ck_assert_int_eq(nng_ctx_open(&pending->context, raw->socket), 0);
+    nng_ctx_set_ms(pending->context, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    ck_assert_int_eq(nng_aio_alloc(&pending->aio, NULL, NULL), 0);
+    nng_aio_set_timeout(pending->aio, ANSWER_DEADLINE_MS);
+    nng_aio_set_msg(pending->aio, message_of(buffer.data, buffer.size));
+    nng_ctx_send(pending->context, pending->aio);
+    nng_aio_wait(pending->aio);
+    ck_assert_int_eq(nng_aio_result(pending->aio), 0);
+    nng_ctx_recv(pending->context, pending->aio);
+    wire_buffer_finish(&buffer);
+}
+
+void raw_end(struct raw_pending *pending, struct wire_reply *reply)
+{
+    nng_aio_wait(pending->aio);
+    int reason = nng_aio_result(pending->aio);
+    ck_assert_msg(reason == 0, "no answer: %s", nng_strerror(reason));
+    take_answer(pending->raw, nng_aio_get_msg(pending->aio), reply);
+    nng_aio_free(pending->aio);
+    nng_ctx_close(pending->context);
 }
 
 void raw_expect(struct raw_client *raw, const struct wire_request *request, int expect)

@@ -29,6 +29,15 @@ void raw_close(struct raw_client *raw);
 void raw_send(struct raw_client *raw, const void *data, size_t size, struct wire_reply *reply);
 // Fill in session and epoch (unless set), encode, send.
 void raw_call(struct raw_client *raw, const struct wire_request *request, struct wire_reply *reply);
+// The same in two parts, so that one command can wait in the daemon while others of its session are sent: raw_begin() is over when the
+// message is on its way, and the daemon takes those of one connection in their order.
+struct raw_pending {
+    struct raw_client *raw;
+    nng_ctx context;
+    nng_aio *aio;
+};
+void raw_begin(struct raw_client *raw, const struct wire_request *request, struct raw_pending *pending);
+void raw_end(struct raw_pending *pending, struct wire_reply *reply); // as raw_send()
 // The status alone; `expect` must be it, or the test fails with the daemon's sentence.
 void raw_expect(struct raw_client *raw, const struct wire_request *request, int expect);
 

@@ -5,8 +5,8 @@
 // clients can try stands in test_daemon_hostile.c. Tests that touch tensors run over both memory paths.
 
 #include "check_main.h"
-#include "daemon_harness.h"
-#include "raw_client.h"
+#include "daemon_step.h"
+#include "daemon_suite.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,44 +18,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { ARENA = 65536, DEADLINE_S = 30 };
-
-static struct daemon daemon_;
-static const char *const staging[] = {"--force-staging", NULL};
-
-// Import (where the device can) or staging, by the index of a loop test.
-static const char *const *memory_path(int index)
-{
-    return index ? staging : NULL;
-}
-
-static void start(const char *const *options)
-{
-    ck_assert(daemon_launch(&daemon_, options));
-}
-
-static void stop_clean(void)
-{
-    int code = daemon_stop(&daemon_);
-    if (code != 0) {
-        char *text = daemon_log_text(&daemon_);
-        fprintf(stderr, "%s", text ? text : ""); // too long for check's own message
-        ck_abort_msg("the daemon ended with %d; its log stands above", code);
-    }
-    ck_assert_int_eq(access(daemon_.socket, F_OK), -1);
-    ck_assert_int_eq(daemon_count_segments(&daemon_), 0);
-}
-
-static void finish(void)
-{
-    daemon_finish(&daemon_);
-}
-
-static void nap(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
-}
 
 // A child process that must not use nng before this; it says when it is ready by a byte on the pipe.
 static pid_t spawn(void (*body)(int ready_fd), int *ready_fd)
@@ -79,170 +41,6 @@ static void wait_child_ready(int ready_fd)
 {
     char byte;
     ck_assert_int_eq(read(ready_fd, &byte, 1), 1);
-}
-
-// ---- a tiny model step: one layer, one head, head_dim 8, blocks of 8 tokens, f32 ----
-
-enum { BLOCK = 8, DIM = 8, ROW = DIM * 4 };
-enum { Q_AT = 0, K_AT = 4096, V_AT = 8192, OUT_AT = 12288 };
-
-static struct wire_request cache_request(const char *name)
-{
-    return (struct wire_request){.command = WIRE_COMMAND_CACHE_OPEN,
-                                 .cache_open = {.name = name,
-                                                .num_layers = 1,
-                                                .num_kv_heads = 1,
-                                                .head_dim_k = DIM,
-                                                .head_dim_v = DIM,
-                                                .k_dtype = DTYPE_F32,
-                                                .v_dtype = DTYPE_F32,
-                                                .block_size = BLOCK}};
-}
-
-static uint64_t open_cache(struct raw_client *raw, const char *name)
-{
-    const struct wire_request request = cache_request(name);
-    struct wire_reply reply;
-    raw_call(raw, &request, &reply);
-    ck_assert_msg(reply.status == STATUS_OK, "CacheOpen: %s", reply.message);
-    return reply.cache_open.cache;
-}
-
-static int lease_status(struct raw_client *raw, uint64_t cache, uint32_t count, int timeout_ms, int32_t *blocks)
-{
-    const struct wire_request request = {.command = WIRE_COMMAND_BLOCKS_LEASE,
-                                         .blocks_lease = {cache, count, timeout_ms}};
-    struct wire_reply reply;
-    raw_call(raw, &request, &reply);
-    if (reply.status == STATUS_OK) {
-        ck_assert_uint_eq(reply.blocks_lease.blocks.count, count);
-        memcpy(blocks, reply.blocks_lease.blocks.data, count * sizeof *blocks);
-    } else {
-        ck_assert_uint_gt(strlen(reply.message), 10);
-    }
-    return reply.status;
-}
-
-static void lease(struct raw_client *raw, uint64_t cache, uint32_t count, int32_t *blocks)
-{
-    ck_assert_int_eq(lease_status(raw, cache, count, 20000, blocks), STATUS_OK);
-}
-
-static void release(struct raw_client *raw, uint64_t cache, const int32_t *blocks, uint32_t count)
-{
-    raw_expect(
-        raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE, .blocks_release = {cache, {blocks, count}}},
-        STATUS_OK);
-}
-
-static float *floats_at(struct raw_client *raw, size_t offset)
-{
-    return (float *)(void *)(raw_arena(raw) + offset);
-}
-
-// A batch of one sequence of 8 tokens that fills `block`; metadata in the message.
-static struct wire_request fill_request(uint64_t cache, const int32_t *block, const int64_t *slots)
-{
-    static const int32_t cu_seqlens_q[2] = {0, BLOCK}, seq_lens_kv[1] = {BLOCK};
-    return (struct wire_request){.command = WIRE_COMMAND_BATCH_CREATE,
-                                 .batch_create = {.cache = cache,
-                                                  .num_seqs = 1,
-                                                  .max_blocks = 1,
-                                                  .cu_seqlens_q = {cu_seqlens_q, 2},
-                                                  .seq_lens_kv = {seq_lens_kv, 1},
-                                                  .block_table = {block, 1},
-                                                  .slot_mapping = {slots, slots ? BLOCK : 0}}};
-}
-
-static void slots_of(int32_t block, int64_t slots[BLOCK])
-{
-    for (int i = 0; i < BLOCK; i++)
-        slots[i] = (int64_t)block * BLOCK + i;
-}
-
-static uint64_t create_batch(struct raw_client *raw, const struct wire_request *request)
-{
-    struct wire_reply reply;
-    raw_call(raw, request, &reply);
-    ck_assert_msg(reply.status == STATUS_OK, "BatchCreate: %s", reply.message);
-    ck_assert_uint_eq(reply.batch_create.num_tokens, BLOCK);
-    return reply.batch_create.batch;
-}
-
-static struct wire_request run_request(uint64_t batch, int timeout_ms)
-{
-    const struct wire_tensor tensor = {0, DTYPE_F32, 0, ROW, ROW};
-    struct wire_request request = {.command = WIRE_COMMAND_RUN,
-                                   .run = {.batch = batch,
-                                           .num_heads = 1,
-                                           .q = tensor,
-                                           .k = tensor,
-                                           .v = tensor,
-                                           .out = tensor,
-                                           .window_left = -1,
-                                           .window_right = -1,
-                                           .flags = WIRE_RUN_CAUSAL,
-                                           .timeout_ms = timeout_ms}};
-    request.run.q.offset = Q_AT;
-    request.run.k.offset = K_AT;
-    request.run.v.offset = V_AT;
-    request.run.out.offset = OUT_AT;
-    return request;
-}
-
-static uint64_t submit(struct raw_client *raw, uint64_t batch)
-{
-    const struct wire_request request = run_request(batch, 20000);
-    struct wire_reply reply;
-    raw_call(raw, &request, &reply);
-    ck_assert_msg(reply.status == STATUS_OK, "Run: %s", reply.message);
-    return reply.run.ticket;
-}
-
-static void wait_done(struct raw_client *raw, uint64_t ticket)
-{
-    const struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, 60000}};
-    struct wire_reply reply;
-    raw_call(raw, &request, &reply);
-    ck_assert_msg(reply.status == STATUS_OK, "Wait: %s", reply.message);
-    ck_assert_int_eq(reply.wait.run_status, STATUS_OK);
-    ck_assert_uint_ge(reply.wait.num_runs, 1);
-    ck_assert_uint_ge(reply.wait.num_sessions, 1);
-}
-
-// All 8 rows of V are `value`, so every row of the output has to be `value`, whatever the weights are.
-static void put_step(struct raw_client *raw, float value)
-{
-    for (int i = 0; i < BLOCK * DIM; i++) {
-        floats_at(raw, Q_AT)[i] = 0.25f * (float)(i % 5);
-        floats_at(raw, K_AT)[i] = 0.5f * (float)(i % 3);
-        floats_at(raw, V_AT)[i] = value;
-        floats_at(raw, OUT_AT)[i] = -77;
-    }
-}
-
-static void check_out(struct raw_client *raw, float value)
-{
-    for (int i = 0; i < BLOCK * DIM; i++)
-        ck_assert_float_eq_tol(floats_at(raw, OUT_AT)[i], value, 1e-5f * (value < 0 ? -value : value));
-    for (int i = BLOCK * DIM; i < BLOCK * DIM + 16; i++)
-        ck_assert_float_eq(floats_at(raw, OUT_AT)[i], 0); // the arena came zeroed and nobody writes past the tensor
-}
-
-// Lease a block, write 8 tokens of `value`, attend to them, check. Returns the block, still leased.
-static int32_t do_step(struct raw_client *raw, uint64_t cache, float value)
-{
-    int32_t block;
-    int64_t slots[BLOCK];
-    lease(raw, cache, 1, &block);
-    slots_of(block, slots);
-    const struct wire_request request = fill_request(cache, &block, slots);
-    uint64_t batch = create_batch(raw, &request);
-    put_step(raw, value);
-    wait_done(raw, submit(raw, batch));
-    check_out(raw, value);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {batch}}, STATUS_OK);
-    return block;
 }
 
 // ---- life ----
@@ -1122,19 +920,6 @@ START_TEST(an_operator_sees_device_caches_and_blocks)
 }
 END_TEST
 
-static int count_fds(pid_t pid)
-{
-    char path[64];
-    int count = 0;
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    DIR *entries = opendir(path);
-    ck_assert_ptr_nonnull(entries);
-    while (readdir(entries))
-        count++;
-    closedir(entries);
-    return count;
-}
-
 START_TEST(hundreds_of_sessions_leave_descriptors_and_segments_flat)
 {
     start(memory_path(_i));
@@ -1159,50 +944,42 @@ START_TEST(hundreds_of_sessions_leave_descriptors_and_segments_flat)
 }
 END_TEST
 
-static void add(Suite *suite, const char *name, const TTest *const *tests, int loops)
-{
-    TCase *tcase = tcase_create(name);
-    tcase_add_checked_fixture(tcase, NULL, finish);
-    for (; *tests; tests++)
-        tcase_add_loop_test(tcase, *tests, 0, loops);
-    suite_add_tcase(suite, tcase);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("daemon");
-    add(suite, "life",
-        (const TTest *const[]){
-            starts_serves_and_leaves_nothing_behind, without_options_the_best_device_listens_where_clients_look,
-            the_socket_is_private, a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
-            what_a_killed_daemon_left_is_removed_by_the_next, a_regular_file_at_the_path_is_refused_and_stays,
-            a_socket_path_beyond_107_bytes_is_refused, information_options_end_0,
-            a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing, an_idle_daemon_sleeps, NULL},
-        1);
-    add(suite, "bad options", (const TTest *const[]){a_bad_option_is_refused_with_its_value, NULL}, NUM_BAD_OPTIONS);
-    add(suite, "both memory paths",
-        (const TTest *const[]){one_client_gets_attention, a_published_block_serves_another_session,
-                               the_validation_layer_has_nothing_to_say, metadata_may_lie_in_the_arena,
-                               a_stop_with_runs_in_flight_finishes_them_and_exits_0,
-                               a_killed_client_gives_its_blocks_back, a_stopped_client_holds_up_nobody,
-                               hundreds_of_sessions_leave_descriptors_and_segments_flat, NULL},
-        2);
-    add(suite, "work",
-        (const TTest *const[]){
-            the_corrupt_prefix_fault_spoils_what_others_get, as_many_pipelines_are_kept_as_the_option_says,
-            a_lease_waits_until_another_session_releases, a_small_lease_goes_while_a_large_one_cannot_be_met,
-            what_comes_free_goes_to_the_oldest_lease_first, a_parked_lease_is_told_that_the_daemon_stops,
-            a_ticket_is_reaped_once, a_run_of_too_much_work_is_refused_and_the_session_lives_on,
-            a_run_without_a_free_ticket_waits_and_is_told_busy, a_drain_deadline_ends_what_does_not_finish,
-            a_session_that_never_maps_its_segment_ends,
-            a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},
-        1);
-    add(suite, "limits",
-        (const TTest *const[]){sessions_and_arenas_have_limits_that_the_sentence_names,
-                               an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
-                               metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
-                               an_operator_sees_sessions_and_can_end_one, an_operator_sees_device_caches_and_blocks,
-                               NULL},
-        1);
+    suite_add(suite, "life",
+              (const TTest *const[]){
+                  starts_serves_and_leaves_nothing_behind, without_options_the_best_device_listens_where_clients_look,
+                  the_socket_is_private, a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
+                  what_a_killed_daemon_left_is_removed_by_the_next, a_regular_file_at_the_path_is_refused_and_stays,
+                  a_socket_path_beyond_107_bytes_is_refused, information_options_end_0,
+                  a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing, an_idle_daemon_sleeps, NULL},
+              1);
+    suite_add(suite, "bad options", (const TTest *const[]){a_bad_option_is_refused_with_its_value, NULL},
+              NUM_BAD_OPTIONS);
+    suite_add(suite, "both memory paths",
+              (const TTest *const[]){one_client_gets_attention, a_published_block_serves_another_session,
+                                     the_validation_layer_has_nothing_to_say, metadata_may_lie_in_the_arena,
+                                     a_stop_with_runs_in_flight_finishes_them_and_exits_0,
+                                     a_killed_client_gives_its_blocks_back, a_stopped_client_holds_up_nobody,
+                                     hundreds_of_sessions_leave_descriptors_and_segments_flat, NULL},
+              2);
+    suite_add(suite, "work",
+              (const TTest *const[]){
+                  the_corrupt_prefix_fault_spoils_what_others_get, as_many_pipelines_are_kept_as_the_option_says,
+                  a_lease_waits_until_another_session_releases, a_small_lease_goes_while_a_large_one_cannot_be_met,
+                  what_comes_free_goes_to_the_oldest_lease_first, a_parked_lease_is_told_that_the_daemon_stops,
+                  a_ticket_is_reaped_once, a_run_of_too_much_work_is_refused_and_the_session_lives_on,
+                  a_run_without_a_free_ticket_waits_and_is_told_busy, a_drain_deadline_ends_what_does_not_finish,
+                  a_session_that_never_maps_its_segment_ends,
+                  a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},
+              1);
+    suite_add(suite, "limits",
+              (const TTest *const[]){sessions_and_arenas_have_limits_that_the_sentence_names,
+                                     an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
+                                     metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
+                                     an_operator_sees_sessions_and_can_end_one,
+                                     an_operator_sees_device_caches_and_blocks, NULL},
+              1);
     return check_main(suite);
 }

@@ -5,11 +5,9 @@
 // client must still be served, and the daemon must still end with 0.
 
 #include "check_main.h"
-#include "daemon_harness.h"
+#include "daemon_suite.h"
 #include "raw_client.h"
 
-#include <dirent.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,37 +16,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { ARENA = 65536, DEADLINE_S = 30 };
-
-static struct daemon daemon_;
-static const char *const staging[] = {"--force-staging", NULL};
-
-static void start(const char *const *options)
-{
-    ck_assert(daemon_launch(&daemon_, options));
-}
-
-static void stop_clean(void)
-{
-    int code = daemon_stop(&daemon_);
-    if (code != 0) {
-        char *text = daemon_log_text(&daemon_);
-        fprintf(stderr, "%s", text ? text : ""); // too long for check's own message
-        ck_abort_msg("the daemon ended with %d; its log stands above", code);
-    }
-    ck_assert_int_eq(daemon_count_segments(&daemon_), 0);
-}
-
-static void finish(void)
-{
-    daemon_finish(&daemon_);
-}
-
-static void nap(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
-}
 
 static uint64_t open_cache(struct raw_client *raw)
 {
@@ -100,7 +67,7 @@ static uint64_t create_batch(struct raw_client *raw, uint64_t cache)
 
 static struct wire_request run_request(uint64_t batch)
 {
-    const struct wire_tensor tensor = {0, DTYPE_F32, 0, 32, 32};
+    const struct wire_tensor tensor = {.dtype = DTYPE_F32, .token_stride = 32, .head_stride = 32};
     struct wire_request request = {.command = WIRE_COMMAND_RUN,
                                    .run = {.batch = batch,
                                            .num_heads = 1,
@@ -146,19 +113,6 @@ START_TEST(hundreds_that_connect_and_close_do_not_stop_the_listener)
     stop_clean();
 }
 END_TEST
-
-static int count_fds(pid_t pid)
-{
-    char path[64];
-    int count = 0;
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    DIR *entries = opendir(path);
-    ck_assert_ptr_nonnull(entries);
-    while (readdir(entries))
-        count++;
-    closedir(entries);
-    return count;
-}
 
 START_TEST(a_thousand_connections_leave_descriptors_flat)
 {
@@ -364,12 +318,32 @@ static uint32_t draw(uint32_t *state)
     return *state >> 8;
 }
 
+// K and V contiguous in the arena.
+static struct wire_request layout_request(void)
+{
+    static const int32_t starts[1] = {0};
+    return (struct wire_request){
+        .command = WIRE_COMMAND_BATCH_CREATE,
+        .batch_create = {
+            .has_layout = true,
+            .layout = {.num_kv_heads = 1, .head_dim_k = 8, .head_dim_v = 8, .k_dtype = DTYPE_F32, .v_dtype = DTYPE_F32},
+            .num_seqs = 1,
+            .cu_seqlens_q = {cu_seqlens_q, 2},
+            .seq_lens_kv = {seq_lens_kv, 1},
+            .kv_starts = {starts, 1}}};
+}
+
 // Messages of a live session with a few bytes changed: any answer will do, but there must be one.
 START_TEST(thousands_of_corrupt_messages_are_answered)
 {
     uint32_t seed = 12345;
     static const int32_t block = 0;
     static const int64_t slot = 0;
+    static const struct wire_tensor parts[2] =
+        {{.dtype = DTYPE_F32, .token_stride = 32, .head_stride = 32},
+         {.dtype = DTYPE_F32, .offset = 64, .token_stride = 32, .head_stride = 32}},
+                                    lses[2] = {{.dtype = DTYPE_F32, .offset = 128, .token_stride = 4},
+                                               {.dtype = DTYPE_F32, .offset = 144, .token_stride = 4}};
     start(NULL);
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw);
@@ -382,8 +356,11 @@ START_TEST(thousands_of_corrupt_messages_are_answered)
         {.command = WIRE_COMMAND_PREFIX_LOOKUP, .prefix_lookup = {.cache = cache, .token_span = {0, 64}}},
         {.command = WIRE_COMMAND_INSPECT_BLOCKS, .inspect_blocks = {cache, 0, 100}},
         {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, 0}},
+        layout_request(),
+        {.command = WIRE_COMMAND_BLOCKS_COPY, .blocks_copy = {.cache = cache, .from = {&block, 1}, .to = {&block, 1}}},
+        {.command = WIRE_COMMAND_MERGE, .merge = {1, 1, 8, {parts, 2}, {lses, 2}, parts[0], {.dtype = 0}, 0, 0}},
     };
-    for (int i = 0; i < 4000; i++) {
+    for (int i = 0; i < 5000; i++) {
         struct wire_request request = originals[i % (int)(sizeof originals / sizeof originals[0])];
         struct wire_buffer buffer;
         struct wire_reply reply;
@@ -398,6 +375,9 @@ START_TEST(thousands_of_corrupt_messages_are_answered)
         bool waits = wire_decode_request(buffer.data, buffer.size, &changed, &error) == STATUS_OK &&
                      ((changed.command == WIRE_COMMAND_BLOCKS_LEASE && changed.blocks_lease.timeout_ms != 0) ||
                       (changed.command == WIRE_COMMAND_WAIT && changed.wait.timeout_ms != 0) ||
+                      (changed.command == WIRE_COMMAND_RUN && changed.run.timeout_ms != 0) ||
+                      (changed.command == WIRE_COMMAND_BLOCKS_COPY && changed.blocks_copy.timeout_ms != 0) ||
+                      (changed.command == WIRE_COMMAND_MERGE && changed.merge.timeout_ms != 0) ||
                       changed.command == WIRE_COMMAND_CLOSE_SESSION);
         if (!waits) {
             raw_send(raw, buffer.data, buffer.size, &reply);
@@ -420,8 +400,8 @@ START_TEST(another_protocol_version_is_refused_with_both_versions)
                                          .hello = {WIRE_PROTOCOL_MAJOR + 1, 7, "new", "", 0}};
     raw_call(raw, &request, &reply);
     ck_assert_int_eq(reply.status, STATUS_VERSION);
-    ck_assert_ptr_nonnull(strstr(reply.message, "2.7"));
-    ck_assert_ptr_nonnull(strstr(reply.message, "1.0"));
+    ck_assert_ptr_nonnull(strstr(reply.message, "protocol 3.7"));
+    ck_assert_ptr_nonnull(strstr(reply.message, "the daemon 2.0"));
     raw_attach(raw, 0); // the right one still works, on the same connection
     raw_close(raw);
     stop_clean();
@@ -443,8 +423,10 @@ START_TEST(a_name_cannot_forge_a_line_of_the_log)
 {
     start(NULL);
     struct raw_client *raw = raw_open(daemon_.socket);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_HELLO, .hello = {1, 0, "a\nFORGED", "", 0}},
-               STATUS_OK);
+    raw_expect(
+        raw,
+        &(struct wire_request){.command = WIRE_COMMAND_HELLO, .hello = {WIRE_PROTOCOL_MAJOR, 0, "a\nFORGED", "", 0}},
+        STATUS_OK);
     for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains(&daemon_, "opened"); i++)
         nap();
     ck_assert(daemon_log_contains(&daemon_, "(a?FORGED"));
@@ -460,7 +442,7 @@ static const enum wire_command session_commands[] = {
     WIRE_COMMAND_MAPPED,         WIRE_COMMAND_CLOSE_SESSION, WIRE_COMMAND_CACHE_OPEN,     WIRE_COMMAND_CACHE_CLOSE,
     WIRE_COMMAND_CACHE_STATE,    WIRE_COMMAND_BLOCKS_LEASE,  WIRE_COMMAND_BLOCKS_RELEASE, WIRE_COMMAND_PREFIX_LOOKUP,
     WIRE_COMMAND_PREFIX_PUBLISH, WIRE_COMMAND_BATCH_CREATE,  WIRE_COMMAND_BATCH_DESTROY,  WIRE_COMMAND_RUN,
-    WIRE_COMMAND_WAIT,
+    WIRE_COMMAND_WAIT,           WIRE_COMMAND_BLOCKS_COPY,   WIRE_COMMAND_MERGE,
 };
 
 // The strings of the commands must not be NULL.
@@ -511,7 +493,7 @@ static void call_as_nobody(const char *socket_path)
     for (int i = 0; i < 3; i++) {
         const struct wire_request requests[] = {
             {.command = WIRE_COMMAND_PING},
-            {.command = WIRE_COMMAND_HELLO, .hello = {1, 0, "nobody", "", 0}},
+            {.command = WIRE_COMMAND_HELLO, .hello = {WIRE_PROTOCOL_MAJOR, 0, "nobody", "", 0}},
             {.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {1}},
         };
         raw_call(raw, &requests[i], &reply);
@@ -578,7 +560,7 @@ static void wait_sessions(struct raw_client *raw, uint32_t count)
 
 START_TEST(a_client_that_shrinks_its_segment_under_metadata_harms_nobody)
 {
-    start(_i ? staging : NULL);
+    start(memory_path(_i));
     struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(bad);
     ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
@@ -599,7 +581,7 @@ END_TEST
 START_TEST(a_client_that_shrinks_its_segment_under_a_run_harms_nobody)
 {
     struct wire_reply reply;
-    start(_i ? staging : NULL);
+    start(memory_path(_i));
     struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
     uint64_t batch = create_batch(bad, open_cache(bad));
     ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
@@ -619,7 +601,7 @@ END_TEST
 
 START_TEST(a_client_that_shrinks_its_segment_under_slopes_harms_nobody)
 {
-    start(_i ? staging : NULL);
+    start(memory_path(_i));
     struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
     struct wire_request run = run_request(create_batch(bad, open_cache(bad)));
     run.run.slopes = (struct wire_span){4096, 1};
@@ -690,169 +672,39 @@ START_TEST(requests_beyond_a_message_and_odd_timeouts_are_refused)
 }
 END_TEST
 
-// What the schema defines and this version lacks: each field is named in the sentence.
-static void set_splits(struct wire_run *run)
-{
-    run->num_splits = 4;
-}
-static void set_rope(struct wire_run *run)
-{
-    run->rope_theta = 10000;
-}
-static void set_contiguous(struct wire_run *run)
-{
-    run->flags = WIRE_RUN_FORCE_CONTIGUOUS;
-}
-static void set_unknown(struct wire_run *run)
-{
-    run->flags = 1u << 31;
-}
-
-static const struct {
-    void (*set)(struct wire_run *run);
-    const char *word;
-} unsupported[] = {
-    {set_splits, "num_splits"},
-    {set_rope, "rope_theta"},
-    {set_contiguous, "ForceContiguous"},
-    {set_unknown, "flag"},
-};
-
-// What a client can get wrong in the parameters that the server itself reads.
-static void set_slopes_of_other_heads(struct wire_run *run)
-{
-    run->slopes = (struct wire_span){0, 2};
-}
-static void set_slopes_past_the_arena(struct wire_run *run)
-{
-    run->slopes = (struct wire_span){ARENA, 1};
-}
-static void set_sinks_that_wrap(struct wire_run *run)
-{
-    run->sinks = (struct wire_span){UINT64_MAX - 3, 1};
-}
-static void set_sinks_between_floats(struct wire_run *run)
-{
-    run->sinks = (struct wire_span){2, 1};
-}
-static void set_sinks_of_too_many(struct wire_run *run)
-{
-    run->num_heads = 70000;
-    run->sinks = (struct wire_span){0, 70000};
-}
-static void set_mask_value(struct wire_run *run)
-{
-    run->mask_value = -10000;
-}
-static void set_mask_value_above(struct wire_run *run)
-{
-    run->mask_value = INFINITY;
-}
-static void set_mask_value_nan(struct wire_run *run)
-{
-    run->mask_value = NAN;
-}
-
-static const struct {
-    void (*set)(struct wire_run *run);
-    enum status status;
-    const char *words;
-} bad_parameters[] = {
-    {set_slopes_of_other_heads, STATUS_INVALID, "slopes has 2 entries; num_heads is 1"},
-    {set_slopes_past_the_arena, STATUS_OUT_OF_RANGE, "slopes: 1 elements"},
-    {set_sinks_that_wrap, STATUS_OUT_OF_RANGE, "sinks: 1 elements of 4 bytes at offset 18446744073709551612"},
-    {set_sinks_between_floats, STATUS_MISALIGNED, "sinks: arena offset 2"},
-    {set_sinks_of_too_many, STATUS_LIMIT, "sinks has 70000 entries; at most 65536"},
-    {set_mask_value, STATUS_INVALID, "mask_value is -10000"},
-    {set_mask_value_above, STATUS_INVALID, "mask_value is inf"},
-    {set_mask_value_nan, STATUS_INVALID, "mask_value is nan"},
-};
-
-START_TEST(bad_parameters_of_a_run_have_each_its_status)
-{
-    struct wire_reply reply;
-    start(NULL);
-    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
-    uint64_t batch = create_batch(raw, open_cache(raw));
-    for (size_t i = 0; i < sizeof bad_parameters / sizeof bad_parameters[0]; i++) {
-        struct wire_request run = run_request(batch);
-        bad_parameters[i].set(&run.run);
-        raw_call(raw, &run, &reply);
-        ck_assert_msg(reply.status == (int)bad_parameters[i].status, "\"%s\"", reply.message);
-        ck_assert_msg(strstr(reply.message, bad_parameters[i].words) != NULL, "\"%s\" lacks %s", reply.message,
-                      bad_parameters[i].words);
-    }
-    for (int i = 0; i < 3; i++) { // and these are meant
-        struct wire_request run = run_request(batch);
-        run.run.mask_value = (const float[]){-0.0f, -1e30f, -INFINITY}[i];
-        run.run.num_splits = (uint32_t)i % 2;
-        raw_expect(raw, &run, STATUS_OK);
-    }
-    raw_close(raw);
-    stop_clean();
-}
-END_TEST
-
-START_TEST(features_of_later_versions_are_unsupported_by_name)
-{
-    struct wire_reply reply;
-    start(NULL);
-    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
-    uint64_t batch = create_batch(raw, open_cache(raw));
-    for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) {
-        struct wire_request run = run_request(batch);
-        unsupported[i].set(&run.run);
-        raw_call(raw, &run, &reply);
-        ck_assert_int_eq(reply.status, STATUS_UNSUPPORTED);
-        ck_assert_msg(strstr(reply.message, unsupported[i].word) != NULL, "\"%s\" lacks %s", reply.message,
-                      unsupported[i].word);
-    }
-    raw_close(raw);
-    stop_clean();
-}
-END_TEST
-
-static void add(Suite *suite, const char *name, const TTest *const *tests, int loops)
-{
-    TCase *tcase = tcase_create(name);
-    tcase_add_checked_fixture(tcase, NULL, finish);
-    for (; *tests; tests++)
-        tcase_add_loop_test(tcase, *tests, 0, loops);
-    suite_add_tcase(suite, tcase);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("daemon, hostile clients");
-    add(suite, "connections",
-        (const TTest *const[]){
-            hundreds_that_connect_and_close_do_not_stop_the_listener, a_thousand_connections_leave_descriptors_flat,
-            connections_beyond_the_limit_are_closed_and_the_log_names_the_option,
-            a_header_that_claims_a_huge_length_harms_nobody,
-            a_message_cut_off_by_the_end_of_its_connection_is_forgotten, a_list_comes_in_small_pages_and_whole,
-            a_client_that_never_reads_its_replies_holds_up_nobody, NULL},
-        1);
-    add(suite, "messages",
-        (const TTest *const[]){
-            truncated_and_oversized_messages_are_malformed, thousands_of_corrupt_messages_are_answered,
-            another_protocol_version_is_refused_with_both_versions, an_empty_cache_name_is_refused,
-            a_name_cannot_forge_a_line_of_the_log, spans_outside_the_arena_are_refused_each_with_its_status,
-            requests_beyond_a_message_and_odd_timeouts_are_refused, features_of_later_versions_are_unsupported_by_name,
-            bad_parameters_of_a_run_have_each_its_status, NULL},
-        1);
-    add(suite, "sessions of others", (const TTest *const[]){every_command_of_a_session_is_refused_to_others, NULL},
-        (int)(sizeof session_commands / sizeof session_commands[0]));
+    suite_add(suite, "connections",
+              (const TTest *const[]){hundreds_that_connect_and_close_do_not_stop_the_listener,
+                                     a_thousand_connections_leave_descriptors_flat,
+                                     connections_beyond_the_limit_are_closed_and_the_log_names_the_option,
+                                     a_header_that_claims_a_huge_length_harms_nobody,
+                                     a_message_cut_off_by_the_end_of_its_connection_is_forgotten,
+                                     a_list_comes_in_small_pages_and_whole,
+                                     a_client_that_never_reads_its_replies_holds_up_nobody, NULL},
+              1);
+    suite_add(suite, "messages",
+              (const TTest *const[]){
+                  truncated_and_oversized_messages_are_malformed, thousands_of_corrupt_messages_are_answered,
+                  another_protocol_version_is_refused_with_both_versions, an_empty_cache_name_is_refused,
+                  a_name_cannot_forge_a_line_of_the_log, spans_outside_the_arena_are_refused_each_with_its_status,
+                  requests_beyond_a_message_and_odd_timeouts_are_refused, NULL},
+              1);
+    suite_add(suite, "sessions of others",
+              (const TTest *const[]){every_command_of_a_session_is_refused_to_others, NULL},
+              (int)(sizeof session_commands / sizeof session_commands[0]));
     if (geteuid() == 0)
-        add(suite, "another user",
-            (const TTest *const[]){another_user_is_denied_with_both_ids_and_hung_up_on,
-                                   another_user_cannot_keep_a_connection, NULL},
-            1);
+        suite_add(suite, "another user",
+                  (const TTest *const[]){another_user_is_denied_with_both_ids_and_hung_up_on,
+                                         another_user_cannot_keep_a_connection, NULL},
+                  1);
     else
         fprintf(stderr, "not root: nobody else can be impersonated, so the tests of another user are left out\n");
-    add(suite, "vanishing memory",
-        (const TTest *const[]){a_client_that_shrinks_its_segment_under_metadata_harms_nobody,
-                               a_client_that_shrinks_its_segment_under_a_run_harms_nobody,
-                               a_client_that_shrinks_its_segment_under_slopes_harms_nobody, NULL},
-        2);
+    suite_add(suite, "vanishing memory",
+              (const TTest *const[]){a_client_that_shrinks_its_segment_under_metadata_harms_nobody,
+                                     a_client_that_shrinks_its_segment_under_a_run_harms_nobody,
+                                     a_client_that_shrinks_its_segment_under_slopes_harms_nobody, NULL},
+              2);
     return check_main(suite);
 }

@@ -110,6 +110,7 @@ static void start_server(void)
         .max_tickets = 8,
         .max_arena = 1 << 20,
         .max_metadata = 1 << 20,
+        .max_parked_bytes = 1 << 20,
         .drain_timeout_ms = 200,
     };
     ck_assert_int_eq(pipe(ends), 0);
@@ -185,7 +186,7 @@ static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *
                                                          .slot_mapping = {&slot, 1}}};
     raw_call(raw, &create, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "BatchCreate: %s", reply.message);
-    const struct wire_tensor tensor = {0, DTYPE_F32, 0, 32, 32};
+    const struct wire_tensor tensor = {.dtype = DTYPE_F32, .token_stride = 32, .head_stride = 32};
     struct wire_request run = {.command = WIRE_COMMAND_RUN,
                                .run = {.batch = reply.batch_create.batch,
                                        .num_heads = 1,
