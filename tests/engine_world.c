@@ -54,6 +54,8 @@ struct engine *open_engine(struct engine_params params)
     struct engine *fresh = NULL;
     struct error error = {0};
     params.validation = true;
+    if (!params.variant)
+        params.variant = getenv("AULE_VARIANT");
     params.log = on_log;
     params.wake = on_wake;
     enum status status = engine_create(&params, &fresh, &error);

@@ -77,6 +77,8 @@ void open_gate(VkSemaphore gate, uint64_t sequence); // returns when the GPU is 
 void add_device_tests(Suite *suite);
 void add_cache_tests(Suite *suite);
 void add_run_tests(Suite *suite);
+void add_kind_tests(Suite *suite);
+void add_split_tests(Suite *suite);
 void add_fault_tests(Suite *suite);
 void add_file_tests(Suite *suite);
 

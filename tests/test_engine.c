@@ -15,6 +15,8 @@ static Suite *engine_suite(void)
     add_device_tests(suite);
     add_cache_tests(suite);
     add_run_tests(suite);
+    add_kind_tests(suite);
+    add_split_tests(suite);
     add_fault_tests(suite);
     add_file_tests(suite);
     return suite;
