@@ -53,7 +53,7 @@ char *__wrap_strdup(const char *text)
 static struct world world;
 static struct worker worker;
 static int32_t blocks[64], more[64], tokens[512]; // check's own assertions allocate: none while `armed`
-static uint64_t batch, ticket;
+static uint64_t batch, local, ticket;
 
 // Each step is one call of core that may allocate; it reports its status.
 static enum status open_session(struct error *error)
@@ -140,6 +140,58 @@ static enum status run_second(struct error *error)
     return run(1, error);
 }
 
+// Two blocks of the session's own, and tokens that lie the other way round.
+static enum status create_local(struct error *error)
+{
+    static const int32_t cu[] = {0, 2}, lens[] = {9}, table[] = {1, 0}, rows[] = {1, 0};
+    static const int64_t slots[] = {0, -1};
+    const struct core_layout layout = {.kv = world_identity("").kv, .num_blocks = 2};
+    uint32_t made;
+    const struct core_batch_params params = {.layout = &layout,
+                                             .num_seqs = 1,
+                                             .max_blocks = 2,
+                                             .cu_seqlens_q = cu,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .block_table = table,
+                                             .num_block_table = 2,
+                                             .slot_mapping = slots,
+                                             .num_slot_mapping = 2,
+                                             .token_rows = rows,
+                                             .num_token_rows = 2};
+    return core_batch_create(worker.session, &params, &local, &made, error);
+}
+
+static enum status run_local(struct error *error)
+{
+    const struct core_tensor rows = {.dtype = DTYPE_F16, .token_stride = 16, .head_stride = 16};
+    const double frequencies[] = {1.0};
+    struct core_run_params params = {
+        .batch = local, .num_heads = 1, .q = rows, .k = rows, .v = rows, .out = rows, .keys = rows, .values = rows};
+    params.out.offset = 8192;
+    params.keys.offset = 16384;
+    params.values.offset = 32768;
+    params.keys.outer_stride = params.values.outer_stride = 128;
+    params.rope = (struct engine_rope){.dim = 2, .frequencies = frequencies};
+    return core_run(worker.session, &params, &ticket, error);
+}
+
+static enum status copy_blocks(struct error *error)
+{
+    return core_blocks_copy(worker.session, worker.cache, blocks, more, 20, false, &ticket, error);
+}
+
+static enum status merge(struct error *error)
+{
+    const struct core_tensor rows = {.dtype = DTYPE_F16, .token_stride = 16, .head_stride = 16};
+    const struct core_part part = {.out = rows, .lse = {.dtype = DTYPE_F32, .offset = 8192, .token_stride = 16}};
+    struct core_merge_params params = {
+        .num_tokens = 4, .num_heads = 1, .head_dim = 8, .parts = &part, .num_parts = 1, .out = rows};
+    params.out.offset = 4096;
+    return core_merge(worker.session, &params, &ticket, error);
+}
+
 static enum status publish(struct error *error)
 {
     uint32_t existing;
@@ -158,8 +210,9 @@ static const struct {
     enum status (*call)(struct error *error);
     bool finish; // let the GPU work afterwards
 } steps[] = {
-    {open_session, false}, {open_cache, false}, {lease, false},   {lease_more, false}, {create_batch, false},
-    {run_first, false},    {run_second, true},  {publish, false}, {lookup, false},
+    {open_session, false}, {open_cache, false}, {lease, false},        {lease_more, false}, {create_batch, false},
+    {run_first, false},    {run_second, false}, {create_local, false}, {run_local, false},  {copy_blocks, false},
+    {merge, true},         {publish, false},    {lookup, false},
 };
 enum { NUM_STEPS = sizeof(steps) / sizeof(*steps) };
 

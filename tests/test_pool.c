@@ -75,6 +75,32 @@ START_TEST(a_thousand_leases_and_releases_leave_nothing_behind)
 }
 END_TEST
 
+START_TEST(a_thousand_cycles_that_free_even_blocks_and_then_odd_ones_lose_none)
+{
+    struct world world;
+    struct worker a;
+    int32_t halves[2][50];
+    world_open(&world, &(struct core_params){.max_blocks = 128});
+    worker_open(&a, &world, 1, "");
+    for (int cycle = 0; cycle < 1000; cycle++) {
+        bool seen[128] = {false};
+        worker_lease(&a, 100, blocks);
+        for (int i = 0; i < 100; i++) {
+            ck_assert_msg(!seen[blocks[i]], "cycle %d: block %d twice", cycle, (int)blocks[i]);
+            seen[blocks[i]] = true;
+            halves[i % 2][i / 2] = blocks[i];
+        }
+        worker_release(&a, halves[0], 50);
+        worker_release(&a, halves[1], 50);
+    }
+    struct core_counts counts = worker_counts(&a);
+    ck_assert_uint_eq(counts.free, 128);
+    ck_assert_uint_eq(counts.total, 128);
+    world_check(&world);
+    world_close(&world);
+}
+END_TEST
+
 START_TEST(freed_blocks_of_the_lowest_chunk_go_out_first_so_that_high_chunks_empty)
 {
     struct world world;
@@ -505,6 +531,7 @@ int main(void)
     tcase_add_test(growth, a_pool_of_2048_grows_from_one_chunk_of_512_to_three_for_1500_blocks);
     tcase_add_test(growth, lease_hands_out_each_block_once);
     tcase_add_test(growth, a_thousand_leases_and_releases_leave_nothing_behind);
+    tcase_add_test(growth, a_thousand_cycles_that_free_even_blocks_and_then_odd_ones_lose_none);
     tcase_add_test(growth, freed_blocks_of_the_lowest_chunk_go_out_first_so_that_high_chunks_empty);
     tcase_add_test(growth, a_lease_says_that_a_chunk_is_on_its_way_and_changes_nothing_meanwhile);
     tcase_add_test(growth, a_refused_growth_is_told_with_its_bytes_and_not_asked_for_again_and_again);

@@ -1,0 +1,643 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_core_run.c - runs beyond plain attention over the pool (test_scheduler.c): writes and gathers, K and V in the arena, outer strides,
+// scales, RoPE, splits, and what all these weigh.
+
+#include <math.h>
+#include <string.h>
+
+#include "check_main.h"
+#include "core_world.h"
+#include "state.h"
+
+enum { AT_Q = 0, AT_K = 4096, AT_V = 8192, AT_OUT = 16384, AT_KEYS = 32768, AT_VALUES = 65536 };
+
+static struct world world;
+static struct worker a;
+static int32_t blocks[8], tokens[64];
+
+static void open_one(void)
+{
+    world_open(&world, NULL);
+    worker_open(&a, &world, 1, "");
+    count_tokens(tokens, 64, 1);
+    worker_lease(&a, 8, blocks);
+}
+
+static void close_one(void)
+{
+    world_check(&world);
+    world_close(&world);
+}
+
+static struct core_tensor tensor(uint64_t offset, uint64_t outer_stride)
+{
+    return (struct core_tensor){
+        .dtype = DTYPE_F16, .offset = offset, .token_stride = 16, .head_stride = 16, .outer_stride = outer_stride};
+}
+
+static struct core_run_params run_of(uint64_t batch, enum engine_kind kind)
+{
+    return (struct core_run_params){
+        .kind = kind,
+        .batch = batch,
+        .num_heads = 1,
+        .q = tensor(AT_Q, 0),
+        .k = tensor(AT_K, 0),
+        .v = tensor(AT_V, 0),
+        .out = tensor(AT_OUT, 0),
+    };
+}
+
+static uint64_t create(const struct core_batch_params *params)
+{
+    uint64_t batch;
+    uint32_t made;
+    ck_assert_status(core_batch_create(a.session, params, &batch, &made, &error), STATUS_OK);
+    return batch;
+}
+
+static struct core_layout layout_of(uint32_t block_size)
+{
+    struct core_layout layout = {.kv = world_identity("").kv, .num_blocks = block_size ? 64 : 0};
+    layout.kv.block_size = block_size;
+    return layout;
+}
+
+// Two sequences, 3 new tokens of 10 and 2 new of 4, over the blocks {6, 2} and {4} of 8 tokens.
+static uint64_t local_blocks(const struct core_layout *layout, bool writes)
+{
+    static const int32_t cu[] = {0, 3, 5}, lens[] = {10, 4}, table[] = {6, 2, 4, -1};
+    static const int64_t slots[] = {55, 16, 17, 34, 35};
+    return create(&(struct core_batch_params){.layout = layout,
+                                              .num_seqs = 2,
+                                              .max_blocks = 2,
+                                              .cu_seqlens_q = cu,
+                                              .num_cu_seqlens_q = 3,
+                                              .seq_lens_kv = lens,
+                                              .num_seq_lens_kv = 2,
+                                              .block_table = table,
+                                              .num_block_table = 4,
+                                              .slot_mapping = slots,
+                                              .num_slot_mapping = writes ? 5 : 0});
+}
+
+// The same over contiguous rows.
+static uint64_t local_rows(const struct core_layout *layout, bool ragged)
+{
+    static const int32_t cu[] = {0, 3, 5}, lens[] = {10, 4}, starts[] = {0, 10};
+    return create(&(struct core_batch_params){.layout = layout,
+                                              .num_seqs = 2,
+                                              .cu_seqlens_q = cu,
+                                              .num_cu_seqlens_q = 3,
+                                              .seq_lens_kv = lens,
+                                              .num_seq_lens_kv = 2,
+                                              .kv_starts = starts,
+                                              .num_kv_starts = ragged ? 2 : 0});
+}
+
+// Five rows to write into blocks[0], of which one goes nowhere; `seqs` is 0, or 2 for outer strides.
+static uint64_t writer(uint32_t seqs)
+{
+    static const int32_t cu[] = {0, 3, 5};
+    const int64_t slots[] = {blocks[0] * 8, blocks[0] * 8 + 1, -1, blocks[0] * 8 + 4, blocks[0] * 8 + 3};
+    return create(&(struct core_batch_params){.cache = a.cache,
+                                              .num_seqs = seqs,
+                                              .cu_seqlens_q = cu,
+                                              .num_cu_seqlens_q = seqs ? 3 : 0,
+                                              .slot_mapping = slots,
+                                              .num_slot_mapping = 5});
+}
+
+#define REFUSED(params, change, status, text)                                                                          \
+    do {                                                                                                               \
+        struct core_run_params p = params;                                                                             \
+        uint64_t none_ = 0;                                                                                            \
+        change;                                                                                                        \
+        ck_assert_refused(core_run(a.session, &p, &none_, &error), status, text);                                      \
+        ck_assert_uint_eq(none_, 0);                                                                                   \
+    } while (0)
+
+#define ACCEPTED(params, change)                                                                                       \
+    do {                                                                                                               \
+        struct core_run_params p = params;                                                                             \
+        uint64_t ticket_ = 0;                                                                                          \
+        change;                                                                                                        \
+        ck_assert_status(core_run(a.session, &p, &ticket_, &error), STATUS_OK);                                        \
+        world_finish_all(&world);                                                                                      \
+        worker_reap(&a, ticket_, STATUS_OK);                                                                           \
+    } while (0)
+
+static int32_t number_at(uint64_t offset)
+{
+    int32_t number;
+    memcpy(&number, a.memory + offset, sizeof(number));
+    return number;
+}
+
+static void put_numbers(uint64_t offset, uint32_t count, int32_t first)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        int32_t number = first + (int32_t)i;
+        memcpy(a.memory + offset + 16ull * i, &number, sizeof(number));
+    }
+}
+
+// ---- writes ----
+
+START_TEST(a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else)
+{
+    uint64_t batch = writer(0);
+    put_numbers(AT_K, 5, 100);
+    ACCEPTED(run_of(batch, ENGINE_WRITE),
+             (p.q = p.out = p.lse = (struct core_tensor){.memory = 9, .offset = 3}, p.num_heads = 0, p.scale = NAN,
+              p.layer = 1, p.windowed = true, p.window_left = -7));
+    const struct engine_cache *cache = core_engine_cache(world.core, a.cache);
+    const int32_t expected[] = {100, 101, 0, 104, 103};
+    for (uint32_t i = 0; i < 5; i++) {
+        ck_assert_int_eq(fake_engine_slot(cache, 1, blocks[0], i), expected[i]);
+        ck_assert_int_eq(fake_engine_slot(cache, 0, blocks[0], i), 0);
+    }
+}
+END_TEST
+
+START_TEST(what_writes_alone_have_written_can_be_published)
+{
+    int64_t slots[8];
+    int32_t given[1] = {blocks[0]};
+    uint32_t existing;
+    for (int i = 0; i < 8; i++)
+        slots[i] = blocks[0] * 8 + i;
+    uint64_t batch =
+        create(&(struct core_batch_params){.cache = a.cache, .slot_mapping = slots, .num_slot_mapping = 8});
+    ACCEPTED(run_of(batch, ENGINE_WRITE), p.layer = 0);
+    ck_assert_refused(worker_try_publish(&a, tokens, 8, given, &existing, &error), STATUS_UNWRITTEN, "layer 1");
+    ACCEPTED(run_of(batch, ENGINE_WRITE), p.layer = 1);
+    ck_assert_uint_eq(worker_publish(&a, tokens, 8, given), 0);
+}
+END_TEST
+
+START_TEST(each_kind_says_what_its_batch_lacks)
+{
+    const struct core_layout layout = layout_of(8);
+    uint64_t only_writes = writer(0), reads = local_blocks(&layout, false);
+    REFUSED(run_of(only_writes, ENGINE_ATTEND), (void)0, STATUS_INVALID,
+            "was created without seq_lens_kv, which attention needs");
+    REFUSED(run_of(only_writes, ENGINE_GATHER), (void)0, STATUS_INVALID, "seq_lens_kv, which a gather needs");
+    REFUSED(run_of(reads, ENGINE_WRITE), (void)0, STATUS_INVALID,
+            "was created without a slot_mapping, which a write needs");
+    REFUSED(run_of(reads, ENGINE_COPY), (void)0, STATUS_INVALID, "kind 3 is none");
+    REFUSED(run_of(reads, ENGINE_MERGE), (void)0, STATUS_INVALID, "kind 4 is none");
+    REFUSED(run_of(reads, (enum engine_kind)77), (void)0, STATUS_INVALID, "kind 77 is none");
+    REFUSED(run_of(reads, ENGINE_ATTEND), p.layer = 1, STATUS_OUT_OF_RANGE, "layer 1 of K and V in the arena");
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.layer = 2, STATUS_OUT_OF_RANGE, "layer 2 of a cache with 2 layers");
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.k.dtype = DTYPE_FP8_E4M3, STATUS_UNSUPPORTED, "k is fp8_e4m3");
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.v.dtype = DTYPE_BF16, STATUS_MISMATCH, "v is bf16, but k is f16");
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.v.offset = WORLD_ARENA - 64, STATUS_OUT_OF_RANGE, "v at 1048512");
+    ACCEPTED(run_of(only_writes, ENGINE_WRITE), p.k.dtype = p.v.dtype = DTYPE_BF16);
+    ACCEPTED(run_of(only_writes, ENGINE_WRITE), (p.k.dtype = p.v.dtype = DTYPE_F32, p.k.token_stride = 32));
+}
+END_TEST
+
+START_TEST(outer_strides_step_over_the_sequences_of_a_write)
+{
+    put_numbers(AT_K, 3, 100);
+    put_numbers(AT_K + 512, 2, 200);
+    ACCEPTED(run_of(writer(2), ENGINE_WRITE), (p.k.outer_stride = 512, p.v.outer_stride = 48));
+    const struct engine_cache *cache = core_engine_cache(world.core, a.cache);
+    ck_assert_int_eq(fake_engine_slot(cache, 0, blocks[0], 1), 101);
+    ck_assert_int_eq(fake_engine_slot(cache, 0, blocks[0], 4), 200);
+    ck_assert_int_eq(fake_engine_slot(cache, 0, blocks[0], 3), 201);
+    REFUSED(run_of(writer(0), ENGINE_WRITE), p.k.outer_stride = 512, STATUS_INVALID,
+            "k has outer stride 512, but the batch has no sequences");
+}
+END_TEST
+
+// ---- gathers ----
+
+START_TEST(a_gather_lays_the_sequences_one_after_the_other)
+{
+    const int32_t cu[] = {0, 0, 0}, lens[] = {10, 3}, table[] = {blocks[5], blocks[1], blocks[2], -1};
+    put_numbers(AT_K, 64, 0);
+    worker_write(&a, (int32_t[]){blocks[5], blocks[1]}, tokens, 16);
+    worker_write(&a, &blocks[2], tokens + 30, 8);
+    uint64_t batch = create(&(struct core_batch_params){.cache = a.cache,
+                                                        .num_seqs = 2,
+                                                        .max_blocks = 2,
+                                                        .cu_seqlens_q = cu,
+                                                        .num_cu_seqlens_q = 3,
+                                                        .seq_lens_kv = lens,
+                                                        .num_seq_lens_kv = 2,
+                                                        .block_table = table,
+                                                        .num_block_table = 4});
+    struct core_totals before, after;
+    core_totals(world.core, &before);
+    ACCEPTED(run_of(batch, ENGINE_GATHER), p.layer = 1);
+    core_totals(world.core, &after);
+    ck_assert_uint_eq(after.runs_done, before.runs_done + 1);
+    ck_assert_uint_eq(after.tokens_attended, before.tokens_attended); // nothing was attended
+    for (uint32_t i = 0; i < 13; i++)
+        ck_assert_int_eq(number_at(AT_K + 16ull * i), i < 10 ? tokens[i] : tokens[30 + i - 10]);
+    REFUSED(run_of(batch, ENGINE_GATHER), p.k.offset = WORLD_ARENA - 12 * 16, STATUS_OUT_OF_RANGE, "for 13 tokens");
+    REFUSED(run_of(batch, ENGINE_GATHER), p.v.offset = AT_K + 12 * 16, STATUS_INVALID, "k at 4096 overlaps v at 4288");
+    REFUSED(run_of(batch, ENGINE_GATHER), p.k.outer_stride = 512, STATUS_INVALID,
+            "k has outer stride 512, but a gather's rows lie one after the other");
+    REFUSED(run_of(batch, ENGINE_GATHER), p.k.token_stride = 0, STATUS_INVALID, "k's rows of 16 bytes overlap");
+    REFUSED(run_of(batch, ENGINE_GATHER), p.k.dtype = DTYPE_INT8, STATUS_UNSUPPORTED, "k is int8");
+}
+END_TEST
+
+START_TEST(a_gather_reads_every_block_and_says_which_it_may_not)
+{
+    const int32_t cu[] = {0, 1, 1}, lens[] = {20, 12};
+    int32_t table[] = {-1, blocks[1], blocks[2], blocks[3], blocks[4], -1};
+    struct core_batch_params params = {.cache = a.cache,
+                                       .num_seqs = 2,
+                                       .max_blocks = 3,
+                                       .cu_seqlens_q = cu,
+                                       .num_cu_seqlens_q = 3,
+                                       .seq_lens_kv = lens,
+                                       .num_seq_lens_kv = 2,
+                                       .block_table = table,
+                                       .num_block_table = 6};
+    uint64_t windowed = create(&params);
+    REFUSED(run_of(windowed, ENGINE_GATHER), (void)0, STATUS_INVALID,
+            "block_table[0][0] = -1 names no block that the session may read; a gather reads every block");
+    ACCEPTED(run_of(windowed, ENGINE_ATTEND), (p.windowed = true, p.window_left = 2, p.window_right = -1));
+    table[0] = blocks[0];
+    table[4] = 4711;
+    uint64_t unseen = create(&params); // of a sequence without queries
+    REFUSED(run_of(unseen, ENGINE_GATHER), (void)0, STATUS_INVALID, "block_table[1][1] = 4711 names no block");
+    ACCEPTED(run_of(unseen, ENGINE_ATTEND), (void)0);
+    table[4] = blocks[4];
+    uint64_t whole = create(&params);
+    worker_release(&a, &blocks[4], 1);
+    ck_assert_int_eq((int)worker_block(&a, blocks[4]).state, CORE_LEASED); // the batch keeps it for a gather
+    ACCEPTED(run_of(whole, ENGINE_GATHER), (void)0);
+}
+END_TEST
+
+// ---- K and V in blocks of the arena ----
+
+static struct core_run_params over_blocks(uint64_t batch, enum engine_kind kind)
+{
+    struct core_run_params p = run_of(batch, kind);
+    p.keys = tensor(AT_KEYS, 128);
+    p.values = tensor(AT_VALUES, 128);
+    return p;
+}
+
+START_TEST(attention_writes_and_reads_the_sessions_own_blocks)
+{
+    const struct core_layout layout = layout_of(8);
+    put_numbers(AT_K, 5, 100);
+    ACCEPTED(over_blocks(local_blocks(&layout, true), ENGINE_ATTEND), (void)0);
+    ck_assert_int_eq(number_at(AT_KEYS + 6 * 128 + 7 * 16), 100);
+    ck_assert_int_eq(number_at(AT_KEYS + 2 * 128), 101);
+    ck_assert_int_eq(number_at(AT_KEYS + 4 * 128 + 3 * 16), 104);
+    ACCEPTED(over_blocks(local_blocks(&layout, true), ENGINE_GATHER), p.k.offset = 0);
+    ck_assert_int_eq(number_at(7 * 16), 100);
+    ck_assert_int_eq(number_at(8 * 16), 101);
+    ck_assert_int_eq(number_at(13 * 16), 104);
+}
+END_TEST
+
+START_TEST(the_arena_has_to_reach_as_far_as_the_largest_block_named)
+{
+    const struct core_layout layout = layout_of(8);
+    uint64_t reads = local_blocks(&layout, false), writes = local_blocks(&layout, true);
+    ACCEPTED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = WORLD_ARENA - 7 * 128); // of 64
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = WORLD_ARENA - 7 * 128 + 16, STATUS_OUT_OF_RANGE,
+            "an outer stride of 128 for 7, each for 8 tokens");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.values.outer_stride = UINT64_MAX - 15, STATUS_OUT_OF_RANGE,
+            "values at");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.outer_stride = 0, STATUS_INVALID,
+            "keys has no outer stride, that of a block, but 7 blocks");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.outer_stride = 136, STATUS_MISALIGNED, "outer stride 136");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.dtype = DTYPE_F32, STATUS_MISMATCH,
+            "keys is f32; it must be f16");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.values.dtype = 0, STATUS_INVALID, "values has dtype 0");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.memory = 1, STATUS_UNSUPPORTED, "keys lies in memory kind 1");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = AT_OUT, STATUS_INVALID, "out at 16384 overlaps keys");
+    ACCEPTED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = p.values.offset = AT_Q); // reading may overlap
+    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.keys.offset = AT_Q, STATUS_INVALID, "keys at 0 overlaps q at 0");
+    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.values.offset = AT_K, STATUS_INVALID, "values at 4096 overlaps k");
+    REFUSED(over_blocks(writes, ENGINE_WRITE), p.values.offset = AT_KEYS, STATUS_INVALID, "overlaps");
+    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.keys.outer_stride = 64, STATUS_INVALID,
+            "keys's rows of 16 bytes overlap: token stride 16, head stride 16, outer stride 64");
+    ACCEPTED(over_blocks(reads, ENGINE_ATTEND), p.keys.outer_stride = 64); // it is the client's own affair
+    // [blocks, K and V, tokens]: the two interleave
+    ACCEPTED(over_blocks(writes, ENGINE_ATTEND),
+             (p.keys.outer_stride = p.values.outer_stride = 256, p.values.offset = AT_KEYS + 128));
+    REFUSED(over_blocks(writes, ENGINE_ATTEND),
+            (p.keys.outer_stride = p.values.outer_stride = 256, p.values.offset = AT_KEYS + 112), STATUS_INVALID,
+            "overlaps");
+}
+END_TEST
+
+START_TEST(a_batch_of_the_cache_has_no_keys_and_values)
+{
+    uint64_t batch = worker_batch(&a, blocks, 8, 8);
+    REFUSED(run_of(batch, ENGINE_ATTEND), p.keys.dtype = DTYPE_F16, STATUS_INVALID,
+            "keys is given, but K and V of batch");
+    REFUSED(run_of(batch, ENGINE_WRITE), p.values.dtype = DTYPE_F16, STATUS_INVALID, "values is given");
+}
+END_TEST
+
+START_TEST(a_layout_of_8_bits_takes_keys_of_its_own_dtype_beside_any_query)
+{
+    struct core_layout layout = layout_of(8);
+    layout.kv.k_dtype = DTYPE_INT8;
+    layout.kv.v_dtype = DTYPE_FP8_E4M3;
+    layout.kv.head_dim_k = layout.kv.head_dim_v = 16;
+    layout.kv.scale_mode = SCALE_PER_TENSOR;
+    struct core_run_params good = over_blocks(local_blocks(&layout, true), ENGINE_ATTEND);
+    good.keys.dtype = DTYPE_INT8;
+    good.values.dtype = DTYPE_FP8_E4M3;
+    good.q.token_stride = good.k.token_stride = good.v.token_stride = good.out.token_stride = 32;
+    ACCEPTED(good, (void)0);
+    ACCEPTED(good, (p.k_scale = 0.5f, p.v_scale = 2.0f));
+    REFUSED(good, p.keys.dtype = DTYPE_FP8_E5M2, STATUS_MISMATCH, "keys is fp8_e5m2; it must be int8");
+}
+END_TEST
+
+// ---- contiguous K and V ----
+
+static struct core_run_params over_rows(uint64_t batch, uint64_t outer_stride)
+{
+    struct core_run_params p = run_of(batch, ENGINE_ATTEND);
+    p.keys = tensor(AT_KEYS, outer_stride);
+    p.values = tensor(AT_VALUES, outer_stride);
+    return p;
+}
+
+START_TEST(ragged_rows_reach_as_far_as_the_last_key)
+{
+    const struct core_layout layout = layout_of(0);
+    uint64_t ragged = local_rows(&layout, true), padded = local_rows(&layout, false);
+    ACCEPTED(over_rows(ragged, 0), p.keys.offset = WORLD_ARENA - 14 * 16);
+    REFUSED(over_rows(ragged, 0), p.keys.offset = WORLD_ARENA - 13 * 16, STATUS_OUT_OF_RANGE, "for 14 tokens");
+    REFUSED(over_rows(padded, 0), (void)0, STATUS_INVALID, "keys has no outer stride, that of a sequence, and batch");
+    ACCEPTED(over_rows(padded, 160), p.keys.offset = WORLD_ARENA - 20 * 16);
+    REFUSED(over_rows(padded, 160), p.values.offset = WORLD_ARENA - 19 * 16, STATUS_OUT_OF_RANGE,
+            "an outer stride of 160 for 2, each for 10 tokens");
+    ACCEPTED(over_rows(ragged, 0), p.keys.outer_stride = 160); // each for itself
+    REFUSED(over_rows(ragged, 0), p.kind = ENGINE_WRITE, STATUS_INVALID, "without a slot_mapping");
+}
+END_TEST
+
+START_TEST(a_gather_over_rows_makes_padded_sequences_ragged)
+{
+    const struct core_layout layout = layout_of(0);
+    put_numbers(AT_KEYS, 10, 100);
+    put_numbers(AT_KEYS + 512, 4, 200);
+    ACCEPTED(over_rows(local_rows(&layout, false), 512), p.kind = ENGINE_GATHER);
+    ck_assert_int_eq(number_at(AT_K + 9 * 16), 109);
+    ck_assert_int_eq(number_at(AT_K + 10 * 16), 200);
+}
+END_TEST
+
+// ---- outer strides of q and out ----
+
+START_TEST(queries_may_lie_padded)
+{
+    const struct core_layout layout = layout_of(0);
+    uint64_t batch = local_rows(&layout, true);
+    ACCEPTED(over_rows(batch, 0), (p.q.outer_stride = 48, p.out.outer_stride = 1024));
+    ACCEPTED(over_rows(batch, 0), (p.out.outer_stride = 48, p.out.offset = WORLD_ARENA - 96)); // 2 times 3 rows
+    REFUSED(over_rows(batch, 0), (p.out.outer_stride = 64, p.out.offset = WORLD_ARENA - 96), STATUS_OUT_OF_RANGE,
+            "an outer stride of 64 for 2, each for 3 tokens");
+    REFUSED(over_rows(batch, 0), p.out.outer_stride = 32, STATUS_INVALID, "out's rows of 16 bytes overlap");
+    REFUSED(over_rows(batch, 0), (p.out.outer_stride = AT_KEYS, p.out.offset = 64), STATUS_INVALID,
+            "out at 64 overlaps q at 0");
+    REFUSED(over_rows(batch, 0), (p.out.outer_stride = AT_KEYS, p.out.offset = 128), STATUS_INVALID,
+            "out at 128 overlaps keys at 32768");
+    REFUSED(over_rows(batch, 0), p.q.outer_stride = 24, STATUS_MISALIGNED, "outer stride 24");
+    REFUSED(over_rows(batch, 0),
+            p.lse = ((struct core_tensor){.dtype = DTYPE_F32, .offset = AT_V, .token_stride = 16, .outer_stride = 64}),
+            STATUS_INVALID, "lse has outer stride 64");
+    // heads between tokens and sequences: [2][2 heads][3 rows]
+    ACCEPTED(over_rows(batch, 0),
+             (p.num_heads = 2, p.q.head_stride = p.out.head_stride = 48, p.q.outer_stride = p.out.outer_stride = 96));
+    // q and out interleave: [2][q | out][3 rows]
+    ACCEPTED(over_rows(batch, 0), (p.q.outer_stride = p.out.outer_stride = 96, p.out.offset = 48));
+    REFUSED(over_rows(batch, 0), (p.q.outer_stride = p.out.outer_stride = 96, p.out.offset = 64), STATUS_INVALID,
+            "out at 64 overlaps q at 0");
+}
+END_TEST
+
+START_TEST(interleaved_tokens_have_no_outer_stride)
+{
+    static const int32_t cu[] = {0, 3, 5}, lens[] = {10, 4}, table[] = {6, 2, 4, 1}, rows[] = {4, 0, 2, 1, 3};
+    const struct core_layout layout = layout_of(8);
+    uint64_t batch = create(&(struct core_batch_params){.layout = &layout,
+                                                        .num_seqs = 2,
+                                                        .max_blocks = 2,
+                                                        .cu_seqlens_q = cu,
+                                                        .num_cu_seqlens_q = 3,
+                                                        .seq_lens_kv = lens,
+                                                        .num_seq_lens_kv = 2,
+                                                        .block_table = table,
+                                                        .num_block_table = 4,
+                                                        .token_rows = rows,
+                                                        .num_token_rows = 5});
+    ACCEPTED(over_blocks(batch, ENGINE_ATTEND), (void)0);
+    REFUSED(over_blocks(batch, ENGINE_ATTEND), p.q.outer_stride = 64, STATUS_INVALID,
+            "q has outer stride 64, but the batch has token_rows");
+    REFUSED(over_blocks(batch, ENGINE_ATTEND), p.out.outer_stride = 64, STATUS_INVALID, "out has outer stride 64");
+}
+END_TEST
+
+// ---- MLA ----
+
+START_TEST(values_that_are_a_part_of_the_keys_have_no_tensor)
+{
+    struct core_layout layout = layout_of(8);
+    layout.kv.v_is_k_prefix = true;
+    layout.kv.head_dim_k = 16;
+    layout.kv.k_dtype = layout.kv.v_dtype = DTYPE_INT8;
+    layout.kv.scale_mode = SCALE_PER_TENSOR;
+    struct core_run_params good = over_blocks(local_blocks(&layout, true), ENGINE_ATTEND);
+    good.q.token_stride = good.k.token_stride = 32;
+    good.keys.dtype = DTYPE_INT8;
+    good.v = good.values = (struct core_tensor){.memory = 3, .dtype = 99, .offset = 1}; // nobody looks
+    ACCEPTED(good, p.k_scale = 0.25f);
+    ACCEPTED(good, p.kind = ENGINE_GATHER);
+    ACCEPTED(good, p.kind = ENGINE_WRITE);
+    REFUSED(good, p.v_scale = 1.0f, STATUS_INVALID, "v_scale is given, but V is a part of K");
+    uint64_t ticket;
+    good.k_scale = 0.25f;
+    ck_assert_status(core_run(a.session, &good, &ticket, &error), STATUS_OK);
+    core_step(world.core);
+    ck_assert_float_eq(fake_engine_oldest(world.engine)->runs[0].run.v_scale, 0.25f);
+    world_finish_all(&world);
+}
+END_TEST
+
+// ---- scales ----
+
+START_TEST(scales_are_given_for_8_bits_a_tensor_and_nothing_else)
+{
+    struct core_layout plain = layout_of(8), scaled = layout_of(8);
+    scaled.kv.k_dtype = DTYPE_FP8_E5M2;
+    scaled.kv.scale_mode = SCALE_PER_TENSOR; // V stays f16
+    struct core_run_params none = over_blocks(local_blocks(&plain, false), ENGINE_ATTEND);
+    struct core_run_params some = over_blocks(local_blocks(&scaled, false), ENGINE_ATTEND);
+    some.keys.dtype = DTYPE_FP8_E5M2;
+    some.keys.token_stride = 16;
+    REFUSED(none, p.k_scale = 1.0f, STATUS_INVALID, "k_scale is given, but K and V have scale_mode 0");
+    REFUSED(none, p.v_scale = NAN, STATUS_INVALID, "v_scale is given, but K and V have scale_mode 0");
+    REFUSED(some, p.v_scale = 1.0f, STATUS_INVALID, "v_scale is given, but v_dtype f16 is not scaled");
+    REFUSED(some, p.k_scale = -1.0f, STATUS_INVALID, "k_scale is -1");
+    REFUSED(some, p.k_scale = NAN, STATUS_INVALID, "k_scale is nan");
+    REFUSED(some, p.k_scale = INFINITY, STATUS_INVALID, "k_scale is inf");
+    REFUSED(some, p.k_scale = 1e-45f, STATUS_INVALID, "it and its inverse must be finite");
+    ACCEPTED(some, p.k_scale = 1e-38f);
+    uint64_t ticket;
+    ck_assert_status(core_run(a.session, &some, &ticket, &error), STATUS_OK);
+    core_step(world.core);
+    ck_assert_float_eq(fake_engine_oldest(world.engine)->runs[0].run.k_scale, 1.0f); // by default
+    world_finish_all(&world);
+}
+END_TEST
+
+// ---- RoPE and splits ----
+
+START_TEST(each_part_of_rope_has_its_range)
+{
+    const double fine[] = {1.0, 0.5}, nan[] = {1.0, NAN}, inf[] = {INFINITY, 1.0};
+    struct core_run_params good = run_of(worker_batch(&a, blocks, 8, 8), ENGINE_ATTEND);
+    REFUSED(good, p.rope.dim = 3, STATUS_INVALID, "rope.dim is 3; it must be even and at most head_dim_k 8");
+    REFUSED(good, p.rope.dim = 10, STATUS_INVALID, "rope.dim is 10");
+    REFUSED(good, p.rope.theta = 10000.0f, STATUS_INVALID, "rope.theta is given, but rope.dim is 0");
+    REFUSED(good, p.rope.interleaved = true, STATUS_INVALID, "rope.interleaved is given");
+    REFUSED(good, p.rope.frequencies = fine, STATUS_INVALID, "rope.frequencies is given");
+    REFUSED(good, (p.rope.dim = 4, p.rope.theta = -1.0f), STATUS_INVALID, "rope.theta is -1.0");
+    REFUSED(good, (p.rope.dim = 4, p.rope.theta = NAN), STATUS_INVALID, "rope.theta is nan");
+    REFUSED(good, (p.rope.dim = 4, p.rope.theta = INFINITY), STATUS_INVALID, "rope.theta is inf");
+    REFUSED(good, (p.rope.dim = 4, p.rope.frequencies = nan), STATUS_INVALID, "rope.frequencies[1] is nan");
+    REFUSED(good, (p.rope.dim = 4, p.rope.frequencies = inf), STATUS_INVALID, "rope.frequencies[0] is inf");
+    ACCEPTED(good, (p.rope.dim = 2, p.rope.frequencies = inf + 1));
+    struct core_run_params writes = run_of(writer(0), ENGINE_WRITE);
+    REFUSED(writes, p.rope.dim = 4, STATUS_INVALID, "has neither seq_lens_kv nor positions to turn by");
+    const int32_t positions[] = {7};
+    const int64_t slots[] = {blocks[3] * 8};
+    uint64_t placed = create(&(struct core_batch_params){
+        .cache = a.cache, .slot_mapping = slots, .num_slot_mapping = 1, .positions = positions, .num_positions = 1});
+    ACCEPTED(run_of(placed, ENGINE_WRITE), p.rope.dim = 4);
+}
+END_TEST
+
+START_TEST(rope_reaches_the_engine_and_frequencies_are_copied)
+{
+    double frequencies[] = {1.0, 0.5, 0.25, 0.125};
+    const float slope = 0.5f, sink = 0.25f;
+    struct core_run_params p = run_of(worker_batch(&a, blocks, 8, 8), ENGINE_ATTEND);
+    uint64_t ticket;
+    p.rope = (struct engine_rope){.dim = 8, .interleaved = true, .frequencies = frequencies};
+    p.slopes = &slope;
+    p.sinks = &sink;
+    ck_assert_status(core_run(a.session, &p, &ticket, &error), STATUS_OK);
+    p.rope = (struct engine_rope){.dim = 6, .theta = 500000.0f};
+    ck_assert_status(core_run(a.session, &p, &ticket, &error), STATUS_OK);
+    p.rope = (struct engine_rope){.dim = 6};
+    ck_assert_status(core_run(a.session, &p, &ticket, &error), STATUS_OK);
+    memset(frequencies, 0xff, sizeof(frequencies));
+    core_step(world.core);
+    const struct fake_submission *s = fake_engine_oldest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 3);
+    ck_assert_uint_eq(s->runs[0].run.rope.dim, 8);
+    ck_assert(s->runs[0].run.rope.interleaved);
+    ck_assert_double_eq(s->runs[0].run.rope.frequencies[3], 0.125);
+    ck_assert_float_eq(s->runs[0].run.slopes[0], 0.5f);
+    ck_assert_float_eq(s->runs[0].run.sinks[0], 0.25f);
+    ck_assert_float_eq(s->runs[1].run.rope.theta, 500000.0f);
+    ck_assert_ptr_null(s->runs[1].run.rope.frequencies);
+    ck_assert_float_eq(s->runs[2].run.rope.theta, 10000.0f);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(any_number_of_splits_that_the_engine_has_room_for)
+{
+    struct core_run_params good = run_of(worker_batch(&a, blocks, 8, 8), ENGINE_ATTEND);
+    fake_engine_limit_splits(world.engine, 100);
+    ACCEPTED(good, p.num_splits = 99);
+    REFUSED(good, p.num_splits = 100, STATUS_LIMIT, "--max-scratch");
+    ck_assert_int_eq((int)worker_block(&a, blocks[0]).batch_refs, 1);
+    ACCEPTED(good, (p.kind = ENGINE_WRITE, p.num_splits = 100)); // a write has none
+}
+END_TEST
+
+// ---- weight ----
+
+#define WORKS(params, most)                                                                                            \
+    do {                                                                                                               \
+        struct core_run_params p_ = params;                                                                            \
+        uint64_t ticket_;                                                                                              \
+        limits->max_run_work = (most)-1;                                                                               \
+        ck_assert_refused(core_run(a.session, &p_, &ticket_, &error), STATUS_LIMIT, "--max-run-work");                 \
+        limits->max_run_work = (most);                                                                                 \
+        ck_assert_status(core_run(a.session, &p_, &ticket_, &error), STATUS_OK);                                       \
+        limits->max_run_work = 0;                                                                                      \
+        world_finish_all(&world);                                                                                      \
+        worker_reap(&a, ticket_, STATUS_OK);                                                                           \
+    } while (0)
+
+START_TEST(writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_rows)
+{
+    struct core_params *limits = &world.core->params;
+    const struct core_layout rows = layout_of(0);
+    WORKS(run_of(writer(0), ENGINE_WRITE), 5 * (8 + 8) * (2 + 2) + 1);
+    struct core_run_params gather = over_rows(local_rows(&rows, true), 0);
+    gather.kind = ENGINE_GATHER;
+    gather.k.dtype = gather.v.dtype = DTYPE_F32;
+    gather.k.token_stride = gather.v.token_stride = 32;
+    WORKS(gather, 14 * (8 + 8) * (4 + 2) + 1);
+    static const int32_t cu[] = {0, 4}, lens[] = {10}, q_lens[] = {1}, starts[] = {0};
+    uint64_t one = create(&(struct core_batch_params){.layout = &rows,
+                                                      .num_seqs = 1,
+                                                      .cu_seqlens_q = cu,
+                                                      .num_cu_seqlens_q = 2,
+                                                      .seq_lens_kv = lens,
+                                                      .num_seq_lens_kv = 1,
+                                                      .q_lens = q_lens,
+                                                      .num_q_lens = 1,
+                                                      .kv_starts = starts,
+                                                      .num_kv_starts = 1});
+    WORKS(over_rows(one, 0), (10 + 4 * 512 + 512 * 7) * (8 + 8)); // one query of ten keys, four rows
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("core run");
+    TCase *kinds = tcase_create("kinds"), *local = tcase_create("local"), *parameters = tcase_create("parameters");
+    TCase *all[] = {kinds, local, parameters};
+    tcase_add_test(kinds, a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else);
+    tcase_add_test(kinds, what_writes_alone_have_written_can_be_published);
+    tcase_add_test(kinds, each_kind_says_what_its_batch_lacks);
+    tcase_add_test(kinds, outer_strides_step_over_the_sequences_of_a_write);
+    tcase_add_test(kinds, a_gather_lays_the_sequences_one_after_the_other);
+    tcase_add_test(kinds, a_gather_reads_every_block_and_says_which_it_may_not);
+    tcase_add_test(kinds, writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_rows);
+    tcase_add_test(local, attention_writes_and_reads_the_sessions_own_blocks);
+    tcase_add_test(local, the_arena_has_to_reach_as_far_as_the_largest_block_named);
+    tcase_add_test(local, a_batch_of_the_cache_has_no_keys_and_values);
+    tcase_add_test(local, a_layout_of_8_bits_takes_keys_of_its_own_dtype_beside_any_query);
+    tcase_add_test(local, ragged_rows_reach_as_far_as_the_last_key);
+    tcase_add_test(local, a_gather_over_rows_makes_padded_sequences_ragged);
+    tcase_add_test(local, queries_may_lie_padded);
+    tcase_add_test(local, interleaved_tokens_have_no_outer_stride);
+    tcase_add_test(local, values_that_are_a_part_of_the_keys_have_no_tensor);
+    tcase_add_test(parameters, scales_are_given_for_8_bits_a_tensor_and_nothing_else);
+    tcase_add_test(parameters, each_part_of_rope_has_its_range);
+    tcase_add_test(parameters, rope_reaches_the_engine_and_frequencies_are_copied);
+    tcase_add_test(parameters, any_number_of_splits_that_the_engine_has_room_for);
+    for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
+        tcase_add_checked_fixture(all[i], open_one, close_one);
+        suite_add_tcase(suite, all[i]);
+    }
+    return check_main(suite);
+}
