@@ -144,7 +144,7 @@ START_TEST(caches_of_no_shape_are_refused)
     REFUSED(open_request(), r.cache_open.k_dtype = 77, STATUS_UNSUPPORTED, "77");
     REFUSED(open_request(), r.cache_open.v_dtype = UINT32_MAX, STATUS_UNSUPPORTED, "V dtype unknown (-1)");
     REFUSED(open_request(), r.cache_open.scale_mode = 3, STATUS_UNSUPPORTED, "scale mode 3");
-    REFUSED(open_request(), r.cache_open.scale_mode = SCALE_PER_TENSOR, STATUS_INVALID, "scale_mode");
+    REFUSED(open_request(), r.cache_open.scale_mode = SCALE_PER_TENSOR, STATUS_INVALID, "only 8-bit");
     REFUSED(open_request(), (r.cache_open.v_is_k_prefix = true, r.cache_open.head_dim_v = 16), STATUS_INVALID, "16");
     check_served();
 }
