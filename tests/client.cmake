@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# The client library: its parts alone, against a fake daemon, and (test_client, test_client_attention) against the real one.
+# The client library: its parts alone, against a fake daemon, and (test_client, _attention, _contiguous)
+# against the real one.
 
 find_package(nng CONFIG REQUIRED)   # the fake daemon speaks it, too
 
@@ -15,3 +16,7 @@ aule_check(test_client SOURCES test_client.c LIBS aule_client_static aule_schema
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
 aule_check(test_client_attention SOURCES test_client_attention.c LIBS aule_client_static daemon_harness
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
+foreach(suite contiguous)
+  aule_check(test_client_${suite} SOURCES test_client_${suite}.c client_rig.c LIBS aule_client_static daemon_harness
+             LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
+endforeach()

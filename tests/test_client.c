@@ -914,7 +914,7 @@ enum { NUM_BAD_RUNS = sizeof bad_runs / sizeof *bad_runs };
 START_TEST(a_bad_run_is_refused_with_its_values)
 {
     struct step step;
-    struct aule_ticket ticket = {77};
+    struct aule_ticket ticket = {.id = 77};
     open_step(&step, NULL);
     struct aule_batch *batch = create_batch(&step);
     bad_runs[_i].spoil(&step);

@@ -448,9 +448,9 @@ static const struct {
     {3, STATUS_NO_BLOCKS, "open lease:4 import release:4 "}, // not of the lease: no reason to go another way
     {4, STATUS_BUSY, "open lease:4 import write end release:4 "},
     {4, STATUS_UNSUPPORTED, "open lease:4 import write end release:4 "},
-    {6, STATUS_INVALID, "open lease:4 import write end batch release:4 "},
-    {7, STATUS_LIMIT, "open lease:4 import write end batch attend end release:4 "},
-    {7, STATUS_DEVICE_LOST, "open lease:4 import write end batch attend end release:4 "},
+    {6, STATUS_INVALID, "open lease:4 import write end batch wait:1 release:4 "},
+    {7, STATUS_LIMIT, "open lease:4 import write end batch attend end wait:1 release:4 "},
+    {7, STATUS_DEVICE_LOST, "open lease:4 import write end batch attend end wait:1 release:4 "},
 };
 enum { NUM_FAILURE_CASES = sizeof failure_cases / sizeof *failure_cases };
 
