@@ -261,10 +261,11 @@ static enum aule_status attend(const struct step *step, struct aule_batch *batch
     if (status != AULE_BUSY || *before == 0)
         return status;
     status = ticket_reap(step->attachment, *before, left, NULL);
-    if (status == AULE_TIMEOUT)
+    if (status != AULE_TIMEOUT)
+        *before = 0;
+    if (status != AULE_TIMEOUT && status != AULE_OK)
         return status;
-    *before = 0;
-    return status == AULE_OK ? run_submit(batch, WIRE_RUN_ATTEND, run, timeout_left(&step->timeout), id) : status;
+    return run_submit(batch, WIRE_RUN_ATTEND, run, timeout_left(&step->timeout), id);
 }
 
 static enum aule_status run_over(const struct step *step, const struct blocks *blocks, uint64_t *before, uint64_t *id)
@@ -285,6 +286,15 @@ static enum aule_status run_over(const struct step *step, const struct blocks *b
     return status;
 }
 
+// After a failure nobody else would reap the import; where the time is over before it is done, the next submission does.
+static void drop_import(const struct step *step, uint64_t before)
+{
+    error_mute(true);
+    if (ticket_reap(step->attachment, before, timeout_left(&step->timeout), NULL) == AULE_TIMEOUT)
+        ticket_abandon(step->attachment, before);
+    error_mute(false);
+}
+
 // `id` NULL: nobody will wait, for the import neither.
 static enum aule_status run_paged(const struct step *step, const struct blocks *blocks, uint64_t *before, uint64_t *id)
 {
@@ -294,7 +304,7 @@ static enum aule_status run_paged(const struct step *step, const struct blocks *
     if (status == AULE_OK)
         status = run_over(step, blocks, before, id);
     if (status != AULE_OK && *before)
-        ticket_abandon(step->attachment, *before);
+        drop_import(step, *before);
     return status;
 }
 
