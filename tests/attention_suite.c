@@ -152,7 +152,7 @@ void stage_clear(struct stage *stage)
     rig_close(&stage->rig);
 }
 
-const void *stage_out(const struct stage *stage, uint32_t token, uint32_t head)
+const void *stage_row(const struct stage *stage, uint32_t token, uint32_t head)
 {
     return stage->rig.image.bytes + stage->batch.out.offset + token * stage->batch.out.token_stride +
            head * stage->batch.out.head_stride;

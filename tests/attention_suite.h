@@ -31,7 +31,7 @@ void stage_set(struct stage *stage, uint64_t kind, const struct attention_wish *
 void stage_play(struct stage *stage);   // opens the cache, lays the batch out, runs it
 void stage_replay(struct stage *stage); // runs it once more, with what the batch and its parameters are now
 void stage_clear(struct stage *stage);
-const void *stage_out(const struct stage *stage, uint32_t token, uint32_t head);
+const void *stage_row(const struct stage *stage, uint32_t token, uint32_t head);
 float stage_lse(const struct stage *stage, uint32_t token, uint32_t head);
 
 TCase *suite_part(Suite *suite, const char *name);

@@ -267,7 +267,7 @@ static void output_check(const struct stage *stage, uint32_t seq, uint32_t head,
 {
     enum dtype dtype = stage->problem->shape.io_dtype;
     const float *v = attention_case_element(stage->problem, &stage->problem->seqs[seq], head, 0, true, false);
-    uint32_t expected = numbers_round(dtype, v[d]), got = numbers_bits(stage_out(stage, seq, head), dtype, d);
+    uint32_t expected = numbers_round(dtype, v[d]), got = numbers_bits(stage_row(stage, seq, head), dtype, d);
     bool flushed = fabsf(v[d]) < 0x1p-126f && (got & 0x7fff) == 0; // a device may treat what is subnormal as f32 as 0
     if (got != expected && (got | expected) != 0x8000 && !flushed) // a zero may lose its sign
         ck_abort_msg("%a became %04x, expected %04x", (double)v[d], got, expected);

@@ -117,7 +117,7 @@ START_TEST(a_row_that_sees_no_key_gives_zeros_and_its_sink)
     stage_play(&stage);
     for (uint32_t token = 0; token < stage.batch.num_tokens; token++)
         for (uint32_t head = 0; head < 4; head++) {
-            ck_assert_mem_eq(stage_out(&stage, token, head), ZEROES, sizeof ZEROES);
+            ck_assert_mem_eq(stage_row(&stage, token, head), ZEROES, sizeof ZEROES);
             float sink = sinks ? stage.problem->parameters[0].sinks[head] : -INFINITY;
             if (sinks)
                 ck_assert_float_eq_tol(stage_lse(&stage, token, head), sink, 1e-5f);
