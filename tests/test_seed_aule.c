@@ -305,6 +305,7 @@ START_TEST(without_blocks_the_automatic_way_is_contiguous_and_says_so)
     expect_dense(&dense, 1, "with blocks again");
     seed_expect_nothing_leased();
     aule_session_close(dense.session);
+    aule_cache_close(cache);
     aule_session_close(other);
 }
 END_TEST
@@ -348,6 +349,7 @@ START_TEST(a_hundred_blocks_of_512_leave_412_and_come_back)
         seed_ok(aule_blocks_release(cache, 1, &ids[i]));
     ck_assert_uint_eq(seed_state(cache).free_blocks, CHUNK);
     seed_expect_all_free(cache);
+    aule_cache_close(cache);
     aule_session_close(session);
 }
 END_TEST
@@ -376,6 +378,7 @@ START_TEST(fifteen_hundred_blocks_grow_the_pool_to_three_chunks_of_512)
     seed_expect(aule_blocks_lease(cache, POOL_LIMIT + 1, 0, ids), AULE_LIMIT, "--max-blocks");
     seed_ok(aule_blocks_release(cache, GROWTH, ids));
     seed_expect_all_free(cache);
+    aule_cache_close(cache);
     aule_session_close(session);
 }
 END_TEST
@@ -396,6 +399,7 @@ START_TEST(a_thousand_cycles_of_a_hundred_blocks_leak_none)
     ck_assert_uint_eq(seed_state(cache).free_blocks, CHUNK);
     ck_assert_uint_eq(seed_state(cache).total_blocks, CHUNK);
     seed_expect_all_free(cache);
+    aule_cache_close(cache);
     aule_session_close(session);
 }
 END_TEST

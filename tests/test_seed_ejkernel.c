@@ -154,6 +154,7 @@ START_TEST(pages_imported_into_the_pool_give_the_same_bits)
     expect_same(&pages, out);
     seed_ok(aule_blocks_release(cache, NUM_BLOCKS, ids));
     seed_expect_all_free(cache);
+    aule_cache_close(cache);
     aule_session_close(pages.session);
 }
 END_TEST

@@ -188,6 +188,7 @@ START_TEST(update_hands_the_cached_keys_and_values_to_the_varlen_path)
     ck_assert_mem_eq(paged, seed_step_out(&step, 0), sizeof paged);
     seed_ok(aule_blocks_release(cache, NUM_SEQS, table));
     seed_expect_all_free(cache);
+    aule_cache_close(cache);
     aule_session_close(session);
 }
 END_TEST
@@ -223,6 +224,7 @@ START_TEST(update_writes_the_new_keys_and_hands_out_old_and_new)
     struct gathered gathered = gather(&step, batch, 10 + 4 + 8);
     expect_gathered(&step, &gathered, lens);
     aule_batch_destroy(batch);
+    aule_cache_close(cache);
     aule_session_close(session);
 }
 END_TEST
@@ -275,6 +277,7 @@ START_TEST(decode_30_32_70_appends_in_place_in_the_pool)
     aule_batch_destroy(batch);
     seed_ok(aule_blocks_release(cache, NUM_BLOCKS, ids));
     seed_expect_all_free(cache);
+    aule_cache_close(cache);
     aule_session_close(session);
 }
 END_TEST
@@ -373,19 +376,32 @@ START_TEST(a_prefill_may_stand_between_the_decodes)
 }
 END_TEST
 
+// Where the device cannot use the arena in place, K and V in it are copied to the GPU, and what was appended back.
+static void setup_staging(void)
+{
+    seed_launch((const char *const[]){"--force-staging", NULL});
+}
+
+static void add_examples(Suite *suite, const char *name, void (*setup)(void), int num_dtypes)
+{
+    TCase *group = tcase_create(name);
+    tcase_add_unchecked_fixture(group, setup, seed_teardown);
+    tcase_add_loop_test(group, varlen_q_10_3_1_over_k_0_1_7_and_the_first_sees_no_key, 0, num_dtypes);
+    tcase_add_test(group, update_hands_the_cached_keys_and_values_to_the_varlen_path);
+    tcase_add_test(group, update_writes_the_new_keys_and_hands_out_old_and_new);
+    tcase_add_loop_test(group, decode_30_32_70_appends_in_place_in_the_pool, 0, num_dtypes);
+    tcase_add_loop_test(group, decode_30_32_70_appends_in_place_over_block_tensors_of_the_caller, 0, num_dtypes);
+    suite_add_tcase(suite, group);
+}
+
 int main(void)
 {
     Suite *suite = suite_create("seed, HF paged attention");
-    TCase *group = tcase_create("examples");
-    tcase_add_unchecked_fixture(group, seed_setup, seed_teardown);
-    tcase_add_loop_test(group, varlen_q_10_3_1_over_k_0_1_7_and_the_first_sees_no_key, 0, NUM_DTYPES);
-    tcase_add_test(group, varlen_queries_read_the_keys_of_their_own_request_alone);
-    tcase_add_test(group, update_hands_the_cached_keys_and_values_to_the_varlen_path);
-    tcase_add_test(group, update_writes_the_new_keys_and_hands_out_old_and_new);
-    tcase_add_loop_test(group, decode_30_32_70_appends_in_place_in_the_pool, 0, NUM_DTYPES);
-    tcase_add_loop_test(group, decode_30_32_70_appends_in_place_over_block_tensors_of_the_caller, 0, NUM_DTYPES);
-    tcase_add_test(group, decode_without_the_second_block_is_refused_by_name);
-    tcase_add_test(group, a_prefill_may_stand_between_the_decodes);
-    suite_add_tcase(suite, group);
+    add_examples(suite, "imported arena", seed_setup, NUM_DTYPES);
+    add_examples(suite, "staged arena", setup_staging, 1);
+    seed_add(suite, "beside the examples", seed_setup,
+             (const TTest *const[]){varlen_queries_read_the_keys_of_their_own_request_alone,
+                                    decode_without_the_second_block_is_refused_by_name,
+                                    a_prefill_may_stand_between_the_decodes, NULL});
     return seed_main(suite);
 }

@@ -362,6 +362,7 @@ START_TEST(a_prefill_and_twenty_decode_steps_give_what_one_long_prefill_gives)
     generate(session, cache, pooled);
     ck_assert_mem_eq(pooled, steps, sizeof steps); // the pool's blocks are others, the rows' bits are not
     seed_expect_all_free(cache);
+    aule_cache_close(cache);
     aule_session_close(session);
 }
 END_TEST

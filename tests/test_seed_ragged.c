@@ -379,7 +379,7 @@ END_TEST
 
 // ---- beside another session's work ----
 
-enum { ROUNDS = 40, IN_FLIGHT = 8, MAX_ROUNDS = 2000 };
+enum { ROUNDS = 10, IN_FLIGHT = 8, MAX_ROUNDS = 2000 };
 
 struct neighbour {
     pthread_t thread;
@@ -417,7 +417,8 @@ static void *work_beside(void *context)
     return NULL;
 }
 
-// Runs until ROUNDS of them have shared their dispatch with the neighbour; each gives the bytes of the run alone.
+// Runs until ROUNDS of them have shared their dispatch with the neighbour, which always has more in flight than the device takes at once;
+// each gives the bytes of the run alone.
 static void run_beside(const struct world *world, const struct flat *flat, const float *alone)
 {
     static float out[TOKENS * ROW];
