@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// read - a plain read of memory in 16-byte pieces, each piece once: the ceiling of every kernel that is bound by reading K and V.
+// Bindings: none. Push constants: where, how many pieces (a multiple of 8 * threads of the grid), where to leave a sum so that
+// no compiler drops the loads.
+#version 460
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference2 : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+
+layout(local_size_x = 256) in;
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { u64vec2 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Sum { uint at; };
+layout(push_constant, scalar) uniform Push { uint64_t from, sum; uint pieces; };
+
+void main()
+{
+    Pieces data = Pieces(from);
+    const uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+    u64vec2 folded = u64vec2(0);
+    for (uint i = gl_GlobalInvocationID.x; i < pieces; i += step * 8) {
+        u64vec2 loaded[8];
+        for (uint j = 0; j < 8; j++)
+            loaded[j] = data.at[i + j * step];
+        for (uint j = 0; j < 8; j++)
+            folded ^= loaded[j];
+    }
+    if ((folded.x ^ folded.y) == 0x12345678)
+        Sum(sum).at = 1;
+}
