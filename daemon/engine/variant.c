@@ -8,6 +8,7 @@
 
 #include "attention_merge_spv.h"
 #include "attention_plain_spv.h"
+#include "attention_subgroup_spv.h"
 #include "copy_spv.h"
 #include "kv_gather_spv.h"
 #include "kv_write_spv.h"
@@ -41,7 +42,28 @@ static uint32_t tiles_rows(const struct engine_kv *kv)
     return kv->head_dim_k <= TILES_HEAD_DIM ? TILES_ROWS : TILES_ROWS_WIDE;
 }
 
+// attention_subgroup.comp counts on eight neighbouring lanes that exchange values, and on a lane's place in the workgroup.
+static void subgroup_missing(const struct adapter *adapter, char *text, size_t size)
+{
+    const VkSubgroupFeatureFlags wanted = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    if (adapter->info.subgroup_size < 8)
+        snprintf(text, size, "subgroups of 8 invocations (it has %u)", adapter->info.subgroup_size);
+    else if ((adapter->subgroups.operations & wanted) != wanted)
+        snprintf(text, size, "shuffles in compute shaders");
+    else if (!adapter->subgroups.full)
+        snprintf(text, size, "full subgroups (computeFullSubgroups)");
+}
+
 static const struct variant variants[] = {
+    {
+        .shader = {"subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv, TILES_LOCAL_SIZE, true},
+        .needs = "full subgroups of 8 invocations or more, with shuffles",
+        .tile_rows = tiles_rows,
+        .shared_memory = TILES_SHARED_MEMORY,
+        .split_keys = 2048,
+        .split_rows = 64,
+        .missing = subgroup_missing,
+    },
     {
         .shader = {"plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE, false},
         .needs = "any Vulkan 1.2 device that the engine can use",
