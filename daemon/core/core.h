@@ -136,7 +136,7 @@ struct core_batch_params {
     const int32_t *block_table;       uint64_t num_block_table;     // must be num_seqs * max_blocks
     const int64_t *slot_mapping;      uint32_t num_slot_mapping;    // 0 (write nothing) or the number of tokens
     const int32_t *positions;         uint32_t num_positions;       // 0 or the number of tokens; none negative
-    const uint8_t *mask;              uint64_t mask_bytes;          // 0 or the sum over sequences of ceil(q_len * seq_len / 8)
+    const uint8_t *mask;              uint64_t mask_bytes;          // 0 or the sum over sequences of ceil(rows * seq_len / 8), rows those of cu_seqlens_q
     const int32_t *q_lens;            uint32_t num_q_lens;          // 0 or num_seqs
     const int32_t *token_rows;        uint32_t num_token_rows;      // 0 or the number of tokens, then a permutation
     const int32_t *kv_starts;         uint32_t num_kv_starts;       // 0 or num_seqs; only with a contiguous layout
