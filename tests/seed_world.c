@@ -377,6 +377,33 @@ void seed_step_expect(const struct seed_step *step, const struct aule_batch_para
 
 // ---- K and V in blocks ----
 
+// Rows of k and v to their slots.
+static void import_rows(struct aule_session *session, struct aule_cache *cache, uint32_t num_rows, const int64_t *slots,
+                        const struct aule_tensor *k, const struct aule_tensor *v)
+{
+    const struct aule_kv_import params = {.num_rows = num_rows, .slot_mapping = slots, .k = *k, .v = *v};
+    struct aule_ticket ticket;
+    seed_ok(aule_kv_import(cache, &params, SEED_WAIT_MS, &ticket));
+    seed_ok(aule_ticket_wait(session, ticket, SEED_WAIT_MS, NULL));
+}
+
+void seed_lease(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype, uint32_t block_size,
+                uint32_t count, int32_t *block_ids)
+{
+    uint32_t num_rows = count * block_size;
+    int64_t *slots = calloc(num_rows, sizeof *slots);
+    struct aule_tensor nans;
+    ck_assert_ptr_nonnull(slots);
+    seed_ok(aule_blocks_lease(cache, count, SEED_WAIT_MS, block_ids));
+    seed_ok(aule_tensor_create(session, dtype, num_rows, SEED_KV_HEADS, SEED_DIM, &nans));
+    memset(aule_tensor_data(session, &nans), 0xff, num_rows * nans.token_stride);
+    for (uint32_t i = 0; i < num_rows; i++)
+        slots[i] = (int64_t)block_ids[i / block_size] * block_size + i % block_size;
+    import_rows(session, cache, num_rows, slots, &nans, &nans);
+    aule_tensor_destroy(session, &nans);
+    free(slots);
+}
+
 void seed_import(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype,
                  const int32_t *table_row, uint32_t block_size, int32_t seq, int32_t from, int32_t to)
 {
@@ -384,15 +411,11 @@ void seed_import(struct aule_session *session, struct aule_cache *cache, enum au
     int64_t *slots = calloc((size_t)(to - from) + 1, sizeof *slots);
     struct seed_step rows = {
         .session = session, .dtype = dtype, .num_seqs = 1, .cu_q = cu, .lens = &len, .first_seq = seq};
-    struct aule_ticket ticket;
     ck_assert_ptr_nonnull(slots);
     seed_step_open(&rows);
     for (int32_t j = from; j < to; j++)
         slots[j - from] = seed_slot(table_row, block_size, j);
-    const struct aule_kv_import params = {
-        .num_rows = (uint32_t)(to - from), .slot_mapping = slots, .k = rows.k, .v = rows.v};
-    seed_ok(aule_kv_import(cache, &params, SEED_WAIT_MS, &ticket));
-    seed_ok(aule_ticket_wait(session, ticket, SEED_WAIT_MS, NULL));
+    import_rows(session, cache, (uint32_t)(to - from), slots, &rows.k, &rows.v);
     seed_step_close(&rows);
     free(slots);
 }

@@ -86,6 +86,10 @@ void seed_expect_row(const void *got, enum aule_dtype dtype, const double *wante
 
 // ---- K and V in blocks ----
 
+// Leases `count` blocks and fills them with NaN: what nobody wrote shows wherever it is read.
+void seed_lease(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype, uint32_t block_size,
+                uint32_t count, int32_t *block_ids);
+
 // Rows of positions from..to - 1 of a sequence to their slots, by aule_kv_import().
 void seed_import(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype,
                  const int32_t *table_row, uint32_t block_size, int32_t seq, int32_t from, int32_t to);

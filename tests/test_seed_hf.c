@@ -169,7 +169,7 @@ START_TEST(update_hands_the_cached_keys_and_values_to_the_varlen_path)
     struct aule_batch_params params = seed_step_batch(&step);
     struct aule_batch *batch = NULL;
     uint8_t paged[VARLEN_TOKENS * SEED_HEADS * SEED_DIM * sizeof(float)];
-    seed_ok(aule_blocks_lease(cache, NUM_SEQS, SEED_WAIT_MS, table));
+    seed_lease(session, cache, AULE_F32, BLOCK, NUM_SEQS, table);
     for (int32_t s = 0; s < NUM_SEQS; s++)
         if (varlen_lens[s] > 0)
             seed_import(session, cache, AULE_F32, &table[s], BLOCK, s, 0, varlen_lens[s]);
@@ -207,7 +207,7 @@ START_TEST(update_writes_the_new_keys_and_hands_out_old_and_new)
     seed_step_open(&step);
     struct aule_run_params run = seed_step_run(&step);
     struct aule_batch_params params = seed_step_batch(&step);
-    seed_ok(aule_blocks_lease(cache, NUM_SEQS, SEED_WAIT_MS, table));
+    seed_lease(session, cache, AULE_F32, BLOCK, NUM_SEQS, table);
     for (int32_t s = 0; s < NUM_SEQS; s++) {
         if (varlen_lens[s] > 0)
             seed_import(session, cache, AULE_F32, &table[s], BLOCK, s, 0, varlen_lens[s]);
@@ -261,7 +261,7 @@ START_TEST(decode_30_32_70_appends_in_place_in_the_pool)
     struct aule_run_params run = seed_step_run(&step);
     struct aule_metadata metadata;
     struct aule_batch *batch = NULL;
-    seed_ok(aule_blocks_lease(cache, NUM_BLOCKS, SEED_WAIT_MS, ids)); // stand for the example's addresses
+    seed_lease(session, cache, dtypes[_i], BLOCK, NUM_BLOCKS, ids); // stand for the example's addresses
     for (int i = 0; i < NUM_SEQS * COLUMNS; i++)
         table[i] = decode_table[i] < 0 ? -1 : ids[decode_table[i]];
     for (int32_t s = 0; s < NUM_SEQS; s++)

@@ -280,7 +280,7 @@ static void reserve(struct request *request, int32_t len)
     static const int32_t order[MAX_BLOCKS] = {6, 1, 11, 3};
     for (; request->num_blocks * BLOCK < len; request->num_blocks++)
         if (request->cache)
-            seed_ok(aule_blocks_lease(request->cache, 1, SEED_WAIT_MS, &request->table[request->num_blocks]));
+            seed_lease(request->session, request->cache, AULE_F32, BLOCK, 1, &request->table[request->num_blocks]);
         else
             request->table[request->num_blocks] = order[request->num_blocks];
 }

@@ -74,7 +74,7 @@ static void open_world(struct world *world)
 {
     world->session = seed_open(0);
     world->cache = seed_cache(world->session, AULE_F32, BLOCK);
-    seed_ok(aule_blocks_lease(world->cache, LEASED, SEED_WAIT_MS, world->table));
+    seed_lease(world->session, world->cache, AULE_F32, BLOCK, LEASED, world->table);
 }
 
 static void close_world(struct world *world)
