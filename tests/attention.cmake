@@ -14,7 +14,7 @@ add_executable(test_attention
   test_attention_splits.c test_attention_examples.c)
 target_link_libraries(test_attention PRIVATE aule_flags aule_attention_cases PkgConfig::CHECK Threads::Threads m)
 
-foreach(variant plain)
+foreach(variant plain subgroup)
   add_test(NAME test_attention_${variant} COMMAND test_attention)
   set_tests_properties(test_attention_${variant} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 LABELS device
     ENVIRONMENT "CK_DEFAULT_TIMEOUT=120;AULE_VARIANT=${variant};${validation}")
