@@ -301,6 +301,7 @@ static struct aule_cache *cache;
 
 static void start(void)
 {
+    ck_assert_int_eq(unsetenv("AULE_VARIANT"), 0); // the shaders' test wants the choice to be the daemon's
     ck_assert(daemon_launch(&server, NULL));
 }
 
@@ -621,6 +622,36 @@ START_TEST(device_shows_every_shader_and_why_it_is_used_or_not)
 }
 END_TEST
 
+// The last of the table asks least of a device, so that each can run it.
+START_TEST(a_forced_shader_is_said_to_be_forced)
+{
+    cJSON *json = document(ASK("device", "--json"));
+    const cJSON *variants = cJSON_GetObjectItem(json, "variants");
+    int last = cJSON_GetArraySize(variants) - 1;
+    char name[64];
+    snprintf(name, sizeof name, "%s", string(cJSON_GetArrayItem(variants, last), "name"));
+    cJSON_Delete(json);
+    ck_assert_int_eq(daemon_stop(&server), 0);
+    ck_assert(daemon_start(&server, (const char *const[]){"--variant", name, NULL}));
+    json = document(ASK("device", "--json"));
+    ck_assert_str_eq(string(json, "variant"), name);
+    const cJSON *entry;
+    bool first = true;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItem(json, "variants"))
+    {
+        if (string(entry, "missing")[0])
+            continue;
+        bool used = strcmp(string(entry, "name"), name) == 0;
+        ck_assert_int_eq(cJSON_IsTrue(cJSON_GetObjectItem(entry, "used")), used);
+        ck_assert_str_eq(string(entry, "why"), !used   ? "another one is forced"
+                                               : first ? "the best that this device can run"
+                                                       : "forced");
+        first = false;
+    }
+    cJSON_Delete(json);
+}
+END_TEST
+
 START_TEST(close_session_ends_the_session_and_gives_its_blocks_back)
 {
     char id[32];
@@ -681,6 +712,7 @@ static Suite *ctl_suite(void)
     tcase_add_test(tests, a_cache_is_known_by_its_name_before_its_id);
     tcase_add_test(tests, device_says_what_the_daemon_runs_on);
     tcase_add_test(tests, device_shows_every_shader_and_why_it_is_used_or_not);
+    tcase_add_test(tests, a_forced_shader_is_said_to_be_forced);
     tcase_add_test(tests, close_session_ends_the_session_and_gives_its_blocks_back);
     tcase_add_test(tests, close_session_refuses_what_is_no_session);
     suite_add_tcase(suite, tests);

@@ -886,6 +886,19 @@ START_TEST(an_operator_sees_sessions_and_can_end_one)
 }
 END_TEST
 
+// Unless one is forced, the shader in use is the first of the table that lacks nothing.
+static void check_variants(const struct wire_inspect_device_reply *device)
+{
+    uint32_t first = 0;
+    while (first < device->variants.count && device->variant_missing.data[first][0])
+        first++;
+    ck_assert_uint_lt(first, device->variants.count);
+    ck_assert_uint_eq(device->variant_needs.count, device->variants.count);
+    ck_assert_uint_eq(device->variant_missing.count, device->variants.count);
+    if (!getenv("AULE_VARIANT"))
+        ck_assert_str_eq(device->variant, device->variants.data[first]);
+}
+
 START_TEST(an_operator_sees_device_caches_and_blocks)
 {
     struct wire_reply reply;
@@ -898,6 +911,8 @@ START_TEST(an_operator_sees_device_caches_and_blocks)
     ck_assert_uint_gt(strlen(reply.inspect_device.name), 0);
     ck_assert_uint_ge(reply.inspect_device.pipelines, 1);
     ck_assert_uint_gt(reply.inspect_device.budget_bytes, 0);
+    check_variants(&reply.inspect_device);
+    wire_reply_finish(&reply);
     raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_CACHES}, &reply);
     ck_assert_int_eq(reply.status, STATUS_OK);
     ck_assert_uint_eq(reply.inspect_caches.total, 1);
