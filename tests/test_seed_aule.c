@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_seed_aule.c - the test strategy of "PagedAttention Design for Aule" 0.4: paged against contiguous attention at 4096 tokens, the threshold
-// between them, a batch of mixed lengths, and the block pool: allocation, growth by chunks, table indexing, thousands of cycles. Shapes
-// are cut so that a software device needs seconds.
+// test_seed_aule.c - the test strategy of "PagedAttention Design for Aule" 0.4: paged against contiguous attention at 4096 tokens, the
+// threshold between them, a batch of mixed lengths, and the block pool: allocation, growth by chunks, table indexing, thousands of
+// cycles. Shapes are cut so that a software device needs seconds.
 
 #include <math.h>
 #include <stdlib.h>
@@ -423,11 +423,12 @@ static void fill_table(int32_t *table)
 static void number_blocks(const struct seed_blocks *blocks)
 {
     for (int64_t slot = 0; slot < TABLE_BLOCKS * BLOCK; slot++) {
+        const int32_t block = (int32_t)(slot / BLOCK);
         float *k = (float *)(void *)seed_blocks_row(blocks, SEED_K, slot);
         float *v = (float *)(void *)seed_blocks_row(blocks, SEED_V, slot);
         for (int i = 0; i < SEED_KV_HEADS * SEED_DIM; i++) {
             k[i] = 1;
-            v[i] = (float)(slot / BLOCK);
+            v[i] = (float)block;
         }
     }
 }
@@ -470,10 +471,11 @@ START_TEST(each_entry_of_four_sequences_leads_to_its_own_block)
     run.window = (struct aule_window){.enabled = true, .left = 0, .right = 0};
     seed_ok(aule_batch_create_local(blocks.session, &layout, &params, &batch));
     seed_step_finish(&step, batch, &run);
-    for (uint32_t i = 0; i < PROBES; i++)
+    for (uint32_t i = 0; i < PROBES; i++) {
+        const int32_t block = table[i / USED * TABLE_COLUMNS + i % USED];
         for (uint32_t d = 0; d < SEED_HEADS * SEED_DIM; d++)
-            ck_assert_float_eq(((const float *)seed_step_out(&step, i))[d],
-                               (float)table[i / USED * TABLE_COLUMNS + i % USED]);
+            ck_assert_float_eq(((const float *)seed_step_out(&step, i))[d], (float)block);
+    }
     aule_session_close(blocks.session);
 }
 END_TEST

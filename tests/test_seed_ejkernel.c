@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_seed_ejkernel.c - page_attention() of ejkernel: query [num_seqs, heads, dim], key and value caches [num_blocks, kv_heads, block_size,
-// dim], block tables [[3, 7, 0], [1, 5, 0]] padded with 0, context lengths [32, 24]; and each of its options that means something
-// here. (pages_per_compute_block, megacore_mode and inline_seq_dim are TPU scheduling and have no result of their own; README says so.)
+// test_seed_ejkernel.c - page_attention() of ejkernel: query [num_seqs, heads, dim], key and value caches [num_blocks, kv_heads,
+// block_size, dim], block tables [[3, 7, 0], [1, 5, 0]] padded with 0, context lengths [32, 24]; and each of its options that
+// means something here. (pages_per_compute_block, megacore_mode and inline_seq_dim are TPU scheduling and have no result of their own.)
 
 #include <float.h>
 #include <math.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_seed_ragged.c - PagedAttention v4, ragged batching: prompts of 36, 37 and 36 tokens flattened to 109 with seq_id, position and slot a
-// token, then their decode; what v4 only prepared, the tokens of all computed at once, is done. The promise behind it: a row has the
-// same bits alone, among others, in any order of the tokens, and beside another session's work.
+// test_seed_ragged.c - PagedAttention v4, ragged batching: prompts of 36, 37 and 36 tokens flattened to 109 with seq_id, position and
+// slot a token, then their decode; what v4 only prepared, the tokens of all computed at once, is done. The promise behind it: a row
+// has the same bits alone, among others, in any order of the tokens, and beside another session's work.
 
 #include <pthread.h>
 #include <stdlib.h>
