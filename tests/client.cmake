@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# The client library: its parts alone, against a fake daemon, and (test_client, _attention, _contiguous)
+# The client library: its parts alone, against a fake daemon, and (test_client, _attention, _contiguous, _kv)
 # against the real one.
 
 find_package(nng CONFIG REQUIRED)   # the fake daemon speaks it, too
@@ -16,7 +16,7 @@ aule_check(test_client SOURCES test_client.c LIBS aule_client_static aule_schema
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
 aule_check(test_client_attention SOURCES test_client_attention.c LIBS aule_client_static daemon_harness
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
-foreach(suite contiguous)
+foreach(suite contiguous kv)
   aule_check(test_client_${suite} SOURCES test_client_${suite}.c client_rig.c LIBS aule_client_static daemon_harness
              LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
 endforeach()
