@@ -722,10 +722,10 @@ static void dtype_that_is_none(struct step *step)
     say(step, "dtype %lld", 42, 0);
 }
 
-static void dtype_not_in_this_version(struct step *step)
+static void dtype_that_only_blocks_have(struct step *step)
 {
-    step->run.q.dtype = step->run.k.dtype = step->run.v.dtype = step->run.out.dtype = AULE_BF16;
-    say(step, "bf16", 0, 0);
+    step->run.q.dtype = step->run.k.dtype = step->run.v.dtype = step->run.out.dtype = AULE_INT8;
+    say(step, "is int8; it may be f32, f16 or bf16", 0, 0);
 }
 
 static void two_dtypes(struct step *step)
@@ -870,10 +870,29 @@ static void lse_over_out(struct step *step)
     say(step, "out at %lld overlaps lse", (long long)step->out.offset, 0);
 }
 
-static void splits_given(struct step *step)
+static void rope_of_odd_pairs(struct step *step)
 {
-    step->run.num_splits = 2;
-    say(step, "splits", 0, 0);
+    step->run.rope.dim = 7;
+    say(step, "rope.dim is %lld; it must be even", 7, 0);
+}
+
+static void rope_past_the_head(struct step *step)
+{
+    step->run.rope.dim = DIM + 2;
+    say(step, "rope.dim is %lld; it must be even and at most head_dim_k %lld", DIM + 2, DIM);
+}
+
+static void frequency_that_is_no_number(struct step *step)
+{
+    static const double frequencies[] = {1, NAN};
+    step->run.rope = (struct aule_rope){.dim = 4, .frequencies = frequencies};
+    say(step, "rope.frequencies[%lld]", 1, 0);
+}
+
+static void scale_without_eight_bits(struct step *step)
+{
+    step->run.k_scale = 2;
+    say(step, "k_scale", 0, 0);
 }
 
 static const struct bad bad_runs[] = {
@@ -884,7 +903,7 @@ static const struct bad bad_runs[] = {
     {unaligned_stride, AULE_MISALIGNED},
     {unaligned_head_stride, AULE_MISALIGNED},
     {dtype_that_is_none, AULE_INVALID},
-    {dtype_not_in_this_version, AULE_UNSUPPORTED},
+    {dtype_that_only_blocks_have, AULE_UNSUPPORTED},
     {two_dtypes, AULE_MISMATCH},
     {memory_that_is_none, AULE_UNSUPPORTED},
     {heads_not_divisible, AULE_INVALID},
@@ -907,7 +926,10 @@ static const struct bad bad_runs[] = {
     {lse_over_itself, AULE_INVALID},
     {lse_over_q, AULE_INVALID},
     {lse_over_out, AULE_INVALID},
-    {splits_given, AULE_UNSUPPORTED},
+    {rope_of_odd_pairs, AULE_INVALID},
+    {rope_past_the_head, AULE_INVALID},
+    {frequency_that_is_no_number, AULE_INVALID},
+    {scale_without_eight_bits, AULE_INVALID},
 };
 enum { NUM_BAD_RUNS = sizeof bad_runs / sizeof *bad_runs };
 
@@ -1065,6 +1087,12 @@ static void odd_block(struct aule_cache_params *params)
 static void latent(struct aule_cache_params *params)
 {
     params->v_is_k_prefix = true;
+    params->head_dim_v = 2 * DIM;
+}
+
+static void vast(struct aule_cache_params *params)
+{
+    params->head_dim = 584;
 }
 
 static void scaled(struct aule_cache_params *params)
@@ -1072,9 +1100,10 @@ static void scaled(struct aule_cache_params *params)
     params->scale_mode = AULE_SCALE_PER_TENSOR;
 }
 
-static void eight_bits(struct aule_cache_params *params)
+static void strangely_scaled(struct aule_cache_params *params)
 {
     params->k_dtype = params->v_dtype = AULE_FP8_E4M3;
+    params->scale_mode = (enum aule_scale_mode)3;
 }
 
 static void no_name(struct aule_cache_params *params)
@@ -1092,13 +1121,10 @@ static const struct {
     enum aule_status status;
     const char *words;
 } bad_caches[] = {
-    {no_dim, AULE_INVALID, "head_dim_k 0"},
-    {odd_dim, AULE_UNSUPPORTED, "12"},
-    {odd_block, AULE_UNSUPPORTED, "24"},
-    {latent, AULE_UNSUPPORTED, "v_is_k_prefix"},
-    {scaled, AULE_UNSUPPORTED, "scale_mode 1"},
-    {eight_bits, AULE_UNSUPPORTED, "fp8_e4m3"},
-    {no_name, AULE_INVALID, "name"},
+    {no_dim, AULE_INVALID, "head_dim_k 0"},    {odd_dim, AULE_UNSUPPORTED, "12"},
+    {odd_block, AULE_UNSUPPORTED, "24"},       {vast, AULE_UNSUPPORTED, "584"},
+    {latent, AULE_INVALID, "v_is_k_prefix"},   {scaled, AULE_INVALID, "only 8-bit dtypes are scaled"},
+    {strangely_scaled, AULE_UNSUPPORTED, "3"}, {no_name, AULE_INVALID, "name"},
     {long_fingerprint, AULE_INVALID, "65"},
 };
 enum { NUM_BAD_CACHES = sizeof bad_caches / sizeof *bad_caches };
