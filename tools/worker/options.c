@@ -135,6 +135,12 @@ static enum options_result check(const struct options *options, int argc, char *
     else if (options->kv_scale != AULE_SCALE_NONE && aule_dtype_size(options->kv_dtype) > 1)
         fprintf(stderr, "aule-worker: --kv-scale %s is for fp8 and int8, but --kv-dtype is %s\n",
                 scale_names[options->kv_scale], aule_dtype_name(options->kv_dtype));
+    else if (options->kv_scale != AULE_SCALE_NONE && options->path == ATTENTION_CONTIGUOUS &&
+             options->dtype != AULE_F32)
+        fprintf(stderr,
+                "aule-worker: --path contiguous keeps rows of --dtype %s, which cannot hold %s times a scale; --dtype "
+                "f32 can\n",
+                aule_dtype_name(options->dtype), aule_dtype_name(options->kv_dtype));
     else
         return OPTIONS_RUN;
     return OPTIONS_BAD;
