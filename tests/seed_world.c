@@ -70,7 +70,7 @@ void seed_expect(enum aule_status status, enum aule_status expected, const char 
 struct aule_session *seed_open(uint32_t paged_threshold)
 {
     const struct aule_session_params params = {.socket = daemon_.socket,
-                                               .arena_size = 16 << 20,
+                                               .arena_size = 32 << 20,
                                                .timeout_ms = SEED_WAIT_MS,
                                                .paged_threshold = paged_threshold};
     struct aule_session *session = NULL;

@@ -138,10 +138,10 @@ static void expect_dense(const struct dense *dense, uint32_t step, const char *n
 
 START_TEST(paged_and_contiguous_attention_over_4096_tokens_have_the_same_bits)
 {
-    struct dense dense = {.session = seed_open(0), .num_seqs = 1, .q_len = 256, .kv_len = 4096};
+    struct dense dense = {.session = seed_open(0), .num_seqs = 1, .q_len = 4096, .kv_len = 4096};
     open_dense(&dense);
     ck_assert_int_eq(attention(&dense, AULE_PATH_CONTIGUOUS).path, AULE_PATH_CONTIGUOUS);
-    expect_dense(&dense, 5, "contiguous");
+    expect_dense(&dense, 29, "contiguous");
     void *contiguous = kept_out(&dense);
     ck_assert_int_eq(attention(&dense, AULE_PATH_PAGED).path, AULE_PATH_PAGED);
     ck_assert_mem_eq(aule_tensor_data(dense.session, &dense.out), contiguous, out_size(&dense));
@@ -209,15 +209,18 @@ static void expect_zero_rows(const struct dense *dense)
         }
 }
 
-// The last 16, 32 and 64 tokens of each attend.
-START_TEST(a_batch_of_1024_2048_and_4096_tokens_is_padded_with_zeroes)
+// Both ways; the automatic one is paged, by the longest.
+static void expect_mixed(const int32_t *q_lens, uint32_t q_len, uint32_t step)
 {
-    static const int32_t q_lens[] = {16, 32, 64};
-    struct dense dense = {
-        .session = seed_open(0), .num_seqs = 3, .q_len = 64, .kv_len = 4096, .q_lens = q_lens, .kv_lens = mixed_lens};
+    struct dense dense = {.session = seed_open(0),
+                          .num_seqs = 3,
+                          .q_len = q_len,
+                          .kv_len = 4096,
+                          .q_lens = q_lens,
+                          .kv_lens = mixed_lens};
     open_dense(&dense);
     ck_assert_int_eq(attention(&dense, AULE_PATH_AUTO).path, AULE_PATH_PAGED);
-    expect_dense(&dense, 3, "paged");
+    expect_dense(&dense, step, "paged");
     expect_zero_rows(&dense);
     void *paged = kept_out(&dense);
     ck_assert_int_eq(attention(&dense, AULE_PATH_CONTIGUOUS).path, AULE_PATH_CONTIGUOUS);
@@ -226,23 +229,17 @@ START_TEST(a_batch_of_1024_2048_and_4096_tokens_is_padded_with_zeroes)
     aule_session_close(dense.session);
     seed_expect_nothing_leased();
 }
+
+START_TEST(a_batch_of_1024_2048_and_4096_tokens_is_padded_with_zeroes)
+{
+    expect_mixed(mixed_lens, 4096, 53);
+}
 END_TEST
 
-// All of the three prompts at once, as the seed has it, over an eighth of their lengths.
-START_TEST(whole_prompts_of_mixed_lengths_attend_at_once)
+START_TEST(the_last_16_32_and_64_of_1024_2048_and_4096_tokens_are_padded_with_zeroes)
 {
-    static const int32_t lens[] = {128, 256, 512};
-    struct dense dense = {
-        .session = seed_open(0), .num_seqs = 3, .q_len = 512, .kv_len = 512, .q_lens = lens, .kv_lens = lens};
-    open_dense(&dense);
-    ck_assert_int_eq(attention(&dense, AULE_PATH_PAGED).path, AULE_PATH_PAGED);
-    expect_dense(&dense, 11, "prompts");
-    expect_zero_rows(&dense);
-    void *paged = kept_out(&dense);
-    ck_assert_int_eq(attention(&dense, AULE_PATH_AUTO).path, AULE_PATH_CONTIGUOUS);
-    ck_assert_mem_eq(aule_tensor_data(dense.session, &dense.out), paged, out_size(&dense));
-    free(paged);
-    aule_session_close(dense.session);
+    static const int32_t q_lens[] = {16, 32, 64};
+    expect_mixed(q_lens, 64, 3);
 }
 END_TEST
 
@@ -511,7 +508,7 @@ int main(void)
                                     sequences_beyond_2048_tokens_are_paged_and_shorter_ones_contiguous,
                                     a_session_may_set_the_threshold_to_1024, both_ways_can_be_forced,
                                     a_batch_of_1024_2048_and_4096_tokens_is_padded_with_zeroes,
-                                    whole_prompts_of_mixed_lengths_attend_at_once,
+                                    the_last_16_32_and_64_of_1024_2048_and_4096_tokens_are_padded_with_zeroes,
                                     whatever_fails_on_the_paged_way_gives_its_blocks_back, NULL});
     seed_add(suite, "a small pool", setup_small_pool,
              (const TTest *const[]){without_blocks_the_automatic_way_is_contiguous_and_says_so,
