@@ -177,10 +177,11 @@ static void fill_rows(const struct trip *trip)
     struct dice dice = {trip->kv.k_dtype * 8 + trip->io};
     memset(memory, 0xa5, ARENA_BYTES);
     for (uint32_t i = 0; i < KEYS * HEADS * trip->kv.head_dim_k; i++)
-        numbers_put(memory + K_AT, trip->io, i, numbers_round(trip->io, dice_normal(&dice) * 4));
+        numbers_put(memory + K_AT, trip->io, i, numbers_round(trip->io, dice_normal(&dice) * 4 * trip->k_scale));
     for (uint32_t i = 0; i < KEYS * HEADS * trip->kv.head_dim_v; i++)
         numbers_put(memory + V_AT, trip->io, i,
-                    trip->kv.scale_mode ? numbers_round(trip->io, dice_normal(&dice)) : (uint32_t)dice_next(&dice));
+                    trip->kv.scale_mode ? numbers_round(trip->io, dice_normal(&dice) * trip->v_scale)
+                                        : (uint32_t)dice_next(&dice));
 }
 
 static void allow_trip(const struct trip *trip, uint8_t *allowed)
@@ -229,6 +230,7 @@ static const struct trip trips[] = {
     {POOL, DTYPE_F32, KV(F16, FP8_E5M2, 40, 24, PER_TOKEN_HEAD), 1, 1},
     {POOL, DTYPE_F16, MLA(FP8_E4M3, 72, 64, PER_TOKEN_HEAD), 1, 1},
     {POOL, DTYPE_BF16, MLA(BF16, 72, 64, NONE), 1, 1},
+    {POOL, DTYPE_F32, KV(FP8_E5M2, INT8, 16, 8, PER_TENSOR), 0x1p-122f, 0x1.8p-128f}, // f32 has subnormal numbers
     {HEADS_FIRST, DTYPE_F16, KV(F16, BF16, 24, 40, NONE), 1, 1},
     {TOKENS_FIRST, DTYPE_BF16, KV(BF16, BF16, 40, 24, NONE), 1, 1},
     {HEADS_FIRST, DTYPE_F32, KV(FP8_E5M2, INT8, 24, 8, PER_TENSOR), 0.5f, 0.03f},
