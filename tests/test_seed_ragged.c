@@ -434,6 +434,7 @@ static void run_beside(const struct world *world, const struct flat *flat, const
         ck_assert_mem_eq(out, alone, sizeof out);
         shared += result.num_sessions > 1;
     }
+    // The bytes are what is tested, however often they met; never would mean that nothing was.
     ck_assert_msg(shared > 0, "in %d rounds no dispatch was shared", MAX_ROUNDS);
     aule_batch_destroy(batch);
     seed_step_close(&step);
