@@ -40,7 +40,7 @@ Row row_begin(uint row)
         self.slope_log2e = Floats(run.slopes).at[row_head(row)] * LOG2_E;
     }
     if (MASK)
-        self.mask_bit = Addresses(run.mask_starts).at[seq] * 8 + uint64_t((first_row + row) / group) * kv_len;
+        self.mask_bit = Addresses(run.mask_starts).at[seq] * 8 + uint64_t(row_query(row)) * kv_len;
     return self;
 }
 
@@ -84,11 +84,12 @@ float true_maximum(Row self, float maximum)
 }
 
 // What a row's sums of weighted values are to be multiplied with, and its LSE. `maximum` is the true one. A sink joins the sum
-// as if it were a key without a value; a row that sees nothing and has no sink gives zeros and -infinity.
+// as if it were a key without a value; a row that sees nothing and has no sink gives zeros and -infinity, and so does one that
+// is no query.
 vec2 row_end(uint row, float sum, float maximum)
 {
     float keep = 1;
-    if (SINKS) {
+    if (SINKS && row_query(row) < q_len) {
         const float sink = Floats(run.sinks).at[row_head(row)] * LOG2_E, larger = max(maximum, sink);
         keep = exp2(maximum - larger);
         sum = fma(sum, keep, sink > NO_MAXIMUM ? exp2(sink - larger) : 0.0);

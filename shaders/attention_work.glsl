@@ -51,12 +51,17 @@ void work_begin(uint sequence, uint row)
     num_rows = min(TILE_ROWS, num_tokens * group - first_row);
 }
 
+uint row_query(uint row)
+{
+    return (first_row + row) / group;
+}
+
 // ---- which keys ----
 
 // Where row `row` of the tile stands among the keys.
 int row_position(uint row)
 {
-    const uint query = (first_row + row) / group;
+    const uint query = row_query(row);
     if (POSITIONS)
         return Ints(run.positions).at[token_row(first_token + query)];
     return int(kv_len) - int(q_len) + int(query);
@@ -66,7 +71,7 @@ int row_position(uint row)
 // position and a window's side may both be as large as an int.
 uvec2 row_range(uint row)
 {
-    if (row >= num_rows || (first_row + row) / group >= q_len)
+    if (row >= num_rows || row_query(row) >= q_len)
         return uvec2(0);
     const int64_t position = row_position(row);
     int64_t first = 0, last = int64_t(kv_len) - 1;
@@ -104,7 +109,7 @@ uint row_head(uint row)
 // The address of row `row` in q or out; the outer stride in bytes, the others in 16-byte units.
 uint64_t row_address(uint64_t base, uint64_t outer, uint token_stride, uint head_stride, uint row)
 {
-    const uint query = (first_row + row) / group;
+    const uint query = row_query(row);
     const uint64_t place = outer != 0 ? seq * outer + uint64_t(query) * token_stride * 16
                                       : uint64_t(token_row(first_token + query)) * token_stride * 16;
     return base + place + uint64_t(row_head(row)) * head_stride * 16;
@@ -117,7 +122,7 @@ uint64_t out_address(uint row)
 
 void lse_store(uint row, float lse)
 {
-    const uint token = token_row(first_token + (first_row + row) / group);
+    const uint token = token_row(first_token + row_query(row));
     Result(run.lse + (uint64_t(token) * run.lse_token_stride + row_head(row)) * 4).value = lse;
 }
 
