@@ -22,6 +22,12 @@
 #define ARENA_SIZE (64u << 20)
 #define GUARD      (64u << 10) // poisoned and checked behind the last tensor
 
+static const char *variant_wanted(void)
+{
+    const char *name = getenv("AULE_VARIANT");
+    return name && *name ? name : NULL;
+}
+
 static void rig_wake(void *context)
 {
     sem_post(context);
@@ -64,12 +70,14 @@ void rig_open(struct rig *rig, bool force_staging, bool validation)
     struct engine_params params = {
         .force_staging = force_staging,
         .validation = validation,
-        .variant = getenv("AULE_VARIANT"),
+        .variant = variant_wanted(),
         .wake = rig_wake,
         .log = rig_log,
         .context = &rig->news,
     };
     MUST(engine_create(&params, &rig->engine, &error));
+    if (params.variant)
+        ck_assert_str_eq(engine_variant(rig->engine), params.variant);
     int shared = memfd_create("arena", MFD_CLOEXEC);
     ck_assert_int_ge(shared, 0);
     ck_assert_int_eq(ftruncate(shared, ARENA_SIZE), 0);
@@ -468,7 +476,7 @@ static int device_probe(void)
     free(devices);
     if (!usable)
         return 1;
-    struct engine_params params = {.variant = getenv("AULE_VARIANT"), .wake = rig_wake_nobody, .log = rig_log};
+    struct engine_params params = {.variant = variant_wanted(), .wake = rig_wake_nobody, .log = rig_log};
     struct engine *engine = NULL;
     if (engine_create(&params, &engine, &error) == STATUS_UNSUPPORTED) {
         fprintf(stderr, "%s\n", error.text);
