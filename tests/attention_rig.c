@@ -384,9 +384,10 @@ static void bytes_compare(const uint8_t *got, const uint8_t *expected, uint64_t 
                          (unsigned long long)at, expected[at], got[at]);
 }
 
-void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches, uint32_t num_batches,
-             struct engine_run_result *results)
+void rig_run_waves(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches,
+                   const uint32_t *wave_ends, uint32_t num_waves, struct engine_run_result *results)
 {
+    uint32_t num_batches = wave_ends[num_waves - 1];
     struct engine_batch *uploaded[RIG_MAX_RUNS];
     struct engine_run runs[RIG_MAX_RUNS];
     ck_assert_uint_le(num_batches, RIG_MAX_RUNS);
@@ -397,7 +398,7 @@ void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention
     uint64_t checked = rig->image.used + GUARD;
     memcpy(rig->expected, rig->image.bytes, checked);
     struct engine_submission submission = {
-        .runs = runs, .num_runs = num_batches, .wave_ends = &num_batches, .num_waves = 1};
+        .runs = runs, .num_runs = num_batches, .wave_ends = wave_ends, .num_waves = num_waves};
     rig_submit(rig, &submission, results);
     for (uint32_t i = 0; i < num_batches; i++) {
         output_copy(&batches[i], rig->expected, rig->image.bytes);
@@ -405,6 +406,12 @@ void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention
         engine_batch_destroy(uploaded[i]);
     }
     bytes_compare(rig->image.bytes, rig->expected, checked);
+}
+
+void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches, uint32_t num_batches,
+             struct engine_run_result *results)
+{
+    rig_run_waves(rig, cache, batches, &num_batches, 1, results);
 }
 
 // ---- against the oracle ----

@@ -48,6 +48,9 @@ void rig_batch_init(struct rig *rig, struct attention_batch *batch, const struct
 // tensors where they write, may have changed in the arena.
 void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches, uint32_t num_batches,
              struct engine_run_result *results);
+// The same in waves, as struct engine_submission counts them.
+void rig_run_waves(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches,
+                   const uint32_t *wave_ends, uint32_t num_waves, struct engine_run_result *results);
 // Every row of the batch's output against the oracle. Returns the worst error, relative to its row's largest magnitude.
 double rig_check(struct rig *rig, const struct attention_batch *batch);
 

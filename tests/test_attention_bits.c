@@ -78,20 +78,22 @@ static const struct arrangement {
     bool together; // in one dispatch
     bool backwards;
     struct attention_form form;
+    bool mixed; // each batch in another place than the one before, which needs other dispatches
 } ARRANGEMENTS[] = {
-    {"all in one batch", 8, false, false, {TOKENS_PLAIN, ENGINE_POOL}},
-    {"each alone", 1, false, false, {TOKENS_PLAIN, ENGINE_POOL}},
-    {"at other places of the batch", 8, false, true, {TOKENS_PLAIN, ENGINE_POOL}},
-    {"merged with other runs", 1, true, true, {TOKENS_ANY, ENGINE_POOL}},
-    {"merged in threes", 3, true, false, {TOKENS_ANY, ENGINE_POOL}},
-    {"with interleaved tokens", 8, false, false, {TOKENS_INTERLEAVED, ENGINE_POOL}},
-    {"among tokens that are no queries", 8, false, true, {TOKENS_PADDED, ENGINE_POOL}},
-    {"with an outer stride", 8, false, false, {TOKENS_DENSE, ENGINE_POOL}},
-    {"from block tensors", 8, false, false, {TOKENS_PLAIN, ENGINE_BLOCKS}},
-    {"from block tensors, merged in threes", 3, true, true, {TOKENS_INTERLEAVED, ENGINE_BLOCKS}},
-    {"from contiguous rows", 8, false, false, {TOKENS_PLAIN, ENGINE_ROWS}},
-    {"from contiguous rows, each alone", 1, false, false, {TOKENS_ANY, ENGINE_ROWS}},
-    {"from contiguous rows, in threes", 3, true, true, {TOKENS_DENSE, ENGINE_ROWS}},
+    {"all in one batch", 8, false, false, {TOKENS_PLAIN, ENGINE_POOL}, false},
+    {"each alone", 1, false, false, {TOKENS_PLAIN, ENGINE_POOL}, false},
+    {"at other places of the batch", 8, false, true, {TOKENS_PLAIN, ENGINE_POOL}, false},
+    {"merged with other runs", 1, true, true, {TOKENS_ANY, ENGINE_POOL}, false},
+    {"merged in threes", 3, true, false, {TOKENS_ANY, ENGINE_POOL}, false},
+    {"with interleaved tokens", 8, false, false, {TOKENS_INTERLEAVED, ENGINE_POOL}, false},
+    {"among tokens that are no queries", 8, false, true, {TOKENS_PADDED, ENGINE_POOL}, false},
+    {"with an outer stride", 8, false, false, {TOKENS_DENSE, ENGINE_POOL}, false},
+    {"from block tensors", 8, false, false, {TOKENS_PLAIN, ENGINE_BLOCKS}, false},
+    {"from block tensors, merged in threes", 3, true, true, {TOKENS_INTERLEAVED, ENGINE_BLOCKS}, false},
+    {"from contiguous rows", 8, false, false, {TOKENS_PLAIN, ENGINE_ROWS}, false},
+    {"from contiguous rows, each alone", 1, false, false, {TOKENS_ANY, ENGINE_ROWS}, false},
+    {"from contiguous rows, in threes", 3, true, true, {TOKENS_DENSE, ENGINE_ROWS}, false},
+    {"beside runs over other places", 3, true, false, {TOKENS_ANY, ENGINE_BLOCKS}, true},
 };
 
 // Runs the case's sequences as the arrangement says and collects the rows.
@@ -108,11 +110,14 @@ static void arrangement_run(struct rig *rig, struct engine_cache *cache, const s
     rig_arena_clear(rig);
     for (uint32_t at = 0; at < SEQUENCES; at += size) {
         uint32_t count = at + size <= SEQUENCES ? size : SEQUENCES - at;
-        rig_batch_init(rig, &batches[num_batches++], problem, 0, order + at, count, &arrangement->form, &dice);
+        struct attention_form form = arrangement->form;
+        if (arrangement->mixed)
+            form.place = num_batches % 3;
+        rig_batch_init(rig, &batches[num_batches++], problem, 0, order + at, count, &form, &dice);
     }
     if (arrangement->together)
         rig_run(rig, cache, batches, num_batches, results);
-    if (arrangement->together && problem->parameters[0].num_splits == 1)
+    if (arrangement->together && !arrangement->mixed && problem->parameters[0].num_splits == 1)
         merged_check(batches, results, num_batches);
     for (uint32_t i = 0; i < num_batches; i++) {
         if (!arrangement->together)
@@ -203,6 +208,51 @@ START_TEST(a_row_has_the_same_bits_in_any_company_and_from_any_place)
     free(first.bytes);
     free(other.bytes);
     attention_case_destroy(problem);
+}
+END_TEST
+
+// A prefill and its tokens read once more by a run that writes nothing, a wave later: the same rows. Both are split, so that one wave's
+// partial results follow another's.
+START_TEST(a_later_wave_reads_what_an_earlier_one_wrote)
+{
+    struct stage stage;
+    struct attention_batch batches[2];
+    struct engine_run_result results[2];
+    struct dice dice = {.state = attention_seed + 3};
+    struct attention_wish wish = {.shape = {.place = _i,
+                                            .kv = {.head_dim_k = 40, .num_kv_heads = 2, .block_size = 16},
+                                            .group = 2,
+                                            .causal = true,
+                                            .num_splits = 3,
+                                            .features = FEATURE_LSE},
+                                  .num_seqs = 2,
+                                  .q_len = 9,
+                                  .kv_len = 800,
+                                  .writes = WRITES_ALL};
+    stage_set(&stage, 30 + (uint64_t)_i, &wish);
+    const struct attention_shape *shape = &stage.problem->shape;
+    stage.cache = rig_cache_open(&stage.rig, stage.problem);
+    rig_arena_clear(&stage.rig);
+    const struct attention_form form = {.tokens = TOKENS_PLAIN, .place = wish.shape.place};
+    rig_batch_init(&stage.rig, &stage.batch, stage.problem, 0, (uint32_t[]){0, 1}, 2, &form, &dice);
+    batches[0] = batches[1] = stage.batch;
+    batches[1].slot_mapping = NULL;
+    batches[1].out = attention_image_place(&stage.rig.image, &dice, shape->io_dtype, stage.batch.num_tokens,
+                                           shape_heads(shape), shape->kv.head_dim_v);
+    batches[1].lse = attention_image_place_lse(&stage.rig.image, &dice, stage.batch.num_tokens, shape_heads(shape));
+    rig_run_waves(&stage.rig, stage.cache, batches, (uint32_t[]){1, 2}, 2, results);
+    rig_blocks_check(&stage.rig, stage.cache, stage.problem, stage.problem->after);
+    uint64_t token_bytes = shape_heads(shape) * ((uint64_t)shape->kv.head_dim_v * 4 + sizeof(float));
+    uint8_t *one = calloc(2, token_bytes);
+    ck_assert_ptr_nonnull(one);
+    for (uint32_t t = 0; t < stage.batch.num_tokens; t++) {
+        token_collect(one, &batches[0], t / 9, t % 9, stage.rig.image.bytes);
+        token_collect(one + token_bytes, &batches[1], t / 9, t % 9, stage.rig.image.bytes);
+        ck_assert_mem_eq(one, one + token_bytes, token_bytes);
+    }
+    free(one);
+    rig_check(&stage.rig, &batches[1]);
+    stage_clear(&stage);
 }
 END_TEST
 
@@ -335,6 +385,7 @@ void suite_add_bits(Suite *suite)
 {
     TCase *bits = suite_part(suite, "bits");
     tcase_add_loop_test(bits, a_row_has_the_same_bits_in_any_company_and_from_any_place, 0, COUNT(SAME_BITS));
+    tcase_add_loop_test(bits, a_later_wave_reads_what_an_earlier_one_wrote, 0, 2);    // pool, block tensors
     tcase_add_loop_test(bits, the_nan_of_a_later_token_reaches_no_earlier_row, 0, 5); // rows write nothing
     tcase_add_loop_test(bits, outputs_round_to_the_nearest_number, 0, 2);
     tcase_add_loop_test(bits, zeroed_blocks_are_zero_and_their_neighbours_stay, 0, 4);
