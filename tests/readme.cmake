@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# README.md agrees with the C example and with what the programs say of themselves.
+# README.md agrees with the C example, with what the programs say of themselves, and with the tests that it names.
 
 add_test(NAME readme COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/readme.sh ${PROJECT_BINARY_DIR})
 set_tests_properties(readme PROPERTIES TIMEOUT 60 LABELS "lint")

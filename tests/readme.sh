@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# readme.sh BUILD: README.md tells the truth. Its C example is tests/readme_example.c, and its tables name exactly the options
-# that the programs' --help names.
+# readme.sh BUILD: README.md tells the truth. Its C example is tests/readme_example.c, its tables name exactly the options that the
+# programs' --help names, its links lead to files, the tests that it names are in the files that it names for them, each feature has
+# one, and the worker's tolerances are those that are tested.
 
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -34,8 +35,48 @@ same_options()
     difference=$(diff <(echo "$readme") <(echo "$help")) || complain "'$1' (<) and $2 --help (>) differ: $difference"
 }
 
+# shellcheck disable=SC2016
+# `TEST`](FILE) of one line or more, as "TEST FILE".
+named_tests() { grep -oE '`[a-z0-9_]+`\]\(tests/[a-z_]+\.c\)' | sed -E 's/`(.*)`\]\((.*)\)/\1 \2/'; }
+
+check_links()
+{
+    local file name
+    while read -r file; do
+        [ -e "$root/$file" ] || complain "links to $file, which is not there"
+    done < <(grep -oE '\]\([^)#:]+\)' "$root/README.md" | sed -E 's/^..(.*).$/\1/')
+    while read -r name file; do
+        grep -qsF "START_TEST($name)" "$root/$file" || complain "$file has no test $name"
+    done < <(named_tests <"$root/README.md")
+}
+
+# Rows that begin with "| feature" or "|---" are no features.
+check_features()
+{
+    local row count=0
+    while read -r row; do
+        count=$((count + 1))
+        [ -n "$(named_tests <<<"$row")" ] || complain "no test holds the feature:${row:1:40}..."
+    done < <(sed -n '/^| feature /,/^$/p' "$root/README.md" | sed '1,2d;$d')
+    [ $count -gt 20 ] || complain "the table of features has $count rows"
+}
+
+check_tolerances()
+{
+    local readme tested
+    # shellcheck disable=SC2016
+    readme=$(section "The worker" | grep -E '^\| `[a-z0-9]+` \| [0-9]e' | tr -d '`| ')
+    tested=$(grep -E '^    \{AULE_[A-Z0-9]+, [0-9]e' "$root/tests/test_worker.c" | sed 's/AULE_//' | tr -d '{}, ')
+    [ -n "$readme" ] || complain "the worker's tolerances are not to be found"
+    [ "$readme" = "${tested,,}" ] || complain "the worker's tolerances are not those of tests/test_worker.c: $readme, ${tested,,}"
+}
+
 diff <(code) "$root/tests/readme_example.c" || complain "the C example is not tests/readme_example.c"
 same_options "The daemon" "$build/daemon/aule-daemon"
 same_options "Looking inside" "$build/tools/ctl/aule-ctl"
-[ $bad -ne 0 ] || echo "README.md agrees with the example and with --help"
+same_options "The worker" "$build/tools/worker/aule-worker"
+check_links
+check_features
+check_tolerances
+[ $bad -ne 0 ] || echo "README.md agrees with the example, with --help and with the tests that it names"
 exit $bad
