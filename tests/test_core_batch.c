@@ -189,7 +189,7 @@ START_TEST(local_batches_count_against_the_limits_of_all)
     struct worker worker;
     uint64_t batch, last;
     uint32_t made;
-    world_open(&strict, &(struct core_params){.max_batches = 2, .max_batch_bytes = 200});
+    world_open(&strict, &(struct core_params){.max_batches = 2, .max_kept_bytes = 200});
     worker_open(&worker, &strict, 1, "");
     make_local(8); // (3 + 2 + 4) * 4 + 5 * 8 = 76 bytes
     ck_assert_status(core_batch_create(worker.session, &m.params, &batch, &made, &error), STATUS_OK);

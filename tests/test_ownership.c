@@ -8,6 +8,7 @@
 
 #include "check_main.h"
 #include "core_world.h"
+#include "session.h"
 
 static struct world world;
 static struct worker a, b, c;
@@ -510,7 +511,7 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     uint64_t batch, last;
     uint32_t made;
     const int32_t cu[] = {0, 0}, lens[] = {8}; // with the table 16 bytes, of worker_batch() 80
-    world_open(&strict, &(struct core_params){.max_batch_bytes = 100});
+    world_open(&strict, &(struct core_params){.max_kept_bytes = 100});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
     const struct core_batch_params params = {.cache = worker.cache,
@@ -524,14 +525,53 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
                                              .num_block_table = 1};
     batch = worker_batch(&worker, &block, 8, 8);
     ck_assert_status(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_OK);
-    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT,
-                      "16 bytes of metadata more would exceed the session's 100, of which its batches have 96 "
-                      "(--max-batch-memory)");
+    ck_assert_refused(
+        core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT,
+        "16 bytes of metadata more would exceed the session's 100, of which its batches and unreaped runs have 96 "
+        "(--max-batch-memory)");
     worker_run(&worker, batch, 0, 8, tokens);
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
     ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT, "have 96");
     world_finish_all(&strict);
     worker_batch(&worker, &block, 8, 8);
+    world_close(&strict);
+}
+END_TEST
+
+// A batch of 80 bytes, and runs of 4 for the slope of their head.
+START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
+{
+    struct world strict;
+    struct worker worker;
+    const float slope = 1;
+    int32_t block;
+    uint64_t batch, tickets[3], none = 0;
+    world_open(&strict, &(struct core_params){.max_kept_bytes = 88});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, &block);
+    batch = worker_batch(&worker, &block, 8, 8);
+    struct core_run_params params = worker_run_params(&worker, batch, 0, 8, tokens);
+    params.slopes = &slope;
+    for (int i = 0; i < 2; i++)
+        ck_assert_status(core_run(worker.session, &params, &tickets[i], &error), STATUS_OK);
+    ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT,
+                      "4 bytes of arrays more would exceed the session's 88, of which its batches and unreaped runs "
+                      "have 88 (--max-batch-memory)");
+    params.slopes = NULL;
+    ck_assert_status(core_run(worker.session, &params, &tickets[2], &error), STATUS_OK);
+    params.slopes = &slope;
+    world_check(&strict);
+    world_finish_all(&strict);
+    ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT, "have 88");
+    worker_reap(&worker, tickets[1], STATUS_OK);
+    ck_assert_status(core_run(worker.session, &params, &tickets[1], &error), STATUS_OK);
+    ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
+    world_check(&strict);
+    world_finish_all(&strict);
+    ck_assert_uint_eq(worker.session->kept_bytes, 8);
+    worker_close(&worker, true); // with two tickets unreaped
+    ck_assert_uint_eq(strict.gone, 1);
+    world_check(&strict);
     world_close(&strict);
 }
 END_TEST
@@ -907,6 +947,7 @@ int main(void)
     tcase_add_test(batches, a_refused_batch_keeps_no_block);
     tcase_add_test(batches, too_many_batches_are_a_limit_that_names_its_option);
     tcase_add_test(batches, the_metadata_of_all_batches_is_bounded_until_their_runs_are_over);
+    tcase_add_test(batches, arrays_of_runs_count_with_batches_until_they_are_reaped);
     tcase_add_test(quota, the_quota_counts_distinct_blocks_and_is_hard);
     tcase_add_test(quota, an_exchange_by_publishing_is_held_to_the_quota_too);
     tcase_add_test(death, a_dead_session_gives_everything_back_at_once_if_nothing_is_in_flight);

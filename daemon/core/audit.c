@@ -274,7 +274,8 @@ static bool check_users(const struct core_session *session, const struct hold_ta
     return true;
 }
 
-static bool check_batch_bytes(const struct core_session *session, struct error *error)
+// Of batches, registered or kept by runs; of runs in the queue or the air, and of those that wait to be reaped.
+static bool check_kept_bytes(const struct core_session *session, struct error *error)
 {
     const struct run *run;
     uint64_t bytes = 0;
@@ -282,12 +283,14 @@ static bool check_batch_bytes(const struct core_session *session, struct error *
         bytes += batch->bytes;
     DL_FOREACH(session->runs, run)
     {
-        bytes += first_mention(session, run) ? run->batch->bytes : 0;
+        bytes += run->bytes + (first_mention(session, run) ? run->batch->bytes : 0);
         EXPECT(!run->over || (!run->batch && !run->copy), "run %" PRIu64 " is over and keeps what it named",
                run->ticket);
     }
-    EXPECT(bytes == session->batch_bytes, "session %" PRIu64 " counts %" PRIu64 " bytes of batches, has %" PRIu64,
-           session->id, session->batch_bytes, bytes);
+    for (run = session->tickets; run; run = run->hh.next)
+        bytes += run->delivered ? run->bytes : 0;
+    EXPECT(bytes == session->kept_bytes, "session %" PRIu64 " counts %" PRIu64 " kept bytes, has %" PRIu64, session->id,
+           session->kept_bytes, bytes);
     return true;
 }
 
@@ -317,7 +320,7 @@ static bool check_session(const struct core_session *session, struct error *erro
     EXPECT(session->closed || session->num_unreaped == HASH_COUNT(session->tickets) + detached,
            "session %" PRIu64 ": %" PRIu32 " tickets unreaped, not %" PRIu32, session->id, session->num_unreaped,
            HASH_COUNT(session->tickets) + detached);
-    return check_batch_bytes(session, error);
+    return check_kept_bytes(session, error);
 }
 
 static bool check_sessions(const struct core *core, struct error *error)

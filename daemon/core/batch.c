@@ -57,7 +57,7 @@ static enum status batch_register(struct batch *batch, struct error *error)
     HASH_ADD(hh, session->batches, id, sizeof batch->id, batch);
     if (!HASH_ADDED(batch))
         return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
-    session->batch_bytes += batch->bytes;
+    session->kept_bytes += batch->bytes;
     if (!batch->table)
         return STATUS_OK;
     batch->seals = batch->table->cache->seals;
@@ -163,7 +163,7 @@ void batch_unref(struct batch *batch)
         return;
     for (uint32_t i = 0; i < batch->num_blocks; i++)
         hold_unref(table, batch->blocks[i], batch->dead);
-    batch->session->batch_bytes -= batch->bytes;
+    batch->session->kept_bytes -= batch->bytes;
     batch_free(batch);
     if (table)
         hold_table_unuse(table);

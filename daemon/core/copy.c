@@ -115,16 +115,18 @@ static void take_references(struct copy *copy)
 static enum status queue(const struct request *r, struct copy *copy, bool detached, uint64_t *ticket)
 {
     struct core_session *session = copy->table->session;
-    struct run *run = run_alloc(session, r->count * sizeof(struct engine_copy));
-    if (!run)
-        return error_set(r->error, STATUS_NO_MEMORY, "no host memory for a copy of %" PRIu32 " blocks", r->count);
+    struct run *run;
+    enum status status =
+        run_create(session, r->count * sizeof(struct engine_copy), r->count * sizeof *copy->pairs, &run, r->error);
+    if (status != STATUS_OK)
+        return status;
     run->copy = copy;
     run->attended = weight_moved_attended(moved_bytes(copy->table, r->count));
     run->work = weight_moved_work(moved_bytes(copy->table, r->count));
     describe(run, r);
-    enum status status = run_queue(run, detached, ticket, r->error);
+    status = run_queue(run, detached, ticket, r->error);
     if (status != STATUS_OK) {
-        free(run);
+        run_free(run);
         return status;
     }
     take_references(copy);

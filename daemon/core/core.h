@@ -28,7 +28,7 @@ struct core_params {
     uint32_t max_batches;         // --max-batches, live, a session
     uint32_t max_tickets;         // --max-tickets, unreaped, a session
     uint64_t quota_blocks;        // --session-blocks: leased and held blocks a session; 0 = no limit
-    uint64_t max_batch_bytes;     // --max-batch-memory: metadata of a session's batches that the engine keeps; 0 = no limit
+    uint64_t max_kept_bytes;      // --max-batch-memory: metadata of a session's batches and arrays of its runs; 0 = no limit
     uint64_t max_run_work;        // --max-run-work: multiply-adds of one run, and of the runs of one submission; 0 = no limit
     uint64_t hash_seed;           // of the prefix index, whose keys clients choose: random, told to nobody
     // The session's last GPU work has passed: its arena may be destroyed and unmapped. Called from core_step() or
@@ -160,13 +160,15 @@ struct core_run_params {
     int32_t window_left, window_right;   // only if windowed; -1 = unbounded
     float soft_cap;               // 0 = none
     const float *slopes, *sinks;  // [num_heads], copied; NULL = none
-    struct core_tensor lse;       // dtype 0 = none, else f32 [T, num_heads], heads contiguous, token_stride counts; head_stride must be 0 or 4
+    struct core_tensor lse;       // dtype 0 = none, else f32 [T, num_heads], heads contiguous, token_stride counts; head_stride must be 0 or 4;
+                                  //   offset and token_stride are multiples of 4, those of all other tensors of 16
     uint32_t num_splits;
     struct engine_rope rope;      // theta 0 = 10000; frequencies are copied
     float k_scale, v_scale;       // 0 = 1
 };
 // Queues one run. BUSY: max_tickets unreaped already. LIMIT: more work than max_run_work, which stands for seconds on the GPU;
-// partial results beyond --max-scratch.
+// partial results beyond --max-scratch; arrays beyond max_kept_bytes, for which a run counts until it is reaped, a detached one
+// until it is done. Copies and merges likewise.
 enum status core_run(struct core_session *session, const struct core_run_params *params, uint64_t *ticket, struct error *error);
 
 // Queues the copying of blocks from[i] to to[i], or their zeroing (from[i] -1), all layers. The session holds all of them; those of

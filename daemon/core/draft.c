@@ -95,18 +95,12 @@ static enum status check_lengths(const struct draft *d)
 static enum status check_memory(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
-    uint64_t most = d->session->core->params.max_batch_bytes, has = d->session->batch_bytes;
     uint64_t words = (uint64_t)p->num_cu_seqlens_q + p->num_seq_lens_kv + p->num_block_table + p->num_positions +
                      p->num_q_lens + p->num_token_rows + p->num_kv_starts;
     uint64_t bytes = words * sizeof(int32_t) + p->num_slot_mapping * sizeof(int64_t);
     if (__builtin_add_overflow(bytes, p->mask_bytes, &d->batch->bytes))
         d->batch->bytes = UINT64_MAX;
-    if (!most || (has <= most && d->batch->bytes <= most - has))
-        return STATUS_OK;
-    return error_set(d->error, STATUS_LIMIT,
-                     "%" PRIu64 " bytes of metadata more would exceed the session's %" PRIu64
-                     ", of which its batches have %" PRIu64 " (--max-batch-memory)",
-                     d->batch->bytes, most, has);
+    return session_check_kept(d->session, d->batch->bytes, "metadata", d->error);
 }
 
 // ---- tokens ----

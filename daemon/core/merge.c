@@ -158,14 +158,15 @@ enum status core_merge(struct core_session *session, const struct core_merge_par
     enum status status = check_all(session, params, error);
     if (status != STATUS_OK)
         return status;
-    struct run *run = run_alloc(session, params->num_parts * sizeof(struct engine_part));
-    if (!run)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for a merge of %" PRIu32 " parts", params->num_parts);
+    struct run *run;
+    status = run_create(session, params->num_parts * sizeof(struct engine_part), 0, &run, error);
+    if (status != STATUS_OK)
+        return status;
     run->attended = weight_moved_attended(moved_bytes(params));
     run->work = weight_moved_work(moved_bytes(params));
     describe(run, params);
     status = run_queue(run, params->detached, ticket, error);
     if (status != STATUS_OK)
-        free(run);
+        run_free(run);
     return status;
 }

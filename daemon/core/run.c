@@ -36,12 +36,27 @@ enum status run_check_work(const struct core_session *session, uint64_t work, co
                      work, most, advice);
 }
 
-struct run *run_alloc(struct core_session *session, size_t arrays_size)
+enum status run_create(struct core_session *session, size_t arrays_size, size_t beside, struct run **out,
+                       struct error *error)
 {
+    uint64_t bytes = (uint64_t)arrays_size + beside;
+    enum status status = session_check_kept(session, bytes, "arrays", error);
+    if (status != STATUS_OK)
+        return status;
     struct run *run = calloc(1, sizeof *run + arrays_size);
-    if (run)
-        run->session = session;
-    return run;
+    if (!run)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for a run with %zu bytes of arrays", arrays_size);
+    run->session = session;
+    run->bytes = bytes;
+    session->kept_bytes += bytes;
+    *out = run;
+    return STATUS_OK;
+}
+
+void run_free(struct run *run)
+{
+    run->session->kept_bytes -= run->bytes;
+    free(run);
 }
 
 enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error)
@@ -189,9 +204,10 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     if (status != STATUS_OK)
         return status;
     const struct arrays sizes = measure(params);
-    struct run *run = run_alloc(session, sizes.frequencies + sizes.slopes + sizes.sinks);
-    if (!run)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for a run");
+    struct run *run;
+    status = run_create(session, sizes.frequencies + sizes.slopes + sizes.sinks, 0, &run, error);
+    if (status != STATUS_OK)
+        return status;
     run->batch = batch;
     run->attended = weight_attended(batch, params);
     run->work = weight_work(batch, params);
@@ -200,7 +216,7 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     if (status == STATUS_OK)
         status = run_queue(run, params->detached, ticket, error);
     if (status != STATUS_OK) {
-        free(run);
+        run_free(run);
         return status;
     }
     batch->users++;
@@ -259,7 +275,7 @@ void run_deliver(struct core_session *session)
         if (run->detached)
             session->num_unreaped--;
         if (run->detached || session->closed)
-            free(run);
+            run_free(run);
     }
 }
 
@@ -293,6 +309,6 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket, stru
     HASH_DEL(session->tickets, run);
     session->num_unreaped--;
     session->core->news = true;
-    free(run);
+    run_free(run);
     return STATUS_OK;
 }

@@ -19,6 +19,7 @@ struct run {
     uint64_t ticket;
     uint64_t attended; // tokens, or what moving bytes counts as: its weight in the queue
     uint64_t work;     // multiply-adds
+    uint64_t bytes;    // of `arrays` and the copy's pairs: they count for the session until run_free()
     uint32_t wave;     // in its submission
     bool detached;
     bool over;      // `result` is final
@@ -33,8 +34,11 @@ enum status run_check_tickets(const struct core_session *session, enum status so
 // LIMIT if `work` exceeds --max-run-work; `what` is the sentence's subject, `advice` its end.
 enum status run_check_work(const struct core_session *session, uint64_t work, const char *what, const char *advice,
                            struct error *error);
-// Zeroed, with room for so many bytes of arrays; NULL: no memory.
-struct run *run_alloc(struct core_session *session, size_t arrays_size);
+// Zeroed, with room for so many bytes of arrays; these and the `beside` ones that belong to it count for the session. LIMIT names
+// --max-batch-memory. Ends with run_free().
+enum status run_create(struct core_session *session, size_t arrays_size, size_t beside, struct run **out,
+                       struct error *error);
+void run_free(struct run *run);
 // Puts it into the queue. NO_MEMORY: the run is as it was. The caller then takes the references, which cannot fail.
 enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error);
 struct engine_tensor run_tensor(const struct core_tensor *tensor);

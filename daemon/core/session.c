@@ -20,6 +20,18 @@ enum status session_usable(const struct core_session *session, struct error *err
     return STATUS_OK;
 }
 
+enum status session_check_kept(const struct core_session *session, uint64_t bytes, const char *what,
+                               struct error *error)
+{
+    uint64_t most = session->core->params.max_kept_bytes, has = session->kept_bytes;
+    if (!most || (has <= most && bytes <= most - has))
+        return STATUS_OK;
+    return error_set(error, STATUS_LIMIT,
+                     "%" PRIu64 " bytes of %s more would exceed the session's %" PRIu64
+                     ", of which its batches and unreaped runs have %" PRIu64 " (--max-batch-memory)",
+                     bytes, what, most, has);
+}
+
 static void session_free(struct core_session *session)
 {
     salt_unref(session->core, session->salt);
@@ -91,7 +103,7 @@ static void forget_tickets(struct core_session *session)
     {
         HASH_DEL(session->tickets, run); // NOLINT(clang-analyzer-unix.Malloc): `next` was taken before
         if (run->delivered)
-            free(run);
+            run_free(run);
     }
 }
 

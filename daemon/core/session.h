@@ -25,7 +25,7 @@ struct core_session {
     struct hold_table *tables; // by cache
     struct batch *batches;     // by id, those not destroyed
     uint64_t num_blocks;       // of all tables
-    uint64_t batch_bytes;      // of the batches that the engine has, destroyed ones with runs too
+    uint64_t kept_bytes; // of the batches that the engine has, destroyed ones with runs too, and of its runs' arrays
 
     struct run *runs;    // accepted and not delivered, in the order of their tickets
     struct run *queued;  // the first of them that is not submitted; NULL = none
@@ -45,5 +45,8 @@ struct core_session {
 
 void session_passed(struct core_session *session); // ends a closed session without work in flight, and tells the server
 enum status session_usable(const struct core_session *session, struct error *error); // DEVICE_LOST or OK
+// LIMIT if it keeps too much with `bytes` more, of `what`, under --max-batch-memory.
+enum status session_check_kept(const struct core_session *session, uint64_t bytes, const char *what,
+                               struct error *error);
 
 #endif

@@ -172,7 +172,7 @@ static enum status open_core(struct server *server, struct error *error)
         .max_batches = params->max_batches,
         .max_tickets = params->max_tickets,
         .quota_blocks = params->session_blocks,
-        .max_batch_bytes = params->max_batch_bytes,
+        .max_kept_bytes = params->max_kept_bytes,
         .max_run_work = max_run_work(server),
         .hash_seed = hash_seed,
         .session_gone = session_gone,

@@ -21,7 +21,7 @@ struct server_params {
     uint64_t max_blocks;    // over all caches; 0 = memory_fraction alone
     uint32_t max_sessions, max_connections, max_caches;
     uint32_t max_batches, max_tickets; // a session
-    uint64_t max_batch_bytes;          // of its batches' metadata; 0 = no limit
+    uint64_t max_kept_bytes;           // of its batches' metadata and its runs' arrays; 0 = no limit
     uint64_t max_run_work;             // multiply-adds of one run; 0 = no limit, SERVER_WORK_AUTO = as the device is
     uint64_t session_blocks;           // leased and held blocks a session; 0 = no limit
     uint64_t max_arena;                // bytes a session
