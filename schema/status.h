@@ -31,7 +31,7 @@ extern "C" {
     X(UNWRITTEN,      9,  "a block has slots that no run has written in every layer")                                 \
     X(DUPLICATE_SLOT, 10, "a slot occurs twice in one batch")                                                         \
     X(OUT_OF_RANGE,   11, "an id, a length or an offset points outside what it indexes")                              \
-    X(MISALIGNED,     12, "an offset or a stride is not a multiple of 16 bytes")                                      \
+    X(MISALIGNED,     12, "an offset or a stride is not aligned")                                                     \
     X(MISMATCH,       13, "the object exists with another identity, shape or element type")                           \
     X(NOT_FOUND,      14, "no such object")                                                                           \
     X(LIMIT,          15, "a limit of the daemon is reached; the message names its option")                           \

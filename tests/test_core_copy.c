@@ -4,9 +4,11 @@
 // test_core_copy.c - copies and zeroing of blocks in the session's order: what they refuse, keep and count as written, also when something
 // fails or its session dies; and merges, the runs that name nothing but the arena.
 
+#include <stdio.h>
 #include <string.h>
 
 #include "check_main.h"
+#include "copy.h"
 #include "core_world.h"
 #include "scheduler.h"
 #include "state.h"
@@ -521,6 +523,68 @@ START_TEST(a_merge_may_write_over_one_of_its_parts_but_not_beside_it)
 }
 END_TEST
 
+// Four tokens of three heads, and of one: rows of 12 bytes, and of 4.
+START_TEST(a_merge_takes_dense_lses_of_any_number_of_heads)
+{
+    for (uint64_t heads = 1; heads <= 3; heads += 2) {
+        struct core_tensor lses[4], outs[4];
+        for (uint64_t i = 0; i < 4; i++) {
+            lses[i] =
+                (struct core_tensor){.dtype = DTYPE_F32, .offset = 20484 + 16 * heads * i, .token_stride = 4 * heads};
+            outs[i] = (struct core_tensor){
+                .dtype = DTYPE_F16, .offset = 1024 * i, .token_stride = 16 * heads, .head_stride = 16};
+        }
+#define DENSE                                                                                                          \
+    p.num_heads = (uint32_t)heads, parts[0] = (struct core_part){outs[0], lses[0]},                                    \
+    parts[1] = (struct core_part){outs[1], lses[1]}, parts[2] = (struct core_part){outs[2], lses[2]}, p.out = outs[3], \
+    p.lse = lses[3]
+        MERGE_ACCEPTED((DENSE));
+        MERGE_ACCEPTED((DENSE, p.out = outs[1], p.lse = lses[1]));
+        MERGE_REFUSED((DENSE, p.lse.offset -= 4), STATUS_INVALID, "overlaps lses[2]");
+        MERGE_REFUSED((DENSE, p.lse.offset += 2), STATUS_MISALIGNED, "a multiple of 4");
+        MERGE_REFUSED((DENSE, parts[1].lse.token_stride += 2), STATUS_MISALIGNED, "lses[1] has offset");
+        MERGE_REFUSED((DENSE, parts[1].out.offset += 4), STATUS_MISALIGNED, "a multiple of 16");
+#undef DENSE
+    }
+}
+END_TEST
+
+// ---- what waits to be reaped ----
+
+// 3 copied blocks and 3 merged parts; nothing else of the session counts.
+START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
+{
+    const int32_t from[] = {blocks[0], blocks[1], -1}, to[] = {blocks[3], blocks[4], blocks[5]};
+    const uint64_t copied = 3 * (sizeof(struct engine_copy) + sizeof(struct copy_pair));
+    const uint64_t merged = 3 * sizeof(struct engine_part);
+    struct core_merge_params merge = good_merge();
+    uint64_t first, second, none = 0;
+    char words[160];
+    world.core->params.max_kept_bytes = copied + merged;
+    first = copy_all(from, to, 3);
+    ck_assert_status(core_merge(a.session, &merge, &second, &error), STATUS_OK);
+    snprintf(words, sizeof(words),
+             "%zu bytes of arrays more would exceed the session's %zu, of which its batches and unreaped runs have %zu "
+             "(--max-batch-memory)",
+             (size_t)copied, (size_t)(copied + merged), (size_t)(copied + merged));
+    ck_assert_refused(core_blocks_copy(a.session, a.cache, from, to, 3, false, &none, &error), STATUS_LIMIT, words);
+    world_finish_all(&world);
+    ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT, "--max-batch-memory");
+    ck_assert_uint_eq(none, 0);
+    ck_assert_uint_eq(a.session->kept_bytes, copied + merged);
+    worker_reap(&a, first, STATUS_OK);
+    ck_assert_uint_eq(a.session->kept_bytes, merged);
+    worker_reap(&a, second, STATUS_OK);
+    ck_assert_uint_eq(a.session->kept_bytes, 0);
+    merge.detached = true;
+    ck_assert_status(core_merge(a.session, &merge, &none, &error), STATUS_OK);
+    ck_assert_status(core_blocks_copy(a.session, a.cache, from, to, 3, true, &none, &error), STATUS_OK);
+    ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT, "--max-batch-memory");
+    world_finish_all(&world);
+    ck_assert_uint_eq(a.session->kept_bytes, 0); // nobody reaps them: done is enough
+}
+END_TEST
+
 START_TEST(each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values)
 {
     MERGE_REFUSED(p.num_parts = 0, STATUS_INVALID, "a merge of 0 parts");
@@ -585,6 +649,8 @@ int main(void)
     tcase_add_test(owned, a_copy_outlives_the_closing_of_its_cache);
     tcase_add_test(merges, a_merge_reaches_the_engine_as_it_was_given);
     tcase_add_test(merges, a_merge_may_write_over_one_of_its_parts_but_not_beside_it);
+    tcase_add_test(merges, a_merge_takes_dense_lses_of_any_number_of_heads);
+    tcase_add_test(merges, the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped);
     tcase_add_test(merges, each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values);
     for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
         tcase_add_checked_fixture(all[i], open_two, close_two);

@@ -707,8 +707,8 @@ START_TEST(lse_is_an_output_of_its_own_type_and_place)
     REFUSED((p.lse = lse_at(20480, 16, 0), p.lse.dtype = DTYPE_F16), STATUS_MISMATCH, "lse is f16; it must be f32");
     REFUSED((p.lse = lse_at(20480, 16, 0), p.lse.dtype = 77), STATUS_INVALID, "lse has dtype 77");
     REFUSED((p.lse = lse_at(20480, 16, 0), p.lse.memory = 2), STATUS_UNSUPPORTED, "lse lies in memory kind 2");
-    REFUSED(p.lse = lse_at(20488, 16, 0), STATUS_MISALIGNED, "lse has offset 20488");
-    REFUSED(p.lse = lse_at(20480, 4, 0), STATUS_MISALIGNED, "token stride 4");
+    REFUSED(p.lse = lse_at(20482, 16, 0), STATUS_MISALIGNED, "lse has offset 20482");
+    REFUSED(p.lse = lse_at(20480, 6, 0), STATUS_MISALIGNED, "outer stride 0: each must be a multiple of 4");
     REFUSED(p.lse = lse_at(20480, 16, 16), STATUS_INVALID, "lse has head stride 16");
     REFUSED(p.lse = lse_at(20480, 0, 4), STATUS_INVALID, "lse's rows of 4 bytes overlap");
     REFUSED((p.num_heads = 5, p.q.head_stride = 16, p.q.token_stride = p.out.token_stride = 80, p.out.head_stride = 16,
@@ -724,6 +724,26 @@ START_TEST(lse_is_an_output_of_its_own_type_and_place)
     ACCEPTED(p.lse = lse_at(WORLD_ARENA - 128, 16, 0)); // the last row ends 12 bytes before the arena
     uint64_t reader = make_reader(&a, blocks[0], 8, 8);
     ACCEPTED((p.batch = reader, p.lse = lse_at(4096, 16, 4))); // k is not looked at
+}
+END_TEST
+
+// Eight tokens of one head in 32 bytes, of three in 96.
+START_TEST(a_dense_lse_of_any_number_of_heads_is_taken)
+{
+#define THREE_HEADS                                                                                                    \
+    p.num_heads = 3, p.q.token_stride = p.out.token_stride = 48, p.q.head_stride = p.out.head_stride = 16
+    ACCEPTED(p.lse = lse_at(20484, 4, 0));
+    ACCEPTED(p.lse = lse_at(WORLD_ARENA - 32, 4, 4));
+    REFUSED(p.lse = lse_at(WORLD_ARENA - 28, 4, 4), STATUS_OUT_OF_RANGE, "lse at 1048548");
+    ACCEPTED((THREE_HEADS, p.lse = lse_at(20484, 12, 4)));
+    ACCEPTED((THREE_HEADS, p.lse = lse_at(WORLD_ARENA - 96, 12, 0)));
+    ACCEPTED((THREE_HEADS, p.lse = lse_at(4096 - 96, 12, 0)));
+    REFUSED((THREE_HEADS, p.lse = lse_at(4096 - 92, 12, 0)), STATUS_INVALID, "lse at 4004 overlaps k at 4096");
+    REFUSED((THREE_HEADS, p.lse = lse_at(WORLD_ARENA - 92, 12, 0)), STATUS_OUT_OF_RANGE, "lse at 1048484");
+    REFUSED((THREE_HEADS, p.lse = lse_at(20484, 8, 0)), STATUS_INVALID, "lse's rows of 12 bytes overlap");
+    REFUSED((THREE_HEADS, p.lse = lse_at(20481, 12, 0)), STATUS_MISALIGNED, "lse has offset 20481");
+    REFUSED((THREE_HEADS, p.out.offset += 4, p.lse = lse_at(20484, 12, 0)), STATUS_MISALIGNED, "a multiple of 16");
+#undef THREE_HEADS
 }
 END_TEST
 
@@ -863,6 +883,7 @@ int main(void)
     tcase_add_test(tensors, slices_of_one_fused_tensor_interleave_without_overlapping);
     tcase_add_test(tensors, each_parameter_of_attention_has_its_range);
     tcase_add_test(tensors, lse_is_an_output_of_its_own_type_and_place);
+    tcase_add_test(tensors, a_dense_lse_of_any_number_of_heads_is_taken);
     tcase_add_test(tensors, parameters_reach_the_engine_and_arrays_are_copied);
     tcase_add_test(tensors, a_window_makes_a_run_weigh_less);
     tcase_add_test(tensors, scale_is_by_default_one_over_the_root_of_the_head_dimension);

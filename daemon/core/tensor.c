@@ -69,15 +69,21 @@ static enum status check_type(const struct tensor_use *use, const struct tensor_
     return STATUS_OK;
 }
 
+// What its offset and strides are multiples of, in bytes.
+static uint32_t unit_of(const struct tensor_use *use)
+{
+    return use->counts_elements ? dtype_size((int)use->tensor->dtype) : 16;
+}
+
 static enum status check_place(const struct tensor_use *use, const struct rows *rows, uint64_t arena_size,
                                struct error *error)
 {
     const struct core_tensor *t = use->tensor;
-    if ((t->offset | t->token_stride | t->head_stride | t->outer_stride) % 16)
+    if ((t->offset | t->token_stride | t->head_stride | t->outer_stride) % unit_of(use))
         return error_set(error, STATUS_MISALIGNED,
                          "%s has offset %" PRIu64 ", token stride %" PRIu64 ", head stride %" PRIu64
-                         ", outer stride %" PRIu64 ": each must be a multiple of 16",
-                         use->name, t->offset, t->token_stride, t->head_stride, t->outer_stride);
+                         ", outer stride %" PRIu64 ": each must be a multiple of %" PRIu32,
+                         use->name, t->offset, t->token_stride, t->head_stride, t->outer_stride, unit_of(use));
     if (num_rows(rows) == 0 || rows_end(rows) <= (wide)arena_size)
         return STATUS_OK;
     char outer[96] = "";
@@ -91,10 +97,10 @@ static enum status check_place(const struct tensor_use *use, const struct rows *
                      (uint32_t)rows->row, arena_size);
 }
 
-// The engine counts the two inner strides in 32 bits: in units of 16 bytes, or of an element.
+// The engine counts the two inner strides in 32 bits, in those units.
 static enum status check_strides(const struct tensor_use *use, const struct rows *rows, struct error *error)
 {
-    uint64_t most = (uint64_t)UINT32_MAX * (use->counts_elements ? dtype_size((int)use->tensor->dtype) : 16);
+    uint64_t most = (uint64_t)UINT32_MAX * unit_of(use);
     wide token = rows->strides[TOKEN], head = rows->strides[HEAD], stride = token > head ? token : head;
     if (stride <= (wide)most)
         return STATUS_OK;

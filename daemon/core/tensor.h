@@ -17,7 +17,7 @@ struct tensor_use {
     uint32_t heads, head_dim;
     enum dtype dtype;     // that it must have; 0 = that of the first tensor, one that q, k, v and out may have
     bool written;         // by the run
-    bool counts_elements; // the engine counts its strides in elements, not in 16 bytes
+    bool counts_elements; // its offset and strides are multiples of one, in which the engine counts; else of 16 bytes
     const struct core_tensor *twin; // it may be written in place of this one; NULL = of none
 };
 

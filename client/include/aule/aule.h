@@ -59,7 +59,7 @@ enum aule_status {
     AULE_UNWRITTEN = 9,       /* a block has slots that no run has written in every layer */
     AULE_DUPLICATE_SLOT = 10, /* a slot occurs twice in one batch */
     AULE_OUT_OF_RANGE = 11,   /* an id, a length or an offset points outside what it indexes */
-    AULE_MISALIGNED = 12,     /* an offset or a stride is not a multiple of 16 bytes */
+    AULE_MISALIGNED = 12,     /* an offset or a stride is not aligned: multiples of 16 bytes, of an LSE tensor of 4 */
     AULE_MISMATCH = 13,       /* the object exists with another identity, shape or element type */
     AULE_NOT_FOUND = 14,      /* no such object */
     AULE_LIMIT = 15,          /* a limit is reached; the sentence names its option */
@@ -163,7 +163,8 @@ AULE_API enum aule_status aule_session_info(struct aule_session *session, struct
 
 /*
  * A view of elements in the arena, whose innermost dimension is contiguous. Offset and strides are bytes and multiples of 16,
- * so that a slice of a fused QKV tensor works. What the outer stride steps over depends on what the tensor is for:
+ * so that a slice of a fused QKV tensor works; those of an LSE tensor are multiples of 4.
+ * What the outer stride steps over depends on what the tensor is for:
  *   0                 [num_tokens, num_heads, head_dim], the tokens of all sequences one after the other: (t, h, d) lies at
  *                     offset + t * token_stride + h * head_stride + d * aule_dtype_size(dtype)
  *   of a sequence     [num_seqs, ...]: token i of sequence s lies at offset + s * outer_stride + i * token_stride + ...
@@ -422,7 +423,8 @@ struct aule_run_params {
     float mask_value;             /* what an excluded score is: 0, -inf or anything <= -1e30; others are refused */
     const float *alibi_slopes;    /* [num_heads] or NULL: s -= slope * |p - j| */
     const float *sinks;           /* [num_heads] or NULL: exp(sink) joins the row's sum, and no value */
-    struct aule_tensor lse;       /* dtype 0: not wanted; else f32 [T, num_heads], heads contiguous (head_stride 0 or 4), no outer stride:
+    struct aule_tensor lse;       /* dtype 0: not wanted; else f32 [T, num_heads], heads contiguous (head_stride 0 or 4), no outer stride,
+                                     offset and token_stride multiples of 4 (where a row is no multiple of 16 bytes, made by hand over aule_arena_alloc()):
                                      the natural log of the row's sum, sink included; -inf if the row sees no key and has no sink */
     uint32_t num_splits;          /* into how many parts the keys of a sequence are cut, to be worked on side by side and merged:
                                      0: by a rule of its q_len and kv_len alone; 1: none; n: n, each rounded up to 256 keys. It
@@ -453,6 +455,7 @@ struct aule_ticket {
  * session is done only after it. While the session has info.max_tickets unreaped tickets, waits up to timeout_ms
  * (-1: for ever) for one to end. AULE_BUSY: none did, nothing was queued.
  * Slopes, sinks and frequencies are copied; on their way they lie in the arena. AULE_NO_MEMORY: it has no room for them.
+ * AULE_LIMIT: with the session's batches and unreaped tickets they are more than --max-batch-memory.
  */
 AULE_API enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                           struct aule_ticket *ticket);
@@ -519,7 +522,7 @@ struct aule_merge_params {
     uint32_t num_parts;           /* at least 1 */
     uint32_t num_tokens, num_heads, head_dim;
     const struct aule_tensor *outs; /* [num_parts] of [num_tokens, num_heads, head_dim], of one dtype with `out`: f32, f16 or bf16 */
-    const struct aule_tensor *lses; /* [num_parts] of f32 [num_tokens, num_heads], heads contiguous */
+    const struct aule_tensor *lses; /* [num_parts] of f32 [num_tokens, num_heads], laid out as a run's `lse` */
     struct aule_tensor out;       /* may be one of the parts */
     struct aule_tensor lse;       /* dtype 0: not wanted; may be one of the parts */
 };
