@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# The client library: its parts alone, against a fake daemon, and (test_client, _attention, _contiguous, _kv)
-# against the real one.
+# The client library: its parts alone, against a fake daemon, and (test_client, _refused,
+# _process, _attention, _contiguous, _kv) against the real one.
 
 find_package(nng CONFIG REQUIRED)   # the fake daemon speaks it, too
 
@@ -12,8 +12,10 @@ foreach(suite fake gone wire fake_attention)
   aule_check(test_client_${suite} SOURCES test_client_${suite}.c client_world.c fake_daemon.c
              LIBS aule_client_static aule_schema nng::nng LABELS process tsan ENVIRONMENT ${tsan_environment})
 endforeach()
-aule_check(test_client SOURCES test_client.c LIBS aule_client_static aule_schema daemon_harness
-           LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
+foreach(suite test_client test_client_refused test_client_process)
+  aule_check(${suite} SOURCES ${suite}.c client_step.c LIBS aule_client_static aule_schema daemon_harness
+             LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
+endforeach()
 aule_check(test_client_attention SOURCES test_client_attention.c LIBS aule_client_static daemon_harness
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED TIMEOUT 1200)
 foreach(suite contiguous kv)

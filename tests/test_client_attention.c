@@ -338,6 +338,156 @@ START_TEST(each_parameter_does_what_loops_in_double_say)
 }
 END_TEST
 
+// ---- an LSE without gaps ----
+
+enum { FEW = 5, LSE_WORDS = 64, UNTOUCHED = -777 };
+
+// Five tokens that attend to each other, all heads over one of K and V.
+struct few {
+    struct scene scene;
+    struct aule_batch *batch;
+    struct aule_run_params run;
+    float *words; // LSE_WORDS, at `offset` of the arena
+    uint64_t offset;
+};
+
+static void open_few(struct few *few, uint32_t heads)
+{
+    static const int32_t cu[] = {0, FEW}, len = FEW;
+    const struct aule_cache_params params = {.name = "few",
+                                             .num_layers = 1,
+                                             .num_kv_heads = 1,
+                                             .head_dim = DIM,
+                                             .k_dtype = AULE_F32,
+                                             .v_dtype = AULE_F32,
+                                             .block_size = BLOCK};
+    struct scene *scene = &few->scene;
+    void *words;
+    int64_t slots[FEW];
+    int32_t block;
+    open_scene(scene);
+    aule_cache_close(scene->cache);
+    ok(aule_cache_open(scene->session, &params, &scene->cache));
+    ok(aule_blocks_lease(scene->cache, 1, WAIT_MS, &block));
+    for (int i = 0; i < FEW; i++)
+        slots[i] = (int64_t)block * BLOCK + i;
+    const struct aule_batch_params batch = {.num_seqs = 1,
+                                            .max_blocks = 1,
+                                            .cu_seqlens_q = cu,
+                                            .seq_lens_kv = &len,
+                                            .block_table = &block,
+                                            .slot_mapping = slots};
+    ok(aule_batch_create(scene->cache, &batch, &few->batch));
+    few->run = (struct aule_run_params){.num_heads = heads};
+    create_tensor(scene, FEW, heads, 11, &few->run.q);
+    create_tensor(scene, FEW, 1, 12, &few->run.k);
+    create_tensor(scene, FEW, 1, 13, &few->run.v);
+    create_tensor(scene, FEW, heads, 14, &few->run.out);
+    ok(aule_arena_alloc(scene->session, LSE_WORDS * sizeof(float), &words, &few->offset));
+    few->words = words;
+}
+
+// `stride` words a token, `at` words behind the begin.
+static struct aule_tensor lse_at(const struct few *few, uint32_t at, uint32_t stride)
+{
+    return (struct aule_tensor){
+        .dtype = AULE_F32, .offset = few->offset + at * sizeof(float), .token_stride = stride * sizeof(float)};
+}
+
+static void clear_words(const struct few *few)
+{
+    for (int i = 0; i < LSE_WORDS; i++)
+        few->words[i] = UNTOUCHED;
+}
+
+// Takes the LSE from `at` on to `lse`, and leaves the words as if it had never been there.
+static void take_words(const struct few *few, uint32_t at, uint32_t stride, float *lse)
+{
+    for (uint32_t token = 0; token < FEW; token++)
+        for (uint32_t head = 0; head < few->run.num_heads; head++) {
+            float *word = &few->words[at + token * stride + head];
+            lse[token * few->run.num_heads + head] = *word;
+            *word = UNTOUCHED;
+        }
+}
+
+static void expect_untouched(const struct few *few)
+{
+    for (int i = 0; i < LSE_WORDS; i++)
+        ck_assert_msg(few->words[i] == UNTOUCHED, "word %d is %.9g", i, (double)few->words[i]);
+}
+
+static void run_few(struct few *few, uint32_t at, uint32_t stride, float *lse)
+{
+    clear_words(few);
+    few->run.lse = lse_at(few, at, stride);
+    ok(aule_run(few->batch, &few->run, WAIT_MS, NULL));
+    take_words(few, at, stride, lse);
+    expect_untouched(few);
+}
+
+// Both parts are the run's, and the result's LSE lies right behind theirs.
+static void merge_few(struct few *few, float *lse)
+{
+    uint32_t heads = few->run.num_heads, size = FEW * heads;
+    struct aule_tensor parts[] = {few->run.out, few->run.out}, lses[] = {lse_at(few, 1, heads), lse_at(few, 1, heads)};
+    const struct aule_merge_params merge = {.num_parts = 2,
+                                            .num_tokens = FEW,
+                                            .num_heads = heads,
+                                            .head_dim = DIM,
+                                            .outs = parts,
+                                            .lses = lses,
+                                            .out = few->run.q,
+                                            .lse = lse_at(few, 1 + size, heads)};
+    struct aule_ticket ticket;
+    clear_words(few);
+    memcpy(few->words + 1, lse, size * sizeof *lse);
+    ok(aule_merge_submit(few->scene.session, &merge, WAIT_MS, &ticket));
+    ok(aule_ticket_wait(few->scene.session, ticket, WAIT_MS, NULL));
+    ck_assert_mem_eq(few->words + 1, lse, size * sizeof *lse);
+    take_words(few, 1, heads, lse);
+    take_words(few, 1 + size, heads, lse);
+    expect_untouched(few);
+}
+
+static double naive_few(const struct few *few, uint32_t token, uint32_t head)
+{
+    const float *q = aule_tensor_data(few->scene.session, &few->run.q);
+    const float *k = aule_tensor_data(few->scene.session, &few->run.k);
+    double sum = 0;
+    for (int key = 0; key < FEW; key++) {
+        double s = 0;
+        for (int d = 0; d < DIM; d++)
+            s += (double)q[(token * few->run.num_heads + head) * DIM + (uint32_t)d] * k[key * DIM + d];
+        sum += exp(s / sqrt(DIM));
+    }
+    return log(sum);
+}
+
+// One or three heads: rows of 4 or 12 bytes, at an offset of 4; nothing beside them is written, over neither kind of arena.
+START_TEST(an_lse_of_any_number_of_heads_may_be_dense)
+{
+    for (uint32_t heads = 1; heads <= 3; heads += 2) {
+        struct few few;
+        float spread[FEW * 3] = {0}, dense[FEW * 3] = {0}, merged[FEW * 3];
+        open_few(&few, heads);
+        run_few(&few, 0, 4, spread);
+        run_few(&few, 1, heads, dense);
+        ck_assert_mem_eq(dense, spread, FEW * heads * sizeof *dense);
+        for (uint32_t i = 0; i < FEW * heads; i++)
+            expect_lse(dense[i], naive_few(&few, i / heads, i % heads), "dense", (int)(i / heads), (int)(i % heads));
+        memcpy(merged, dense, sizeof merged);
+        merge_few(&few, merged);
+        for (uint32_t i = 0; i < FEW * heads; i++)
+            expect_lse(merged[i], (double)dense[i] + log(2), "merged", (int)(i / heads), (int)(i % heads));
+        aule_batch_destroy(few.batch);
+        close_scene(&few.scene);
+    }
+}
+END_TEST
+
+// ---- runs among others ----
+
 // The runs are submitted together, so that those of one batch share dispatches with others of other parameters.
 START_TEST(runs_of_different_parameters_do_not_mix)
 {
@@ -616,8 +766,10 @@ int main(void)
     Suite *suite = suite_create("client, attention");
     const TTest *const numbers[] = {each_parameter_does_what_loops_in_double_say,
                                     runs_of_different_parameters_do_not_mix,
+                                    an_lse_of_any_number_of_heads_may_be_dense,
                                     a_mask_larger_than_a_message_travels_through_the_arena_and_positions_with_it,
-                                    entries_before_the_left_window_may_be_missing_and_the_bits_are_the_same, NULL};
+                                    entries_before_the_left_window_may_be_missing_and_the_bits_are_the_same,
+                                    NULL};
     add(suite, "imported arena", setup, numbers);
     add(suite, "staged arena", setup_staging, numbers);
     add(suite, "waiting", setup_few_tickets,

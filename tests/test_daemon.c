@@ -376,6 +376,7 @@ START_TEST(as_many_pipelines_are_kept_as_the_option_says)
         raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_DEVICE}, &reply);
         ck_assert_int_eq(reply.status, STATUS_OK);
         ck_assert_uint_eq(reply.inspect_device.pipelines, 2);
+        wire_reply_finish(&reply);
     }
     raw_close(raw);
     stop_clean();

@@ -10,6 +10,7 @@
 #include "daemon_harness.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -247,7 +248,7 @@ static void equals_the_reference(enum aule_dtype dtype, int kind)
              aule_dtype_name(dtype), aule_dtype_name(kinds[kind].dtype), scale ? scale : "none", kinds[kind].block_size,
              aule_dtype_name(dtype));
     expect(compared(CLEAR_BYTES, "", options, ""), 0, bound);
-    expect(compared(CLEAR_BYTES, "", options, ""), CLEAR_BYTES / kinds[kind].block_size, bound);
+    expect(compared(CLEAR_BYTES, "", options, ""), floor((double)CLEAR_BYTES / kinds[kind].block_size), bound);
     if (is_exact_in(dtype, scale))
         expect(compared(CLEAR_BYTES, "", options, "--path contiguous"), 0, bound);
 }
