@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// matrix.glsl - products of small matrices by a warp of 32 lanes, C[16, 8] += A[16, 16] B[16, 8], f16 with sums in f32, where each
+// lane writes its own elements. Which lane has which is what NVIDIA's driver does with KHR cooperative matrices (the engine looks
+// before it trusts); with MATRIX_EMULATED the same is done in shared memory on any device, for tests. Knows nothing of attention.
+//
+// Lane = 4 g + t. A pair of f16 is one word, the lower index in the lower half:
+//   A: x (row g, columns 2t, 2t+1)    y (row g, columns 2t+8, 2t+9)    z (row g+8, columns 2t, 2t+1)    w (row g+8, columns 2t+8, 2t+9)
+//   B: x (rows 2t, 2t+1, column g)    y (rows 2t+8, 2t+9, column g)
+//   C: x (row g, column 2t)    y (row g, column 2t+1)    z (row g+8, column 2t)    w (row g+8, column 2t+1)
+//
+// MATRIX_EMULATED has barriers in everything that lanes do together: all warps of the workgroup must call the same in the same
+// order, and a branch that only one warp takes must not hold any of it.
+
+#ifndef AULE_MATRIX_GLSL
+#define AULE_MATRIX_GLSL
+
+const uint WARP = 32;
+
+#ifdef MATRIX_EMULATED
+
+const bool EMULATED = true;
+shared uint matrix_words[gl_WorkGroupSize.x * 6];
+
+struct MatrixA { uvec4 words; };
+struct MatrixB { uvec2 words; };
+struct MatrixC { vec4 elements; };
+
+uint warp_number() { return gl_LocalInvocationID.x / WARP; }
+uint warp_lane() { return gl_LocalInvocationID.x % WARP; }
+MatrixA matrix_a(uvec4 words) { return MatrixA(words); }
+MatrixB matrix_b(uvec2 words) { return MatrixB(words); }
+MatrixC matrix_c(vec4 elements) { return MatrixC(elements); }
+vec4 matrix_elements(MatrixC c) { return c.elements; }
+
+MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
+{
+    const uint first = warp_number() * WARP * 6, mine = first + warp_lane() * 6;
+    barrier();
+    for (uint i = 0; i < 4; i++)
+        matrix_words[mine + i] = a.words[i];
+    for (uint i = 0; i < 2; i++)
+        matrix_words[mine + 4 + i] = b.words[i];
+    barrier();
+    for (uint element = 0; element < 4; element++) {
+        const uint row = warp_lane() / 4 + element / 2 * 8, column = warp_lane() % 4 * 2 + element % 2;
+        for (uint k = 0; k < 16; k += 2) {
+            const uint t = k % 8 / 2;
+            const vec2 x = unpackHalf2x16(matrix_words[first + (row % 8 * 4 + t) * 6 + row / 8 * 2 + k / 8]);
+            const vec2 y = unpackHalf2x16(matrix_words[first + (column * 4 + t) * 6 + 4 + k / 8]);
+            c.elements[element] = fma(x.y, y.y, fma(x.x, y.x, c.elements[element]));
+        }
+    }
+    return c;
+}
+
+// What `lane` of this warp has as `word`.
+uint warp_shuffle(uint word, uint lane)
+{
+    barrier();
+    matrix_words[gl_LocalInvocationID.x] = word;
+    barrier();
+    return matrix_words[warp_number() * WARP + lane];
+}
+
+// Votes are for saving work, and a branch on one would not be the workgroup's: here all say yes.
+bool warp_any(bool value) { return true; }
+
+#else
+
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+
+const bool EMULATED = false;
+
+#define MatrixA coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define MatrixB coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
+#define MatrixC coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
+
+uint warp_number() { return gl_SubgroupID; }
+uint warp_lane() { return gl_SubgroupInvocationID; }
+
+MatrixA matrix_a(uvec4 words)
+{
+    const f16vec2 x = unpackFloat2x16(words.x), y = unpackFloat2x16(words.y);
+    const f16vec2 z = unpackFloat2x16(words.z), w = unpackFloat2x16(words.w);
+    MatrixA a;
+    a[0] = x.x;
+    a[1] = x.y;
+    a[2] = y.x;
+    a[3] = y.y;
+    a[4] = z.x;
+    a[5] = z.y;
+    a[6] = w.x;
+    a[7] = w.y;
+    return a;
+}
+
+MatrixB matrix_b(uvec2 words)
+{
+    const f16vec2 x = unpackFloat2x16(words.x), y = unpackFloat2x16(words.y);
+    MatrixB b;
+    b[0] = x.x;
+    b[1] = x.y;
+    b[2] = y.x;
+    b[3] = y.y;
+    return b;
+}
+
+MatrixC matrix_c(vec4 elements)
+{
+    MatrixC c;
+    c[0] = elements.x;
+    c[1] = elements.y;
+    c[2] = elements.z;
+    c[3] = elements.w;
+    return c;
+}
+
+vec4 matrix_elements(MatrixC c) { return vec4(c[0], c[1], c[2], c[3]); }
+MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c) { return coopMatMulAdd(a, b, c); }
+uint warp_shuffle(uint word, uint lane) { return subgroupShuffle(word, lane); }
+bool warp_any(bool value) { return subgroupAny(value); }
+
+#endif
+
+float warp_xor(float value, uint mask)
+{
+    return uintBitsToFloat(warp_shuffle(floatBitsToUint(value), warp_lane() ^ mask));
+}
+
+#endif
