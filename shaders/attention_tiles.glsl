@@ -20,11 +20,9 @@
 #ifndef AULE_ATTENTION_TILES_GLSL
 #define AULE_ATTENTION_TILES_GLSL
 
-#include "attention_elements.glsl"
-
 #include "attention_rows.glsl"
 
-#include "rope.glsl"
+#include "attention_query.glsl"
 
 const uint LOCAL_SIZE = gl_WorkGroupSize.x;
 const uint KEYS = 4;                            // neighbours that one load of Q serves; a block never ends inside
@@ -37,7 +35,6 @@ const uint CHUNK_PAIRS = 32;                    // a thread sums so many pairs b
 const uint TILE_PARTS = TILE_KEYS / 8;          // of the least block size
 const uint K_OCTS = HEAD_DIM_K / 8;
 const uint V_OCTS = HEAD_DIM_V / 8;
-const uint IO_OCT_BYTES = 8 * DTYPE_BYTES(IO_DTYPE);
 const uint K_OCT_BYTES = 8 * DTYPE_BYTES(K_DTYPE);
 const bool V_APART = V_IN_K == 0 && PLACE != AULE_PLACE_POOL; // the value is no fixed way from the key
 
@@ -53,36 +50,13 @@ shared uint64_t value_parts[V_APART ? 2 * TILE_PARTS : 1];
 
 // ---- Q ----
 
-// Eight elements of a row of Q, turned by its position: each needs its partner, which may lie in another oct.
-Eight q_rotated(uint64_t address, uint oct, int position, Eight q)
-{
-    float values[8] = float[8](q.low.x, q.low.y, q.low.z, q.low.w, q.high.x, q.high.y, q.high.z, q.high.w);
-    const uint pairs = run.rope_dim / 2;
-    for (uint i = 0; i < 8; i++) {
-        const uint dim = oct * 8 + i;
-        if (dim < run.rope_dim) {
-            const bool second = ROPE_PAIRS ? (dim & 1) != 0 : dim >= pairs;
-            const uint partner = ROPE_PAIRS ? dim ^ 1 : second ? dim - pairs : dim + pairs;
-            const uint pair = ROPE_PAIRS ? dim / 2 : second ? dim - pairs : dim;
-            const vec2 turn = rope_turn(run.turns, position, pair);
-            const float other = one_load(address, partner, IO_DTYPE);
-            values[i] = fma(values[i], turn.x, second ? other * turn.y : -other * turn.y);
-        }
-    }
-    return Eight(vec4(values[0], values[1], values[2], values[3]), vec4(values[4], values[5], values[6], values[7]));
-}
-
 void q_load()
 {
     for (uint i = gl_LocalInvocationID.x; i < TILE_ROWS * K_OCTS; i += LOCAL_SIZE) {
         const uint row = i / K_OCTS, oct = i % K_OCTS;
         Eight q = Eight(vec4(0), vec4(0));
-        if (row < num_rows) {
-            const uint64_t address = row_address(run.q, run.q_outer, run.q_token_stride, run.q_head_stride, row);
-            q = eight_load(address + oct * IO_OCT_BYTES, IO_DTYPE);
-            if (ROPE)
-                q = q_rotated(address, oct, row_position(row), q);
-        }
+        if (row < num_rows)
+            q = q_oct(row, oct);
         q_pairs[i * 4] = pair_store(q.low.x, q.low.y);
         q_pairs[i * 4 + 1] = pair_store(q.low.z, q.low.w);
         q_pairs[i * 4 + 2] = pair_store(q.high.x, q.high.y);
@@ -306,19 +280,6 @@ void partial_store(uint number)
         Partial(address).at[PARTIAL_MAXIMA + row] = row_rescale[row];
         Partial(address).at[PARTIAL_WEIGHTS + row] = row_sum(row);
     }
-}
-
-bool item_find(out gpu_item item)
-{
-    const uint number = gl_WorkGroupID.y + gl_WorkGroupID.z * dispatch.items_y;
-    if (number >= dispatch.num_items)
-        return false;
-    Runs runs = Runs(dispatch.runs);
-    uint index;
-    RUN_FIND(runs, dispatch.num_runs, first_item, number, index)
-    run = runs.at[index];
-    item = Items(run.items).at[number - run.first_item];
-    return true;
 }
 
 void tiles_main()

@@ -37,6 +37,20 @@ uint first_token;         // of the sequence, among the run's tokens
 uint q_len, kv_len;       // queries (rows of tokens beyond see nothing), keys
 uint first_row, num_rows; // of the tile; rows beyond the sequence's end are idle
 
+// This workgroup's item, and its run in `run`; false: there are no more.
+bool item_find(out gpu_item item)
+{
+    const uint number = gl_WorkGroupID.y + gl_WorkGroupID.z * dispatch.items_y;
+    if (number >= dispatch.num_items)
+        return false;
+    Runs runs = Runs(dispatch.runs);
+    uint index;
+    RUN_FIND(runs, dispatch.num_runs, first_item, number, index)
+    run = runs.at[index];
+    item = Items(run.items).at[number - run.first_item];
+    return true;
+}
+
 void work_begin(uint sequence, uint row)
 {
     seq = sequence;
