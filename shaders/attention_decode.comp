@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention_decode - few rows a KV head (up to 8, as decoding has them) against many keys, on matrix units. One workgroup computes one
+// item: TILE_ROWS = 8 rows of one sequence and KV head, the columns of all matrices here, against a part of the keys. What it is
+// bound by is memory: every key and value is read once, in whole 16-byte pieces that are at once the reading lane's own matrix
+// elements, so that nothing goes through shared memory and no lane waits for another before the end. NOTES.md has the measurements.
+//
+//   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; which dims meet in one product is permuted alike in both: see key_load()
+//   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
+//   O^T[d, 8 rows] += V^T P^T         V^T is A with its rows permuted: see value_load(); P comes by shuffles
+//
+// A part of LENGTH keys (gpu_item.span) has UNITS units of equal size; a warp takes the same number of them, one after the other,
+// each from scratch. What a unit left lies in shared memory until the end, when the units are merged in their order.
+//
+// Same bits: what a unit does depends on its keys alone, so neither the number of warps nor the number of items matters.
+//
+// Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
+// not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
+// a power of two up to UNITS; K, V, Q and out are f16, head dims up to 128, BLOCK_SIZE is 16 or more, V is not in K, nothing is scaled.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference2 : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+
+#include "matrix.glsl"
+
+#include "attention_rows.glsl"
+
+#include "attention_query.glsl"
+
+const uint ROWS = 8;
+const uint KEYS = 16; // of one tile, all in one block
+const uint UNITS = EMULATED ? 4 : 8;
+const uint WARPS = gl_WorkGroupSize.x / WARP;
+const uint K_CHUNKS = HEAD_DIM_K / 8; // pieces of 16 bytes a key
+const uint V_CHUNKS = HEAD_DIM_V / 8;
+const uint K_STEPS = (K_CHUNKS + 3) / 4; // pieces of a key that one lane reads
+const uint V_STEPS = (V_CHUNKS + 7) / 8; // the same of a value
+const uint V_PIECES = V_STEPS * 4;      // that it reads of the tile's values
+const bool K_WHOLE = K_CHUNKS % 4 == 0, V_WHOLE = V_CHUNKS % 8 == 0; // no lane reads beyond
+
+const float LAZY = 8; // a maximum may be exceeded so far, in log2 units, before sums are scaled down
+
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
+
+shared float unit_sums[UNITS * ROWS * HEAD_DIM_V]; // [unit][row][dim], not normalised
+shared float unit_maxima[UNITS * ROWS], unit_weights[UNITS * ROWS];
+
+uint g, t;      // the lane in its warp: 4 g + t
+uvec2 hull;     // keys that some row sees are in here
+uvec2 full;   // keys that all rows see, if there is neither mask nor shape
+Row selves[2];  // of rows 2t and 2t + 1
+
+MatrixB q_matrices[K_STEPS * 2];
+
+// ---- Q ----
+
+uvec4 q_chunk(uint row, uint chunk)
+{
+    if (row >= num_rows || chunk >= K_CHUNKS)
+        return uvec4(0);
+    if (!ROPE)
+        return Pieces(q_address(row)).at[chunk];
+    const Eight q = q_oct(row, chunk);
+    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, DTYPE_F16).first;
+}
+
+void q_load()
+{
+    for (uint j = 0; j < K_STEPS; j++) {
+        const uvec4 words = q_chunk(g, 4 * j + t);
+        q_matrices[2 * j] = matrix_b(words.xy);
+        q_matrices[2 * j + 1] = matrix_b(words.zw);
+    }
+}
+
+// ---- K and V ----
+// A lane reads keys g and g + 8 of the tile, pieces 4j + t; and values 2t, 2t + 1, 2t + 8, 2t + 9, pieces 8s + g.
+
+struct Place {
+    uint64_t keys, values; // of the tile's first key
+};
+
+Place tile_place(uint key)
+{
+    const uint inside = key & BLOCK_SIZE - 1, part = key / BLOCK_SIZE;
+    if (PLACE == AULE_PLACE_ROWS)
+        return Place(part_keys(seq, part, kv_head) + key_offset(inside),
+                     part_values(seq, part, kv_head) + value_offset(inside));
+    const uint block = seq_block(seq, part);
+    if (PLACE == AULE_PLACE_BLOCKS)
+        return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside));
+    const uint64_t base = pool_block(block);
+    return Place(base + kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES,
+                 base + NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES);
+}
+
+// Rows are as long as they are: beyond a sequence's end there need be no memory. A block is always whole.
+uint safe_key(uint key, uint offset)
+{
+    return PLACE == AULE_PLACE_ROWS ? min(key + offset, kv_len - 1) - key : offset;
+}
+
+void key_load(Place place, uint key, out uvec4 low[K_STEPS], out uvec4 high[K_STEPS])
+{
+    Pieces first = Pieces(place.keys + key_offset(safe_key(key, g)));
+    Pieces second = Pieces(place.keys + key_offset(safe_key(key, g + 8)));
+    for (uint j = 0; j < K_STEPS; j++) {
+        const uint chunk = K_WHOLE ? 4 * j + t : min(4 * j + t, K_CHUNKS - 1); // there Q is 0
+        low[j] = first.at[chunk];
+        high[j] = second.at[chunk];
+    }
+}
+
+void value_load(Place place, uint key, out uvec4 v[V_PIECES])
+{
+    for (uint i = 0; i < 4; i++) {
+        Pieces row = Pieces(place.values + value_offset(safe_key(key, 2 * t + (i & 1) + (i >> 1) * 8)));
+        for (uint s = 0; s < V_STEPS; s++)
+            v[s * 4 + i] = row.at[V_WHOLE ? 8 * s + g : min(8 * s + g, V_CHUNKS - 1)]; // what is beyond is not stored
+    }
+}
+
+// Values that no row sees may be anything, and nothing times what is no number is no number.
+void value_clean(uint key, inout uvec4 v[V_PIECES])
+{
+    for (uint i = 0; i < 4; i++) {
+        const uint at = key + 2 * t + (i & 1) + (i >> 1) * 8;
+        if (at < hull.x || at >= hull.y)
+            for (uint s = 0; s < V_STEPS; s++)
+                v[s * 4 + i] = uvec4(0);
+    }
+}
+
+// ---- one tile ----
+
+vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
+{
+    MatrixC even = matrix_c(vec4(0)), odd = matrix_c(vec4(0));
+    for (uint j = 0; j < K_STEPS; j++) {
+        even = matrix_multiply(matrix_a(uvec4(low[j].xy, high[j].xy)), q_matrices[2 * j], even);
+        odd = matrix_multiply(matrix_a(uvec4(low[j].zw, high[j].zw)), q_matrices[2 * j + 1], odd);
+    }
+    return (matrix_elements(even) + matrix_elements(odd)) * run.scale_log2e;
+}
+
+// Elements x, y: key g, rows 2t, 2t + 1; z, w: key g + 8.
+bvec4 seen_of(uint key, inout vec4 s)
+{
+    bvec4 seen = bvec4(true);
+    for (uint i = 0; i < 4; i++) {
+        const uint at = key + g + (i >> 1) * 8;
+        const Row self = selves[i & 1];
+        seen[i] = at >= self.range.x && at < self.range.y && (!MASK || mask_seen(self, at));
+        if (SHAPED && seen[i])
+            s[i] = score_shape(self, s[i], at);
+    }
+    return seen;
+}
+
+float column_maximum(float value)
+{
+    value = max(value, warp_xor(value, 4));
+    value = max(value, warp_xor(value, 8));
+    return max(value, warp_xor(value, 16));
+}
+
+float column_sum(float value)
+{
+    value += warp_xor(value, 4);
+    value += warp_xor(value, 8);
+    return value + warp_xor(value, 16);
+}
+
+MatrixA value_matrix(uvec4 v[V_PIECES], uint s, uint k)
+{
+    const uint a = v[s * 4][k], b = v[s * 4 + 1][k], c = v[s * 4 + 2][k], d = v[s * 4 + 3][k];
+    return matrix_a(uvec4(a & 0xffffu | b << 16, c & 0xffffu | d << 16, a >> 16 | b & 0xffff0000u,
+                          c >> 16 | d & 0xffff0000u));
+}
+
+// Weights as B: row 2t of the matrix is key 2t, whose weights lane 4 * 2t + column / 2 has.
+MatrixB weight_matrix(vec4 p)
+{
+    const uint low = packHalf2x16(p.xy), high = packHalf2x16(p.zw), from = 8 * t + g / 2;
+    const uint a = warp_shuffle(low, from), b = warp_shuffle(low, from + 4);
+    const uint c = warp_shuffle(high, from), d = warp_shuffle(high, from + 4);
+    if ((g & 1) != 0)
+        return matrix_b(uvec2(a >> 16 | b & 0xffff0000u, c >> 16 | d & 0xffff0000u));
+    return matrix_b(uvec2(a & 0xffffu | b << 16, c & 0xffffu | d << 16));
+}
+
+// What a warp has of its unit. The maxima are those of all lanes with the same t, the sums each lane's own.
+struct State {
+    vec2 maxima, weights;
+    MatrixC sums[V_PIECES]; // [s][k]: dims (8s + g) * 8 + 2k and + 1 (rows g, g + 8 of the matrix), rows 2t, 2t + 1
+};
+
+void state_clear(out State state)
+{
+    state.maxima = vec2(NO_MAXIMUM);
+    state.weights = vec2(0);
+    for (uint i = 0; i < V_PIECES; i++)
+        state.sums[i] = matrix_c(vec4(0));
+}
+
+void rescale(inout State state, vec2 maxima)
+{
+    const vec2 larger = max(state.maxima, vec2(column_maximum(maxima.x), column_maximum(maxima.y)));
+    const vec2 factor = exp2(state.maxima - larger);
+    state.maxima = larger;
+    state.weights *= factor;
+    for (uint i = 0; i < V_PIECES; i++)
+        state.sums[i] = matrix_c(matrix_elements(state.sums[i]) * factor.xyxy);
+}
+
+// Scores to weights.
+vec4 weigh(inout State state, vec4 s, uint key)
+{
+    bvec4 seen = bvec4(true);
+    if (SHAPED || key < full.x || key + KEYS > full.y)
+        seen = seen_of(key, s);
+    s = mix(vec4(NO_MAXIMUM), s, seen);
+    const vec2 maxima = max(s.xy, s.zw);
+    if (warp_any(any(greaterThan(maxima, state.maxima + LAZY))))
+        rescale(state, maxima);
+    const vec4 p = mix(vec4(0), exp2(s - state.maxima.xyxy), seen);
+    state.weights += p.xy + p.zw;
+    return p;
+}
+
+// ---- units ----
+
+void unit_store(uint unit, State state)
+{
+    const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
+    const uint row = unit * ROWS + 2 * t;
+    if (g == 0)
+        for (uint i = 0; i < 2; i++) {
+            unit_maxima[row + i] = state.maxima[i];
+            unit_weights[row + i] = weights[i];
+        }
+    for (uint s = 0; s < V_STEPS; s++)
+        for (uint k = 0; k < 4 && (V_WHOLE || 8 * s + g < V_CHUNKS); k++) {
+            const vec4 sums = matrix_elements(state.sums[s * 4 + k]);
+            const uint at = row * HEAD_DIM_V + (8 * s + g) * 8 + 2 * k;
+            unit_sums[at] = sums.x;
+            unit_sums[at + 1] = sums.z;
+            unit_sums[at + HEAD_DIM_V] = sums.y;
+            unit_sums[at + HEAD_DIM_V + 1] = sums.w;
+        }
+}
+
+uint tile_key(uint first, uint number)
+{
+    return clamp(first + number * KEYS, hull.x & ~(KEYS - 1), hull.y - 1 & ~(KEYS - 1));
+}
+
+void unit_clear(uint unit)
+{
+    State state;
+    state_clear(state);
+    unit_store(unit, state);
+}
+
+// Of `count` units, those up to the hull's end. (Emulated, all warps go together.)
+uint units_needed(uint first, uint count, uint tiles)
+{
+    const uint keys = first < hull.y ? hull.y - first : 0;
+    return EMULATED ? count : min((keys + tiles * KEYS - 1) / (tiles * KEYS), count);
+}
+
+// Units [unit, end) of `tiles` tiles each, of which the first begins at key `first`: all tiles in one go, so that the keys of the
+// next tile are on their way over a unit's end, too. Tiles without a key of the hull count nothing.
+void units_compute(uint first, uint unit, uint end, uint tiles)
+{
+    uvec4 low[K_STEPS], high[K_STEPS], v[V_PIECES];
+    State state;
+    state_clear(state);
+    const uint total = (end - unit) * tiles;
+    uint number = 0, left = tiles;
+    Place place = tile_place(tile_key(first, 0)), next = tile_place(tile_key(first, 1));
+    key_load(place, tile_key(first, 0), low, high);
+    value_load(place, tile_key(first, 0), v);
+    do {
+        const uint key = first + number * KEYS, following = tile_key(first, number + 1);
+        const bool live = key < hull.y && key + KEYS > hull.x;
+        vec4 s = scores(low, high);
+        if (number + 1 < total)
+            key_load(next, following, low, high);
+        place = next;
+        next = tile_place(tile_key(first, number + 2));
+        const vec4 p = weigh(state, live ? s : vec4(0), key);
+        const MatrixB weights = weight_matrix(p);
+        if (key < hull.x || key + KEYS > hull.y)
+            value_clean(key, v);
+        for (uint i = 0; i < V_PIECES; i++)
+            state.sums[i] = matrix_multiply(value_matrix(v, i / 4, i % 4), weights, state.sums[i]);
+        if (number + 1 < total)
+            value_load(place, following, v);
+        if (--left == 0) {
+            unit_store(unit++, state);
+            state_clear(state);
+            left = tiles;
+        }
+    } while (++number < total);
+}
+
+// ---- the end ----
+
+struct Merged {
+    float maximum, weights;
+};
+
+Merged row_merge(uint row)
+{
+    float maximum = NO_MAXIMUM, weights = 0;
+    for (uint unit = 0; unit < UNITS; unit++)
+        maximum = max(maximum, unit_maxima[unit * ROWS + row]);
+    for (uint unit = 0; unit < UNITS; unit++)
+        weights = fma(unit_weights[unit * ROWS + row], exp2(unit_maxima[unit * ROWS + row] - maximum), weights);
+    return Merged(maximum, weights);
+}
+
+Eight sums_merge(uint row, uint oct, float maximum)
+{
+    Eight sums = Eight(vec4(0), vec4(0));
+    for (uint unit = 0; unit < UNITS; unit++) {
+        const float factor = exp2(unit_maxima[unit * ROWS + row] - maximum);
+        const uint at = (unit * ROWS + row) * HEAD_DIM_V + oct * 8;
+        for (uint i = 0; i < 4; i++) {
+            sums.low[i] = fma(unit_sums[at + i], factor, sums.low[i]);
+            sums.high[i] = fma(unit_sums[at + 4 + i], factor, sums.high[i]);
+        }
+    }
+    return sums;
+}
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial { float at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer PartialQuads { vec4 at[]; };
+
+void oct_end(gpu_item item, uint row, uint oct)
+{
+    Merged merged = row_merge(row);
+    const Eight sums = sums_merge(row, oct, merged.maximum);
+    if (SPLIT && item.partial != AULE_NO_PARTIAL) {
+        const uint64_t address = partial_address(item.partial);
+        PartialQuads(address).at[(row * V_CHUNKS + oct) * 2] = sums.low;
+        PartialQuads(address).at[(row * V_CHUNKS + oct) * 2 + 1] = sums.high;
+        if (oct == 0) {
+            Partial(address).at[PARTIAL_MAXIMA + row] = merged.maximum;
+            Partial(address).at[PARTIAL_WEIGHTS + row] = merged.weights;
+        }
+        return;
+    }
+    const vec2 end = row_end(row, merged.weights, ALIBI ? true_maximum(row_begin(row), merged.maximum) : merged.maximum);
+    if (LSE && oct == 0)
+        lse_store(row, end.y);
+    oct_store(out_address(row) + oct * IO_OCT_BYTES, IO_DTYPE,
+              oct_convert(Oct(plus_zero(sums.low * end.x), plus_zero(sums.high * end.x)), DTYPE_F32, IO_DTYPE));
+}
+
+void ranges_find(gpu_item item)
+{
+    hull = tile_range();
+    full = uvec2(0, 0xffffffffu);
+    for (uint row = 0; row < num_rows; row++) {
+        const uvec2 range = row_range(row);
+        full = uvec2(max(full.x, range.x), min(full.y, range.y));
+    }
+    if (SPLIT) {
+        hull = uvec2(max(hull.x, item.first_key), min(hull.y, item.end_key));
+        full.y = min(full.y, item.end_key);
+        for (uint i = 0; i < 2; i++)
+            selves[i].range.y = min(selves[i].range.y, item.end_key);
+    }
+}
+
+void main()
+{
+    gpu_item item;
+    if (!item_find(item))
+        return;
+    work_begin(item.seq, item.first_row);
+    g = warp_lane() / 4;
+    t = warp_lane() % 4;
+    for (uint i = 0; i < 2; i++)
+        selves[i] = row_begin(2 * t + i);
+    ranges_find(item);
+    const uint count = UNITS / WARPS, unit = warp_number() * count, tiles = item.span / (UNITS * KEYS);
+    if (hull.x < hull.y) {
+        q_load();
+        const uint first = (SPLIT ? item.first_key : 0) + unit * tiles * KEYS, needed = units_needed(first, count, tiles);
+        if (needed > 0)
+            units_compute(first, unit, unit + needed, tiles);
+        for (uint i = needed; i < count; i++)
+            unit_clear(unit + i);
+    } else {
+        for (uint i = 0; i < count; i++)
+            unit_clear(unit + i);
+    }
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < num_rows * V_CHUNKS; i += gl_WorkGroupSize.x)
+        oct_end(item, i / V_CHUNKS, i % V_CHUNKS);
+}
