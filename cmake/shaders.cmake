@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# aule_embed_shader(TARGET NAME SOURCE): compile GLSL to SPIR-V at build time and hand it to TARGET as the header
-# NAME_spv.h with `static const uint32_t NAME_spv[]`. The same module as a file, for tools, is NAME.spv beside it.
+# aule_embed_shader(TARGET NAME SOURCE [DEFINE...]): compile GLSL, with these words defined, to SPIR-V at build time and hand it to
+# TARGET as the header NAME_spv.h with `static const uint32_t NAME_spv[]`. The same module as a file, for tools, is NAME.spv beside it.
 
 find_program(GLSLANG_VALIDATOR NAMES glslangValidator glslang REQUIRED)
 
 function(aule_embed_shader target name source)
   set(header ${CMAKE_CURRENT_BINARY_DIR}/${name}_spv.h)
   set(module ${CMAKE_CURRENT_BINARY_DIR}/${name}.spv)
-  set(compile ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR})
+  list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
+  set(compile ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR} ${defines})
   add_custom_command(
     OUTPUT ${header} ${module}
     COMMAND ${compile} --vn ${name}_spv --depfile ${header}.d -o ${header} ${CMAKE_CURRENT_SOURCE_DIR}/${source}

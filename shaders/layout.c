@@ -12,7 +12,7 @@ _Static_assert(offsetof(struct gpu_run, q_token_stride) == 30 * 8, "addresses an
 _Static_assert(offsetof(struct gpu_run, scale_log2e) == 30 * 8 + 22 * 4, "then words");
 _Static_assert(offsetof(struct gpu_run, rope_dim) == 30 * 8 + 31 * 4, "the last of them");
 _Static_assert(sizeof(struct gpu_run) == 30 * 8 + 32 * 4, "no tail padding: runs stand in an array");
-_Static_assert(sizeof(struct gpu_item) == 20, "items stand in an array");
+_Static_assert(sizeof(struct gpu_item) == 24, "items stand in an array");
 _Static_assert(sizeof(struct gpu_merge_item) == 16, "items stand in an array");
 _Static_assert(sizeof(struct gpu_range) == 24, "ranges stand in an array");
 _Static_assert(sizeof(struct gpu_part) == 32, "parts stand in an array");

@@ -83,7 +83,10 @@ struct gpu_run {
 // A tile with all keys (partial == AULE_NO_PARTIAL) stores its rows. One of a split (SPLIT) leaves at partials + (partial * num_kv_heads +
 // kv_head) * AULE_PARTIAL_FLOATS(..) * 4 for each row of the tile the unnormalised sums f32[tile rows, HEAD_DIM_V], then f32[tile rows] the
 // maxima of the scores times log2(e) and f32[tile rows] the sums of weights 2^(score - maximum).
-struct gpu_item { AULE_U32 seq, first_row, first_key, end_key, partial; };
+// `span` is what end_key - first_key would be if the sequence had keys enough; without a split, kv_len rounded up to a multiple of
+// AULE_SPAN_GRAIN, and never 0. So a shader that shares a part out by its span does not notice where the sequence ends.
+struct gpu_item { AULE_U32 seq, first_row, first_key, end_key, partial, span; };
+#define AULE_SPAN_GRAIN 128u
 #define AULE_NO_PARTIAL 0xffffffffu
 #define AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) ((TILE_ROWS) * ((HEAD_DIM_V) + 2u))
 

@@ -120,7 +120,7 @@ static void fill_split_tile(struct fill *fill, uint32_t seq, uint32_t first_row,
     for (uint64_t part = 0; part < cut->parts; part++) {
         uint64_t first = part * cut->length, end = first + cut->length;
         *fill->item++ = (struct gpu_item){seq, first_row, (uint32_t)first, (uint32_t)(end < kv_len ? end : kv_len),
-                                          fill->partial++};
+                                          fill->partial++, (uint32_t)cut->length};
     }
 }
 
@@ -128,12 +128,13 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
 {
     uint32_t tile_rows = batch->engine->pipelines.variant->tile_rows(&batch->kv);
     uint32_t kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
+    uint32_t span = (uint32_t)divide_up(kv_len ? kv_len : 1, AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
     for (uint64_t tile = 0; tile < cut->tiles; tile++) {
         uint32_t first_row = (uint32_t)(tile * tile_rows);
         if (cut->parts > 1 && tile < cut->live_tiles)
             fill_split_tile(fill, seq, first_row, cut, kv_len);
         else
-            *fill->item++ = (struct gpu_item){seq, first_row, 0, kv_len, AULE_NO_PARTIAL};
+            *fill->item++ = (struct gpu_item){seq, first_row, 0, kv_len, AULE_NO_PARTIAL, span};
     }
 }
 
