@@ -100,14 +100,13 @@ START_TEST(arena_is_imported_unless_staging_is_forced)
 }
 END_TEST
 
-START_TEST(unaligned_arena_is_mirrored_and_works)
+// One key and its value through an arena of the test's own, which takes the common one's place meanwhile.
+static void attend_in(struct engine_arena *other, char *other_memory)
 {
     struct engine_arena *old = arena;
-    struct error error = {0};
     char *old_memory = memory;
-    memory += 16; // no import begins here
-    ck_assert_int_eq(engine_arena_create(engine, memory, 8192, &arena, &error), STATUS_OK);
-    ck_assert(!engine_arena_imported(arena));
+    arena = other;
+    memory = other_memory;
     struct engine_cache *cache = plain_cache();
     struct engine_batch *batch = one_key(cache, 1, true);
     struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
@@ -119,6 +118,27 @@ START_TEST(unaligned_arena_is_mirrored_and_works)
     engine_arena_destroy(arena);
     arena = old;
     memory = old_memory;
+}
+
+START_TEST(unaligned_arena_is_mirrored_and_works)
+{
+    struct engine_arena *other;
+    struct error error = {0};
+    char *unaligned = memory + 16; // no import begins here
+    ck_assert_int_eq(engine_arena_create(engine, unaligned, 8192, &other, &error), STATUS_OK);
+    ck_assert(!engine_arena_imported(other));
+    attend_in(other, unaligned);
+}
+END_TEST
+
+START_TEST(arena_without_a_base_is_the_engines_own_memory_and_works)
+{
+    struct engine_arena *other;
+    struct error error = {0};
+    ck_assert_int_eq(engine_arena_create(engine, NULL, 8192, &other, &error), STATUS_OK);
+    ck_assert_ptr_nonnull(engine_arena_base(other));
+    memset(engine_arena_base(other), 0, 8192);
+    attend_in(other, engine_arena_base(other));
 }
 END_TEST
 

@@ -26,6 +26,13 @@ static enum status make_memory(struct engine_arena *arena, struct error *error)
     struct device *device = &arena->engine->device;
     uint64_t rounded = 0;
     struct error why = {0};
+    if (!arena->base) {
+        enum status status =
+            buffer_init(device, MEMORY_METADATA, arena->size, "arena of the device", &arena->buffer, error);
+        arena->base = arena->buffer.mapped;
+        arena->imported = true; // there is nothing to copy
+        return status;
+    }
     if (can_import(arena->engine, arena->base, arena->size, &rounded)) {
         arena->imported = buffer_import(device, arena->base, rounded, "arena", &arena->buffer, &why) == STATUS_OK;
         if (arena->imported)
@@ -80,6 +87,11 @@ bool engine_arena_destroy(struct engine_arena *arena)
     buffer_finish(&engine->device, &arena->buffer);
     free(arena);
     return true;
+}
+
+void *engine_arena_base(const struct engine_arena *arena)
+{
+    return arena->base;
 }
 
 bool engine_arena_imported(const struct engine_arena *arena)

@@ -10,10 +10,10 @@
 
 struct engine_arena {
     struct engine *engine;
-    char *base;           // the client's memory; it may be written, or vanish, at any moment
-    uint64_t size;        // bytes
-    struct buffer buffer; // `base` itself, or its mirror
-    bool imported;
+    char *base;             // the client's memory, which may be written, or vanish, at any moment; or the buffer's own
+    uint64_t size;          // bytes
+    struct buffer buffer;   // `base` itself, or its mirror
+    bool imported;          // the buffer is `base` itself
     uint64_t last_sequence; // of a submission that was staged into the mirror; submitter only
     struct engine_arena *prev, *next;
 };

@@ -126,12 +126,14 @@ enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32
 // ---- arenas: memory that a client writes ----
 
 // Make [base, base + size) usable by the GPU: imported in place where the device allows it, else mirrored and copied
-// around each submission. `base` is page aligned and stays mapped until engine_arena_destroy() says that it may go.
+// around each submission. `base` is page aligned and stays mapped until engine_arena_destroy() says that it may go. NULL: the engine makes
+// the memory, on the device if the CPU can write there (reading it back is slow), and engine_arena_base() says where; it ends with the arena.
 enum status engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out, struct error *error);
 // The caller has seen every submission that names it pass, or the loss of the device; takes NULL. true: the memory is free
 // to unmap. false: the device is lost and may still write there, so that it stays mapped until the process ends.
 bool engine_arena_destroy(struct engine_arena *arena);
 bool engine_arena_imported(const struct engine_arena *arena);
+void *engine_arena_base(const struct engine_arena *arena);
 
 // ---- batches: one model step's metadata, in memory that only the daemon writes ----
 
