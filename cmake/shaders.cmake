@@ -4,8 +4,6 @@
 # aule_embed_shader(TARGET NAME SOURCE [DEFINE...]): compile GLSL, with these words defined, to SPIR-V at build time and hand it to
 # TARGET as the header NAME_spv.h with `static const uint32_t NAME_spv[]`. The same module as a file, for tools, is NAME.spv beside it.
 
-find_program(GLSLANG_VALIDATOR NAMES glslangValidator glslang REQUIRED)
-
 function(aule_embed_shader target name source)
   set(header ${CMAKE_CURRENT_BINARY_DIR}/${name}_spv.h)
   set(module ${CMAKE_CURRENT_BINARY_DIR}/${name}.spv)
