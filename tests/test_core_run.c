@@ -606,7 +606,44 @@ START_TEST(writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_ro
                                                       .num_q_lens = 1,
                                                       .kv_starts = starts,
                                                       .num_kv_starts = 1});
-    WORKS(over_rows(one, 0), (10 + 4 * 512 + 512 * 7) * (8 + 8)); // one query of ten keys, four rows
+    WORKS(over_rows(one, 0), (10 + 4 * 512 + 512 * 7) * (8 + 8) + 10 * 32); // one query of ten keys, four rows
+}
+END_TEST
+
+static uint64_t without_queries(const struct core_layout *layout, int32_t seq_len, uint32_t max_blocks)
+{
+    static const int32_t cu[] = {0, 0, 0}, table[4] = {0};
+    const int32_t lens[] = {seq_len, seq_len};
+    return create(&(struct core_batch_params){.layout = layout,
+                                              .num_seqs = 2,
+                                              .max_blocks = max_blocks,
+                                              .cu_seqlens_q = cu,
+                                              .num_cu_seqlens_q = 3,
+                                              .seq_lens_kv = lens,
+                                              .num_seq_lens_kv = 2,
+                                              .block_table = max_blocks ? table : NULL,
+                                              .num_block_table = 2ull * max_blocks});
+}
+
+START_TEST(keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them)
+{
+    struct core_params *limits = &world.core->params;
+    const struct core_layout rows = layout_of(0), local = layout_of(8);
+    struct core_run_params run = over_rows(without_queries(&rows, INT32_MAX, 0), 16);
+    run.keys.token_stride = run.values.token_stride = 0; // all of them in 32 bytes
+    WORKS(run, (8 + 8) + 2 * (uint64_t)INT32_MAX * (8 + 8) * 2);
+    struct core_run_params blocks_of = over_blocks(without_queries(&local, 9, 2), ENGINE_ATTEND);
+    WORKS(blocks_of, (8 + 8) + 2 * 16 * (8 + 8) * 2); // whole blocks
+    blocks_of.kind = ENGINE_GATHER;
+    WORKS(blocks_of, (2 * 9 + 2 * 16) * (8 + 8) * 2 + 1);
+    uint64_t ticket;
+    struct core_totals totals;
+    ck_assert_status(core_run(a.session, &run, &ticket, &error), STATUS_OK);
+    ck_assert_uint_eq(a.session->queued->weight, 2 * (uint64_t)INT32_MAX * (8 + 8) * 2 / 4096);
+    world_finish_all(&world);
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.tokens_attended, 3); // at least one a run, and not what was copied
+    worker_reap(&a, ticket, STATUS_OK);
 }
 END_TEST
 
@@ -622,6 +659,7 @@ int main(void)
     tcase_add_test(kinds, a_gather_lays_the_sequences_one_after_the_other);
     tcase_add_test(kinds, a_gather_reads_every_block_and_says_which_it_may_not);
     tcase_add_test(kinds, writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_rows);
+    tcase_add_test(kinds, keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them);
     tcase_add_test(local, attention_writes_and_reads_the_sessions_own_blocks);
     tcase_add_test(local, the_arena_has_to_reach_as_far_as_the_largest_block_named);
     tcase_add_test(local, a_batch_of_the_cache_has_no_keys_and_values);

@@ -121,7 +121,7 @@ static enum status queue(const struct request *r, struct copy *copy, bool detach
     if (status != STATUS_OK)
         return status;
     run->copy = copy;
-    run->attended = weight_moved_attended(moved_bytes(copy->table, r->count));
+    run->weight = weight_moved_in_queue(moved_bytes(copy->table, r->count));
     run->work = weight_moved_work(moved_bytes(copy->table, r->count));
     describe(run, r);
     status = run_queue(run, detached, ticket, r->error);

@@ -262,6 +262,15 @@ static void add_up(uint64_t *sum, uint64_t more)
         *sum = UINT64_MAX;
 }
 
+// Rows of the session's own K and V that a run reaches for, whether a query sees them or not.
+static uint64_t local_keys(const struct draft *d, uint64_t seq_len)
+{
+    if (d->batch->place == ENGINE_POOL)
+        return 0;
+    uint64_t block_size = d->block_size ? d->block_size : 1;
+    return (seq_len + block_size - 1) / block_size * block_size;
+}
+
 // What the sequence asks of the GPU. Query i of q_len sees keys up to number seq_len - q_len + i if the run is causal.
 static void weigh(const struct draft *d, uint32_t s)
 {
@@ -271,6 +280,7 @@ static void weigh(const struct draft *d, uint32_t s)
     add_up(&batch->attended, q_len * seq_len);
     add_up(&batch->causal, see * seq_len - (see ? see * (see - 1) / 2 : 0));
     add_up(&batch->all_keys, seq_len);
+    add_up(&batch->local_keys, local_keys(d, seq_len));
     if (q_len)
         add_up(&batch->keys, (seq_len + BATCH_TILE_KEYS - 1) / BATCH_TILE_KEYS * BATCH_TILE_KEYS);
     if (seq_len > batch->max_seq_len)

@@ -162,7 +162,7 @@ enum status core_merge(struct core_session *session, const struct core_merge_par
     status = run_create(session, params->num_parts * sizeof(struct engine_part), 0, &run, error);
     if (status != STATUS_OK)
         return status;
-    run->attended = weight_moved_attended(moved_bytes(params));
+    run->weight = weight_moved_in_queue(moved_bytes(params));
     run->work = weight_moved_work(moved_bytes(params));
     describe(run, params);
     status = run_queue(run, params->detached, ticket, error);

@@ -210,6 +210,7 @@ enum status core_run(struct core_session *session, const struct core_run_params 
         return status;
     run->batch = batch;
     run->attended = weight_attended(batch, params);
+    run->weight = weight_in_queue(batch, params);
     run->work = weight_work(batch, params);
     describe(run, params, &sizes);
     status = params->kind == ENGINE_ATTEND ? engine_run_check(session->core->engine, &run->engine, error) : STATUS_OK;
@@ -234,11 +235,10 @@ static void count_run(const struct run *run)
         core->runs_failed++;
         return;
     }
-    uint64_t attended = run->engine.kind == ENGINE_ATTEND ? run->attended : 0;
     core->runs_done++;
-    core->tokens_attended += attended;
+    core->tokens_attended += run->attended;
     session->runs_done++;
-    session->tokens_attended += attended;
+    session->tokens_attended += run->attended;
     session->gpu_ns += run->result.gpu_ns / run->result.num_runs; // its share of the dispatch
 }
 

@@ -17,7 +17,8 @@ struct run {
     struct batch *batch; // ATTEND, WRITE, GATHER: referenced until the run is over
     struct copy *copy;   // COPY: owned until the run is over
     uint64_t ticket;
-    uint64_t attended; // tokens, or what moving bytes counts as: its weight in the queue
+    uint64_t attended; // tokens
+    uint64_t weight;   // in the queue: tokens, or what moving bytes counts as
     uint64_t work;     // multiply-adds
     uint64_t bytes;    // of `arrays` and the copy's pairs: they count for the session until run_free()
     uint32_t wave;     // in its submission

@@ -43,7 +43,7 @@ static struct run *pick(struct scheduler *scheduler, uint64_t number)
     heap_remove(&scheduler->ready, &session->ready);
     if (session->served > scheduler->now)
         scheduler->now = session->served;
-    if (__builtin_add_overflow(session->served, run->attended, &session->served))
+    if (__builtin_add_overflow(session->served, run->weight, &session->served))
         session->served = UINT64_MAX;
     if (session->submission != number)
         session->wave = 0;
@@ -70,7 +70,7 @@ static uint32_t pick_runs(struct core *core, uint64_t number)
         if (count && next_work(scheduler) > room)
             break;
         struct run *run = pick(scheduler, number);
-        budget -= run->attended < budget ? run->attended : budget;
+        budget -= run->weight < budget ? run->weight : budget;
         room -= run->work < room ? run->work : room;
         scheduler->picked[count++] = run;
     }

@@ -17,7 +17,7 @@ static uint64_t at_most_64_bits(unsigned __int128 value)
 
 // ---- bytes ----
 
-uint64_t weight_moved_attended(unsigned __int128 bytes)
+uint64_t weight_moved_in_queue(unsigned __int128 bytes)
 {
     return at_most_64_bits(bytes / BYTES_A_TOKEN + 1);
 }
@@ -28,15 +28,32 @@ uint64_t weight_moved_work(unsigned __int128 bytes)
     return at_most_64_bits(bytes + 1);
 }
 
-// Each row is read on one side, in k and v or where K and V stay, and written on the other.
+static unsigned __int128 row_bytes(const struct engine_kv *kv, enum dtype k_dtype, enum dtype v_dtype)
+{
+    uint64_t row = kv->head_dim_k * dtype_size((int)k_dtype);
+    if (!kv->v_is_k_prefix)
+        row += kv->head_dim_v * dtype_size((int)v_dtype);
+    return row;
+}
+
+// Each row is on one side in k and v, on the other where K and V stay.
 static unsigned __int128 moved_bytes(const struct batch *batch, const struct core_run_params *p)
 {
     const struct engine_kv *kv = &batch->kv;
-    uint64_t rows = p->kind == ENGINE_GATHER ? batch->all_keys : batch->num_tokens, size = dtype_size((int)p->k.dtype);
-    uint64_t row = kv->head_dim_k * (size + dtype_size((int)kv->k_dtype));
-    if (!kv->v_is_k_prefix)
-        row += kv->head_dim_v * (size + dtype_size((int)kv->v_dtype));
-    return (unsigned __int128)rows * kv->num_kv_heads * row;
+    bool gathers = p->kind == ENGINE_GATHER;
+    uint64_t fresh = gathers ? batch->all_keys : batch->num_tokens, stored = fresh;
+    if (gathers && batch->local_keys > stored)
+        stored = batch->local_keys;
+    return (fresh * row_bytes(kv, (enum dtype)p->k.dtype, (enum dtype)p->k.dtype) +
+            stored * row_bytes(kv, kv->k_dtype, kv->v_dtype)) *
+           kv->num_kv_heads;
+}
+
+// K and V in an arena that the GPU does not use in place are copied before each attention, also what no query sees.
+static unsigned __int128 local_bytes(const struct batch *batch)
+{
+    const struct engine_kv *kv = &batch->kv;
+    return batch->local_keys * row_bytes(kv, kv->k_dtype, kv->v_dtype) * kv->num_kv_heads;
 }
 
 // ---- attention ----
@@ -70,12 +87,25 @@ static uint64_t attention_work(const struct batch *batch, const struct core_run_
     return rows > most ? UINT64_MAX : (uint64_t)rows * kv->num_kv_heads * dims;
 }
 
+// ---- all kinds ----
+
 uint64_t weight_attended(const struct batch *batch, const struct core_run_params *p)
 {
-    return p->kind == ENGINE_ATTEND ? seen_tokens(batch, p) : weight_moved_attended(moved_bytes(batch, p));
+    return p->kind == ENGINE_ATTEND ? seen_tokens(batch, p) : 0;
+}
+
+// A token that is attended is read once, wherever it lies: of attending and copying the larger counts.
+uint64_t weight_in_queue(const struct batch *batch, const struct core_run_params *p)
+{
+    if (p->kind != ENGINE_ATTEND)
+        return weight_moved_in_queue(moved_bytes(batch, p));
+    uint64_t seen = seen_tokens(batch, p), copied = at_most_64_bits(local_bytes(batch) / BYTES_A_TOKEN);
+    return seen > copied ? seen : copied;
 }
 
 uint64_t weight_work(const struct batch *batch, const struct core_run_params *p)
 {
-    return p->kind == ENGINE_ATTEND ? attention_work(batch, p) : weight_moved_work(moved_bytes(batch, p));
+    if (p->kind != ENGINE_ATTEND)
+        return weight_moved_work(moved_bytes(batch, p));
+    return at_most_64_bits(attention_work(batch, p) + local_bytes(batch));
 }
