@@ -51,7 +51,7 @@ struct batch {
     uint64_t causal;       // of them, what a causal run without positions sees
     uint64_t keys;         // of sequences with queries: sum of seq_len in whole tiles of BATCH_TILE_KEYS
     uint64_t all_keys;     // sum of seq_len: rows of a gather
-    uint64_t local_keys;   // in the arena: the same in whole blocks, since a mirrored arena copies them for every run; else 0
+    uint64_t local_keys;   // of them in the arena, in whole blocks: a mirrored one copies these for every run
     uint64_t seals;        // the cache's counter when none of `writes` was sealed
     struct block **blocks; // each block of the cache that it names, once; referenced
     uint32_t num_blocks, block_capacity;

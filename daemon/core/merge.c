@@ -17,6 +17,8 @@ enum {
     MERGE_MAX_PARTS = 65535,
     MERGE_MAX_HEADS = 65535, // workgroups in a row
     MERGE_MAX_HEAD_DIM = 512,
+    // All 128 invocations of a head of a token go over the LSE of every part, once for the largest and once for the sum.
+    LSE_READS = 256,
 };
 
 static enum status check_shape(const struct core_merge_params *p, struct error *error)
@@ -114,11 +116,13 @@ static enum status check_tensors(const struct core_session *session, const struc
     return status;
 }
 
-// All parts are read, one result is written.
-static unsigned __int128 moved_bytes(const struct core_merge_params *p)
+// All parts are read, one result is written; an LSE that is read counts as a byte, because it is in a cache by then. No factor has
+// more than 32 bits, and head_dim and num_parts together less: 128 hold the sum.
+static unsigned __int128 cost(const struct core_merge_params *p)
 {
-    return (unsigned __int128)p->num_tokens * p->num_heads * p->head_dim * ((uint64_t)p->num_parts + 1) *
-           dtype_size((int)p->out.dtype);
+    unsigned __int128 heads = (unsigned __int128)p->num_tokens * p->num_heads;
+    uint64_t row = (uint64_t)p->head_dim * dtype_size((int)p->out.dtype);
+    return heads * (row * ((uint64_t)p->num_parts + 1) + (uint64_t)LSE_READS * p->num_parts);
 }
 
 static enum status check_all(const struct core_session *session, const struct core_merge_params *p, struct error *error)
@@ -129,7 +133,7 @@ static enum status check_all(const struct core_session *session, const struct co
     if (status == STATUS_OK)
         status = check_tensors(session, p, error);
     if (status == STATUS_OK)
-        status = run_check_work(session, weight_moved_work(moved_bytes(p)), "the merge", "merge fewer tokens at once",
+        status = run_check_work(session, weight_moved_work(cost(p)), "the merge", "merge fewer tokens at once",
                                 error);
     return run_check_tickets(session, status, error);
 }
@@ -162,8 +166,8 @@ enum status core_merge(struct core_session *session, const struct core_merge_par
     status = run_create(session, params->num_parts * sizeof(struct engine_part), 0, &run, error);
     if (status != STATUS_OK)
         return status;
-    run->weight = weight_moved_in_queue(moved_bytes(params));
-    run->work = weight_moved_work(moved_bytes(params));
+    run->weight = weight_moved_in_queue(cost(params));
+    run->work = weight_moved_work(cost(params));
     describe(run, params);
     status = run_queue(run, params->detached, ticket, error);
     if (status != STATUS_OK)
