@@ -87,7 +87,7 @@ static enum status check_count(const struct hold_table *table, const struct requ
                           "name fewer blocks", r->error);
 }
 
-static struct engine_copy *describe(struct run *run, const struct request *r)
+static void describe(struct run *run, const struct request *r)
 {
     struct engine_copy *copies = (struct engine_copy *)run->arrays;
     for (uint32_t i = 0; i < r->count; i++)
@@ -98,7 +98,6 @@ static struct engine_copy *describe(struct run *run, const struct request *r)
         .copies = copies,
         .num_copies = r->count,
     };
-    return copies;
 }
 
 // What it names stays until it is over.
