@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention_prefill - many rows a KV head (as prompts have them) against their keys, on matrix units. One workgroup computes one item:
+// TILE_ROWS = 128 rows of one sequence and KV head against all keys that some row of them sees. A warp has 16 rows; all warps share
+// the tiles of TILE_KEYS keys that attention_staging.glsl brings. What it is bound by is the reading of these tiles out of shared
+// memory and the products, about alike; NOTES.md has the measurements.
+//
+//   S[16 rows, 8 keys] = Q K^T         Q is A and stays in registers, K^T is B; not scaled unless soft cap, ALiBi or mask need it
+//   P = 2^(factor (S - m))             in place: what a lane has of S of two matrices is what it has of A in the next product
+//   O[16 rows, 8 dims] += P V          V is B
+//
+// m follows a row's maximum lazily: sums are scaled down only when some row of the warp has gone beyond by LAZY.
+//
+// There are two loops, for tiles of which each row sees every key, and for the others: a branch in one loop costs more, since the
+// sums live across it.
+//
+// Same bits: rows that share a tile belong to one sequence, always to the same row numbers of it, and idle rows are zeros.
+//
+// Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
+// not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 256,
+// TILE_ROWS 128; K, V, Q and out are f16, head dims up to 128, BLOCK_SIZE is 16 or more, nothing is scaled, no SPLIT.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference2 : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+
+#include "attention_staging.glsl"
+
+#include "attention_rows.glsl"
+
+#include "attention_query.glsl"
+
+const uint WARP_ROWS = 16;
+const uint SCORES = TILE_KEYS / 8; // matrices of a tile
+const uint SUMS = V_STEPS * 4;
+const float LAZY = 8;              // log2 units, so that weights are up to 2^8, far from f16's end
+const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alone
+const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
+
+uint g, t;        // the lane in its warp: 4 g + t
+uint rows[2];     // of the lane, in the tile: elements x, y and z, w of a matrix
+Row selves[2];
+uvec2 full;       // keys that all rows see
+float factor;     // from a score to log2 units
+
+MatrixA q_matrices[K_STEPS * 2];
+MatrixC sums[SUMS];
+vec2 maxima, weights; // of both rows; maxima those of the row, weights the lane's own
+
+// ---- Q ----
+
+// A negative scale turns the signs here, so that the largest score has the largest weight.
+uvec4 q_piece(uint row, uint piece)
+{
+    if (row >= num_rows || row_query(row) >= q_len || piece >= HEAD_DIM_K / 8)
+        return uvec4(0);
+    uvec4 words;
+    if (ROPE) {
+        const Eight q = q_oct(row, piece);
+        words = oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, DTYPE_F16).first;
+    } else {
+        words = Pieces(q_address(row)).at[piece];
+    }
+    return !SHAPED && run.scale_log2e < 0 ? words ^ 0x80008000u : words;
+}
+
+void q_load()
+{
+    for (uint step = 0; step < K_STEPS; step++) {
+        const uvec4 low = q_piece(rows[0], step * 4 + t), high = q_piece(rows[1], step * 4 + t);
+        q_matrices[step * 2] = matrix_a(uvec4(low.xy, high.xy));
+        q_matrices[step * 2 + 1] = matrix_a(uvec4(low.zw, high.zw));
+    }
+}
+
+// ---- which keys ----
+
+shared uint least_first, most_end, most_first, least_end;
+
+// Of rows in any order. A row that sees nothing makes `full` empty, unless it is idle.
+void ranges_gather()
+{
+    const uint row = gl_LocalInvocationID.x;
+    if (row == 0) {
+        least_first = least_end = 0xffffffffu;
+        most_end = most_first = 0;
+    }
+    barrier();
+    if (row < num_rows && row_query(row) < q_len) {
+        const uvec2 range = row_range(row);
+        atomicMax(most_first, range.x);
+        atomicMin(least_end, range.y);
+        if (range.x < range.y) {
+            atomicMin(least_first, range.x);
+            atomicMax(most_end, range.y);
+        }
+    }
+    barrier();
+    hull = uvec2(least_first, most_end);
+    full = uvec2(most_first, least_end);
+}
+
+// Without window and positions the first row sees the least and the last query the most.
+void ranges_find()
+{
+    if (WINDOW || POSITIONS) {
+        ranges_gather();
+    } else {
+        hull = tile_range();
+        full = row_range(0);
+    }
+}
+
+// ---- one tile ----
+
+// Eight matrices in a row have no sum in common, so that none waits for the one before.
+void tile_scores(out vec4 s[SCORES])
+{
+    MatrixC products[SCORES];
+    for (uint n = 0; n < SCORES; n++)
+        products[n] = matrix_c(vec4(0));
+    for (uint step = 0; step < K_STEPS; step++) {
+        uvec4 keys[SCORES];
+        for (uint n = 0; n < SCORES; n++)
+            keys[n] = staged_key(n, step, g, t);
+        for (uint n = 0; n < SCORES; n++)
+            products[n] = matrix_multiply(q_matrices[step * 2], matrix_b(keys[n].xy), products[n]);
+        for (uint n = 0; n < SCORES; n++)
+            products[n] = matrix_multiply(q_matrices[step * 2 + 1], matrix_b(keys[n].zw), products[n]);
+    }
+    for (uint n = 0; n < SCORES; n++)
+        s[n] = matrix_elements(products[n]);
+}
+
+void scores_shape(uint start, inout vec4 s[SCORES])
+{
+    for (uint n = 0; n < SCORES; n++)
+        for (uint i = 0; i < 4; i++)
+            s[n][i] = score_shape(selves[i / 2], s[n][i] * run.scale_log2e, start + n * 8 + t * 2 + i % 2);
+}
+
+void scores_hide(uint start, inout vec4 s[SCORES])
+{
+    for (uint n = 0; n < SCORES; n++)
+        for (uint i = 0; i < 4; i++) {
+            const Row self = selves[i / 2];
+            const uint key = start + n * 8 + t * 2 + i % 2;
+            if (!(key_between(key, self.range) && (!MASK || mask_seen(self, key))))
+                s[n][i] = uintBitsToFloat(UNSEEN_SCORE);
+        }
+}
+
+// `tops` are the lane's own.
+void rescale(vec2 tops)
+{
+    tops = max(tops, vec2(warp_xor(tops.x, 1), warp_xor(tops.y, 1)));
+    tops = max(tops, vec2(warp_xor(tops.x, 2), warp_xor(tops.y, 2)));
+    const vec2 larger = max(maxima, tops), keep = exp2((maxima - larger) * factor);
+    maxima = larger;
+    weights *= keep;
+    for (uint n = 0; n < SUMS; n++)
+        sums[n] = matrix_c(matrix_elements(sums[n]) * keep.xxyy);
+}
+
+void scores_follow(vec4 s[SCORES])
+{
+    vec2 tops = max(s[0].xz, s[0].yw);
+    for (uint n = 1; n < SCORES; n++)
+        tops = max(tops, max(s[n].xz, s[n].yw));
+    if (warp_any(any(greaterThan(tops, maxima + LAZY / factor))))
+        rescale(tops);
+}
+
+uint half_pair(vec2 pair)
+{
+#ifdef MATRIX_EMULATED
+    return pair16(floatBitsToUint(pair.x), floatBitsToUint(pair.y), DTYPE_F16);
+#else
+    return packFloat2x16(f16vec2(pair));
+#endif
+}
+
+// Scores to weights: the words of A. A row that has seen nothing yet has no maximum.
+void scores_weigh(vec4 s[SCORES], bool masked, out uvec4 words[STRIPS])
+{
+    const vec2 base = (masked ? max(maxima, LEAST_MAXIMUM) : maxima) * factor;
+    for (uint strip = 0; strip < STRIPS; strip++) {
+        const vec4 first = exp2(fma(s[strip * 2], vec4(factor), -base.xxyy));
+        const vec4 second = exp2(fma(s[strip * 2 + 1], vec4(factor), -base.xxyy));
+        weights += first.xz + first.yw + (second.xz + second.yw);
+        words[strip] = uvec4(half_pair(first.xy), half_pair(second.xy), half_pair(first.zw), half_pair(second.zw));
+    }
+}
+
+void values_add(uvec4 words[STRIPS])
+{
+    for (uint strip = 0; strip < STRIPS; strip++) {
+        const MatrixA p = matrix_a(words[strip]);
+        for (uint pair = 0; pair < SUMS / 2; pair++) {
+            const uvec4 values = staged_value(strip, pair, g, t);
+            sums[pair * 2] = matrix_multiply(p, matrix_b(values.xy), sums[pair * 2]);
+            sums[pair * 2 + 1] = matrix_multiply(p, matrix_b(values.zw), sums[pair * 2 + 1]);
+        }
+    }
+}
+
+void tile_compute(uint start, bool masked)
+{
+    vec4 s[SCORES];
+    uvec4 words[STRIPS];
+    tile_scores(s);
+    if (SHAPED)
+        scores_shape(start, s);
+    if (masked)
+        scores_hide(start, s);
+    scores_follow(s);
+    scores_weigh(s, masked, words);
+    values_add(words);
+}
+
+// Some row of the warp has a key in the tile. (Emulated, all warps go together: it votes yes.)
+bool warp_sees(uint start)
+{
+    bool sees = false;
+    for (uint i = 0; i < 2; i++)
+        sees = sees || selves[i].range.x < start + TILE_KEYS && selves[i].range.y > start;
+    return warp_any(sees);
+}
+
+// ---- all tiles ----
+
+// The tile is on its way into shared memory; so is the next one, into registers, behind it. (Behind the last one comes one that
+// has no use: a branch would cost more.)
+void tile_step(uint start, bool masked)
+{
+    barrier();
+    tile_load(start + TILE_KEYS);
+    if (!masked || warp_sees(start))
+        tile_compute(start, masked);
+    barrier();
+    tile_store(start + TILE_KEYS);
+}
+
+void tiles_compute()
+{
+    uint start = hull.x / TILE_KEYS * TILE_KEYS;
+    const uint full_first = (full.x + TILE_KEYS - 1) / TILE_KEYS * TILE_KEYS, full_end = full.y / TILE_KEYS * TILE_KEYS;
+    strips_find(start);
+    strips_store();
+    barrier();
+    tile_load(start);
+    q_load();
+    barrier();
+    tile_store(start);
+    if (!MASK && full_first < full_end) {
+        if (WINDOW)
+            [[dont_unroll]] for (; start < full_first; start += TILE_KEYS)
+                tile_step(start, true);
+        [[dont_unroll]] for (; start < full_end; start += TILE_KEYS)
+            tile_step(start, false);
+    }
+    [[dont_unroll]] for (; start < hull.y; start += TILE_KEYS)
+        tile_step(start, true);
+}
+
+// ---- the end ----
+
+void row_store(uint i, float sum)
+{
+    const uint row = rows[i];
+    if (row >= num_rows)
+        return;
+    if (selves[i].range.x >= selves[i].range.y)
+        sum = 0; // an idle row's weights are no weights
+    float maximum = max(maxima[i] * factor, NO_MAXIMUM);
+    if (ALIBI)
+        maximum = true_maximum(selves[i], maximum);
+    const vec2 end = row_end(row, sum, maximum);
+    if (LSE && t == 0)
+        lse_store(row, end.y);
+    const uint64_t address = out_address(row);
+    for (uint step = 0; step < V_STEPS; step++) {
+        vec4 low, high;
+        for (uint n = 0; n < 4; n++) {
+            const vec4 elements = end.x == 0 ? vec4(0) : matrix_elements(sums[step * 4 + n]) * end.x;
+            low[n] = elements[i * 2];
+            high[n] = elements[i * 2 + 1];
+        }
+        low = uintBitsToFloat(plus_zero(low));
+        high = uintBitsToFloat(plus_zero(high));
+        if (step * 4 + t < HEAD_DIM_V / 8)
+            Units(address).at[step * 4 + t] =
+                uvec4(half_pair(low.xy), half_pair(low.zw), half_pair(high.xy), half_pair(high.zw));
+    }
+}
+
+void main()
+{
+    gpu_item item;
+    if (!item_find(item))
+        return;
+    work_begin(item.seq, item.first_row);
+    g = warp_lane() / 4;
+    t = warp_lane() % 4;
+    for (uint i = 0; i < 2; i++) {
+        rows[i] = warp_number() * WARP_ROWS + g + i * 8;
+        selves[i] = row_begin(rows[i]);
+    }
+    factor = SHAPED ? 1 : max(abs(run.scale_log2e), LEAST_FACTOR);
+    maxima = vec2(NO_MAXIMUM);
+    weights = vec2(0);
+    for (uint n = 0; n < SUMS; n++)
+        sums[n] = matrix_c(vec4(0));
+    ranges_find();
+    if (hull.x < hull.y)
+        tiles_compute();
+    vec2 totals = weights + vec2(warp_xor(weights.x, 1), warp_xor(weights.y, 1));
+    totals += vec2(warp_xor(totals.x, 2), warp_xor(totals.y, 2));
+    row_store(0, totals.x);
+    row_store(1, totals.y);
+}

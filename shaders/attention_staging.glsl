@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention_staging.glsl - a tile of keys and values on its way from memory through registers to shared memory, and from there
+// into matrices: loaded by the whole workgroup while the tile before is computed, stored once that is done. f16 only. Knows where
+// keys lie and which of them some row sees (`hull`), nothing of scores.
+//
+// Both products contract over an index whose order does not matter, as long as both factors agree on it. So a lane takes 16 bytes of
+// a key as they lie: piece 4j + t (dims 8 (4j + t) and on) has the elements 2t, 2t + 1, 2t + 8, 2t + 9 of the two products 2j and 2j + 1
+// over 16 dims each. Values are turned once, here: what a lane needs of two columns lies together as one piece of 16 bytes.
+//
+//   keys    [key][piece]: K_PIECES pieces a key, moved so that eight lanes that read together touch all banks
+//   values  [quad][step][half][c]: quad 4b + t has keys 16b + {2t, 2t + 1, 2t + 8, 2t + 9}; a piece has two dims of these four keys,
+//           32 step + 4c + 2 half + {0, 1}; two pieces of air after a quad, against the same banks
+//
+// Column g of matrix n of the output is thus dim 32 (n / 4) + 4g + n % 4, and a lane ends with eight dims in a row.
+
+#ifndef AULE_ATTENTION_STAGING_GLSL
+#define AULE_ATTENTION_STAGING_GLSL
+
+#include "matrix.glsl"
+
+#include "attention_work.glsl"
+
+const uint TILE_KEYS = EMULATED ? 32 : 64; // emulated, matrices take shared memory, too
+const uint STRIP_KEYS = 16;                // never across a block's end: what one address is found for
+const uint STRIPS = TILE_KEYS / STRIP_KEYS;
+const uint THREADS = gl_WorkGroupSize.x;
+
+const uint K_STEPS = (HEAD_DIM_K + 31) / 32; // of 32 dims
+const uint V_STEPS = (HEAD_DIM_V + 31) / 32;
+const uint K_PIECES = K_STEPS * 4;           // of 16 bytes, of a key
+const uint V_PIECES = V_STEPS * 8;           // of 8 bytes, of a value
+const uint K_UNITS = TILE_KEYS * K_PIECES;   // loads of a tile
+const uint V_UNITS = TILE_KEYS / 4 * V_PIECES;
+const uint K_LOADS = (K_UNITS + THREADS - 1) / THREADS; // of one thread
+const uint V_LOADS = (V_UNITS + THREADS - 1) / THREADS;
+const bool K_EVEN = K_UNITS % THREADS == 0, V_EVEN = V_UNITS % THREADS == 0; // all threads load alike
+const uint K_SWAP = K_STEPS % 2 == 0 ? 4 : 0;  // odd keys have their pieces swapped by so much; an odd number of steps does it itself
+const uint QUAD_PIECES = V_STEPS * 16 + 2;
+
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer HalfPieces { uvec2 at[]; };
+
+shared uvec4 staged_keys[TILE_KEYS * K_PIECES];
+shared uvec4 staged_values[TILE_KEYS / 4 * QUAD_PIECES];
+shared uint64_t strip_keys[STRIPS], strip_values[STRIPS]; // where the tile to be loaded next has its strips
+
+uvec2 hull; // keys that some row of the tile sees are in here; set by whoever includes this, not empty
+
+uvec4 loaded_keys[K_LOADS]; // this thread's part of the tile that is on its way
+uvec2 loaded_values[V_LOADS * 4];
+uint64_t found_keys, found_values; // its strip, of the tile thereafter
+
+// ---- where the strips of a tile lie: one thread each ----
+
+// Strips outside of the hull are not looked up: the first or the last one stands for them.
+void strips_find(uint start)
+{
+    const uint number = gl_LocalInvocationID.x;
+    if (number < STRIPS) {
+        const uint strip = clamp(start / STRIP_KEYS + number, hull.x / STRIP_KEYS, (hull.y - 1) / STRIP_KEYS);
+        const uint part = strip * STRIP_KEYS / BLOCK_SIZE, inside = strip * STRIP_KEYS & BLOCK_SIZE - 1;
+        found_keys = part_keys(seq, part, kv_head) + key_offset(inside);
+        found_values = part_values(seq, part, kv_head) + value_offset(inside);
+    }
+}
+
+void strips_store()
+{
+    const uint number = gl_LocalInvocationID.x;
+    if (number < STRIPS) {
+        strip_keys[number] = found_keys;
+        strip_values[number] = found_values;
+    }
+}
+
+// Rows are as long as they are: beyond a sequence's end there need be no memory. A block is always whole.
+uint strip_row(uint start, uint key)
+{
+    const uint at = PLACE == AULE_PLACE_ROWS ? min(start + key, hull.y - 1) : key;
+    return at & STRIP_KEYS - 1;
+}
+
+// ---- loading ----
+
+// Key `number` of those that a quad has.
+uint quad_key(uint quad, uint number)
+{
+    return quad / 4 * STRIP_KEYS + quad % 4 * 2 + number % 2 + number / 2 * 8;
+}
+
+void keys_load(uint start)
+{
+    for (uint i = 0; i < K_LOADS; i++) {
+        const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES, piece = unit % K_PIECES;
+        if (K_EVEN || unit < K_UNITS)
+            loaded_keys[i] = Pieces(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key)))
+                                 .at[min(piece, HEAD_DIM_K / 8 - 1)]; // beyond, Q is 0
+    }
+}
+
+void values_load(uint start)
+{
+    for (uint i = 0; i < V_LOADS; i++) {
+        const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES, piece = unit % V_PIECES;
+        if (V_EVEN || unit < V_UNITS)
+            for (uint j = 0; j < 4; j++) {
+                const uint64_t row = strip_values[quad / 4] + value_offset(strip_row(start, quad_key(quad, j)));
+                loaded_values[i * 4 + j] = HalfPieces(row).at[min(piece, HEAD_DIM_V / 4 - 1)]; // beyond, nothing is stored
+            }
+    }
+}
+
+// ---- storing ----
+
+void keys_store()
+{
+    for (uint i = 0; i < K_LOADS; i++) {
+        const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES, piece = unit % K_PIECES;
+        if (K_EVEN || unit < K_UNITS)
+            staged_keys[key * K_PIECES + (piece ^ (key & 1) * K_SWAP)] = loaded_keys[i];
+    }
+}
+
+// Values that no row sees may be anything, and nothing times what is no number is no number.
+void values_clean(uint start)
+{
+    for (uint i = 0; i < V_LOADS; i++) {
+        const uint quad = (gl_LocalInvocationID.x + i * THREADS) / V_PIECES;
+        for (uint j = 0; j < 4; j++) {
+            const uint key = start + quad_key(quad, j);
+            if (key < hull.x || key >= hull.y)
+                loaded_values[i * 4 + j] = uvec2(0);
+        }
+    }
+}
+
+// Two dims of four keys, from the words that have them: [dim][pair of keys].
+uvec4 pairs_turn(uint a, uint b, uint c, uint d)
+{
+    return uvec4(a & 0xffffu | b << 16, c & 0xffffu | d << 16, a >> 16 | b & 0xffff0000u, c >> 16 | d & 0xffff0000u);
+}
+
+void values_store()
+{
+    for (uint i = 0; i < V_LOADS; i++) {
+        const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES, piece = unit % V_PIECES;
+        if (V_EVEN || unit < V_UNITS) {
+            const uvec2 a = loaded_values[i * 4], b = loaded_values[i * 4 + 1];
+            const uvec2 c = loaded_values[i * 4 + 2], d = loaded_values[i * 4 + 3];
+            const uint at = quad * QUAD_PIECES + piece / 8 * 16 + piece % 8;
+            staged_values[at] = pairs_turn(a.x, b.x, c.x, d.x);
+            staged_values[at + 8] = pairs_turn(a.y, b.y, c.y, d.y);
+        }
+    }
+}
+
+// ---- tiles: a barrier stands between each two of these ----
+
+// The tile that begins with key `start` into registers; its strips are stored. Finds those of the next one.
+void tile_load(uint start)
+{
+    keys_load(start);
+    values_load(start);
+    strips_find(start + TILE_KEYS);
+}
+
+// What was loaded into shared memory.
+void tile_store(uint start)
+{
+    strips_store();
+    keys_store();
+    if (start < hull.x || start + TILE_KEYS > hull.y)
+        values_clean(start);
+    values_store();
+}
+
+// ---- matrices ----
+
+// Of keys 8n + g, the dims of products 2 step (x, y) and 2 step + 1 (z, w).
+uvec4 staged_key(uint n, uint step, uint g, uint t)
+{
+    return staged_keys[(n * 8 + g) * K_PIECES + (step * 4 + t ^ (g & 1) * K_SWAP)];
+}
+
+// Of the keys of strip `strip`, column g of output matrices 2 pair (x, y) and 2 pair + 1 (z, w).
+uvec4 staged_value(uint strip, uint pair, uint g, uint t)
+{
+    return staged_values[(strip * 4 + t) * QUAD_PIECES + pair * 8 + g];
+}
+
+#endif
