@@ -17,7 +17,8 @@
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
-// a power of two up to UNITS; K, V, Q and out are f16, head dims up to 128, BLOCK_SIZE is 16 or more, V is not in K, nothing is scaled.
+// a power of two up to UNITS; Q and out are f16, K and V f16 or of 8 bits (scaled as they like), head dims up to 128, those of 8 bits
+// multiples of 16; BLOCK_SIZE is 16 or more, V is not in K.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -32,16 +33,23 @@
 
 #include "attention_query.glsl"
 
+#include "halves.glsl"
+
 const uint ROWS = 8;
 const uint KEYS = 16; // of one tile, all in one block
 const uint UNITS = EMULATED ? 4 : 8;
 const uint WARPS = gl_WorkGroupSize.x / WARP;
-const uint K_CHUNKS = HEAD_DIM_K / 8; // pieces of 16 bytes a key
-const uint V_CHUNKS = HEAD_DIM_V / 8;
-const uint K_STEPS = (K_CHUNKS + 3) / 4; // pieces of a key that one lane reads
-const uint V_STEPS = (V_CHUNKS + 7) / 8; // the same of a value
-const uint V_PIECES = V_STEPS * 4;      // that it reads of the tile's values
-const bool K_WHOLE = K_CHUNKS % 4 == 0, V_WHOLE = V_CHUNKS % 8 == 0; // no lane reads beyond
+const uint K_ELEMENTS = 16 / DTYPE_BYTES(K_DTYPE); // of a piece of 16 bytes
+const uint V_ELEMENTS = 16 / DTYPE_BYTES(V_DTYPE);
+const uint K_PIECES = HEAD_DIM_K / K_ELEMENTS; // of a key
+const uint V_PIECES = HEAD_DIM_V / V_ELEMENTS;
+const uint K_STEPS = (K_PIECES + 3) / 4; // pieces of a key that one lane reads
+const uint V_STEPS = (V_PIECES + 7) / 8; // the same of a value
+const uint Q_MATRICES = K_STEPS * K_ELEMENTS / 4;
+const uint SUM_MATRICES = V_STEPS * V_ELEMENTS / 2;
+const uint V_LOADS = V_STEPS * 4;                                          // that a lane has of the tile's values
+const bool K_WHOLE = K_PIECES % 4 == 0, V_WHOLE = V_PIECES % 8 == 0; // no lane reads beyond
+const bool SCALES = K_SCALES || V_SCALES;
 
 const float LAZY = 8; // a maximum may be exceeded so far, in log2 units, before sums are scaled down
 
@@ -55,26 +63,29 @@ uvec2 hull;     // keys that some row sees are in here
 uvec2 full;   // keys that all rows see, if there is neither mask nor shape
 Row selves[2];  // of rows 2t and 2t + 1
 
-MatrixB q_matrices[K_STEPS * 2];
+MatrixB q_matrices[Q_MATRICES];
 
 // ---- Q ----
 
-uvec4 q_chunk(uint row, uint chunk)
+// Elements [8 * oct, 8 * oct + 8) of a row; zeroes where there are none.
+uvec4 q_halves(uint row, uint oct)
 {
-    if (row >= num_rows || chunk >= K_CHUNKS)
+    if (row >= num_rows || oct >= HEAD_DIM_K / 8)
         return uvec4(0);
     if (!ROPE)
-        return Pieces(q_address(row)).at[chunk];
-    const Eight q = q_oct(row, chunk);
+        return Pieces(q_address(row)).at[oct];
+    const Eight q = q_oct(row, oct);
     return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, DTYPE_F16).first;
 }
 
+// Matrix number n of piece j belongs to elements 4n to 4n + 3 of pieces 4j + t, lane by lane.
 void q_load()
 {
-    for (uint j = 0; j < K_STEPS; j++) {
-        const uvec4 words = q_chunk(g, 4 * j + t);
-        q_matrices[2 * j] = matrix_b(words.xy);
-        q_matrices[2 * j + 1] = matrix_b(words.zw);
+    const uint octs = K_ELEMENTS / 8;
+    for (uint i = 0; i < K_STEPS * octs; i++) {
+        const uvec4 words = q_halves(g, (4 * (i / octs) + t) * octs + i % octs);
+        q_matrices[2 * i] = matrix_b(words.xy);
+        q_matrices[2 * i + 1] = matrix_b(words.zw);
     }
 }
 
@@ -83,6 +94,7 @@ void q_load()
 
 struct Place {
     uint64_t keys, values; // of the tile's first key
+    uint64_t scales;       // of it, if there are any
 };
 
 Place tile_place(uint key)
@@ -90,13 +102,14 @@ Place tile_place(uint key)
     const uint inside = key & BLOCK_SIZE - 1, part = key / BLOCK_SIZE;
     if (PLACE == AULE_PLACE_ROWS)
         return Place(part_keys(seq, part, kv_head) + key_offset(inside),
-                     part_values(seq, part, kv_head) + value_offset(inside));
+                     part_values(seq, part, kv_head) + value_offset(inside), 0);
     const uint block = seq_block(seq, part);
     if (PLACE == AULE_PLACE_BLOCKS)
-        return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside));
+        return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside), 0);
     const uint64_t base = pool_block(block);
     return Place(base + kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES,
-                 base + NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES);
+                 base + NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES,
+                 base + SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
 }
 
 // Rows are as long as they are: beyond a sequence's end there need be no memory. A block is always whole.
@@ -110,23 +123,23 @@ void key_load(Place place, uint key, out uvec4 low[K_STEPS], out uvec4 high[K_ST
     Pieces first = Pieces(place.keys + key_offset(safe_key(key, g)));
     Pieces second = Pieces(place.keys + key_offset(safe_key(key, g + 8)));
     for (uint j = 0; j < K_STEPS; j++) {
-        const uint chunk = K_WHOLE ? 4 * j + t : min(4 * j + t, K_CHUNKS - 1); // there Q is 0
-        low[j] = first.at[chunk];
-        high[j] = second.at[chunk];
+        const uint piece = K_WHOLE ? 4 * j + t : min(4 * j + t, K_PIECES - 1); // there Q is 0
+        low[j] = first.at[piece];
+        high[j] = second.at[piece];
     }
 }
 
-void value_load(Place place, uint key, out uvec4 v[V_PIECES])
+void value_load(Place place, uint key, out uvec4 v[V_LOADS])
 {
     for (uint i = 0; i < 4; i++) {
         Pieces row = Pieces(place.values + value_offset(safe_key(key, 2 * t + (i & 1) + (i >> 1) * 8)));
         for (uint s = 0; s < V_STEPS; s++)
-            v[s * 4 + i] = row.at[V_WHOLE ? 8 * s + g : min(8 * s + g, V_CHUNKS - 1)]; // what is beyond is not stored
+            v[s * 4 + i] = row.at[V_WHOLE ? 8 * s + g : min(8 * s + g, V_PIECES - 1)]; // what is beyond is not stored
     }
 }
 
 // Values that no row sees may be anything, and nothing times what is no number is no number.
-void value_clean(uint key, inout uvec4 v[V_PIECES])
+void value_clean(uint key, inout uvec4 v[V_LOADS])
 {
     for (uint i = 0; i < 4; i++) {
         const uint at = key + 2 * t + (i & 1) + (i >> 1) * 8;
@@ -136,16 +149,33 @@ void value_clean(uint key, inout uvec4 v[V_PIECES])
     }
 }
 
+// K's scales of keys g and g + 8, then V's.
+vec4 scales_load(Place place)
+{
+    Floats k = Floats(place.scales + g * 4), v = Floats(place.scales + SCALES_BYTES + g * 4);
+    return vec4(K_SCALES ? k.at[0] : 1, K_SCALES ? k.at[8] : 1, V_SCALES ? v.at[0] : 1, V_SCALES ? v.at[8] : 1);
+}
+
 // ---- one tile ----
+
+// Elements 4n to 4n + 3 of a piece.
+uvec2 four_halves(uvec4 piece, uint n)
+{
+    if (DTYPE_BYTES(K_DTYPE) == 2)
+        return n == 0 ? piece.xy : piece.zw;
+    return halves_widen(piece[n], K_DTYPE);
+}
 
 vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
 {
     MatrixC even = matrix_c(vec4(0)), odd = matrix_c(vec4(0));
-    for (uint j = 0; j < K_STEPS; j++) {
-        even = matrix_multiply(matrix_a(uvec4(low[j].xy, high[j].xy)), q_matrices[2 * j], even);
-        odd = matrix_multiply(matrix_a(uvec4(low[j].zw, high[j].zw)), q_matrices[2 * j + 1], odd);
+    for (uint i = 0; i < Q_MATRICES; i += 2) {
+        const uint j = i / (K_ELEMENTS / 4), n = i % (K_ELEMENTS / 4);
+        even = matrix_multiply(matrix_a(uvec4(four_halves(low[j], n), four_halves(high[j], n))), q_matrices[i], even);
+        odd = matrix_multiply(matrix_a(uvec4(four_halves(low[j], n + 1), four_halves(high[j], n + 1))), q_matrices[i + 1],
+                              odd);
     }
-    return (matrix_elements(even) + matrix_elements(odd)) * run.scale_log2e;
+    return (matrix_elements(even) + matrix_elements(odd)) * (run.scale_log2e * HALVES_FACTOR(K_DTYPE));
 }
 
 // Elements x, y: key g, rows 2t, 2t + 1; z, w: key g + 8.
@@ -176,9 +206,9 @@ float column_sum(float value)
     return value + warp_xor(value, 16);
 }
 
-MatrixA value_matrix(uvec4 v[V_PIECES], uint s, uint k)
+// From words of keys 2t, 2t + 1, 2t + 8 and 2t + 9: the lower halves to row g, the upper ones to row g + 8.
+MatrixA value_matrix(uint a, uint b, uint c, uint d)
 {
-    const uint a = v[s * 4][k], b = v[s * 4 + 1][k], c = v[s * 4 + 2][k], d = v[s * 4 + 3][k];
     return matrix_a(uvec4(a & 0xffffu | b << 16, c & 0xffffu | d << 16, a >> 16 | b & 0xffff0000u,
                           c >> 16 | d & 0xffff0000u));
 }
@@ -197,14 +227,14 @@ MatrixB weight_matrix(vec4 p)
 // What a warp has of its unit. The maxima are those of all lanes with the same t, the sums each lane's own.
 struct State {
     vec2 maxima, weights;
-    MatrixC sums[V_PIECES]; // [s][k]: dims (8s + g) * 8 + 2k and + 1 (rows g, g + 8 of the matrix), rows 2t, 2t + 1
+    MatrixC sums[SUM_MATRICES]; // [s][k]: dims (8s + g) * V_ELEMENTS + 2k and + 1 (rows g, g + 8 of the matrix), rows 2t, 2t + 1
 };
 
 void state_clear(out State state)
 {
     state.maxima = vec2(NO_MAXIMUM);
     state.weights = vec2(0);
-    for (uint i = 0; i < V_PIECES; i++)
+    for (uint i = 0; i < SUM_MATRICES; i++)
         state.sums[i] = matrix_c(vec4(0));
 }
 
@@ -214,7 +244,7 @@ void rescale(inout State state, vec2 maxima)
     const vec2 factor = exp2(state.maxima - larger);
     state.maxima = larger;
     state.weights *= factor;
-    for (uint i = 0; i < V_PIECES; i++)
+    for (uint i = 0; i < SUM_MATRICES; i++)
         state.sums[i] = matrix_c(matrix_elements(state.sums[i]) * factor.xyxy);
 }
 
@@ -233,7 +263,29 @@ vec4 weigh(inout State state, vec4 s, uint key)
     return p;
 }
 
+void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
+{
+    for (uint i = 0; i < V_STEPS * 4; i++) {
+        const uint s = i / 4, w = i % 4;
+        const uint a = v[s * 4][w], b = v[s * 4 + 1][w], c = v[s * 4 + 2][w], d = v[s * 4 + 3][w];
+        if (DTYPE_BYTES(V_DTYPE) == 2) {
+            state.sums[i] = matrix_multiply(value_matrix(a, b, c, d), weights, state.sums[i]);
+        } else {
+            const uvec2 a2 = halves_widen(a, V_DTYPE), b2 = halves_widen(b, V_DTYPE);
+            const uvec2 c2 = halves_widen(c, V_DTYPE), d2 = halves_widen(d, V_DTYPE);
+            state.sums[i * 2] = matrix_multiply(value_matrix(a2.x, b2.x, c2.x, d2.x), weights, state.sums[i * 2]);
+            state.sums[i * 2 + 1] = matrix_multiply(value_matrix(a2.y, b2.y, c2.y, d2.y), weights, state.sums[i * 2 + 1]);
+        }
+    }
+}
+
 // ---- units ----
+
+// Which piece of V this lane has in sum matrix `i`.
+uint piece_of(uint i)
+{
+    return 8 * (i / (V_ELEMENTS / 2)) + g;
+}
 
 void unit_store(uint unit, State state)
 {
@@ -244,20 +296,14 @@ void unit_store(uint unit, State state)
             unit_maxima[row + i] = state.maxima[i];
             unit_weights[row + i] = weights[i];
         }
-    for (uint s = 0; s < V_STEPS; s++)
-        for (uint k = 0; k < 4 && (V_WHOLE || 8 * s + g < V_CHUNKS); k++) {
-            const vec4 sums = matrix_elements(state.sums[s * 4 + k]);
-            const uint at = row * HEAD_DIM_V + (8 * s + g) * 8 + 2 * k;
-            unit_sums[at] = sums.x;
-            unit_sums[at + 1] = sums.z;
-            unit_sums[at + HEAD_DIM_V] = sums.y;
-            unit_sums[at + HEAD_DIM_V + 1] = sums.w;
-        }
-}
-
-uint tile_key(uint first, uint number)
-{
-    return clamp(first + number * KEYS, hull.x & ~(KEYS - 1), hull.y - 1 & ~(KEYS - 1));
+    for (uint i = 0; i < SUM_MATRICES && (V_WHOLE || piece_of(i) < V_PIECES); i++) {
+        const vec4 sums = matrix_elements(state.sums[i]) * HALVES_FACTOR(V_DTYPE);
+        const uint at = row * HEAD_DIM_V + piece_of(i) * V_ELEMENTS + i % (V_ELEMENTS / 2) * 2;
+        unit_sums[at] = sums.x;
+        unit_sums[at + 1] = sums.z;
+        unit_sums[at + HEAD_DIM_V] = sums.y;
+        unit_sums[at + HEAD_DIM_V + 1] = sums.w;
+    }
 }
 
 void unit_clear(uint unit)
@@ -278,7 +324,7 @@ uint units_needed(uint first, uint count, uint tiles)
 // next tile are on their way over a unit's end, too. Tiles without a key of the hull count nothing.
 void units_compute(uint first, uint unit, uint end, uint tiles)
 {
-    uvec4 low[K_STEPS], high[K_STEPS], v[V_PIECES];
+    uvec4 low[K_STEPS], high[K_STEPS], v[V_LOADS];
     State state;
     state_clear(state);
     const uint total = (end - unit) * tiles;
@@ -286,20 +332,24 @@ void units_compute(uint first, uint unit, uint end, uint tiles)
     Place place = tile_place(tile_key(first, 0)), next = tile_place(tile_key(first, 1));
     key_load(place, tile_key(first, 0), low, high);
     value_load(place, tile_key(first, 0), v);
+    vec4 scales = SCALES ? scales_load(place) : vec4(1);
     do {
         const uint key = first + number * KEYS, following = tile_key(first, number + 1);
         const bool live = key < hull.y && key + KEYS > hull.x;
         vec4 s = scores(low, high);
+        if (K_SCALES)
+            s *= scales.xxyy;
         if (number + 1 < total)
             key_load(next, following, low, high);
         place = next;
         next = tile_place(tile_key(first, number + 2));
         const vec4 p = weigh(state, live ? s : vec4(0), key);
-        const MatrixB weights = weight_matrix(p);
+        const MatrixB weights = weight_matrix(V_SCALES ? mix(vec4(0), p * scales.zzww, notEqual(p, vec4(0))) : p);
+        if (SCALES)
+            scales = scales_load(place);
         if (key < hull.x || key + KEYS > hull.y)
             value_clean(key, v);
-        for (uint i = 0; i < V_PIECES; i++)
-            state.sums[i] = matrix_multiply(value_matrix(v, i / 4, i % 4), weights, state.sums[i]);
+        values_add(state, v, weights);
         if (number + 1 < total)
             value_load(place, following, v);
         if (--left == 0) {
@@ -349,8 +399,8 @@ void oct_end(gpu_item item, uint row, uint oct)
     const Eight sums = sums_merge(row, oct, merged.maximum);
     if (SPLIT && item.partial != AULE_NO_PARTIAL) {
         const uint64_t address = partial_address(item.partial);
-        PartialQuads(address).at[(row * V_CHUNKS + oct) * 2] = sums.low;
-        PartialQuads(address).at[(row * V_CHUNKS + oct) * 2 + 1] = sums.high;
+        PartialQuads(address).at[(row * (HEAD_DIM_V / 8) + oct) * 2] = sums.low;
+        PartialQuads(address).at[(row * (HEAD_DIM_V / 8) + oct) * 2 + 1] = sums.high;
         if (oct == 0) {
             Partial(address).at[PARTIAL_MAXIMA + row] = merged.maximum;
             Partial(address).at[PARTIAL_WEIGHTS + row] = merged.weights;
@@ -404,6 +454,6 @@ void main()
             unit_clear(unit + i);
     }
     barrier();
-    for (uint i = gl_LocalInvocationID.x; i < num_rows * V_CHUNKS; i += gl_WorkGroupSize.x)
-        oct_end(item, i / V_CHUNKS, i % V_CHUNKS);
+    for (uint i = gl_LocalInvocationID.x; i < num_rows * (HEAD_DIM_V / 8); i += gl_WorkGroupSize.x)
+        oct_end(item, i / (HEAD_DIM_V / 8), i % (HEAD_DIM_V / 8));
 }
