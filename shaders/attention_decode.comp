@@ -306,6 +306,12 @@ void unit_store(uint unit, State state)
     }
 }
 
+// The first key of a tile, moved to where there are keys.
+uint tile_key(uint first, uint number)
+{
+    return clamp(first + number * KEYS, hull.x & ~(KEYS - 1), hull.y - 1 & ~(KEYS - 1));
+}
+
 void unit_clear(uint unit)
 {
     State state;
