@@ -462,6 +462,33 @@ static void expect_words(struct raw_client *raw, const struct wire_request *requ
     ck_assert_msg(strstr(reply.message, words) != NULL, "\"%s\" lacks %s", reply.message, words);
 }
 
+// Its check is repeated only when it could go: that its batch is gone meanwhile is not noticed before.
+START_TEST(a_waiting_command_is_not_looked_at_while_no_ticket_is_free)
+{
+    struct raw_pending pending, later;
+    struct wire_reply reply;
+    start(one_ticket);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    uint64_t cache = open_cache(raw, "looks");
+    int32_t block = do_step(raw, cache, 3);
+    const struct wire_request create = fill_request(cache, &block, NULL);
+    uint64_t batch = create_batch(raw, &create), first = submit(raw, batch);
+    const struct wire_request soon = run_request(batch, 50), patient = run_request(batch, -1);
+    raw_begin(raw, &soon, &pending);
+    raw_begin(raw, &patient, &later);
+    wait_taken(raw);
+    const struct wire_request destroy = {.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {batch}};
+    raw_expect(raw, &destroy, STATUS_OK);
+    raw_end(&pending, &reply);
+    ck_assert_msg(reply.status == STATUS_BUSY, "%s: %s", status_name(reply.status), reply.message);
+    wait_done(raw, first);
+    raw_end(&later, &reply);
+    ck_assert_msg(reply.status == STATUS_NOT_FOUND, "%s: %s", status_name(reply.status), reply.message);
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
 // 16 bytes are one array of one head: a run with slopes and sinks is too much, and so is a second run with either.
 START_TEST(what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option)
 {
@@ -505,6 +532,7 @@ int main(void)
               2);
     suite_add(suite, "waiting",
               (const TTest *const[]){a_run_that_waits_keeps_its_slopes, copies_and_merges_wait_and_go_in_their_order,
+                                     a_waiting_command_is_not_looked_at_while_no_ticket_is_free,
                                      what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option, NULL},
               1);
     return check_main(suite);

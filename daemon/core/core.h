@@ -186,6 +186,9 @@ struct core_merge_params {
 };
 enum status core_merge(struct core_session *session, const struct core_merge_params *params, uint64_t *ticket, struct error *error);
 
+// All of its tickets are unreaped, so that whatever it queues now is BUSY at best: asking costs nothing, and trying a whole check.
+bool core_session_waits(const struct core_session *session);
+
 struct core_ticket_result {
     enum status status;           // of the run
     uint64_t gpu_ns;              // of its dispatch

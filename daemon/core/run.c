@@ -17,9 +17,14 @@
 
 // ---- for all kinds ----
 
+bool core_session_waits(const struct core_session *session)
+{
+    return session->num_unreaped >= session->core->params.max_tickets;
+}
+
 enum status run_check_tickets(const struct core_session *session, enum status so_far, struct error *error)
 {
-    if (so_far != STATUS_OK || session->num_unreaped < session->core->params.max_tickets)
+    if (so_far != STATUS_OK || !core_session_waits(session))
         return so_far;
     return error_set(error, STATUS_BUSY, "%" PRIu32 " tickets of the session are unreaped (--max-tickets)",
                      session->num_unreaped);

@@ -121,6 +121,7 @@ enum status handle_batch_create(struct call *call)
 
 enum status handle_batch_destroy(struct call *call)
 {
-    call->server->retry = true;
-    return core_batch_destroy(call->session->core, call->request->batch_destroy.batch, &call->error);
+    enum status status = core_batch_destroy(call->session->core, call->request->batch_destroy.batch, &call->error);
+    call->server->retry |= status == STATUS_OK;
+    return status;
 }

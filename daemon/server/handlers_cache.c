@@ -49,8 +49,9 @@ enum status handle_cache_open(struct call *call)
 
 enum status handle_cache_close(struct call *call)
 {
-    call->server->retry = true;
-    return core_cache_close(call->session->core, call->request->cache_close.cache, &call->error);
+    enum status status = core_cache_close(call->session->core, call->request->cache_close.cache, &call->error);
+    call->server->retry |= status == STATUS_OK;
+    return status;
 }
 
 enum status handle_cache_state(struct call *call)
@@ -127,9 +128,10 @@ enum status handle_blocks_lease(struct call *call)
 enum status handle_blocks_release(struct call *call)
 {
     const struct wire_blocks_release *release = &call->request->blocks_release;
-    call->server->retry = true;
-    return core_blocks_release(call->session->core, release->cache, release->blocks.data, release->blocks.count,
-                               &call->error);
+    enum status status = core_blocks_release(call->session->core, release->cache, release->blocks.data,
+                                             release->blocks.count, &call->error);
+    call->server->retry |= status == STATUS_OK;
+    return status;
 }
 
 // ---- prefixes ----

@@ -154,11 +154,13 @@ static void retry_wait(struct server *server, struct parked *parked)
     }
 }
 
-// False: it still waits.
+// False: it still waits. Each thing given back comes by here, and a command may take long to check: without a ticket it is not.
 static bool retry_work(struct server *server, struct parked *parked)
 {
     struct error error = {.status = STATUS_OK};
     uint64_t ticket;
+    if (core_session_waits(parked->session->core))
+        return false;
     enum status status = work_submit(parked->session->core, &parked->work, &ticket, &error);
     if (status == STATUS_BUSY)
         return false;
