@@ -609,7 +609,7 @@ START_TEST(each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values)
     MERGE_REFUSED(parts[2].out.offset = WORLD_ARENA - 112, STATUS_OUT_OF_RANGE, "outs[2] at 1048464");
     MERGE_REFUSED(parts[2].lse.token_stride = UINT64_MAX - 15, STATUS_OUT_OF_RANGE, "lses[2] at");
     MERGE_REFUSED(p.out.token_stride = 16, STATUS_INVALID, "out's rows of 16 bytes overlap");
-    world.core->params.max_run_work = 6656; // 4 tokens, 2 heads, 8 dims, 4 tensors, 2 bytes; 3 LSEs, read 256 times; and 1
+    world.core->params.max_run_work = 6656; // 4 tokens, 2 heads: 4 rows of 16 bytes, 3 LSEs; and 1
     MERGE_REFUSED((void)0, STATUS_LIMIT, "the merge takes 6657 multiply-adds; one run may take 6656 (--max-run-work)");
     world.core->params.max_run_work = 6657;
     MERGE_ACCEPTED((void)0);

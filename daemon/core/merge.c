@@ -133,8 +133,7 @@ static enum status check_all(const struct core_session *session, const struct co
     if (status == STATUS_OK)
         status = check_tensors(session, p, error);
     if (status == STATUS_OK)
-        status = run_check_work(session, weight_moved_work(cost(p)), "the merge", "merge fewer tokens at once",
-                                error);
+        status = run_check_work(session, weight_moved_work(cost(p)), "the merge", "merge fewer tokens at once", error);
     return run_check_tickets(session, status, error);
 }
 

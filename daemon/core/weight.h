@@ -9,7 +9,7 @@
 
 #include "batch.h"
 
-uint64_t weight_attended(const struct batch *batch, const struct core_run_params *params); // tokens; 0 if it attends nothing
+uint64_t weight_attended(const struct batch *batch, const struct core_run_params *params); // tokens
 uint64_t weight_in_queue(const struct batch *batch, const struct core_run_params *params);
 uint64_t weight_work(const struct batch *batch, const struct core_run_params *params);
 // The last two for so many bytes read or written; at least 1 each.
