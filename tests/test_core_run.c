@@ -4,6 +4,7 @@
 // test_core_run.c - runs beyond plain attention over the pool (test_scheduler.c): writes and gathers, K and V in the arena, outer strides,
 // scales, RoPE, splits, and what all these weigh.
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -502,6 +503,45 @@ START_TEST(scales_are_given_for_8_bits_a_tensor_and_nothing_else)
 }
 END_TEST
 
+static float next(float value)
+{
+    return nextafterf(value, INFINITY);
+}
+
+// FLT_MAX / log2(e), rounded down, is the largest that the shaders' f32 can take.
+START_TEST(what_log2_of_e_makes_infinite_is_refused_by_its_value)
+{
+    const float most = 0x1.62e42ep127f, slope = 3e38f, bad[] = {0, -3e38f}, none[] = {-INFINITY, -most};
+    struct core_layout scaled = layout_of(8);
+    scaled.kv.k_dtype = DTYPE_INT8;
+    scaled.kv.head_dim_k = 16;
+    scaled.kv.scale_mode = SCALE_PER_TENSOR;
+    const struct core_run_params good = run_of(worker_batch(&a, blocks, 8, 8), ENGINE_ATTEND);
+    ACCEPTED(good, p.scale = most);
+    REFUSED(good, p.scale = next(most), STATUS_INVALID, "scale is 2.35866e+38");
+    REFUSED(good, p.scale = -3e38f, STATUS_INVALID, "scale is -3e+38; it must be finite in f32, also times log2(e)");
+    REFUSED(good, p.scale = NAN, STATUS_INVALID, "scale is nan");
+    ACCEPTED(good, p.slopes = &most);
+    REFUSED(good, p.slopes = &slope, STATUS_INVALID, "slopes[0] is 3e+38");
+    REFUSED(good, (p.num_heads = 2, p.slopes = bad), STATUS_INVALID, "slopes[1] is -3e+38");
+    REFUSED(good, (p.num_heads = 2, p.sinks = bad), STATUS_INVALID, "sinks[1] is -3e+38");
+    REFUSED(good, p.slopes = none, STATUS_INVALID, "slopes[0] is -inf");
+    ACCEPTED(good, (p.num_heads = 2, p.q.token_stride = p.out.token_stride = 32, p.sinks = none));
+    ACCEPTED(good, p.soft_cap = most);
+    ACCEPTED(good, p.soft_cap = FLT_MIN);
+    REFUSED(good, p.soft_cap = next(most), STATUS_INVALID, "logits_soft_cap is 2.35866e+38");
+    REFUSED(good, p.soft_cap = FLT_MIN / 2, STATUS_INVALID, "at least 2^-126");
+    REFUSED(good, p.soft_cap = -1, STATUS_INVALID, "logits_soft_cap is -1");
+    struct core_run_params over = over_blocks(local_blocks(&scaled, false), ENGINE_ATTEND);
+    over.keys.dtype = DTYPE_INT8;
+    over.q.token_stride = 32;
+    ACCEPTED(over, p.k_scale = most); // times 1 / 4
+    REFUSED(over, (p.k_scale = 1e30f, p.scale = 1e9f), STATUS_INVALID,
+            "scale is 1e+09 and k_scale 1e+30; their product must be finite");
+    REFUSED(over, (p.k_scale = 1e30f, p.scale = -1e9f), STATUS_INVALID, "scale is -1e+09 and k_scale 1e+30");
+}
+END_TEST
+
 // ---- RoPE and splits ----
 
 START_TEST(each_part_of_rope_has_its_range)
@@ -670,6 +710,7 @@ int main(void)
     tcase_add_test(local, interleaved_tokens_have_no_outer_stride);
     tcase_add_test(local, values_that_are_a_part_of_the_keys_have_no_tensor);
     tcase_add_test(parameters, scales_are_given_for_8_bits_a_tensor_and_nothing_else);
+    tcase_add_test(parameters, what_log2_of_e_makes_infinite_is_refused_by_its_value);
     tcase_add_test(parameters, each_part_of_rope_has_its_range);
     tcase_add_test(parameters, rope_reaches_the_engine_and_frequencies_are_copied);
     tcase_add_test(parameters, any_number_of_splits_that_the_engine_has_room_for);

@@ -681,7 +681,7 @@ START_TEST(each_parameter_of_attention_has_its_range)
     const float plain[] = {1.0f}, none[] = {-INFINITY}, nan[] = {NAN}, inf[] = {INFINITY};
     REFUSED((p.windowed = true, p.window_left = -2), STATUS_INVALID, "window_left -2, window_right 0");
     REFUSED((p.windowed = true, p.window_right = INT32_MIN), STATUS_INVALID, "window_right -2147483648");
-    REFUSED(p.soft_cap = -1, STATUS_INVALID, "logits_soft_cap is -1.0");
+    REFUSED(p.soft_cap = -1, STATUS_INVALID, "logits_soft_cap is -1;");
     REFUSED(p.soft_cap = NAN, STATUS_INVALID, "logits_soft_cap is nan");
     REFUSED(p.soft_cap = INFINITY, STATUS_INVALID, "logits_soft_cap is inf");
     REFUSED(p.slopes = nan, STATUS_INVALID, "slopes[0] is nan");

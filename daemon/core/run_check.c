@@ -54,14 +54,19 @@ static enum status check_layer(const struct batch *batch, const struct core_run_
 
 // ---- attention ----
 
+// Shaders weigh in powers of 2, in f32: what they multiply by log2(e) must stay a number. Not for a NaN, nor an infinity.
+static bool is_finite_in_log2(double value)
+{
+    const double log2_e = 1.4426950408889634;
+    return fabs(value) * log2_e <= (double)FLT_MAX;
+}
+
 static enum status check_head_count(const struct batch *batch, const struct core_run_params *p, struct error *error)
 {
     if (p->num_heads == 0 || p->num_heads % batch->kv.num_kv_heads)
         return error_set(error, STATUS_INVALID,
                          "num_heads %" PRIu32 " is not a multiple of the %s %" PRIu32 " KV heads", p->num_heads,
                          batch->table ? "cache's" : "layout's", batch->kv.num_kv_heads);
-    if (!isfinite(p->scale))
-        return error_set(error, STATUS_INVALID, "scale is %f", (double)p->scale);
     return STATUS_OK;
 }
 
@@ -97,24 +102,28 @@ static enum status check_heads(const struct batch *batch, const struct core_run_
     const struct {
         const char *name;
         const float *values;
-        float least;
-    } arrays[] = {{"slopes", p->slopes, -FLT_MAX}, {"sinks", p->sinks, -INFINITY}};
+        bool may_be_none;
+    } arrays[] = {{"slopes", p->slopes, false}, {"sinks", p->sinks, true}};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         for (uint32_t h = 0; arrays[i].values && h < p->num_heads; h++) {
             float value = arrays[i].values[h];
-            if (!(value >= arrays[i].least && value <= FLT_MAX))
-                return error_set(error, STATUS_INVALID, "%s[%" PRIu32 "] is %f", arrays[i].name, h, (double)value);
+            if (!is_finite_in_log2(value) && !(arrays[i].may_be_none && value == -INFINITY))
+                return error_set(error, STATUS_INVALID,
+                                 "%s[%" PRIu32 "] is %g; it must be finite in f32, also times log2(e)", arrays[i].name,
+                                 h, (double)value);
         }
     }
     return STATUS_OK;
 }
 
+// Scores are divided by it, and a device may take a subnormal for 0.
 static enum status check_soft_cap(const struct batch *batch, const struct core_run_params *p, struct error *error)
 {
     (void)batch;
-    if (p->soft_cap >= 0.0f && p->soft_cap <= FLT_MAX)
+    if (p->soft_cap == 0.0f || (p->soft_cap >= FLT_MIN && is_finite_in_log2(p->soft_cap)))
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "logits_soft_cap is %f; it must be finite and not negative",
+    return error_set(error, STATUS_INVALID,
+                     "logits_soft_cap is %g; it must be 0, or at least 2^-126 and finite in f32, also times log2(e)",
                      (double)p->soft_cap);
 }
 
@@ -165,6 +174,20 @@ static enum status check_scales(const struct batch *batch, const struct core_run
     if (status == STATUS_OK)
         status = check_scale(batch, "v_scale", p->v_scale, "v_dtype", batch->kv.v_dtype, error);
     return status;
+}
+
+// K is multiplied by its scale together with the scores.
+static enum status check_score_scale(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    if (!is_finite_in_log2(p->scale))
+        return error_set(error, STATUS_INVALID, "scale is %g; it must be finite in f32, also times log2(e)",
+                         (double)p->scale);
+    double scale = p->scale != 0.0f ? (double)p->scale : 1.0 / sqrt(batch->kv.head_dim_k);
+    if (p->k_scale == 0.0f || is_finite_in_log2(scale * p->k_scale))
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "scale is %g and k_scale %g; their product must be finite in f32, also times log2(e)", scale,
+                     (double)p->k_scale);
 }
 
 static enum status check_frequencies(const struct engine_rope *rope, struct error *error)
@@ -218,6 +241,7 @@ static const struct {
     {ATTENDS, check_lse},
     {ATTENDS | WRITES, check_rope},
     {ATTENDS | WRITES | GATHERS, check_scales},
+    {ATTENDS, check_score_scale},
     {ATTENDS | WRITES | GATHERS, run_check_tensors},
 };
 

@@ -410,6 +410,10 @@ struct aule_rope {
     const double *frequencies;    /* [dim / 2] radians a position, instead of theta (scaled RoPE); NULL: by theta */
 };
 
+/*
+ * Scores are weighed as powers of 2, in f32: scale (also times k_scale), soft cap, slopes and sinks must be finite there, also after a
+ * multiplication by log2(e): at most 2.3e38. AULE_INVALID has the value.
+ */
 struct aule_run_params {
     uint32_t layer;               /* 0 without a cache */
     uint32_t num_heads;           /* query heads; a multiple of num_kv_heads */
@@ -419,10 +423,10 @@ struct aule_run_params {
     float scale;                  /* 0: 1 / sqrt(head_dim) */
     bool causal;                  /* query i of a sequence sees keys j <= seq_len - q_len + i */
     struct aule_window window;    /* the query at position p sees keys p - left <= j <= p + right; causal holds as well */
-    float logits_soft_cap;        /* 0: none; else s = cap * tanh(s / cap), after the scale and before ALiBi */
+    float logits_soft_cap;        /* 0: none; else at least 2^-126: s = cap * tanh(s / cap), after the scale and before ALiBi */
     float mask_value;             /* what an excluded score is: 0, -inf or anything <= -1e30; others are refused */
     const float *alibi_slopes;    /* [num_heads] or NULL: s -= slope * |p - j| */
-    const float *sinks;           /* [num_heads] or NULL: exp(sink) joins the row's sum, and no value */
+    const float *sinks;           /* [num_heads] or NULL: exp(sink) joins the row's sum, and no value; -inf: none for this head */
     struct aule_tensor lse;       /* dtype 0: not wanted; else f32 [T, num_heads], heads contiguous (head_stride 0 or 4), no outer stride,
                                      offset and token_stride multiples of 4 (where a row is no multiple of 16 bytes, made by hand over aule_arena_alloc()):
                                      the natural log of the row's sum, sink included; -inf if the row sees no key and has no sink */
