@@ -13,7 +13,8 @@
 // A part of LENGTH keys (gpu_item.span) has UNITS units of equal size; a warp takes the same number of them, one after the other,
 // each from scratch. What a unit left lies in shared memory until the end, when the units are merged in their order.
 //
-// Same bits: what a unit does depends on its keys alone, so neither the number of warps nor the number of items matters.
+// Same bits: what a unit does for a row depends on its keys and that row alone, so neither the number of warps nor the number of
+// items nor the row's neighbours matter.
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
@@ -238,9 +239,11 @@ void state_clear(out State state)
         state.sums[i] = matrix_c(vec4(0));
 }
 
+// `maxima` are the lane's own. Each row follows by its own scores alone, whoever voted for this.
 void rescale(inout State state, vec2 maxima)
 {
-    const vec2 larger = max(state.maxima, vec2(column_maximum(maxima.x), column_maximum(maxima.y)));
+    const vec2 tops = vec2(column_maximum(maxima.x), column_maximum(maxima.y));
+    const vec2 larger = mix(state.maxima, tops, greaterThan(tops, state.maxima + LAZY));
     const vec2 factor = exp2(state.maxima - larger);
     state.maxima = larger;
     state.weights *= factor;
