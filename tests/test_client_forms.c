@@ -330,7 +330,7 @@ END_TEST
 // A tree of drafts: two tokens at one depth, a branch that ended.
 START_TEST(repeated_positions_ask_for_a_mask_of_their_size)
 {
-    const int32_t ids[] = {0, 1, 0, 0, 0, 1}, positions[] = {10, 3, 11, 11, 13, 4}, lens[] = {15, 5}, table[4] = {0};
+    const int32_t ids[] = {0, 1, 0, 0, 0, 1}, positions[] = {10, 3, 11, 11, 12, 4}, lens[] = {15, 5}, table[4] = {0};
     struct aule_metadata metadata;
     struct aule_token_form form = {.num_tokens = 6,
                                    .num_seqs = 2,
@@ -371,6 +371,7 @@ static const struct {
      false,
      AULE_INVALID,
      "positions[2] = 6 of sequence 0 leaves a gap: its token before stands at 4"},
+    {{0, 1, 0}, {4, 9, 6}, {9, 10}, true, true, AULE_INVALID, "positions[2] = 6 of sequence 0 leaves a gap"},
     {{0, 1, 0}, {4, 9, 3}, {0}, false, false, AULE_INVALID, "positions[2] = 3 of sequence 0 falls"},
     {{0, 1, 0}, {4, 9, 3}, {9, 9}, true, true, AULE_INVALID, "positions[2] = 3 of sequence 0 falls"},
     {{0, 1, 0}, {4, INT32_MAX, 5}, {0}, false, false, AULE_OUT_OF_RANGE, "positions[1] = 2147483647"},

@@ -133,13 +133,13 @@ static enum aule_status check_order(const struct grouping *grouping, uint32_t t)
     if (position < before)
         return fail(AULE_INVALID, "positions[%u] = %d of sequence %d falls: its token before stands at %d", t, position,
                     s, before);
+    if (position > before)
+        return fail(AULE_INVALID, "positions[%u] = %d of sequence %d leaves a gap: its token before stands at %d", t,
+                    position, s, before);
     if (form->repeats)
         return AULE_OK;
-    if (position == before)
-        return fail(AULE_INVALID, "positions[%u] = %d of sequence %d repeats the one before; that needs `repeats`", t,
-                    position, s);
-    return fail(AULE_INVALID, "positions[%u] = %d of sequence %d leaves a gap: its token before stands at %d", t,
-                position, s, before);
+    return fail(AULE_INVALID, "positions[%u] = %d of sequence %d repeats the one before; that needs `repeats`", t,
+                position, s);
 }
 
 static enum aule_status scan_tokens(struct grouping *grouping)

@@ -373,7 +373,7 @@ AULE_API enum aule_status aule_metadata_varlen(uint32_t num_seqs, const int32_t 
 /*
  * Flattened tokens, in any order: each says its sequence, its position there and its slot. They are grouped by sequence, those of one
  * keeping their order; q, k, v and out stay as they are. A sequence's positions rise by one from token to token; with a custom
- * mask (set in metadata->params afterwards) they may repeat, so `repeats` is to be said. Sequences without a token are padding.
+ * mask (set in metadata->params afterwards) they may also repeat (never leave a gap), so `repeats` is to be said. Sequences without a token are padding.
  */
 struct aule_token_form {
     uint32_t num_tokens, num_seqs;
@@ -383,7 +383,7 @@ struct aule_token_form {
     const int32_t *block_table;   /* [num_seqs, max_blocks] */
     uint32_t max_blocks;
     const int32_t *seq_lens_kv;   /* [num_seqs]; NULL: the last position of each sequence + 1 */
-    bool repeats;                 /* positions may stay or rise; seq_lens_kv must be given and a custom mask set: params.mask_size
+    bool repeats;                 /* positions may stay as well; seq_lens_kv must be given and a custom mask set: params.mask_size
                                      already says how large it is, and a create refuses the batch until params.mask is there */
 };
 AULE_API enum aule_status aule_metadata_tokens(const struct aule_token_form *form, struct aule_metadata *metadata);
