@@ -688,7 +688,8 @@ START_TEST(a_forked_child_can_attend_to_nothing)
     struct aule_batch *batch = create_batch(cache), *local = NULL;
     const struct aule_attention_params params = attention(AULE_PATH_PAGED);
     const struct aule_merge_params merge = {.num_parts = 1, .outs = &params.run.q, .lses = &params.run.q};
-    const struct aule_kv_import import = {.num_rows = 0};
+    const int64_t slot = 0;
+    const struct aule_kv_import import = {.num_rows = 1, .slot_mapping = &slot};
     const struct aule_kv_gather gather = {.layer = 0};
     const struct aule_kv_layout layout = {.num_kv_heads = 1, .head_dim = 64};
     const int32_t zero = 0;

@@ -614,6 +614,8 @@ START_TEST(an_import_is_a_batch_that_is_only_written_through)
     ck_assert_uint_eq(seen.run.flags, WIRE_RUN_DETACHED);
     params.slot_mapping = NULL;
     expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID, "slot_mapping is NULL, num_rows 5");
+    params.num_rows = 0;
+    expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID, "num_rows = 0: there is nothing to import");
     params.num_rows = 1u << 31;
     expect(aule_kv_import(cache, &params, 0, NULL), AULE_OUT_OF_RANGE, "num_rows = 2147483648");
     aule_cache_close(cache);

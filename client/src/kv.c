@@ -57,7 +57,9 @@ static enum aule_status check_import(const struct aule_kv_import *params)
 {
     if (params->num_rows > INT32_MAX)
         return fail(AULE_OUT_OF_RANGE, "num_rows = %u, more than %d", params->num_rows, INT32_MAX);
-    if (params->num_rows > 0 && !params->slot_mapping)
+    if (params->num_rows == 0)
+        return fail(AULE_INVALID, "num_rows = 0: there is nothing to import");
+    if (!params->slot_mapping)
         return fail(AULE_INVALID, "slot_mapping is NULL, num_rows %u", params->num_rows);
     uint64_t outer = params->k.outer_stride ? params->k.outer_stride : params->v.outer_stride;
     if (params->outer_rows == 0 && outer > 0)

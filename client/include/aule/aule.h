@@ -552,7 +552,7 @@ AULE_API enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t co
  */
 struct aule_kv_import {
     uint32_t layer;
-    uint32_t num_rows;
+    uint32_t num_rows;            /* at least 1 */
     uint32_t outer_rows;          /* rows that the tensors' outer stride steps over; 0: there is none */
     const int64_t *slot_mapping;  /* [num_rows], -1 = leave out */
     struct aule_tensor k, v;      /* f32, f16 or bf16; converted to the cache's types */
