@@ -609,6 +609,11 @@ static void no_mask(struct aule_attention_params *params)
     params->mask_size = 5;
 }
 
+static void empty_mask(struct aule_attention_params *params)
+{
+    params->mask = params;
+}
+
 static void other_k(struct aule_attention_params *params)
 {
     params->run.k.dtype = AULE_F32;
@@ -630,6 +635,7 @@ static const struct {
     {longer_queries, AULE_OUT_OF_RANGE, "q_lens[1] = 4, q_len 3"},
     {no_way, AULE_INVALID, "path = 3"},
     {no_mask, AULE_INVALID, "mask is NULL and mask_size 5"},
+    {empty_mask, AULE_INVALID, "mask is given and mask_size 0, but sequence 0 has queries and keys"},
     {other_k, AULE_MISMATCH, "k is f32, but q is f16"},
     {other_out, AULE_MISMATCH, "out is bf16, but q is f16"},
 };

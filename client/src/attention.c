@@ -64,8 +64,6 @@ static enum aule_status check_params(const struct aule_attention_params *params)
     enum aule_status status = AULE_OK;
     if (params->path < AULE_PATH_AUTO || params->path > AULE_PATH_PAGED)
         return fail(AULE_INVALID, "path = %d is none", (int)params->path);
-    if (!params->mask && params->mask_size > 0)
-        return fail(AULE_INVALID, "mask is NULL and mask_size %zu", params->mask_size);
     status = check_rows("q_len", params->num_seqs, params->q_len);
     if (status == AULE_OK)
         status = check_rows("kv_len", params->num_seqs, params->kv_len);
@@ -98,7 +96,7 @@ static uint32_t head_dim_v(const struct aule_attention_params *params)
     return params->head_dim_v ? params->head_dim_v : params->head_dim;
 }
 
-// What both ways tell of the queries.
+// What both ways tell of the queries, and of the keys their number.
 static struct aule_batch_params queries_of(const struct step *step)
 {
     return (struct aule_batch_params){.num_seqs = step->params->num_seqs,
@@ -107,6 +105,13 @@ static struct aule_batch_params queries_of(const struct step *step)
                                       .mask = step->params->mask,
                                       .mask_size = step->params->mask_size,
                                       .q_lens = step->params->q_lens};
+}
+
+// The rest of what was asked, which goes by the lengths.
+static enum aule_status check_step(const struct step *step)
+{
+    const struct aule_batch_params queries = queries_of(step);
+    return batch_check_mask(&queries);
 }
 
 static void end_batch(struct aule_batch *batch)
@@ -348,6 +353,8 @@ static enum aule_status submit(struct attachment *attachment, const struct aule_
     enum aule_status status = check_params(params);
     if (status == AULE_OK)
         status = step_begin(&step);
+    if (status == AULE_OK)
+        status = check_step(&step);
     if (status == AULE_OK)
         status = run_step(&step, detached, ticket);
     free(step.cu_queries);

@@ -31,8 +31,10 @@ enum {
 
 // A mask of no bytes looks to the daemon as if there were none, so it may be meant only where there is nothing to mask. All
 // other sizes are the daemon's to check.
-static enum aule_status check_mask_given(const struct aule_batch_params *params)
+enum aule_status batch_check_mask(const struct aule_batch_params *params)
 {
+    if (!params->mask && params->mask_size > 0)
+        return fail(AULE_INVALID, "mask is NULL and mask_size %zu", params->mask_size);
     if (!params->mask || params->mask_size > 0)
         return AULE_OK;
     for (uint32_t s = 0; s < params->num_seqs; s++) {
@@ -52,9 +54,7 @@ static enum aule_status check_params(const struct aule_batch_params *params)
         return fail(AULE_INVALID, "seq_lens_kv is NULL, num_seqs %u", params->num_seqs);
     if (params->num_seqs > 0 && params->max_blocks > 0 && !params->block_table)
         return fail(AULE_INVALID, "block_table is NULL, its shape [%u, %u]", params->num_seqs, params->max_blocks);
-    if (!params->mask && params->mask_size > 0)
-        return fail(AULE_INVALID, "mask is NULL and mask_size %zu", params->mask_size);
-    return check_mask_given(params);
+    return batch_check_mask(params);
 }
 
 // One number for each of `count`, or none.
