@@ -619,6 +619,16 @@ static void other_k(struct aule_attention_params *params)
     params->run.k.dtype = AULE_F32;
 }
 
+static void eight_bits(struct aule_attention_params *params)
+{
+    params->run.q.dtype = params->run.k.dtype = params->run.v.dtype = params->run.out.dtype = AULE_FP8_E4M3;
+}
+
+static void no_type(struct aule_attention_params *params)
+{
+    params->run.q.dtype = params->run.k.dtype = params->run.v.dtype = params->run.out.dtype = (enum aule_dtype)77;
+}
+
 static void other_out(struct aule_attention_params *params)
 {
     params->run.out.dtype = AULE_BF16;
@@ -636,6 +646,8 @@ static const struct {
     {no_way, AULE_INVALID, "path = 3"},
     {no_mask, AULE_INVALID, "mask is NULL and mask_size 5"},
     {empty_mask, AULE_INVALID, "mask is given and mask_size 0, but sequence 0 has queries and keys"},
+    {eight_bits, AULE_UNSUPPORTED, "q is fp8_e4m3; it may be f32, f16 or bf16"},
+    {no_type, AULE_INVALID, "q has dtype 77"},
     {other_k, AULE_MISMATCH, "k is f32, but q is f16"},
     {other_out, AULE_MISMATCH, "out is bf16, but q is f16"},
 };

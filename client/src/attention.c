@@ -45,17 +45,22 @@ static enum aule_status check_lens(const struct aule_attention_params *params)
     return AULE_OK;
 }
 
-// Of one type, so that both ways compute the same.
+// Of one type, so that both ways compute the same; and one that a run takes, because K and V name that of a cache.
 static enum aule_status check_types(const struct aule_run_params *run)
 {
+    enum aule_dtype dtype = run->q.dtype;
+    if (aule_dtype_size(dtype) == 0)
+        return fail(AULE_INVALID, "q has dtype %d, which is none", (int)dtype);
+    if (dtype != AULE_F32 && dtype != AULE_F16 && dtype != AULE_BF16)
+        return fail(AULE_UNSUPPORTED, "q is %s; it may be f32, f16 or bf16", aule_dtype_name(dtype));
     const struct {
         const struct aule_tensor *tensor;
         const char *name;
     } others[] = {{&run->k, "k"}, {&run->v, "v"}, {&run->out, "out"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].tensor->dtype != run->q.dtype)
+        if (others[i].tensor->dtype != dtype)
             return fail(AULE_MISMATCH, "%s is %s, but q is %s", others[i].name,
-                        aule_dtype_name(others[i].tensor->dtype), aule_dtype_name(run->q.dtype));
+                        aule_dtype_name(others[i].tensor->dtype), aule_dtype_name(dtype));
     return AULE_OK;
 }
 

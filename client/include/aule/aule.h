@@ -488,7 +488,7 @@ AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_r
 /*
  * Attention of q over k and v that lie in the arena as [num_seqs, num_heads, len, head_dim] in any order of the middle two, by strides:
  * each tensor's outer stride is that of a sequence; 0: the rows of all follow one another, q_len or kv_len each, as those of `lse` do.
- * run.layer, keys and values are not used. q, k, v and out have one dtype. Rope turns q alone, because k is read as it lies.
+ * run.layer, keys and values are not used. q, k, v and out have one dtype: f32, f16 or bf16. Rope turns q alone, because k is read as it lies.
  */
 struct aule_attention_params {
     uint32_t num_seqs, q_len, kv_len;
