@@ -165,7 +165,9 @@ END_TEST
 
 static uint64_t partials(struct engine_batch *batch, uint32_t num_splits)
 {
-    return batch_num_partials(batch, 2, num_splits);
+    struct engine_run run = split_run(batch, num_splits, 0);
+    struct cutting cutting = cutting_of_run(&run);
+    return batch_partials(batch, &cutting).count;
 }
 
 START_TEST(sequences_are_cut_by_their_own_lengths_alone)
@@ -241,8 +243,9 @@ START_TEST(split_run_without_memory_fails_alone)
     batch->checked = false;
     uint64_t most = engine->device.adapter.info.max_allocation_bytes;
     struct error error = {0};
-    struct work work;
-    ck_assert_int_eq(batch_work(batch, 2, 2, 1, &work, &error), STATUS_OK); // the submitter rests
+    struct work works[MOST_KERNELS];
+    struct cutting cutting = cutting_of_run(&runs[0]);
+    ck_assert_int_eq(batch_work(batch, &cutting, 1, works, &error), STATUS_OK); // the submitter rests
     engine->device.adapter.info.max_allocation_bytes = 1;
     uint64_t sequence = submit_runs(runs, 2);
     ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);

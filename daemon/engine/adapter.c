@@ -54,7 +54,10 @@ static const struct {
     {VK_PHYSICAL_DEVICE_TYPE_CPU, "cpu", 4},
 };
 
-enum { NEEDED_INVOCATIONS = 128 }; // of a workgroup, by every shader
+enum {
+    NEEDED_INVOCATIONS = 128, // of a workgroup, by every shader
+    MULTIPROCESSORS = 16,     // where a GPU does not say how many it has: that of a small one
+};
 
 static VkBool32 *feature_at(struct features *features, const struct feature *feature)
 {
@@ -158,7 +161,7 @@ static void add_missing(struct engine_device *info, const char *name)
     snprintf(info->missing + used, sizeof info->missing - used, "%s%s", used ? ", " : "", name);
 }
 
-static void find_missing(struct adapter *adapter, uint32_t max_invocations)
+static void find_missing(struct adapter *adapter)
 {
     if (adapter->info.api_version < VK_API_VERSION_1_2) {
         add_missing(&adapter->info, "Vulkan 1.2");
@@ -171,7 +174,7 @@ static void find_missing(struct adapter *adapter, uint32_t max_invocations)
     }
     if (adapter->queue_family == UINT32_MAX)
         add_missing(&adapter->info, "a compute queue");
-    if (max_invocations < NEEDED_INVOCATIONS)
+    if (adapter->max_invocations < NEEDED_INVOCATIONS)
         add_missing(&adapter->info, "workgroups of 128 invocations");
     if (adapter->info.shared_memory_bytes < variant_least_shared_memory()) {
         char need[64];
@@ -278,11 +281,13 @@ static void describe(VkPhysicalDevice physical, uint32_t index, bool force_stagi
     fill_subgroups(adapter, &properties);
     const VkPhysicalDeviceLimits *limits = &properties.core.properties.limits;
     memcpy(adapter->max_groups, limits->maxComputeWorkGroupCount, sizeof adapter->max_groups);
+    adapter->max_invocations = limits->maxComputeWorkGroupInvocations;
+    adapter->num_multiprocessors = adapter->info.software ? 1 : MULTIPROCESSORS;
     adapter->timestamp_ns = limits->timestampPeriod;
     adapter->memory_budget = extension_exists(physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     find_queue(adapter);
     find_heap(adapter);
-    find_missing(adapter, limits->maxComputeWorkGroupInvocations);
+    find_missing(adapter);
     adapter->info.budget_bytes = adapter_budget(adapter, 0);
 }
 

@@ -30,11 +30,13 @@ struct adapter {
     VkPhysicalDevice physical;
     struct engine_device info;
     VkPhysicalDeviceMemoryProperties memory;
-    uint32_t pool_heap;      // the heap that the pool lives in
-    uint32_t queue_family;   // UINT32_MAX = none can compute
-    uint32_t timestamp_bits; // of that family; 0 = no timestamps
-    double timestamp_ns;     // of one tick
-    uint32_t max_groups[3];  // workgroups of one dispatch
+    uint32_t pool_heap;           // the heap that the pool lives in
+    uint32_t queue_family;        // UINT32_MAX = none can compute
+    uint32_t timestamp_bits;      // of that family; 0 = no timestamps
+    double timestamp_ns;          // of one tick
+    uint32_t max_groups[3];       // workgroups of one dispatch
+    uint32_t max_invocations;     // of a workgroup
+    uint32_t num_multiprocessors; // or what is taken for it where the device does not say
     struct subgroups subgroups;
     bool memory_budget; // VK_EXT_memory_budget
 };

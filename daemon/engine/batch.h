@@ -8,8 +8,21 @@
 #define AULE_ENGINE_BATCH_H
 
 #include "cache.h"
+#include "variant.h"
 
 struct items;
+
+// What of a run decides how its sequences are cut into work.
+struct cutting {
+    uint32_t group;      // query heads a KV head
+    uint32_t num_splits; // as the caller wants it
+    uint32_t serving;    // kernels that serve the run's geometry: variant_serving()
+};
+
+// Partial results of a run, all kernels'. UINT64_MAX: more than can be counted.
+struct partials {
+    uint64_t count, bytes;
+};
 
 // The arrays on the GPU, by the names of struct gpu_run.
 enum batch_array {
@@ -38,19 +51,18 @@ struct engine_batch {
     uint64_t address[BATCH_ARRAYS]; // 0 = not there
 
     // On the CPU; owned.
-    int32_t *cu_seqlens_q;                  // [num_seqs + 1]; NULL without sequences
-    int32_t *seq_lens_kv;                   // [num_seqs]; NULL in a batch that only writes
-    int32_t *q_lens, *kv_starts;            // [num_seqs]; NULL = not there
-    int64_t *slots;                         // ENGINE_BLOCKS: [num_tokens]; NULL = no writes
-    int32_t *blocks;                        // ENGINE_BLOCKS: [num_blocks] that a query may see, and some that none does
-    uint64_t num_blocks;                    // submitter only, as the next
-    bool blocks_sorted;                     // and each stands there once
-    bool checked;                           // the next three are set; caller's thread
-    uint32_t checked_group, checked_splits; // of the run that was checked last
-    uint64_t checked_partials;              // that it makes
-    struct items
-        *items; // work lists, one for each group size and number of splits of late, the latest first; submitter only
-    uint64_t last_sequence; // of a submission that names it, 0 = none; caller's thread
+    int32_t *cu_seqlens_q;            // [num_seqs + 1]; NULL without sequences
+    int32_t *seq_lens_kv;             // [num_seqs]; NULL in a batch that only writes
+    int32_t *q_lens, *kv_starts;      // [num_seqs]; NULL = not there
+    int64_t *slots;                   // ENGINE_BLOCKS: [num_tokens]; NULL = no writes
+    int32_t *blocks;                  // ENGINE_BLOCKS: [num_blocks] that a query may see, and some that none does
+    uint64_t num_blocks;              // submitter only, as the next
+    bool blocks_sorted;               // and each stands there once
+    bool checked;                     // the next two are set; caller's thread
+    struct cutting checked_cutting;   // of the run that was checked last
+    struct partials checked_partials; // that it makes
+    struct items *items;              // work lists, one for each cutting of late, the latest first; submitter only
+    uint64_t last_sequence;           // of a submission that names it, 0 = none; caller's thread
     struct job end;
     struct engine_batch *prev, *next;
 };
@@ -63,19 +75,23 @@ void batch_sort_blocks(struct engine_batch *batch);
 
 // ---- items.c ----
 
-// What attention with one group size and number of splits has to do.
+struct cutting cutting_of_run(const struct engine_run *run); // which attends
+bool cutting_same(const struct cutting *a, const struct cutting *b);
+
+// What one kernel has to do of a run.
 struct work {
     uint64_t items, merges; // addresses of struct gpu_item[] and gpu_merge_item[]; 0 = none
     uint32_t num_items, num_merges, num_partials;
 };
 
-// The work list for `group` query heads a KV head, good for submission `sequence`. Made on first use; a batch keeps but a few.
-// Submitter only. LIMIT: more items than a dispatch can count. NO_MEMORY.
-enum status batch_work(struct engine_batch *batch, uint32_t group, uint32_t num_splits, uint64_t sequence,
-                       struct work *out, struct error *error);
+// The work lists for `cutting`, one for each kernel of the variant, good for submission `sequence`. Made on first use; a batch keeps
+// but a few. Submitter only. LIMIT: more items than a dispatch can count. NO_MEMORY.
+enum status batch_work(struct engine_batch *batch, const struct cutting *cutting, uint64_t sequence,
+                       struct work works[MOST_KERNELS], struct error *error);
 void batch_free_items(struct engine_batch *batch); // all lists, now: no submission uses them
-// Without a list: how many partial results there are, and bytes that so many take; UINT64_MAX for more than can be counted. Any thread.
-uint64_t batch_num_partials(const struct engine_batch *batch, uint32_t group, uint32_t num_splits);
-uint64_t batch_partial_bytes(const struct engine_batch *batch, uint64_t num_partials);
+// Without a list: what the partial results come to. Any thread.
+struct partials batch_partials(const struct engine_batch *batch, const struct cutting *cutting);
+// Bytes that so many partial results of kernel number `kernel` take.
+uint64_t batch_partial_bytes(const struct engine_batch *batch, uint32_t kernel, uint64_t num_partials);
 
 #endif

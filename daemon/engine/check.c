@@ -68,25 +68,24 @@ enum status engine_run_fits(const struct engine *engine, const struct engine_run
     return status;
 }
 
-enum status scratch_check(const struct engine_batch *batch, uint64_t num_partials, struct error *error)
+enum status scratch_check(const struct engine_batch *batch, const struct partials *partials, struct error *error)
 {
-    uint64_t bytes = batch_partial_bytes(batch, num_partials), most = batch->engine->max_scratch_bytes;
-    if (bytes <= most)
+    uint64_t most = batch->engine->max_scratch_bytes;
+    if (partials->bytes <= most)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
                      "the partial results of %" PRIu64 " splits take %" PRIu64 " bytes; --max-scratch allows %" PRIu64,
-                     num_partials, bytes, most);
+                     partials->count, partials->bytes, most);
 }
 
 // A batch's layers ask one after the other for the same thing.
-static uint64_t num_partials(struct engine_batch *batch, uint32_t group, uint32_t num_splits)
+static const struct partials *count_partials(struct engine_batch *batch, const struct cutting *cutting)
 {
-    if (!batch->checked || batch->checked_group != group || batch->checked_splits != num_splits)
-        batch->checked_partials = batch_num_partials(batch, group, num_splits);
+    if (!batch->checked || !cutting_same(&batch->checked_cutting, cutting))
+        batch->checked_partials = batch_partials(batch, cutting);
     batch->checked = true;
-    batch->checked_group = group;
-    batch->checked_splits = num_splits;
-    return batch->checked_partials;
+    batch->checked_cutting = *cutting;
+    return &batch->checked_partials;
 }
 
 enum status engine_run_check(const struct engine *engine, const struct engine_run *run, struct error *error)
@@ -94,6 +93,6 @@ enum status engine_run_check(const struct engine *engine, const struct engine_ru
     enum status status = engine_run_fits(engine, run, error);
     if (status != STATUS_OK || run->kind != ENGINE_ATTEND || run->batch->num_tokens == 0)
         return status;
-    uint32_t group = run->num_heads / run->batch->kv.num_kv_heads;
-    return scratch_check(run->batch, num_partials(run->batch, group, run->num_splits), error);
+    struct cutting cutting = cutting_of_run(run);
+    return scratch_check(run->batch, count_partials(run->batch, &cutting), error);
 }

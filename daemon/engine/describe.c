@@ -55,13 +55,13 @@ void describe_measure(struct submission *s)
     uint64_t runs = 0;
     for (uint32_t i = 0; i < s->num_groups; i++)
         runs += s->groups[i].num_runs + s->groups[i].num_split_runs;
-    s->num_gpu_runs = (uint32_t)runs; // 2 * num_runs at most, for which there is host memory
+    s->num_gpu_runs = (uint32_t)runs; // at most what there is host memory for
     s->ranges_at = padded(runs * sizeof *s->gpu_runs);
     s->extras_at = s->ranges_at + padded(s->num_ranges * sizeof *s->ranges);
     s->upload_bytes = s->extras_at;
     for (uint32_t i = 0; i < s->num_runs; i++) {
         s->planned[i].extras_at = s->upload_bytes;
-        if (s->planned[i].group != NO_GROUP)
+        if (plan_group(s, i) != NO_GROUP)
             s->upload_bytes += extras_of(&s->runs[i]).bytes;
     }
 }
@@ -201,12 +201,10 @@ static void describe_scores(const struct engine_run *run, struct gpu_run *gpu)
     gpu->rope_dim = rope_dim(run);
 }
 
-// `extras_address` is where the run's extras begin.
-static struct gpu_run describe(const struct engine_run *run, const struct work *work, const struct extras *extras,
-                               uint64_t extras_address)
+// All but its work. `extras_address` is where the run's extras begin.
+static struct gpu_run describe(const struct engine_run *run, const struct extras *extras, uint64_t extras_address)
 {
     struct gpu_run gpu = {
-        .items = work->items,
         .slopes = run->slopes ? extras_address + extras->slopes : 0,
         .sinks = run->sinks ? extras_address + extras->sinks : 0,
         .turns = rope_dim(run) ? extras_address + extras->turns : 0,
@@ -235,11 +233,13 @@ static void place_groups(const struct submission *s)
     }
 }
 
-static void place_run(const struct submission *s, const struct engine_run *run, const struct planned *planned,
-                      struct group *group, struct gpu_run gpu)
+// `gpu` as the run's other shares have it, too.
+static void place_share(const struct submission *s, const struct engine_run *run, const struct share *share,
+                        struct gpu_run gpu)
 {
-    const struct work *work = &planned->work;
-    bool has_tokens = gpu.slot_mapping || run->kind == ENGINE_GATHER;
+    struct group *group = &s->groups[share->group];
+    const struct work *work = &share->work;
+    gpu.items = work->items;
     gpu.first_item = group->num_items;
     gpu.first_token = group->num_tokens;
     gpu.first_merge = group->num_merges;
@@ -247,13 +247,22 @@ static void place_run(const struct submission *s, const struct engine_run *run, 
         gpu.partials = s->slot->scratch.address + group->partials_at + group->partial_bytes;
     s->gpu_runs[group->first + group->num_placed++] = gpu;
     group->num_items += work->num_items;
-    group->num_tokens += has_tokens ? gpu.num_tokens : 0;
+    group->num_tokens += share->writes || run->kind == ENGINE_GATHER ? gpu.num_tokens : 0;
     if (work->num_merges == 0)
         return;
     gpu.items = work->merges;
     s->gpu_runs[group->first_split + group->num_split_placed++] = gpu;
     group->num_merges += work->num_merges;
-    group->partial_bytes += batch_partial_bytes(run->batch, work->num_partials);
+    group->partial_bytes += batch_partial_bytes(run->batch, group->geometry.kernel, work->num_partials);
+}
+
+static void place_shares(const struct submission *s, uint32_t run, const struct gpu_run *gpu, bool writers)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+        const struct share *share = &s->planned[run].shares[i];
+        if (share->group != NO_GROUP && share->writes == writers)
+            place_share(s, &s->runs[run], share, *gpu);
+    }
 }
 
 // One pass over those that write, which come first in their groups, one over the others.
@@ -261,18 +270,17 @@ static void place_runs(const struct submission *s, bool writers)
 {
     for (uint32_t i = 0; i < s->num_runs; i++) {
         const struct engine_run *run = &s->runs[i];
-        const struct planned *planned = &s->planned[i];
-        uint64_t at = planned->extras_at;
-        if (planned->group == NO_GROUP)
+        uint64_t at = s->planned[i].extras_at;
+        if (plan_group(s, i) == NO_GROUP)
             continue;
         struct extras extras = extras_of(run);
-        struct group *group = &s->groups[planned->group];
         uint64_t address = s->slot->piece.address + at;
-        bool has_batch = run->kind != ENGINE_COPY && run->kind != ENGINE_MERGE;
         if (writers) // for each run once
             put_extras(s, run, &extras, (char *)s->slot->piece.mapped + at, address);
-        if (has_batch && (run->batch->address[BATCH_SLOT_MAPPING] != 0) == writers)
-            place_run(s, run, planned, group, describe(run, &planned->work, &extras, address));
+        if (run->kind == ENGINE_COPY || run->kind == ENGINE_MERGE) // they have no gpu_run
+            continue;
+        struct gpu_run gpu = describe(run, &extras, address);
+        place_shares(s, i, &gpu, writers);
     }
 }
 

@@ -298,7 +298,7 @@ uint32_t engine_num_pipelines(struct engine *engine)
 
 const char *engine_variant(const struct engine *engine)
 {
-    return engine->pipelines.variant->shader.name;
+    return engine->pipelines.variant->name;
 }
 
 bool engine_variant_at(const struct engine *engine, uint32_t index, struct engine_variant_info *out)
@@ -306,8 +306,9 @@ bool engine_variant_at(const struct engine *engine, uint32_t index, struct engin
     const struct variant *variant = variant_at(index);
     if (!variant)
         return false;
-    *out = (struct engine_variant_info){.name = variant->shader.name, .needs = variant->needs};
-    variant_missing(variant, &engine->device.adapter, out->missing, sizeof out->missing);
+    *out = (struct engine_variant_info){.name = variant->name, .needs = variant->needs};
+    if (variant != engine->pipelines.variant)
+        variant_missing(variant, &engine->device.adapter, out->missing, sizeof out->missing);
     return true;
 }
 

@@ -205,7 +205,8 @@ struct engine_run {
     const float *slopes, *sinks;         // [num_heads]
     struct engine_tensor lse;            // dtype 0 = none, else f32 [num_tokens, num_heads], heads contiguous; head_stride and
                                          //   outer_stride unused, offset and token_stride multiples of 4
-    uint32_t num_splits;                 // 0 = by the variant's rule, 1 = none, n = that many, each rounded up to 256 keys
+    uint32_t num_splits;                 // 0 = by the variant's rule, 1 = none, n = that many, each rounded up as the shader wants and
+                                         //   256 keys at least; a shader that never cuts does not
     struct engine_rope rope;
     float k_scale, v_scale;              // SCALE_PER_TENSOR: final, never 0
     struct engine_cache *cache;          // COPY
@@ -236,9 +237,9 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
 
 struct engine_run_result {
     enum status status;                  // of this run: a pipeline may fail to build
-    uint32_t dispatch;                   // runs of one submission with equal `dispatch` shared one dispatch; from
-                                         //   num_dispatches on: the run had none (no tokens, or it failed)
-    uint64_t gpu_ns;                     // of that dispatch and the K/V write before it; 0 if the device has no timestamps
+    uint32_t dispatch;                   // runs of one submission with equal `dispatch` shared one dispatch (of those that a run has,
+                                         //   the first); from num_dispatches on: the run had none (no tokens, or it failed)
+    uint64_t gpu_ns;                     // of its dispatches and the K/V writes before them; 0 if the device has no timestamps
 };
 
 enum engine_event_kind { ENGINE_EVENT_DONE, ENGINE_EVENT_CHUNK, ENGINE_EVENT_LOST };

@@ -1,28 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// items.c - work lists: a batch's rows cut into tiles, and the keys of a tile into splits. How a sequence is cut depends on its
-// own q_len and kv_len and on the run's parameters only, so that its rows get the same bits whoever is beside it. Made by the
-// submitter, ended by the maker once the GPU is past.
+// items.c - work lists: each sequence goes to one kernel, its rows are cut into that kernel's tiles, and the keys of a tile into
+// splits. How a sequence is cut depends on its own q_len and kv_len and on the run's parameters only, so that its rows get the same
+// bits whoever is beside it. Made by the submitter, ended by the maker once the GPU is past.
 
 #include "batch.h"
 
 #include "layout.h"
-#include "variant.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 // A model has one number of query heads, a draft model beside it another: more lists are made, used and given back.
 enum { MOST_LISTS = 4 };
 
-enum { SPLIT_GRAIN = 256 }; // keys; where a caller says how many splits he wants
-
 struct items {
     struct engine *engine;
-    uint32_t group, num_splits;
-    struct work work;
-    struct piece piece;     // struct gpu_item[num_items], then gpu_merge_item[num_merges]; owned
+    struct cutting cutting;
+    struct work works[MOST_KERNELS];
+    struct piece piece;     // for each kernel struct gpu_item[num_items], then gpu_merge_item[num_merges]; owned
     uint64_t last_sequence; // of a submission that uses it
     struct job end;
     struct items *prev, *next;
@@ -30,84 +28,105 @@ struct items {
 
 // How one sequence is cut.
 struct cut {
+    uint32_t kernel;            // number in the variant's list
+    uint32_t tile_rows;         // of that one
     uint64_t tiles, live_tiles; // of all its rows; of those with a query
-    uint64_t length, parts;     // keys of one part; 1 = not cut
+    uint64_t length, parts;     // keys of one part; parts 1 = not cut
 };
+
+static const struct variant *variant_of(const struct engine_batch *batch)
+{
+    return batch->engine->pipelines.variant;
+}
+
+struct cutting cutting_of_run(const struct engine_run *run)
+{
+    struct geometry geometry = geometry_of_run(run);
+    return (struct cutting){
+        .group = run->num_heads / run->batch->kv.num_kv_heads,
+        .num_splits = run->num_splits,
+        .serving = variant_serving(variant_of(run->batch), &geometry),
+    };
+}
 
 static uint64_t divide_up(uint64_t value, uint64_t by)
 {
     return (value + by - 1) / by;
 }
 
-// Keys of one part; 0 = not cut.
-static uint64_t part_length(const struct variant *variant, uint64_t rows, uint64_t kv_len, uint32_t num_splits)
+static struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, const struct cutting *cutting)
 {
-    if (num_splits == 0)
-        return rows <= variant->split_rows ? variant->split_keys : 0;
-    if (num_splits == 1 || kv_len == 0)
-        return 0;
-    return divide_up(divide_up(kv_len, num_splits), SPLIT_GRAIN) * SPLIT_GRAIN;
-}
-
-static struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, uint32_t group, uint32_t num_splits)
-{
-    const struct variant *variant = batch->engine->pipelines.variant;
-    uint32_t tile_rows = variant->tile_rows(&batch->kv);
+    const struct variant *variant = variant_of(batch);
     uint64_t tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
-    uint64_t rows = (uint64_t)batch_num_queries(batch, seq) * group;
+    uint64_t rows = (uint64_t)batch_num_queries(batch, seq) * cutting->group;
     uint64_t kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
-    uint64_t length = part_length(variant, rows, kv_len, num_splits);
+    uint32_t number = variant_kernel(variant, cutting->serving, rows);
+    const struct kernel *kernel = variant->kernels[number];
+    uint32_t tile_rows = kernel->tile_rows(&batch->kv);
+    uint64_t length = kernel_part_keys(kernel, rows, kv_len, cutting->num_splits);
     uint64_t parts = length ? divide_up(kv_len, length) : 1;
     return (struct cut){
-        .tiles = divide_up(tokens * group, tile_rows),
+        .kernel = number,
+        .tile_rows = tile_rows,
+        .tiles = divide_up(tokens * cutting->group, tile_rows),
         .live_tiles = divide_up(rows, tile_rows),
         .length = length,
         .parts = parts ? parts : 1,
     };
 }
 
-uint64_t batch_num_partials(const struct engine_batch *batch, uint32_t group, uint32_t num_splits)
+static uint64_t add(uint64_t a, uint64_t b)
 {
-    uint64_t count = 0;
-    for (uint32_t seq = 0; num_splits != 1 && seq < batch->num_seqs && count <= UINT32_MAX; seq++) {
-        struct cut cut = cut_sequence(batch, seq, group, num_splits);
-        uint64_t partials = 0;
-        if (cut.parts > 1 && __builtin_mul_overflow(cut.live_tiles, cut.parts, &partials))
-            partials = UINT64_MAX - count;
-        count += partials < UINT64_MAX - count ? partials : UINT64_MAX - count;
-    }
-    return count;
+    uint64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-uint64_t batch_partial_bytes(const struct engine_batch *batch, uint64_t num_partials)
+struct partials batch_partials(const struct engine_batch *batch, const struct cutting *cutting)
+{
+    struct partials all = {0};
+    for (uint32_t seq = 0; cutting->num_splits != 1 && seq < batch->num_seqs && all.count <= UINT32_MAX; seq++) {
+        struct cut cut = cut_sequence(batch, seq, cutting);
+        uint64_t partials = 0;
+        if (cut.parts > 1 && __builtin_mul_overflow(cut.live_tiles, cut.parts, &partials))
+            partials = UINT64_MAX;
+        all.count = add(all.count, partials);
+        all.bytes = add(all.bytes, batch_partial_bytes(batch, cut.kernel, partials));
+    }
+    return all;
+}
+
+uint64_t batch_partial_bytes(const struct engine_batch *batch, uint32_t kernel, uint64_t num_partials)
 {
     const struct engine_kv *kv = &batch->kv;
-    uint32_t tile_rows = batch->engine->pipelines.variant->tile_rows(kv);
+    uint32_t tile_rows = variant_of(batch)->kernels[kernel]->tile_rows(kv);
     uint64_t one = (uint64_t)kv->num_kv_heads * AULE_PARTIAL_FLOATS(tile_rows, kv->head_dim_v) * sizeof(float);
     uint64_t bytes;
     return __builtin_mul_overflow(num_partials, one, &bytes) ? UINT64_MAX : bytes;
 }
 
 // false: more than a dispatch can count.
-static bool count_work(const struct engine_batch *batch, uint32_t group, uint32_t num_splits, struct work *work)
+static bool count_work(const struct engine_batch *batch, const struct cutting *cutting, struct work works[MOST_KERNELS])
 {
-    uint64_t items = 0, merges = 0, partials = 0;
-    for (uint32_t seq = 0; seq < batch->num_seqs && items <= INT32_MAX; seq++) {
-        struct cut cut = cut_sequence(batch, seq, group, num_splits);
+    uint64_t items = 0; // of all kernels
+    for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
+        struct cut cut = cut_sequence(batch, seq, cutting);
+        struct work *work = &works[cut.kernel];
         uint64_t split_items;
         if (__builtin_mul_overflow(cut.live_tiles, cut.parts, &split_items) || split_items > INT32_MAX)
             return false;
         items += cut.tiles - cut.live_tiles + split_items;
-        merges += cut.parts > 1 ? cut.live_tiles : 0;
-        partials += cut.parts > 1 ? split_items : 0;
+        if (items > INT32_MAX)
+            return false;
+        work->num_items += (uint32_t)(cut.tiles - cut.live_tiles + split_items);
+        work->num_merges += cut.parts > 1 ? (uint32_t)cut.live_tiles : 0;
+        work->num_partials += cut.parts > 1 ? (uint32_t)split_items : 0;
     }
-    *work =
-        (struct work){.num_items = (uint32_t)items, .num_merges = (uint32_t)merges, .num_partials = (uint32_t)partials};
-    return items <= INT32_MAX;
+    return true;
 }
 
 // ---- filling ----
 
+// Of one kernel.
 struct fill {
     struct gpu_item *item;
     struct gpu_merge_item *merge;
@@ -119,18 +138,21 @@ static void fill_split_tile(struct fill *fill, uint32_t seq, uint32_t first_row,
     *fill->merge++ = (struct gpu_merge_item){seq, first_row, fill->partial, (uint32_t)cut->parts};
     for (uint64_t part = 0; part < cut->parts; part++) {
         uint64_t first = part * cut->length, end = first + cut->length;
-        *fill->item++ = (struct gpu_item){seq, first_row, (uint32_t)first, (uint32_t)(end < kv_len ? end : kv_len),
-                                          fill->partial++, (uint32_t)cut->length};
+        *fill->item++ = (struct gpu_item){seq,
+                                          first_row,
+                                          (uint32_t)first,
+                                          (uint32_t)(end < kv_len ? end : kv_len),
+                                          fill->partial++,
+                                          (uint32_t)cut->length};
     }
 }
 
 static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, struct fill *fill)
 {
-    uint32_t tile_rows = batch->engine->pipelines.variant->tile_rows(&batch->kv);
     uint32_t kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
     uint32_t span = (uint32_t)divide_up(kv_len ? kv_len : 1, AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
     for (uint64_t tile = 0; tile < cut->tiles; tile++) {
-        uint32_t first_row = (uint32_t)(tile * tile_rows);
+        uint32_t first_row = (uint32_t)(tile * cut->tile_rows);
         if (cut->parts > 1 && tile < cut->live_tiles)
             fill_split_tile(fill, seq, first_row, cut, kv_len);
         else
@@ -138,13 +160,33 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
     }
 }
 
-static void fill_items(const struct engine_batch *batch, const struct items *items)
+static uint64_t work_bytes(const struct work *work)
 {
-    struct gpu_item *first = items->piece.mapped;
-    struct fill fill = {.item = first, .merge = (struct gpu_merge_item *)(first + items->work.num_items)};
+    return work->num_items * sizeof(struct gpu_item) + work->num_merges * sizeof(struct gpu_merge_item);
+}
+
+// Where each kernel's lists lie in the piece, for shaders and in `fills` for us.
+static void place_lists(struct items *items, struct fill fills[MOST_KERNELS])
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+        struct work *work = &items->works[i];
+        char *to = (char *)items->piece.mapped + at;
+        uint64_t item_bytes = work->num_items * sizeof(struct gpu_item);
+        work->items = work->num_items ? items->piece.address + at : 0;
+        work->merges = work->num_merges ? items->piece.address + at + item_bytes : 0;
+        fills[i] = (struct fill){(struct gpu_item *)to, (struct gpu_merge_item *)(to + item_bytes), 0};
+        at += work_bytes(work);
+    }
+}
+
+static void fill_items(const struct engine_batch *batch, struct items *items)
+{
+    struct fill fills[MOST_KERNELS];
+    place_lists(items, fills);
     for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
-        struct cut cut = cut_sequence(batch, seq, items->group, items->num_splits);
-        fill_sequence(batch, seq, &cut, &fill);
+        struct cut cut = cut_sequence(batch, seq, &items->cutting);
+        fill_sequence(batch, seq, &cut, &fills[cut.kernel]);
     }
 }
 
@@ -186,42 +228,47 @@ static void drop_oldest_items(struct engine_batch *batch)
     pthread_mutex_unlock(&batch->engine->lock);
 }
 
-static enum status make_items(struct engine_batch *batch, uint32_t group, uint32_t num_splits, struct error *error)
+static enum status make_items(struct engine_batch *batch, const struct cutting *cutting, struct error *error)
 {
-    uint64_t rows = (uint64_t)batch->num_tokens * group;
-    struct work work;
-    if (rows > INT32_MAX || !count_work(batch, group, num_splits, &work))
+    uint64_t rows = (uint64_t)batch->num_tokens * cutting->group;
+    struct work works[MOST_KERNELS] = {{0}};
+    uint64_t bytes = 0;
+    if (rows > INT32_MAX || !count_work(batch, cutting, works))
         return error_set(error, STATUS_LIMIT,
                          "%u tokens of %u heads a KV head in %u splits are more than %d rows of attention",
-                         batch->num_tokens, group, num_splits, INT32_MAX);
+                         batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
     struct items *items = calloc(1, sizeof *items);
     if (!items)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a work list");
-    uint64_t item_bytes = work.num_items * sizeof(struct gpu_item);
-    uint64_t merge_bytes = work.num_merges * sizeof(struct gpu_merge_item);
-    *items = (struct items){.engine = batch->engine, .group = group, .num_splits = num_splits, .work = work};
-    enum status status = slab_take(&batch->engine->slabs, item_bytes + merge_bytes, &items->piece, error);
+    *items = (struct items){.engine = batch->engine, .cutting = *cutting};
+    memcpy(items->works, works, sizeof works);
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        bytes += work_bytes(&works[i]);
+    enum status status = slab_take(&batch->engine->slabs, bytes, &items->piece, error);
     if (status != STATUS_OK) {
         free(items);
         return status;
     }
-    items->work.items = items->piece.address;
-    items->work.merges = work.num_merges ? items->piece.address + item_bytes : 0;
     fill_items(batch, items);
     DL_PREPEND(batch->items, items);
     drop_oldest_items(batch);
     return STATUS_OK;
 }
 
-enum status batch_work(struct engine_batch *batch, uint32_t group, uint32_t num_splits, uint64_t sequence,
-                       struct work *out, struct error *error)
+bool cutting_same(const struct cutting *a, const struct cutting *b)
+{
+    return a->group == b->group && a->num_splits == b->num_splits && a->serving == b->serving;
+}
+
+enum status batch_work(struct engine_batch *batch, const struct cutting *cutting, uint64_t sequence,
+                       struct work works[MOST_KERNELS], struct error *error)
 {
     struct items *items;
     DL_FOREACH(batch->items, items)
-    if (items->group == group && items->num_splits == num_splits)
+    if (cutting_same(&items->cutting, cutting))
         break;
     if (!items) {
-        enum status status = make_items(batch, group, num_splits, error);
+        enum status status = make_items(batch, cutting, error);
         if (status != STATUS_OK)
             return status;
         items = batch->items;
@@ -229,6 +276,6 @@ enum status batch_work(struct engine_batch *batch, uint32_t group, uint32_t num_
     DL_DELETE(batch->items, items);
     DL_PREPEND(batch->items, items);
     items->last_sequence = sequence;
-    *out = items->work;
+    memcpy(works, items->works, sizeof items->works);
     return STATUS_OK;
 }

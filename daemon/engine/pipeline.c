@@ -54,10 +54,10 @@ static const struct {
     [PIPELINE_MERGE] = {BIT(AULE_SPEC_IO_DTYPE), 0},
 };
 
-static const struct shader *shader_of(const struct pipelines *pipelines, enum pipeline_kind kind)
+static const struct shader *shader_of(const struct pipelines *pipelines, enum pipeline_kind kind, uint32_t kernel)
 {
     const struct shader *shaders[PIPELINE_KINDS] = {
-        [PIPELINE_ATTENTION] = &pipelines->variant->shader,
+        [PIPELINE_ATTENTION] = &pipelines->variant->kernels[kernel]->shader,
         [PIPELINE_SPLITS] = &shader_splits,
         [PIPELINE_KV_WRITE] = &shader_kv_write,
         [PIPELINE_GATHER] = &shader_gather,
@@ -67,21 +67,30 @@ static const struct shader *shader_of(const struct pipelines *pipelines, enum pi
     return shaders[kind];
 }
 
+static enum status make_module(struct device *device, const struct shader *shader, VkShaderModule *out,
+                               struct error *error)
+{
+    enum status status = STATUS_OK;
+    VkShaderModuleCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+        .codeSize = shader->size,
+        .pCode = shader->code,
+    };
+    VK_TRY(vkCreateShaderModule(device->handle, &info, NULL, out));
+    DEVICE_NAME(device, SHADER_MODULE, *out, "%s", shader->name);
+fail:
+    return status;
+}
+
 static enum status make_modules(struct pipelines *pipelines, struct error *error)
 {
-    struct device *device = pipelines->device;
+    const struct variant *variant = pipelines->variant;
     enum status status = STATUS_OK;
-    for (int kind = 0; kind < PIPELINE_KINDS; kind++) {
-        const struct shader *shader = shader_of(pipelines, kind);
-        VkShaderModuleCreateInfo info = {
-            .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-            .codeSize = shader->size,
-            .pCode = shader->code,
-        };
-        VK_TRY(vkCreateShaderModule(device->handle, &info, NULL, &pipelines->modules[kind]));
-        DEVICE_NAME(device, SHADER_MODULE, pipelines->modules[kind], "%s", shader->name);
-    }
-fail:
+    for (int kind = 0; kind < PIPELINE_KINDS && status == STATUS_OK; kind++)
+        if (kind != PIPELINE_ATTENTION)
+            status = make_module(pipelines->device, shader_of(pipelines, kind, 0), &pipelines->modules[kind], error);
+    for (uint32_t i = 0; i < variant->num_kernels && status == STATUS_OK; i++)
+        status = make_module(pipelines->device, &variant->kernels[i]->shader, &pipelines->kernels[i], error);
     return status;
 }
 
@@ -156,24 +165,26 @@ void pipelines_finish(struct pipelines *pipelines)
     if (pipelines->layout)
         vkDestroyPipelineLayout(device->handle, pipelines->layout, NULL);
     for (int kind = 0; kind < PIPELINE_KINDS; kind++)
-        if (pipelines->modules[kind])
-            vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL);
+        vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL); // takes none
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        vkDestroyShaderModule(device->handle, pipelines->kernels[i], NULL);
     free(pipelines->path);
     memset(pipelines->modules, 0, sizeof pipelines->modules);
+    memset(pipelines->kernels, 0, sizeof pipelines->kernels);
     pipelines->path = NULL;
     pipelines->cache = VK_NULL_HANDLE;
     pipelines->layout = VK_NULL_HANDLE;
 }
 
-// Its geometry, for people: "d64/64 heads8 block32 kf16 vf16 iof32 place0 scales0 features40".
+// Its geometry, for people: "d64/64 heads8 block32 kf16 vf16 iof32 place0 scales0 features40 local128".
 static void describe(const uint32_t *spec, char *text, size_t size)
 {
-    snprintf(text, size, "d%u/%u heads%u block%u k%s v%s%s io%s place%u scales%u features%x",
+    snprintf(text, size, "d%u/%u heads%u block%u k%s v%s%s io%s place%u scales%u features%x local%u",
              spec[AULE_SPEC_HEAD_DIM_K], spec[AULE_SPEC_HEAD_DIM_V], spec[AULE_SPEC_NUM_KV_HEADS],
              spec[AULE_SPEC_BLOCK_SIZE], dtype_name((int)spec[AULE_SPEC_K_DTYPE]),
              dtype_name((int)spec[AULE_SPEC_V_DTYPE]), spec[AULE_SPEC_V_IN_K] ? " (in k)" : "",
              dtype_name((int)spec[AULE_SPEC_IO_DTYPE]), spec[AULE_SPEC_PLACE], spec[AULE_SPEC_SCALE_MODE],
-             spec[AULE_SPEC_FEATURES]);
+             spec[AULE_SPEC_FEATURES], spec[AULE_SPEC_LOCAL_SIZE]);
 }
 
 // How a stage asks for full subgroups of the usual size; what the device does not let us ask for is left to it.
@@ -197,8 +208,10 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
 {
     struct device *device = pipelines->device;
     enum status status = STATUS_OK;
-    const struct shader *shader = shader_of(pipelines, pipeline->key.kind);
-    const uint32_t *spec = pipeline->key.geometry.spec;
+    const struct geometry *geometry = &pipeline->key.geometry;
+    enum pipeline_kind kind = pipeline->key.kind;
+    const struct shader *shader = shader_of(pipelines, kind, geometry->kernel);
+    const uint32_t *spec = geometry->spec;
     char text[160];
     VkSpecializationMapEntry entries[SPEC_CONSTANTS];
     for (uint32_t i = 0; i < SPEC_CONSTANTS; i++)
@@ -209,7 +222,8 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                  .module = pipelines->modules[pipeline->key.kind],
+                  .module =
+                      kind == PIPELINE_ATTENTION ? pipelines->kernels[geometry->kernel] : pipelines->modules[kind],
                   .pName = "main",
                   .pSpecializationInfo = &constants},
         .layout = pipelines->layout,
@@ -234,7 +248,10 @@ static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind
     *features &= used[kind].features;
     if (kind == PIPELINE_KV_WRITE && !(*features & AULE_FEATURE_ROPE)) // where a key stands matters to its turns alone
         *features = 0;
-    key.geometry.spec[AULE_SPEC_LOCAL_SIZE] = shader_of(pipelines, kind)->local_size;
+    if (kind == PIPELINE_ATTENTION)
+        key.geometry.kernel = geometry->kernel;
+    else
+        key.geometry.spec[AULE_SPEC_LOCAL_SIZE] = shader_of(pipelines, kind, 0)->local_size;
     return key;
 }
 

@@ -7,6 +7,7 @@
 #define AULE_ENGINE_PIPELINE_H
 
 #include "device.h"
+#include "geometry.h"
 #include "variant.h"
 
 #include <stdatomic.h>
@@ -21,16 +22,12 @@ enum pipeline_kind {
     PIPELINE_KINDS
 };
 
-enum { SPEC_CONSTANTS = 13 }; // AULE_SPEC_* of layout.h, by number
-struct geometry {
-    uint32_t spec[SPEC_CONSTANTS];
-};
-
 struct pipeline;
 struct pipelines {
     struct device *device;
     const struct variant *variant;
-    VkShaderModule modules[PIPELINE_KINDS];
+    VkShaderModule modules[PIPELINE_KINDS]; // but for attention's, of which there is one a kernel
+    VkShaderModule kernels[MOST_KERNELS];
     VkPipelineLayout layout; // push constants only
     VkPipelineCache cache;
     struct pipeline *by_key; // uthash; submitter only, as the next four
@@ -50,8 +47,8 @@ void pipelines_finish(struct pipelines *pipelines); // takes a zeroed and a half
 // Submitter only: what is asked for from now on serves submission `sequence`; those up to `passed` are done.
 void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed);
 
-// Submitter only. Compiles on first use, and makes room by ending the pipelines that were unused for longest. The local size in
-// `geometry` is filled in here, and what a kind does not use makes no second pipeline.
+// Submitter only. Compiles on first use, and makes room by ending the pipelines that were unused for longest. What a kind does not
+// use makes no second pipeline; the local size is attention's alone to choose.
 enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
                          VkPipeline *out, struct error *error);
 

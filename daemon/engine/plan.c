@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // plan.c - turns a submission's runs into as few dispatches as their pipelines allow: in each wave, runs of one kind, one geometry,
-// one set of dtypes and one set of features become one ragged dispatch, whoever they belong to and whatever layer they are. Records nothing.
-// Submitter only.
+// one set of dtypes and one set of features become one ragged dispatch, whoever they belong to and whatever layer they are. Attention
+// whose sequences go to several kernels has a share in several dispatches. Records nothing. Submitter only, but for plan_num_shares().
 
 #include "submission.h"
 
@@ -14,89 +14,26 @@
 
 // ---- which pipelines ----
 
-static uint32_t rope_features(const struct engine_run *run)
-{
-    if (run->rope.dim == 0)
-        return 0;
-    return AULE_FEATURE_ROPE | (run->rope.interleaved ? AULE_FEATURE_ROPE_PAIRS : 0) |
-           (run->batch->address[BATCH_POSITIONS] ? AULE_FEATURE_POSITIONS : 0);
-}
-
-// What is off costs a pipeline nothing; so a window without borders is none.
-static uint32_t attention_features(const struct engine_run *run, const struct work *work)
-{
-    const uint64_t *address = run->batch->address;
-    bool window = run->windowed && (run->window_left >= 0 || run->window_right >= 0);
-    return (run->soft_cap > 0 ? AULE_FEATURE_SOFT_CAP : 0) | (run->slopes ? AULE_FEATURE_ALIBI : 0) |
-           (window ? AULE_FEATURE_WINDOW : 0) | (address[BATCH_MASK_STARTS] ? AULE_FEATURE_MASK : 0) |
-           (address[BATCH_POSITIONS] ? AULE_FEATURE_POSITIONS : 0) | (run->sinks ? AULE_FEATURE_SINKS : 0) |
-           (run->lse.dtype ? AULE_FEATURE_LSE : 0) | rope_features(run) | (work->num_merges ? AULE_FEATURE_SPLIT : 0);
-}
-
-static struct geometry kv_geometry(const struct engine_batch *batch, enum dtype io)
-{
-    const struct engine_kv *kv = &batch->kv;
-    return (struct geometry){.spec = {
-                                 [AULE_SPEC_HEAD_DIM_K] = kv->head_dim_k,
-                                 [AULE_SPEC_HEAD_DIM_V] = kv->head_dim_v,
-                                 [AULE_SPEC_NUM_KV_HEADS] = kv->num_kv_heads,
-                                 [AULE_SPEC_BLOCK_SIZE] = kv_block_size(kv),
-                                 [AULE_SPEC_K_DTYPE] = kv->k_dtype,
-                                 [AULE_SPEC_V_DTYPE] = kv->v_dtype,
-                                 [AULE_SPEC_IO_DTYPE] = io,
-                                 [AULE_SPEC_PLACE] = batch->place,
-                                 [AULE_SPEC_V_IN_K] = kv->v_is_k_prefix,
-                                 [AULE_SPEC_SCALE_MODE] = kv->scale_mode,
-                             }};
-}
-
-_Static_assert((int)ENGINE_POOL == AULE_PLACE_POOL && (int)ENGINE_BLOCKS == AULE_PLACE_BLOCKS &&
-                   (int)ENGINE_ROWS == AULE_PLACE_ROWS,
-               "one numbering");
-_Static_assert((int)SCALE_NONE == AULE_SCALE_NONE_MODE && (int)SCALE_PER_TENSOR == AULE_SCALE_TENSOR_MODE &&
-                   (int)SCALE_PER_TOKEN_HEAD == AULE_SCALE_TOKEN_HEAD_MODE,
-               "one numbering");
-
-static struct geometry geometry_of(const struct submission *s, const struct engine_run *run, const struct work *work)
-{
-    struct geometry geometry = {0};
-    switch (run->kind) {
-    case ENGINE_ATTEND:
-        geometry = kv_geometry(run->batch, run->q.dtype);
-        geometry.spec[AULE_SPEC_FEATURES] = attention_features(run, work);
-        geometry.spec[AULE_SPEC_TILE_ROWS] = s->engine->pipelines.variant->tile_rows(&run->batch->kv);
-        break;
-    case ENGINE_WRITE:
-        geometry = kv_geometry(run->batch, run->k.dtype);
-        geometry.spec[AULE_SPEC_FEATURES] = rope_features(run);
-        break;
-    case ENGINE_GATHER: geometry = kv_geometry(run->batch, run->k.dtype); break;
-    case ENGINE_MERGE: geometry.spec[AULE_SPEC_IO_DTYPE] = run->out.dtype; break;
-    case ENGINE_COPY: break;
-    }
-    return geometry;
-}
-
 static bool writes(const struct engine_run *run)
 {
     return (run->kind == ENGINE_ATTEND || run->kind == ENGINE_WRITE) && run->batch->address[BATCH_SLOT_MAPPING];
 }
 
-// Of one run, what it has in `group` that the group may not have yet.
-static enum status get_pipelines(struct submission *s, const struct engine_run *run, const struct work *work,
-                                 struct group *group, struct error *error)
+// Of one run's share, what it has in `group` that the group may not have yet.
+static enum status get_pipelines(struct submission *s, const struct engine_run *run, struct group *group,
+                                 struct error *error)
 {
     const struct {
         bool wanted;
         enum pipeline_kind kind;
         VkPipeline *out;
     } pipelines[] = {
-        {writes(run), PIPELINE_KV_WRITE, &group->write},
+        {group->num_writers > 0, PIPELINE_KV_WRITE, &group->write},
         {run->kind == ENGINE_COPY, PIPELINE_COPY, &group->write},
         {run->kind == ENGINE_ATTEND, PIPELINE_ATTENTION, &group->read},
         {run->kind == ENGINE_GATHER, PIPELINE_GATHER, &group->read},
         {run->kind == ENGINE_MERGE, PIPELINE_MERGE, &group->read},
-        {work->num_merges > 0, PIPELINE_SPLITS, &group->merge},
+        {group->num_merges > 0, PIPELINE_SPLITS, &group->merge},
     };
     enum status status = STATUS_OK;
     for (size_t i = 0; i < sizeof pipelines / sizeof *pipelines && status == STATUS_OK; i++)
@@ -107,7 +44,7 @@ static enum status get_pipelines(struct submission *s, const struct engine_run *
 
 // ---- groups ----
 
-// Whether all that `fresh`, one run's, has can join `group`.
+// Whether all that `fresh`, one share's, has can join `group`.
 static bool joins(const struct submission *s, const struct group *group, const struct group *fresh)
 {
     return group->kind == fresh->kind && group->kind != ENGINE_MERGE &&
@@ -138,49 +75,135 @@ static struct group *join_group(struct submission *s, uint32_t first, const stru
     return &s->groups[s->num_groups++];
 }
 
-static enum status plan_work(struct submission *s, const struct engine_run *run, struct work *work, struct error *error)
+// ---- shares ----
+
+uint32_t plan_num_shares(const struct engine *engine, const struct engine_run *run)
 {
-    struct engine_batch *batch = run->batch;
-    if (run->kind != ENGINE_ATTEND)
-        return STATUS_OK;
-    enum status status =
-        batch_work(batch, run->num_heads / batch->kv.num_kv_heads, run->num_splits, s->sequence, work, error);
-    return status == STATUS_OK ? scratch_check(batch, work->num_partials, error) : status;
+    return run->kind == ENGINE_ATTEND ? engine->pipelines.variant->num_kernels : 1;
 }
 
-// Adds run `index` to a group of the wave whose groups begin at `first`.
+uint32_t plan_group(const struct submission *s, uint32_t run)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        if (s->planned[run].shares[i].group != NO_GROUP)
+            return s->planned[run].shares[i].group;
+    return NO_GROUP;
+}
+
+void plan_forget(struct submission *s, uint32_t run)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        s->planned[run].shares[i].group = NO_GROUP;
+}
+
+static enum status plan_work(struct submission *s, const struct engine_run *run, struct work works[MOST_KERNELS],
+                             struct error *error)
+{
+    if (run->kind != ENGINE_ATTEND)
+        return STATUS_OK;
+    struct cutting cutting = cutting_of_run(run);
+    struct partials partials = {0};
+    enum status status = batch_work(run->batch, &cutting, s->sequence, works, error);
+    for (uint32_t i = 0; i < MOST_KERNELS && status == STATUS_OK; i++) {
+        partials.count += works[i].num_partials;
+        if (works[i].num_partials)
+            partials.bytes += batch_partial_bytes(run->batch, i, works[i].num_partials);
+    }
+    return status == STATUS_OK ? scratch_check(run->batch, &partials, error) : status;
+}
+
+// Of the run's shares, the one that writes its K and V: the first that there is. All that has tokens has one.
+static uint32_t first_share(const struct engine_run *run, uint32_t num_shares, const struct work works[MOST_KERNELS])
+{
+    uint32_t first = 0;
+    while (run->kind == ENGINE_ATTEND && first < num_shares - 1 && works[first].num_items == 0)
+        first++;
+    return first;
+}
+
+// Attention as kernel number `kernel` does so much of it.
+static void geometry_add_kernel(struct geometry *geometry, const struct submission *s, const struct engine_batch *batch,
+                                uint32_t kernel, const struct work *work)
+{
+    const struct kernel *with = s->engine->pipelines.variant->kernels[kernel];
+    uint64_t num_workgroups = (uint64_t)work->num_items * batch->kv.num_kv_heads;
+    geometry->kernel = kernel;
+    geometry->spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(&batch->kv);
+    geometry->spec[AULE_SPEC_LOCAL_SIZE] =
+        kernel_local_size(with, num_workgroups, s->engine->device.adapter.num_multiprocessors);
+    geometry->spec[AULE_SPEC_FEATURES] |= work->num_merges ? AULE_FEATURE_SPLIT : 0;
+}
+
+// A group that has nothing but share `number` of run `index`.
+static struct group group_of_share(const struct submission *s, uint32_t index, uint32_t number,
+                                   const struct share *share)
+{
+    const struct engine_run *run = &s->runs[index];
+    const struct work *work = &share->work;
+    bool has_tokens = share->writes || run->kind == ENGINE_GATHER || run->kind == ENGINE_MERGE;
+    struct group group = {
+        .kind = run->kind,
+        .geometry = geometry_of_run(run),
+        .run = index,
+        .num_runs = 1,
+        .num_writers = share->writes,
+        .num_split_runs = work->num_merges > 0,
+        .num_items = work->num_items,
+        .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
+        .num_merges = work->num_merges,
+        .partial_bytes = work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
+    };
+    if (run->kind == ENGINE_ATTEND)
+        geometry_add_kernel(&group.geometry, s, run->batch, number, work);
+    return group;
+}
+
+// Adds run `index` to groups of the wave whose groups begin at `first`: all its shares or none.
 static enum status plan_run(struct submission *s, uint32_t first, uint32_t index, struct error *error)
 {
     const struct engine_run *run = &s->runs[index];
-    struct work *work = &s->planned[index].work;
+    uint32_t num_shares = plan_num_shares(s->engine, run);
+    struct share *shares = s->planned[index].shares;
+    struct work works[MOST_KERNELS] = {{0}};
+    struct group fresh[MOST_KERNELS];
     enum status status = engine_run_fits(s->engine, run, error);
     if (status == STATUS_OK)
-        status = plan_work(s, run, work, error);
-    if (status != STATUS_OK)
-        return status;
-    bool reads_tokens = run->kind == ENGINE_GATHER || run->kind == ENGINE_MERGE;
-    struct group fresh = {
-        .kind = run->kind,
-        .geometry = geometry_of(s, run, work),
-        .run = index,
-        .num_runs = 1,
-        .num_writers = writes(run),
-        .num_split_runs = work->num_merges > 0,
-        .num_items = work->num_items,
-        .num_tokens = writes(run) || reads_tokens ? (uint32_t)run_num_tokens(run) : 0,
-        .num_merges = work->num_merges,
-        .partial_bytes = work->num_partials ? batch_partial_bytes(run->batch, work->num_partials) : 0,
-    };
-    status = get_pipelines(s, run, work, &fresh, error);
-    if (status == STATUS_OK)
-        s->planned[index].group = (uint32_t)(join_group(s, first, &fresh) - s->groups);
+        status = plan_work(s, run, works, error);
+    uint32_t first_one = status == STATUS_OK ? first_share(run, num_shares, works) : 0;
+    for (uint32_t i = first_one; i < num_shares && status == STATUS_OK; i++) {
+        shares[i].work = works[i];
+        shares[i].writes = i == first_one && writes(run);
+        fresh[i] = group_of_share(s, index, i, &shares[i]);
+        if (i == first_one || works[i].num_items)
+            status = get_pipelines(s, run, &fresh[i], error);
+    }
+    for (uint32_t i = first_one; i < num_shares && status == STATUS_OK; i++)
+        if (i == first_one || works[i].num_items)
+            shares[i].group = (uint32_t)(join_group(s, first, &fresh[i]) - s->groups);
     return status;
+}
+
+// What the run's share had in `group` is not there any more. What place_groups() counts anew is left to it.
+static void leave_group(struct group *group, const struct share *share)
+{
+    group->num_runs--;
+    group->num_writers -= share->writes;
+    group->num_split_runs -= share->work.num_merges > 0;
+    if (group->num_runs == 0)
+        *group = (struct group){.kind = group->kind, .geometry = group->geometry};
+    else if (group->num_writers == 0)
+        group->write = VK_NULL_HANDLE;
 }
 
 static void fail_run(struct submission *s, uint32_t run, const struct error *error)
 {
     s->results[run].status = error->status;
-    s->planned[run].group = NO_GROUP;
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+        const struct share *share = &s->planned[run].shares[i];
+        if (share->group != NO_GROUP)
+            leave_group(&s->groups[share->group], share);
+    }
+    plan_forget(s, run);
     device_log(&s->engine->device, 0, "submission %llu: run %u fails: %s", (unsigned long long)s->sequence, run,
                error->text);
 }
@@ -191,7 +214,7 @@ static void plan_wave(struct submission *s, uint32_t wave)
     s->wave_groups[wave] = first;
     for (uint32_t i = wave ? s->wave_ends[wave - 1] : 0; i < s->wave_ends[wave]; i++) {
         struct error error = {0};
-        s->planned[i].group = NO_GROUP;
+        plan_forget(s, i);
         if (run_num_tokens(&s->runs[i]) > 0 && plan_run(s, first, i, &error) != STATUS_OK)
             fail_run(s, i, &error);
     }
@@ -215,15 +238,23 @@ static void place_partials(struct submission *s, uint32_t wave)
     }
 }
 
-// A run with splits that finds no memory fails, and with it what it would have written; its group stays behind, empty of runs.
+static bool is_split(const struct planned *planned)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        if (planned->shares[i].group != NO_GROUP && planned->shares[i].work.num_merges > 0)
+            return true;
+    return false;
+}
+
+// A run with splits that finds no memory fails, and with it what it would have written; a group that loses its last run stays
+// behind, empty.
 static void fail_split_runs(struct submission *s, const struct error *error)
 {
     for (uint32_t i = 0; i < s->num_runs; i++)
-        if (s->planned[i].group != NO_GROUP && s->groups[s->planned[i].group].partial_bytes > 0)
+        if (is_split(&s->planned[i]))
             fail_run(s, i, error);
     for (uint32_t i = 0; i < s->num_groups; i++)
-        if (s->groups[i].partial_bytes > 0)
-            s->groups[i] = (struct group){.kind = s->groups[i].kind, .geometry = s->groups[i].geometry};
+        s->groups[i].scratch_anew = false;
 }
 
 static void plan_scratch(struct submission *s)
@@ -255,9 +286,9 @@ static void place_ranges(struct submission *s)
     s->num_zero_ranges = s->num_ranges;
     for (uint32_t i = 0; i < s->num_runs; i++) {
         const struct engine_run *run = &s->runs[i];
-        if (run->kind != ENGINE_COPY || s->planned[i].group == NO_GROUP)
+        if (run->kind != ENGINE_COPY || plan_group(s, i) == NO_GROUP)
             continue;
-        struct group *group = &s->groups[s->planned[i].group];
+        struct group *group = &s->groups[plan_group(s, i)];
         if (group->num_ranges == 0)
             group->first_range = s->num_ranges;
         for (uint32_t j = 0; j < run->num_copies; j++)
@@ -270,8 +301,10 @@ static void place_ranges(struct submission *s)
 static void number_dispatches(struct submission *s)
 {
     uint32_t next = s->num_groups;
-    for (uint32_t i = 0; i < s->num_runs; i++)
-        s->results[i].dispatch = s->planned[i].group == NO_GROUP ? next++ : s->planned[i].group;
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        uint32_t group = plan_group(s, i);
+        s->results[i].dispatch = group == NO_GROUP ? next++ : group;
+    }
 }
 
 void plan_build(struct submission *s)

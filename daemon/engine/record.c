@@ -271,6 +271,7 @@ void record_clocks(struct submission *s)
         group->gpu_ns += group->merge ? elapsed(s, i * CLOCKS + CLOCK_MERGE) : 0;
     }
     for (uint32_t i = 0; i < s->num_runs; i++)
-        if (s->planned[i].group != NO_GROUP)
-            s->results[i].gpu_ns = s->groups[s->planned[i].group].gpu_ns;
+        for (uint32_t j = 0; j < MOST_KERNELS; j++)
+            if (s->planned[i].shares[j].group != NO_GROUP)
+                s->results[i].gpu_ns += s->groups[s->planned[i].shares[j].group].gpu_ns;
 }

@@ -10,7 +10,7 @@
 
 static bool is_staged(const struct submission *s, uint32_t run)
 {
-    return s->planned[run].group != NO_GROUP && s->runs[run].arena && !s->runs[run].arena->imported;
+    return plan_group(s, run) != NO_GROUP && s->runs[run].arena && !s->runs[run].arena->imported;
 }
 
 // ---- shapes ----

@@ -53,6 +53,14 @@ static uint64_t count_ranges(const struct engine_submission *params)
     return count;
 }
 
+static uint64_t count_shares(const struct engine *engine, const struct engine_submission *params)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < params->num_runs; i++)
+        count += plan_num_shares(engine, &params->runs[i]);
+    return count;
+}
+
 // ---- the arrays that runs point to ----
 
 static uint64_t padded(uint64_t bytes)
@@ -120,6 +128,7 @@ static void keep_arrays(struct submission *s)
 static struct submission *submission_create(struct engine *engine, const struct engine_submission *params)
 {
     struct submission *s = calloc(1, sizeof *s);
+    uint64_t num_shares = count_shares(engine, params);
     if (!s)
         return NULL;
     s->engine = engine;
@@ -132,10 +141,10 @@ static struct submission *submission_create(struct engine *engine, const struct 
     s->kept = copy(NULL, count_kept(params), 1);
     s->wave_ends = copy(params->wave_ends, params->num_waves, sizeof *s->wave_ends);
     s->results = copy(NULL, params->num_runs, sizeof *s->results);
-    s->groups = copy(NULL, params->num_runs, sizeof *s->groups);
+    s->groups = copy(NULL, num_shares, sizeof *s->groups);
     s->wave_groups = copy(NULL, (uint64_t)params->num_waves + 1, sizeof *s->wave_groups);
     s->planned = copy(NULL, params->num_runs, sizeof *s->planned);
-    s->gpu_runs = copy(NULL, 2 * (uint64_t)params->num_runs, sizeof *s->gpu_runs);
+    s->gpu_runs = copy(NULL, 2 * num_shares, sizeof *s->gpu_runs);
     s->ranges = copy(NULL, count_ranges(params), sizeof *s->ranges);
     if (s->zeroes && s->runs && s->kept && s->wave_ends && s->results && s->groups && s->wave_groups && s->planned &&
         s->gpu_runs && s->ranges) {

@@ -17,7 +17,7 @@
 // what splits left, for which the runs with splits stand once more in gpu_runs[first_split .. first_split + num_split_runs).
 struct group {
     enum engine_kind kind;
-    struct geometry geometry;
+    struct geometry geometry;      // attention: with its kernel
     VkPipeline write, read, merge; // VK_NULL_HANDLE: there is no such dispatch
     uint32_t first, num_runs, num_writers;
     uint32_t first_split, num_split_runs;
@@ -33,11 +33,17 @@ struct group {
     uint64_t gpu_ns;
 };
 
+// What a run has in one group.
+struct share {
+    uint32_t group; // NO_GROUP: nothing
+    bool writes;    // the run's K and V are this group's to write
+    struct work work;
+};
+
 // What the plan makes of one run.
 struct planned {
-    uint32_t group; // NO_GROUP: nothing to do, or the run failed
-    struct work work;
-    uint64_t extras_at; // in the slot's metadata: what it points to
+    struct share shares[MOST_KERNELS]; // attention: one for each kernel of the variant; else the first is all there is
+    uint64_t extras_at;                // in the slot's metadata: what it points to
 };
 
 struct submission {
@@ -52,10 +58,10 @@ struct submission {
     struct engine_run_result *results; // [num_runs]
 
     // The plan; room for the most that it can take is there from the start.
-    struct group *groups;     // [num_groups <= num_runs], wave by wave
+    struct group *groups;     // [num_groups <= shares of all runs], wave by wave
     uint32_t *wave_groups;    // [num_waves + 1]: groups [w] to [w + 1] are wave w's
     struct planned *planned;  // [num_runs]
-    struct gpu_run *gpu_runs; // [num_gpu_runs <= 2 * num_runs]
+    struct gpu_run *gpu_runs; // [num_gpu_runs <= 2 * shares of all runs]
     struct gpu_range *ranges; // [num_ranges], the zeroes first
     uint32_t num_groups, num_gpu_runs, num_ranges, num_zero_ranges;
     uint64_t scratch_bytes;                      // that it needs for partial results
@@ -70,11 +76,15 @@ void submission_free(struct submission *submission); // takes NULL and a half-bu
 
 // check.c: whether a shader can do `run` at all, but for its scratch memory. Any thread.
 enum status engine_run_fits(const struct engine *engine, const struct engine_run *run, struct error *error);
-enum status scratch_check(const struct engine_batch *batch, uint64_t num_partials, struct error *error);
+enum status scratch_check(const struct engine_batch *batch, const struct partials *partials, struct error *error);
 uint64_t run_num_tokens(const struct engine_run *run); // tokens or rows that it works on; 0 = nothing to do
 
 // plan.c: from runs to groups. A run that cannot be done gets its status in `results` and no group. Submitter only.
 void plan_build(struct submission *submission);
+uint32_t plan_num_shares(const struct engine *engine, const struct engine_run *run); // that it has at most
+uint32_t plan_group(const struct submission *submission,
+                    uint32_t run);                             // the first one; NO_GROUP: nothing to do, or it failed
+void plan_forget(struct submission *submission, uint32_t run); // it has no group any more; the groups stay
 
 // describe.c: what shaders are to read of a planned submission: measured by the plan, then put into the slot's piece, which has
 // room; then, where the struct gpu_merge of an ENGINE_MERGE lies. Submitter only.

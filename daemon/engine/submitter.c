@@ -57,9 +57,9 @@ static void give_up(struct submission *s, const struct error *error)
     if (s->num_zeroes)
         device_lose(&engine->device, "%u blocks could not be zeroed: %s", s->num_zeroes, error->text);
     for (uint32_t i = 0; i < s->num_runs; i++) {
-        if (s->planned[i].group != NO_GROUP)
+        if (plan_group(s, i) != NO_GROUP)
             s->results[i].status = error->status;
-        s->planned[i].group = NO_GROUP;
+        plan_forget(s, i);
     }
     pthread_mutex_lock(&engine->lock);
     s->slot->busy = false;

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// variant.c - the table of attention shaders, best first. A new variant is a row here and a file in shaders/; adapter.h has what
-// a row's `missing` may ask of the device.
+// variant.c - the table of variants, best first: which kernels (kernel.c) go together, and on which device. adapter.h has what a
+// row's `missing` may ask of the device.
 
 #include "variant.h"
 
 #include "attention_merge_spv.h"
-#include "attention_plain_spv.h"
-#include "attention_subgroup_spv.h"
 #include "copy_spv.h"
 #include "kv_gather_spv.h"
 #include "kv_write_spv.h"
@@ -16,31 +14,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-// What attention_tiles.glsl declares as shared, at its largest; a device with less has no variant.
-enum {
-    TILES_LOCAL_SIZE = 128,
-    TILES_ROWS = 8,      // up to TILES_HEAD_DIM of K
-    TILES_ROWS_WIDE = 4, // beyond
-    TILES_HEAD_DIM = 256,
-    TILES_HEAD_DIM_WIDE = 576,
-    TILES_KEYS = 4 * TILES_LOCAL_SIZE,
-    TILES_PARTS = TILES_KEYS / 8,
-    TILES_SHARED_MEMORY = TILES_ROWS * TILES_HEAD_DIM / 2 * 8 // q_pairs
-                          + TILES_ROWS * TILES_KEYS / 2 * 8   // weight_pairs
-                          + TILES_LOCAL_SIZE * 4              // row_partials
-                          + TILES_ROWS * 4                    // row_rescale
-                          + 2 * 2 * TILES_PARTS * 8,          // key_parts, value_parts
-};
-_Static_assert(TILES_SHARED_MEMORY <= 32768, "what every GPU of the last decade has");
-_Static_assert(TILES_ROWS_WIDE *TILES_HEAD_DIM_WIDE + TILES_ROWS_WIDE * TILES_KEYS <=
-                   TILES_ROWS * TILES_HEAD_DIM + TILES_ROWS * TILES_KEYS,
-               "fewer rows of more elements take less");
-
-static uint32_t tiles_rows(const struct engine_kv *kv)
-{
-    return kv->head_dim_k <= TILES_HEAD_DIM ? TILES_ROWS : TILES_ROWS_WIDE;
-}
 
 // attention_subgroup.comp counts on eight neighbouring lanes that exchange values, and on a lane's place in the workgroup.
 static void subgroup_missing(const struct adapter *adapter, char *text, size_t size)
@@ -55,22 +28,27 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
 }
 
 static const struct variant variants[] = {
+#ifdef AULE_HAVE_DECODE
     {
-        .shader = {"subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv, TILES_LOCAL_SIZE, true},
+        .name = "matrix_emulated",
+        .needs = "any Vulkan 1.2 device; what matrix does, with products made in shared memory",
+        .kernels = {&kernel_decode_emulated, &kernel_plain},
+        .num_kernels = 2,
+        .only_by_name = true,
+    },
+#endif
+    {
+        .name = "subgroup",
         .needs = "full subgroups of 8 invocations or more, with shuffles",
-        .tile_rows = tiles_rows,
-        .shared_memory = TILES_SHARED_MEMORY,
-        .split_keys = 2048,
-        .split_rows = 64,
+        .kernels = {&kernel_subgroup},
+        .num_kernels = 1,
         .missing = subgroup_missing,
     },
     {
-        .shader = {"plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE, false},
+        .name = "plain",
         .needs = "any Vulkan 1.2 device that the engine can use",
-        .tile_rows = tiles_rows,
-        .shared_memory = TILES_SHARED_MEMORY,
-        .split_keys = 2048,
-        .split_rows = 64,
+        .kernels = {&kernel_plain},
+        .num_kernels = 1,
     },
 };
 enum { NUM_VARIANTS = sizeof variants / sizeof *variants };
@@ -86,14 +64,43 @@ const struct variant *variant_at(uint32_t index)
     return index < NUM_VARIANTS ? &variants[index] : NULL;
 }
 
-void variant_missing(const struct variant *variant, const struct adapter *adapter, char *text, size_t size)
+static uint32_t shared_memory(const struct variant *variant)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (variant->kernels[i]->shared_memory > most)
+            most = variant->kernels[i]->shared_memory;
+    return most;
+}
+
+static uint32_t invocations(const struct variant *variant)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (variant->kernels[i]->shader.local_size > most)
+            most = variant->kernels[i]->shader.local_size;
+    return most;
+}
+
+// What `adapter` lacks, whoever asks.
+static void lacking(const struct variant *variant, const struct adapter *adapter, char *text, size_t size)
 {
     text[0] = '\0';
-    if (adapter->info.shared_memory_bytes < variant->shared_memory)
-        snprintf(text, size, "%u bytes of shared memory (it has %u)", variant->shared_memory,
+    if (adapter->info.shared_memory_bytes < shared_memory(variant))
+        snprintf(text, size, "%u bytes of shared memory (it has %u)", shared_memory(variant),
                  adapter->info.shared_memory_bytes);
+    else if (adapter->max_invocations < invocations(variant))
+        snprintf(text, size, "workgroups of %u invocations (it has %u)", invocations(variant),
+                 adapter->max_invocations);
     else if (variant->missing)
         variant->missing(adapter, text, size);
+}
+
+void variant_missing(const struct variant *variant, const struct adapter *adapter, char *text, size_t size)
+{
+    lacking(variant, adapter, text, size);
+    if (!text[0] && variant->only_by_name)
+        snprintf(text, size, "nothing, but %s is for tests: only AULE_VARIANT or --variant chooses it", variant->name);
 }
 
 static enum status unknown(const char *name, struct error *error)
@@ -101,7 +108,7 @@ static enum status unknown(const char *name, struct error *error)
     char names[128];
     size_t used = 0;
     for (uint32_t i = 0; i < NUM_VARIANTS && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", variants[i].shader.name);
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", variants[i].name);
     return error_set(error, STATUS_NOT_FOUND, "no attention variant is \"%.64s\"; there are %s", name, names);
 }
 
@@ -112,10 +119,10 @@ enum status variant_choose(const struct adapter *adapter, const char *name, cons
     bool known = false;
     bool any = !name || !name[0];
     for (uint32_t i = 0; i < NUM_VARIANTS; i++) {
-        if (!any && strcmp(variants[i].shader.name, name) != 0)
+        if (any ? variants[i].only_by_name : strcmp(variants[i].name, name) != 0)
             continue;
         known = true;
-        variant_missing(&variants[i], adapter, missing, sizeof missing);
+        lacking(&variants[i], adapter, missing, sizeof missing);
         if (missing[0] == '\0') {
             *out = &variants[i];
             return STATUS_OK;
@@ -124,14 +131,35 @@ enum status variant_choose(const struct adapter *adapter, const char *name, cons
     if (!known)
         return unknown(name, error);
     return error_set(error, STATUS_UNSUPPORTED, "attention variant %s does not run on %.100s, which lacks %.160s",
-                     any ? variants[NUM_VARIANTS - 1].shader.name : name, adapter->info.name, missing);
+                     any ? variants[NUM_VARIANTS - 1].name : name, adapter->info.name, missing);
 }
 
 uint32_t variant_least_shared_memory(void)
 {
     uint32_t least = UINT32_MAX;
     for (size_t i = 0; i < NUM_VARIANTS; i++)
-        if (variants[i].shared_memory < least)
-            least = variants[i].shared_memory;
+        if (shared_memory(&variants[i]) < least)
+            least = shared_memory(&variants[i]);
     return least;
+}
+
+// ---- which kernel ----
+
+uint32_t variant_serving(const struct variant *variant, const struct geometry *geometry)
+{
+    uint32_t serving = 0;
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (!variant->kernels[i]->serves || variant->kernels[i]->serves(geometry))
+            serving |= 1u << i;
+    return serving;
+}
+
+// A sequence without queries has tiles that want zeroes, if any: the last kernel knows how, and the others need not.
+uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows)
+{
+    uint32_t last = variant->num_kernels - 1;
+    for (uint32_t i = 0; rows > 0 && i < last; i++)
+        if (serving & 1u << i && rows <= variant->kernels[i]->most_rows)
+            return i;
+    return last;
 }

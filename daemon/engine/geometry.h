@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// geometry.h - what a pipeline is compiled for, and what a run asks of it. Two runs of one geometry can share a dispatch.
+
+#ifndef AULE_ENGINE_GEOMETRY_H
+#define AULE_ENGINE_GEOMETRY_H
+
+#include "engine.h"
+
+enum { SPEC_CONSTANTS = 13 }; // AULE_SPEC_* of layout.h, by number
+
+struct geometry {
+    uint32_t spec[SPEC_CONSTANTS];
+    uint32_t kernel; // attention, merge of splits: which one of the variant's list
+};
+
+// What `run` is, whichever kernel does it: without AULE_SPEC_LOCAL_SIZE, _TILE_ROWS and AULE_FEATURE_SPLIT, which come with the kernel.
+// Any thread.
+struct geometry geometry_of_run(const struct engine_run *run);
+
+#endif

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// kernel.h - the attention shaders that there are: what each serves, how it wants its work cut, what it needs of a workgroup.
+
+#ifndef AULE_ENGINE_KERNEL_H
+#define AULE_ENGINE_KERNEL_H
+
+#include "geometry.h"
+
+#include <stddef.h>
+
+struct shader {
+    const char *name;
+    const uint32_t *code; // SPIR-V
+    size_t size;          // bytes
+    uint32_t local_size;  // invocations a workgroup; of a kernel that chooses: the most
+    bool full_subgroups;  // all subgroups full, of the adapter's usual size where the device lets us ask for it
+};
+
+// All that is decided here depends on the run's geometry and on one sequence's own lengths, so that a row's bits do; but for the
+// local size, which no bit may depend on.
+struct kernel {
+    struct shader shader;
+    uint32_t (*tile_rows)(const struct engine_kv *kv); // rows of one work item
+    bool (*serves)(const struct geometry *geometry);   // as geometry_of_run() makes it; NULL = every one
+    uint32_t most_rows;                                // of queries of a sequence, for one KV head
+    uint64_t (*part_keys)(uint64_t rows,
+                          uint64_t kv_len); // num_splits 0: keys of one part, 0 = not cut; NULL = never cut
+    uint32_t part_grain;                    // num_splits n: keys of a part are a multiple of it
+    // What fits so many workgroups on a device of so many multiprocessors, at most shader.local_size; NULL = that.
+    uint32_t (*local_size)(uint64_t num_workgroups, uint32_t num_multiprocessors);
+    uint32_t shared_memory; // bytes that its largest pipeline needs of a workgroup
+};
+
+extern const struct kernel kernel_plain, kernel_subgroup;
+#ifdef AULE_HAVE_DECODE
+extern const struct kernel kernel_decode_emulated;
+#endif
+#ifdef AULE_HAVE_MATRIX
+extern const struct kernel kernel_decode;
+#endif
+
+// Keys of one part of a sequence of `rows` rows a KV head; 0 = it is not cut.
+uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len, uint32_t num_splits);
+uint32_t kernel_local_size(const struct kernel *kernel, uint64_t num_workgroups, uint32_t num_multiprocessors);
+
+#endif
