@@ -327,6 +327,27 @@ START_TEST(no_room_for_another_cache_is_a_limit)
 }
 END_TEST
 
+// Names of caches are anybody's, that of the library's too.
+START_TEST(another_cache_of_the_librarys_name_takes_the_pool_from_nobody)
+{
+    struct scene scene;
+    struct aule_ticket ticket;
+    struct aule_cache *cache = NULL;
+    struct aule_session *session = rig_session(0);
+    const struct aule_cache_params params = {
+        .name = "aule_attention f32, 2 heads of 16 and 24", .num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
+    ok(aule_cache_open(session, &params, &cache));
+    open_scene(&scene, AULE_F32, false);
+    scene.params.path = AULE_PATH_PAGED;
+    ok(aule_attention(scene.session, &scene.params, WAIT_MS, NULL, &ticket));
+    ck_assert_int_eq(ticket.path, AULE_PATH_PAGED);
+    rig_expect_nothing_held();
+    aule_cache_close(cache);
+    aule_session_close(session);
+    close_scene(&scene);
+}
+END_TEST
+
 // ---- nothing is left ----
 
 static void outside(struct aule_attention_params *params)
@@ -476,6 +497,7 @@ int main(void)
             (const TTest *const[]){one_ticket_is_enough_for_the_paged_way, NULL});
     rig_add(suite, "nothing is left", rig_setup,
             (const TTest *const[]){what_the_daemon_refuses_leaves_nothing_behind_by_either_way,
+                                   another_cache_of_the_librarys_name_takes_the_pool_from_nobody,
                                    threads_of_one_session_leave_nothing_behind, after_a_reconnect_both_ways_work_again,
                                    NULL});
     return check_main(suite);

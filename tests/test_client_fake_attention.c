@@ -342,6 +342,25 @@ START_TEST(each_shape_has_one_cache_until_the_session_ends)
 }
 END_TEST
 
+START_TEST(where_another_cache_has_the_name_the_session_has_one_of_its_own)
+{
+    struct journal journal = {.fail_at = 1, .fail_with = STATUS_MISMATCH};
+    struct aule_session *session = open_journal(&journal, 0);
+    struct aule_attention_params params = attention(AULE_PATH_PAGED);
+    struct aule_session_info info;
+    char name[128];
+    ok(aule_session_info(session, &info));
+    snprintf(name, sizeof name, "aule_attention f16, 2 heads of 16 and 32, session %llu of %llx",
+             (unsigned long long)info.session, (unsigned long long)info.epoch);
+    for (int i = 0; i < 2; i++)
+        ok(aule_attention_submit(session, &params, 0, NULL));
+    expect_words(&journal, "open open lease:4 import write! end batch attend! end release:4 "
+                           "lease:4 import write! end batch attend! end release:4 ");
+    ck_assert_str_eq(journal.cache, name);
+    aule_session_close(session);
+}
+END_TEST
+
 // ---- which of the two ----
 
 static const struct {
@@ -442,7 +461,7 @@ static const struct {
     enum status status;
     const char *words;
 } failure_cases[] = {
-    {1, STATUS_MISMATCH, "open "},
+    {1, STATUS_DEVICE_LOST, "open "},
     {2, STATUS_DEVICE_LOST, "open lease:4 "},
     {3, STATUS_LIMIT, "open lease:4 import release:4 "},
     {3, STATUS_NO_BLOCKS, "open lease:4 import release:4 "}, // not of the lease: no reason to go another way
@@ -787,6 +806,7 @@ int main(void)
             {the_paged_way_leases_imports_attends_and_gives_back, 0},
             {a_shorter_sequence_has_no_block_in_the_rest_of_its_row, 0},
             {each_shape_has_one_cache_until_the_session_ends, 0},
+            {where_another_cache_has_the_name_the_session_has_one_of_its_own, 0},
             {NULL, 0},
         });
     add(suite, "which way",

@@ -5,6 +5,7 @@
 
 #include "own_cache.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <utlist.h>
@@ -32,12 +33,12 @@ static struct own_cache *find(struct attachment *attachment, const struct own_ca
     return NULL;
 }
 
-static enum aule_status open_shape(struct attachment *attachment, const struct own_cache_shape *shape,
-                                   struct aule_cache *cache)
+static enum aule_status open_as(struct attachment *attachment, const struct own_cache_shape *shape, const char *owner,
+                                struct aule_cache *cache)
 {
-    char name[96];
-    snprintf(name, sizeof name, "aule_attention %s, %u heads of %u and %u", aule_dtype_name(shape->dtype),
-             shape->num_kv_heads, shape->head_dim, shape->head_dim_v);
+    char name[160];
+    snprintf(name, sizeof name, "aule_attention %s, %u heads of %u and %u%s", aule_dtype_name(shape->dtype),
+             shape->num_kv_heads, shape->head_dim, shape->head_dim_v, owner);
     const struct aule_cache_params params = {.name = name,
                                              .num_layers = 1,
                                              .num_kv_heads = shape->num_kv_heads,
@@ -47,6 +48,20 @@ static enum aule_status open_shape(struct attachment *attachment, const struct o
                                              .v_dtype = shape->dtype,
                                              .block_size = OWN_CACHE_BLOCK};
     return cache_open_in(attachment, &params, cache);
+}
+
+// All sessions open the same, since what each needs for the time of a call is better taken from one pool than kept by each. But
+// names are free to all: where that one has another identity, the session takes one that nobody else comes by.
+static enum aule_status open_shape(struct attachment *attachment, const struct own_cache_shape *shape,
+                                   struct aule_cache *cache)
+{
+    char owner[64];
+    enum aule_status status = open_as(attachment, shape, "", cache);
+    if (status != AULE_MISMATCH)
+        return status;
+    snprintf(owner, sizeof owner, ", session %" PRIu64 " of %" PRIx64, attachment->info.session,
+             attachment->info.epoch);
+    return open_as(attachment, shape, owner, cache);
 }
 
 // Another thread may have opened the same meanwhile: the first one stays, and `own` is the caller's again.

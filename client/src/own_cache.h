@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// own_cache.h - caches that the library opens for itself, one a shape, so that contiguous tensors can use the pool. They are opened at
-// their first use and end with their attachment: the daemon then closes them.
+// own_cache.h - caches that the library opens for itself, one a shape and shared by sessions, so that contiguous tensors can use the
+// pool. They are opened at their first use and end with their attachment: the daemon then closes them.
 
 #ifndef AULE_CLIENT_OWN_CACHE_H
 #define AULE_CLIENT_OWN_CACHE_H

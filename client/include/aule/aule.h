@@ -501,10 +501,11 @@ struct aule_attention_params {
 };
 
 /*
- * Contiguous, K and V are read where they lie. Paged, blocks of a cache of the session's own are leased, K and V copied
+ * Contiguous, K and V are read where they lie. Paged, blocks of a cache that the library opens are leased, K and V copied
  * into them on the GPU, the attention run there, and the blocks given back when it is done or has failed. Both give the same bits.
  * The copying has a ticket of its own where there is room for one (aule_ticket.before): the two count against max_tickets.
- * The caches, one a shape and dtype, are opened at their first use and stay until the session ends. While the call lasts it has a
+ * The caches, one a shape and dtype, which sessions share, are opened at their first use and stay until the session ends; a block
+ * is one session's all the same. While the call lasts it has a
  * batch, which counts against max_batches.
  * If the pool has no blocks now, the automatic way is the contiguous one, and the ticket says why; AULE_PATH_PAGED then gives
  * AULE_NO_BLOCKS (or AULE_QUOTA, AULE_LIMIT). Statuses else as aule_batch_create_local() and aule_run_submit().
