@@ -18,9 +18,9 @@
 #ifndef AULE_ATTENTION_STAGING_GLSL
 #define AULE_ATTENTION_STAGING_GLSL
 
-#include "matrix.glsl"
-
 #include "attention_work.glsl"
+
+#include "matrix.glsl" // behind the workgroup's size
 
 const uint TILE_KEYS = EMULATED ? 32 : 64; // emulated, matrices take shared memory, too
 const uint STRIP_KEYS = 16;                // never across a block's end: what one address is found for
