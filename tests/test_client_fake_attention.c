@@ -401,12 +401,17 @@ END_TEST
 static const struct {
     unsigned at;
     enum status status;
-    const char *words;
+    const char *words, *forced;
 } full_cases[] = {
-    {1, STATUS_LIMIT, "open local attend end "},
-    {2, STATUS_NO_BLOCKS, "open lease:4 local attend end "},
-    {2, STATUS_QUOTA, "open lease:4 local attend end "},
-    {2, STATUS_LIMIT, "open lease:4 local attend end "},
+    {1, STATUS_LIMIT, "open local attend end ", "open "},
+    {1, STATUS_NO_MEMORY, "open local attend end ", "open "},
+    {2, STATUS_NO_BLOCKS, "open lease:4 local attend end ", "open lease:4 "},
+    {2, STATUS_QUOTA, "open lease:4 local attend end ", "open lease:4 "},
+    {2, STATUS_LIMIT, "open lease:4 local attend end ", "open lease:4 "},
+    {3, STATUS_LIMIT, "open lease:4 import release:4 local attend end ", "open lease:4 import release:4 "},
+    {3, STATUS_NO_MEMORY, "open lease:4 import release:4 local attend end ", "open lease:4 import release:4 "},
+    {4, STATUS_LIMIT, "open lease:4 import write end release:4 local attend end ",
+     "open lease:4 import write end release:4 "},
 };
 enum { NUM_FULL_CASES = sizeof full_cases / sizeof *full_cases };
 
@@ -430,7 +435,32 @@ START_TEST(without_blocks_the_automatic_way_is_contiguous_and_says_so_and_the_fo
     expect(aule_attention_submit(session, &params, 0, &ticket), (enum aule_status)full_cases[_i].status,
            "as the test wants it");
     ck_assert_uint_eq(ticket.id, 4711);
-    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_CREATE]), 0);
+    expect_words(&journal, full_cases[_i].forced);
+    expect_empty_arena(session);
+    aule_session_close(session);
+}
+END_TEST
+
+// The slots of so many keys have 4 MiB: no message takes them, so they want to go through the arena.
+START_TEST(an_arena_without_room_for_the_slots_makes_the_automatic_way_contiguous)
+{
+    struct journal journal = {.commands = 0};
+    struct aule_session *session = open_journal(&journal, 16);
+    struct aule_attention_params params = attention(AULE_PATH_AUTO);
+    struct aule_ticket ticket;
+    struct aule_session_info info;
+    void *all;
+    ok(aule_session_info(session, &info));
+    ok(aule_arena_alloc(session, info.arena_size, &all, NULL));
+    params.kv_len = 4096 * 64;
+    params.kv_lens = NULL;
+    ok(aule_attention_submit(session, &params, 0, &ticket));
+    expect_words(&journal, "open lease:16384 release:16384 local attend end ");
+    ck_assert_int_eq(ticket.path, AULE_PATH_CONTIGUOUS);
+    ck_assert_int_eq(ticket.fallback, AULE_NO_MEMORY);
+    params.path = AULE_PATH_PAGED;
+    expect(aule_attention_submit(session, &params, 0, &ticket), AULE_NO_MEMORY, "arena");
+    aule_arena_free(session, all);
     aule_session_close(session);
 }
 END_TEST
@@ -463,8 +493,8 @@ static const struct {
 } failure_cases[] = {
     {1, STATUS_DEVICE_LOST, "open "},
     {2, STATUS_DEVICE_LOST, "open lease:4 "},
-    {3, STATUS_LIMIT, "open lease:4 import release:4 "},
-    {3, STATUS_NO_BLOCKS, "open lease:4 import release:4 "}, // not of the lease: no reason to go another way
+    {3, STATUS_INVALID, "open lease:4 import release:4 "},
+    {3, STATUS_DEVICE_LOST, "open lease:4 import release:4 "},
     {4, STATUS_BUSY, "open lease:4 import write end release:4 "},
     {4, STATUS_UNSUPPORTED, "open lease:4 import write end release:4 "},
     {6, STATUS_INVALID, "open lease:4 import write end batch wait:1 release:4 "},
@@ -813,6 +843,7 @@ int main(void)
         (const struct entry[]){
             {the_longest_kv_length_decides_unless_a_way_is_forced, NUM_PATH_CASES},
             {without_blocks_the_automatic_way_is_contiguous_and_says_so_and_the_forced_one_fails, NUM_FULL_CASES},
+            {an_arena_without_room_for_the_slots_makes_the_automatic_way_contiguous, 0},
             {a_lease_larger_than_a_message_is_no_lease, 0},
             {what_cannot_be_is_refused_before_the_daemon_is_asked, NUM_REFUSED_CASES},
             {NULL, 0},

@@ -211,12 +211,6 @@ static enum aule_status make_room(const struct step *step, struct blocks *blocks
                 num_seqs * step->params->kv_len);
 }
 
-// The three statuses that mean that the pool is not to be had; everything else is an error also of the automatic way.
-static bool is_pool_full(enum aule_status status)
-{
-    return status == AULE_NO_BLOCKS || status == AULE_QUOTA || status == AULE_LIMIT;
-}
-
 static enum aule_status take_blocks(const struct step *step, struct blocks *blocks)
 {
     const struct aule_attention_params *params = step->params;
@@ -248,6 +242,7 @@ static void give_blocks(struct blocks *blocks)
     free(blocks->ids);
     free(blocks->table);
     free(blocks->slots);
+    *blocks = (struct blocks){.cache = NULL};
 }
 
 static enum aule_status import(const struct step *step, const struct blocks *blocks, uint64_t *id)
@@ -305,14 +300,18 @@ static void drop_import(const struct step *step, uint64_t before)
     error_mute(false);
 }
 
-// `id` NULL: nobody will wait, for the import neither.
+// K and V into the pool; on failure nothing is queued. `before` NULL: nobody will wait for it.
+static enum aule_status fill_blocks(const struct step *step, struct blocks *blocks, uint64_t *before)
+{
+    enum aule_status status = take_blocks(step, blocks);
+    if (status == AULE_OK && blocks->count > 0)
+        status = import(step, blocks, before);
+    return status;
+}
+
 static enum aule_status run_paged(const struct step *step, const struct blocks *blocks, uint64_t *before, uint64_t *id)
 {
-    enum aule_status status = AULE_OK;
-    if (blocks->count > 0)
-        status = import(step, blocks, id ? before : NULL);
-    if (status == AULE_OK)
-        status = run_over(step, blocks, before, id);
+    enum aule_status status = run_over(step, blocks, before, id);
     if (status != AULE_OK && *before)
         drop_import(step, *before);
     return status;
@@ -327,6 +326,13 @@ static bool wants_pool(const struct step *step)
     return step->params->path == AULE_PATH_PAGED;
 }
 
+// What means that the pool has no room, or nobody has it for what the pool wants beside: a slot for each key. Everything else
+// is an error also of the automatic way.
+static bool wants_room(enum aule_status status)
+{
+    return status == AULE_NO_BLOCKS || status == AULE_QUOTA || status == AULE_LIMIT || status == AULE_NO_MEMORY;
+}
+
 static enum aule_status run_step(struct step *step, bool detached, struct aule_ticket *ticket)
 {
     struct blocks blocks = {.cache = NULL};
@@ -334,8 +340,9 @@ static enum aule_status run_step(struct step *step, bool detached, struct aule_t
     uint64_t before = 0, id = 0, *wanted = detached ? NULL : &id;
     bool paged = wants_pool(step);
     if (paged)
-        status = take_blocks(step, &blocks);
-    if (step->params->path == AULE_PATH_AUTO && is_pool_full(status)) {
+        status = fill_blocks(step, &blocks, detached ? NULL : &before);
+    if (step->params->path == AULE_PATH_AUTO && wants_room(status)) {
+        give_blocks(&blocks);
         fallback = status;
         status = AULE_OK;
         paged = false;

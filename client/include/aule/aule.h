@@ -447,7 +447,8 @@ struct aule_ticket {
     uint64_t id;
     enum aule_path path;          /* contiguous only by aule_attention_submit() and local batches without blocks; automatic
                                      of what is no attention */
-    enum aule_status fallback;    /* AULE_OK, or why the pool gave no blocks (AULE_NO_BLOCKS, AULE_QUOTA, AULE_LIMIT) */
+    enum aule_status fallback;    /* AULE_OK, or why the pool was not used: it gave no blocks, or there was no room for what they want
+                                     beside (AULE_NO_BLOCKS, AULE_QUOTA, AULE_LIMIT, AULE_NO_MEMORY) */
     uint64_t before;              /* the library's own: the copying of K and V, waited for with this one; 0: none */
 };
 
@@ -507,8 +508,9 @@ struct aule_attention_params {
  * The caches, one a shape and dtype, which sessions share, are opened at their first use and stay until the session ends; a block
  * is one session's all the same. While the call lasts it has a
  * batch, which counts against max_batches.
- * If the pool has no blocks now, the automatic way is the contiguous one, and the ticket says why; AULE_PATH_PAGED then gives
- * AULE_NO_BLOCKS (or AULE_QUOTA, AULE_LIMIT). Statuses else as aule_batch_create_local() and aule_run_submit().
+ * If the pool has no blocks now, or the copying does not fit (8 bytes a key on their way through the arena and in the daemon), the
+ * automatic way is the contiguous one, and the ticket says why; AULE_PATH_PAGED then gives AULE_NO_BLOCKS (or AULE_QUOTA,
+ * AULE_LIMIT, AULE_NO_MEMORY). Statuses else as aule_batch_create_local() and aule_run_submit().
  */
 AULE_API enum aule_status aule_attention_submit(struct aule_session *session, const struct aule_attention_params *params,
                                                 int timeout_ms, struct aule_ticket *ticket);
