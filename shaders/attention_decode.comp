@@ -28,11 +28,11 @@
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 
-#include "matrix.glsl"
-
 #include "attention_rows.glsl"
 
 #include "attention_query.glsl"
+
+#include "matrix.glsl" // behind the workgroup's size
 
 #include "halves.glsl"
 
