@@ -16,6 +16,8 @@
 #ifndef AULE_MATRIX_GLSL
 #define AULE_MATRIX_GLSL
 
+#include "geometry.glsl" // gl_WorkGroupSize is what it is only behind its declaration
+
 const uint WARP = 32;
 
 #ifdef MATRIX_EMULATED
