@@ -70,7 +70,7 @@ uvec4 q_piece(uint row, uint piece)
 
 void q_load()
 {
-    for (uint step = 0; step < K_STEPS; step++) {
+    UNROLLED for (uint step = 0; step < K_STEPS; step++) {
         const uvec4 low = q_piece(rows[0], step * 4 + t), high = q_piece(rows[1], step * 4 + t);
         q_matrices[step * 2] = matrix_a(uvec4(low.xy, high.xy));
         q_matrices[step * 2 + 1] = matrix_a(uvec4(low.zw, high.zw));
@@ -121,32 +121,32 @@ void ranges_find()
 void tile_scores(out vec4 s[SCORES])
 {
     MatrixC products[SCORES];
-    for (uint n = 0; n < SCORES; n++)
+    UNROLLED for (uint n = 0; n < SCORES; n++)
         products[n] = matrix_c(vec4(0));
-    for (uint step = 0; step < K_STEPS; step++) {
+    UNROLLED for (uint step = 0; step < K_STEPS; step++) {
         uvec4 keys[SCORES];
-        for (uint n = 0; n < SCORES; n++)
+        UNROLLED for (uint n = 0; n < SCORES; n++)
             keys[n] = staged_key(n, step, g, t);
-        for (uint n = 0; n < SCORES; n++)
+        UNROLLED for (uint n = 0; n < SCORES; n++)
             products[n] = matrix_multiply(q_matrices[step * 2], matrix_b(keys[n].xy), products[n]);
-        for (uint n = 0; n < SCORES; n++)
+        UNROLLED for (uint n = 0; n < SCORES; n++)
             products[n] = matrix_multiply(q_matrices[step * 2 + 1], matrix_b(keys[n].zw), products[n]);
     }
-    for (uint n = 0; n < SCORES; n++)
+    UNROLLED for (uint n = 0; n < SCORES; n++)
         s[n] = matrix_elements(products[n]);
 }
 
 void scores_shape(uint start, inout vec4 s[SCORES])
 {
-    for (uint n = 0; n < SCORES; n++)
-        for (uint i = 0; i < 4; i++)
+    UNROLLED for (uint n = 0; n < SCORES; n++)
+        UNROLLED for (uint i = 0; i < 4; i++)
             s[n][i] = score_shape(selves[i / 2], s[n][i] * run.scale_log2e, start + n * 8 + t * 2 + i % 2);
 }
 
 void scores_hide(uint start, inout vec4 s[SCORES])
 {
-    for (uint n = 0; n < SCORES; n++)
-        for (uint i = 0; i < 4; i++) {
+    UNROLLED for (uint n = 0; n < SCORES; n++)
+        UNROLLED for (uint i = 0; i < 4; i++) {
             const Row self = selves[i / 2];
             const uint key = start + n * 8 + t * 2 + i % 2;
             if (!(key_between(key, self.range) && (!MASK || mask_seen(self, key))))
@@ -162,14 +162,14 @@ void rescale(vec2 tops)
     const vec2 larger = max(maxima, tops), keep = exp2((maxima - larger) * factor);
     maxima = larger;
     weights *= keep;
-    for (uint n = 0; n < SUMS; n++)
+    UNROLLED for (uint n = 0; n < SUMS; n++)
         sums[n] = matrix_c(matrix_elements(sums[n]) * keep.xxyy);
 }
 
 void scores_follow(vec4 s[SCORES])
 {
     vec2 tops = max(s[0].xz, s[0].yw);
-    for (uint n = 1; n < SCORES; n++)
+    UNROLLED for (uint n = 1; n < SCORES; n++)
         tops = max(tops, max(s[n].xz, s[n].yw));
     if (warp_any(any(greaterThan(tops, maxima + LAZY / factor))))
         rescale(tops);
@@ -188,7 +188,7 @@ uint half_pair(vec2 pair)
 void scores_weigh(vec4 s[SCORES], bool masked, out uvec4 words[STRIPS])
 {
     const vec2 base = (masked ? max(maxima, LEAST_MAXIMUM) : maxima) * factor;
-    for (uint strip = 0; strip < STRIPS; strip++) {
+    UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
         const vec4 first = exp2(fma(s[strip * 2], vec4(factor), -base.xxyy));
         const vec4 second = exp2(fma(s[strip * 2 + 1], vec4(factor), -base.xxyy));
         weights += first.xz + first.yw + (second.xz + second.yw);
@@ -198,9 +198,9 @@ void scores_weigh(vec4 s[SCORES], bool masked, out uvec4 words[STRIPS])
 
 void values_add(uvec4 words[STRIPS])
 {
-    for (uint strip = 0; strip < STRIPS; strip++) {
+    UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
         const MatrixA p = matrix_a(words[strip]);
-        for (uint pair = 0; pair < SUMS / 2; pair++) {
+        UNROLLED for (uint pair = 0; pair < SUMS / 2; pair++) {
             const uvec4 values = staged_value(strip, pair, g, t);
             sums[pair * 2] = matrix_multiply(p, matrix_b(values.xy), sums[pair * 2]);
             sums[pair * 2 + 1] = matrix_multiply(p, matrix_b(values.zw), sums[pair * 2 + 1]);
@@ -226,7 +226,7 @@ void tile_compute(uint start, bool masked)
 bool warp_sees(uint start)
 {
     bool sees = false;
-    for (uint i = 0; i < 2; i++)
+    UNROLLED for (uint i = 0; i < 2; i++)
         sees = sees || selves[i].range.x < start + TILE_KEYS && selves[i].range.y > start;
     return warp_any(sees);
 }
@@ -283,9 +283,9 @@ void row_store(uint i, float sum)
     if (LSE && t == 0)
         lse_store(row, end.y);
     const uint64_t address = out_address(row);
-    for (uint step = 0; step < V_STEPS; step++) {
+    UNROLLED for (uint step = 0; step < V_STEPS; step++) {
         vec4 low, high;
-        for (uint n = 0; n < 4; n++) {
+        UNROLLED for (uint n = 0; n < 4; n++) {
             const vec4 elements = end.x == 0 ? vec4(0) : matrix_elements(sums[step * 4 + n]) * end.x;
             low[n] = elements[i * 2];
             high[n] = elements[i * 2 + 1];
@@ -306,14 +306,14 @@ void main()
     work_begin(item.seq, item.first_row);
     g = warp_lane() / 4;
     t = warp_lane() % 4;
-    for (uint i = 0; i < 2; i++) {
+    UNROLLED for (uint i = 0; i < 2; i++) {
         rows[i] = warp_number() * WARP_ROWS + g + i * 8;
         selves[i] = row_begin(rows[i]);
     }
     factor = SHAPED ? 1 : max(abs(run.scale_log2e), LEAST_FACTOR);
     maxima = vec2(NO_MAXIMUM);
     weights = vec2(0);
-    for (uint n = 0; n < SUMS; n++)
+    UNROLLED for (uint n = 0; n < SUMS; n++)
         sums[n] = matrix_c(vec4(0));
     ranges_find();
     if (hull.x < hull.y)

@@ -22,6 +22,12 @@
 
 #include "matrix.glsl" // behind the workgroup's size
 
+#ifdef MATRIX_EMULATED
+#define UNROLLED [[dont_unroll]] // a software device takes long enough to compile it
+#else
+#define UNROLLED [[unroll]] // registers have no addresses
+#endif
+
 const uint TILE_KEYS = EMULATED ? 32 : 64; // emulated, matrices take shared memory, too
 const uint STRIP_KEYS = 16;                // never across a block's end: what one address is found for
 const uint STRIPS = TILE_KEYS / STRIP_KEYS;
@@ -92,7 +98,7 @@ uint quad_key(uint quad, uint number)
 
 void keys_load(uint start)
 {
-    for (uint i = 0; i < K_LOADS; i++) {
+    UNROLLED for (uint i = 0; i < K_LOADS; i++) {
         const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES, piece = unit % K_PIECES;
         if (K_EVEN || unit < K_UNITS)
             loaded_keys[i] = Pieces(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key)))
@@ -102,10 +108,10 @@ void keys_load(uint start)
 
 void values_load(uint start)
 {
-    for (uint i = 0; i < V_LOADS; i++) {
+    UNROLLED for (uint i = 0; i < V_LOADS; i++) {
         const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES, piece = unit % V_PIECES;
         if (V_EVEN || unit < V_UNITS)
-            for (uint j = 0; j < 4; j++) {
+            UNROLLED for (uint j = 0; j < 4; j++) {
                 const uint64_t row = strip_values[quad / 4] + value_offset(strip_row(start, quad_key(quad, j)));
                 loaded_values[i * 4 + j] = HalfPieces(row).at[min(piece, HEAD_DIM_V / 4 - 1)]; // beyond, nothing is stored
             }
@@ -116,7 +122,7 @@ void values_load(uint start)
 
 void keys_store()
 {
-    for (uint i = 0; i < K_LOADS; i++) {
+    UNROLLED for (uint i = 0; i < K_LOADS; i++) {
         const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES, piece = unit % K_PIECES;
         if (K_EVEN || unit < K_UNITS)
             staged_keys[key * K_PIECES + (piece ^ (key & 1) * K_SWAP)] = loaded_keys[i];
@@ -126,9 +132,9 @@ void keys_store()
 // Values that no row sees may be anything, and nothing times what is no number is no number.
 void values_clean(uint start)
 {
-    for (uint i = 0; i < V_LOADS; i++) {
+    UNROLLED for (uint i = 0; i < V_LOADS; i++) {
         const uint quad = (gl_LocalInvocationID.x + i * THREADS) / V_PIECES;
-        for (uint j = 0; j < 4; j++) {
+        UNROLLED for (uint j = 0; j < 4; j++) {
             const uint key = start + quad_key(quad, j);
             if (key < hull.x || key >= hull.y)
                 loaded_values[i * 4 + j] = uvec2(0);
@@ -144,7 +150,7 @@ uvec4 pairs_turn(uint a, uint b, uint c, uint d)
 
 void values_store()
 {
-    for (uint i = 0; i < V_LOADS; i++) {
+    UNROLLED for (uint i = 0; i < V_LOADS; i++) {
         const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES, piece = unit % V_PIECES;
         if (V_EVEN || unit < V_UNITS) {
             const uvec2 a = loaded_values[i * 4], b = loaded_values[i * 4 + 1];
