@@ -8,13 +8,13 @@
 
 #include "layout.h"
 
-#include "attention_plain_spv.h"
-#include "attention_subgroup_spv.h"
-#ifdef AULE_HAVE_DECODE
 #include "attention_decode_emulated_spv.h"
-#endif
+#include "attention_plain_spv.h"
+#include "attention_prefill_emulated_spv.h"
+#include "attention_subgroup_spv.h"
 #ifdef AULE_HAVE_MATRIX
 #include "attention_decode_matrix_spv.h"
+#include "attention_prefill_matrix_spv.h"
 #endif
 
 static uint64_t divide_up(uint64_t value, uint64_t by)
@@ -75,39 +75,45 @@ const struct kernel kernel_plain = {
 
 // ---- the matrix shaders ----
 
-#if defined AULE_HAVE_DECODE || defined AULE_HAVE_MATRIX
-
 enum {
-    MATRIX_MOST_HEAD_DIM = 128,  // of K and V; multiples of 8
-    MATRIX_LEAST_BLOCK_SIZE = 16 // keys of a matrix lie in one block; block sizes are powers of two
+    MATRIX_WARP = 32,
+    MATRIX_MOST_HEAD_DIM = 128,   // of K and V
+    MATRIX_LEAST_BLOCK_SIZE = 16, // keys of a matrix lie in one block; block sizes are powers of two
+    MATRIX_WORD_BYTES = 6 * 4,    // emulated: of an invocation, in shared memory
 };
 
-static bool matrix_dim(uint32_t dim)
+// Shared by what serves f16 alone and what serves 8 bits, too. Neither place nor features matter.
+static bool matrix_serves(const uint32_t *spec)
 {
-    return dim % 8 == 0 && dim <= MATRIX_MOST_HEAD_DIM;
-}
-
-// What attention_decode.comp asks for; neither place nor features matter.
-static bool matrix_serves(const struct geometry *geometry)
-{
-    const uint32_t *spec = geometry->spec;
-    return matrix_dim(spec[AULE_SPEC_HEAD_DIM_K]) && matrix_dim(spec[AULE_SPEC_HEAD_DIM_V]) &&
-           spec[AULE_SPEC_K_DTYPE] == DTYPE_F16 && spec[AULE_SPEC_V_DTYPE] == DTYPE_F16 &&
+    return spec[AULE_SPEC_HEAD_DIM_K] <= MATRIX_MOST_HEAD_DIM && spec[AULE_SPEC_HEAD_DIM_V] <= MATRIX_MOST_HEAD_DIM &&
            spec[AULE_SPEC_IO_DTYPE] == DTYPE_F16 && spec[AULE_SPEC_BLOCK_SIZE] >= MATRIX_LEAST_BLOCK_SIZE &&
-           !spec[AULE_SPEC_V_IN_K] && spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_NONE_MODE;
+           !spec[AULE_SPEC_V_IN_K];
 }
 
-// attention_decode.comp: a part has so many units, which its warps share; a unit's sums lie in shared memory.
+// ---- attention_decode.comp: a part has so many units, which its warps share; a unit's sums lie in shared memory ----
+
 enum {
     DECODE_ROWS = 8,
-    DECODE_WARP = 32,
     DECODE_UNITS = 8,
     DECODE_UNITS_EMULATED = 4,
     DECODE_UNIT_BYTES = DECODE_ROWS * (MATRIX_MOST_HEAD_DIM + 2) * 4,
     DECODE_SHARED_MEMORY = DECODE_UNITS * DECODE_UNIT_BYTES,
-    DECODE_SHARED_MEMORY_EMULATED = DECODE_UNITS_EMULATED * (DECODE_UNIT_BYTES + DECODE_WARP * 6 * 4), // matrix_words
+    DECODE_SHARED_MEMORY_EMULATED = DECODE_UNITS_EMULATED * (DECODE_UNIT_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES),
 };
 _Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
+
+// Rows of K and V are whole pieces of 16 bytes.
+static bool decode_element(uint32_t dtype, uint32_t head_dim)
+{
+    return dtype == DTYPE_F16 || (dtype_size((enum dtype)dtype) == 1 && head_dim % 16 == 0);
+}
+
+static bool decode_serves(const struct geometry *geometry)
+{
+    const uint32_t *spec = geometry->spec;
+    return matrix_serves(spec) && decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K]) &&
+           decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V]);
+}
 
 static uint32_t decode_rows(const struct engine_kv *kv)
 {
@@ -128,29 +134,89 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
     return keys < 8192 ? keys : 8192;
 }
 
-// As many warps to a multiprocessor as hide its memory's latency: from 8 to 12 on it makes no difference.
+// About 8 warps a multiprocessor are enough to hide its memory's latency, and fewer workgroups need more of them each.
 static uint32_t decode_local_size(uint64_t num_workgroups, uint32_t num_multiprocessors)
 {
-    uint32_t warps = num_workgroups >= UINT64_C(4) * num_multiprocessors   ? 2
-                     : num_workgroups >= UINT64_C(2) * num_multiprocessors ? 4
-                                                                           : 8;
-    return warps * DECODE_WARP;
+    uint32_t warps = 8;
+    if (num_workgroups >= UINT64_C(4) * num_multiprocessors)
+        warps = 2;
+    else if (num_workgroups >= UINT64_C(2) * num_multiprocessors)
+        warps = 4;
+    return warps * MATRIX_WARP;
 }
 
-#define DECODE(SPV, UNITS, FULL_SUBGROUPS, SHARED_MEMORY)                                                              \
-    {                                                                                                                  \
-        .shader = {#SPV, SPV##_spv, sizeof SPV##_spv, (UNITS)*DECODE_WARP, FULL_SUBGROUPS}, .tile_rows = decode_rows,  \
-        .serves = matrix_serves, .most_rows = DECODE_ROWS, .part_keys = decode_part_keys,                              \
-        .part_grain = AULE_SPAN_GRAIN, .local_size = decode_local_size, .shared_memory = SHARED_MEMORY,                \
-    }
+const struct kernel kernel_decode_emulated = {
+    .shader = {"attention_decode_emulated", attention_decode_emulated_spv, sizeof attention_decode_emulated_spv,
+               DECODE_UNITS_EMULATED *MATRIX_WARP, false},
+    .tile_rows = decode_rows,
+    .serves = decode_serves,
+    .most_rows = DECODE_ROWS,
+    .part_keys = decode_part_keys,
+    .part_grain = AULE_SPAN_GRAIN,
+    .local_size = decode_local_size,
+    .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
+};
 
-#ifdef AULE_HAVE_DECODE
-const struct kernel kernel_decode_emulated =
-    DECODE(attention_decode_emulated, DECODE_UNITS_EMULATED, false, DECODE_SHARED_MEMORY_EMULATED);
-#endif
+// ---- attention_prefill.comp: 16 rows a warp, and tiles of keys and values in shared memory that all warps read ----
+
+enum {
+    PREFILL_LOCAL_SIZE = 256,
+    PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
+    PREFILL_KEYS = 64,
+    PREFILL_KEYS_EMULATED = 32,
+    PREFILL_KEY_BYTES = MATRIX_MOST_HEAD_DIM * 2 + (MATRIX_MOST_HEAD_DIM / 2 + 2) * 4, // and a value, and their air
+    PREFILL_OTHER_BYTES = 128,
+    PREFILL_SHARED_MEMORY = PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
+    PREFILL_SHARED_MEMORY_EMULATED =
+        PREFILL_KEYS_EMULATED * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES + PREFILL_LOCAL_SIZE * MATRIX_WORD_BYTES,
+};
+_Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
+
+static bool prefill_serves(const struct geometry *geometry)
+{
+    const uint32_t *spec = geometry->spec;
+    return matrix_serves(spec) && spec[AULE_SPEC_K_DTYPE] == DTYPE_F16 && spec[AULE_SPEC_V_DTYPE] == DTYPE_F16;
+}
+
+static uint32_t prefill_rows(const struct engine_kv *kv)
+{
+    (void)kv;
+    return PREFILL_ROWS;
+}
+
+const struct kernel kernel_prefill_emulated = {
+    .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv, sizeof attention_prefill_emulated_spv,
+               PREFILL_LOCAL_SIZE, false},
+    .tile_rows = prefill_rows,
+    .serves = prefill_serves,
+    .most_rows = UINT32_MAX,
+    .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
+};
+
+// ---- both, where compiler and headers know matrix units ----
+
 #ifdef AULE_HAVE_MATRIX
-const struct kernel kernel_decode = DECODE(attention_decode_matrix, DECODE_UNITS, true, DECODE_SHARED_MEMORY);
-#endif
+
+const struct kernel kernel_decode = {
+    .shader = {"attention_decode_matrix", attention_decode_matrix_spv, sizeof attention_decode_matrix_spv,
+               DECODE_UNITS *MATRIX_WARP, true},
+    .tile_rows = decode_rows,
+    .serves = decode_serves,
+    .most_rows = DECODE_ROWS,
+    .part_keys = decode_part_keys,
+    .part_grain = AULE_SPAN_GRAIN,
+    .local_size = decode_local_size,
+    .shared_memory = DECODE_SHARED_MEMORY,
+};
+
+const struct kernel kernel_prefill = {
+    .shader = {"attention_prefill_matrix", attention_prefill_matrix_spv, sizeof attention_prefill_matrix_spv,
+               PREFILL_LOCAL_SIZE, true},
+    .tile_rows = prefill_rows,
+    .serves = prefill_serves,
+    .most_rows = UINT32_MAX,
+    .shared_memory = PREFILL_SHARED_MEMORY,
+};
 
 #endif
 

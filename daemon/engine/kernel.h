@@ -33,12 +33,9 @@ struct kernel {
     uint32_t shared_memory; // bytes that its largest pipeline needs of a workgroup
 };
 
-extern const struct kernel kernel_plain, kernel_subgroup;
-#ifdef AULE_HAVE_DECODE
-extern const struct kernel kernel_decode_emulated;
-#endif
+extern const struct kernel kernel_plain, kernel_subgroup, kernel_decode_emulated, kernel_prefill_emulated;
 #ifdef AULE_HAVE_MATRIX
-extern const struct kernel kernel_decode;
+extern const struct kernel kernel_decode, kernel_prefill;
 #endif
 
 // Keys of one part of a sequence of `rows` rows a KV head; 0 = it is not cut.

@@ -28,15 +28,13 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
 }
 
 static const struct variant variants[] = {
-#ifdef AULE_HAVE_DECODE
     {
         .name = "matrix_emulated",
         .needs = "any Vulkan 1.2 device; what matrix does, with products made in shared memory",
-        .kernels = {&kernel_decode_emulated, &kernel_plain},
-        .num_kernels = 2,
+        .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_plain},
+        .num_kernels = 3,
         .only_by_name = true,
     },
-#endif
     {
         .name = "subgroup",
         .needs = "full subgroups of 8 invocations or more, with shuffles",
