@@ -118,6 +118,10 @@ struct gpu_dispatch {
 struct gpu_copy { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };
 struct gpu_merging { AULE_U64 merge; AULE_U32 items_y; AULE_U32 reserved; };
 
+// What a lane gives to a product of matrices and has of the result, as matrix.glsl says; and push constants of the probe.
+struct gpu_matrix_lane { AULE_U32 a[4], b[2]; AULE_F32 c[4], sums[4]; };
+struct gpu_matrix_probe { AULE_U64 lanes; };
+
 // Specialisation constants, by id; all pipelines share the numbering.
 #define AULE_SPEC_LOCAL_SIZE   0    // invocations a workgroup
 #define AULE_SPEC_HEAD_DIM_K   1

@@ -5,6 +5,7 @@
 
 #include "adapter.h"
 
+#include "matrix.h"
 #include "variant.h"
 
 #include "vk.h"
@@ -30,7 +31,13 @@
     X(vulkanMemoryModel, v12.vulkanMemoryModel)                                                                        \
     X(vulkanMemoryModelDeviceScope, v12.vulkanMemoryModelDeviceScope)                                                  \
     X(subgroupSizeControl, subgroups.subgroupSizeControl)                                                              \
-    X(computeFullSubgroups, subgroups.computeFullSubgroups)
+    X(computeFullSubgroups, subgroups.computeFullSubgroups)                                                            \
+    MATRIX_FEATURES(X)
+#ifdef VK_KHR_cooperative_matrix
+#define MATRIX_FEATURES(X) X(cooperativeMatrix, matrices.cooperativeMatrix)
+#else
+#define MATRIX_FEATURES(X)
+#endif
 
 struct feature {
     const char *name;
@@ -64,6 +71,12 @@ static VkBool32 *feature_at(struct features *features, const struct feature *fea
     return (VkBool32 *)((char *)features + feature->offset);
 }
 
+static void *chain(void *last, void *next)
+{
+    ((VkBaseOutStructure *)last)->pNext = next;
+    return next;
+}
+
 static bool knows_size_control(const struct adapter *adapter)
 {
     return adapter->info.api_version >= VK_API_VERSION_1_3 || adapter->subgroups.extension;
@@ -79,7 +92,15 @@ static void features_chain(const struct adapter *adapter, struct features *featu
     };
     features->core.pNext = &features->v11;
     features->v11.pNext = &features->v12;
-    features->v12.pNext = knows_size_control(adapter) ? &features->subgroups : NULL;
+    void *last = &features->v12;
+    if (knows_size_control(adapter))
+        last = chain(last, &features->subgroups);
+#ifdef VK_KHR_cooperative_matrix
+    features->matrices.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR;
+    if (adapter->matrices.extension)
+        last = chain(last, &features->matrices);
+#endif
+    (void)last;
 }
 
 void adapter_features(const struct adapter *adapter, struct features *features)
@@ -94,7 +115,7 @@ void adapter_features(const struct adapter *adapter, struct features *features)
         *feature_at(features, &optional[i]) = *feature_at(&has, &optional[i]);
 }
 
-static bool extension_exists(VkPhysicalDevice physical, const char *name)
+bool adapter_has_extension(VkPhysicalDevice physical, const char *name)
 {
     uint32_t count = 0;
     if (vkEnumerateDeviceExtensionProperties(physical, NULL, &count, NULL) != VK_SUCCESS || count == 0)
@@ -111,7 +132,7 @@ static bool extension_exists(VkPhysicalDevice physical, const char *name)
 // Whether a buffer may lie in imported host memory.
 static bool host_import(VkPhysicalDevice physical)
 {
-    if (!extension_exists(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME))
+    if (!adapter_has_extension(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME))
         return false;
     VkPhysicalDeviceExternalBufferInfo info = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
@@ -196,12 +217,6 @@ struct properties {
     VkPhysicalDeviceExternalMemoryHostPropertiesEXT host;
 };
 
-static void *chain(void *last, void *next)
-{
-    ((VkBaseOutStructure *)last)->pNext = next;
-    return next;
-}
-
 static void read_properties(VkPhysicalDevice physical, bool import, bool size_control, struct properties *out)
 {
     VkPhysicalDeviceProperties basic;
@@ -269,10 +284,31 @@ static void fill_subgroups(struct adapter *adapter, const struct properties *pro
     subgroups->most_size = properties->sizes.maxSubgroupSize;
 }
 
+static uint32_t count_multiprocessors(const struct adapter *adapter)
+{
+    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nvidia = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV};
+    VkPhysicalDeviceShaderCorePropertiesAMD amd = {.sType =
+                                                       VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD};
+    VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+    void *last = &properties;
+    if (adapter_has_extension(adapter->physical, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME))
+        last = chain(last, &nvidia);
+    if (adapter_has_extension(adapter->physical, VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME))
+        chain(last, &amd);
+    vkGetPhysicalDeviceProperties2(adapter->physical, &properties);
+    uint32_t units = amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray;
+    if (nvidia.shaderSMCount > 0)
+        return nvidia.shaderSMCount;
+    if (units > 0)
+        return units;
+    return adapter->info.software ? 1 : MULTIPROCESSORS;
+}
+
 static void describe(VkPhysicalDevice physical, uint32_t index, bool force_staging, struct adapter *adapter)
 {
     bool import = !force_staging && host_import(physical);
-    bool size_control = extension_exists(physical, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+    bool size_control = adapter_has_extension(physical, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
     struct properties properties;
     read_properties(physical, import, size_control, &properties);
     *adapter = (struct adapter){.physical = physical, .info.index = index, .info.host_import = import};
@@ -282,9 +318,9 @@ static void describe(VkPhysicalDevice physical, uint32_t index, bool force_stagi
     const VkPhysicalDeviceLimits *limits = &properties.core.properties.limits;
     memcpy(adapter->max_groups, limits->maxComputeWorkGroupCount, sizeof adapter->max_groups);
     adapter->max_invocations = limits->maxComputeWorkGroupInvocations;
-    adapter->num_multiprocessors = adapter->info.software ? 1 : MULTIPROCESSORS;
+    adapter->num_multiprocessors = count_multiprocessors(adapter);
     adapter->timestamp_ns = limits->timestampPeriod;
-    adapter->memory_budget = extension_exists(physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    adapter->memory_budget = adapter_has_extension(physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     find_queue(adapter);
     find_heap(adapter);
     find_missing(adapter);
@@ -341,8 +377,10 @@ enum status adapter_list(const struct instance *instance, bool force_staging, st
     status = vk_result_status(result);
     if (result != VK_SUCCESS)
         goto fail;
-    for (uint32_t i = 0; i < *count; i++)
+    for (uint32_t i = 0; i < *count; i++) {
         describe(physical[i], i, force_staging, &list[i]);
+        matrix_describe(instance, &list[i]);
+    }
     qsort(list, *count, sizeof *list, compare);
     free(physical);
     *out = list;

@@ -15,6 +15,9 @@ struct features {
     VkPhysicalDeviceVulkan11Features v11;
     VkPhysicalDeviceVulkan12Features v12;
     VkPhysicalDeviceSubgroupSizeControlFeatures subgroups; // only where the device knows it
+#ifdef VK_KHR_cooperative_matrix
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrices; // the same
+#endif
 };
 
 // What variants may ask of subgroups in compute shaders; the usual size is info.subgroup_size.
@@ -24,6 +27,18 @@ struct subgroups {
     bool full;                         // a pipeline can ask that all are full
     uint32_t least_size, most_size;    // that a pipeline can ask for
     bool extension;                    // by VK_EXT_subgroup_size_control: the device is older than Vulkan 1.3
+};
+
+// What shaders/matrix.glsl needs of cooperative matrices; headers that do not know them leave all as it is at 0.
+struct matrices {
+    bool extension;          // the device has them in compute shaders
+    bool shape;              // 16x8x16 of f16, sums in f32, by subgroups
+    bool half, memory_model; // what else a shader with them uses
+    enum {
+        MATRIX_LANES_UNKNOWN, // nobody has looked: the device is not open, or it lacks something else
+        MATRIX_LANES_AGREE,
+        MATRIX_LANES_DIFFER,
+    } lanes;
 };
 
 struct adapter {
@@ -38,6 +53,7 @@ struct adapter {
     uint32_t max_invocations;     // of a workgroup
     uint32_t num_multiprocessors; // or what is taken for it where the device does not say
     struct subgroups subgroups;
+    struct matrices matrices;
     bool memory_budget; // VK_EXT_memory_budget
 };
 
@@ -49,6 +65,7 @@ void adapter_features(const struct adapter *adapter, struct features *features);
 // The best one that `wanted` (engine_params.device) means. NOT_FOUND lists them all; UNSUPPORTED says what is missing.
 enum status adapter_choose(const struct adapter *list, uint32_t count, const char *wanted, const struct adapter **out,
                            struct error *error);
+bool adapter_has_extension(VkPhysicalDevice physical, const char *name);
 // Bytes left in the pool's heap: the driver's budget, else the heap less `used`.
 uint64_t adapter_budget(const struct adapter *adapter, uint64_t used);
 

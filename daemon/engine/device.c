@@ -32,7 +32,7 @@ static enum status open_device(struct device *device, struct error *error)
     enum status status = STATUS_OK;
     struct features features;
     adapter_features(&device->adapter, &features);
-    const char *extensions[3];
+    const char *extensions[4];
     uint32_t count = 0;
     if (device->adapter.info.host_import)
         extensions[count++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
@@ -40,6 +40,10 @@ static enum status open_device(struct device *device, struct error *error)
         extensions[count++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
     if (device->adapter.subgroups.extension)
         extensions[count++] = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
+#ifdef VK_KHR_cooperative_matrix
+    if (device->adapter.matrices.extension)
+        extensions[count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
+#endif
     float priority = 1.0f;
     VkDeviceQueueCreateInfo queue = {
         .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,

@@ -7,6 +7,7 @@
 
 #include "arena.h"
 #include "batch.h"
+#include "matrix.h"
 #include "submission.h"
 #include "vk.h"
 
@@ -88,6 +89,8 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
         status = slabs_init(&engine->slabs, &engine->device, error);
     if (status == STATUS_OK)
         status = transfer_init(&engine->transfer, &engine->device, error);
+    if (status == STATUS_OK)
+        matrix_look(&engine->device, &engine->transfer);
     if (status == STATUS_OK)
         status = pipelines_init(&engine->pipelines, &engine->device, params, error);
     if (status == STATUS_OK)

@@ -7,16 +7,7 @@
 #define AULE_ENGINE_KERNEL_H
 
 #include "geometry.h"
-
-#include <stddef.h>
-
-struct shader {
-    const char *name;
-    const uint32_t *code; // SPIR-V
-    size_t size;          // bytes
-    uint32_t local_size;  // invocations a workgroup; of a kernel that chooses: the most
-    bool full_subgroups;  // all subgroups full, of the adapter's usual size where the device lets us ask for it
-};
+#include "shader.h"
 
 // All that is decided here depends on the run's geometry and on one sequence's own lengths, so that a row's bits do; but for the
 // local size, which no bit may depend on.

@@ -67,30 +67,15 @@ static const struct shader *shader_of(const struct pipelines *pipelines, enum pi
     return shaders[kind];
 }
 
-static enum status make_module(struct device *device, const struct shader *shader, VkShaderModule *out,
-                               struct error *error)
-{
-    enum status status = STATUS_OK;
-    VkShaderModuleCreateInfo info = {
-        .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-        .codeSize = shader->size,
-        .pCode = shader->code,
-    };
-    VK_TRY(vkCreateShaderModule(device->handle, &info, NULL, out));
-    DEVICE_NAME(device, SHADER_MODULE, *out, "%s", shader->name);
-fail:
-    return status;
-}
-
 static enum status make_modules(struct pipelines *pipelines, struct error *error)
 {
     const struct variant *variant = pipelines->variant;
     enum status status = STATUS_OK;
     for (int kind = 0; kind < PIPELINE_KINDS && status == STATUS_OK; kind++)
         if (kind != PIPELINE_ATTENTION)
-            status = make_module(pipelines->device, shader_of(pipelines, kind, 0), &pipelines->modules[kind], error);
+            status = shader_module(pipelines->device, shader_of(pipelines, kind, 0), &pipelines->modules[kind], error);
     for (uint32_t i = 0; i < variant->num_kernels && status == STATUS_OK; i++)
-        status = make_module(pipelines->device, &variant->kernels[i]->shader, &pipelines->kernels[i], error);
+        status = shader_module(pipelines->device, &variant->kernels[i]->shader, &pipelines->kernels[i], error);
     return status;
 }
 
@@ -187,23 +172,6 @@ static void describe(const uint32_t *spec, char *text, size_t size)
              spec[AULE_SPEC_FEATURES], spec[AULE_SPEC_LOCAL_SIZE]);
 }
 
-// How a stage asks for full subgroups of the usual size; what the device does not let us ask for is left to it.
-static void ask_for_subgroups(const struct adapter *adapter, VkPipelineShaderStageCreateInfo *stage,
-                              VkPipelineShaderStageRequiredSubgroupSizeCreateInfo *size)
-{
-    const struct subgroups *subgroups = &adapter->subgroups;
-    uint32_t usual = adapter->info.subgroup_size;
-    if (subgroups->full)
-        stage->flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
-    if (!subgroups->size_control || usual < subgroups->least_size || usual > subgroups->most_size)
-        return;
-    *size = (VkPipelineShaderStageRequiredSubgroupSizeCreateInfo){
-        .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
-        .requiredSubgroupSize = usual,
-    };
-    stage->pNext = size;
-}
-
 static enum status compile(struct pipelines *pipelines, struct pipeline *pipeline, struct error *error)
 {
     struct device *device = pipelines->device;
@@ -229,7 +197,7 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
         .layout = pipelines->layout,
     };
     if (shader->full_subgroups)
-        ask_for_subgroups(&device->adapter, &info.stage, &size);
+        shader_ask_for_subgroups(&device->adapter, &info.stage, &size);
     VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL, &pipeline->handle));
     describe(spec, text, sizeof text);
     DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s %s", shader->name, text);

@@ -6,11 +6,17 @@
 
 #include "variant.h"
 
+#include "matrix.h"
+
 #include "attention_merge_spv.h"
 #include "copy_spv.h"
 #include "kv_gather_spv.h"
 #include "kv_write_spv.h"
+#include "matrix_probe_emulated_spv.h"
 #include "merge_spv.h"
+#ifdef AULE_HAVE_MATRIX
+#include "matrix_probe_matrix_spv.h"
+#endif
 
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +33,20 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
         snprintf(text, size, "full subgroups (computeFullSubgroups)");
 }
 
+// Where matrices are not known there is a row to say so, and never a kernel of it in use.
 static const struct variant variants[] = {
+    {
+        .name = "matrix",
+        .needs = "cooperative matrices of 16x8x16 (f16, sums in f32), subgroups of 32 invocations",
+#ifdef AULE_HAVE_MATRIX
+        .kernels = {&kernel_decode, &kernel_prefill, &kernel_subgroup},
+        .num_kernels = 3,
+#else
+        .kernels = {&kernel_subgroup},
+        .num_kernels = 1,
+#endif
+        .missing = matrix_missing,
+    },
     {
         .name = "matrix_emulated",
         .needs = "any Vulkan 1.2 device; what matrix does, with products made in shared memory",
@@ -56,6 +75,12 @@ const struct shader shader_kv_write = {"kv_write", kv_write_spv, sizeof kv_write
 const struct shader shader_gather = {"kv_gather", kv_gather_spv, sizeof kv_gather_spv, 128, false};
 const struct shader shader_copy = {"copy", copy_spv, sizeof copy_spv, 128, false};
 const struct shader shader_merge = {"merge", merge_spv, sizeof merge_spv, 128, false};
+const struct shader shader_matrix_probe_emulated = {"matrix_probe_emulated", matrix_probe_emulated_spv,
+                                                    sizeof matrix_probe_emulated_spv, 64, false};
+#ifdef AULE_HAVE_MATRIX
+const struct shader shader_matrix_probe = {"matrix_probe", matrix_probe_matrix_spv, sizeof matrix_probe_matrix_spv, 64,
+                                           true};
+#endif
 
 const struct variant *variant_at(uint32_t index)
 {

@@ -22,6 +22,10 @@ struct variant {
 };
 
 extern const struct shader shader_splits, shader_kv_write, shader_gather, shader_copy, shader_merge;
+extern const struct shader shader_matrix_probe_emulated;
+#ifdef AULE_HAVE_MATRIX
+extern const struct shader shader_matrix_probe;
+#endif
 
 // Number `index` of the table, best first; NULL: there are no more.
 const struct variant *variant_at(uint32_t index);

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// matrix.c - asks a device for its cooperative matrices, and looks once which lane has which elements: shaders/matrix.glsl writes
+// them itself, which Vulkan leaves to the driver. Knows nothing of attention. Whoever opens the device.
+
+#include "matrix.h"
+
+#include "layout.h"
+#include "pipeline.h"
+#include "vk.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+// ---- what the device says ----
+
+#ifdef VK_KHR_cooperative_matrix
+
+static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one)
+{
+    return one->MSize == 16 && one->NSize == 8 && one->KSize == 16 && one->AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+           one->BType == VK_COMPONENT_TYPE_FLOAT16_KHR && one->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+           one->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && one->scope == VK_SCOPE_SUBGROUP_KHR;
+}
+
+static bool has_shape(const struct instance *instance, VkPhysicalDevice physical)
+{
+    PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get =
+        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)vkGetInstanceProcAddr(
+            instance->handle, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+    uint32_t count = 0;
+    if (!get || get(physical, &count, NULL) != VK_SUCCESS || count == 0)
+        return false;
+    VkCooperativeMatrixPropertiesKHR *list = calloc(count, sizeof *list);
+    bool found = false;
+    for (uint32_t i = 0; list && i < count; i++)
+        list[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+    if (list && get(physical, &count, list) >= 0)
+        for (uint32_t i = 0; i < count && !found; i++)
+            found = is_ours(&list[i]);
+    free(list);
+    return found;
+}
+
+static bool in_compute(VkPhysicalDevice physical)
+{
+    VkPhysicalDeviceCooperativeMatrixPropertiesKHR matrices = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_PROPERTIES_KHR};
+    VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                              .pNext = &matrices};
+    vkGetPhysicalDeviceProperties2(physical, &properties);
+    return matrices.cooperativeMatrixSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
+}
+
+void matrix_describe(const struct instance *instance, struct adapter *adapter)
+{
+    struct matrices *matrices = &adapter->matrices;
+    if (adapter->info.api_version < VK_API_VERSION_1_2 ||
+        !adapter_has_extension(adapter->physical, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME))
+        return;
+    matrices->extension = true; // and so adapter_features() asks for the feature
+    struct features features;
+    adapter_features(adapter, &features);
+    matrices->extension = features.matrices.cooperativeMatrix && in_compute(adapter->physical);
+    matrices->shape = matrices->extension && has_shape(instance, adapter->physical);
+    matrices->half = features.v12.shaderFloat16;
+    matrices->memory_model = features.v12.vulkanMemoryModel;
+}
+
+#else
+
+void matrix_describe(const struct instance *instance, struct adapter *adapter)
+{
+    (void)instance;
+    (void)adapter;
+}
+
+#endif
+
+void matrix_missing(const struct adapter *adapter, char *text, size_t size)
+{
+    const struct matrices *matrices = &adapter->matrices;
+    const VkSubgroupFeatureFlags wanted =
+        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT;
+#ifndef AULE_HAVE_MATRIX
+    snprintf(text, size,
+             "nothing that is known, but aule was built without the shader compiler or headers for matrices");
+    return;
+#endif
+    text[0] = '\0';
+    if (!matrices->extension)
+        snprintf(text, size, "cooperative matrices (VK_KHR_cooperative_matrix)");
+    else if (!matrices->shape)
+        snprintf(text, size, "cooperative matrices of 16x8x16 (f16, sums in f32)");
+    else if (!matrices->half)
+        snprintf(text, size, "f16 in shaders (shaderFloat16)");
+    else if (!matrices->memory_model)
+        snprintf(text, size, "Vulkan's memory model (vulkanMemoryModel)");
+    else if (adapter->info.subgroup_size != 32)
+        snprintf(text, size, "subgroups of 32 invocations (it has %u)", adapter->info.subgroup_size);
+    else if ((adapter->subgroups.operations & wanted) != wanted || !adapter->subgroups.full)
+        snprintf(text, size, "full subgroups with shuffles and votes in compute shaders");
+    else if (matrices->lanes == MATRIX_LANES_DIFFER)
+        snprintf(text, size, "matrices that it can use: their elements lie in other lanes than expected");
+}
+
+// ---- what it does ----
+
+enum { LANES = 32, WARPS = 2, ROWS = 16, COLUMNS = 8, DEPTH = 16 };
+
+// Small whole numbers, whose products and sums are exact whatever the order.
+struct problem {
+    int a[ROWS][DEPTH], b[DEPTH][COLUMNS], c[ROWS][COLUMNS];
+};
+
+static int draw(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (int)(*state >> 24) % 31 - 15;
+}
+
+static void problem_fill(struct problem *problem, uint32_t state)
+{
+    for (int i = 0; i < ROWS * DEPTH; i++)
+        problem->a[i / DEPTH][i % DEPTH] = draw(&state);
+    for (int i = 0; i < DEPTH * COLUMNS; i++)
+        problem->b[i / COLUMNS][i % COLUMNS] = draw(&state);
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        problem->c[i / COLUMNS][i % COLUMNS] = draw(&state);
+}
+
+// f16 of a whole number below 2^10.
+static uint32_t half(int value)
+{
+    uint32_t magnitude = (uint32_t)(value < 0 ? -value : value), exponent = 0;
+    if (magnitude == 0)
+        return 0;
+    while (magnitude >> exponent > 1)
+        exponent++;
+    return (value < 0 ? 0x8000u : 0) | (exponent + 15) << 10 | (magnitude << (10 - exponent) & 0x3ffu);
+}
+
+static uint32_t pair(int low, int high)
+{
+    return half(low) | half(high) << 16;
+}
+
+// What matrix.glsl says that lane 4 g + t has.
+static void lane_fill(const struct problem *problem, uint32_t g, uint32_t t, struct gpu_matrix_lane *lane)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        const int *row = problem->a[g + i / 2 * 8];
+        uint32_t column = 2 * t + i % 2 * 8;
+        lane->a[i] = pair(row[column], row[column + 1]);
+        lane->c[i] = (float)problem->c[g + i / 2 * 8][2 * t + i % 2];
+        lane->sums[i] = -1e30f;
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        lane->b[i] = pair(problem->b[2 * t + i * 8][g], problem->b[2 * t + i * 8 + 1][g]);
+}
+
+static bool lane_agrees(const struct problem *problem, uint32_t g, uint32_t t, const struct gpu_matrix_lane *lane)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t row = g + i / 2 * 8, column = 2 * t + i % 2;
+        int sum = problem->c[row][column];
+        for (int k = 0; k < DEPTH; k++)
+            sum += problem->a[row][k] * problem->b[k][column];
+        if (lane->sums[i] != (float)sum)
+            return false;
+    }
+    return true;
+}
+
+// What the probe needs on the GPU.
+struct rig {
+    struct device *device;
+    struct buffer buffer; // struct gpu_matrix_lane[WARPS * LANES]
+    VkShaderModule module;
+    VkPipelineLayout layout;
+    VkPipeline pipeline;
+};
+
+static enum status rig_init(struct rig *rig, const struct shader *shader, struct error *error)
+{
+    struct device *device = rig->device;
+    uint32_t local_size = WARPS * LANES;
+    enum status status = buffer_init(device, MEMORY_STAGING, WARPS * LANES * sizeof(struct gpu_matrix_lane),
+                                     "matrix probe", &rig->buffer, error);
+    if (status == STATUS_OK)
+        status = shader_module(device, shader, &rig->module, error);
+    if (status != STATUS_OK)
+        return status;
+    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = sizeof(struct gpu_matrix_probe)};
+    VkPipelineLayoutCreateInfo layout = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+        .pushConstantRangeCount = 1,
+        .pPushConstantRanges = &range,
+    };
+    VK_TRY(vkCreatePipelineLayout(device->handle, &layout, NULL, &rig->layout));
+    VkSpecializationMapEntry entry = {AULE_SPEC_LOCAL_SIZE, 0, sizeof local_size};
+    VkSpecializationInfo constants = {1, &entry, sizeof local_size, &local_size};
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size;
+    VkComputePipelineCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = rig->module,
+                  .pName = "main",
+                  .pSpecializationInfo = &constants},
+        .layout = rig->layout,
+    };
+    if (shader->full_subgroups)
+        shader_ask_for_subgroups(&device->adapter, &info.stage, &size);
+    VK_TRY(vkCreateComputePipelines(device->handle, VK_NULL_HANDLE, 1, &info, NULL, &rig->pipeline));
+fail:
+    return status;
+}
+
+static void rig_finish(struct rig *rig) // takes a half-built one
+{
+    VkDevice handle = rig->device->handle;
+    vkDestroyPipeline(handle, rig->pipeline, NULL);
+    vkDestroyPipelineLayout(handle, rig->layout, NULL);
+    vkDestroyShaderModule(handle, rig->module, NULL);
+    buffer_finish(rig->device, &rig->buffer);
+}
+
+static enum status rig_run(const struct rig *rig, struct transfer *transfer, struct error *error)
+{
+    struct gpu_matrix_probe constants = {.lanes = rig->buffer.address};
+    enum status status = transfer_begin(transfer, error);
+    if (status != STATUS_OK)
+        return status;
+    vkCmdBindPipeline(transfer->commands, VK_PIPELINE_BIND_POINT_COMPUTE, rig->pipeline);
+    vkCmdPushConstants(transfer->commands, rig->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof constants, &constants);
+    vkCmdDispatch(transfer->commands, 1, 1, 1);
+    return transfer_end(transfer, error);
+}
+
+enum status matrix_probe(struct transfer *transfer, const struct shader *shader, bool *agrees, struct error *error)
+{
+    struct rig rig = {.device = transfer->device};
+    struct problem problems[WARPS];
+    enum status status = rig_init(&rig, shader, error);
+    struct gpu_matrix_lane *lanes = rig.buffer.mapped;
+    for (uint32_t i = 0; i < WARPS; i++)
+        problem_fill(&problems[i], 4711 + i);
+    for (uint32_t i = 0; status == STATUS_OK && i < WARPS * LANES; i++)
+        lane_fill(&problems[i / LANES], i % LANES / 4, i % 4, &lanes[i]);
+    if (status == STATUS_OK)
+        status = rig_run(&rig, transfer, error);
+    *agrees = status == STATUS_OK;
+    for (uint32_t i = 0; *agrees && i < WARPS * LANES; i++)
+        *agrees = lane_agrees(&problems[i / LANES], i % LANES / 4, i % 4, &lanes[i]);
+    if (status != STATUS_DEVICE_LOST) // the GPU may still write there
+        rig_finish(&rig);
+    return status;
+}
+
+void matrix_look(struct device *device, struct transfer *transfer)
+{
+#ifdef AULE_HAVE_MATRIX
+    char missing[256];
+    bool agrees = false;
+    struct error error = {0};
+    matrix_missing(&device->adapter, missing, sizeof missing);
+    if (missing[0])
+        return;
+    if (matrix_probe(transfer, &shader_matrix_probe, &agrees, &error) != STATUS_OK)
+        device_log(device, 1, "matrices cannot be looked at: %s", error.text);
+    device->adapter.matrices.lanes = agrees ? MATRIX_LANES_AGREE : MATRIX_LANES_DIFFER;
+#else
+    (void)device;
+    (void)transfer;
+#endif
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// matrix.h - whether a device's cooperative matrices are what shaders/matrix.glsl counts on.
+
+#ifndef AULE_ENGINE_MATRIX_H
+#define AULE_ENGINE_MATRIX_H
+
+#include "kernel.h"
+#include "transfer.h"
+
+// Fills adapter->matrices but for `lanes`; the rest of *adapter is there.
+void matrix_describe(const struct instance *instance, struct adapter *adapter);
+// What `adapter` lacks, as words behind "lacks"; "" = nothing. `lanes` is counted in only if somebody has looked.
+void matrix_missing(const struct adapter *adapter, char *text, size_t size);
+// Runs one product with matrix_probe.comp, compiled as `shader`: *agrees says whether every lane has what it should. The device is open.
+enum status matrix_probe(struct transfer *transfer, const struct shader *shader, bool *agrees, struct error *error);
+// Fills device->adapter.matrices.lanes, if the device lacks nothing else. A probe that fails is logged: then they lie elsewhere.
+void matrix_look(struct device *device, struct transfer *transfer);
+
+#endif
