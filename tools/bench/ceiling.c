@@ -1,36 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ceiling.c - see ceiling.h. Uses the engine's parts below engine.h: a device, buffers, commands.
+// ceiling.c - see ceiling.h. Uses the engine's parts below engine.h: a device of its own, buffers, commands.
 
 #include "ceiling.h"
 
 #include "buffer.h"
-#include "transfer.h"
-#include "vk.h"
+#include "matrix_product.h"
+#include "program.h"
+#include "stopwatch.h"
 
 #include "read_spv.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROUNDS = 11, LOCAL_SIZE = 256, GROUPS = 4224 };
+enum { LOCAL_SIZE = 256, PIECES_AT_ONCE = 8, PIECE = 16, REPEATS = 16 };
 
+// Mirrors read.comp.
 struct push {
     uint64_t from, sum;
     uint32_t pieces, reserved;
 };
 
-struct bench {
+struct ceiling {
     struct device device;
-    struct transfer transfer;
+    struct stopwatch watch;
     struct buffer from, to;
-    VkShaderModule module;
-    VkPipelineLayout layout;
-    VkPipeline pipeline;
-    VkQueryPool queries;
-    uint32_t groups;
+    struct program read;
+    struct ceilings values;
+    // Of the read that is recorded next.
+    uint32_t groups, repeats;
+    uint64_t bytes;
 };
+
+// Workgroups of a read: which is best depends on the device and on how much there is. Software takes the first ones.
+static const uint32_t grids[] = {16, 64, 264, 528, 1056, 2112, 4224, 8448};
+enum { NUM_GRIDS = sizeof grids / sizeof *grids, SOFTWARE_GRIDS = 2 };
 
 static void on_lost(void *owner, const char *why)
 {
@@ -38,151 +44,136 @@ static void on_lost(void *owner, const char *why)
     fprintf(stderr, "aule-bench: the device is lost: %s\n", why);
 }
 
-static enum status make_pipeline(struct bench *b, struct error *error)
+static void barrier(VkCommandBuffer commands)
 {
-    struct device *device = &b->device;
-    enum status status = STATUS_OK;
-    VkShaderModuleCreateInfo module = {
-        .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = sizeof read_spv, .pCode = read_spv};
-    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = sizeof(struct push)};
-    VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
-                                         .pushConstantRangeCount = 1,
-                                         .pPushConstantRanges = &range};
-    VkQueryPoolCreateInfo queries = {
-        .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2};
-    VK_TRY(vkCreateShaderModule(device->handle, &module, NULL, &b->module));
-    VK_TRY(vkCreatePipelineLayout(device->handle, &layout, NULL, &b->layout));
-    VK_TRY(vkCreateQueryPool(device->handle, &queries, NULL, &b->queries));
-    VkComputePipelineCreateInfo pipeline = {
-        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                  .module = b->module,
-                  .pName = "main"},
-        .layout = b->layout,
-    };
-    VK_TRY(vkCreateComputePipelines(device->handle, VK_NULL_HANDLE, 1, &pipeline, NULL, &b->pipeline));
-fail:
-    return status;
+    const VkMemoryBarrier memory = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                    .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
+                                    .dstAccessMask = VK_ACCESS_SHADER_READ_BIT};
+    const VkPipelineStageFlags shader = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
+    vkCmdPipelineBarrier(commands, shader, shader, 0, 1, &memory, 0, NULL, 0, NULL);
 }
 
-static void record_read(struct bench *b)
+// Other bytes at each repeat, as far as the buffer goes.
+static void record_reads(void *context, VkCommandBuffer commands)
 {
-    VkCommandBuffer commands = b->transfer.commands;
-    const struct push push = {b->from.address, b->to.address, (uint32_t)(b->from.size / 16), 0};
-    vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, b->pipeline);
-    vkCmdPushConstants(commands, b->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof push, &push);
-    vkCmdDispatch(commands, b->groups, 1, 1);
-}
-
-static void record_copy(struct bench *b)
-{
-    const VkBufferCopy all = {.size = b->from.size};
-    vkCmdCopyBuffer(b->transfer.commands, b->from.handle, b->to.handle, 1, &all);
-}
-
-// One round's time; 0 with *error.
-static double round_ns(struct bench *b, void (*record)(struct bench *b), struct error *error)
-{
-    uint64_t ticks[2] = {0};
-    if (transfer_begin(&b->transfer, error) != STATUS_OK)
-        return 0;
-    VkCommandBuffer commands = b->transfer.commands;
-    vkCmdResetQueryPool(commands, b->queries, 0, 2);
-    vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, b->queries, 0);
-    record(b);
-    vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, b->queries, 1);
-    if (transfer_end(&b->transfer, error) != STATUS_OK)
-        return 0;
-    vkGetQueryPoolResults(b->device.handle, b->queries, 0, 2, sizeof ticks, ticks, sizeof *ticks,
-                          VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
-    double ns = (double)(ticks[1] - ticks[0]) * b->device.adapter.timestamp_ns;
-    if (!(ns > 0))
-        error_set(error, STATUS_UNSUPPORTED, "%s has no clock", b->device.adapter.info.name);
-    return ns;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_ns(struct bench *b, void (*record)(struct bench *b), struct error *error)
-{
-    double times[ROUNDS];
-    for (int i = 0; i < ROUNDS; i++) {
-        times[i] = round_ns(b, record, error);
-        if (!(times[i] > 0))
-            return 0;
+    struct ceiling *c = context;
+    uint64_t places = c->from.size / c->bytes;
+    for (uint32_t i = 0; i < c->repeats; i++) {
+        const struct push push = {c->from.address + i % places * c->bytes, c->to.address, (uint32_t)(c->bytes / PIECE),
+                                  0};
+        program_dispatch(&c->read, commands, &push, c->groups);
+        barrier(commands);
     }
-    qsort(times, ROUNDS, sizeof *times, ascending);
-    return times[ROUNDS / 2];
 }
 
-static enum status run(struct bench *b, struct ceiling *ceiling, struct error *error)
+static void record_copy(void *context, VkCommandBuffer commands)
 {
-    double read = median_ns(b, record_read, error), copy = read > 0 ? median_ns(b, record_copy, error) : 0;
+    struct ceiling *c = context;
+    const VkBufferCopy all = {.size = c->from.size};
+    vkCmdCopyBuffer(commands, c->from.handle, c->to.handle, 1, &all);
+}
+
+// Nanoseconds of one read of about `bytes`; *exact says of how many. The best of all grids; 0 with *error.
+static double read_ns(struct ceiling *c, double bytes, uint32_t repeats, double *exact, struct error *error)
+{
+    double best = 0;
+    int num_grids = c->device.adapter.info.software ? SOFTWARE_GRIDS : NUM_GRIDS;
+    for (int i = 0; i < num_grids; i++) {
+        uint64_t grain = (uint64_t)LOCAL_SIZE * grids[i] * PIECES_AT_ONCE * PIECE;
+        uint64_t size = (uint64_t)bytes < c->from.size ? (uint64_t)bytes : c->from.size;
+        c->bytes = (size + grain - 1) / grain * grain;
+        if (c->bytes > c->from.size)
+            c->bytes -= grain;
+        if (c->bytes == 0 || (double)c->bytes > 1.25 * (double)size)
+            continue;
+        c->groups = grids[i];
+        c->repeats = repeats;
+        double ns = stopwatch_ns(&c->watch, record_reads, c, error) / repeats;
+        if (!(ns > 0))
+            return 0;
+        if (!(best > 0) || ns / (double)c->bytes < best / *exact) {
+            best = ns;
+            *exact = (double)c->bytes;
+        }
+    }
+    if (!(best > 0))
+        error_set(error, STATUS_UNSUPPORTED, "%.0f bytes are too few to time a read of them", bytes);
+    return best;
+}
+
+static enum status run(struct ceiling *c, struct error *error)
+{
+    double exact, read = read_ns(c, (double)c->from.size, 1, &exact, error);
+    double copy = read > 0 ? stopwatch_ns(&c->watch, record_copy, c, error) : 0;
     if (!(copy > 0))
         return error->status;
-    *ceiling = (struct ceiling){
-        .read_gb_per_s = (double)b->from.size / read,
-        .copy_gb_per_s = 2.0 * (double)b->from.size / copy,
-        .bytes = b->from.size,
-    };
-    return STATUS_OK;
+    c->values.read_gb_per_s = exact / read;
+    c->values.copy_gb_per_s = 2.0 * (double)c->from.size / copy;
+    buffer_finish(&c->device, &c->to);
+    return matrix_product_tflops(&c->watch, &c->values.matrix_tflops, error);
 }
 
-static enum status prepare(struct bench *b, const char *device, uint64_t bytes, struct error *error)
+static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes, struct error *error)
 {
     const struct engine_params params = {.device = device};
-    enum status status = device_init(&b->device, &params, error);
+    const struct program_params read = {.code = read_spv, .size = sizeof read_spv, .push_size = sizeof(struct push)};
+    enum status status = device_init(&c->device, &params, error);
     if (status != STATUS_OK)
         return status;
-    b->device.on_lost = on_lost;
-    const struct engine_device *info = &b->device.adapter.info;
+    c->device.on_lost = on_lost;
+    const struct engine_device *info = &c->device.adapter.info;
     bytes = bytes < info->max_allocation_bytes ? bytes : info->max_allocation_bytes;
     bytes = bytes < info->heap_bytes / 4 ? bytes : info->heap_bytes / 4;
-    b->groups = info->software ? GROUPS / 66 : GROUPS;
-    uint64_t grain = (uint64_t)LOCAL_SIZE * b->groups * 8 * 16;
-    bytes = bytes < grain ? grain : bytes / grain * grain;
-    status = transfer_init(&b->transfer, &b->device, error);
+    status = stopwatch_init(&c->watch, &c->device, error);
     if (status == STATUS_OK)
-        status = buffer_init(&b->device, MEMORY_POOL, bytes, "read", &b->from, error);
+        status = buffer_init(&c->device, MEMORY_POOL, bytes, "read", &c->from, error);
     if (status == STATUS_OK)
-        status = buffer_init(&b->device, MEMORY_POOL, bytes, "copied", &b->to, error);
+        status = buffer_init(&c->device, MEMORY_POOL, bytes, "copied", &c->to, error);
     if (status == STATUS_OK)
-        status = transfer_zero(&b->transfer, &b->from, error);
-    return status == STATUS_OK ? make_pipeline(b, error) : status;
+        status = transfer_zero(&c->watch.transfer, &c->from, error);
+    return status == STATUS_OK ? program_init(&c->read, &c->device, &read, error) : status;
 }
 
-static void finish(struct bench *b)
+void ceiling_close(struct ceiling *c)
 {
-    VkDevice handle = b->device.handle;
-    if (handle) {
-        vkDestroyPipeline(handle, b->pipeline, NULL);
-        vkDestroyPipelineLayout(handle, b->layout, NULL);
-        vkDestroyShaderModule(handle, b->module, NULL);
-        vkDestroyQueryPool(handle, b->queries, NULL);
-        buffer_finish(&b->device, &b->from);
-        buffer_finish(&b->device, &b->to);
-        transfer_finish(&b->transfer);
+    if (!c)
+        return;
+    if (c->device.handle) {
+        program_finish(&c->read);
+        buffer_finish(&c->device, &c->from);
+        buffer_finish(&c->device, &c->to);
+        stopwatch_finish(&c->watch);
     }
-    device_finish(&b->device);
+    device_finish(&c->device);
+    free(c);
 }
 
-bool ceiling_measure(const char *device, uint64_t bytes, struct ceiling *ceiling)
+struct ceiling *ceiling_open(const char *device, bool software)
 {
-    struct bench *b = calloc(1, sizeof *b);
+    uint64_t bytes = software ? UINT64_C(128) << 20 : UINT64_C(3584) << 20;
+    struct ceiling *c = calloc(1, sizeof *c);
     struct error error = {0};
     enum status status =
-        b ? prepare(b, device, bytes, &error) : error_set(&error, STATUS_NO_MEMORY, "no host memory for the ceiling");
+        c ? prepare(c, device, bytes, &error) : error_set(&error, STATUS_NO_MEMORY, "no host memory for the ceiling");
     if (status == STATUS_OK)
-        status = run(b, ceiling, &error);
-    if (status != STATUS_OK)
-        fprintf(stderr, "aule-bench: the ceiling was not measured: %s\n", error.text);
-    if (b)
-        finish(b);
-    free(b);
-    return status == STATUS_OK;
+        status = run(c, &error);
+    if (status == STATUS_OK)
+        return c;
+    fprintf(stderr, "aule-bench: the ceiling was not measured: %s\n", error.text);
+    ceiling_close(c);
+    return NULL;
+}
+
+const struct ceilings *ceiling_values(const struct ceiling *ceiling)
+{
+    return &ceiling->values;
+}
+
+double ceiling_floor_us(struct ceiling *ceiling, double bytes)
+{
+    struct error error = {0};
+    double exact = 1, ns = read_ns(ceiling, bytes, ceiling->device.adapter.info.software ? 1 : REPEATS, &exact, &error);
+    if (!(ns > 0))
+        fprintf(stderr, "aule-bench: the floor was not measured: %s\n", error.text);
+    return ns * bytes / exact * 1e-3;
 }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.c - see check.h. K and V are made anew from their numbers, block by block; the heads of a group share the making.
+// check.c - see check.h. K and V are made anew from their numbers, block by block, on all cores; the heads of a group share the making.
 
 #include "check.h"
 
+#include "team.h"
 #include "values.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SAMPLES = 1024 };
+enum { SAMPLES = 1024, LANES = 8 };
 static const double all_rows_flops = 1e10;
 
 static double bound(enum dtype dtype)
@@ -25,6 +28,14 @@ struct heads {
     float *q;                    // [group, dim]
     double *maximum, *sum, *out; // [group], [group], [group, dim]
     float *k, *v;                // [block_size, dim]
+    double worst;
+};
+
+struct job {
+    const struct check *check;
+    struct heads *heads;       // [team_size()]
+    uint32_t num_pairs, count; // (token, KV head): all of them; to be checked
+    atomic_bool wrong;
 };
 
 static bool heads_init(struct heads *h, const struct workload *w)
@@ -50,13 +61,31 @@ static void heads_finish(struct heads *h)
     free(h->v);
 }
 
+static void heads_begin(struct heads *h)
+{
+    for (uint32_t i = 0; i < h->group; i++) {
+        h->maximum[i] = -1e300;
+        h->sum[i] = 0;
+        for (uint32_t d = 0; d < h->dim; d++)
+            h->out[(size_t)i * h->dim + d] = 0;
+    }
+}
+
+// In lanes, so that the compiler may use vectors without changing any result from run to run.
+static double dot(const float *q, const float *k, uint32_t dim)
+{
+    double lanes[LANES] = {0}, sum = 0;
+    for (uint32_t d = 0; d < dim; d += LANES)
+        for (uint32_t i = 0; i < LANES; i++)
+            lanes[i] += (double)q[d + i] * (double)k[d + i];
+    for (uint32_t i = 0; i < LANES; i++)
+        sum += lanes[i];
+    return sum;
+}
+
 static void key_add(struct heads *h, uint32_t head, const float *k, const float *v, double scale)
 {
-    const float *q = h->q + (size_t)head * h->dim;
-    double *out = h->out + (size_t)head * h->dim, score = 0;
-    for (uint32_t d = 0; d < h->dim; d++)
-        score += (double)q[d] * (double)k[d];
-    score *= scale;
+    double *out = h->out + (size_t)head * h->dim, score = scale * dot(h->q + (size_t)head * h->dim, k, h->dim);
     if (score > h->maximum[head]) {
         double keep = exp(h->maximum[head] - score);
         h->sum[head] *= keep;
@@ -70,92 +99,123 @@ static void key_add(struct heads *h, uint32_t head, const float *k, const float 
         out[d] += weight * (double)v[d];
 }
 
-static void attend(struct heads *h, const struct world *world, uint32_t set, uint32_t seq, uint32_t token,
-                   uint32_t kv_head)
+static void attend(struct heads *h, const struct check *check, uint32_t token, uint32_t kv_head)
 {
-    const struct workload *w = world->workload;
-    uint32_t q_len = (uint32_t)(world->cu_seqlens_q[seq + 1] - world->cu_seqlens_q[seq]);
-    uint32_t seen = (uint32_t)world->seq_lens_kv[seq] - q_len + (token - (uint32_t)world->cu_seqlens_q[seq]) + 1;
+    const struct shape *shape = check->shape;
+    const struct workload *w = shape->workload;
+    uint32_t seq = shape_seq_of(shape, token);
+    uint32_t seen = (uint32_t)(shape->seq_lens_kv[seq] - (shape->cu_seqlens_q[seq + 1] - (int32_t)token)) + 1;
     uint64_t first = ((uint64_t)token * w->num_heads + (uint64_t)kv_head * h->group) * h->dim;
-    values_read(world->params.dtype, WORLD_Q_STREAM, first, (uint64_t)h->group * h->dim, h->q);
-    for (uint32_t i = 0; i < h->group; i++) {
-        h->maximum[i] = -1e300;
-        h->sum[i] = 0;
-        for (uint32_t d = 0; d < h->dim; d++)
-            h->out[(size_t)i * h->dim + d] = 0;
-    }
-    // q has no scale of its own, and K and V have theirs in values_read()
+    double scale = 1.0 / sqrt((double)h->dim); // q has none of its own, and K and V have theirs in values_read()
+    values_read(check->dtype, shape_stream(check->q_set, SHAPE_Q), first, (uint64_t)h->group * h->dim, h->q);
+    heads_begin(h);
     for (uint32_t begin = 0; begin < seen; begin += w->block_size) {
         uint32_t count = seen - begin < w->block_size ? seen - begin : w->block_size;
-        int32_t block = world->block_table[(size_t)seq * world->max_blocks + begin / w->block_size];
-        uint64_t element = world_element(world, block, kv_head);
-        values_read(world->params.kv_dtype, world_stream(set, false), element, (uint64_t)count * h->dim, h->k);
-        values_read(world->params.kv_dtype, world_stream(set, true), element, (uint64_t)count * h->dim, h->v);
+        uint64_t element = shape_element(shape, seq, begin, kv_head), elements = (uint64_t)count * h->dim;
+        values_read(check->kv_dtype, shape_stream(check->kv_set, SHAPE_K), element, elements, h->k);
+        values_read(check->kv_dtype, shape_stream(check->kv_set, SHAPE_V), element, elements, h->v);
         for (uint32_t j = 0; j < count; j++)
             for (uint32_t i = 0; i < h->group; i++)
-                key_add(h, i, h->k + (size_t)j * h->dim, h->v + (size_t)j * h->dim, 1.0 / sqrt((double)h->dim));
+                key_add(h, i, h->k + (size_t)j * h->dim, h->v + (size_t)j * h->dim, scale);
     }
 }
 
-static bool row_close(const struct world *world, const struct heads *h, uint32_t token, uint32_t kv_head, uint32_t i,
-                      double *worst)
+static bool row_close(const struct check *check, struct heads *h, uint32_t token, uint32_t kv_head, uint32_t i)
 {
+    const struct workload *w = check->shape->workload;
     uint32_t head = kv_head * h->group + i;
-    const char *row =
-        (const char *)world->base + world->out.offset + token * world->out.token_stride + head * world->out.head_stride;
+    uint64_t first = ((uint64_t)token * w->num_heads + head) * h->dim;
     const double *expected = h->out + (size_t)i * h->dim;
     double largest = 1e-30;
     for (uint32_t d = 0; d < h->dim; d++)
         largest = fmax(largest, fabs(expected[d] / h->sum[i]));
     for (uint32_t d = 0; d < h->dim; d++) {
-        double value = (double)values_decode(world->params.dtype, row, d), wanted = expected[d] / h->sum[i];
+        double value = (double)values_decode(check->dtype, check->out, first + d), wanted = expected[d] / h->sum[i];
         double error = fabs(value - wanted) / largest;
-        if (!(error <= bound(world->params.dtype))) { // also when it is no number
-            fprintf(stderr, "aule-bench: %s is wrong: token %u, head %u, dim %u is %.9g, not %.9g\n",
-                    world->workload->name, token, head, d, value, wanted);
+        if (!(error <= bound(check->dtype))) { // also when it is no number
+            fprintf(stderr, "aule-bench: %s is wrong: token %u, head %u, dim %u is %.9g, not %.9g\n", w->name, token,
+                    head, d, value, wanted);
             return false;
         }
-        *worst = fmax(*worst, error);
+        h->worst = fmax(h->worst, error);
     }
     return true;
 }
 
-static uint32_t seq_of(const struct world *world, uint32_t token)
-{
-    uint32_t seq = 0;
-    while ((uint32_t)world->cu_seqlens_q[seq + 1] <= token)
-        seq++;
-    return seq;
-}
-
 // Sample `number` of `count` among the tokens: even numbers stand at borders of 64 or of a sequence, odd ones anywhere.
-static uint32_t token_pick(const struct world *world, uint32_t number, uint32_t count)
+static uint32_t token_pick(const struct shape *shape, uint32_t number, uint32_t count)
 {
-    uint64_t token = (uint64_t)number * world->num_tokens / count;
+    uint64_t token = (uint64_t)number * shape->num_tokens / count;
     if (number % 4 == 0)
         token = token / 64 * 64;
     else if (number % 4 == 2)
         token = token / 64 * 64 + 63;
-    return token < world->num_tokens ? (uint32_t)token : world->num_tokens - 1;
+    return token < shape->num_tokens ? (uint32_t)token : shape->num_tokens - 1;
 }
 
-bool check_rows(const struct world *world, uint32_t set, double *worst, uint32_t *num_rows)
+// Of a sample KV heads change every fourth number, so that each head sees each kind of place.
+static void check_pair(void *context, uint32_t n, uint32_t member)
 {
-    const struct workload *w = world->workload;
-    struct heads heads = {0};
-    bool all = workload_flops(w) <= all_rows_flops, ok = heads_init(&heads, w);
-    uint32_t pairs = world->num_tokens * w->num_kv_heads, wanted = SAMPLES / (w->num_heads / w->num_kv_heads);
-    uint32_t count = all || pairs < wanted ? pairs : wanted;
-    *worst = 0;
-    *num_rows = 0;
-    for (uint32_t n = 0; ok && n < count; n++) {
-        bool each = count == pairs;
-        uint32_t token = each ? n / w->num_kv_heads : token_pick(world, n, count);
-        uint32_t kv_head = n % w->num_kv_heads;
-        attend(&heads, world, set, seq_of(world, token), token, kv_head);
-        for (uint32_t i = 0; ok && i < heads.group; i++, (*num_rows)++)
-            ok = row_close(world, &heads, token, kv_head, i, worst);
+    struct job *job = context;
+    const struct shape *shape = job->check->shape;
+    const struct workload *w = shape->workload;
+    struct heads *heads = &job->heads[member];
+    bool each = job->count == job->num_pairs;
+    uint32_t token = each ? n / w->num_kv_heads : token_pick(shape, n, job->count);
+    uint32_t kv_head = (each ? n : n / 4) % w->num_kv_heads;
+    if (atomic_load(&job->wrong))
+        return;
+    attend(heads, job->check, token, kv_head);
+    for (uint32_t i = 0; i < heads->group; i++) {
+        if (!row_close(job->check, heads, token, kv_head, i)) {
+            atomic_store(&job->wrong, true);
+            return;
+        }
     }
-    heads_finish(&heads);
-    return ok;
+}
+
+static uint32_t pairs_to_check(const struct check *check, uint32_t num_pairs)
+{
+    const struct workload *w = check->shape->workload;
+    uint32_t group = w->num_heads / w->num_kv_heads, wanted = (SAMPLES + group - 1) / group;
+    return workload_flops(w) <= all_rows_flops || num_pairs < wanted ? num_pairs : wanted;
+}
+
+bool check_rows(const struct check *check, struct verdict *verdict)
+{
+    const struct workload *w = check->shape->workload;
+    uint32_t size = team_size(), num_pairs = check->shape->num_tokens * w->num_kv_heads;
+    struct job job = {.check = check, .heads = calloc(size, sizeof *job.heads), .num_pairs = num_pairs};
+    bool ok = job.heads != NULL;
+    for (uint32_t i = 0; ok && i < size; i++)
+        ok = heads_init(&job.heads[i], w);
+    job.count = pairs_to_check(check, num_pairs);
+    if (ok)
+        team_run(job.count, check_pair, &job);
+    else
+        fprintf(stderr, "aule-bench: no host memory\n");
+    *verdict = (struct verdict){.num_rows = job.count * (w->num_heads / w->num_kv_heads)};
+    for (uint32_t i = 0; job.heads && i < size; i++) {
+        verdict->worst = fmax(verdict->worst, job.heads[i].worst);
+        heads_finish(&job.heads[i]);
+    }
+    free(job.heads);
+    return ok && !atomic_load(&job.wrong);
+}
+
+bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count, const void *bytes)
+{
+    for (uint64_t i = 0; i < count; i += 4) {
+        float wanted[4];
+        values_read(dtype, stream, first + i, 4, wanted);
+        for (uint64_t j = 0; j < 4; j++) {
+            double value = (double)values_decode(dtype, bytes, i + j) * (double)values_scale(dtype);
+            if (value != (double)wanted[j]) {
+                fprintf(stderr, "aule-bench: element %" PRIu64 " of stream %" PRIu64 " is %.9g, not %.9g\n",
+                        first + i + j, stream, value, (double)wanted[j]);
+                return false;
+            }
+        }
+    }
+    return true;
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// aule-bench: attention's speed on workloads with names. main.c runs each in a world of its own: check, measure, check again, say.
+// main.c - aule-bench: attention's speed on workloads with names, one after the other: check, measure, check again, say.
 
-#include "ceiling.h"
-#include "check.h"
-#include "measure.h"
-#include "options.h"
+#include "client.h"
+#include "fleet.h"
+#include "plot.h"
+#include "result.h"
 
-#include <cjson/cJSON.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +16,14 @@
 
 enum { LEAST_RUNS = 3 };
 
-struct result {
-    const struct world *world;
-    const struct ceiling *ceiling;
-    struct times times;
-    double worst;      // of both checks
-    uint32_t num_rows; // checked each time
+// What all workloads of a run have in common.
+struct bench {
+    struct options options;
+    struct selection selection;
+    bool software, people, bar;
+    struct ceiling *ceiling; // NULL: not asked for
+    struct engine *engine;   // --via engine
+    struct fleet fleet;      // --via nng
 };
 
 static void list(void)
@@ -29,6 +31,7 @@ static void list(void)
     for (uint32_t i = 0; i < num_workloads; i++)
         printf("%-4s %s (%u/%u heads, head_dim %u, blocks of %u)\n", workloads[i].name, workloads[i].what,
                workloads[i].num_heads, workloads[i].num_kv_heads, workloads[i].head_dim, workloads[i].block_size);
+    puts("all, lengths, batches, decode:NxLENGTH, prefill:NxLENGTH: see --help");
 }
 
 static void show_progress(double share)
@@ -43,167 +46,226 @@ static void hide_progress(void)
     fprintf(stderr, "\r%30s\r", "");
 }
 
-static double rate(const struct result *r, double amount)
+// ---- one workload ----
+
+static bool worse(struct verdict *verdict, const struct verdict *other, bool right)
 {
-    return amount / (r->times.median_us * 1e-6);
+    verdict->num_rows = other->num_rows;
+    verdict->worst = fmax(verdict->worst, other->worst);
+    return right;
 }
 
-// Of the read ceiling; for what arithmetic bounds there is none yet.
-static double ceiling_ratio(const struct result *r)
+static bool check_once(struct world *world, uint32_t set, struct result *result)
 {
-    const struct workload *workload = r->world->workload;
-    if (!workload->bound_by_memory)
-        return 0;
-    return rate(r, workload_bytes(workload, r->world->params.kv_dtype)) / 1e9 / r->ceiling->read_gb_per_s;
+    struct verdict now = {0};
+    bool right = world_check(world, set, &now);
+    return worse(&result->verdict, &now, right);
 }
 
-static bool print_json(const struct result *r)
+// The other set of inputs comes after, so that the order of the sets is held to account, too.
+static bool time_world(struct bench *b, struct world *world, struct result *result)
 {
-    const struct world *world = r->world;
-    const struct engine_device *device = engine_device(world->engine);
-    double bytes = workload_bytes(world->workload, world->params.kv_dtype), ratio = ceiling_ratio(r);
-    char dtype[32];
-    snprintf(dtype, sizeof dtype, "%s/%s", dtype_name((int)world->params.dtype),
-             dtype_name((int)world->params.kv_dtype));
-    cJSON *json = cJSON_CreateObject();
-    bool ok = cJSON_AddStringToObject(json, "workload", world->workload->name) &&
-              cJSON_AddStringToObject(json, "device", device->name) &&
-              cJSON_AddStringToObject(json, "driver", device->driver) &&
-              cJSON_AddStringToObject(json, "via", "engine") && cJSON_AddStringToObject(json, "dtype", dtype) &&
-              cJSON_AddStringToObject(json, "variant", engine_variant(world->engine)) &&
-              cJSON_AddNumberToObject(json, "median_us", r->times.median_us) &&
-              cJSON_AddNumberToObject(json, "p99_us", r->times.p99_us) &&
-              cJSON_AddNumberToObject(json, "wall_us", r->times.wall_us) &&
-              cJSON_AddNumberToObject(json, "runs", r->times.runs) &&
-              cJSON_AddNumberToObject(json, "gb_per_s", rate(r, bytes) / 1e9) &&
-              cJSON_AddNumberToObject(json, "tflops", rate(r, workload_flops(world->workload)) / 1e12) &&
-              cJSON_AddNumberToObject(json, "read_gb_per_s", r->ceiling->read_gb_per_s) &&
-              cJSON_AddNumberToObject(json, "copy_gb_per_s", r->ceiling->copy_gb_per_s) &&
-              (ratio > 0 ? cJSON_AddNumberToObject(json, "ceiling_ratio", ratio)
-                         : cJSON_AddNullToObject(json, "ceiling_ratio")) &&
-              cJSON_AddNumberToObject(json, "checked", r->num_rows) &&
-              cJSON_AddNumberToObject(json, "worst_error", r->worst);
-    char *text = ok ? cJSON_PrintUnformatted(json) : NULL;
-    if (text)
-        puts(text);
-    else
-        fprintf(stderr, "aule-bench: no host memory\n");
-    fflush(stdout);
-    cJSON_free(text);
-    cJSON_Delete(json);
-    return text != NULL;
+    struct samples samples = {0};
+    const struct lane lane = world_lane(world);
+    bool ok = measure(&lane, b->options.seconds, LEAST_RUNS, b->bar ? show_progress : NULL, &samples);
+    if (b->bar)
+        hide_progress();
+    samples_times(&samples, false, &result->times);
+    samples_finish(&samples);
+    if (ok && world->workload->kind == WORKLOAD_GROWTH)
+        ok = growth_measure(world, b->options.seconds, &result->growth);
+    result->checked = ok && check_once(world, lane.num_sets - 1, result);
+    return ok;
 }
 
-static bool print_text(const struct result *r)
+static void describe_world(const struct bench *b, const struct world *world)
 {
-    const struct world *world = r->world;
-    double ratio = ceiling_ratio(r);
-    char share[32] = "";
-    if (ratio > 0)
-        snprintf(share, sizeof share, ", %.0f %% of a plain read", 100 * ratio);
-    printf("%-4s %10.1f us (p99 %.1f, wall %.1f; %u runs)  %7.1f GB/s  %7.2f TFLOP/s%s; %s; %u rows right to %.1e\n",
-           world->workload->name, r->times.median_us, r->times.p99_us, r->times.wall_us, r->times.runs,
-           rate(r, workload_bytes(world->workload, world->params.kv_dtype)) / 1e9,
-           rate(r, workload_flops(world->workload)) / 1e12, share, engine_variant(world->engine), r->num_rows,
-           r->worst);
-    return true;
+    if (!b->options.verbose)
+        return;
+    fprintf(stderr, "%s: %u sequences, %u queries, %u keys in %u blocks; %u sets of K and V (%.2f GiB), %u of Q\n",
+            world->workload->name, world->shape.num_seqs, world->shape.num_tokens, world->shape.num_keys,
+            world->params.rows ? 0 : world->shape.num_blocks, world->num_sets,
+            2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30, world->num_q_sets);
 }
 
-static bool check_once(struct world *world, struct result *result)
-{
-    uint64_t gpu_ns, sequence = world_submit(world, 0);
-    double worst;
-    if (!sequence || !world_wait(world, sequence, &gpu_ns) || !check_rows(world, 0, &worst, &result->num_rows))
-        return false;
-    result->worst = worst > result->worst ? worst : result->worst;
-    return true;
-}
-
-static bool run(const struct workload *workload, const struct options *options, const struct ceiling *ceiling)
+static bool run_engine(struct bench *b, const struct workload *workload, struct result *result)
 {
     const struct world_params params = {
-        .device = options->device,
-        .variant = options->variant,
-        .dtype = options->dtype,
-        .kv_dtype = options->kv_dtype,
-        .pool_bytes = (uint64_t)(options->pool_gib * 0x1p30),
+        .dtype = result->dtype,
+        .kv_dtype = result->kv_dtype,
+        .pool_bytes = (uint64_t)(b->options.pool_gib * 0x1p30),
+        .num_splits = b->options.splits,
+        .rows = b->options.contiguous,
     };
     struct world world = {0};
-    struct result result = {.world = &world, .ceiling = ceiling};
-    bool people = !options->json && isatty(STDOUT_FILENO), bar = isatty(STDERR_FILENO) && !options->check;
-    bool ok = world_open(&world, workload, &params) && check_once(&world, &result);
-    if (ok && options->check)
-        printf("%-4s %u rows right to %.1e (%s)\n", workload->name, result.num_rows, result.worst,
-               engine_variant(world.engine));
-    if (ok && !options->check) {
-        ok = measure(&world, options->seconds, LEAST_RUNS, bar ? show_progress : NULL, &result.times);
-        if (bar)
-            hide_progress();
-        ok = ok && check_once(&world, &result) && (people ? print_text(&result) : print_json(&result));
-    }
+    result->device = engine_device(b->engine)->name;
+    result->driver = engine_device(b->engine)->driver;
+    result->variant = engine_variant(b->engine);
+    bool ok = world_open(&world, b->engine, workload, &params);
+    if (ok)
+        describe_world(b, &world);
+    ok = ok && check_once(&world, 0, result);
+    result->checked = ok;
+    if (ok && !b->options.check)
+        ok = time_world(b, &world, result);
     world_close(&world);
     return ok;
 }
 
-static bool is_named(const struct options *options, const char *name)
+static bool run_fleet(struct bench *b, const struct workload *workload, struct result *result)
 {
-    for (int i = 0; i < options->num_names; i++) {
-        if (strcmp(options->names[i], name) == 0 || strcmp(options->names[i], "all") == 0)
-            return true;
-    }
-    return false;
+    result->device = b->fleet.device;
+    result->driver = b->fleet.driver;
+    result->variant = b->fleet.variant;
+    result->checked = fleet_run(&b->fleet, workload, result->kv_dtype, &result->times, &result->verdict);
+    return result->checked;
 }
 
-static bool check_names(const struct options *options)
+static enum dtype kv_dtype_of(const struct options *options, const struct workload *workload)
 {
-    for (int i = 0; i < options->num_names; i++) {
-        if (strcmp(options->names[i], "all") != 0 && !workload_find(options->names[i])) {
-            fprintf(stderr, "aule-bench: there is no workload '%s'; aule-bench list has them\n", options->names[i]);
-            return false;
-        }
+    if (workload->kv_dtype)
+        return workload->kv_dtype;
+    return options->kv_dtype ? options->kv_dtype : options->dtype;
+}
+
+// E1: the batch that fills the pool, as a workload of its own.
+static bool fit(const struct bench *b, struct workload *workload, struct result *result)
+{
+    uint64_t bytes = (uint64_t)(b->options.pool_gib * 0x1p30);
+    if (!(b->options.pool_gib > 0))
+        bytes = b->software ? UINT64_C(256) << 20 : UINT64_C(8) << 30;
+    uint32_t paged = workload_longest(workload, bytes, result->kv_dtype, true);
+    uint32_t contiguous = workload_longest(workload, bytes, result->kv_dtype, false);
+    if (!paged || !contiguous) {
+        fprintf(stderr, "aule-bench: %s: %.2f GiB hold no batch of %u\n", workload->name, (double)bytes / 0x1p30,
+                workload_num_seqs(workload));
+        return false;
     }
+    result->longest_paged = paged;
+    result->longest_contiguous = contiguous;
+    workload_fit(workload, b->options.contiguous ? contiguous : paged);
     return true;
 }
 
-// What fits the device: the software's memory is the machine's, and slow.
-static bool device_prepare(struct options *options, struct ceiling *ceiling)
+static bool say(const struct bench *b, const struct result *result)
 {
-    static const double gpu_pool_gib = 1, software_pool_gib = 0.05;
-    struct engine_device *devices = NULL;
-    uint32_t count = 0;
-    struct error error = {0};
-    if (engine_list_devices(&devices, &count, &error) != STATUS_OK) {
-        fprintf(stderr, "aule-bench: %s\n", error.text);
+    if (b->options.check)
+        result_print_check(result);
+    else if (b->people)
+        result_print_text(result);
+    else
+        return result_print_json(result);
+    return true;
+}
+
+static bool run(struct bench *b, const struct workload *asked)
+{
+    struct workload workload = *asked;
+    struct result result = {
+        .workload = &workload,
+        .dtype = b->options.dtype,
+        .kv_dtype = kv_dtype_of(&b->options, asked),
+        .via = via_name(b->options.via),
+        .contiguous = b->options.contiguous,
+        .clients = b->options.clients,
+        .splits = b->options.splits,
+    };
+    if (workload.kind == WORKLOAD_LONGEST && !fit(b, &workload, &result))
         return false;
+    if (b->ceiling) {
+        result.ceilings = *ceiling_values(b->ceiling);
+        if (workload.bound_by_memory)
+            result.floor_us = ceiling_floor_us(b->ceiling, workload_bytes(&workload, result.dtype, result.kv_dtype));
     }
-    bool software = count && devices[0].software;
-    free(devices);
-    if (!(options->pool_gib > 0))
-        options->pool_gib = software ? software_pool_gib : gpu_pool_gib;
-    return options->check || ceiling_measure(options->device, software ? 256u << 20 : UINT64_C(3584) << 20, ceiling);
+    struct options *options = &b->options;
+    double asked_gib = options->pool_gib;
+    if (!(asked_gib > 0))
+        options->pool_gib = b->software ? 0.05 : 4;
+    bool ok = options->via == VIA_ENGINE ? run_engine(b, &workload, &result) : run_fleet(b, &workload, &result);
+    options->pool_gib = asked_gib;
+    if (ok && options->baseline && !options->check)
+        ok = baseline_measure(&workload, options->seconds, &result.baseline);
+    return ok && say(b, &result) && result.checked;
+}
+
+// ---- all of them ----
+
+static bool prepare(struct bench *b)
+{
+    const struct options *options = &b->options;
+    b->people = !options->json && isatty(STDOUT_FILENO);
+    b->bar = isatty(STDERR_FILENO) && !options->check;
+    b->engine = world_engine(options->device, options->variant);
+    if (!b->engine)
+        return false;
+    b->software = engine_device(b->engine)->software;
+    if (options->via == VIA_NNG) { // the device is the daemon's
+        engine_destroy(b->engine);
+        b->engine = NULL;
+    }
+    if (!options->check) {
+        b->ceiling = ceiling_open(options->device, b->software);
+        if (!b->ceiling)
+            return false;
+    }
+    return options->via == VIA_ENGINE || fleet_open(&b->fleet, options);
+}
+
+static int run_selected(struct bench *b)
+{
+    bool ok = true;
+    for (int i = 0; i < b->options.num_names; i++) {
+        if (!selection_add(&b->selection, b->options.names[i]))
+            return 2;
+    }
+    if (!prepare(b))
+        return 1;
+    for (uint32_t i = 0; i < b->selection.count; i++)
+        ok &= run(b, &b->selection.list[i]);
+    return ok ? 0 : 1;
+}
+
+// One of fleet.c's processes.
+static int run_client(struct bench *b)
+{
+    const struct options *o = &b->options;
+    if (!selection_add(&b->selection, o->names[0]))
+        return 2;
+    const struct client_params params = {
+        .socket = o->socket,
+        .workload = b->selection.list,
+        .dtype = o->dtype,
+        .kv_dtype = o->kv_dtype ? o->kv_dtype : o->dtype,
+        .part = o->part,
+        .clients = o->clients,
+        .splits = o->splits,
+        .pool_bytes = (uint64_t)(o->pool_gib * 0x1p30),
+        .seconds = o->seconds,
+        .check = o->check,
+    };
+    return client_run(&params) ? 0 : 1;
 }
 
 int main(int argc, char **argv)
 {
-    struct options options;
-    struct ceiling ceiling = {0};
-    switch (options_parse(argc, argv, &options)) {
+    struct bench b = {0};
+    int code = 0;
+    switch (options_parse(argc, argv, &b.options)) {
     case OPTIONS_DONE: return 0;
     case OPTIONS_BAD: return 2;
     case OPTIONS_RUN: break;
     }
-    if (strcmp(options.command, "list") == 0) {
+    if (strcmp(b.options.command, "list") == 0)
         list();
-        return 0;
-    }
-    if (!check_names(&options))
-        return 2;
-    if (!device_prepare(&options, &ceiling))
-        return 1;
-    bool ok = true;
-    for (uint32_t i = 0; i < num_workloads; i++) {
-        if (is_named(&options, workloads[i].name))
-            ok &= run(&workloads[i], &options, &ceiling);
-    }
-    return ok ? 0 : 1;
+    else if (strcmp(b.options.command, "plot") == 0)
+        code = plot(b.options.names, b.options.num_names, b.options.output) ? 0 : 1;
+    else if (strcmp(b.options.command, "client") == 0)
+        code = run_client(&b);
+    else
+        code = run_selected(&b);
+    fleet_close(&b.fleet);
+    engine_destroy(b.engine);
+    ceiling_close(b.ceiling);
+    selection_finish(&b.selection);
+    return code;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// measure.c - see measure.h. Two runs are in flight, so that the GPU never waits for us.
+// measure.c - see measure.h. Short steps are queued by the dozen and submissions overlap, so that the GPU never waits for us and keeps
+// its clocks up.
 
 #include "measure.h"
 
@@ -10,21 +11,16 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { IN_FLIGHT = 2 };
+enum { MOST_IN_FLIGHT = 4, MOST_STEPS = 64, ROUND_US = 1000 };
 
-struct samples {
-    double *gpu_us, *wall_us;
-    uint32_t count, capacity;
-};
-
-static double now_us(void)
+double now_us(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec * 1e6 + (double)time.tv_nsec * 1e-3;
 }
 
-static bool add(struct samples *samples, double gpu_us, double wall_us)
+bool samples_add(struct samples *samples, double gpu_us, double wall_us)
 {
     if (samples->count == samples->capacity) {
         uint32_t capacity = samples->capacity ? 2 * samples->capacity : 256;
@@ -45,6 +41,13 @@ static bool add(struct samples *samples, double gpu_us, double wall_us)
     return true;
 }
 
+void samples_finish(struct samples *samples)
+{
+    free(samples->gpu_us);
+    free(samples->wall_us);
+    *samples = (struct samples){0};
+}
+
 static int ascending(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -58,45 +61,88 @@ static double quantile(double *values, uint32_t count, double q)
     return values[at ? at - 1 : 0];
 }
 
-static bool sample(struct world *world, double seconds, uint32_t least, void (*progress)(double share),
-                   struct samples *samples)
+void samples_times(struct samples *samples, bool wall, struct times *times)
 {
-    uint64_t waiting[IN_FLIGHT] = {0}, submitted = 0, done = 0, gpu_ns;
+    *times = (struct times){.runs = samples->count};
+    if (!samples->count)
+        return;
+    times->gpu_us = quantile(samples->gpu_us, samples->count, 0.5);
+    double *counted = wall || !(times->gpu_us > 0) ? samples->wall_us : samples->gpu_us;
+    times->median_us = quantile(counted, samples->count, 0.5);
+    times->p99_us = quantile(counted, samples->count, 0.99);
+    times->wall_us = samples->elapsed_us / samples->count;
+}
+
+// One measurement under way.
+struct rounds {
+    const struct lane *lane;
+    uint32_t steps; // of each submission from now on
+    uint32_t set;   // next
+    struct round {
+        uint64_t number;
+        uint32_t steps;
+    } flying[MOST_IN_FLIGHT];
+    uint64_t submitted, done;
+    uint64_t gpu_ns[MOST_STEPS]; // of the last one that was waited for
+};
+
+static bool submit(struct rounds *r)
+{
+    struct round *round = &r->flying[r->submitted % MOST_IN_FLIGHT];
+    *round = (struct round){r->lane->submit(r->lane->context, r->set, r->steps), r->steps};
+    r->set = (r->set + r->steps) % r->lane->num_sets;
+    r->submitted++;
+    return round->number != 0;
+}
+
+// Steps of the oldest round; 0: it failed.
+static uint32_t finish(struct rounds *r)
+{
+    const struct round *round = &r->flying[r->done++ % MOST_IN_FLIGHT];
+    return r->lane->wait(r->lane->context, round->number, round->steps, r->gpu_ns) ? round->steps : 0;
+}
+
+// How many steps take about ROUND_US, by what one has taken.
+static uint32_t steps_for(const struct rounds *r, double step_us)
+{
+    double steps = ROUND_US / (step_us > 1 ? step_us : 1);
+    uint32_t most = r->lane->most < MOST_STEPS ? r->lane->most : MOST_STEPS;
+    return steps < 1 ? 1 : steps > most ? most : (uint32_t)steps;
+}
+
+static bool count(struct samples *samples, const struct rounds *r, uint32_t steps, double elapsed_us)
+{
+    for (uint32_t i = 0; i < steps; i++) {
+        if (!samples_add(samples, (double)r->gpu_ns[i] * 1e-3, elapsed_us / steps))
+            return false;
+    }
+    samples->elapsed_us += elapsed_us;
+    return true;
+}
+
+bool measure(const struct lane *lane, double seconds, uint32_t least, void (*progress)(double share),
+             struct samples *samples)
+{
+    struct rounds r = {.lane = lane, .steps = 1};
+    uint32_t in_flight = lane->in_flight < MOST_IN_FLIGHT ? lane->in_flight : MOST_IN_FLIGHT;
     double begin = now_us(), end = begin + seconds * 1e6, last = begin;
     while (now_us() < end || samples->count < least) {
-        while (submitted < done + IN_FLIGHT) {
-            waiting[submitted % IN_FLIGHT] = world_submit(world, (uint32_t)(submitted % world->num_sets));
-            if (!waiting[submitted++ % IN_FLIGHT])
+        while (r.submitted < r.done + in_flight)
+            if (!submit(&r))
                 return false;
-        }
-        if (!world_wait(world, waiting[done++ % IN_FLIGHT], &gpu_ns))
-            return false;
+        uint32_t steps = finish(&r);
         double now = now_us();
-        bool warm = now - begin > seconds * 0.5e6 && done > IN_FLIGHT;
-        if (warm && !add(samples, (double)gpu_ns * 1e-3, now - last))
+        if (!steps)
             return false;
+        if (now - begin > seconds * 0.5e6 && r.done > in_flight && !count(samples, &r, steps, now - last))
+            return false;
+        r.steps = steps_for(&r, r.gpu_ns[0] ? (double)r.gpu_ns[0] * 1e-3 : (now - last) / steps);
         last = now;
         if (progress)
             progress((now - begin) / (end - begin));
     }
-    for (; done < submitted; done++)
-        if (!world_wait(world, waiting[done % IN_FLIGHT], &gpu_ns))
+    while (r.done < r.submitted)
+        if (!finish(&r))
             return false;
     return true;
-}
-
-bool measure(struct world *world, double seconds, uint32_t least, void (*progress)(double share), struct times *times)
-{
-    struct samples samples = {0};
-    bool ok = sample(world, seconds, least, progress, &samples) && samples.count;
-    if (ok) {
-        *times = (struct times){.runs = samples.count, .gpu_clock = samples.gpu_us[0] > 0};
-        times->wall_us = quantile(samples.wall_us, samples.count, 0.5);
-        double *counted = times->gpu_clock ? samples.gpu_us : samples.wall_us;
-        times->median_us = quantile(counted, samples.count, 0.5);
-        times->p99_us = quantile(counted, samples.count, 0.99);
-    }
-    free(samples.gpu_us);
-    free(samples.wall_us);
-    return ok;
 }

@@ -12,41 +12,62 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, NUMBER, DTYPE, FLAG, HELP };
+enum kind { TEXT, NUMBER, COUNT, DTYPE, VIA, FLAG, HELP };
 
 struct row {
     const char *name, *argument;
     enum kind kind;
     size_t offset;
-    const char *help;
+    const char *help; // NULL: for the bench itself
 };
 
 #define FIELD(name) offsetof(struct options, name)
 
 static const struct row rows[] = {
+    {"via", "LANE", VIA, FIELD(via), "engine: in this process; nng: by a daemon of its own (engine)"},
+    {"clients", "N", COUNT, FIELD(clients), "processes that share the sequences, with --via nng (1)"},
     {"device", "NAME", TEXT, FIELD(device), "index, UUID or part of the name (the best)"},
     {"variant", "NAME", TEXT, FIELD(variant), "of the attention shader ($AULE_VARIANT, else the best that fits)"},
     {"dtype", "TYPE", DTYPE, FIELD(dtype), "of q and out: f32, f16 or bf16 (f16)"},
     {"kv-dtype", "TYPE", DTYPE, FIELD(kv_dtype), "of K and V: those, fp8_e4m3, fp8_e5m2 or int8 (as --dtype)"},
+    {"splits", "N", COUNT, FIELD(splits), "parts that a sequence's keys are cut into (0: by the shader's rule)"},
+    {"contiguous", NULL, FLAG, FIELD(contiguous), "K and V in one piece a head, without blocks"},
     {"seconds", "S", NUMBER, FIELD(seconds), "for each workload, half of it to warm up (2)"},
     {"pool", "GIB", NUMBER, FIELD(pool_gib),
-     "K and V to read in turns, more than any cache holds (1; 0.05 in software)"},
+     "K and V to read in turns, more than any cache holds (4; 0.05 in software); E1's pool (8; 0.25)"},
+    {"baseline", NULL, FLAG, FIELD(baseline), "beside it, the same in plain C on all cores"},
     {"check", NULL, FLAG, FIELD(check), "check, and do not measure"},
     {"json", NULL, FLAG, FIELD(json), "one line of JSON a workload; so too if standard output is no terminal"},
+    {"verbose", NULL, FLAG, FIELD(verbose), "say on standard error what each workload is made of"},
+    {"daemon", "FILE", TEXT, FIELD(daemon), "aule-daemon for --via nng (the one beside this program)"},
+    {"output", "FILE", TEXT, FIELD(output), "where plot writes (standard output)"},
+    {"socket", "PATH", TEXT, FIELD(socket), NULL},
+    {"part", "N", COUNT, FIELD(part), NULL},
     {"help", NULL, HELP, 0, "this text"},
 };
 enum { NUM_ROWS = sizeof rows / sizeof *rows };
 
+static const char *const vias[] = {[VIA_ENGINE] = "engine", [VIA_NNG] = "nng"};
+enum { NUM_VIAS = sizeof vias / sizeof *vias };
+
+const char *via_name(enum via via)
+{
+    return vias[via];
+}
+
 static void print_help(void)
 {
     puts("usage: aule-bench list\n"
-         "       aule-bench run NAME... [options]     ('all': every workload)\n"
+         "       aule-bench run NAME... [options]\n"
+         "       aule-bench plot FILE... [--output FILE]    ('-' is standard input)\n"
          "Times attention on real workloads, each checked against float64 before and after, beside the device's "
-         "ceiling.\n");
+         "ceilings.\nNames: those that list has; all; lengths and batches, decodes to plot; decode:NxLENGTH and "
+         "prefill:NxLENGTH.\nplot draws lines of JSON as SVG.\n");
     for (int i = 0; i < NUM_ROWS; i++) {
         char left[40];
         snprintf(left, sizeof left, "--%s %s", rows[i].name, rows[i].argument ? rows[i].argument : "");
-        printf("  %-18s %s\n", left, rows[i].help);
+        if (rows[i].help)
+            printf("  %-18s %s\n", left, rows[i].help);
     }
     puts("\nExit code: 0 all is right, 1 a result was wrong or not to be had, 2 the command line is.");
 }
@@ -59,6 +80,34 @@ static bool parse_number(const struct row *row, const char *text, double *number
     if (!errno && !*end && end != text && *number > 0 && *number < 1e6)
         return true;
     fprintf(stderr, "aule-bench: --%s '%s' is not a number above 0\n", row->name, text);
+    return false;
+}
+
+static bool parse_count(const struct row *row, const char *text, uint32_t *count)
+{
+    char *end;
+    errno = 0;
+    unsigned long number = strtoul(text, &end, 10);
+    if (!errno && !*end && end != text && *text != '-' && number <= 4096) {
+        *count = (uint32_t)number;
+        return true;
+    }
+    fprintf(stderr, "aule-bench: --%s '%s' is not a number from 0 to 4096\n", row->name, text);
+    return false;
+}
+
+static bool parse_via(const char *text, enum via *via)
+{
+    for (int i = 0; i < NUM_VIAS; i++) {
+        if (strcmp(text, vias[i]) == 0) {
+            *via = (enum via)i;
+            return true;
+        }
+    }
+    if (strcmp(text, "ring") == 0)
+        fprintf(stderr, "aule-bench: --via ring: this aule has no ring lane yet; engine and nng are there\n");
+    else
+        fprintf(stderr, "aule-bench: --via '%s' is none of engine, nng and ring\n", text);
     return false;
 }
 
@@ -82,6 +131,8 @@ static enum options_result take(const struct row *row, const char *text, struct 
     switch (row->kind) {
     case TEXT: *(const char **)field = text; break;
     case NUMBER: ok = parse_number(row, text, field); break;
+    case COUNT: ok = parse_count(row, text, field); break;
+    case VIA: ok = parse_via(text, field); break;
     case DTYPE: ok = parse_dtype(row, text, field); break;
     case FLAG: *(bool *)field = true; break;
     case HELP: print_help(); return OPTIONS_DONE;
@@ -89,21 +140,41 @@ static enum options_result take(const struct row *row, const char *text, struct 
     return ok ? OPTIONS_RUN : OPTIONS_BAD;
 }
 
+static const struct {
+    const char *name, *wants; // wants: names behind it; NULL: none
+} commands[] = {{"list", NULL}, {"run", "names; aule-bench list has them"}, {"plot", "files"}, {"client", "a name"}};
+enum { NUM_COMMANDS = sizeof commands / sizeof *commands };
+
 static enum options_result check_command(int argc, char **argv, struct options *options)
 {
+    int command = 0;
     options->command = optind < argc ? argv[optind] : NULL;
     options->names = argv + optind + 1;
     options->num_names = argc - optind - 1;
-    bool list = options->command && strcmp(options->command, "list") == 0;
-    bool run = options->command && strcmp(options->command, "run") == 0;
-    if (options->command && !list && !run)
-        fprintf(stderr, "aule-bench: '%s' is neither list nor run (--help says more)\n", options->command);
-    else if (!options->command)
-        fprintf(stderr, "aule-bench: list or run what? (--help says more)\n");
-    else if (run && options->num_names < 1)
-        fprintf(stderr, "aule-bench: run wants names; aule-bench list has them\n");
-    else if (list && options->num_names)
-        fprintf(stderr, "aule-bench: list takes no '%s'\n", options->names[0]);
+    while (options->command && command < NUM_COMMANDS && strcmp(options->command, commands[command].name) != 0)
+        command++;
+    if (!options->command)
+        fprintf(stderr, "aule-bench: list, run or plot what? (--help says more)\n");
+    else if (command == NUM_COMMANDS)
+        fprintf(stderr, "aule-bench: '%s' is none of list, run and plot (--help says more)\n", options->command);
+    else if (commands[command].wants && options->num_names < 1)
+        fprintf(stderr, "aule-bench: %s wants %s\n", options->command, commands[command].wants);
+    else if (!commands[command].wants && options->num_names)
+        fprintf(stderr, "aule-bench: %s takes no '%s'\n", options->command, options->names[0]);
+    else
+        return OPTIONS_RUN;
+    return OPTIONS_BAD;
+}
+
+// What contradicts itself.
+static enum options_result check_together(const struct options *options)
+{
+    if (options->clients < 1)
+        fprintf(stderr, "aule-bench: --clients 0: somebody has to do the work\n");
+    else if (options->clients > 1 && options->via == VIA_ENGINE)
+        fprintf(stderr, "aule-bench: --clients %u wants --via nng: an engine serves one process\n", options->clients);
+    else if (options->contiguous && options->via != VIA_ENGINE)
+        fprintf(stderr, "aule-bench: --contiguous goes with --via engine only\n");
     else
         return OPTIONS_RUN;
     return OPTIONS_BAD;
@@ -114,7 +185,7 @@ enum options_result options_parse(int argc, char **argv, struct options *options
     struct option longs[NUM_ROWS + 1] = {0};
     for (int i = 0; i < NUM_ROWS; i++)
         longs[i] = (struct option){rows[i].name, rows[i].argument ? required_argument : no_argument, NULL, i};
-    *options = (struct options){.variant = getenv("AULE_VARIANT"), .dtype = DTYPE_F16, .seconds = 2};
+    *options = (struct options){.variant = getenv("AULE_VARIANT"), .dtype = DTYPE_F16, .seconds = 2, .clients = 1};
     for (;;) {
         int option = getopt_long(argc, argv, "", longs, NULL);
         if (option == -1)
@@ -125,7 +196,6 @@ enum options_result options_parse(int argc, char **argv, struct options *options
         if (result != OPTIONS_RUN)
             return result;
     }
-    if (!options->kv_dtype)
-        options->kv_dtype = options->dtype;
-    return check_command(argc, argv, options);
+    enum options_result result = check_command(argc, argv, options);
+    return result == OPTIONS_RUN ? check_together(options) : result;
 }

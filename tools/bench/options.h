@@ -8,18 +8,26 @@
 
 #include "status.h"
 
+enum via { VIA_ENGINE, VIA_NNG };
+
 struct options {
-    const char *command; // "list" or "run"
-    char **names;        // [num_names] of workloads; they point into argv
+    const char *command; // "list", "run", "plot" or "client" (what `run --via nng` starts)
+    char **names;        // [num_names] of workloads or files; they point into argv
     int num_names;
     const char *device, *variant; // NULL = the best
-    enum dtype dtype, kv_dtype;
+    enum dtype dtype, kv_dtype;   // kv_dtype 0: as dtype
+    enum via via;
+    uint32_t clients, part; // processes that share a workload; which of them this is
+    uint32_t splits;
     double seconds;  // a workload
-    double pool_gib; // of K and V that are read in turns
-    bool check, json;
+    double pool_gib; // of K and V that are read in turns; 0: by the device
+    bool check, json, contiguous, baseline, verbose;
+    const char *daemon, *socket; // program; of the daemon that runs
+    const char *output;          // file; NULL: standard output
 };
 
 enum options_result { OPTIONS_RUN, OPTIONS_DONE, OPTIONS_BAD };
 enum options_result options_parse(int argc, char **argv, struct options *options);
+const char *via_name(enum via via);
 
 #endif

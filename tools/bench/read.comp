@@ -11,7 +11,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 
 layout(local_size_x = 256) in;
-layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { u64vec2 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Sum { uint at; };
 layout(push_constant, scalar) uniform Push { uint64_t from, sum; uint pieces; };
 
@@ -19,14 +19,14 @@ void main()
 {
     Pieces data = Pieces(from);
     const uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    u64vec2 folded = u64vec2(0);
+    uvec4 folded = uvec4(0);
     for (uint i = gl_GlobalInvocationID.x; i < pieces; i += step * 8) {
-        u64vec2 loaded[8];
+        uvec4 loaded[8];
         for (uint j = 0; j < 8; j++)
             loaded[j] = data.at[i + j * step];
         for (uint j = 0; j < 8; j++)
             folded ^= loaded[j];
     }
-    if ((folded.x ^ folded.y) == 0x12345678)
+    if ((folded.x ^ folded.y ^ folded.z ^ folded.w) == 0x12345678)
         Sum(sum).at = 1;
 }

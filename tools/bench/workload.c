@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// workload.c - the table. Names and shapes are fixed: results of different days are compared by them.
+// workload.c - the table, and what may be named beside it. Names and shapes are fixed: results of different days are compared by them.
 
 #include "workload.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // Log-uniform from 64 to 16384, drawn once.
@@ -21,58 +23,156 @@ static const uint32_t ragged[] = {
 
 enum { RAGGED = sizeof ragged / sizeof *ragged };
 
-#define DECODES(COUNT, LENGTH)                                                                                         \
-    {                                                                                                                  \
-        {                                                                                                              \
-            COUNT, 1, LENGTH                                                                                           \
-        }                                                                                                              \
-    }
-#define GQA  .num_heads = 32, .num_kv_heads = 8, .head_dim = 128
-#define MHA  .num_heads = 32, .num_kv_heads = 32, .head_dim = 128
-#define GQA8 .num_heads = 64, .num_kv_heads = 8, .head_dim = 128
+// clang-format off
+#define DECODES(COUNT, LENGTH) {{COUNT, 1, LENGTH}}
+#define GQA     .num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .block_size = 32
+#define MHA     .num_heads = 32, .num_kv_heads = 32, .head_dim = 128, .block_size = 32
+#define GQA8    .num_heads = 64, .num_kv_heads = 8, .head_dim = 128, .block_size = 32
+#define MEMORY  .bound_by_memory = true
 
 const struct workload workloads[] = {
-    {"D1", "decode, 64 sequences of 4096", GQA, .block_size = 32, .runs = DECODES(64, 4096), .bound_by_memory = true},
-    {"D2", "decode, 32 sequences of 4096, as many KV heads as heads", MHA, .block_size = 32, .runs = DECODES(32, 4096),
-     .bound_by_memory = true},
-    {"D3", "decode, one sequence of 131072", GQA, .block_size = 32, .runs = DECODES(1, 131072),
-     .bound_by_memory = true},
-    {"D4", "ragged decode, 128 sequences from 64 to 16384", GQA8, .block_size = 32, .kv_lens = ragged,
-     .num_kv_lens = RAGGED, .bound_by_memory = true},
-    {"D5", "decode, 8 sequences of 1024", GQA, .block_size = 32, .runs = DECODES(8, 1024), .bound_by_memory = true},
-    {"D7", "D1 with blocks of 16 tokens", GQA, .block_size = 16, .runs = DECODES(64, 4096), .bound_by_memory = true},
-    {"P1", "causal prefill, 1 x 8192", GQA, .block_size = 32, .runs = {{1, 8192, 8192}}},
-    {"P2", "causal prefill of 512, 1024, ... 4096", GQA, .block_size = 32,
-     .runs = {{1, 512, 512},
-              {1, 1024, 1024},
-              {1, 1536, 1536},
-              {1, 2048, 2048},
-              {1, 2560, 2560},
-              {1, 3072, 3072},
-              {1, 3584, 3584},
-              {1, 4096, 4096}}},
-    {"P3", "causal prefill, 1 x 16384", GQA, .block_size = 32, .runs = {{1, 16384, 16384}}},
-    {"M1", "a chunk of 2048 on a context of 4096, with 63 decodes at 4096", GQA, .block_size = 32,
+    {"D1", "decode, 64 sequences of 4096", GQA, .runs = DECODES(64, 4096), MEMORY},
+    {"D2", "decode, 32 sequences of 4096, as many KV heads as heads", MHA, .runs = DECODES(32, 4096), MEMORY},
+    {"D3", "decode, one sequence of 131072", GQA, .runs = DECODES(1, 131072), MEMORY},
+    {"D4", "ragged decode, 128 sequences from 64 to 16384", GQA8, .kv_lens = ragged, .num_kv_lens = RAGGED, MEMORY},
+    {"D5", "decode, 8 sequences of 1024", GQA, .runs = DECODES(8, 1024), MEMORY},
+    {"D6", "D1 with K and V in fp8 e4m3", GQA, .runs = DECODES(64, 4096), .kv_dtype = DTYPE_FP8_E4M3, MEMORY},
+    {"D6", "D1 with K and V in int8", GQA, .runs = DECODES(64, 4096), .kv_dtype = DTYPE_INT8, MEMORY},
+    {"D7", "D1 with blocks of 16 tokens", .num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .block_size = 16,
+     .runs = DECODES(64, 4096), MEMORY},
+    {"P1", "causal prefill, 1 x 8192", GQA, .runs = {{1, 8192, 8192}}},
+    {"P2", "causal prefill of 512, 1024, ... 4096", GQA,
+     .runs = {{1, 512, 512}, {1, 1024, 1024}, {1, 1536, 1536}, {1, 2048, 2048}, {1, 2560, 2560}, {1, 3072, 3072},
+              {1, 3584, 3584}, {1, 4096, 4096}}},
+    {"P3", "causal prefill, 1 x 16384", GQA, .runs = {{1, 16384, 16384}}},
+    {"M1", "a chunk of 2048 on a context of 4096, with 63 decodes at 4096", GQA,
      .runs = {{1, 2048, 6144}, {63, 1, 4096}}},
-    {"C1", "64 decodes that share 16384 tokens and have 512 of their own", GQA, .block_size = 32,
-     .runs = DECODES(64, 16896), .shared_prefix = 16384, .bound_by_memory = true},
-    {"B8", "decode, 8 sequences from 128 to 16384", GQA, .block_size = 32,
-     .runs =
-         {{1, 1, 128}, {1, 1, 256}, {1, 1, 512}, {1, 1, 1024}, {1, 1, 2048}, {1, 1, 4096}, {1, 1, 8192}, {1, 1, 16384}},
-     .bound_by_memory = true},
-    {"S1", "causal prefill, 1 x 1024: small enough for a CPU", GQA, .block_size = 32, .runs = {{1, 1024, 1024}}},
+    {"C1", "64 decodes that share 16384 tokens and have 512 of their own", GQA, .runs = DECODES(64, 16896),
+     .shared_prefix = 16384, MEMORY},
+    {"E1", "the longest batch of 8 in a fixed pool (8 GiB), each sequence half the one before; paged against contiguous",
+     WORKLOAD_LONGEST, GQA, .num_layers = 32, .runs = DECODES(8, 256), MEMORY},
+    {"B8", "decode, 8 sequences from 128 to 16384", GQA,
+     .runs = {{1, 1, 128}, {1, 1, 256}, {1, 1, 512}, {1, 1, 1024}, {1, 1, 2048}, {1, 1, 4096}, {1, 1, 8192},
+              {1, 1, 16384}}, MEMORY},
+    {"G1", "D5 while the pool grows: the worst delay of a dispatch", WORKLOAD_GROWTH, GQA, .num_layers = 32,
+     .runs = DECODES(8, 1024), MEMORY},
+    {"A1", "append: 64 sequences x 1 token x 32 layers through the slot mapping", WORKLOAD_APPEND, GQA,
+     .num_layers = 32, .runs = DECODES(64, 32), MEMORY},
+    {"S1", "causal prefill, 1 x 1024: small enough for a CPU", GQA, .runs = {{1, 1024, 1024}}},
 };
+// clang-format on
 
 const uint32_t num_workloads = sizeof workloads / sizeof *workloads;
 
-const struct workload *workload_find(const char *name)
+// Time against the length of the context, and against the size of the batch.
+static const struct {
+    const char *name;
+    uint32_t num_seqs[9], kv_lens[9]; // the lists that are not 0 throughout; of one element: the same for all
+} families[] = {
+    {"lengths", {8}, {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}},
+    {"batches", {1, 2, 4, 8, 16, 32, 64, 128, 256}, {4096}},
+};
+enum { NUM_FAMILIES = sizeof families / sizeof *families, FAMILY = 9 };
+
+// ---- what names mean ----
+
+static bool add(struct selection *selection, const struct workload *workload)
 {
-    for (uint32_t i = 0; i < num_workloads; i++) {
-        if (strcmp(workloads[i].name, name) == 0)
-            return &workloads[i];
+    struct workload *list = realloc(selection->list, (selection->count + 1) * sizeof *list);
+    if (!list) {
+        fprintf(stderr, "aule-bench: no host memory\n");
+        return false;
     }
-    return NULL;
+    selection->list = list;
+    list[selection->count++] = *workload;
+    return true;
 }
+
+// Names in the table come once, however often they are named.
+static bool has(const struct selection *selection, const char *name)
+{
+    for (uint32_t i = 0; i < selection->count; i++) {
+        if (strcmp(selection->list[i].name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool add_rows(struct selection *selection, const char *name, bool *known)
+{
+    bool all = strcmp(name, "all") == 0, before[sizeof workloads / sizeof *workloads];
+    for (uint32_t i = 0; i < num_workloads; i++)
+        before[i] = has(selection, workloads[i].name);
+    for (uint32_t i = 0; i < num_workloads; i++) {
+        if (!all && strcmp(workloads[i].name, name) != 0)
+            continue;
+        *known = true;
+        if (!before[i] && !add(selection, &workloads[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool add_made(struct selection *selection, bool prefill, uint32_t num_seqs, uint32_t length)
+{
+    struct workload workload = {.what = prefill ? "causal prefill" : "decode",
+                                GQA,
+                                .runs = {{num_seqs, prefill ? length : 1, length}},
+                                .bound_by_memory = !prefill};
+    snprintf(workload.name, sizeof workload.name, "%s:%ux%u", prefill ? "prefill" : "decode", num_seqs, length);
+    return add(selection, &workload);
+}
+
+static bool add_family(struct selection *selection, const char *name, bool *known)
+{
+    for (uint32_t f = 0; f < NUM_FAMILIES; f++) {
+        const uint32_t *seqs = families[f].num_seqs, *lens = families[f].kv_lens;
+        if (strcmp(families[f].name, name) != 0)
+            continue;
+        *known = true;
+        for (uint32_t i = 0; i < FAMILY && (seqs[i] || lens[i]); i++) {
+            if (!add_made(selection, false, seqs[i] ? seqs[i] : seqs[0], lens[i] ? lens[i] : lens[0]))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool add_shape(struct selection *selection, const char *name, bool *known)
+{
+    static const char *const kinds[] = {"decode:", "prefill:"};
+    for (int prefill = 0; prefill < 2; prefill++) {
+        unsigned num_seqs, length;
+        int end = 0;
+        size_t skip = strlen(kinds[prefill]);
+        if (strncmp(name, kinds[prefill], skip) != 0 ||
+            sscanf(name + skip, "%6ux%8u%n", &num_seqs, &length, &end) != 2 || name[skip + (size_t)end] != 0 ||
+            !num_seqs || !length)
+            continue;
+        *known = true;
+        return add_made(selection, prefill == 1, num_seqs, length);
+    }
+    return true;
+}
+
+bool selection_add(struct selection *selection, const char *name)
+{
+    bool known = false;
+    if (!add_rows(selection, name, &known) || !add_family(selection, name, &known) ||
+        !add_shape(selection, name, &known))
+        return false;
+    if (!known)
+        fprintf(stderr, "aule-bench: there is no workload '%s'; aule-bench list has them\n", name);
+    return known;
+}
+
+void selection_finish(struct selection *selection)
+{
+    free(selection->list);
+    *selection = (struct selection){0};
+}
+
+// ---- sequences ----
 
 uint32_t workload_num_seqs(const struct workload *workload)
 {
@@ -96,24 +196,63 @@ void workload_seq(const struct workload *workload, uint32_t seq, uint32_t *q_len
     *kv_len = run->kv_len;
 }
 
-double workload_bytes(const struct workload *workload, enum dtype kv_dtype)
+static double token_bytes(const struct workload *workload, enum dtype dtype)
+{
+    return 2.0 * workload->num_kv_heads * workload->head_dim * dtype_size(dtype);
+}
+
+double workload_bytes(const struct workload *workload, enum dtype dtype, enum dtype kv_dtype)
 {
     double tokens = workload->shared_prefix;
+    if (workload->kind == WORKLOAD_APPEND)
+        return (token_bytes(workload, dtype) + token_bytes(workload, kv_dtype)) * workload_num_seqs(workload) *
+               workload->num_layers;
     for (uint32_t s = 0; s < workload_num_seqs(workload); s++) {
         uint32_t q_len, kv_len;
         workload_seq(workload, s, &q_len, &kv_len);
         tokens += kv_len - workload->shared_prefix;
     }
-    return tokens * 2 * workload->num_kv_heads * workload->head_dim * dtype_size(kv_dtype);
+    return tokens * token_bytes(workload, kv_dtype);
 }
 
 double workload_flops(const struct workload *workload)
 {
     double pairs = 0;
-    for (uint32_t s = 0; s < workload_num_seqs(workload); s++) {
+    for (uint32_t s = 0; s < workload_num_seqs(workload) && workload->kind != WORKLOAD_APPEND; s++) {
         uint32_t q_len, kv_len;
         workload_seq(workload, s, &q_len, &kv_len);
         pairs += (double)q_len * (kv_len - q_len) + (double)q_len * (q_len + 1) / 2;
     }
     return 4.0 * workload->num_heads * workload->head_dim * pairs;
+}
+
+// ---- the longest batch ----
+
+enum { STEP = 256 };
+
+static uint64_t tokens_reserved(const struct workload *workload, uint32_t longest, bool paged)
+{
+    uint64_t tokens = 0;
+    for (uint32_t s = 0; s < workload_num_seqs(workload); s++) {
+        uint64_t length = longest >> s ? longest >> s : 1, size = workload->block_size;
+        tokens += paged ? (length + size - 1) / size * size : longest;
+    }
+    return tokens;
+}
+
+uint32_t workload_longest(const struct workload *workload, uint64_t bytes, enum dtype kv_dtype, bool paged)
+{
+    double each = token_bytes(workload, kv_dtype) * workload->num_layers;
+    uint32_t longest = 0;
+    while ((double)tokens_reserved(workload, longest + STEP, paged) * each <= (double)bytes)
+        longest += STEP;
+    return longest;
+}
+
+void workload_fit(struct workload *workload, uint32_t longest)
+{
+    uint32_t count = workload_num_seqs(workload);
+    for (uint32_t s = 0; s < count; s++)
+        workload->runs[s] = (struct run_of){1, 1, longest >> s ? longest >> s : 1};
+    workload->runs[count] = (struct run_of){0};
 }

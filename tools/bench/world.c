@@ -5,15 +5,17 @@
 
 #include "world.h"
 
+#include "cache.h"
 #include "values.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <unistd.h>
 
-enum { CHUNK_BLOCKS = 512, DEADLINE_MS = 120000, MAX_SETS = 64 };
+enum { MOST_CHUNK_BLOCKS = 512, DEADLINE_MS = 120000, MOST_SETS = 64, MOST_STEPS = 64, POLL_US = 100 };
+static const uint64_t most_q_bytes = UINT64_C(512) << 20; // of all sets of Q together
 
 static void wake(void *context)
 {
@@ -33,128 +35,22 @@ static bool failed(const struct error *error)
     return false;
 }
 
-static bool no_memory(void)
+struct engine *world_engine(const char *device, const char *variant)
 {
-    fprintf(stderr, "aule-bench: no host memory\n");
-    return false;
+    struct error error = {0};
+    struct engine *engine = NULL;
+    const struct engine_params params = {.device = device, .variant = variant, .wake = wake, .log = complain};
+    if (engine_create(&params, &engine, &error) != STATUS_OK)
+        failed(&error);
+    return engine;
 }
 
-// ---- sequences and blocks ----
-
-static uint32_t blocks_of(const struct world *world, uint32_t tokens)
+static bool appends(const struct world *world)
 {
-    return (tokens + world->workload->block_size - 1) / world->workload->block_size;
-}
-
-static bool lengths_make(struct world *world)
-{
-    const struct workload *workload = world->workload;
-    world->num_seqs = workload_num_seqs(workload);
-    world->cu_seqlens_q = calloc(world->num_seqs + 1, sizeof(int32_t));
-    world->seq_lens_kv = calloc(world->num_seqs, sizeof(int32_t));
-    if (!world->cu_seqlens_q || !world->seq_lens_kv)
-        return no_memory();
-    for (uint32_t s = 0; s < world->num_seqs; s++) {
-        uint32_t q_len, kv_len;
-        workload_seq(workload, s, &q_len, &kv_len);
-        world->cu_seqlens_q[s + 1] = world->cu_seqlens_q[s] + (int32_t)q_len;
-        world->seq_lens_kv[s] = (int32_t)kv_len;
-        if (blocks_of(world, kv_len) > world->max_blocks)
-            world->max_blocks = blocks_of(world, kv_len);
-    }
-    world->num_tokens = (uint32_t)world->cu_seqlens_q[world->num_seqs];
-    return true;
-}
-
-// Every block where chance wants it: nothing of one sequence lies together.
-static void shuffle(int32_t *blocks, uint32_t count)
-{
-    uint64_t state = 0x1234567;
-    for (uint32_t i = count; i > 1; i--) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        uint32_t other = (uint32_t)((state >> 33) % i);
-        int32_t held = blocks[i - 1];
-        blocks[i - 1] = blocks[other];
-        blocks[other] = held;
-    }
-}
-
-static bool table_make(struct world *world)
-{
-    uint32_t prefix = world->workload->shared_prefix / world->workload->block_size, next = prefix;
-    for (uint32_t s = 0; s < world->num_seqs; s++)
-        next += blocks_of(world, (uint32_t)world->seq_lens_kv[s]) - prefix;
-    world->num_blocks = next;
-    int32_t *blocks = malloc(world->num_blocks * sizeof *blocks);
-    world->block_table = malloc((size_t)world->num_seqs * world->max_blocks * sizeof(int32_t));
-    if (!blocks || !world->block_table) {
-        free(blocks);
-        return no_memory();
-    }
-    for (uint32_t i = 0; i < world->num_blocks; i++)
-        blocks[i] = (int32_t)i;
-    shuffle(blocks, world->num_blocks);
-    next = prefix;
-    for (uint32_t s = 0; s < world->num_seqs; s++) {
-        int32_t *row = world->block_table + (size_t)s * world->max_blocks;
-        uint32_t has = blocks_of(world, (uint32_t)world->seq_lens_kv[s]);
-        for (uint32_t i = 0; i < world->max_blocks; i++)
-            row[i] = i < prefix ? blocks[i] : i < has ? blocks[next++] : -1;
-    }
-    free(blocks);
-    return true;
+    return world->workload->kind == WORKLOAD_APPEND;
 }
 
 // ---- the pool ----
-
-uint64_t world_stream(uint32_t set, bool value)
-{
-    return WORLD_Q_STREAM + 1 + 2 * (uint64_t)set + value;
-}
-
-uint64_t world_element(const struct world *world, int32_t block, uint32_t kv_head)
-{
-    const struct workload *w = world->workload;
-    return ((uint64_t)(uint32_t)block * w->num_kv_heads + kv_head) * w->block_size * w->head_dim;
-}
-
-static bool chunks_grow(struct world *world)
-{
-    uint32_t chunks = (world->num_blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS, made = 0;
-    for (uint32_t i = 0; i < chunks; i++)
-        engine_cache_grow(world->cache, i);
-    while (made < chunks) {
-        struct engine_event event;
-        if (!engine_poll(world->engine, &event))
-            continue; // once a run; memory is there in milliseconds
-        if (event.error.status != STATUS_OK)
-            return failed(&event.error);
-        made += event.kind == ENGINE_EVENT_CHUNK;
-    }
-    return true;
-}
-
-static bool block_fill(struct world *world, uint32_t set, int32_t block, char *bytes)
-{
-    const struct workload *w = world->workload;
-    uint64_t first = world_element(world, block, 0), count = (uint64_t)w->num_kv_heads * w->block_size * w->head_dim;
-    enum dtype dtype = world->params.kv_dtype;
-    values_fill(dtype, world_stream(set, false), first, count, bytes);
-    values_fill(dtype, world_stream(set, true), first, count, bytes + count * dtype_size(dtype));
-    return engine_block_write(world->cache, set, block, bytes) == STATUS_OK;
-}
-
-static bool pool_fill(struct world *world, uint64_t block_bytes)
-{
-    char *bytes = malloc(block_bytes);
-    bool ok = bytes != NULL || no_memory();
-    for (uint32_t set = 0; ok && set < world->num_sets; set++) {
-        for (uint32_t block = 0; ok && block < world->num_blocks; block++)
-            ok = block_fill(world, set, (int32_t)block, bytes);
-    }
-    free(bytes);
-    return ok;
-}
 
 static struct engine_kv kv_of(const struct world *world)
 {
@@ -163,88 +59,229 @@ static struct engine_kv kv_of(const struct world *world)
         .num_kv_heads = w->num_kv_heads,
         .head_dim_k = w->head_dim,
         .head_dim_v = w->head_dim,
-        .block_size = w->block_size,
+        .block_size = world->params.rows ? 0 : w->block_size,
         .k_dtype = world->params.kv_dtype,
         .v_dtype = world->params.kv_dtype,
         .scale_mode = world->params.kv_dtype == DTYPE_INT8 ? SCALE_PER_TENSOR : SCALE_NONE,
     };
 }
 
-static bool pool_make(struct world *world)
+void world_grow(struct world *world)
 {
-    struct error error = {0};
-    struct engine_cache_params params = {
-        .name = world->workload->name, .num_layers = 1, .chunk_blocks = CHUNK_BLOCKS, .kv = kv_of(world)};
-    uint64_t block_bytes = engine_layer_block_bytes(&params), all = block_bytes * world->num_blocks;
-    uint64_t sets = (world->params.pool_bytes + all - 1) / all;
-    world->num_sets = params.num_layers = sets < 1 ? 1 : sets > MAX_SETS ? MAX_SETS : (uint32_t)sets;
-    if (engine_cache_check(world->engine, &params, &error) != STATUS_OK ||
-        engine_cache_create(world->engine, &params, &world->cache, &error) != STATUS_OK)
-        return failed(&error);
-    return chunks_grow(world) && pool_fill(world, block_bytes);
+    engine_cache_grow(world->cache, world->chunks_asked++);
 }
 
-// ---- the arena ----
-
-static struct engine_tensor tensor_at(const struct world *world, uint64_t offset)
+// What is no outcome of a submission.
+static void take_chunk(struct world *world, const struct engine_event *event)
 {
-    uint64_t head = (uint64_t)world->workload->head_dim * dtype_size(world->params.dtype);
-    return (struct engine_tensor){
-        .offset = offset,
-        .token_stride = head * world->workload->num_heads,
-        .head_stride = head,
-        .dtype = world->params.dtype,
-    };
+    if (event->error.status != STATUS_OK) {
+        failed(&event->error);
+        world->chunks_failed++;
+    } else {
+        world->num_chunks++;
+    }
 }
 
-static bool arena_make(struct world *world)
+static bool grow_pool(struct world *world)
 {
-    struct error error = {0};
-    uint64_t elements = (uint64_t)world->num_tokens * world->workload->num_heads * world->workload->head_dim;
-    uint64_t bytes = (elements * dtype_size(world->params.dtype) + 4095) / 4096 * 4096;
-    world->arena_size = 2 * bytes;
-    void *base = mmap(NULL, world->arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED)
-        return no_memory();
-    world->base = base;
-    world->q = tensor_at(world, 0);
-    world->out = tensor_at(world, bytes);
-    values_fill(world->params.dtype, WORLD_Q_STREAM, 0, elements, base);
-    memset((char *)base + bytes, 0xff, bytes);
-    if (engine_arena_create(world->engine, base, world->arena_size, &world->arena, &error) != STATUS_OK)
-        return failed(&error);
+    uint32_t chunks = (world->shape.num_blocks + world->chunk_blocks - 1) / world->chunk_blocks;
+    while (world->chunks_asked < chunks)
+        world_grow(world);
+    while (world->num_chunks < chunks && !world->chunks_failed) {
+        struct engine_event event;
+        if (!engine_poll(world->engine, &event))
+            usleep(POLL_US);
+        else if (event.kind == ENGINE_EVENT_CHUNK)
+            take_chunk(world, &event);
+        else
+            return failed(&event.error);
+    }
+    return !world->chunks_failed;
+}
+
+static bool fill_pool(struct world *world)
+{
+    uint64_t elements = shape_block_elements(&world->shape);
+    for (uint32_t set = 0; set < world->num_sets; set++) {
+        for (uint32_t block = 0; block < world->shape.num_blocks; block += world->chunk_blocks) {
+            uint32_t left = world->shape.num_blocks - block;
+            const struct store_fill fill = {
+                .dtype = world->params.kv_dtype,
+                .k_stream = shape_stream(set, SHAPE_K),
+                .v_stream = shape_stream(set, SHAPE_V),
+                .first = block * elements,
+                .part_elements = elements,
+                .num_parts = left < world->chunk_blocks ? left : world->chunk_blocks,
+                .address = cache_block_address(world->cache, set, (int32_t)block),
+            };
+            if (!store_fill(&world->store, &fill))
+                return false;
+        }
+    }
     return true;
 }
 
-static bool batch_make(struct world *world)
+static uint32_t chunk_blocks_for(uint32_t num_blocks)
+{
+    uint32_t blocks = 1;
+    while (blocks < num_blocks && blocks < MOST_CHUNK_BLOCKS)
+        blocks *= 2;
+    return blocks;
+}
+
+static uint32_t sets_for(const struct world *world)
+{
+    uint64_t all = 2 * world->kv_bytes, sets = (world->params.pool_bytes + all - 1) / all;
+    uint32_t wanted = sets < 1 ? 1 : sets > MOST_SETS ? MOST_SETS : (uint32_t)sets;
+    switch (world->workload->kind) {
+    case WORKLOAD_APPEND:
+    case WORKLOAD_LONGEST: return world->workload->num_layers;
+    case WORKLOAD_GROWTH: return wanted < world->workload->num_layers ? wanted : world->workload->num_layers;
+    case WORKLOAD_ATTEND: break;
+    }
+    return wanted;
+}
+
+static bool make_pool(struct world *world)
 {
     struct error error = {0};
+    world->chunk_blocks = chunk_blocks_for(world->shape.num_blocks);
+    const struct engine_cache_params params = {.name = world->workload->name,
+                                               .num_layers = world->num_sets,
+                                               .chunk_blocks = world->chunk_blocks,
+                                               .kv = kv_of(world)};
+    if (engine_cache_check(world->engine, &params, &error) != STATUS_OK ||
+        engine_cache_create(world->engine, &params, &world->cache, &error) != STATUS_OK)
+        return failed(&error);
+    return grow_pool(world) && (appends(world) || fill_pool(world));
+}
+
+// ---- the arena: Q of each set, out, and with rows K and V of each set ----
+
+static uint64_t rounded(uint64_t bytes)
+{
+    return (bytes + 4095) / 4096 * 4096;
+}
+
+// The arena is one allocation.
+static void limit_sets(struct world *world)
+{
+    uint64_t most = engine_device(world->engine)->max_allocation_bytes / 4096 * 4096;
+    uint64_t out = world->q_bytes, q = most_q_bytes / world->q_bytes;
+    world->num_q_sets = q < 1 ? 1 : q < world->num_sets ? (uint32_t)q : world->num_sets;
+    if (!world->params.rows)
+        return;
+    world->num_q_sets = 1;
+    uint64_t fit = most > 2 * out ? (most - 2 * out) / (2 * world->kv_bytes) : 0;
+    if (fit < world->num_sets)
+        world->num_sets = fit < 1 ? 1 : (uint32_t)fit;
+}
+
+static bool fill_arena(struct world *world, uint64_t at, uint64_t elements, enum dtype dtype, uint64_t stream)
+{
+    const struct store_fill fill = {.dtype = dtype,
+                                    .k_stream = stream,
+                                    .part_elements = elements,
+                                    .num_parts = 1,
+                                    .address = world->store.arena.buffer.address + at};
+    return store_fill(&world->store, &fill);
+}
+
+static uint64_t rows_at(const struct world *world, uint32_t set, enum shape_part part)
+{
+    return world->kv_at + (2 * (uint64_t)set + (part == SHAPE_V)) * world->kv_bytes;
+}
+
+// In the arena lie, with rows, K and V of each set; of an append, what is to be written into each layer.
+static bool fill_rows(struct world *world)
+{
+    uint64_t elements =
+        appends(world) ? (uint64_t)world->shape.num_tokens * world->workload->num_kv_heads * world->workload->head_dim
+                       : shape_elements(&world->shape);
+    enum dtype dtype = appends(world) ? world->params.dtype : world->params.kv_dtype;
+    for (uint32_t set = 0; set < world->num_sets; set++) {
+        if (!fill_arena(world, rows_at(world, set, SHAPE_K), elements, dtype, shape_stream(set, SHAPE_K)) ||
+            !fill_arena(world, rows_at(world, set, SHAPE_V), elements, dtype, shape_stream(set, SHAPE_V)))
+            return false;
+    }
+    return true;
+}
+
+static bool make_arena(struct world *world)
+{
+    uint64_t elements = shape_query_elements(&world->shape);
+    bool rows = world->params.rows || appends(world);
+    world->out_at = world->num_q_sets * world->q_bytes;
+    world->kv_at = world->out_at + world->q_bytes;
+    if (!store_init(&world->store, world->engine,
+                    world->kv_at + (rows ? 2 * (uint64_t)world->num_sets * world->kv_bytes : 0)))
+        return false;
+    for (uint32_t set = 0; set < world->num_q_sets; set++) {
+        if (!fill_arena(world, set * world->q_bytes, elements, world->params.dtype, shape_stream(set, SHAPE_Q)))
+            return false;
+    }
+    return !rows || fill_rows(world);
+}
+
+// ---- the batch ----
+
+// The last token of each sequence.
+static void set_slots(const struct world *world, int64_t *slots)
+{
+    const struct shape *shape = &world->shape;
+    uint32_t size = world->workload->block_size;
+    for (uint32_t s = 0; s < shape->num_seqs; s++) {
+        uint32_t last = (uint32_t)shape->seq_lens_kv[s] - 1;
+        slots[s] = (int64_t)shape->block_table[(size_t)s * shape->max_blocks + last / size] * size + last % size;
+    }
+}
+
+static bool make_batch(struct world *world)
+{
+    struct error error = {0};
+    const struct shape *shape = &world->shape;
+    bool rows = world->params.rows;
+    int64_t *slots = appends(world) ? calloc(shape->num_seqs, sizeof *slots) : NULL;
+    if (slots)
+        set_slots(world, slots);
+    else if (appends(world))
+        error_set(&error, STATUS_NO_MEMORY, "no host memory");
     const struct engine_batch_params params = {
         .engine = world->engine,
         .cache = world->cache,
-        .place = ENGINE_POOL,
+        .place = rows ? ENGINE_ROWS : ENGINE_POOL,
         .kv = kv_of(world),
-        .num_seqs = world->num_seqs,
-        .max_blocks = world->max_blocks,
-        .num_tokens = world->num_tokens,
-        .cu_seqlens_q = world->cu_seqlens_q,
-        .seq_lens_kv = world->seq_lens_kv,
-        .block_table = world->block_table,
+        .num_seqs = shape->num_seqs,
+        .max_blocks = rows ? 0 : shape->max_blocks,
+        .num_tokens = shape->num_tokens,
+        .cu_seqlens_q = shape->cu_seqlens_q,
+        .seq_lens_kv = shape->seq_lens_kv,
+        .block_table = rows ? NULL : shape->block_table,
+        .slot_mapping = slots,
+        .kv_starts = rows ? shape->kv_starts : NULL,
     };
-    return engine_batch_create(&params, &world->batch, &error) == STATUS_OK || failed(&error);
+    bool ok = error.status == STATUS_OK && engine_batch_create(&params, &world->batch, &error) == STATUS_OK;
+    free(slots);
+    return ok || failed(&error);
 }
 
-bool world_open(struct world *world, const struct workload *workload, const struct world_params *params)
+bool world_open(struct world *world, struct engine *engine, const struct workload *workload,
+                const struct world_params *params)
 {
-    struct error error = {0};
-    const struct engine_params engine = {
-        .device = params->device, .variant = params->variant, .wake = wake, .log = complain};
-    *world = (struct world){.workload = workload, .params = *params};
-    if (!lengths_make(world) || !table_make(world))
+    *world = (struct world){.workload = workload, .params = *params, .engine = engine};
+    if (!shape_init(&world->shape, workload, 0, workload_num_seqs(workload), params->rows))
         return false;
-    if (engine_create(&engine, &world->engine, &error) != STATUS_OK)
-        return failed(&error);
-    return pool_make(world) && arena_make(world) && batch_make(world);
+    if (appends(world) && (params->kv_dtype != params->dtype || params->rows)) {
+        fprintf(stderr, "aule-bench: %s writes blocks and checks them bit for bit: K and V want the type of q, %s\n",
+                workload->name, dtype_name((int)params->dtype));
+        return false;
+    }
+    uint64_t tokens = (uint64_t)world->shape.num_tokens * workload->num_kv_heads * workload->head_dim;
+    world->q_bytes = rounded(shape_query_elements(&world->shape) * dtype_size(params->dtype));
+    world->kv_bytes = rounded((appends(world) ? tokens : shape_elements(&world->shape)) * dtype_size(params->kv_dtype));
+    world->num_sets = sets_for(world);
+    limit_sets(world);
+    return make_arena(world) && (params->rows || make_pool(world)) && make_batch(world);
 }
 
 void world_close(struct world *world)
@@ -252,56 +289,211 @@ void world_close(struct world *world)
     engine_batch_destroy(world->batch);
     if (world->cache)
         engine_cache_destroy(world->cache);
-    engine_arena_destroy(world->arena);
-    engine_destroy(world->engine);
-    if (world->base)
-        munmap(world->base, world->arena_size);
-    free(world->cu_seqlens_q);
-    free(world->seq_lens_kv);
-    free(world->block_table);
+    store_finish(&world->store);
+    shape_finish(&world->shape);
+    *world = (struct world){0};
 }
 
-// ---- runs ----
+// ---- steps ----
 
-uint64_t world_submit(struct world *world, uint32_t set)
+static struct engine_tensor tensor(const struct world *world, uint64_t offset, uint32_t heads)
 {
-    struct error error = {0};
-    uint64_t sequence;
-    const uint32_t one = 1;
+    uint64_t head = (uint64_t)world->workload->head_dim * dtype_size(world->params.dtype);
+    return (struct engine_tensor){
+        .offset = offset, .token_stride = head * heads, .head_stride = head, .dtype = world->params.dtype};
+}
+
+// [KV heads, keys, dim]
+static struct engine_tensor rows_tensor(const struct world *world, uint64_t offset)
+{
+    uint64_t row = (uint64_t)world->workload->head_dim * dtype_size(world->params.kv_dtype);
+    return (struct engine_tensor){.offset = offset,
+                                  .token_stride = row,
+                                  .head_stride = row * world->shape.num_keys,
+                                  .dtype = world->params.kv_dtype};
+}
+
+static struct engine_run attend_run(struct world *world, uint32_t set)
+{
     const float scale = values_scale(world->params.kv_dtype);
-    const struct engine_run run = {
+    struct engine_run run = {
         .kind = ENGINE_ATTEND,
         .batch = world->batch,
-        .arena = world->arena,
-        .layer = set,
+        .arena = &world->store.arena,
+        .layer = world->cache ? set : 0,
         .num_heads = world->workload->num_heads,
-        .q = world->q,
-        .out = world->out,
+        .q = tensor(world, set % world->num_q_sets * world->q_bytes, world->workload->num_heads),
+        .out = tensor(world, world->out_at, world->workload->num_heads),
         .scale = 1.0f / sqrtf((float)world->workload->head_dim),
         .causal = true,
+        .num_splits = world->params.num_splits,
         .k_scale = scale,
         .v_scale = scale,
     };
-    const struct engine_submission submission = {.runs = &run, .num_runs = 1, .wave_ends = &one, .num_waves = 1};
-    if (engine_submit(world->engine, &submission, &sequence, &error) == STATUS_OK)
-        return sequence;
-    failed(&error);
-    return 0;
+    if (world->params.rows) {
+        run.keys = rows_tensor(world, rows_at(world, set, SHAPE_K));
+        run.values = rows_tensor(world, rows_at(world, set, SHAPE_V));
+    }
+    return run;
 }
 
-bool world_wait(struct world *world, uint64_t sequence, uint64_t *gpu_ns)
+static struct engine_run append_run(struct world *world, uint32_t layer)
 {
-    struct engine_event event;
-    if (engine_wait(world->engine, sequence, DEADLINE_MS) != STATUS_OK || !engine_poll(world->engine, &event)) {
-        fprintf(stderr, "aule-bench: run %llu was not done after %d ms\n", (unsigned long long)sequence, DEADLINE_MS);
-        return false;
+    return (struct engine_run){
+        .kind = ENGINE_WRITE,
+        .batch = world->batch,
+        .arena = &world->store.arena,
+        .layer = layer,
+        .num_heads = world->workload->num_heads,
+        .k = tensor(world, rows_at(world, layer, SHAPE_K), world->workload->num_kv_heads),
+        .v = tensor(world, rows_at(world, layer, SHAPE_V), world->workload->num_kv_heads),
+        .scale = 1,
+        .k_scale = 1,
+        .v_scale = 1,
+    };
+}
+
+// Runs of a step: they are independent.
+static uint32_t runs_of(const struct world *world)
+{
+    return appends(world) ? world->num_sets : 1;
+}
+
+// Each step is a wave: it begins when the one before is done.
+static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
+{
+    struct world *world = context;
+    struct error error = {0};
+    uint64_t sequence = 0;
+    uint32_t each = runs_of(world), ends[MOST_STEPS];
+    struct engine_run *runs = calloc((size_t)each * count, sizeof *runs);
+    if (!runs)
+        error_set(&error, STATUS_NO_MEMORY, "no host memory");
+    for (uint32_t i = 0; runs && i < count; i++) {
+        for (uint32_t j = 0; j < each; j++)
+            runs[i * each + j] =
+                appends(world) ? append_run(world, j) : attend_run(world, (first_set + i) % world->num_sets);
+        ends[i] = (i + 1) * each;
     }
-    if (event.kind != ENGINE_EVENT_DONE || event.num_results != 1 || event.results[0].status != STATUS_OK) {
-        fprintf(stderr, "aule-bench: run %llu failed: %s\n", (unsigned long long)sequence,
-                event.kind == ENGINE_EVENT_DONE && event.num_results ? status_text((int)event.results[0].status)
-                                                                     : event.error.text);
-        return false;
+    const struct engine_submission submission = {
+        .runs = runs, .num_runs = each * count, .wave_ends = ends, .num_waves = count};
+    if (!runs || engine_submit(world->engine, &submission, &sequence, &error) != STATUS_OK)
+        failed(&error);
+    free(runs);
+    return sequence;
+}
+
+// The next outcome of a submission. False: there is none.
+static bool poll_done(struct world *world, struct engine_event *event)
+{
+    while (engine_poll(world->engine, event)) {
+        if (event->kind != ENGINE_EVENT_CHUNK)
+            return true;
+        take_chunk(world, event);
     }
-    *gpu_ns = event.results[0].gpu_ns;
+    return false;
+}
+
+// Of a step that is several dispatches, their sum; runs of one dispatch each have its time.
+static bool add_up(const struct engine_run_result *results, uint32_t count, uint64_t *gpu_ns)
+{
+    *gpu_ns = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (results[i].status != STATUS_OK) {
+            fprintf(stderr, "aule-bench: a run failed: %s\n", status_text((int)results[i].status));
+            return false;
+        }
+        if (i == 0 || results[i].dispatch != results[i - 1].dispatch)
+            *gpu_ns += results[i].gpu_ns;
+    }
     return true;
+}
+
+static bool wait(void *context, uint64_t sequence, uint32_t count, uint64_t *gpu_ns)
+{
+    struct world *world = context;
+    struct engine_event event;
+    uint32_t each = runs_of(world);
+    if (engine_wait(world->engine, sequence, DEADLINE_MS) != STATUS_OK || !poll_done(world, &event)) {
+        fprintf(stderr, "aule-bench: submission %llu was not done after %d ms\n", (unsigned long long)sequence,
+                DEADLINE_MS);
+        return false;
+    }
+    if (event.kind != ENGINE_EVENT_DONE || event.num_results != each * count) {
+        fprintf(stderr, "aule-bench: submission %llu failed: %s\n", (unsigned long long)sequence, event.error.text);
+        return false;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (!add_up(event.results + (size_t)i * each, each, &gpu_ns[i]))
+            return false;
+    return true;
+}
+
+struct lane world_lane(struct world *world)
+{
+    return (struct lane){.context = world,
+                         .num_sets = appends(world) ? 1 : world->num_sets,
+                         .most = MOST_STEPS,
+                         .in_flight = 2,
+                         .submit = submit,
+                         .wait = wait};
+}
+
+// ---- looking ----
+
+// The slot that a sequence's last token went to, in one layer.
+static bool check_slot(struct world *world, uint32_t layer, uint32_t seq, const char *block)
+{
+    const struct workload *w = world->workload;
+    uint32_t last = ((uint32_t)world->shape.seq_lens_kv[seq] - 1) % w->block_size;
+    for (uint32_t i = 0; i < 2 * w->num_kv_heads; i++) {
+        uint32_t head = i % w->num_kv_heads;
+        uint64_t from = ((uint64_t)seq * w->num_kv_heads + head) * w->head_dim;
+        uint64_t at = ((uint64_t)i * w->block_size + last) * w->head_dim * dtype_size(world->params.kv_dtype);
+        enum shape_part part = i < w->num_kv_heads ? SHAPE_K : SHAPE_V;
+        if (!check_elements(world->params.kv_dtype, shape_stream(layer, part), from, w->head_dim, block + at))
+            return false;
+    }
+    return true;
+}
+
+static bool check_append(struct world *world, struct verdict *verdict)
+{
+    const struct shape *shape = &world->shape;
+    uint64_t bytes = 2 * shape_block_elements(shape) * dtype_size(world->params.kv_dtype);
+    char *block = malloc(bytes);
+    bool ok = block != NULL;
+    *verdict = (struct verdict){0};
+    for (uint32_t layer = 0; ok && layer < world->num_sets; layer++) {
+        for (uint32_t seq = 0; ok && seq < shape->num_seqs; seq++) {
+            uint32_t last = ((uint32_t)shape->seq_lens_kv[seq] - 1) / world->workload->block_size;
+            int32_t number = shape->block_table[(size_t)seq * shape->max_blocks + last];
+            ok = engine_block_read(world->cache, layer, number, block) == STATUS_OK &&
+                 check_slot(world, layer, seq, block);
+            verdict->num_rows += 2 * world->workload->num_kv_heads;
+        }
+    }
+    free(block);
+    return ok;
+}
+
+bool world_check(struct world *world, uint32_t set, struct verdict *verdict)
+{
+    uint64_t gpu_ns, sequence;
+    if (!store_poison(&world->store, world->out_at, world->q_bytes))
+        return false;
+    sequence = submit(world, set, 1);
+    if (!sequence || !wait(world, sequence, 1, &gpu_ns))
+        return false;
+    if (appends(world))
+        return check_append(world, verdict);
+    const struct check check = {
+        .shape = &world->shape,
+        .dtype = world->params.dtype,
+        .kv_dtype = world->params.kv_dtype,
+        .q_set = set % world->num_q_sets,
+        .kv_set = set,
+        .out = store_read(&world->store, world->out_at, world->q_bytes),
+    };
+    return check.out && check_rows(&check, verdict);
 }

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// matrix_product - products of cooperative matrices and nothing else: the ceiling of every kernel that coopMatMulAdd bounds. Each subgroup
+// multiplies `rounds` times one A with COLUMNS different B, into as many sums, which stay in registers.
+// Specialisation constants: 0 M, 1 N, 2 K of the device's matrices, 3 invocations a workgroup. Push constants: where to leave a sum that
+// never is what it is compared with, so that no compiler drops the products; a seed, so that none computes them itself.
+// Mirrored by matrix_product.c.
+#version 460
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+
+layout(constant_id = 0) const uint M = 16;
+layout(constant_id = 1) const uint N = 16;
+layout(constant_id = 2) const uint K = 16;
+layout(local_size_x_id = 3) in;
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Sum { float at; };
+layout(push_constant, scalar) uniform Push { uint64_t sum; float seed; uint rounds; };
+
+const uint COLUMNS = 8;
+
+void main()
+{
+    const float own = seed * float(gl_GlobalInvocationID.x % 7);
+    coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> a = coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA>(float16_t(own));
+    coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> b[COLUMNS];
+    coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> c[COLUMNS];
+    for (uint i = 0; i < COLUMNS; i++) {
+        b[i] = coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB>(float16_t(own + seed * float(i)));
+        c[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(own + float(i));
+    }
+    for (uint round = 0; round < rounds; round++)
+        for (uint i = 0; i < COLUMNS; i++)
+            c[i] = coopMatMulAdd(a, b[i], c[i]);
+    float total = 0;
+    for (uint i = 0; i < COLUMNS; i++)
+        total += c[i][0];
+    if (total == 12345.678)
+        Sum(sum).at = total;
+}

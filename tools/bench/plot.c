@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// plot.c - see plot.h.
+
+#include "plot.h"
+
+#include "svg.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 960, BAR = 22, TITLE = 44, CHART = 360, MARGIN = 60, LABEL = 250, VALUES = 250 };
+
+// A line of a file.
+struct point {
+    char workload[32], variant[64], dtype[32], place[16], via[16], device[256], driver[256];
+    double median_us, gb_per_s, tflops, ceiling_ratio; // ratio 0: unknown
+    double floor_us, seqs, longest, clients;
+    bool checked;
+};
+
+struct points {
+    struct point *list;
+    uint32_t count, capacity;
+};
+
+// ---- reading ----
+
+static void take_text(const cJSON *json, const char *name, char *text, size_t size)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, name);
+    snprintf(text, size, "%s", cJSON_IsString(item) ? item->valuestring : "");
+}
+
+static double take_number(const cJSON *json, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, name);
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+static bool take_point(const cJSON *json, struct point *point)
+{
+    *point = (struct point){
+        .median_us = take_number(json, "median_us"),
+        .gb_per_s = take_number(json, "gb_per_s"),
+        .tflops = take_number(json, "tflops"),
+        .ceiling_ratio = take_number(json, "ceiling_ratio"),
+        .floor_us = take_number(json, "floor_us"),
+        .seqs = take_number(json, "seqs"),
+        .longest = take_number(json, "longest"),
+        .clients = take_number(json, "clients"),
+        .checked = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "checked")),
+    };
+    take_text(json, "workload", point->workload, sizeof point->workload);
+    take_text(json, "variant", point->variant, sizeof point->variant);
+    take_text(json, "dtype", point->dtype, sizeof point->dtype);
+    take_text(json, "place", point->place, sizeof point->place);
+    take_text(json, "via", point->via, sizeof point->via);
+    take_text(json, "device", point->device, sizeof point->device);
+    take_text(json, "driver", point->driver, sizeof point->driver);
+    return point->workload[0] && point->median_us > 0;
+}
+
+static bool add(struct points *points, const struct point *point)
+{
+    if (points->count == points->capacity) {
+        uint32_t capacity = points->capacity ? 2 * points->capacity : 64;
+        struct point *list = realloc(points->list, capacity * sizeof *list);
+        if (!list) {
+            fprintf(stderr, "aule-bench: no host memory\n");
+            return false;
+        }
+        points->list = list;
+        points->capacity = capacity;
+    }
+    points->list[points->count++] = *point;
+    return true;
+}
+
+static bool read_line(const char *name, uint32_t number, const char *line, struct points *points)
+{
+    struct point point;
+    cJSON *json = cJSON_Parse(line);
+    bool ok = take_point(json, &point);
+    cJSON_Delete(json);
+    if (!ok)
+        fprintf(stderr, "aule-bench: line %u of %s is no result\n", number, name);
+    return ok && add(points, &point);
+}
+
+static bool read_file(const char *name, struct points *points)
+{
+    bool standard = strcmp(name, "-") == 0, ok = true;
+    FILE *file = standard ? stdin : fopen(name, "r");
+    char *line = NULL;
+    size_t size = 0;
+    if (!file) {
+        fprintf(stderr, "aule-bench: %s: %s\n", name, strerror(errno));
+        return false;
+    }
+    for (uint32_t number = 1; ok && getline(&line, &size, file) > 0; number++) {
+        if (line[strspn(line, " \n")])
+            ok = read_line(name, number, line, points);
+    }
+    free(line);
+    if (!standard)
+        fclose(file);
+    return ok;
+}
+
+// ---- bars ----
+
+static bool is_decode(const struct point *point)
+{
+    return strncmp(point->workload, "decode:", 7) == 0;
+}
+
+static uint32_t count_bars(const struct points *points)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < points->count; i++)
+        count += !is_decode(&points->list[i]);
+    return count;
+}
+
+static void bar_texts(const struct point *p, char *label, size_t label_size, char *value, size_t value_size)
+{
+    bool contiguous = strcmp(p->place, "contiguous") == 0, border = strcmp(p->via, "engine") != 0;
+    snprintf(label, label_size, "%s %s %s%s%s%s", p->workload, p->dtype, p->variant, contiguous ? " contiguous" : "",
+             border ? " via " : "", border ? p->via : "");
+    char share[32] = "";
+    if (p->ceiling_ratio > 0)
+        snprintf(share, sizeof share, ", %.1f %%", 100 * p->ceiling_ratio);
+    snprintf(value, value_size, "%.1f us, %.0f %s%s%s", p->median_us,
+             p->gb_per_s > 10 * p->tflops ? p->gb_per_s : p->tflops, p->gb_per_s > 10 * p->tflops ? "GB/s" : "TFLOP/s",
+             share, p->checked ? "" : ", UNCHECKED");
+}
+
+static void draw_bars(FILE *file, const struct points *points, double top)
+{
+    const double full = WIDTH - LABEL - VALUES;
+    double y = top;
+    svg_text(file, 10, y - 14, 15, SVG_LEFT, "Workloads: how much of the ceiling measured in the same run is reached");
+    for (uint32_t i = 0; i < points->count; i++) {
+        const struct point *p = &points->list[i];
+        char label[256], value[128];
+        if (is_decode(p))
+            continue;
+        bar_texts(p, label, sizeof label, value, sizeof value);
+        svg_text(file, LABEL - 8, y + 14, 12, SVG_RIGHT, label);
+        svg_box(file, LABEL, y + 2, full, BAR - 6, "#e8e8e8");
+        svg_box(file, LABEL, y + 2, full * fmin(p->ceiling_ratio, 1), BAR - 6, "#3b7dd8");
+        svg_text(file, LABEL + full + 8, y + 14, 12, SVG_LEFT, value);
+        y += BAR;
+    }
+    svg_line(file, LABEL + full, top, LABEL + full, y, "#444444");
+}
+
+// ---- curves ----
+
+// One chart: `x` of a decode grows, `fixed` is the same along a curve.
+struct chart {
+    const char *title, *x_name, *fixed_name;
+    double (*x)(const struct point *point);
+    double (*fixed)(const struct point *point);
+};
+
+static double seqs_of(const struct point *point)
+{
+    return point->seqs;
+}
+
+static double longest_of(const struct point *point)
+{
+    return point->longest;
+}
+
+static const struct chart charts[] = {
+    {"Decode: time against the length of the context", "tokens of context", "sequences", longest_of, seqs_of},
+    {"Decode: time against the size of the batch", "sequences", "tokens each", seqs_of, longest_of},
+};
+enum { NUM_CHARTS = sizeof charts / sizeof *charts };
+
+static bool same_curve(const struct chart *chart, const struct point *a, const struct point *b)
+{
+    return chart->fixed(a) == chart->fixed(b) && a->clients == b->clients && strcmp(a->variant, b->variant) == 0 &&
+           strcmp(a->dtype, b->dtype) == 0 && strcmp(a->place, b->place) == 0 && strcmp(a->via, b->via) == 0;
+}
+
+// The decode that follows `p` on its curve; NULL: it is the last.
+static const struct point *next_on(const struct chart *chart, const struct points *points, const struct point *p)
+{
+    const struct point *best = NULL;
+    for (uint32_t i = 0; i < points->count; i++) {
+        const struct point *other = &points->list[i];
+        if (is_decode(other) && same_curve(chart, p, other) && chart->x(other) > chart->x(p) &&
+            (!best || chart->x(other) < chart->x(best)))
+            best = other;
+    }
+    return best;
+}
+
+// Whether a curve of two points or more begins at point `index`.
+static bool begins(const struct chart *chart, const struct points *points, uint32_t index)
+{
+    const struct point *p = &points->list[index];
+    if (!is_decode(p) || !next_on(chart, points, p))
+        return false;
+    for (uint32_t i = 0; i < points->count; i++) {
+        const struct point *other = &points->list[i];
+        if (is_decode(other) && same_curve(chart, p, other) &&
+            (chart->x(other) < chart->x(p) || (chart->x(other) == chart->x(p) && i < index)))
+            return false;
+    }
+    return true;
+}
+
+struct frame {
+    double left, top, width, height;
+    double low_x, high_x, low_y, high_y; // logarithms to base 2 and 10
+};
+
+// False: the chart has no curve.
+static bool frame_fit(const struct chart *chart, const struct points *points, double top, struct frame *frame)
+{
+    *frame = (struct frame){MARGIN, top, WIDTH - 5.0 * MARGIN, CHART - 2.0 * MARGIN, 1e9, -1e9, 1e9, -1e9};
+    for (uint32_t i = 0; i < points->count; i++) {
+        if (!begins(chart, points, i))
+            continue;
+        for (const struct point *p = &points->list[i]; p; p = next_on(chart, points, p)) {
+            frame->low_x = fmin(frame->low_x, floor(log2(chart->x(p))));
+            frame->high_x = fmax(frame->high_x, ceil(log2(chart->x(p))));
+            frame->low_y = fmin(frame->low_y, floor(log10(p->median_us)));
+            frame->high_y = fmax(frame->high_y, ceil(log10(p->median_us) + 1e-9));
+            if (p->floor_us > 0)
+                frame->low_y = fmin(frame->low_y, floor(log10(p->floor_us)));
+        }
+    }
+    return frame->high_x > frame->low_x;
+}
+
+static double at_x(const struct frame *f, double x)
+{
+    return f->left + f->width * (log2(x) - f->low_x) / (f->high_x - f->low_x);
+}
+
+static double at_y(const struct frame *f, double y)
+{
+    return f->top + f->height * (1 - (log10(y) - f->low_y) / (f->high_y - f->low_y));
+}
+
+static void draw_frame(FILE *file, const struct chart *chart, const struct frame *f)
+{
+    char text[64];
+    svg_text(file, 10, f->top - 14, 15, SVG_LEFT, chart->title);
+    for (double x = f->low_x; x <= f->high_x; x++) {
+        snprintf(text, sizeof text, "%.0f", exp2(x));
+        svg_line(file, at_x(f, exp2(x)), f->top, at_x(f, exp2(x)), f->top + f->height, "#e0e0e0");
+        svg_text(file, at_x(f, exp2(x)), f->top + f->height + 16, 11, SVG_MIDDLE, text);
+    }
+    for (double y = f->low_y; y <= f->high_y; y++) {
+        snprintf(text, sizeof text, "%g us", pow(10, y));
+        svg_line(file, f->left, at_y(f, pow(10, y)), f->left + f->width, at_y(f, pow(10, y)), "#e0e0e0");
+        svg_text(file, f->left - 6, at_y(f, pow(10, y)) + 4, 11, SVG_RIGHT, text);
+    }
+    svg_text(file, f->left + f->width / 2, f->top + f->height + 34, 12, SVG_MIDDLE, chart->x_name);
+}
+
+static void draw_curve(FILE *file, const struct chart *chart, const struct points *points, const struct frame *f,
+                       const struct point *p, const char *color)
+{
+    for (const struct point *next; p; p = next) {
+        next = next_on(chart, points, p);
+        svg_dot(file, at_x(f, chart->x(p)), at_y(f, p->median_us), color);
+        if (!next)
+            return;
+        svg_line(file, at_x(f, chart->x(p)), at_y(f, p->median_us), at_x(f, chart->x(next)), at_y(f, next->median_us),
+                 color);
+        if (p->floor_us > 0 && next->floor_us > 0) // a plain read of the same bytes
+            svg_line(file, at_x(f, chart->x(p)), at_y(f, p->floor_us), at_x(f, chart->x(next)), at_y(f, next->floor_us),
+                     "#aaaaaa");
+    }
+}
+
+static void draw_chart(FILE *file, const struct chart *chart, const struct points *points, const struct frame *f)
+{
+    static const char *const colors[] = {"#3b7dd8", "#d8483b", "#2f9e58", "#b07a1e", "#7a4fc4", "#1f9ea8"};
+    uint32_t curves = 0;
+    draw_frame(file, chart, f);
+    for (uint32_t i = 0; i < points->count; i++) {
+        const struct point *p = &points->list[i];
+        char text[256];
+        if (!begins(chart, points, i))
+            continue;
+        const char *color = colors[curves % (sizeof colors / sizeof *colors)];
+        draw_curve(file, chart, points, f, p, color);
+        snprintf(text, sizeof text, "%.0f %s, %s, %s, %s", chart->fixed(p), chart->fixed_name, p->dtype, p->variant,
+                 p->place);
+        svg_box(file, f->left + f->width + 10, f->top + 18 * curves, 10, 10, color);
+        svg_text(file, f->left + f->width + 25, f->top + 18 * curves + 10, 11, SVG_LEFT, text);
+        curves++;
+    }
+    svg_box(file, f->left + f->width + 10, f->top + 18 * curves, 10, 10, "#aaaaaa");
+    svg_text(file, f->left + f->width + 25, f->top + 18 * curves + 10, 11, SVG_LEFT, "a plain read of the same bytes");
+}
+
+// ---- the page ----
+
+static void draw(FILE *file, const struct points *points)
+{
+    struct frame frames[NUM_CHARTS];
+    bool has[NUM_CHARTS];
+    double bars = count_bars(points) ? 2 * TITLE + BAR * (double)count_bars(points) : TITLE, height = bars;
+    char title[600];
+    for (int i = 0; i < NUM_CHARTS; i++) {
+        has[i] = frame_fit(&charts[i], points, height + TITLE, &frames[i]);
+        height += has[i] ? CHART : 0;
+    }
+    snprintf(title, sizeof title, "%s, %s", points->list[0].device, points->list[0].driver);
+    svg_begin(file, WIDTH, height + 10);
+    svg_text(file, 10, 22, 13, SVG_LEFT, title);
+    if (count_bars(points))
+        draw_bars(file, points, 2 * TITLE - 12);
+    for (int i = 0; i < NUM_CHARTS; i++) {
+        if (has[i])
+            draw_chart(file, &charts[i], points, &frames[i]);
+    }
+    svg_end(file);
+}
+
+static bool write_page(const struct points *points, const char *output)
+{
+    FILE *file = output ? fopen(output, "w") : stdout;
+    if (!file) {
+        fprintf(stderr, "aule-bench: %s: %s\n", output, strerror(errno));
+        return false;
+    }
+    draw(file, points);
+    bool ok = !ferror(file);
+    ok &= (output ? fclose(file) : fflush(file)) == 0;
+    if (!ok)
+        fprintf(stderr, "aule-bench: %s was not written\n", output ? output : "standard output");
+    return ok;
+}
+
+bool plot(char *const *files, int num_files, const char *output)
+{
+    struct points points = {0};
+    bool ok = true;
+    for (int i = 0; ok && i < num_files; i++)
+        ok = read_file(files[i], &points);
+    if (ok && !points.count) {
+        fprintf(stderr, "aule-bench: there is no result to plot\n");
+        ok = false;
+    }
+    ok = ok && write_page(&points, output);
+    free(points.list);
+    return ok;
+}

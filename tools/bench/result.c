@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// result.c - see result.h.
+
+#include "result.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+// Where the process border is part of what is timed, so it is of each rate.
+static double step_us(const struct result *r)
+{
+    return r->clients > 1 ? r->times.wall_us : r->times.median_us;
+}
+
+static double bytes(const struct result *r)
+{
+    return workload_bytes(r->workload, r->dtype, r->kv_dtype);
+}
+
+static double gb_per_s(const struct result *r)
+{
+    return bytes(r) / step_us(r) * 1e-3;
+}
+
+static double tflops(const struct result *r)
+{
+    return workload_flops(r->workload) / step_us(r) * 1e-6;
+}
+
+// Of reading, of copying for what is written too, of products; 0: that ceiling is not known.
+static double ceiling_ratio(const struct result *r)
+{
+    double memory = r->workload->kind == WORKLOAD_APPEND ? r->ceilings.copy_gb_per_s : r->ceilings.read_gb_per_s;
+    if (r->workload->bound_by_memory)
+        return memory > 0 ? gb_per_s(r) / memory : 0;
+    return r->ceilings.matrix_tflops > 0 ? tflops(r) / r->ceilings.matrix_tflops : 0;
+}
+
+static uint32_t longest(const struct result *r)
+{
+    uint32_t most = 0, q_len, kv_len;
+    for (uint32_t s = 0; s < workload_num_seqs(r->workload); s++) {
+        workload_seq(r->workload, s, &q_len, &kv_len);
+        most = kv_len > most ? kv_len : most;
+    }
+    return most;
+}
+
+// In the order of the line. Numbers with UNKNOWN are null where they are 0.
+enum flag { KNOWN, UNKNOWN, OPTIONAL };
+
+static bool add_number(cJSON *json, const char *name, double number, enum flag flag)
+{
+    if (flag == OPTIONAL && !(number > 0))
+        return true;
+    return flag == UNKNOWN && !(number > 0) ? cJSON_AddNullToObject(json, name) != NULL
+                                            : cJSON_AddNumberToObject(json, name, number) != NULL;
+}
+
+static bool add_texts(cJSON *json, const struct result *r)
+{
+    char dtype[32];
+    snprintf(dtype, sizeof dtype, "%s/%s", dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype));
+    const struct {
+        const char *name, *text;
+    } texts[] = {
+        {"workload", r->workload->name},
+        {"device", r->device},
+        {"driver", r->driver},
+        {"via", r->via},
+        {"dtype", dtype},
+        {"variant", r->variant},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        if (!cJSON_AddStringToObject(json, texts[i].name, texts[i].text))
+            return false;
+    }
+    return true;
+}
+
+struct number {
+    const char *name;
+    double number;
+    enum flag flag;
+};
+
+static bool add_numbers(cJSON *json, const struct number *numbers, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!add_number(json, numbers[i].name, numbers[i].number, numbers[i].flag))
+            return false;
+    }
+    return true;
+}
+
+static bool add_rates(cJSON *json, const struct result *r)
+{
+    const struct number numbers[] = {
+        {"median_us", r->times.median_us, KNOWN},
+        {"p99_us", r->times.p99_us, KNOWN},
+        {"gb_per_s", gb_per_s(r), KNOWN},
+        {"tflops", tflops(r), KNOWN},
+        {"ceiling_ratio", ceiling_ratio(r), UNKNOWN},
+    };
+    return add_numbers(json, numbers, sizeof numbers / sizeof *numbers);
+}
+
+static bool add_rest(cJSON *json, const struct result *r)
+{
+    const struct number numbers[] = {
+        {"checked_rows", r->verdict.num_rows, KNOWN},
+        {"worst_error", r->verdict.worst, KNOWN},
+        {"runs", r->times.runs, KNOWN},
+        {"wall_us", r->times.wall_us, KNOWN},
+        {"gpu_us", r->times.gpu_us, UNKNOWN},
+        {"floor_us", r->floor_us, UNKNOWN},
+        {"read_gb_per_s", r->ceilings.read_gb_per_s, KNOWN},
+        {"copy_gb_per_s", r->ceilings.copy_gb_per_s, KNOWN},
+        {"matrix_tflops", r->ceilings.matrix_tflops, UNKNOWN},
+        {"seqs", workload_num_seqs(r->workload), KNOWN},
+        {"longest", longest(r), KNOWN},
+        {"clients", r->clients, KNOWN},
+        {"splits", r->splits, KNOWN},
+        {"growing_median_us", r->growth.growing.median_us, OPTIONAL},
+        {"worst_us", r->growth.worst_us, OPTIONAL},
+        {"worst_still_us", r->growth.worst_still_us, OPTIONAL},
+        {"grown_gib", r->growth.grown_gib, OPTIONAL},
+        {"longest_paged", r->longest_paged, OPTIONAL},
+        {"longest_contiguous", r->longest_contiguous, OPTIONAL},
+        {"baseline_us", r->baseline.times.median_us, OPTIONAL},
+        {"baseline_gflops", r->baseline.gflops, OPTIONAL},
+    };
+    return cJSON_AddStringToObject(json, "place", r->contiguous ? "contiguous" : "paged") != NULL &&
+           add_numbers(json, numbers, sizeof numbers / sizeof *numbers);
+}
+
+bool result_print_json(const struct result *r)
+{
+    cJSON *json = cJSON_CreateObject();
+    bool ok = json && add_texts(json, r) && add_rates(json, r) && cJSON_AddBoolToObject(json, "checked", r->checked) &&
+              add_rest(json, r);
+    char *text = ok ? cJSON_PrintUnformatted(json) : NULL;
+    if (text)
+        puts(text);
+    else
+        fprintf(stderr, "aule-bench: no host memory\n");
+    fflush(stdout);
+    cJSON_free(text);
+    cJSON_Delete(json);
+    return text != NULL;
+}
+
+static const char *ceiling_name(const struct result *r)
+{
+    return r->workload->kind == WORKLOAD_APPEND ? "a copy" : r->workload->bound_by_memory ? "a read" : "products";
+}
+
+static void print_more(const struct result *r)
+{
+    if (r->growth.num_chunks)
+        printf("     while the pool grew by %.2f GiB in %u chunks: median %.1f us, worst %.1f us; before: %.1f, %.1f\n",
+               r->growth.grown_gib, r->growth.num_chunks, r->growth.growing.median_us, r->growth.worst_us,
+               r->growth.still.median_us, r->growth.worst_still_us);
+    if (r->longest_paged)
+        printf("     longest sequence: %u tokens paged, %u contiguous: %.2f x longer\n", r->longest_paged,
+               r->longest_contiguous, (double)r->longest_paged / r->longest_contiguous);
+    if (r->baseline.gflops > 0)
+        printf("     plain C on %u cores: %.1f us, %.1f GFLOP/s; this is %.2f x its time\n", r->baseline.threads,
+               r->baseline.times.median_us, r->baseline.gflops, r->times.wall_us / r->baseline.times.median_us);
+}
+
+void result_print_text(const struct result *r)
+{
+    double ratio = ceiling_ratio(r);
+    char share[64] = "", floor[64] = "";
+    if (ratio > 0)
+        snprintf(share, sizeof share, ", %.1f %% of %s", 100 * ratio, ceiling_name(r));
+    if (r->floor_us > 0)
+        snprintf(floor, sizeof floor, "; a read of as much %.1f us", r->floor_us);
+    printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.1f GB/s  %.2f TFLOP/s%s; %s/%s, %s; %u rows %s to %.1e\n",
+           r->workload->name, r->times.median_us, r->times.p99_us, r->times.wall_us, r->times.runs, floor, gb_per_s(r),
+           tflops(r), share, dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype), r->variant, r->verdict.num_rows,
+           r->checked ? "right" : "WRONG", r->verdict.worst);
+    print_more(r);
+    fflush(stdout);
+}
+
+void result_print_check(const struct result *r)
+{
+    printf("%-4s %u rows right to %.1e (%s/%s, %s)\n", r->workload->name, r->verdict.num_rows, r->verdict.worst,
+           dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype), r->variant);
+    fflush(stdout);
+}

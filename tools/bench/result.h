@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// result.h - what is known of a workload in the end, as a line for people or as one of JSON.
+
+#ifndef AULE_BENCH_RESULT_H
+#define AULE_BENCH_RESULT_H
+
+#include "baseline.h"
+#include "ceiling.h"
+#include "growth.h"
+
+struct result {
+    const struct workload *workload;
+    enum dtype dtype, kv_dtype;
+    const char *device, *driver, *via, *variant;
+    bool contiguous;
+    uint32_t clients, splits;
+    struct times times;
+    struct verdict verdict; // the worse of both checks
+    bool checked;           // and right
+    struct ceilings ceilings;
+    double floor_us; // of a plain read of the same bytes; 0: not asked
+    // What only some have; zero: not asked.
+    struct growth growth;
+    struct baseline baseline;
+    uint32_t longest_paged, longest_contiguous;
+};
+
+bool result_print_json(const struct result *result);
+void result_print_text(const struct result *result);
+void result_print_check(const struct result *result); // where nothing was timed
+
+#endif

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// shape.h - a workload's sequences, or some of them, as the metadata of a batch, and which element of values.h stands where. Whoever
+// keeps K and V, an engine of our own or a daemon, fills and checks by the same numbers.
+
+#ifndef AULE_BENCH_SHAPE_H
+#define AULE_BENCH_SHAPE_H
+
+#include "workload.h"
+
+struct shape {
+    const struct workload *workload;
+    bool rows; // K and V lie as [KV heads, all tokens, dim], no blocks
+    uint32_t num_seqs, num_tokens, num_keys, max_blocks, num_blocks;
+    int32_t *cu_seqlens_q, *seq_lens_kv, *kv_starts;
+    int32_t *block_table; // [num_seqs, max_blocks] numbers below num_blocks, scattered; -1 beyond the sequence
+};
+
+// Sequences [first, first + count). False: no host memory, said on standard error. shape_finish() takes a zeroed and a half-made one.
+bool shape_init(struct shape *shape, const struct workload *workload, uint32_t first, uint32_t count, bool rows);
+void shape_finish(struct shape *shape);
+
+uint32_t shape_seq_of(const struct shape *shape, uint32_t token);
+// Number of element 0 of a key in its set's streams.
+uint64_t shape_element(const struct shape *shape, uint32_t seq, uint32_t key, uint32_t kv_head);
+uint64_t shape_elements(const struct shape *shape);       // of K, all blocks or rows
+uint64_t shape_block_elements(const struct shape *shape); // of K in one block
+uint64_t shape_query_elements(const struct shape *shape);
+
+// Streams of values.h for one set of inputs.
+enum shape_part { SHAPE_Q, SHAPE_K, SHAPE_V, SHAPE_PARTS };
+uint64_t shape_stream(uint32_t set, enum shape_part part);
+
+#endif
