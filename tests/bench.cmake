@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# aule-bench, as people start it: what it lists, that a workload's rows are right, and what it refuses.
+# aule-bench, as people start it: what it lists, that rows are right in each place and over each lane, what it prints, draws and refuses.
+
+# bench_test(NAME LABEL EXPECTED ARGUMENT...): what it prints matches EXPECTED.
+function(bench_test name label expected)
+  add_test(NAME ${name} COMMAND aule-bench ${ARGN})
+  set_tests_properties(${name} PROPERTIES PASS_REGULAR_EXPRESSION "${expected}" LABELS ${label} TIMEOUT 300)
+endfunction()
 
 if(TARGET aule-bench)
-  add_test(NAME bench_lists_its_workloads COMMAND aule-bench list)
-  set_tests_properties(bench_lists_its_workloads PROPERTIES PASS_REGULAR_EXPRESSION "D1 .*P1 .*C1 " LABELS process)
-  add_test(NAME bench_checks_its_rows COMMAND aule-bench run D5 --check)
-  set_tests_properties(bench_checks_its_rows PROPERTIES PASS_REGULAR_EXPRESSION "D5 +256 rows right" LABELS device TIMEOUT 300)
-  add_test(NAME bench_knows_no_other_workload COMMAND aule-bench run D99)
-  set_tests_properties(bench_knows_no_other_workload PROPERTIES
-    PASS_REGULAR_EXPRESSION "there is no workload 'D99'" LABELS process)
+  bench_test(bench_lists_its_workloads process "D1 .*D6 .*P1 .*C1 .*E1 .*G1 .*A1 " list)
+  bench_test(bench_checks_its_rows device "D5 +256 rows right" run D5 --check)
+  bench_test(bench_checks_contiguous_rows device "decode:3x100 96 rows right" run decode:3x100 --contiguous --check)
+  bench_test(bench_checks_prefill device "prefill:2x40 2560 rows right" run prefill:2x40 --check)
+  bench_test(bench_checks_8_bit_rows device "decode:2x70 64 rows right.*f16/int8" run decode:2x70 --check --kv-dtype int8)
+  bench_test(bench_checks_what_it_appends device "A1 +32768 rows right" run A1 --check)
+  bench_test(bench_checks_through_a_daemon device "decode:3x70 96 rows right" run decode:3x70 --via nng --clients 2 --check)
+  bench_test(bench_knows_no_other_workload process "there is no workload 'D99'" run D99)
+  bench_test(bench_has_no_ring_yet process "has no ring lane yet" run D5 --via ring)
+  bench_test(bench_wants_a_daemon_for_clients process "--clients 2 wants --via nng" run D5 --clients 2)
+  bench_test(bench_plots_results_only process "line 1 of .* is no result" plot ${CMAKE_CURRENT_LIST_FILE})
+  add_test(NAME test_bench COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_bench.sh $<TARGET_FILE:aule-bench>)
+  set_tests_properties(test_bench PROPERTIES LABELS device TIMEOUT 300)
 endif()

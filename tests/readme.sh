@@ -75,6 +75,7 @@ diff <(code) "$root/tests/readme_example.c" || complain "the C example is not te
 same_options "The daemon" "$build/daemon/aule-daemon"
 same_options "Looking inside" "$build/tools/ctl/aule-ctl"
 same_options "The worker" "$build/tools/worker/aule-worker"
+same_options "Measuring" "$build/tools/bench/aule-bench"
 check_links
 check_features
 check_tolerances

@@ -1,0 +1,35 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# test_bench.sh BENCH: lines of JSON have the keys that are promised, the growing pool, the full pool and the baseline are in them, and
+# they become a drawing. How long anything takes is nobody's business here.
+
+set -euo pipefail
+bench=${1:?}
+work=$(mktemp -d "${TMPDIR:-/tmp}/aule-test-bench.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# has FILTER WHAT: jq's FILTER holds for all lines.
+has()
+{
+    jq -es "$1" "$work/results" >/dev/null || { echo "$2:"; cat "$work/results"; exit 1; }
+}
+
+"$bench" run decode:2x64 decode:2x128 decode:4x64 --seconds 0.05 --baseline --splits 2 >"$work/results"
+has 'length == 3' "three workloads are three lines"
+has 'all([has("workload", "device", "driver", "via", "dtype", "variant", "median_us", "p99_us", "gb_per_s", "tflops", "ceiling_ratio",
+    "checked")] | all)' "a key is missing"
+has 'all(.checked == true and .via == "engine" and .dtype == "f16/f16" and .splits == 2)' "not as asked"
+has 'all(.median_us > 0 and .p99_us >= .median_us and .ceiling_ratio > 0 and .floor_us > 0 and .baseline_gflops > 0)' "a number is not there"
+"$bench" run E1 --pool 0.25 --seconds 0.05 --json >>"$work/results"
+has '.[3].workload == "E1" and .[3].longest_paged >= 2 * .[3].longest_contiguous' "a batch in blocks is no longer than one in rows"
+"$bench" run G1 --pool 0.05 --seconds 0.05 --json >>"$work/results"
+has '.[4].worst_us > 0 and .[4].grown_gib > 0' "the pool did not grow"
+
+"$bench" plot "$work/results" --output "$work/results.svg"
+[ "$(grep -c '<circle' "$work/results.svg")" -eq 4 ] || { echo "two curves of two points have not 4 dots"; exit 1; }
+[ "$(grep -cE '<text[^>]*>(E1|G1) f16/f16' "$work/results.svg")" -eq 2 ] || { echo "two workloads have not two bars"; exit 1; }
+tail -n 1 "$work/results.svg" | grep -qx '</svg>' || { echo "the drawing does not end"; exit 1; }
+"$bench" plot - <"$work/results" | cmp - "$work/results.svg"
+echo "five workloads say and draw what is promised"
