@@ -8,6 +8,7 @@
 // Mirrored by matrix_product.c.
 #version 460
 #extension GL_EXT_buffer_reference : require
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
@@ -23,22 +24,31 @@ layout(push_constant, scalar) uniform Push { uint64_t sum; float seed; uint roun
 
 const uint COLUMNS = 8;
 
+// Elements that differ: a matrix of equal ones takes less power, and the clocks are then higher than any real work has them.
+float16_t element(uint number)
+{
+    return float16_t(seed * (float((gl_GlobalInvocationID.x * 7 + number * 13) % 31) - 15));
+}
+
 void main()
 {
-    const float own = seed * float(gl_GlobalInvocationID.x % 7);
-    coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> a = coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA>(float16_t(own));
+    coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> a;
     coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> b[COLUMNS];
     coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> c[COLUMNS];
-    for (uint i = 0; i < COLUMNS; i++) {
-        b[i] = coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB>(float16_t(own + seed * float(i)));
-        c[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(own + float(i));
+    for (uint i = 0; i < a.length(); i++)
+        a[i] = element(i);
+    for (uint j = 0; j < COLUMNS; j++) {
+        for (uint i = 0; i < b[j].length(); i++)
+            b[j][i] = element(i + 5 * j);
+        c[j] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
     }
     for (uint round = 0; round < rounds; round++)
-        for (uint i = 0; i < COLUMNS; i++)
-            c[i] = coopMatMulAdd(a, b[i], c[i]);
+        [[unroll]] for (uint j = 0; j < COLUMNS; j++)
+            c[j] = coopMatMulAdd(a, b[j], c[j]);
     float total = 0;
-    for (uint i = 0; i < COLUMNS; i++)
-        total += c[i][0];
+    for (uint j = 0; j < COLUMNS; j++)
+        for (uint i = 0; i < c[j].length(); i++)
+            total += c[j][i];
     if (total == 12345.678)
         Sum(sum).at = total;
 }
