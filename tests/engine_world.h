@@ -79,6 +79,7 @@ void add_cache_tests(Suite *suite);
 void add_run_tests(Suite *suite);
 void add_kind_tests(Suite *suite);
 void add_split_tests(Suite *suite);
+void add_kernel_tests(Suite *suite);
 void add_fault_tests(Suite *suite);
 void add_file_tests(Suite *suite);
 

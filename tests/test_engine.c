@@ -17,6 +17,7 @@ static Suite *engine_suite(void)
     add_run_tests(suite);
     add_kind_tests(suite);
     add_split_tests(suite);
+    add_kernel_tests(suite);
     add_fault_tests(suite);
     add_file_tests(suite);
     return suite;

@@ -628,6 +628,7 @@ void add_run_tests(Suite *suite)
     TCase *either = tcase_create("runs, however the arena is reached");
     tcase_add_checked_fixture(either, setup_import, teardown);
     tcase_add_test(either, unaligned_arena_is_mirrored_and_works);
+    tcase_add_test(either, arena_without_a_base_is_the_engines_own_memory_and_works);
     tcase_add_test(either, grid_folds_where_the_device_ends_it);
     tcase_add_test(either, runs_without_tokens_are_done_without_a_dispatch);
     tcase_add_test(either, objects_let_go_right_after_submit_serve_it_to_the_end);

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_engine_kernels.c - variants of several kernels: which sequence goes where, that no bit depends on its company or on the size of
+// workgroups, and that what fails fails whole. On matrix_emulated, which every device runs.
+
+#include "engine_world.h"
+
+#include "../daemon/engine/matrix.h"
+
+#include <string.h>
+
+enum { DIM = 16, KEYS = 16, COLUMNS = 80, KV_LEN = COLUMNS * KEYS, HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */ };
+enum { Q = 0, K = 1 << 16, V = 1 << 17, OUT = 1 << 18, OTHER = 1 << 19 };
+
+static struct engine_cache *cache_;
+
+static uint32_t noise_state = 815;
+
+// f16 of 0.125 to 1, of either sign.
+static void fill_halves(void *to, size_t count)
+{
+    uint16_t *halves = to;
+    for (size_t i = 0; i < count; i++) {
+        noise_state = noise_state * 1664525u + 1013904223u;
+        halves[i] = (uint16_t)(0x3000 + (noise_state >> 16) % 0xc00 + (noise_state >> 3 & 0x8000));
+    }
+}
+
+static void setup_kernels(void)
+{
+    uint16_t block[2 * KEYS * DIM];
+    engine = open_engine((struct engine_params){.variant = "matrix_emulated"});
+    open_arena();
+    struct engine_cache_params params = shape(1, 1, DIM, DTYPE_F16);
+    params.kv.block_size = KEYS;
+    params.chunk_blocks = 128;
+    cache_ = open_cache(params);
+    grow_chunk(cache_, 0);
+    for (int32_t i = 0; i < 128; i++) {
+        fill_halves(block, sizeof block / sizeof *block);
+        ck_assert_int_eq(engine_block_write(cache_, 0, i, block), STATUS_OK);
+    }
+    fill_halves(memory, OUT / 2);
+}
+
+static void teardown_kernels(void)
+{
+    engine_cache_destroy(cache_);
+    teardown();
+}
+
+// Sequences over the same blocks; the next to last is NULL or [num_seqs].
+static struct engine_batch *batch_of(const int32_t *q_lens, const int32_t *kv_lens, uint32_t num_seqs,
+                                     const int32_t *num_queries, const int64_t *slots)
+{
+    int32_t cu[9] = {0}, table[8 * COLUMNS];
+    for (uint32_t seq = 0; seq < num_seqs; seq++) {
+        cu[seq + 1] = cu[seq] + q_lens[seq];
+        for (int32_t i = 0; i < COLUMNS; i++)
+            table[seq * COLUMNS + (uint32_t)i] = i * 7 % COLUMNS;
+    }
+    return open_batch((struct engine_batch_params){
+        .cache = cache_,
+        .num_seqs = num_seqs,
+        .max_blocks = COLUMNS,
+        .num_tokens = (uint32_t)cu[num_seqs],
+        .cu_seqlens_q = cu,
+        .seq_lens_kv = kv_lens,
+        .block_table = table,
+        .q_lens = num_queries,
+        .slot_mapping = slots,
+    });
+}
+
+// Its queries begin at row `row` of q.
+static struct engine_run run_of(struct engine_batch *batch, uint32_t row, uint64_t out)
+{
+    return (struct engine_run){
+        .batch = batch,
+        .arena = arena,
+        .num_heads = HEADS,
+        .q = dense(Q + row * ROW, HEADS, DIM, DTYPE_F16),
+        .k = dense(K, 1, DIM, DTYPE_F16),
+        .v = dense(V, 1, DIM, DTYPE_F16),
+        .out = dense(out, HEADS, DIM, DTYPE_F16),
+        .scale = 1,
+        .causal = true,
+    };
+}
+
+static struct cutting cutting(struct engine_batch *batch)
+{
+    struct engine_run run = run_of(batch, 0, OUT);
+    return cutting_of_run(&run);
+}
+
+START_TEST(sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_alone)
+{
+    static const int32_t q_lens[] = {1, 20, 4, 5, 3}, kv_lens[] = {1100, 64, 700, KV_LEN, 9};
+    static const int32_t num_queries[] = {1, 20, 4, 5, 0};
+    struct engine_batch *batch = batch_of(q_lens, kv_lens, 5, num_queries, NULL);
+    struct engine_run run = run_of(batch, 0, OUT);
+    struct work works[MOST_KERNELS];
+    struct cutting all = cutting(batch);
+    struct error error = {0};
+    ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter rests
+    ck_assert_uint_eq(works[0].num_items, 1 + 2);                           // 2 and 8 rows; 700 keys are two parts
+    ck_assert_uint_eq(works[0].num_merges, 1);
+    ck_assert_uint_eq(works[1].num_items, 2); // 40 and 10 rows
+    ck_assert_uint_eq(works[2].num_items, 1); // no query
+    memset(memory + OUT, 0x55, 33 * ROW);
+    struct engine_event event = expect_done(submit_runs(&run, 1));
+    ck_assert_uint_eq(event.num_dispatches, 3);
+    ck_assert_uint_eq(event.results[0].dispatch, 0);
+    expect_bytes(memory + OUT + 30 * ROW, zero_block, 3 * ROW, "rows without a query");
+    for (uint32_t seq = 0, row = 0; seq < 4; row += (uint32_t)q_lens[seq++]) {
+        struct engine_batch *alone = batch_of(&q_lens[seq], &kv_lens[seq], 1, NULL, NULL);
+        struct engine_run single = run_of(alone, row, OTHER);
+        event = expect_done(submit_runs(&single, 1));
+        ck_assert_uint_eq(event.num_dispatches, 1);
+        expect_bytes(memory + OUT + row * ROW, memory + OTHER, (size_t)q_lens[seq] * ROW, "alone");
+        engine_batch_destroy(alone);
+    }
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+START_TEST(every_kernel_of_a_run_sees_the_keys_that_it_writes)
+{
+    static const int32_t q_lens[] = {1, 20}, kv_lens[] = {1, 20};
+    int64_t slots[21] = {100 * KEYS}; // nobody sees that one
+    for (int i = 0; i < 20; i++)
+        slots[i + 1] = i / KEYS * 7 * KEYS + i % KEYS;
+    struct engine_batch *batch = batch_of(q_lens, kv_lens, 2, NULL, slots);
+    struct engine_run run = run_of(batch, 0, OUT);
+    struct engine_event event = expect_done(submit_runs(&run, 1));
+    ck_assert_uint_eq(event.num_dispatches, 2);
+    uint16_t block[2 * KEYS * DIM];
+    ck_assert_int_eq(engine_block_read(cache_, 0, 0, block), STATUS_OK);
+    expect_bytes(block, memory + K + DIM * 2, KEYS * DIM * 2, "keys of the second sequence");
+    // Both sequences see the same first key alone: their first rows are its value.
+    for (uint32_t head = 0; head < HEADS; head++) {
+        expect_bytes(memory + OUT + head * DIM * 2, memory + V + DIM * 2, DIM * 2, "the decode's row");
+        expect_bytes(memory + OUT + ROW + head * DIM * 2, memory + V + DIM * 2, DIM * 2, "the prefill's first row");
+    }
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+// Two models' runs in one wave share a dispatch where both have a sequence for its kernel.
+START_TEST(runs_meet_in_the_dispatch_of_each_kernel)
+{
+    struct engine_batch *mixed = batch_of((int32_t[]){1, 20}, (int32_t[]){300, 64}, 2, NULL, NULL);
+    struct engine_batch *decode = batch_of((int32_t[]){1}, (int32_t[]){200}, 1, NULL, NULL);
+    struct engine_batch *prefill = batch_of((int32_t[]){20}, (int32_t[]){64}, 1, NULL, NULL);
+    struct engine_run runs[3] = {run_of(mixed, 0, OUT), run_of(decode, 0, OTHER), run_of(prefill, 1, OTHER + 4096)};
+    struct engine_event event = expect_done(submit_runs(runs, 3));
+    ck_assert_uint_eq(event.num_dispatches, 2);
+    ck_assert_uint_eq(event.results[0].dispatch, event.results[1].dispatch);
+    ck_assert_uint_ne(event.results[0].dispatch, event.results[2].dispatch);
+    expect_bytes(memory + OTHER + 4096, memory + OUT + ROW, 20 * ROW, "the prefill beside others");
+    engine_batch_destroy(mixed);
+    engine_batch_destroy(decode);
+    engine_batch_destroy(prefill);
+}
+END_TEST
+
+START_TEST(run_whose_split_finds_no_memory_takes_none_of_its_kernels)
+{
+    struct engine_batch *split = batch_of((int32_t[]){1, 20}, (int32_t[]){700, 64}, 2, NULL, NULL);
+    struct engine_batch *whole = batch_of((int32_t[]){20}, (int32_t[]){64}, 1, NULL, NULL);
+    struct engine_run runs[2] = {run_of(split, 0, OUT), run_of(whole, 1, OTHER)};
+    struct engine_run warm[2] = {runs[0], runs[1]};
+    warm[0].num_splits = 1;
+    expect_done(submit_runs(warm, 2));
+    struct work works[MOST_KERNELS];
+    struct cutting cut = cutting(split);
+    struct error error = {0};
+    ck_assert_int_eq(batch_work(split, &cut, 1, works, &error), STATUS_OK); // the submitter rests
+    uint64_t most = engine->device.adapter.info.max_allocation_bytes;
+    memset(memory + OUT, 0x55, 21 * ROW);
+    memcpy(memory + OTHER + 4096, memory + OTHER, 20 * ROW);
+    memset(memory + OTHER, 0x55, 20 * ROW);
+    engine->device.adapter.info.max_allocation_bytes = 1;
+    uint64_t sequence = submit_runs(runs, 2);
+    ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
+    engine->device.adapter.info.max_allocation_bytes = most;
+    struct engine_event event = expect_event(ENGINE_EVENT_DONE);
+    ck_assert_int_eq(event.results[0].status, STATUS_LIMIT);
+    ck_assert_uint_ge(event.results[0].dispatch, event.num_dispatches);
+    ck_assert_int_eq(event.results[1].status, STATUS_OK);
+    expect_bytes(memory + OTHER, memory + OTHER + 4096, 20 * ROW, "who shared a dispatch with it");
+    ck_assert_uint_eq((unsigned char)memory[OUT + ROW], 0x55);
+    engine_batch_destroy(split);
+    engine_batch_destroy(whole);
+}
+END_TEST
+
+START_TEST(work_lists_differ_by_the_kernels_that_serve_the_run)
+{
+    struct engine_batch *batch = batch_of((int32_t[]){1}, (int32_t[]){40}, 1, NULL, NULL);
+    struct engine_run served = run_of(batch, 0, OUT), other = served;
+    other.q = other.out = dense(Q, HEADS, DIM, DTYPE_F32); // no kernel for matrices takes f32
+    struct cutting with = cutting_of_run(&served), without = cutting_of_run(&other);
+    struct work works[MOST_KERNELS];
+    struct error error = {0};
+    ck_assert(!cutting_same(&with, &without));
+    ck_assert_int_eq(batch_work(batch, &with, 1, works, &error), STATUS_OK);
+    ck_assert_uint_eq(works[0].num_items, 1);
+    ck_assert_int_eq(batch_work(batch, &without, 1, works, &error), STATUS_OK);
+    ck_assert_uint_eq(works[0].num_items, 0);
+    ck_assert_uint_eq(works[2].num_items, 1);
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+START_TEST(size_of_workgroups_follows_their_number_and_changes_no_bit)
+{
+    static const uint32_t multiprocessors[] = {1, 1000};
+    struct engine_batch *batch =
+        batch_of((int32_t[]){1, 1, 4, 1, 1}, (int32_t[]){1100, 300, 700, KV_LEN, 5}, 5, NULL, NULL);
+    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 4000, 1000), 64);
+    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 3999, 1000), 128);
+    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 1, 1000), 128); // all that its shader can have
+    ck_assert_uint_eq(kernel_local_size(&kernel_plain, 1, 1000), 128);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct engine_run run = run_of(batch, 0, i ? OTHER : OUT);
+        uint32_t before = engine_num_pipelines(engine);
+        engine->device.adapter.num_multiprocessors = multiprocessors[i]; // the submitter rests
+        expect_done(submit_runs(&run, 1));
+        ck_assert_uint_gt(engine_num_pipelines(engine), before);
+    }
+    expect_bytes(memory + OTHER, memory + OUT, 8 * ROW, "in larger workgroups");
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+START_TEST(parts_of_a_decode_follow_its_length)
+{
+    static const struct {
+        uint32_t num_splits;
+        uint64_t kv_len, keys;
+    } cases[] = {
+        {0, 1, 512},        {0, 1024, 512},  {0, 1025, 4096}, {0, 32768, 4096}, {0, 32769, 2176},  {0, 131072, 8192},
+        {0, 4000000, 8192}, {1, 4000000, 0}, {2, 1000, 512},  {3, 1000, 384},   {1000, 1000, 256}, {2, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_uint_eq(kernel_part_keys(&kernel_decode_emulated, 8, cases[i].kv_len, cases[i].num_splits),
+                          cases[i].keys);
+    ck_assert_uint_eq(kernel_part_keys(&kernel_prefill_emulated, 9, 100000, 0), 0);
+    ck_assert_uint_eq(kernel_part_keys(&kernel_prefill_emulated, 9, 100000, 4), 0);
+}
+END_TEST
+
+START_TEST(variant_for_tests_is_chosen_by_name_alone)
+{
+    const struct adapter *adapter = &engine->device.adapter;
+    const struct variant *chosen = NULL;
+    struct error error = {0};
+    char missing[256];
+    ck_assert_str_eq(engine_variant(engine), "matrix_emulated");
+    ck_assert_int_eq(variant_choose(adapter, NULL, &chosen, &error), STATUS_OK);
+    ck_assert(!chosen->only_by_name);
+    ck_assert_int_eq(variant_choose(adapter, "matrix_emulated", &chosen, &error), STATUS_OK);
+    ck_assert(chosen->only_by_name);
+    variant_missing(chosen, adapter, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "for tests") != NULL, "%s", missing);
+    for (uint32_t i = 0; variant_at(i); i++) {
+        const struct variant *variant = variant_at(i);
+        const struct kernel *last = variant->kernels[variant->num_kernels - 1];
+        ck_assert(!last->serves && last->most_rows == UINT32_MAX); // whatever comes, somebody takes it
+    }
+}
+END_TEST
+
+START_TEST(matrix_variant_says_what_the_device_lacks)
+{
+    struct adapter rich = engine->device.adapter;
+    char missing[256];
+    rich.matrices = (struct matrices){true, true, true, true, MATRIX_LANES_UNKNOWN};
+    rich.info.subgroup_size = 32;
+    rich.subgroups.operations = UINT32_MAX;
+    rich.subgroups.full = true;
+    matrix_missing(&rich, missing, sizeof missing);
+    if (strstr(missing, "built without"))
+        return;
+    ck_assert_str_eq(missing, "");
+    rich.matrices.lanes = MATRIX_LANES_DIFFER;
+    matrix_missing(&rich, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "in other lanes") != NULL, "%s", missing);
+    rich.info.subgroup_size = 8;
+    matrix_missing(&rich, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "subgroups of 32 invocations (it has 8)") != NULL, "%s", missing);
+    rich.matrices.shape = false;
+    matrix_missing(&rich, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "16x8x16") != NULL, "%s", missing);
+}
+END_TEST
+
+START_TEST(probe_of_lanes_agrees_with_the_emulation)
+{
+    struct error error = {0};
+    bool agrees = false;
+    enum status status = matrix_probe(&engine->transfer, &shader_matrix_probe_emulated, &agrees, &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    ck_assert(agrees);
+}
+END_TEST
+
+void add_kernel_tests(Suite *suite)
+{
+    TCase *tcase = tcase_create("kernels");
+    tcase_add_checked_fixture(tcase, setup_kernels, teardown_kernels);
+    tcase_add_test(tcase, sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_alone);
+    tcase_add_test(tcase, every_kernel_of_a_run_sees_the_keys_that_it_writes);
+    tcase_add_test(tcase, runs_meet_in_the_dispatch_of_each_kernel);
+    tcase_add_test(tcase, run_whose_split_finds_no_memory_takes_none_of_its_kernels);
+    tcase_add_test(tcase, work_lists_differ_by_the_kernels_that_serve_the_run);
+    tcase_add_test(tcase, size_of_workgroups_follows_their_number_and_changes_no_bit);
+    tcase_add_test(tcase, parts_of_a_decode_follow_its_length);
+    tcase_add_test(tcase, variant_for_tests_is_chosen_by_name_alone);
+    tcase_add_test(tcase, matrix_variant_says_what_the_device_lacks);
+    tcase_add_test(tcase, probe_of_lanes_agrees_with_the_emulation);
+    suite_add_tcase(suite, tcase);
+}
