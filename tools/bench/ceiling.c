@@ -6,6 +6,7 @@
 #include "ceiling.h"
 
 #include "buffer.h"
+#include "fill.h"
 #include "matrix_product.h"
 #include "program.h"
 #include "stopwatch.h"
@@ -20,7 +21,7 @@ enum { LOCAL_SIZE = 256, PIECES_AT_ONCE = 8, PIECE = 16, REPEATS = 16 };
 // Mirrors read.comp.
 struct push {
     uint64_t from, sum;
-    uint32_t pieces, reserved;
+    uint32_t pieces, team;
 };
 
 struct ceiling {
@@ -28,15 +29,16 @@ struct ceiling {
     struct stopwatch watch;
     struct buffer from, to;
     struct program read;
+    struct fill fill;
     struct ceilings values;
     // Of the read that is recorded next.
     uint32_t groups, repeats;
     uint64_t bytes;
 };
 
-// Workgroups of a read: which is best depends on the device and on how much there is. Software takes the first ones.
-static const uint32_t grids[] = {16, 64, 264, 528, 1056, 2112, 4224, 8448};
-enum { NUM_GRIDS = sizeof grids / sizeof *grids, SOFTWARE_GRIDS = 2 };
+// Workgroups of a read: which is best depends on the device and on how much there is.
+static const uint32_t grids[] = {1, 4, 16, 64, 264, 528, 1056, 2112, 4224, 8448};
+enum { NUM_GRIDS = sizeof grids / sizeof *grids, SOFTWARE_MOST = 64 };
 
 static void on_lost(void *owner, const char *why)
 {
@@ -57,10 +59,15 @@ static void barrier(VkCommandBuffer commands)
 static void record_reads(void *context, VkCommandBuffer commands)
 {
     struct ceiling *c = context;
+    const struct engine_device *info = &c->device.adapter.info;
     uint64_t places = c->from.size / c->bytes;
     for (uint32_t i = 0; i < c->repeats; i++) {
-        const struct push push = {c->from.address + i % places * c->bytes, c->to.address, (uint32_t)(c->bytes / PIECE),
-                                  0};
+        const struct push push = {
+            .from = c->from.address + i % places * c->bytes,
+            .sum = c->from.address,
+            .pieces = (uint32_t)(c->bytes / PIECE),
+            .team = info->software ? info->subgroup_size : c->groups * LOCAL_SIZE,
+        };
         program_dispatch(&c->read, commands, &push, c->groups);
         barrier(commands);
     }
@@ -73,21 +80,34 @@ static void record_copy(void *context, VkCommandBuffer commands)
     vkCmdCopyBuffer(commands, c->from.handle, c->to.handle, 1, &all);
 }
 
+// Bytes that `groups` workgroups can read, near those that are wanted; 0: there is no such number.
+static uint64_t fit(const struct ceiling *c, double bytes, uint32_t groups)
+{
+    uint64_t grain = (uint64_t)LOCAL_SIZE * groups * PIECES_AT_ONCE * PIECE;
+    uint64_t size = (uint64_t)bytes < c->from.size ? (uint64_t)bytes : c->from.size;
+    uint64_t near = (size + grain - 1) / grain * grain;
+    if (near > c->from.size)
+        near -= grain;
+    return (double)near <= 1.25 * (double)size ? near : 0;
+}
+
+// Few workgroups have no chance with much to read, and software has a core or two.
+static bool is_worth_it(const struct ceiling *c, uint32_t groups)
+{
+    bool software = c->device.adapter.info.software, small = c->bytes <= UINT64_C(4) << 20;
+    return software ? groups <= SOFTWARE_MOST && (small || groups >= 16) : small || groups >= 264;
+}
+
 // Nanoseconds of one read of about `bytes`; *exact says of how many. The best of all grids; 0 with *error.
 static double read_ns(struct ceiling *c, double bytes, uint32_t repeats, double *exact, struct error *error)
 {
     double best = 0;
-    int num_grids = c->device.adapter.info.software ? SOFTWARE_GRIDS : NUM_GRIDS;
-    for (int i = 0; i < num_grids; i++) {
-        uint64_t grain = (uint64_t)LOCAL_SIZE * grids[i] * PIECES_AT_ONCE * PIECE;
-        uint64_t size = (uint64_t)bytes < c->from.size ? (uint64_t)bytes : c->from.size;
-        c->bytes = (size + grain - 1) / grain * grain;
-        if (c->bytes > c->from.size)
-            c->bytes -= grain;
-        if (c->bytes == 0 || (double)c->bytes > 1.25 * (double)size)
-            continue;
+    for (int i = 0; i < NUM_GRIDS; i++) {
         c->groups = grids[i];
         c->repeats = repeats;
+        c->bytes = fit(c, bytes, grids[i]);
+        if (!c->bytes || !is_worth_it(c, grids[i]))
+            continue;
         double ns = stopwatch_ns(&c->watch, record_reads, c, error) / repeats;
         if (!(ns > 0))
             return 0;
@@ -113,6 +133,18 @@ static enum status run(struct ceiling *c, struct error *error)
     return matrix_product_tflops(&c->watch, &c->values.matrix_tflops, error);
 }
 
+// Numbers like those that attention reads: memory of zeroes takes less power.
+static enum status fill_with_noise(struct ceiling *c, struct error *error)
+{
+    const struct fill_params noise = {.dtype = DTYPE_F32,
+                                      .k_stream = 1,
+                                      .part_elements = c->from.size / sizeof(float),
+                                      .num_parts = 1,
+                                      .address = c->from.address};
+    enum status status = fill_init(&c->fill, &c->device, error);
+    return status == STATUS_OK ? fill_run(&c->fill, &c->watch.transfer, &noise, error) : status;
+}
+
 static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes, struct error *error)
 {
     const struct engine_params params = {.device = device};
@@ -130,7 +162,7 @@ static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes
     if (status == STATUS_OK)
         status = buffer_init(&c->device, MEMORY_POOL, bytes, "copied", &c->to, error);
     if (status == STATUS_OK)
-        status = transfer_zero(&c->watch.transfer, &c->from, error);
+        status = fill_with_noise(c, error);
     return status == STATUS_OK ? program_init(&c->read, &c->device, &read, error) : status;
 }
 
@@ -140,6 +172,7 @@ void ceiling_close(struct ceiling *c)
         return;
     if (c->device.handle) {
         program_finish(&c->read);
+        fill_finish(&c->fill);
         buffer_finish(&c->device, &c->from);
         buffer_finish(&c->device, &c->to);
         stopwatch_finish(&c->watch);

@@ -4,7 +4,7 @@
 // fill - the pseudo-random elements of values.h, made where they are needed. An invocation makes four elements at a time and goes on by the
 // size of the grid. Memory is a row of pairs of parts, each part part_quads * 4 elements: the first part of a pair is the next piece of
 // stream k, the second one of v (with parts = 1: pieces of k alone).
-// Bindings: none. Push constants mirror struct push of store.c.
+// Bindings: none. Push constants mirror struct push of fill.c.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference2 : require

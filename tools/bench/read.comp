@@ -2,8 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // read - a plain read of memory in 16-byte pieces, each piece once: the ceiling of every kernel that is bound by reading K and V.
+// Invocations share the pieces in teams: one after the other within a team, whose pieces lie together. A GPU wants all in one team; a CPU,
+// where one subgroup comes to its end before the next begins, each subgroup in its own.
 // Bindings: none. Push constants: where, how many pieces (a multiple of 8 * threads of the grid), where to leave a sum so that
-// no compiler drops the loads.
+// no compiler drops the loads, invocations a team.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference2 : require
@@ -13,17 +15,18 @@
 layout(local_size_x = 256) in;
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Sum { uint at; };
-layout(push_constant, scalar) uniform Push { uint64_t from, sum; uint pieces; };
+layout(push_constant, scalar) uniform Push { uint64_t from, sum; uint pieces, team; };
 
 void main()
 {
     Pieces data = Pieces(from);
-    const uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+    const uint each = pieces / (gl_NumWorkGroups.x * gl_WorkGroupSize.x), id = gl_GlobalInvocationID.x;
+    const uint first = id / team * team * each + id % team;
     uvec4 folded = uvec4(0);
-    for (uint i = gl_GlobalInvocationID.x; i < pieces; i += step * 8) {
+    for (uint i = 0; i < each; i += 8) {
         uvec4 loaded[8];
         for (uint j = 0; j < 8; j++)
-            loaded[j] = data.at[i + j * step];
+            loaded[j] = data.at[first + (i + j) * team];
         for (uint j = 0; j < 8; j++)
             folded ^= loaded[j];
     }

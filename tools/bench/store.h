@@ -8,12 +8,12 @@
 #define AULE_BENCH_STORE_H
 
 #include "arena.h"
-#include "program.h"
+#include "fill.h"
 
 struct store {
     struct engine *engine;
     struct engine_arena arena; // for runs; nothing of it is staged
-    struct program fill;
+    struct fill fill;
     struct buffer staging; // what store_read() gave last
 };
 
@@ -21,13 +21,8 @@ struct store {
 bool store_init(struct store *store, struct engine *engine, uint64_t arena_size);
 void store_finish(struct store *store);
 
-// Elements of values.h to `address`: num_parts pieces of part_elements of stream k, from element `first` on; with v_stream not 0 each is
-// followed by the same piece of that stream. part_elements and first are multiples of 4.
-struct store_fill {
-    enum dtype dtype;
-    uint64_t k_stream, v_stream, first, part_elements, num_parts, address;
-};
-bool store_fill(struct store *store, const struct store_fill *fill);
+// False: standard error says why.
+bool store_fill(struct store *store, const struct fill_params *params);
 
 // Bytes of the arena: all ones, which are no numbers; a copy, valid until the next (NULL: standard error says why).
 bool store_poison(struct store *store, uint64_t offset, uint64_t size);

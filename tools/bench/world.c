@@ -105,7 +105,7 @@ static bool fill_pool(struct world *world)
     for (uint32_t set = 0; set < world->num_sets; set++) {
         for (uint32_t block = 0; block < world->shape.num_blocks; block += world->chunk_blocks) {
             uint32_t left = world->shape.num_blocks - block;
-            const struct store_fill fill = {
+            const struct fill_params fill = {
                 .dtype = world->params.kv_dtype,
                 .k_stream = shape_stream(set, SHAPE_K),
                 .v_stream = shape_stream(set, SHAPE_V),
@@ -179,11 +179,11 @@ static void limit_sets(struct world *world)
 
 static bool fill_arena(struct world *world, uint64_t at, uint64_t elements, enum dtype dtype, uint64_t stream)
 {
-    const struct store_fill fill = {.dtype = dtype,
-                                    .k_stream = stream,
-                                    .part_elements = elements,
-                                    .num_parts = 1,
-                                    .address = world->store.arena.buffer.address + at};
+    const struct fill_params fill = {.dtype = dtype,
+                                     .k_stream = stream,
+                                     .part_elements = elements,
+                                     .num_parts = 1,
+                                     .address = world->store.arena.buffer.address + at};
     return store_fill(&world->store, &fill);
 }
 
