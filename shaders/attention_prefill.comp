@@ -245,6 +245,12 @@ void tile_step(uint start, bool masked)
     tile_store(start + TILE_KEYS);
 }
 
+void tiles_walk(inout uint start, uint end, bool masked)
+{
+    [[dont_unroll]] for (; start < end; start += TILE_KEYS)
+        tile_step(start, masked);
+}
+
 void tiles_compute()
 {
     uint start = hull.x / TILE_KEYS * TILE_KEYS;
@@ -256,15 +262,16 @@ void tiles_compute()
     q_load();
     barrier();
     tile_store(start);
-    if (!MASK && full_first < full_end) {
-        if (WINDOW)
-            [[dont_unroll]] for (; start < full_first; start += TILE_KEYS)
-                tile_step(start, true);
-        [[dont_unroll]] for (; start < full_end; start += TILE_KEYS)
-            tile_step(start, false);
+    const bool some = !MASK && full_first < full_end;
+    const uvec3 ends = uvec3(WINDOW && some ? full_first : 0, some ? full_end : 0, hull.y);
+    if (EMULATED) { // one copy of the code is enough
+        [[dont_unroll]] for (uint i = 0; i < 3; i++)
+            tiles_walk(start, ends[i], i != 1);
+    } else {
+        tiles_walk(start, ends[0], true);
+        tiles_walk(start, ends[1], false);
+        tiles_walk(start, ends[2], true);
     }
-    [[dont_unroll]] for (; start < hull.y; start += TILE_KEYS)
-        tile_step(start, true);
 }
 
 // ---- the end ----
