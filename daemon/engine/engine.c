@@ -111,6 +111,14 @@ static enum status start_threads(struct engine *engine, struct error *error)
     return error_set(error, STATUS_NO_MEMORY, "the engine's threads cannot be started");
 }
 
+// Which shaders the variant's sequences go to, the first that serves one.
+static void log_kernels(struct engine *engine)
+{
+    const struct variant *variant = engine->pipelines.variant;
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        device_log(&engine->device, 3, "attention kernel %u: %s", i, variant->kernels[i]->shader.name);
+}
+
 enum status engine_create(const struct engine_params *params, struct engine **out, struct error *error)
 {
     struct engine *engine = calloc(1, sizeof *engine);
@@ -130,6 +138,7 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
     const struct engine_device *info = &engine->device.adapter.info;
     device_log(&engine->device, 2, "device %u: %s (%s, %s), attention variant %s, arenas %s", info->index, info->name,
                info->type, info->driver, engine_variant(engine), info->host_import ? "imported" : "mirrored");
+    log_kernels(engine);
     *out = engine;
     return STATUS_OK;
 }

@@ -137,11 +137,8 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
 // About 8 warps a multiprocessor are enough to hide its memory's latency, and fewer workgroups need more of them each.
 static uint32_t decode_local_size(uint64_t num_workgroups, uint32_t num_multiprocessors)
 {
-    uint32_t warps = 8;
-    if (num_workgroups >= UINT64_C(4) * num_multiprocessors)
-        warps = 2;
-    else if (num_workgroups >= UINT64_C(2) * num_multiprocessors)
-        warps = 4;
+    uint64_t each = (num_workgroups + num_multiprocessors / 2) / num_multiprocessors; // 512 on 132 are 4
+    uint32_t warps = each >= 4 ? 2 : each >= 2 ? 4 : 8;
     return warps * MATRIX_WARP;
 }
 
