@@ -78,7 +78,7 @@ static bool time_world(struct bench *b, struct world *world, struct result *resu
     return ok;
 }
 
-static void describe_world(const struct bench *b, const struct world *world)
+static void describe_world(const struct bench *b, const struct world *world, const struct result *result)
 {
     if (!b->options.verbose)
         return;
@@ -86,6 +86,7 @@ static void describe_world(const struct bench *b, const struct world *world)
             world->workload->name, world->shape.num_seqs, world->shape.num_tokens, world->shape.num_keys,
             world->params.rows ? 0 : world->shape.num_blocks, world->num_sets,
             2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30, world->num_q_sets);
+    fprintf(stderr, "%s: served by %s\n", world->workload->name, result->kernels);
 }
 
 static bool run_engine(struct bench *b, const struct workload *workload, struct result *result)
@@ -102,8 +103,10 @@ static bool run_engine(struct bench *b, const struct workload *workload, struct 
     result->driver = engine_device(b->engine)->driver;
     result->variant = engine_variant(b->engine);
     bool ok = world_open(&world, b->engine, workload, &params);
-    if (ok)
-        describe_world(b, &world);
+    if (ok) {
+        world_kernels(&world, result->kernels, sizeof result->kernels);
+        describe_world(b, &world, result);
+    }
     ok = ok && check_once(&world, 0, result);
     result->checked = ok;
     if (ok && !b->options.check)

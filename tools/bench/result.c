@@ -133,7 +133,8 @@ static bool add_rest(cJSON *json, const struct result *r)
         {"baseline_us", r->baseline.times.median_us, OPTIONAL},
         {"baseline_gflops", r->baseline.gflops, OPTIONAL},
     };
-    return cJSON_AddStringToObject(json, "place", r->contiguous ? "contiguous" : "paged") != NULL &&
+    return (!r->kernels[0] || cJSON_AddStringToObject(json, "kernels", r->kernels)) &&
+           cJSON_AddStringToObject(json, "place", r->contiguous ? "contiguous" : "paged") != NULL &&
            add_numbers(json, numbers, sizeof numbers / sizeof *numbers);
 }
 

@@ -14,6 +14,7 @@ struct result {
     const struct workload *workload;
     enum dtype dtype, kv_dtype;
     const char *device, *driver, *via, *variant;
+    char kernels[256]; // that served it; "": not known
     bool contiguous;
     uint32_t clients, splits;
     struct times times;

@@ -6,6 +6,7 @@
 #include "world.h"
 
 #include "cache.h"
+#include "served.h"
 #include "values.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_CHUNK_BLOCKS = 512, DEADLINE_MS = 120000, MOST_SETS = 64, MOST_STEPS = 64, POLL_US = 100 };
+enum { MOST_CHUNK_BLOCKS = 512, DEADLINE_MS = 600000, MOST_SETS = 64, MOST_STEPS = 64, POLL_US = 100 };
 static const uint64_t most_q_bytes = UINT64_C(512) << 20; // of all sets of Q together
 
 static void wake(void *context)
@@ -45,7 +46,7 @@ struct engine *world_engine(const char *device, const char *variant)
     return engine;
 }
 
-static bool appends(const struct world *world)
+bool world_appends(const struct world *world)
 {
     return world->workload->kind == WORKLOAD_APPEND;
 }
@@ -153,7 +154,7 @@ static bool make_pool(struct world *world)
     if (engine_cache_check(world->engine, &params, &error) != STATUS_OK ||
         engine_cache_create(world->engine, &params, &world->cache, &error) != STATUS_OK)
         return failed(&error);
-    return grow_pool(world) && (appends(world) || fill_pool(world));
+    return grow_pool(world) && (world_appends(world) || fill_pool(world));
 }
 
 // ---- the arena: Q of each set, out, and with rows K and V of each set ----
@@ -195,10 +196,10 @@ static uint64_t rows_at(const struct world *world, uint32_t set, enum shape_part
 // In the arena lie, with rows, K and V of each set; of an append, what is to be written into each layer.
 static bool fill_rows(struct world *world)
 {
-    uint64_t elements =
-        appends(world) ? (uint64_t)world->shape.num_tokens * world->workload->num_kv_heads * world->workload->head_dim
-                       : shape_elements(&world->shape);
-    enum dtype dtype = appends(world) ? world->params.dtype : world->params.kv_dtype;
+    uint64_t elements = world_appends(world) ? (uint64_t)world->shape.num_tokens * world->workload->num_kv_heads *
+                                                   world->workload->head_dim
+                                             : shape_elements(&world->shape);
+    enum dtype dtype = world_appends(world) ? world->params.dtype : world->params.kv_dtype;
     for (uint32_t set = 0; set < world->num_sets; set++) {
         if (!fill_arena(world, rows_at(world, set, SHAPE_K), elements, dtype, shape_stream(set, SHAPE_K)) ||
             !fill_arena(world, rows_at(world, set, SHAPE_V), elements, dtype, shape_stream(set, SHAPE_V)))
@@ -210,7 +211,7 @@ static bool fill_rows(struct world *world)
 static bool make_arena(struct world *world)
 {
     uint64_t elements = shape_query_elements(&world->shape);
-    bool rows = world->params.rows || appends(world);
+    bool rows = world->params.rows || world_appends(world);
     world->out_at = world->num_q_sets * world->q_bytes;
     world->kv_at = world->out_at + world->q_bytes;
     if (!store_init(&world->store, world->engine,
@@ -241,10 +242,10 @@ static bool make_batch(struct world *world)
     struct error error = {0};
     const struct shape *shape = &world->shape;
     bool rows = world->params.rows;
-    int64_t *slots = appends(world) ? calloc(shape->num_seqs, sizeof *slots) : NULL;
+    int64_t *slots = world_appends(world) ? calloc(shape->num_seqs, sizeof *slots) : NULL;
     if (slots)
         set_slots(world, slots);
-    else if (appends(world))
+    else if (world_appends(world))
         error_set(&error, STATUS_NO_MEMORY, "no host memory");
     const struct engine_batch_params params = {
         .engine = world->engine,
@@ -271,21 +272,33 @@ bool world_open(struct world *world, struct engine *engine, const struct workloa
     *world = (struct world){.workload = workload, .params = *params, .engine = engine};
     if (!shape_init(&world->shape, workload, 0, workload_num_seqs(workload), params->rows))
         return false;
-    if (appends(world) && (params->kv_dtype != params->dtype || params->rows)) {
+    if (world_appends(world) && (params->kv_dtype != params->dtype || params->rows)) {
         fprintf(stderr, "aule-bench: %s writes blocks and checks them bit for bit: K and V want the type of q, %s\n",
                 workload->name, dtype_name((int)params->dtype));
         return false;
     }
     uint64_t tokens = (uint64_t)world->shape.num_tokens * workload->num_kv_heads * workload->head_dim;
     world->q_bytes = rounded(shape_query_elements(&world->shape) * dtype_size(params->dtype));
-    world->kv_bytes = rounded((appends(world) ? tokens : shape_elements(&world->shape)) * dtype_size(params->kv_dtype));
+    world->kv_bytes =
+        rounded((world_appends(world) ? tokens : shape_elements(&world->shape)) * dtype_size(params->kv_dtype));
     world->num_sets = sets_for(world);
     limit_sets(world);
     return make_arena(world) && (params->rows || make_pool(world)) && make_batch(world);
 }
 
+// After a failure there may be steps under way, which nobody waits for any more, and outcomes that are not the next world's.
+static void settle(struct world *world)
+{
+    struct engine_event event;
+    if (world->submitted > world->done && engine_wait(world->engine, world->submitted, -1) != STATUS_OK)
+        return; // the device is lost
+    while (world->submitted && engine_poll(world->engine, &event)) {
+    }
+}
+
 void world_close(struct world *world)
 {
+    settle(world);
     engine_batch_destroy(world->batch);
     if (world->cache)
         engine_cache_destroy(world->cache);
@@ -353,10 +366,19 @@ static struct engine_run append_run(struct world *world, uint32_t layer)
     };
 }
 
+void world_kernels(struct world *world, char *text, size_t size)
+{
+    const struct engine_run run = attend_run(world, 0);
+    if (world_appends(world))
+        snprintf(text, size, "kv_write %u", world->shape.num_seqs);
+    else
+        served_text(world->engine, &run, &world->shape, text, size);
+}
+
 // Runs of a step: they are independent.
 static uint32_t runs_of(const struct world *world)
 {
-    return appends(world) ? world->num_sets : 1;
+    return world_appends(world) ? world->num_sets : 1;
 }
 
 // Each step is a wave: it begins when the one before is done.
@@ -372,7 +394,7 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
     for (uint32_t i = 0; runs && i < count; i++) {
         for (uint32_t j = 0; j < each; j++)
             runs[i * each + j] =
-                appends(world) ? append_run(world, j) : attend_run(world, (first_set + i) % world->num_sets);
+                world_appends(world) ? append_run(world, j) : attend_run(world, (first_set + i) % world->num_sets);
         ends[i] = (i + 1) * each;
     }
     const struct engine_submission submission = {
@@ -380,6 +402,8 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
     if (!runs || engine_submit(world->engine, &submission, &sequence, &error) != STATUS_OK)
         failed(&error);
     free(runs);
+    if (sequence)
+        world->submitted = sequence;
     return sequence;
 }
 
@@ -419,6 +443,7 @@ static bool wait(void *context, uint64_t sequence, uint32_t count, uint64_t *gpu
                 DEADLINE_MS);
         return false;
     }
+    world->done = sequence;
     if (event.kind != ENGINE_EVENT_DONE || event.num_results != each * count) {
         fprintf(stderr, "aule-bench: submission %llu failed: %s\n", (unsigned long long)sequence, event.error.text);
         return false;
@@ -432,68 +457,9 @@ static bool wait(void *context, uint64_t sequence, uint32_t count, uint64_t *gpu
 struct lane world_lane(struct world *world)
 {
     return (struct lane){.context = world,
-                         .num_sets = appends(world) ? 1 : world->num_sets,
+                         .num_sets = world_appends(world) ? 1 : world->num_sets,
                          .most = MOST_STEPS,
                          .in_flight = 2,
                          .submit = submit,
                          .wait = wait};
-}
-
-// ---- looking ----
-
-// The slot that a sequence's last token went to, in one layer.
-static bool check_slot(struct world *world, uint32_t layer, uint32_t seq, const char *block)
-{
-    const struct workload *w = world->workload;
-    uint32_t last = ((uint32_t)world->shape.seq_lens_kv[seq] - 1) % w->block_size;
-    for (uint32_t i = 0; i < 2 * w->num_kv_heads; i++) {
-        uint32_t head = i % w->num_kv_heads;
-        uint64_t from = ((uint64_t)seq * w->num_kv_heads + head) * w->head_dim;
-        uint64_t at = ((uint64_t)i * w->block_size + last) * w->head_dim * dtype_size(world->params.kv_dtype);
-        enum shape_part part = i < w->num_kv_heads ? SHAPE_K : SHAPE_V;
-        if (!check_elements(world->params.kv_dtype, shape_stream(layer, part), from, w->head_dim, block + at))
-            return false;
-    }
-    return true;
-}
-
-static bool check_append(struct world *world, struct verdict *verdict)
-{
-    const struct shape *shape = &world->shape;
-    uint64_t bytes = 2 * shape_block_elements(shape) * dtype_size(world->params.kv_dtype);
-    char *block = malloc(bytes);
-    bool ok = block != NULL;
-    *verdict = (struct verdict){0};
-    for (uint32_t layer = 0; ok && layer < world->num_sets; layer++) {
-        for (uint32_t seq = 0; ok && seq < shape->num_seqs; seq++) {
-            uint32_t last = ((uint32_t)shape->seq_lens_kv[seq] - 1) / world->workload->block_size;
-            int32_t number = shape->block_table[(size_t)seq * shape->max_blocks + last];
-            ok = engine_block_read(world->cache, layer, number, block) == STATUS_OK &&
-                 check_slot(world, layer, seq, block);
-            verdict->num_rows += 2 * world->workload->num_kv_heads;
-        }
-    }
-    free(block);
-    return ok;
-}
-
-bool world_check(struct world *world, uint32_t set, struct verdict *verdict)
-{
-    uint64_t gpu_ns, sequence;
-    if (!store_poison(&world->store, world->out_at, world->q_bytes))
-        return false;
-    sequence = submit(world, set, 1);
-    if (!sequence || !wait(world, sequence, 1, &gpu_ns))
-        return false;
-    if (appends(world))
-        return check_append(world, verdict);
-    const struct check check = {
-        .shape = &world->shape,
-        .dtype = world->params.dtype,
-        .kv_dtype = world->params.kv_dtype,
-        .q_set = set % world->num_q_sets,
-        .kv_set = set,
-        .out = store_read(&world->store, world->out_at, world->q_bytes),
-    };
-    return check.out && check_rows(&check, verdict);
 }

@@ -32,6 +32,7 @@ struct world {
     uint32_t num_chunks, chunks_asked, chunks_failed;
     uint64_t q_bytes, kv_bytes; // of one set, of K or V alone
     uint64_t out_at, kv_at;     // in the arena; Q is at 0
+    uint64_t submitted, done;   // the last submissions
 };
 
 // An engine, for worlds one after the other. NULL: standard error says why.
@@ -42,9 +43,13 @@ bool world_open(struct world *world, struct engine *engine, const struct workloa
                 const struct world_params *params);
 void world_close(struct world *world);
 
+bool world_appends(const struct world *world); // writes K and V, and attends to nothing
 struct lane world_lane(struct world *world);
 // Does one step over set `set`, and looks at all that it left.
 bool world_check(struct world *world, uint32_t set, struct verdict *verdict);
+
+// The kernels that serve it, each with its number of sequences.
+void world_kernels(struct world *world, char *text, size_t size);
 
 // Ask for one chunk more. Outcomes arrive while steps are waited for: num_chunks or chunks_failed rises.
 void world_grow(struct world *world);

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// served.h - which attention kernels a run's sequences go to. Asks the engine's own tables.
+
+#ifndef AULE_BENCH_SERVED_H
+#define AULE_BENCH_SERVED_H
+
+#include "shape.h"
+#include "state.h"
+
+// "NAME COUNT of sequences", one after the other, to `text`.
+void served_text(const struct engine *engine, const struct engine_run *run, const struct shape *shape, char *text,
+                 size_t size);
+
+#endif
