@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# aule built and run in Debian 13, on a software device that has matrix units (8x8x8, so not the size of aule's fragments). All of them
+# are skipped where `tools/coop-root make` was not run or its folder cannot be entered. Once, and not under sanitizers: those have the same
+# code here.
+
+if(AULE_SANITIZE)
+  return()
+endif()
+
+set(coop ${PROJECT_SOURCE_DIR}/tools/coop-root run)
+set(coop_build ${PROJECT_BINARY_DIR}/coop)
+
+# aule_coop(NAME TIMEOUT SECONDS COMMAND ... [ENVIRONMENT ...])
+function(aule_coop name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
+  add_test(NAME ${name} COMMAND ${coop} ${ARG_COMMAND} WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT} LABELS coop FIXTURES_REQUIRED coop
+    ENVIRONMENT "CK_DEFAULT_TIMEOUT=120;${ARG_ENVIRONMENT}")
+endfunction()
+
+aule_coop(coop_build TIMEOUT 900
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/coop.sh build ${PROJECT_SOURCE_DIR} ${coop_build})
+set_tests_properties(coop_build PROPERTIES FIXTURES_REQUIRED "" FIXTURES_SETUP coop PROCESSORS 2 COST 1000)
+aule_coop(coop_device TIMEOUT 120
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/coop.sh device ${PROJECT_SOURCE_DIR} ${coop_build})
+aule_coop(coop_engine TIMEOUT 300
+  COMMAND ${coop_build}/tests/test_engine
+  ENVIRONMENT CK_RUN_CASE=variants ${validation})
+
+# One of Check's cases of the suite. Others meet what this Mesa does wrong: with no lane active it still reads through an address that all
+# lanes have in common, so beyond a loop's end, and behind a null that the shader has asked for.
+foreach(variant matrix matrix_emulated subgroup)
+  aule_coop(coop_attention_${variant} TIMEOUT 600
+    COMMAND ${coop_build}/tests/test_attention
+    ENVIRONMENT AULE_VARIANT=${variant} "CK_RUN_CASE=worked examples" ${validation})
+endforeach()
