@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# aule built and run in Debian 13, on a software device that has matrix units (8x8x8, so not the size of aule's fragments). All of them
-# are skipped where `tools/coop-root make` was not run or its folder cannot be entered. Once, and not under sanitizers: those have the same
-# code here.
+# Devices with matrix units: plain products on this system's, where it has them; and aule built and run in Debian 13, on a software device
+# that has them (8x8x8, so not the size of aule's fragments). The latter is skipped where `tools/coop-root make` was not run or its folder
+# cannot be entered, and not there under sanitizers, which would see the same code again.
+
+aule_check(test_coop SOURCES test_coop.c LIBS aule_engine LABELS device VALIDATED)
+if(AULE_HAVE_MATRIX)
+  target_sources(test_coop PRIVATE ${PROJECT_SOURCE_DIR}/tools/bench/program.c)
+  target_compile_definitions(test_coop PRIVATE AULE_HAVE_MATRIX=1)
+  aule_embed_shader(test_coop coop_multiply coop_multiply.comp)
+endif()
 
 if(AULE_SANITIZE)
   return()
@@ -25,6 +32,9 @@ aule_coop(coop_build TIMEOUT 900
 set_tests_properties(coop_build PROPERTIES FIXTURES_REQUIRED "" FIXTURES_SETUP coop PROCESSORS 2 COST 1000)
 aule_coop(coop_device TIMEOUT 120
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/coop.sh device ${PROJECT_SOURCE_DIR} ${coop_build})
+aule_coop(coop_multiply TIMEOUT 120
+  COMMAND ${coop_build}/tests/test_coop
+  ENVIRONMENT ${validation})
 aule_coop(coop_engine TIMEOUT 300
   COMMAND ${coop_build}/tests/test_engine
   ENVIRONMENT CK_RUN_CASE=variants ${validation})

@@ -8,7 +8,7 @@
 
 set -euo pipefail
 source=$2 build=$3
-readonly targets=(aule-daemon aule-ctl test_attention test_engine)
+readonly targets=(aule-daemon aule-ctl test_attention test_coop test_engine)
 daemon=''
 
 fail()
