@@ -10,15 +10,16 @@
 //   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
 //   O^T[d, 8 rows] += V^T P^T         V^T is A with its rows permuted: see value_load(); P comes by shuffles
 //
-// A part of LENGTH keys (gpu_item.span) has UNITS units of equal size; a warp takes the same number of them, one after the other,
-// each from scratch. What a unit left lies in shared memory until the end, when the units are merged in their order.
+// A part of gpu_item.span keys has UNITS units of equal size, each from scratch, and two halves of HALF units. The halves and what they
+// consist of are folded from the left: half = ((unit + unit) + unit) + .., part = half + half. With two warps each folds its half as it
+// goes; with UNITS warps each has one unit, and the folding is done at the end.
 //
 // Same bits: what a unit does for a row depends on its keys and that row alone, so neither the number of warps nor the number of
 // items nor the row's neighbours matter.
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
-// a power of two up to UNITS; Q and out are f16, K and V f16 or of 8 bits (scaled as they like), head dims up to 128, those of 8 bits
+// 2 or UNITS; Q and out are f16, K and V f16 or of 8 bits (scaled as they like), head dims up to 128, those of 8 bits
 // multiples of 16; BLOCK_SIZE is 16 or more, V is not in K.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -39,6 +40,7 @@
 const uint ROWS = 8;
 const uint KEYS = 16; // of one tile, all in one block
 const uint UNITS = EMULATED ? 4 : 8;
+const uint HALF = UNITS / 2;
 const uint WARPS = gl_WorkGroupSize.x / WARP;
 const uint K_ELEMENTS = 16 / DTYPE_BYTES(K_DTYPE); // of a piece of 16 bytes
 const uint V_ELEMENTS = 16 / DTYPE_BYTES(V_DTYPE);
@@ -56,8 +58,9 @@ const float LAZY = 8; // a maximum may be exceeded so far, in log2 units, before
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
 
-shared float unit_sums[UNITS * ROWS * HEAD_DIM_V]; // [unit][row][dim], not normalised
-shared float unit_maxima[UNITS * ROWS], unit_weights[UNITS * ROWS];
+// What each warp has in the end: of its unit, or of its half. Small, since what a multiprocessor has of this bounds its workgroups.
+shared float slot_sums[WARPS * ROWS * HEAD_DIM_V]; // [slot][row][dim], not normalised
+shared float slot_maxima[WARPS * ROWS], slot_weights[WARPS * ROWS];
 
 uint g, t;      // the lane in its warp: 4 g + t
 uvec2 hull;     // keys that some row sees are in here
@@ -290,23 +293,45 @@ uint piece_of(uint i)
     return 8 * (i / (V_ELEMENTS / 2)) + g;
 }
 
-void unit_store(uint unit, State state)
+// Two sums that count from two maxima.
+struct Fold {
+    float maximum, first, second; // what the sums of both are multiplied with
+};
+
+Fold fold_begin(float first, float second)
+{
+    const float maximum = max(first, second);
+    return Fold(maximum, exp2(first - maximum), exp2(second - maximum));
+}
+
+float fold(Fold f, float first, float second)
+{
+    precise float kept = first * f.first;
+    return fma(second, f.second, kept);
+}
+
+// The unit's state, with its own weights on all lanes that have the same t, becomes the slot's or joins it.
+void slot_take(uint slot, State state, bool joins)
 {
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
-    const uint row = unit * ROWS + 2 * t;
-    if (g == 0)
-        for (uint i = 0; i < 2; i++) {
-            unit_maxima[row + i] = state.maxima[i];
-            unit_weights[row + i] = weights[i];
-        }
+    const uint row = slot * ROWS + 2 * t;
+    Fold folds[2];
+    for (uint i = 0; i < 2; i++)
+        folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
     for (uint i = 0; i < SUM_MATRICES && (V_WHOLE || piece_of(i) < V_PIECES); i++) {
         const vec4 sums = matrix_elements(state.sums[i]) * HALVES_FACTOR(V_DTYPE);
-        const uint at = row * HEAD_DIM_V + piece_of(i) * V_ELEMENTS + i % (V_ELEMENTS / 2) * 2;
-        unit_sums[at] = sums.x;
-        unit_sums[at + 1] = sums.z;
-        unit_sums[at + HEAD_DIM_V] = sums.y;
-        unit_sums[at + HEAD_DIM_V + 1] = sums.w;
+        for (uint n = 0; n < 4; n++) {
+            const uint at = (row + (n & 1)) * HEAD_DIM_V + piece_of(i) * V_ELEMENTS + i % (V_ELEMENTS / 2) * 2 + (n >> 1);
+            slot_sums[at] = joins ? fold(folds[n & 1], slot_sums[at], sums[n]) : sums[n];
+        }
     }
+    warp_wait(); // every lane has read the maxima that lane t changes now
+    if (g == 0)
+        for (uint i = 0; i < 2; i++) {
+            slot_weights[row + i] = joins ? fold(folds[i], slot_weights[row + i], weights[i]) : weights[i];
+            slot_maxima[row + i] = joins ? folds[i].maximum : state.maxima[i];
+        }
+    warp_wait();
 }
 
 // The first key of a tile, moved to where there are keys.
@@ -315,11 +340,11 @@ uint tile_key(uint first, uint number)
     return clamp(first + number * KEYS, hull.x & ~(KEYS - 1), hull.y - 1 & ~(KEYS - 1));
 }
 
-void unit_clear(uint unit)
+void slot_clear(uint slot)
 {
     State state;
     state_clear(state);
-    unit_store(unit, state);
+    slot_take(slot, state, false);
 }
 
 // Of `count` units, those up to the hull's end. (Emulated, all warps go together.)
@@ -329,14 +354,14 @@ uint units_needed(uint first, uint count, uint tiles)
     return EMULATED ? count : min((keys + tiles * KEYS - 1) / (tiles * KEYS), count);
 }
 
-// Units [unit, end) of `tiles` tiles each, of which the first begins at key `first`: all tiles in one go, so that the keys of the
-// next tile are on their way over a unit's end, too. Tiles without a key of the hull count nothing.
-void units_compute(uint first, uint unit, uint end, uint tiles)
+// `units` units of `tiles` tiles each, of which the first begins at key `first`: all tiles in one go, so that the keys of the next tile
+// are on their way over a unit's end, too. Tiles without a key of the hull count nothing.
+void units_compute(uint first, uint units, uint tiles)
 {
     uvec4 low[K_STEPS], high[K_STEPS], v[V_LOADS];
     State state;
     state_clear(state);
-    const uint total = (end - unit) * tiles;
+    const uint total = units * tiles;
     uint number = 0, left = tiles;
     Place place = tile_place(tile_key(first, 0)), next = tile_place(tile_key(first, 1));
     key_load(place, tile_key(first, 0), low, high);
@@ -362,7 +387,7 @@ void units_compute(uint first, uint unit, uint end, uint tiles)
         if (number + 1 < total)
             value_load(place, following, v);
         if (--left == 0) {
-            unit_store(unit++, state);
+            slot_take(warp_number(), state, number >= tiles);
             state_clear(state);
             left = tiles;
         }
@@ -371,30 +396,46 @@ void units_compute(uint first, uint unit, uint end, uint tiles)
 
 // ---- the end ----
 
-struct Merged {
-    float maximum, weights;
-};
+// One value of each slot that counts from its maximum, folded: `at` of slot 0, and how far it is from slot to slot.
+#define FOLD_SLOTS(RESULT, VALUES, AT, STEP)                                                                           \
+    {                                                                                                                  \
+        float halves[2], maxima[2];                                                                                    \
+        for (uint h = 0; h < 2; h++) {                                                                                 \
+            const uint begin = h * (WARPS / 2);                                                                        \
+            halves[h] = (VALUES)[(AT) + begin * (STEP)];                                                               \
+            maxima[h] = slot_maxima[begin * ROWS + row];                                                               \
+            for (uint slot = begin + 1; slot < begin + WARPS / 2; slot++) {                                            \
+                const Fold f = fold_begin(maxima[h], slot_maxima[slot * ROWS + row]);                                  \
+                halves[h] = fold(f, halves[h], (VALUES)[(AT) + slot * (STEP)]);                                        \
+                maxima[h] = f.maximum;                                                                                 \
+            }                                                                                                          \
+        }                                                                                                              \
+        const Fold f = fold_begin(maxima[0], maxima[1]);                                                               \
+        RESULT = fold(f, halves[0], halves[1]);                                                                        \
+    }
 
-Merged row_merge(uint row)
+float row_maximum(uint row)
 {
-    float maximum = NO_MAXIMUM, weights = 0;
-    for (uint unit = 0; unit < UNITS; unit++)
-        maximum = max(maximum, unit_maxima[unit * ROWS + row]);
-    for (uint unit = 0; unit < UNITS; unit++)
-        weights = fma(unit_weights[unit * ROWS + row], exp2(unit_maxima[unit * ROWS + row] - maximum), weights);
-    return Merged(maximum, weights);
+    float maximum = slot_maxima[row];
+    for (uint slot = 1; slot < WARPS; slot++)
+        maximum = max(maximum, slot_maxima[slot * ROWS + row]);
+    return maximum;
 }
 
-Eight sums_merge(uint row, uint oct, float maximum)
+float row_weights(uint row)
 {
-    Eight sums = Eight(vec4(0), vec4(0));
-    for (uint unit = 0; unit < UNITS; unit++) {
-        const float factor = exp2(unit_maxima[unit * ROWS + row] - maximum);
-        const uint at = (unit * ROWS + row) * HEAD_DIM_V + oct * 8;
-        for (uint i = 0; i < 4; i++) {
-            sums.low[i] = fma(unit_sums[at + i], factor, sums.low[i]);
-            sums.high[i] = fma(unit_sums[at + 4 + i], factor, sums.high[i]);
-        }
+    float weights;
+    FOLD_SLOTS(weights, slot_weights, row, ROWS)
+    return weights;
+}
+
+Eight row_sums(uint row, uint oct)
+{
+    Eight sums;
+    for (uint i = 0; i < 4; i++) {
+        const uint at = row * HEAD_DIM_V + oct * 8 + i;
+        FOLD_SLOTS(sums.low[i], slot_sums, at, ROWS * HEAD_DIM_V)
+        FOLD_SLOTS(sums.high[i], slot_sums, at + 4, ROWS * HEAD_DIM_V)
     }
     return sums;
 }
@@ -404,19 +445,19 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer P
 
 void oct_end(gpu_item item, uint row, uint oct)
 {
-    Merged merged = row_merge(row);
-    const Eight sums = sums_merge(row, oct, merged.maximum);
+    const float maximum = row_maximum(row), weights = row_weights(row);
+    const Eight sums = row_sums(row, oct);
     if (SPLIT && item.partial != AULE_NO_PARTIAL) {
         const uint64_t address = partial_address(item.partial);
         PartialQuads(address).at[(row * (HEAD_DIM_V / 8) + oct) * 2] = sums.low;
         PartialQuads(address).at[(row * (HEAD_DIM_V / 8) + oct) * 2 + 1] = sums.high;
         if (oct == 0) {
-            Partial(address).at[PARTIAL_MAXIMA + row] = merged.maximum;
-            Partial(address).at[PARTIAL_WEIGHTS + row] = merged.weights;
+            Partial(address).at[PARTIAL_MAXIMA + row] = maximum;
+            Partial(address).at[PARTIAL_WEIGHTS + row] = weights;
         }
         return;
     }
-    const vec2 end = row_end(row, merged.weights, ALIBI ? true_maximum(row_begin(row), merged.maximum) : merged.maximum);
+    const vec2 end = row_end(row, weights, ALIBI ? true_maximum(row_begin(row), maximum) : maximum);
     if (LSE && oct == 0)
         lse_store(row, end.y);
     oct_store(out_address(row) + oct * IO_OCT_BYTES, IO_DTYPE,
@@ -450,18 +491,15 @@ void main()
     for (uint i = 0; i < 2; i++)
         selves[i] = row_begin(2 * t + i);
     ranges_find(item);
-    const uint count = UNITS / WARPS, unit = warp_number() * count, tiles = item.span / (UNITS * KEYS);
-    if (hull.x < hull.y) {
+    const uint count = UNITS / WARPS, tiles = item.span / (UNITS * KEYS);
+    const uint first = (SPLIT ? item.first_key : 0) + warp_number() * count * tiles * KEYS;
+    const uint needed = hull.x < hull.y ? units_needed(first, count, tiles) : 0;
+    if (hull.x < hull.y)
         q_load();
-        const uint first = (SPLIT ? item.first_key : 0) + unit * tiles * KEYS, needed = units_needed(first, count, tiles);
-        if (needed > 0)
-            units_compute(first, unit, unit + needed, tiles);
-        for (uint i = needed; i < count; i++)
-            unit_clear(unit + i);
-    } else {
-        for (uint i = 0; i < count; i++)
-            unit_clear(unit + i);
-    }
+    if (needed > 0)
+        units_compute(first, needed, tiles);
+    else
+        slot_clear(warp_number());
     barrier();
     for (uint i = gl_LocalInvocationID.x; i < num_rows * (HEAD_DIM_V / 8); i += gl_WorkGroupSize.x)
         oct_end(item, i / (HEAD_DIM_V / 8), i % (HEAD_DIM_V / 8));

@@ -66,6 +66,12 @@ uint warp_shuffle(uint word, uint lane)
     return matrix_words[warp_number() * WARP + lane];
 }
 
+// What the warp's lanes wrote into shared memory is there for all of them.
+void warp_wait()
+{
+    barrier();
+}
+
 // Votes are for saving work, and a branch on one would not be the workgroup's: here all say yes.
 bool warp_any(bool value) { return true; }
 
@@ -128,6 +134,7 @@ vec4 matrix_elements(MatrixC c) { return vec4(c[0], c[1], c[2], c[3]); }
 MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c) { return coopMatMulAdd(a, b, c); }
 uint warp_shuffle(uint word, uint lane) { return subgroupShuffle(word, lane); }
 bool warp_any(bool value) { return subgroupAny(value); }
+void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
 
 #endif
 
