@@ -181,7 +181,7 @@ void result_print_text(const struct result *r)
         snprintf(share, sizeof share, ", %.1f %% of %s", 100 * ratio, ceiling_name(r));
     if (r->floor_us > 0)
         snprintf(floor, sizeof floor, "; a read of as much %.1f us", r->floor_us);
-    printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.1f GB/s  %.2f TFLOP/s%s; %s/%s, %s; %u rows %s to %.1e\n",
+    printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.4g GB/s  %.4g TFLOP/s%s; %s/%s, %s; %u rows %s to %.1e\n",
            r->workload->name, r->times.median_us, r->times.p99_us, r->times.wall_us, r->times.runs, floor, gb_per_s(r),
            tflops(r), share, dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype), r->variant, r->verdict.num_rows,
            r->checked ? "right" : "WRONG", r->verdict.worst);
