@@ -41,11 +41,11 @@ const float LAZY = 8;              // log2 units, so that weights are up to 2^8,
 const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alone
 const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
 
-uint g, t;        // the lane in its warp: 4 g + t
-uint rows[2];     // of the lane, in the tile: elements x, y and z, w of a matrix
+uint g, t;    // the lane in its warp: 4 g + t
+uint rows[2]; // of the lane, in the tile: elements x, y and z, w of a matrix
 Row selves[2];
-uvec2 full;       // keys that all rows see
-float factor;     // from a score to log2 units
+uvec2 full;   // keys that all rows see
+float factor; // from a score to log2 units
 
 MatrixA q_matrices[K_STEPS * 2];
 MatrixC sums[SUMS];

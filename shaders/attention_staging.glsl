@@ -35,14 +35,14 @@ const uint THREADS = gl_WorkGroupSize.x;
 
 const uint K_STEPS = (HEAD_DIM_K + 31) / 32; // of 32 dims
 const uint V_STEPS = (HEAD_DIM_V + 31) / 32;
-const uint K_PIECES = K_STEPS * 4;           // of 16 bytes, of a key
-const uint V_PIECES = V_STEPS * 8;           // of 8 bytes, of a value
-const uint K_UNITS = TILE_KEYS * K_PIECES;   // loads of a tile
+const uint K_PIECES = K_STEPS * 4;         // of 16 bytes, of a key
+const uint V_PIECES = V_STEPS * 8;         // of 8 bytes, of a value
+const uint K_UNITS = TILE_KEYS * K_PIECES; // loads of a tile
 const uint V_UNITS = TILE_KEYS / 4 * V_PIECES;
 const uint K_LOADS = (K_UNITS + THREADS - 1) / THREADS; // of one thread
 const uint V_LOADS = (V_UNITS + THREADS - 1) / THREADS;
 const bool K_EVEN = K_UNITS % THREADS == 0, V_EVEN = V_UNITS % THREADS == 0; // all threads load alike
-const uint K_SWAP = K_STEPS % 2 == 0 ? 4 : 0;  // odd keys have their pieces swapped by so much; an odd number of steps does it itself
+const uint K_SWAP = K_STEPS % 2 == 0 ? 4 : 0; // so far odd keys' pieces are moved; an odd number of steps does that itself
 const uint QUAD_PIECES = V_STEPS * 16 + 2;
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
