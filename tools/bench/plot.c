@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 960, BAR = 22, TITLE = 44, CHART = 360, MARGIN = 60, LABEL = 250, VALUES = 250 };
+enum { WIDTH = 960, BAR = 22, TITLE = 44, CHART = 360, MARGIN = 60, LABEL = 250, VALUES = 230 };
 
 // A line of a file.
 struct point {
@@ -228,7 +228,7 @@ struct frame {
 // False: the chart has no curve.
 static bool frame_fit(const struct chart *chart, const struct points *points, double top, struct frame *frame)
 {
-    *frame = (struct frame){MARGIN, top, WIDTH - 5.0 * MARGIN, CHART - 2.0 * MARGIN, 1e9, -1e9, 1e9, -1e9};
+    *frame = (struct frame){MARGIN, top, WIDTH - 6.0 * MARGIN, CHART - 1.7 * MARGIN, 1e9, -1e9, 1e9, -1e9};
     for (uint32_t i = 0; i < points->count; i++) {
         if (!begins(chart, points, i))
             continue;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// store.h - an arena in the GPU's own memory, where a worker of the same process would keep q and out, and random elements made there by
-// the GPU itself: gigabytes of them by the CPU would take longer than the measurement. Uses the engine's parts below engine.h. One thread.
+// store.h - an arena in the GPU's own memory, where q and out do not wait for the bus. Uses the engine's parts below engine.h. One thread.
 
 #ifndef AULE_BENCH_STORE_H
 #define AULE_BENCH_STORE_H
@@ -21,7 +20,7 @@ struct store {
 bool store_init(struct store *store, struct engine *engine, uint64_t arena_size);
 void store_finish(struct store *store);
 
-// False: standard error says why.
+// Anywhere on the device, not only in the arena. False: standard error says why.
 bool store_fill(struct store *store, const struct fill_params *params);
 
 // Bytes of the arena: all ones, which are no numbers; a copy, valid until the next (NULL: standard error says why).
