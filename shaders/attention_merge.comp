@@ -24,7 +24,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Sum
 
 const uint V_OCTS = HEAD_DIM_V / 8;
 
-shared float maxima[TILE_ROWS], factors[TILE_ROWS]; // of each row: the largest maximum; what its sums are multiplied with
+const uint BATCH = 8; // partial results whose loads are in flight together
 
 bool item_find(out gpu_merge_item item)
 {
@@ -39,24 +39,52 @@ bool item_find(out gpu_merge_item item)
     return true;
 }
 
-float partial_maximum(gpu_merge_item item, uint n, uint row)
+// A row's sums over the partial results so far, of eight dims, counted from the largest maximum.
+struct Total {
+    float maximum, weights;
+    vec4 low, high;
+};
+
+// Partial results [first, first + BATCH) join; those beyond the last one count nothing.
+void batch_add(gpu_merge_item item, uint first, uint row, uint i, inout Total total)
 {
-    return Floats(partial_address(item.first_partial + n)).at[PARTIAL_MAXIMA + row];
+    float maxima[BATCH], weights[BATCH];
+    vec4 low[BATCH], high[BATCH];
+    for (uint n = 0; n < BATCH; n++) {
+        const uint64_t partial = partial_address(item.first_partial + min(first + n, item.num_partials - 1));
+        maxima[n] = Floats(partial).at[PARTIAL_MAXIMA + row];
+        weights[n] = Floats(partial).at[PARTIAL_WEIGHTS + row];
+        low[n] = Sums(partial).at[i * 2];
+        high[n] = Sums(partial).at[i * 2 + 1];
+    }
+    float larger = total.maximum;
+    for (uint n = 0; n < BATCH; n++)
+        larger = max(larger, maxima[n]);
+    const float keep = exp2(total.maximum - larger);
+    total.weights *= keep;
+    total.low *= keep;
+    total.high *= keep;
+    for (uint n = 0; n < BATCH; n++) {
+        const float factor = first + n < item.num_partials ? exp2(maxima[n] - larger) : 0.0;
+        total.weights = fma(weights[n], factor, total.weights);
+        total.low = fma(vec4(factor), low[n], total.low);
+        total.high = fma(vec4(factor), high[n], total.high);
+    }
+    total.maximum = larger;
 }
 
-void row_merge(gpu_merge_item item, uint row)
+// Eight dims of one row. Whoever has the first ones stores the row's LSE, too.
+void oct_merge(gpu_merge_item item, uint row, uint oct)
 {
-    float maximum = NO_MAXIMUM, sum = 0;
-    [[dont_unroll]] for (uint n = 0; n < item.num_partials; n++)
-        maximum = max(maximum, partial_maximum(item, n, row));
-    [[dont_unroll]] for (uint n = 0; n < item.num_partials; n++)
-        sum = fma(Floats(partial_address(item.first_partial + n)).at[PARTIAL_WEIGHTS + row],
-                  exp2(partial_maximum(item, n, row) - maximum), sum);
-    const vec2 end = row_end(row, sum, ALIBI ? true_maximum(row_begin(row), maximum) : maximum);
-    maxima[row] = maximum;
-    factors[row] = end.x;
-    if (LSE)
+    Total total = Total(NO_MAXIMUM, 0, vec4(0), vec4(0));
+    [[dont_unroll]] for (uint first = 0; first < item.num_partials; first += BATCH)
+        batch_add(item, first, row, row * V_OCTS + oct, total);
+    const float maximum = ALIBI ? true_maximum(row_begin(row), total.maximum) : total.maximum;
+    const vec2 end = row_end(row, total.weights, maximum);
+    if (LSE && oct == 0)
         lse_store(row, end.y);
+    oct_store(out_address(row) + oct * 8 * DTYPE_BYTES(IO_DTYPE), IO_DTYPE,
+              oct_convert(Oct(plus_zero(total.low * end.x), plus_zero(total.high * end.x)), DTYPE_F32, IO_DTYPE));
 }
 
 void main()
@@ -65,19 +93,6 @@ void main()
     if (!item_find(item))
         return;
     work_begin(item.seq, item.first_row);
-    for (uint row = gl_LocalInvocationID.x; row < num_rows; row += gl_WorkGroupSize.x)
-        row_merge(item, row);
-    barrier();
-    for (uint i = gl_LocalInvocationID.x; i < num_rows * V_OCTS; i += gl_WorkGroupSize.x) {
-        const uint row = i / V_OCTS, oct = i % V_OCTS;
-        vec4 low = vec4(0), high = vec4(0);
-        [[dont_unroll]] for (uint n = 0; n < item.num_partials; n++) {
-            const float weight = exp2(partial_maximum(item, n, row) - maxima[row]);
-            Sums sums = Sums(partial_address(item.first_partial + n));
-            low = fma(vec4(weight), sums.at[i * 2], low);
-            high = fma(vec4(weight), sums.at[i * 2 + 1], high);
-        }
-        oct_store(out_address(row) + oct * 8 * DTYPE_BYTES(IO_DTYPE), IO_DTYPE,
-                  oct_convert(Oct(plus_zero(low * factors[row]), plus_zero(high * factors[row])), DTYPE_F32, IO_DTYPE));
-    }
+    for (uint i = gl_LocalInvocationID.x; i < num_rows * V_OCTS; i += gl_WorkGroupSize.x)
+        oct_merge(item, i / V_OCTS, i % V_OCTS);
 }
