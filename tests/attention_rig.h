@@ -22,9 +22,11 @@ struct rig {
     sem_t news;
 };
 
-// AULE_VARIANT names the attention shader to use.
+// AULE_VARIANT names the attention shader to use. Without validation, and it says so, if the layer knows too little for that one.
 void rig_open(struct rig *rig, bool force_staging, bool validation);
 void rig_close(struct rig *rig); // fails the test if the validation layer said anything
+
+bool rig_has_kernels(const struct rig *rig); // the variant is a list of several, of which each sequence goes to one
 
 // One submission, waited for. results[num_runs] are copied; every run must have succeeded.
 void rig_submit(struct rig *rig, const struct engine_submission *submission, struct engine_run_result *results);

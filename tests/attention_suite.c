@@ -69,7 +69,7 @@ static bool may_split(const struct attention_batch *batch)
 static void dispatches_check(const struct rig *rig, const struct attention_batch *batches,
                              const struct engine_run_result *results, uint32_t num_batches)
 {
-    bool kernels = strncmp(engine_variant(rig->engine), "matrix", 6) == 0;
+    bool kernels = rig_has_kernels(rig);
     for (uint32_t i = 1; i < num_batches; i++) {
         const struct attention_batch *one = &batches[i - 1], *other = &batches[i];
         bool same = features_at_work(one->parameters) == features_at_work(other->parameters);

@@ -55,11 +55,14 @@ static uint64_t case_tokens(const struct attention_case *problem)
     return tokens;
 }
 
-// All that have work to do must have shared one dispatch.
-static void merged_check(const struct attention_batch *batches, const struct engine_run_result *results,
-                         uint32_t num_batches)
+// All that have work to do must have shared one dispatch. Where sequences go to several kernels, and these choose their size by how much
+// there is to do, they need not.
+static void merged_check(const struct rig *rig, const struct attention_batch *batches,
+                         const struct engine_run_result *results, uint32_t num_batches)
 {
     int64_t dispatch = -1;
+    if (rig_has_kernels(rig))
+        return;
     for (uint32_t i = 0; i < num_batches; i++) {
         if (batches[i].num_tokens == 0)
             continue;
@@ -118,7 +121,7 @@ static void arrangement_run(struct rig *rig, struct engine_cache *cache, const s
     if (arrangement->together)
         rig_run(rig, cache, batches, num_batches, results);
     if (arrangement->together && !arrangement->mixed && problem->parameters[0].num_splits == 1)
-        merged_check(batches, results, num_batches);
+        merged_check(rig, batches, results, num_batches);
     for (uint32_t i = 0; i < num_batches; i++) {
         if (!arrangement->together)
             rig_run(rig, cache, &batches[i], 1, results);
