@@ -278,7 +278,7 @@ START_TEST(matrix_variant_says_what_the_device_lacks)
 {
     struct adapter rich = engine->device.adapter;
     char missing[256];
-    rich.matrices = (struct matrices){true, true, true, true, MATRIX_LANES_UNKNOWN};
+    rich.matrices = (struct matrices){.extension = true, .shape = true, .half = true, .memory_model = true};
     rich.info.subgroup_size = 32;
     rich.subgroups.operations = UINT32_MAX;
     rich.subgroups.full = true;
@@ -295,6 +295,9 @@ START_TEST(matrix_variant_says_what_the_device_lacks)
     rich.matrices.shape = false;
     matrix_missing(&rich, missing, sizeof missing);
     ck_assert_msg(strstr(missing, "16x8x16") != NULL, "%s", missing);
+    rich.matrices.old_layer = VK_MAKE_API_VERSION(0, 1, 3, 239);
+    matrix_missing(&rich, missing, sizeof missing);
+    ck_assert_str_eq(missing, "a validation layer that knows cooperative matrices (1.3.239 does not)");
 }
 END_TEST
 

@@ -31,6 +31,7 @@ struct subgroups {
 
 // What shaders/matrix.glsl needs of cooperative matrices; headers that do not know them leave all as it is at 0.
 struct matrices {
+    uint32_t old_layer;      // version of a validation layer that knows none: the rest is not asked for; 0 = no such layer
     bool extension;          // the device has them in compute shaders
     bool shape;              // 16x8x16 of f16, sums in f32, by subgroups
     bool half, memory_model; // what else a shader with them uses

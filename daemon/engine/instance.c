@@ -60,18 +60,18 @@ static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlag
     return VK_FALSE;
 }
 
-static bool layer_exists(void)
+// Of Vulkan, as the validation layer knows it; 0 = there is no such layer.
+static uint32_t layer_version(void)
 {
-    uint32_t count = 0;
+    uint32_t count = 0, version = 0;
     if (vkEnumerateInstanceLayerProperties(&count, NULL) != VK_SUCCESS || count == 0)
-        return false;
+        return 0;
     VkLayerProperties *layers = calloc(count, sizeof *layers);
-    bool found = false;
     if (layers && vkEnumerateInstanceLayerProperties(&count, layers) >= 0)
-        for (uint32_t i = 0; i < count && !found; i++)
-            found = strcmp(layers[i].layerName, validation_layer) == 0;
+        for (uint32_t i = 0; i < count && !version; i++)
+            version = strcmp(layers[i].layerName, validation_layer) == 0 ? layers[i].specVersion : 0;
     free(layers);
-    return found;
+    return version;
 }
 
 // Of the loader and the drivers (layer NULL) or of one layer.
@@ -160,7 +160,8 @@ enum status instance_init(struct instance *instance, const struct engine_params 
     if (params->validation)
         pin("libVkLayer_khronos_validation.so");
     *instance = (struct instance){.log = params->log, .context = params->context};
-    if (params->validation && !layer_exists())
+    instance->layer_version = params->validation ? layer_version() : 0;
+    if (params->validation && !instance->layer_version)
         return error_set(error, STATUS_UNSUPPORTED,
                          "validation was asked for, but %s (package vulkan-validationlayers) is not installed",
                          validation_layer);

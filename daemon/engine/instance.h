@@ -14,6 +14,7 @@
 struct instance {
     VkInstance handle;
     VkDebugUtilsMessengerEXT messenger;
+    uint32_t layer_version;          // the Vulkan that the validation layer was written for; 0 = it is not in use
     bool debug_utils;                // VK_EXT_debug_utils is enabled: objects get names
     atomic_uint validation_messages; // warnings and errors so far
     void (*log)(void *context, int level, const char *text);

@@ -17,6 +17,9 @@
 
 #ifdef VK_KHR_cooperative_matrix
 
+// Older validation layers take shaders with them for broken ones, and some crash over them.
+static const uint32_t least_layer = VK_MAKE_API_VERSION(0, 1, 3, 255);
+
 static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one)
 {
     return one->MSize == 16 && one->NSize == 8 && one->KSize == 16 && one->AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
@@ -59,6 +62,10 @@ void matrix_describe(const struct instance *instance, struct adapter *adapter)
     if (adapter->info.api_version < VK_API_VERSION_1_2 ||
         !adapter_has_extension(adapter->physical, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME))
         return;
+    if (instance->layer_version && instance->layer_version < least_layer) {
+        matrices->old_layer = instance->layer_version;
+        return;
+    }
     matrices->extension = true; // and so adapter_features() asks for the feature
     struct features features;
     adapter_features(adapter, &features);
@@ -89,7 +96,11 @@ void matrix_missing(const struct adapter *adapter, char *text, size_t size)
     return;
 #endif
     text[0] = '\0';
-    if (!matrices->extension)
+    uint32_t layer = matrices->old_layer;
+    if (layer)
+        snprintf(text, size, "a validation layer that knows cooperative matrices (%u.%u.%u does not)",
+                 VK_API_VERSION_MAJOR(layer), VK_API_VERSION_MINOR(layer), VK_API_VERSION_PATCH(layer));
+    else if (!matrices->extension)
         snprintf(text, size, "cooperative matrices (VK_KHR_cooperative_matrix)");
     else if (!matrices->shape)
         snprintf(text, size, "cooperative matrices of 16x8x16 (f16, sums in f32)");
