@@ -125,26 +125,54 @@ static bool count_work(const struct engine_batch *batch, const struct cutting *c
 }
 
 // ---- filling ----
+// Items with many keys come first, since what begins last should end soon: sorted roughly, by quarters of powers of two, in one
+// pass that counts and one that places. The order is the GPU's alone: no bits depend on it.
+
+enum { SIZES = 4 * 33 };
 
 // Of one kernel.
 struct fill {
-    struct gpu_item *item;
+    bool counting;
+    uint32_t at[SIZES]; // of each size, the largest first: how many there are; then, where the next one goes
+    struct gpu_item *items;
     struct gpu_merge_item *merge;
     uint32_t partial; // the next one's number
 };
 
+static uint32_t size_of_keys(uint64_t keys)
+{
+    uint32_t log2 = keys ? 63 - (uint32_t)__builtin_clzll(keys) : 0;
+    uint32_t quarter = log2 >= 2 ? keys >> (log2 - 2) & 3 : 0;
+    return SIZES - 1 - (log2 * 4 + quarter);
+}
+
+static void fill_item(struct fill *fill, struct gpu_item item, uint64_t keys)
+{
+    uint32_t *at = &fill->at[size_of_keys(keys)];
+    if (!fill->counting)
+        fill->items[*at] = item;
+    (*at)++;
+}
+
 static void fill_split_tile(struct fill *fill, uint32_t seq, uint32_t first_row, const struct cut *cut, uint64_t kv_len)
 {
-    *fill->merge++ = (struct gpu_merge_item){seq, first_row, fill->partial, (uint32_t)cut->parts};
+    if (!fill->counting)
+        *fill->merge++ = (struct gpu_merge_item){seq, first_row, fill->partial, (uint32_t)cut->parts};
     for (uint64_t part = 0; part < cut->parts; part++) {
-        uint64_t first = part * cut->length, end = first + cut->length;
-        *fill->item++ = (struct gpu_item){seq,
-                                          first_row,
-                                          (uint32_t)first,
-                                          (uint32_t)(end < kv_len ? end : kv_len),
-                                          fill->partial++,
-                                          (uint32_t)cut->length};
+        uint64_t first = part * cut->length, end = first + cut->length < kv_len ? first + cut->length : kv_len;
+        fill_item(
+            fill,
+            (struct gpu_item){seq, first_row, (uint32_t)first, (uint32_t)end, fill->partial++, (uint32_t)cut->length},
+            end - first);
     }
+}
+
+// Keys that the tile's last query sees if it is causal.
+static uint64_t tile_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, uint64_t tile)
+{
+    uint64_t kv_len = (uint32_t)batch->seq_lens_kv[seq], queries = batch_num_queries(batch, seq);
+    uint64_t behind = cut->live_tiles ? queries * (cut->live_tiles - 1 - tile) / cut->live_tiles : 0; // about
+    return kv_len > behind ? kv_len - behind : 0;
 }
 
 static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, struct fill *fill)
@@ -153,10 +181,12 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
     uint32_t span = (uint32_t)divide_up(kv_len ? kv_len : 1, AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
     for (uint64_t tile = 0; tile < cut->tiles; tile++) {
         uint32_t first_row = (uint32_t)(tile * cut->tile_rows);
-        if (cut->parts > 1 && tile < cut->live_tiles)
+        bool live = tile < cut->live_tiles;
+        if (cut->parts > 1 && live)
             fill_split_tile(fill, seq, first_row, cut, kv_len);
         else
-            *fill->item++ = (struct gpu_item){seq, first_row, 0, kv_len, AULE_NO_PARTIAL, span};
+            fill_item(fill, (struct gpu_item){seq, first_row, 0, kv_len, AULE_NO_PARTIAL, span},
+                      live && kv_len ? tile_keys(batch, seq, cut, tile) : 0);
     }
 }
 
@@ -175,8 +205,30 @@ static void place_lists(struct items *items, struct fill fills[MOST_KERNELS])
         uint64_t item_bytes = work->num_items * sizeof(struct gpu_item);
         work->items = work->num_items ? items->piece.address + at : 0;
         work->merges = work->num_merges ? items->piece.address + at + item_bytes : 0;
-        fills[i] = (struct fill){(struct gpu_item *)to, (struct gpu_merge_item *)(to + item_bytes), 0};
+        fills[i] = (struct fill){
+            .counting = true, .items = (struct gpu_item *)to, .merge = (struct gpu_merge_item *)(to + item_bytes)};
         at += work_bytes(work);
+    }
+}
+
+// From how many there are of each size to where the first of them goes.
+static void place_sizes(struct fill *fill)
+{
+    uint32_t next = 0;
+    for (uint32_t size = 0; size < SIZES; size++) {
+        uint32_t count = fill->at[size];
+        fill->at[size] = next;
+        next += count;
+    }
+    fill->counting = false;
+    fill->partial = 0;
+}
+
+static void fill_sequences(const struct engine_batch *batch, const struct items *items, struct fill fills[MOST_KERNELS])
+{
+    for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
+        struct cut cut = cut_sequence(batch, seq, &items->cutting);
+        fill_sequence(batch, seq, &cut, &fills[cut.kernel]);
     }
 }
 
@@ -184,10 +236,10 @@ static void fill_items(const struct engine_batch *batch, struct items *items)
 {
     struct fill fills[MOST_KERNELS];
     place_lists(items, fills);
-    for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
-        struct cut cut = cut_sequence(batch, seq, &items->cutting);
-        fill_sequence(batch, seq, &cut, &fills[cut.kernel]);
-    }
+    fill_sequences(batch, items, fills);
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        place_sizes(&fills[i]);
+    fill_sequences(batch, items, fills);
 }
 
 // ---- lists ----
@@ -239,7 +291,7 @@ static enum status make_items(struct engine_batch *batch, const struct cutting *
                          batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
     struct items *items = calloc(1, sizeof *items);
     if (!items)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a work list");
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a work list of %zu bytes", sizeof *items);
     *items = (struct items){.engine = batch->engine, .cutting = *cutting};
     memcpy(items->works, works, sizeof works);
     for (uint32_t i = 0; i < MOST_KERNELS; i++)
