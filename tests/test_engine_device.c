@@ -5,6 +5,8 @@
 
 #include "engine_world.h"
 
+#include "../daemon/engine/statistics.h"
+
 #include <ctype.h>
 #include <string.h>
 
@@ -136,6 +138,39 @@ START_TEST(destroy_takes_nothing_and_the_new)
 }
 END_TEST
 
+START_TEST(what_a_driver_says_of_a_pipeline_makes_one_line)
+{
+    const VkPipelineExecutableStatisticKHR list[] = {
+        {.name = "Register Count", .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR, .value.u64 = 152},
+        {.name = "Spills", .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_BOOL32_KHR, .value.b32 = VK_FALSE},
+        {.name = "Left", .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR, .value.i64 = -3},
+        {.name = "Occupancy", .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_FLOAT64_KHR, .value.f64 = 0.25},
+    };
+    char text[128], small[32];
+    statistics_text(list, 4, text, sizeof text);
+    ck_assert_str_eq(text, "Register Count 152, Spills no, Left -3, Occupancy 0.25");
+    statistics_text(list, 4, small, sizeof small);
+    ck_assert_str_eq(small, "Register Count 152, Spills no");
+    statistics_text(list, 0, text, sizeof text);
+    ck_assert_str_eq(text, "");
+}
+END_TEST
+
+START_TEST(pipelines_are_made_and_named_where_statistics_are_wanted)
+{
+    engine = open_engine((struct engine_params){.statistics = true});
+    open_arena();
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_run run = plain_run(batch, 0, 0, 256, 512, 768);
+    expect_done(submit_runs(&run, 1));
+    ck_assert_msg(logged("3 compiled attention_"), "%s", log_text);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+    teardown();
+}
+END_TEST
+
 void add_device_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("devices");
@@ -146,5 +181,7 @@ void add_device_tests(Suite *suite)
     tcase_add_test(tcase, device_is_chosen_by_part_of_its_name_in_any_case);
     tcase_add_test(tcase, unknown_device_is_refused_with_the_list);
     tcase_add_test(tcase, destroy_takes_nothing_and_the_new);
+    tcase_add_test(tcase, what_a_driver_says_of_a_pipeline_makes_one_line);
+    tcase_add_test(tcase, pipelines_are_made_and_named_where_statistics_are_wanted);
     suite_add_tcase(suite, tcase);
 }

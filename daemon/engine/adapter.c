@@ -6,8 +6,8 @@
 #include "adapter.h"
 
 #include "matrix.h"
+#include "statistics.h"
 #include "variant.h"
-
 #include "vk.h"
 
 #include <ctype.h>
@@ -32,6 +32,7 @@
     X(vulkanMemoryModelDeviceScope, v12.vulkanMemoryModelDeviceScope)                                                  \
     X(subgroupSizeControl, subgroups.subgroupSizeControl)                                                              \
     X(computeFullSubgroups, subgroups.computeFullSubgroups)                                                            \
+    X(pipelineExecutableInfo, executables.pipelineExecutableInfo)                                                      \
     MATRIX_FEATURES(X)
 #ifdef VK_KHR_cooperative_matrix
 #define MATRIX_FEATURES(X) X(cooperativeMatrix, matrices.cooperativeMatrix)
@@ -89,6 +90,7 @@ static void features_chain(const struct adapter *adapter, struct features *featu
         .v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
         .v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
         .subgroups.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
+        .executables.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
     };
     features->core.pNext = &features->v11;
     features->v11.pNext = &features->v12;
@@ -100,7 +102,8 @@ static void features_chain(const struct adapter *adapter, struct features *featu
     if (adapter->matrices.extension)
         last = chain(last, &features->matrices);
 #endif
-    (void)last;
+    if (adapter->statistics)
+        chain(last, &features->executables);
 }
 
 void adapter_features(const struct adapter *adapter, struct features *features)
@@ -380,6 +383,7 @@ enum status adapter_list(const struct instance *instance, bool force_staging, st
     for (uint32_t i = 0; i < *count; i++) {
         describe(physical[i], i, force_staging, &list[i]);
         matrix_describe(instance, &list[i]);
+        statistics_describe(&list[i]);
     }
     qsort(list, *count, sizeof *list, compare);
     free(physical);

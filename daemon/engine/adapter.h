@@ -18,6 +18,7 @@ struct features {
 #ifdef VK_KHR_cooperative_matrix
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrices; // the same
 #endif
+    VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executables; // the same
 };
 
 // What variants may ask of subgroups in compute shaders; the usual size is info.subgroup_size.
@@ -31,9 +32,9 @@ struct subgroups {
 
 // What shaders/matrix.glsl needs of cooperative matrices; headers that do not know them leave all as it is at 0.
 struct matrices {
-    uint32_t old_layer;      // version of a validation layer that knows none: the rest is not asked for; 0 = no such layer
-    bool extension;          // the device has them in compute shaders
-    bool shape;              // 16x8x16 of f16, sums in f32, by subgroups
+    uint32_t old_layer; // version of a validation layer that knows none: the rest is not asked for; 0 = no such layer
+    bool extension;     // the device has them in compute shaders
+    bool shape;         // 16x8x16 of f16, sums in f32, by subgroups
     bool half, memory_model; // what else a shader with them uses
     enum {
         MATRIX_LANES_UNKNOWN, // nobody has looked: the device is not open, or it lacks something else
@@ -56,6 +57,7 @@ struct adapter {
     struct subgroups subgroups;
     struct matrices matrices;
     bool memory_budget; // VK_EXT_memory_budget
+    bool statistics;    // VK_KHR_pipeline_executable_properties; of an open device, only if they are wanted
 };
 
 // A malloc'd array, best first: usable before unusable, discrete, integrated, virtual, others, CPU. NOT_FOUND: there is none.

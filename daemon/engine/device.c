@@ -23,6 +23,7 @@ static enum status choose(struct device *device, const struct engine_params *par
     status = adapter_choose(list, count, params->device, &found, error);
     if (status == STATUS_OK)
         device->adapter = *found;
+    device->adapter.statistics &= params->statistics;
     free(list);
     return status;
 }
@@ -32,7 +33,7 @@ static enum status open_device(struct device *device, struct error *error)
     enum status status = STATUS_OK;
     struct features features;
     adapter_features(&device->adapter, &features);
-    const char *extensions[4];
+    const char *extensions[5];
     uint32_t count = 0;
     if (device->adapter.info.host_import)
         extensions[count++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
@@ -44,6 +45,8 @@ static enum status open_device(struct device *device, struct error *error)
     if (device->adapter.matrices.extension)
         extensions[count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
 #endif
+    if (device->adapter.statistics)
+        extensions[count++] = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
     float priority = 1.0f;
     VkDeviceQueueCreateInfo queue = {
         .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,

@@ -27,6 +27,7 @@ struct engine_params {
     const char *device;               // index, UUID (with or without dashes) or part of the name; NULL = the best one
     bool force_staging;               // never import host memory
     bool validation;                  // enable VK_LAYER_KHRONOS_validation; its messages go to `log` and are counted
+    bool statistics;                  // log, at level 3, what the driver says of each pipeline that it compiled, if it says anything
     uint32_t max_pipelines;           // compiled shaders to keep, the latest used ones; 0 = 256
     uint64_t max_scratch_bytes;       // for the partial results of split runs, of one submission; 0 = 256 MiB
     const char *variant;              // name of the attention shader to use (AULE_VARIANT); NULL = the best that fits

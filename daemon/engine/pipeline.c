@@ -7,6 +7,7 @@
 #include "pipeline.h"
 
 #include "layout.h"
+#include "statistics.h"
 #include "vk.h"
 
 #include <stdio.h>
@@ -180,7 +181,7 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
     enum pipeline_kind kind = pipeline->key.kind;
     const struct shader *shader = shader_of(pipelines, kind, geometry->kernel);
     const uint32_t *spec = geometry->spec;
-    char text[160];
+    char text[160], name[256];
     VkSpecializationMapEntry entries[SPEC_CONSTANTS];
     for (uint32_t i = 0; i < SPEC_CONSTANTS; i++)
         entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof *spec, sizeof *spec};
@@ -188,6 +189,7 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size;
     VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .flags = statistics_flags(device),
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module =
@@ -201,7 +203,8 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
     VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL, &pipeline->handle));
     describe(spec, text, sizeof text);
     DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s %s", shader->name, text);
-    device_log(device, 3, "compiled %s for %s", shader->name, text);
+    snprintf(name, sizeof name, "%s for %s", shader->name, text);
+    statistics_log(device, pipeline->handle, name);
 fail:
     return status;
 }

@@ -19,6 +19,11 @@ void log_set_level(enum log_level level)
     highest = level;
 }
 
+bool log_writes(enum log_level level)
+{
+    return level <= highest;
+}
+
 bool log_parse_level(const char *name, enum log_level *level)
 {
     for (int i = 0; i < LOG_LEVEL_COUNT; i++) {
@@ -47,7 +52,7 @@ static size_t put_time(char *line, size_t room)
 
 void log_write(enum log_level level, const char *format, ...)
 {
-    if (level > highest)
+    if (!log_writes(level))
         return;
     char line[2048];
     size_t size = put_time(line, sizeof line);

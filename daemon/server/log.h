@@ -12,6 +12,7 @@
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG, LOG_LEVEL_COUNT };
 
 void log_set_level(enum log_level level);                      // at start, before other threads; default info
+bool log_writes(enum log_level level);                         // or is more than is wanted
 bool log_parse_level(const char *name, enum log_level *level); // "error", "warn", "info", "debug"
 const char *log_level_name(enum log_level level);
 

@@ -102,6 +102,7 @@ static enum status open_engine(struct server *server, struct error *error)
         .device = params->device,
         .force_staging = params->force_staging,
         .validation = params->validation,
+        .statistics = log_writes(LOG_LEVEL_DEBUG),
         .pipeline_cache_path = params->pipeline_cache_path,
         .max_pipelines = params->max_pipelines,
         .max_scratch_bytes = params->max_scratch_bytes,

@@ -198,7 +198,7 @@ static bool prepare(struct bench *b)
     const struct options *options = &b->options;
     b->people = !options->json && isatty(STDOUT_FILENO);
     b->bar = isatty(STDERR_FILENO) && !options->check;
-    b->engine = world_engine(options->device, options->variant);
+    b->engine = world_engine(options->device, options->variant, options->verbose);
     if (!b->engine)
         return false;
     b->software = engine_device(b->engine)->software;

@@ -36,11 +36,23 @@ static bool failed(const struct error *error)
     return false;
 }
 
-struct engine *world_engine(const char *device, const char *variant)
+static void tell(void *context, int level, const char *text)
+{
+    (void)level;
+    complain(context, 0, text);
+}
+
+struct engine *world_engine(const char *device, const char *variant, bool verbose)
 {
     struct error error = {0};
     struct engine *engine = NULL;
-    const struct engine_params params = {.device = device, .variant = variant, .wake = wake, .log = complain};
+    const struct engine_params params = {
+        .device = device,
+        .variant = variant,
+        .statistics = verbose,
+        .wake = wake,
+        .log = verbose ? tell : complain,
+    };
     if (engine_create(&params, &engine, &error) != STATUS_OK)
         failed(&error);
     return engine;

@@ -35,8 +35,8 @@ struct world {
     uint64_t submitted, done;   // the last submissions
 };
 
-// An engine, for worlds one after the other. NULL: standard error says why.
-struct engine *world_engine(const char *device, const char *variant);
+// An engine, for worlds one after the other, that says what it does if `verbose`. NULL: standard error says why.
+struct engine *world_engine(const char *device, const char *variant, bool verbose);
 
 // False: standard error says why. world_close() takes a zeroed and a half-made one.
 bool world_open(struct world *world, struct engine *engine, const struct workload *workload,
