@@ -359,39 +359,36 @@ uint units_needed(uint first, uint count, uint tiles)
 void units_compute(uint first, uint units, uint tiles)
 {
     uvec4 low[K_STEPS], high[K_STEPS], v[V_LOADS];
-    State state;
-    state_clear(state);
     const uint total = units * tiles;
-    uint number = 0, left = tiles;
+    uint number = 0;
     Place place = tile_place(tile_key(first, 0)), next = tile_place(tile_key(first, 1));
     key_load(place, tile_key(first, 0), low, high);
     value_load(place, tile_key(first, 0), v);
     vec4 scales = SCALES ? scales_load(place) : vec4(1);
-    do {
-        const uint key = first + number * KEYS, following = tile_key(first, number + 1);
-        const bool live = key < hull.y && key + KEYS > hull.x;
-        vec4 s = scores(low, high);
-        if (K_SCALES)
-            s *= scales.xxyy;
-        if (number + 1 < total)
-            key_load(next, following, low, high);
-        place = next;
-        next = tile_place(tile_key(first, number + 2));
-        const vec4 p = weigh(state, live ? s : vec4(0), key);
-        const MatrixB weights = weight_matrix(V_SCALES ? mix(vec4(0), p * scales.zzww, notEqual(p, vec4(0))) : p);
-        if (SCALES)
-            scales = scales_load(place);
-        if (key < hull.x || key + KEYS > hull.y)
-            value_clean(key, v);
-        values_add(state, v, weights);
-        if (number + 1 < total)
-            value_load(place, following, v);
-        if (--left == 0) {
-            slot_take(warp_number(), state, number >= tiles);
-            state_clear(state);
-            left = tiles;
-        }
-    } while (++number < total);
+    [[dont_unroll]] for (uint end = tiles; end <= total; end += tiles) {
+        State state;
+        state_clear(state);
+        [[dont_unroll]] do {
+            const uint key = first + number * KEYS, following = tile_key(first, number + 1);
+            vec4 s = scores(low, high);
+            if (K_SCALES)
+                s *= scales.xxyy;
+            if (number + 1 < total)
+                key_load(next, following, low, high);
+            place = next;
+            next = tile_place(tile_key(first, number + 2));
+            const vec4 p = weigh(state, s, key);
+            const MatrixB weights = weight_matrix(V_SCALES ? mix(vec4(0), p * scales.zzww, notEqual(p, vec4(0))) : p);
+            if (SCALES)
+                scales = scales_load(place);
+            if (key < hull.x || key + KEYS > hull.y)
+                value_clean(key, v);
+            values_add(state, v, weights);
+            if (number + 1 < total)
+                value_load(place, following, v);
+        } while (++number < end);
+        slot_take(warp_number(), state, end > tiles);
+    }
 }
 
 // ---- the end ----
