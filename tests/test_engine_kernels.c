@@ -223,6 +223,8 @@ START_TEST(size_of_workgroups_follows_their_number_and_changes_no_bit)
     ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 3500, 1000), 64);
     ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 3499, 1000), 128);
     ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 1, 1000), 128); // all that its shader can have
+    ck_assert_uint_eq(kernel_decode_emulated.local_size(3500, 1000), 64);        // two warps, or one a unit
+    ck_assert_uint_eq(kernel_decode_emulated.local_size(3499, 1000), 256);
     ck_assert_uint_eq(kernel_local_size(&kernel_plain, 1, 1000), 128);
     for (uint32_t i = 0; i < 2; i++) {
         struct engine_run run = run_of(batch, 0, i ? OTHER : OUT);

@@ -90,15 +90,16 @@ static bool matrix_serves(const uint32_t *spec)
            !spec[AULE_SPEC_V_IN_K];
 }
 
-// ---- attention_decode.comp: a part has so many units, which its warps share; a unit's sums lie in shared memory ----
+// ---- attention_decode.comp: a part has so many units, which two or as many warps share; each warp's sums lie in shared memory ----
 
 enum {
     DECODE_ROWS = 8,
-    DECODE_UNITS = 8,
+    DECODE_LEAST_WARPS = 2,
+    DECODE_UNITS = 8, // and warps at most
     DECODE_UNITS_EMULATED = 4,
-    DECODE_UNIT_BYTES = DECODE_ROWS * (MATRIX_MOST_HEAD_DIM + 2) * 4,
-    DECODE_SHARED_MEMORY = DECODE_UNITS * DECODE_UNIT_BYTES,
-    DECODE_SHARED_MEMORY_EMULATED = DECODE_UNITS_EMULATED * (DECODE_UNIT_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES),
+    DECODE_WARP_BYTES = DECODE_ROWS * (MATRIX_MOST_HEAD_DIM + 2) * 4,
+    DECODE_SHARED_MEMORY = DECODE_UNITS * DECODE_WARP_BYTES,
+    DECODE_SHARED_MEMORY_EMULATED = DECODE_UNITS_EMULATED * (DECODE_WARP_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES),
 };
 _Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
@@ -134,12 +135,12 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
     return keys < 8192 ? keys : 8192;
 }
 
-// About 8 warps a multiprocessor are enough to hide its memory's latency, and fewer workgroups need more of them each.
+// About 8 warps a multiprocessor are enough to hide its memory's latency, and fewer workgroups need more of them each: two or, capped by
+// shader.local_size, one a unit.
 static uint32_t decode_local_size(uint64_t num_workgroups, uint32_t num_multiprocessors)
 {
     uint64_t each = (num_workgroups + num_multiprocessors / 2) / num_multiprocessors; // 512 on 132 are 4
-    uint32_t warps = each >= 4 ? 2 : each >= 2 ? 4 : 8;
-    return warps * MATRIX_WARP;
+    return (each >= 4 ? DECODE_LEAST_WARPS : DECODE_UNITS) * MATRIX_WARP;
 }
 
 const struct kernel kernel_decode_emulated = {
