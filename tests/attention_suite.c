@@ -55,15 +55,6 @@ static uint32_t features_at_work(const struct attention_parameters *parameters)
     return unbounded ? features & ~(uint32_t)FEATURE_WINDOW : features;
 }
 
-// Whether some sequence may be cut: a split run is another pipeline, and the rule is the variant's.
-static bool may_split(const struct attention_batch *batch)
-{
-    bool longer = false;
-    for (uint32_t s = 0; s < batch->num_seqs; s++)
-        longer |= batch->seq_lens_kv[s] > 256; // the least part
-    return longer && batch->parameters->num_splits != 1;
-}
-
 // Runs of a wave share a dispatch if they use the same features, whatever their values, and else do not. Where sequences go to
 // several kernels, the first of a run need not be its neighbour's.
 static void dispatches_check(const struct rig *rig, const struct attention_batch *batches,
@@ -73,7 +64,7 @@ static void dispatches_check(const struct rig *rig, const struct attention_batch
     for (uint32_t i = 1; i < num_batches; i++) {
         const struct attention_batch *one = &batches[i - 1], *other = &batches[i];
         bool same = features_at_work(one->parameters) == features_at_work(other->parameters);
-        if (one->num_tokens == 0 || other->num_tokens == 0 || (same && (kernels || may_split(one) || may_split(other))))
+        if (one->num_tokens == 0 || other->num_tokens == 0 || (same && kernels))
             continue;
         ck_assert_int_eq(results[i].dispatch == results[i - 1].dispatch, same);
     }

@@ -120,7 +120,7 @@ static void arrangement_run(struct rig *rig, struct engine_cache *cache, const s
     }
     if (arrangement->together)
         rig_run(rig, cache, batches, num_batches, results);
-    if (arrangement->together && !arrangement->mixed && problem->parameters[0].num_splits == 1)
+    if (arrangement->together && !arrangement->mixed)
         merged_check(rig, batches, results, num_batches);
     for (uint32_t i = 0; i < num_batches; i++) {
         if (!arrangement->together)

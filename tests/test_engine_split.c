@@ -259,6 +259,46 @@ START_TEST(split_run_without_memory_fails_alone)
 }
 END_TEST
 
+// One pipeline does both, so that a sequence has it alone and beside one that is cut.
+START_TEST(runs_that_are_cut_and_runs_that_are_not_share_a_dispatch)
+{
+    struct engine_batch *whole = split_batch((int32_t[]){2}, (int32_t[]){2000}, 1);
+    struct engine_batch *cut = split_batch((int32_t[]){2}, (int32_t[]){5000}, 1);
+    struct engine_run runs[2] = {split_run(whole, 0, 65536), split_run(cut, 0, 131072)};
+    struct error error = {0};
+    struct work works[MOST_KERNELS];
+    struct cutting cutting = cutting_of_run(&runs[1]);
+    expect_done(submit_runs(runs, 1));
+    memcpy(memory + 196608, memory + 65536, 128);
+    memset(memory + 65536, 0x55, 128);
+    ck_assert_int_eq(batch_work(cut, &cutting, 1, works, &error), STATUS_OK); // the submitter rests
+    uint64_t most = engine->device.adapter.info.max_allocation_bytes;
+    engine->device.adapter.info.max_allocation_bytes = 1;
+    uint64_t sequence = submit_runs(runs, 2);
+    ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
+    engine->device.adapter.info.max_allocation_bytes = most;
+    struct engine_event event = expect_event(ENGINE_EVENT_DONE);
+    ck_assert_int_eq(event.results[0].status, STATUS_OK);
+    ck_assert_int_eq(event.results[1].status, STATUS_LIMIT);
+    expect_bytes(memory + 65536, memory + 196608, 128, "beside one that found no memory");
+    uint32_t pipelines = engine_num_pipelines(engine);
+    expect_done(submit_runs(runs + 1, 1));
+    ck_assert_uint_eq(engine_num_pipelines(engine), pipelines); // that of the merge was there already
+    memcpy(memory + 229376, memory + 131072, 128);
+    for (int order = 0; order < 2; order++) {
+        struct engine_run both[2] = {runs[order], runs[1 - order]};
+        memset(memory + 65536, 0x55, 128);
+        memset(memory + 131072, 0x55, 128);
+        event = expect_done(submit_runs(both, 2));
+        ck_assert_uint_eq(event.num_dispatches, 1);
+        expect_bytes(memory + 65536, memory + 196608, 128, "the whole one");
+        expect_bytes(memory + 131072, memory + 229376, 128, "the one that is cut");
+    }
+    engine_batch_destroy(whole);
+    engine_batch_destroy(cut);
+}
+END_TEST
+
 // ---- variants ----
 
 START_TEST(table_of_variants_names_the_one_in_use)
@@ -324,6 +364,7 @@ void add_split_tests(Suite *suite)
     tcase_add_test(tcase, sequences_are_cut_by_their_own_lengths_alone);
     tcase_add_test(tcase, padding_rows_are_not_split);
     tcase_add_test(tcase, split_run_without_memory_fails_alone);
+    tcase_add_test(tcase, runs_that_are_cut_and_runs_that_are_not_share_a_dispatch);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("splits, little scratch memory");
     tcase_add_checked_fixture(tcase, setup_little_scratch, teardown_split);

@@ -222,14 +222,17 @@ const struct kernel kernel_prefill = {
 
 enum { LEAST_PART = 256 }; // keys; where a caller says how many splits he wants
 
+bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits)
+{
+    return kernel->part_keys && num_splits != 1;
+}
+
 uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len, uint32_t num_splits)
 {
-    if (!kernel->part_keys)
+    if (!kernel_may_cut(kernel, num_splits) || kv_len == 0)
         return 0;
     if (num_splits == 0)
         return kernel->part_keys(rows, kv_len);
-    if (num_splits == 1 || kv_len == 0)
-        return 0;
     uint64_t keys = divide_up(divide_up(kv_len, num_splits), kernel->part_grain) * kernel->part_grain;
     return keys > LEAST_PART ? keys : LEAST_PART;
 }

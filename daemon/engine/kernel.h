@@ -29,6 +29,7 @@ extern const struct kernel kernel_plain, kernel_subgroup, kernel_decode_emulated
 extern const struct kernel kernel_decode, kernel_prefill;
 #endif
 
+bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits); // some sequence
 // Keys of one part of a sequence of `rows` rows a KV head; 0 = it is not cut.
 uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len, uint32_t num_splits);
 uint32_t kernel_local_size(const struct kernel *kernel, uint64_t num_workgroups, uint32_t num_multiprocessors);

@@ -62,6 +62,7 @@ static struct group *join_group(struct submission *s, uint32_t first, const stru
         if (!joins(s, group, fresh))
             continue;
         group->write = fresh->write ? fresh->write : group->write;
+        group->merge = fresh->merge ? fresh->merge : group->merge;
         group->num_runs++;
         group->num_writers += fresh->num_writers;
         group->num_split_runs += fresh->num_split_runs;
@@ -121,17 +122,19 @@ static uint32_t first_share(const struct engine_run *run, uint32_t num_shares, c
     return first;
 }
 
-// Attention as kernel number `kernel` does so much of it.
-static void geometry_add_kernel(struct geometry *geometry, const struct submission *s, const struct engine_batch *batch,
+// Attention as kernel number `kernel` does so much of it. Whether it knows splits is the run's to say and not its company's: one pipeline
+// computes a sequence alone and beside one that is cut.
+static void geometry_add_kernel(struct geometry *geometry, const struct submission *s, const struct engine_run *run,
                                 uint32_t kernel, const struct work *work)
 {
     const struct kernel *with = s->engine->pipelines.variant->kernels[kernel];
-    uint64_t num_workgroups = (uint64_t)work->num_items * batch->kv.num_kv_heads;
+    const struct engine_kv *kv = &run->batch->kv;
+    uint64_t num_workgroups = (uint64_t)work->num_items * kv->num_kv_heads;
     geometry->kernel = kernel;
-    geometry->spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(&batch->kv);
+    geometry->spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(kv);
     geometry->spec[AULE_SPEC_LOCAL_SIZE] =
         kernel_local_size(with, num_workgroups, s->engine->device.adapter.num_multiprocessors);
-    geometry->spec[AULE_SPEC_FEATURES] |= work->num_merges ? AULE_FEATURE_SPLIT : 0;
+    geometry->spec[AULE_SPEC_FEATURES] |= kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
 }
 
 // A group that has nothing but share `number` of run `index`.
@@ -154,7 +157,7 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
         .partial_bytes = work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
     };
     if (run->kind == ENGINE_ATTEND)
-        geometry_add_kernel(&group.geometry, s, run->batch, number, work);
+        geometry_add_kernel(&group.geometry, s, run, number, work);
     return group;
 }
 
@@ -191,8 +194,10 @@ static void leave_group(struct group *group, const struct share *share)
     group->num_split_runs -= share->work.num_merges > 0;
     if (group->num_runs == 0)
         *group = (struct group){.kind = group->kind, .geometry = group->geometry};
-    else if (group->num_writers == 0)
+    if (group->num_writers == 0)
         group->write = VK_NULL_HANDLE;
+    if (group->num_split_runs == 0)
+        group->merge = VK_NULL_HANDLE;
 }
 
 static void fail_run(struct submission *s, uint32_t run, const struct error *error)
