@@ -598,7 +598,8 @@ bool fake_engine_finish(struct engine *engine)
     for (uint32_t i = 0; i < s->num_zeroes; i++)
         zero(&s->zeroes[i]);
     for (uint32_t i = 0; i < s->num_runs; i++) {
-        event->results[i] = (struct engine_run_result){s->runs[i].fail, s->runs[i].dispatch, 1000};
+        enum status status = s->runs[i].fail;
+        event->results[i] = (struct engine_run_result){status, s->runs[i].dispatch, 1000, s->runs[i].why};
         if (s->runs[i].fail == STATUS_OK)
             fake_run_do(&s->runs[i]);
     }

@@ -21,6 +21,7 @@ struct fake_run {
     void *arrays[5]; // copies; `run` points to them
     uint32_t wave, dispatch;
     enum status fail; // instead of OK, when it is finished; STATUS_OK at first
+    const char *why;  // in a sentence; NULL = without one; static
 };
 
 struct fake_submission {

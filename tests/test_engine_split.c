@@ -280,6 +280,10 @@ START_TEST(runs_that_are_cut_and_runs_that_are_not_share_a_dispatch)
     struct engine_event event = expect_event(ENGINE_EVENT_DONE);
     ck_assert_int_eq(event.results[0].status, STATUS_OK);
     ck_assert_int_eq(event.results[1].status, STATUS_LIMIT);
+    ck_assert_ptr_null(event.results[0].message);
+    ck_assert_ptr_nonnull(event.results[1].message);
+    ck_assert_msg(strstr(event.results[1].message, "bytes exceed the device's largest allocation of 1 bytes") != NULL,
+                  "%s", event.results[1].message);
     expect_bytes(memory + 65536, memory + 196608, 128, "beside one that found no memory");
     uint32_t pipelines = engine_num_pipelines(engine);
     expect_done(submit_runs(runs + 1, 1));

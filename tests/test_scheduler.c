@@ -429,8 +429,14 @@ START_TEST(the_failure_of_one_run_leaves_the_others_of_its_submission_alone)
     finish_one();
     struct fake_submission *s = fake_engine_newest(world.engine);
     s->runs[0].fail = STATUS_UNSUPPORTED;
+    s->runs[0].why = "the device gave no 17 bytes";
     world_finish_all(&world);
-    ck_assert_int_eq((int)reap(&a, ta).status, STATUS_UNSUPPORTED);
+    struct core_ticket_result bad;
+    struct error why = {0};
+    ck_assert_int_eq((int)core_ticket_reap(a.session, ta, &bad, &why), STATUS_OK);
+    ck_assert_int_eq((int)bad.status, STATUS_UNSUPPORTED);
+    ck_assert_int_eq((int)why.status, STATUS_UNSUPPORTED);
+    ck_assert_str_eq(why.text, "the device gave no 17 bytes");
     const struct core_ticket_result good = reap(&b, tb);
     ck_assert_int_eq((int)good.status, STATUS_OK);
     ck_assert_uint_eq(good.num_runs, 1); // the failed one did not share the dispatch

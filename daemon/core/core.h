@@ -195,7 +195,7 @@ struct core_ticket_result {
     uint32_t num_runs;            // that shared the dispatch
     uint32_t num_sessions;
 };
-// OK: done, *out filled, the ticket is gone. TIMEOUT: not done yet. NOT_FOUND: never given, or reaped already.
+// OK: done, *out filled, the ticket is gone; of a run that failed *error says why. TIMEOUT: not done yet. NOT_FOUND: never given, or reaped already.
 enum status core_ticket_reap(struct core_session *session, uint64_t ticket, struct core_ticket_result *out, struct error *error);
 
 // ---- looking inside ----

@@ -61,6 +61,7 @@ enum status run_create(struct core_session *session, size_t arrays_size, size_t 
 void run_free(struct run *run)
 {
     run->session->kept_bytes -= run->bytes;
+    free(run->why);
     free(run);
 }
 
@@ -260,6 +261,12 @@ void run_end(struct run *run, const struct core_ticket_result *result)
     run->copy = NULL;
 }
 
+void run_explain(struct run *run, const char *why)
+{
+    free(run->why);
+    run->why = why && *why ? strdup(why) : NULL;
+}
+
 void run_bury(struct run *run)
 {
     if (run->over)
@@ -311,6 +318,8 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket, stru
     if (!run->delivered)
         return error_set(error, STATUS_TIMEOUT, "ticket %" PRIu64 " is not done", ticket);
     *out = run->result;
+    if (run->result.status != STATUS_OK)
+        error_set(error, run->result.status, "%s", run->why ? run->why : status_text(run->result.status));
     HASH_DEL(session->tickets, run);
     session->num_unreaped--;
     session->core->news = true;

@@ -26,6 +26,7 @@ struct run {
     bool over;      // `result` is final
     bool delivered; // and every earlier ticket of the session is over too
     struct core_ticket_result result;
+    char *why; // it failed, in a sentence; owned; NULL = the result's status has to do
     struct engine_run engine;
     uint64_t arrays[]; // what the arrays of `engine` point to
 };
@@ -46,6 +47,7 @@ struct engine_tensor run_tensor(const struct core_tensor *tensor);
 
 // The run is over: failed before or on the GPU, or done. run_deliver() then shows it, once the earlier ones are over too.
 void run_end(struct run *run, const struct core_ticket_result *result);
+void run_explain(struct run *run, const char *why); // if it failed; a copy of the sentence, NULL = there is none
 void run_bury(struct run *run); // its session died; what it names becomes the dead's until it is over
 void run_drop_queued(struct core_session *session, enum status status); // ends every run that was not submitted
 // Makes what is over reapable, in the order of tickets. Frees runs that nobody can reap: detached, or of a closed session.

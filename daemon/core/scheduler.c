@@ -100,11 +100,13 @@ static uint32_t lay_waves(struct scheduler *scheduler, struct submission *submis
     return waves;
 }
 
-static void end_all(struct submission *submission, enum status status)
+static void end_all(struct submission *submission, enum status status, const struct error *error)
 {
     const struct core_ticket_result result = {.status = status};
-    for (uint32_t i = 0; i < submission->num_runs; i++)
+    for (uint32_t i = 0; i < submission->num_runs; i++) {
+        run_explain(submission->runs[i], error->text);
         run_end(submission->runs[i], &result);
+    }
 }
 
 // Delivering may free the runs, and the last one its session.
@@ -153,7 +155,7 @@ static enum status submit(struct core *core, const struct engine_submission *ord
 static void fail_runs(struct core *core, struct submission *submission, enum status status, const struct error *error)
 {
     core_log(core, CORE_LOG_ERROR, "a submission of %" PRIu32 " runs failed: %s", submission->num_runs, error->text);
-    end_all(submission, status);
+    end_all(submission, status, error);
     deliver(&core->scheduler, submission);
     refused(core, status, error);
 }
@@ -253,6 +255,8 @@ static void read_results(struct core *core, struct submission *submission, const
         submission->runs[i]->result = (struct core_ticket_result){.status = status};
         if (status == STATUS_OK)
             order[good++] = i;
+        else if (i < event->num_results)
+            run_explain(submission->runs[i], event->results[i].message);
     }
     qsort_r(order, good, sizeof *order, by_dispatch, (void *)event->results);
     for (uint32_t first = 0, end; first < good; first = end) {
@@ -298,7 +302,7 @@ void scheduler_lost(struct core *core)
     core->news = true;
     while (core->scheduler.num_in_flight) {
         struct submission *submission = take_first(&core->scheduler);
-        end_all(submission, STATUS_DEVICE_LOST);
+        end_all(submission, STATUS_DEVICE_LOST, &core->lost_why);
         deliver(&core->scheduler, submission);
     }
     DL_FOREACH_SAFE(core->sessions, session, next)

@@ -202,7 +202,7 @@ static void leave_group(struct group *group, const struct share *share)
 
 static void fail_run(struct submission *s, uint32_t run, const struct error *error)
 {
-    s->results[run].status = error->status;
+    submission_fail(s, run, error);
     for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         const struct share *share = &s->planned[run].shares[i];
         if (share->group != NO_GROUP)

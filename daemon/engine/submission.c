@@ -18,6 +18,8 @@ void submission_free(struct submission *submission)
     free(submission->runs);
     free(submission->kept);
     free(submission->wave_ends);
+    for (uint32_t i = 0; submission->results && i < submission->num_runs; i++)
+        free((char *)submission->results[i].message);
     free(submission->results);
     free(submission->groups);
     free(submission->wave_groups);
@@ -25,6 +27,14 @@ void submission_free(struct submission *submission)
     free(submission->gpu_runs);
     free(submission->ranges);
     free(submission);
+}
+
+void submission_fail(struct submission *submission, uint32_t run, const struct error *error)
+{
+    struct engine_run_result *result = &submission->results[run];
+    free((char *)result->message);
+    result->status = error->status;
+    result->message = error->text[0] ? strdup(error->text) : NULL;
 }
 
 static void end_event(struct engine *engine, struct event_node *node)

@@ -73,6 +73,7 @@ struct submission {
 };
 
 void submission_free(struct submission *submission); // takes NULL and a half-built one
+void submission_fail(struct submission *submission, uint32_t run, const struct error *error); // what its result says
 
 // check.c: whether a shader can do `run` at all, but for its scratch memory. Any thread.
 enum status engine_run_fits(const struct engine *engine, const struct engine_run *run, struct error *error);

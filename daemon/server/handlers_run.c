@@ -260,7 +260,7 @@ enum status handle_wait(struct call *call)
         return park(call, &parked);
     }
     if (status == STATUS_OK) {
-        park_fill_wait(&call->reply, &result);
+        park_fill_wait(&call->reply, &result, &call->error);
         call->server->retry = true; // a ticket came free
     }
     return status;

@@ -125,7 +125,7 @@ static void retry_lease(struct server *server, struct parked *parked)
     free(blocks);
 }
 
-void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result)
+void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result, const struct error *error)
 {
     reply->answer = WIRE_ANSWER_WAIT;
     reply->wait = (struct wire_wait_reply){
@@ -133,7 +133,7 @@ void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *r
         .gpu_ns = result->gpu_ns,
         .num_runs = result->num_runs,
         .num_sessions = result->num_sessions,
-        .run_message = result->status == STATUS_OK ? "" : status_text(result->status),
+        .run_message = result->status == STATUS_OK ? "" : error->text,
     };
 }
 
@@ -146,7 +146,7 @@ static void retry_wait(struct server *server, struct parked *parked)
         return;
     if (status == STATUS_OK) {
         struct wire_reply reply = {.message = ""};
-        park_fill_wait(&reply, &result);
+        park_fill_wait(&reply, &result, &error);
         answer(server, parked, &reply);
         server->retry = true; // a ticket came free
     } else {

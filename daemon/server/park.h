@@ -23,7 +23,7 @@ void park_drop_session(struct session *session, const char *why); // its session
 // Answer what waits: leases and work, which are new, or tickets' waits too.
 void park_refuse_all(struct server *server, const struct error *why, bool waits_too);
 
-// What Wait answers once its ticket is reaped; text of *reply is static.
-void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result);
+// What Wait answers once its ticket is reaped; *reply points to the text of `error`, which core_ticket_reap() filled.
+void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result, const struct error *error);
 
 #endif

@@ -436,7 +436,8 @@ static bool add_up(const struct engine_run_result *results, uint32_t count, uint
     *gpu_ns = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (results[i].status != STATUS_OK) {
-            fprintf(stderr, "aule-bench: a run failed: %s\n", status_text((int)results[i].status));
+            fprintf(stderr, "aule-bench: a run failed: %s\n",
+                    results[i].message ? results[i].message : status_text((int)results[i].status));
             return false;
         }
         if (i == 0 || results[i].dispatch != results[i - 1].dispatch)
