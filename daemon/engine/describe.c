@@ -57,8 +57,7 @@ void describe_measure(struct submission *s)
         runs += s->groups[i].num_runs + s->groups[i].num_split_runs;
     s->num_gpu_runs = (uint32_t)runs; // at most what there is host memory for
     s->ranges_at = padded(runs * sizeof *s->gpu_runs);
-    s->extras_at = s->ranges_at + padded(s->num_ranges * sizeof *s->ranges);
-    s->upload_bytes = s->extras_at;
+    s->upload_bytes = s->ranges_at + padded(s->num_ranges * sizeof *s->ranges);
     for (uint32_t i = 0; i < s->num_runs; i++) {
         s->planned[i].extras_at = s->upload_bytes;
         if (plan_group(s, i) != NO_GROUP)

@@ -64,8 +64,8 @@ struct submission {
     struct gpu_run *gpu_runs; // [num_gpu_runs <= 2 * shares of all runs]
     struct gpu_range *ranges; // [num_ranges], the zeroes first
     uint32_t num_groups, num_gpu_runs, num_ranges, num_zero_ranges;
-    uint64_t scratch_bytes;                      // that it needs for partial results
-    uint64_t ranges_at, extras_at, upload_bytes; // in the slot's metadata: gpu_runs, ranges, extras
+    uint64_t scratch_bytes;           // that it needs for partial results
+    uint64_t ranges_at, upload_bytes; // in the slot's metadata: gpu_runs, ranges, extras
 
     struct slot *slot; // NULL: the GPU has nothing of it
     bool sent;         // the GPU has it
