@@ -16,6 +16,7 @@ static Suite *engine_suite(void)
     add_cache_tests(suite);
     add_run_tests(suite);
     add_kind_tests(suite);
+    add_check_tests(suite);
     add_split_tests(suite);
     add_kernel_tests(suite);
     add_fault_tests(suite);

@@ -69,7 +69,8 @@ static enum status measure(const struct engine_batch_params *params, struct arra
 {
     uint64_t limit = params->engine->device.adapter.info.max_allocation_bytes;
     if (params->place == ENGINE_ROWS && params->slot_mapping)
-        return error_set(error, STATUS_INVALID, "contiguous K and V have no slots to write to");
+        return error_set(error, STATUS_INVALID, "a slot mapping of %u tokens: contiguous K and V have no slots",
+                         params->num_tokens);
     if (place_arrays(params, arrays) && arrays->bytes <= limit)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,

@@ -36,11 +36,43 @@ static enum status check_sequences(const struct engine_run *run, struct error *e
 {
     const struct engine_batch *batch = run->batch;
     if (batch->num_seqs == 0 || !batch->seq_lens_kv || !batch->cu_seqlens_q)
-        return error_set(error, STATUS_INVALID, "a batch without sequences is only written through");
+        return error_set(error, STATUS_INVALID,
+                         "a batch of %u tokens and %u sequences%s is only written through: nothing attends or gathers",
+                         batch->num_tokens, batch->num_seqs, batch->num_seqs ? " of no lengths" : "");
     if (run->kind == ENGINE_GATHER && batch->num_keys > INT32_MAX)
         return error_set(error, STATUS_LIMIT, "a gather of %" PRIu64 " keys; one takes %d at most", batch->num_keys,
                          INT32_MAX);
     return STATUS_OK;
+}
+
+// Without these, shaders would follow address 0 to the keys that there are.
+static enum status check_places(const struct engine_run *run, struct error *error)
+{
+    const struct engine_batch *batch = run->batch;
+    bool rows = batch->place == ENGINE_ROWS;
+    bool outer = run->keys.outer_stride && (batch->kv.v_is_k_prefix || run->values.outer_stride);
+    if (batch->num_keys == 0)
+        return STATUS_OK;
+    if (!rows && !batch->address[BATCH_BLOCK_TABLE])
+        return error_set(error, STATUS_INVALID,
+                         "%" PRIu64
+                         " keys of %u sequences lie in blocks, but the batch has no block table (%u columns)",
+                         batch->num_keys, batch->num_seqs, batch->max_blocks);
+    if (rows && !outer && !batch->address[BATCH_KV_STARTS])
+        return error_set(error, STATUS_INVALID,
+                         "contiguous keys and values with outer strides of %" PRIu64 " and %" PRIu64
+                         " bytes: without a stride the batch of %u sequences needs kv_starts",
+                         run->keys.outer_stride, run->values.outer_stride, batch->num_seqs);
+    return STATUS_OK;
+}
+
+static enum status check_heads(const struct engine_run *run, struct error *error)
+{
+    uint32_t num_kv_heads = run->batch->kv.num_kv_heads;
+    if (run->num_heads > 0 && num_kv_heads > 0 && run->num_heads % num_kv_heads == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "%u heads: a multiple of the %u KV heads is wanted", run->num_heads,
+                     num_kv_heads);
 }
 
 static enum status check_merge(const struct engine *engine, const struct engine_run *run, struct error *error)
@@ -63,6 +95,10 @@ enum status engine_run_fits(const struct engine *engine, const struct engine_run
         return check_merge(engine, run, error);
     if (run->kind == ENGINE_ATTEND || run->kind == ENGINE_GATHER)
         status = check_sequences(run, error);
+    if (status == STATUS_OK && (run->kind == ENGINE_ATTEND || run->kind == ENGINE_GATHER))
+        status = check_places(run, error);
+    if (status == STATUS_OK && run->kind == ENGINE_ATTEND)
+        status = check_heads(run, error);
     if (status == STATUS_OK && run->kind != ENGINE_GATHER)
         status = check_rope(run, error);
     return status;

@@ -98,6 +98,11 @@ enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint6
         return STATUS_OK;
     uint64_t doubled = 2 * slot->scratch.size;
     uint64_t wanted = doubled < engine->max_scratch_bytes ? doubled : engine->max_scratch_bytes;
+    enum status status = STATUS_NO_MEMORY;
     buffer_finish(device, &slot->scratch); // first, so that both need not fit
-    return buffer_init(device, MEMORY_POOL, wanted > size ? wanted : size, "partial results", &slot->scratch, error);
+    if (wanted > size)
+        status = buffer_init(device, MEMORY_POOL, wanted, "partial results", &slot->scratch, error);
+    if (status != STATUS_OK && status != STATUS_DEVICE_LOST) // no growth, but what there is to do
+        status = buffer_init(device, MEMORY_POOL, size, "partial results", &slot->scratch, error);
+    return status;
 }
