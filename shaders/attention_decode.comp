@@ -101,13 +101,18 @@ struct Place {
     uint64_t scales;       // of it, if there are any
 };
 
-Place tile_place(uint key)
+uint tile_block(uint key)
+{
+    return PLACE == AULE_PLACE_ROWS ? 0 : seq_block(seq, key / BLOCK_SIZE);
+}
+
+// `block` is the key's.
+Place tile_place(uint block, uint key)
 {
     const uint inside = key & BLOCK_SIZE - 1, part = key / BLOCK_SIZE;
     if (PLACE == AULE_PLACE_ROWS)
         return Place(part_keys(seq, part, kv_head) + key_offset(inside),
                      part_values(seq, part, kv_head) + value_offset(inside), 0);
-    const uint block = seq_block(seq, part);
     if (PLACE == AULE_PLACE_BLOCKS)
         return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside), 0);
     const uint64_t base = pool_block(block);
@@ -122,33 +127,35 @@ uint safe_key(uint key, uint offset)
     return PLACE == AULE_PLACE_ROWS ? min(key + offset, kv_len - 1) - key : offset;
 }
 
+// Indices of the loads are constants where they can be: then they cost no instruction.
 void key_load(Place place, uint key, out uvec4 low[K_STEPS], out uvec4 high[K_STEPS])
 {
-    Pieces first = Pieces(place.keys + key_offset(safe_key(key, g)));
-    Pieces second = Pieces(place.keys + key_offset(safe_key(key, g + 8)));
-    for (uint j = 0; j < K_STEPS; j++) {
-        const uint piece = K_WHOLE ? 4 * j + t : min(4 * j + t, K_PIECES - 1); // there Q is 0
-        low[j] = first.at[piece];
-        high[j] = second.at[piece];
+    const uint64_t first = place.keys + key_offset(safe_key(key, g)), second = place.keys + key_offset(safe_key(key, g + 8));
+    [[unroll]] for (uint j = 0; j < K_STEPS; j++) {
+        const uint piece = K_WHOLE ? t : min(t, K_PIECES - 1 - 4 * j); // beyond the end Q is 0
+        low[j] = Pieces(first + piece * 16).at[4 * j];
+        high[j] = Pieces(second + piece * 16).at[4 * j];
     }
 }
 
 void value_load(Place place, uint key, out uvec4 v[V_LOADS])
 {
-    for (uint i = 0; i < 4; i++) {
-        Pieces row = Pieces(place.values + value_offset(safe_key(key, 2 * t + (i & 1) + (i >> 1) * 8)));
-        for (uint s = 0; s < V_STEPS; s++)
-            v[s * 4 + i] = row.at[V_WHOLE ? 8 * s + g : min(8 * s + g, V_PIECES - 1)]; // what is beyond is not stored
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        const uint64_t row = place.values + value_offset(safe_key(key, 2 * t + (i & 1) + (i >> 1) * 8));
+        [[unroll]] for (uint s = 0; s < V_STEPS; s++) {
+            const uint piece = V_WHOLE ? g : min(g, V_PIECES - 1 - 8 * s); // what is beyond the end is not stored
+            v[s * 4 + i] = Pieces(row + piece * 16).at[8 * s];
+        }
     }
 }
 
 // Values that no row sees may be anything, and nothing times what is no number is no number.
 void value_clean(uint key, inout uvec4 v[V_LOADS])
 {
-    for (uint i = 0; i < 4; i++) {
+    [[unroll]] for (uint i = 0; i < 4; i++) {
         const uint at = key + 2 * t + (i & 1) + (i >> 1) * 8;
         if (at < hull.x || at >= hull.y)
-            for (uint s = 0; s < V_STEPS; s++)
+            [[unroll]] for (uint s = 0; s < V_STEPS; s++)
                 v[s * 4 + i] = uvec4(0);
     }
 }
@@ -173,7 +180,7 @@ uvec2 four_halves(uvec4 piece, uint n)
 vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
 {
     MatrixC even = matrix_c(vec4(0)), odd = matrix_c(vec4(0));
-    for (uint i = 0; i < Q_MATRICES; i += 2) {
+    [[unroll]] for (uint i = 0; i < Q_MATRICES; i += 2) {
         const uint j = i / (K_ELEMENTS / 4), n = i % (K_ELEMENTS / 4);
         even = matrix_multiply(matrix_a(uvec4(four_halves(low[j], n), four_halves(high[j], n))), q_matrices[i], even);
         odd = matrix_multiply(matrix_a(uvec4(four_halves(low[j], n + 1), four_halves(high[j], n + 1))), q_matrices[i + 1],
@@ -186,7 +193,7 @@ vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
 bvec4 seen_of(uint key, inout vec4 s)
 {
     bvec4 seen = bvec4(true);
-    for (uint i = 0; i < 4; i++) {
+    [[unroll]] for (uint i = 0; i < 4; i++) {
         const uint at = key + g + (i >> 1) * 8;
         const Row self = selves[i & 1];
         seen[i] = at >= self.range.x && at < self.range.y && (!MASK || mask_seen(self, at));
@@ -210,13 +217,6 @@ float column_sum(float value)
     return value + warp_xor(value, 16);
 }
 
-// From words of keys 2t, 2t + 1, 2t + 8 and 2t + 9: the lower halves to row g, the upper ones to row g + 8.
-MatrixA value_matrix(uint a, uint b, uint c, uint d)
-{
-    return matrix_a(uvec4(a & 0xffffu | b << 16, c & 0xffffu | d << 16, a >> 16 | b & 0xffff0000u,
-                          c >> 16 | d & 0xffff0000u));
-}
-
 // Weights as B: row 2t of the matrix is key 2t, whose weights lane 4 * 2t + column / 2 has.
 MatrixB weight_matrix(vec4 p)
 {
@@ -238,7 +238,7 @@ void state_clear(out State state)
 {
     state.maxima = vec2(NO_MAXIMUM);
     state.weights = vec2(0);
-    for (uint i = 0; i < SUM_MATRICES; i++)
+    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
         state.sums[i] = matrix_c(vec4(0));
 }
 
@@ -250,8 +250,8 @@ void rescale(inout State state, vec2 maxima)
     const vec2 factor = exp2(state.maxima - larger);
     state.maxima = larger;
     state.weights *= factor;
-    for (uint i = 0; i < SUM_MATRICES; i++)
-        state.sums[i] = matrix_c(matrix_elements(state.sums[i]) * factor.xyxy);
+    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
+        matrix_scale(state.sums[i], factor.xyxy);
 }
 
 // Scores to weights.
@@ -271,16 +271,16 @@ vec4 weigh(inout State state, vec4 s, uint key)
 
 void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 {
-    for (uint i = 0; i < V_STEPS * 4; i++) {
+    [[unroll]] for (uint i = 0; i < V_STEPS * 4; i++) {
         const uint s = i / 4, w = i % 4;
         const uint a = v[s * 4][w], b = v[s * 4 + 1][w], c = v[s * 4 + 2][w], d = v[s * 4 + 3][w];
         if (DTYPE_BYTES(V_DTYPE) == 2) {
-            state.sums[i] = matrix_multiply(value_matrix(a, b, c, d), weights, state.sums[i]);
+            state.sums[i] = matrix_multiply(matrix_a_turned(uvec4(a, b, c, d)), weights, state.sums[i]);
         } else {
             const uvec2 a2 = halves_widen(a, V_DTYPE), b2 = halves_widen(b, V_DTYPE);
             const uvec2 c2 = halves_widen(c, V_DTYPE), d2 = halves_widen(d, V_DTYPE);
-            state.sums[i * 2] = matrix_multiply(value_matrix(a2.x, b2.x, c2.x, d2.x), weights, state.sums[i * 2]);
-            state.sums[i * 2 + 1] = matrix_multiply(value_matrix(a2.y, b2.y, c2.y, d2.y), weights, state.sums[i * 2 + 1]);
+            state.sums[i * 2] = matrix_multiply(matrix_a_turned(uvec4(a2.x, b2.x, c2.x, d2.x)), weights, state.sums[i * 2]);
+            state.sums[i * 2 + 1] = matrix_multiply(matrix_a_turned(uvec4(a2.y, b2.y, c2.y, d2.y)), weights, state.sums[i * 2 + 1]);
         }
     }
 }
@@ -316,18 +316,18 @@ void slot_take(uint slot, State state, bool joins)
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
     const uint row = slot * ROWS + 2 * t;
     Fold folds[2];
-    for (uint i = 0; i < 2; i++)
+    [[unroll]] for (uint i = 0; i < 2; i++)
         folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
-    for (uint i = 0; i < SUM_MATRICES && (V_WHOLE || piece_of(i) < V_PIECES); i++) {
+    [[unroll]] for (uint i = 0; i < SUM_MATRICES && (V_WHOLE || piece_of(i) < V_PIECES); i++) {
         const vec4 sums = matrix_elements(state.sums[i]) * HALVES_FACTOR(V_DTYPE);
-        for (uint n = 0; n < 4; n++) {
+        [[unroll]] for (uint n = 0; n < 4; n++) {
             const uint at = (row + (n & 1)) * HEAD_DIM_V + piece_of(i) * V_ELEMENTS + i % (V_ELEMENTS / 2) * 2 + (n >> 1);
             slot_sums[at] = joins ? fold(folds[n & 1], slot_sums[at], sums[n]) : sums[n];
         }
     }
     warp_wait(); // every lane has read the maxima that lane t changes now
     if (g == 0)
-        for (uint i = 0; i < 2; i++) {
+        [[unroll]] for (uint i = 0; i < 2; i++) {
             slot_weights[row + i] = joins ? fold(folds[i], slot_weights[row + i], weights[i]) : weights[i];
             slot_maxima[row + i] = joins ? folds[i].maximum : state.maxima[i];
         }
@@ -361,7 +361,10 @@ void units_compute(uint first, uint units, uint tiles)
     uvec4 low[K_STEPS], high[K_STEPS], v[V_LOADS];
     const uint total = units * tiles;
     uint number = 0;
-    Place place = tile_place(tile_key(first, 0)), next = tile_place(tile_key(first, 1));
+    // Of the tiles behind this one: where they lie, and in which block.
+    uint block = tile_block(tile_key(first, 2));
+    Place place = tile_place(tile_block(tile_key(first, 0)), tile_key(first, 0));
+    Place next = tile_place(tile_block(tile_key(first, 1)), tile_key(first, 1));
     key_load(place, tile_key(first, 0), low, high);
     value_load(place, tile_key(first, 0), v);
     vec4 scales = SCALES ? scales_load(place) : vec4(1);
@@ -376,7 +379,8 @@ void units_compute(uint first, uint units, uint tiles)
             if (number + 1 < total)
                 key_load(next, following, low, high);
             place = next;
-            next = tile_place(tile_key(first, number + 2));
+            next = tile_place(block, tile_key(first, number + 2));
+            block = tile_block(tile_key(first, number + 3));
             const vec4 p = weigh(state, s, key);
             const MatrixB weights = weight_matrix(V_SCALES ? mix(vec4(0), p * scales.zzww, notEqual(p, vec4(0))) : p);
             if (SCALES)

@@ -10,7 +10,8 @@
 //   P = 2^(factor (S - m))             in place: what a lane has of S of two matrices is what it has of A in the next product
 //   O[16 rows, 8 dims] += P V          V is B
 //
-// m follows a row's maximum lazily: sums are scaled down only when some row of the warp has gone beyond by LAZY.
+// Sums are scaled to each row's new maximum with every tile, needed or not: under a branch the compiler has the sums in two places,
+// and there are no registers for that.
 //
 // There are two loops, for tiles of which each row sees every key, and for the others: a branch in one loop costs more, since the
 // sums live across it.
@@ -37,7 +38,6 @@
 const uint WARP_ROWS = 16;
 const uint SCORES = TILE_KEYS / 8; // matrices of a tile
 const uint SUMS = V_STEPS * 4;
-const float LAZY = 8;              // log2 units, so that weights are up to 2^8, far from f16's end
 const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alone
 const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
 
@@ -154,25 +154,18 @@ void scores_hide(uint start, inout vec4 s[SCORES])
         }
 }
 
-// `tops` are the lane's own.
-void rescale(vec2 tops)
+void scores_follow(vec4 s[SCORES])
 {
+    vec2 tops = max(s[0].xz, s[0].yw);
+    UNROLLED for (uint n = 1; n < SCORES; n++)
+        tops = max(tops, max(s[n].xz, s[n].yw));
     tops = max(tops, vec2(warp_xor(tops.x, 1), warp_xor(tops.y, 1)));
     tops = max(tops, vec2(warp_xor(tops.x, 2), warp_xor(tops.y, 2)));
     const vec2 larger = max(maxima, tops), keep = exp2((maxima - larger) * factor);
     maxima = larger;
     weights *= keep;
     UNROLLED for (uint n = 0; n < SUMS; n++)
-        sums[n] = matrix_c(matrix_elements(sums[n]) * keep.xxyy);
-}
-
-void scores_follow(vec4 s[SCORES])
-{
-    vec2 tops = max(s[0].xz, s[0].yw);
-    UNROLLED for (uint n = 1; n < SCORES; n++)
-        tops = max(tops, max(s[n].xz, s[n].yw));
-    if (warp_any(any(greaterThan(tops, maxima + LAZY / factor))))
-        rescale(tops);
+        matrix_scale(sums[n], keep.xxyy);
 }
 
 uint half_pair(vec2 pair)
@@ -325,6 +318,7 @@ void main()
     ranges_find();
     if (hull.x < hull.y)
         tiles_compute();
+    run_again();
     vec2 totals = weights + vec2(warp_xor(weights.x, 1), warp_xor(weights.y, 1));
     totals += vec2(warp_xor(totals.x, 2), warp_xor(totals.y, 2));
     row_store(0, totals.x);

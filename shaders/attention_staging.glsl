@@ -145,7 +145,7 @@ void values_clean(uint start)
 // Two dims of four keys, from the words that have them: [dim][pair of keys].
 uvec4 pairs_turn(uint a, uint b, uint c, uint d)
 {
-    return uvec4(a & 0xffffu | b << 16, c & 0xffffu | d << 16, a >> 16 | b & 0xffff0000u, c >> 16 | d & 0xffff0000u);
+    return uvec4(halves_low(a, b), halves_low(c, d), halves_high(a, b), halves_high(c, d));
 }
 
 void values_store()

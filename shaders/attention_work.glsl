@@ -37,6 +37,8 @@ uint first_token;         // of the sequence, among the run's tokens
 uint q_len, kv_len;       // queries (rows of tokens beyond see nothing), keys
 uint first_row, num_rows; // of the tile; rows beyond the sequence's end are idle
 
+uint run_number; // of `run`, in the dispatch
+
 // This workgroup's item, and its run in `run`; false: there are no more.
 bool item_find(out gpu_item item)
 {
@@ -47,8 +49,15 @@ bool item_find(out gpu_item item)
     uint index;
     RUN_FIND(runs, dispatch.num_runs, first_item, number, index)
     run = runs.at[index];
+    run_number = index;
     item = Items(run.items).at[number - run.first_item];
     return true;
+}
+
+// Whoever has a long loop without need of it may read the run once more behind: so it takes no registers meanwhile.
+void run_again()
+{
+    run = Runs(dispatch.runs).at[run_number];
 }
 
 void work_begin(uint sequence, uint row)

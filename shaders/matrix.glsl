@@ -9,6 +9,7 @@
 //   A: x (row g, columns 2t, 2t+1)    y (row g, columns 2t+8, 2t+9)    z (row g+8, columns 2t, 2t+1)    w (row g+8, columns 2t+8, 2t+9)
 //   B: x (rows 2t, 2t+1, column g)    y (rows 2t+8, 2t+9, column g)
 //   C: x (row g, column 2t)    y (row g, column 2t+1)    z (row g+8, column 2t)    w (row g+8, column 2t+1)
+// matrix_a_turned() takes A by its columns 2t, 2t+1, 2t+8, 2t+9 in x, y, z, w: row g in the lower halves, row g+8 in the upper ones.
 //
 // MATRIX_EMULATED has barriers in everything that lanes do together: all warps of the workgroup must call the same in the same
 // order, and a branch that only one warp takes must not hold any of it.
@@ -29,12 +30,24 @@ struct MatrixA { uvec4 words; };
 struct MatrixB { uvec2 words; };
 struct MatrixC { vec4 elements; };
 
+// The lower, or the upper, halves of two words.
+uint halves_low(uint a, uint b) { return a & 0xffffu | b << 16; }
+uint halves_high(uint a, uint b) { return a >> 16 | b & 0xffff0000u; }
+
 uint warp_number() { return gl_LocalInvocationID.x / WARP; }
 uint warp_lane() { return gl_LocalInvocationID.x % WARP; }
 MatrixA matrix_a(uvec4 words) { return MatrixA(words); }
+
+MatrixA matrix_a_turned(uvec4 columns)
+{
+    return MatrixA(uvec4(halves_low(columns.x, columns.y), halves_low(columns.z, columns.w),
+                         halves_high(columns.x, columns.y), halves_high(columns.z, columns.w)));
+}
+
 MatrixB matrix_b(uvec2 words) { return MatrixB(words); }
 MatrixC matrix_c(vec4 elements) { return MatrixC(elements); }
 vec4 matrix_elements(MatrixC c) { return c.elements; }
+void matrix_scale(inout MatrixC c, vec4 factors) { c.elements *= factors; }
 
 MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
 {
@@ -109,6 +122,22 @@ MatrixA matrix_a(uvec4 words)
     return a;
 }
 
+MatrixA matrix_a_turned(uvec4 columns)
+{
+    const f16vec2 x = unpackFloat2x16(columns.x), y = unpackFloat2x16(columns.y);
+    const f16vec2 z = unpackFloat2x16(columns.z), w = unpackFloat2x16(columns.w);
+    MatrixA a;
+    a[0] = x.x;
+    a[1] = y.x;
+    a[2] = z.x;
+    a[3] = w.x;
+    a[4] = x.y;
+    a[5] = y.y;
+    a[6] = z.y;
+    a[7] = w.y;
+    return a;
+}
+
 MatrixB matrix_b(uvec2 words)
 {
     const f16vec2 x = unpackFloat2x16(words.x), y = unpackFloat2x16(words.y);
@@ -131,6 +160,25 @@ MatrixC matrix_c(vec4 elements)
 }
 
 vec4 matrix_elements(MatrixC c) { return vec4(c[0], c[1], c[2], c[3]); }
+
+void matrix_scale(inout MatrixC c, vec4 factors)
+{
+    c[0] *= factors.x;
+    c[1] *= factors.y;
+    c[2] *= factors.z;
+    c[3] *= factors.w;
+}
+
+// Halves that are named take one instruction, shifts and masks take two.
+uint halves_low(uint a, uint b)
+{
+    return packFloat2x16(f16vec2(unpackFloat2x16(a).x, unpackFloat2x16(b).x));
+}
+
+uint halves_high(uint a, uint b)
+{
+    return packFloat2x16(f16vec2(unpackFloat2x16(a).y, unpackFloat2x16(b).y));
+}
 MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c) { return coopMatMulAdd(a, b, c); }
 uint warp_shuffle(uint word, uint lane) { return subgroupShuffle(word, lane); }
 bool warp_any(bool value) { return subgroupAny(value); }
