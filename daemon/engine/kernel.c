@@ -122,13 +122,11 @@ static uint32_t decode_rows(const struct engine_kv *kv)
     return DECODE_ROWS;
 }
 
-// Long parts keep a warp streaming, many parts keep the device busy with few sequences, and more than 16 or so take longer to merge
-// than they save. To be tuned on the H200; a row's bits depend on it.
+// Long parts keep a warp streaming, and the merge behind a cut takes as long as some thousand keys; many parts keep the device busy
+// with few sequences. Measured on the H200 (shaders/NOTES.md); a row's bits depend on it.
 static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
 {
     (void)rows;
-    if (kv_len <= 1024)
-        return 512;
     if (kv_len <= 32768)
         return 4096;
     uint64_t keys = divide_up(divide_up(kv_len, 16), AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
