@@ -86,6 +86,7 @@ static struct engine_run run_of(struct engine_batch *batch, uint32_t row, uint64
         .out = dense(out, HEADS, DIM, DTYPE_F16),
         .scale = 1,
         .causal = true,
+        .num_splits = 2,
     };
 }
 
@@ -105,8 +106,8 @@ START_TEST(sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_a
     struct cutting all = cutting(batch);
     struct error error = {0};
     ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter rests
-    ck_assert_uint_eq(works[0].num_items, 1 + 2);                           // 2 and 8 rows; 700 keys are two parts
-    ck_assert_uint_eq(works[0].num_merges, 1);
+    ck_assert_uint_eq(works[0].num_items, 2 + 2);                           // 2 and 8 rows, each in two parts
+    ck_assert_uint_eq(works[0].num_merges, 2);
     ck_assert_uint_eq(works[1].num_items, 2); // 40 and 10 rows
     ck_assert_uint_eq(works[2].num_items, 1); // no query
     memset(memory + OUT, 0x55, 33 * ROW);
@@ -244,8 +245,8 @@ START_TEST(parts_of_a_decode_follow_its_length)
         uint32_t num_splits;
         uint64_t kv_len, keys;
     } cases[] = {
-        {0, 1, 512},        {0, 1024, 512},  {0, 1025, 4096}, {0, 32768, 4096}, {0, 32769, 2176},  {0, 131072, 8192},
-        {0, 4000000, 8192}, {1, 4000000, 0}, {2, 1000, 512},  {3, 1000, 384},   {1000, 1000, 256}, {2, 0, 0},
+        {0, 1, 4096},    {0, 32768, 4096}, {0, 32769, 2176}, {0, 131072, 8192}, {0, 4000000, 8192},
+        {1, 4000000, 0}, {2, 1000, 512},   {3, 1000, 384},   {1000, 1000, 256}, {2, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         ck_assert_uint_eq(kernel_part_keys(&kernel_decode_emulated, 8, cases[i].kv_len, cases[i].num_splits),
