@@ -163,8 +163,9 @@ static void lane_fill(const struct problem *problem, uint32_t g, uint32_t t, str
     for (uint32_t i = 0; i < 4; i++) {
         const int *row = problem->a[g + i / 2 * 8];
         uint32_t column = 2 * t + i % 2 * 8;
+        int sum = problem->c[g + i / 2 * 8][2 * t + i % 2];
         lane->a[i] = pair(row[column], row[column + 1]);
-        lane->c[i] = (float)problem->c[g + i / 2 * 8][2 * t + i % 2];
+        lane->c[i] = (float)sum;
         lane->sums[i] = -1e30f;
     }
     for (uint32_t i = 0; i < 2; i++)
