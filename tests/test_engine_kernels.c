@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { DIM = 16, KEYS = 16, COLUMNS = 80, KV_LEN = COLUMNS * KEYS, HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */ };
+enum { DIM = 16, KEYS = 16, COLUMNS = 160, KV_LEN = COLUMNS / 2 * KEYS, HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */ };
 enum { Q = 0, K = 1 << 16, V = 1 << 17, OUT = 1 << 18, OTHER = 1 << 19 };
 
 static struct engine_cache *cache_;
@@ -58,7 +58,7 @@ static struct engine_batch *batch_of(const int32_t *q_lens, const int32_t *kv_le
     for (uint32_t seq = 0; seq < num_seqs; seq++) {
         cu[seq + 1] = cu[seq] + q_lens[seq];
         for (int32_t i = 0; i < COLUMNS; i++)
-            table[seq * COLUMNS + (uint32_t)i] = i * 7 % COLUMNS;
+            table[seq * COLUMNS + (uint32_t)i] = i * 7 % (COLUMNS / 2);
     }
     return open_batch((struct engine_batch_params){
         .cache = cache_,
@@ -239,6 +239,44 @@ START_TEST(size_of_workgroups_follows_their_number_and_changes_no_bit)
 }
 END_TEST
 
+START_TEST(few_rows_go_to_decode_and_more_where_there_are_many_keys)
+{
+    static const struct {
+        uint64_t rows, kv_len;
+        uint32_t kernel;
+    } cases[] = {
+        {8, 1, 0}, {8, 1 << 20, 0}, {9, 2047, 1}, {9, 2048, 0}, {32, 2048, 0}, {33, 1 << 20, 1}, {0, 2048, 2},
+    };
+    const struct variant *variant = engine->pipelines.variant;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_uint_eq(variant_kernel(variant, 7, cases[i].rows, cases[i].kv_len), cases[i].kernel);
+    ck_assert_uint_eq(variant_kernel(variant, 6, 9, 2048), 1); // where decode does not serve
+}
+END_TEST
+
+// 20 rows are three tiles. The last query sees all keys, as it does alone.
+START_TEST(rows_of_a_later_tile_are_what_they_are_alone)
+{
+    struct engine_batch *batch = batch_of((int32_t[]){10}, (int32_t[]){2100}, 1, NULL, NULL);
+    struct engine_batch *alone = batch_of((int32_t[]){1}, (int32_t[]){2100}, 1, NULL, NULL);
+    for (uint32_t num_splits = 0; num_splits < 3; num_splits++) {
+        struct engine_run run = run_of(batch, 0, OUT), single = run_of(alone, 9, OTHER);
+        run.num_splits = single.num_splits = num_splits;
+        struct cutting all = cutting_of_run(&run);
+        struct work works[MOST_KERNELS];
+        struct error error = {0};
+        ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter rests
+        ck_assert_uint_eq(works[0].num_items, num_splits == 2 ? 6 : 3);
+        memset(memory + OUT, 0x55, 10 * ROW);
+        expect_done(submit_runs(&run, 1));
+        expect_done(submit_runs(&single, 1));
+        expect_bytes(memory + OUT + 9 * ROW, memory + OTHER, ROW, "the last query");
+    }
+    engine_batch_destroy(batch);
+    engine_batch_destroy(alone);
+}
+END_TEST
+
 START_TEST(parts_of_a_decode_follow_its_length)
 {
     static const struct {
@@ -324,6 +362,8 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, run_whose_split_finds_no_memory_takes_none_of_its_kernels);
     tcase_add_test(tcase, work_lists_differ_by_the_kernels_that_serve_the_run);
     tcase_add_test(tcase, size_of_workgroups_follows_their_number_and_changes_no_bit);
+    tcase_add_test(tcase, few_rows_go_to_decode_and_more_where_there_are_many_keys);
+    tcase_add_test(tcase, rows_of_a_later_tile_are_what_they_are_alone);
     tcase_add_test(tcase, parts_of_a_decode_follow_its_length);
     tcase_add_test(tcase, variant_for_tests_is_chosen_by_name_alone);
     tcase_add_test(tcase, matrix_variant_says_what_the_device_lacks);

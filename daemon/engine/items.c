@@ -60,7 +60,7 @@ static struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, c
     uint64_t tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
     uint64_t rows = (uint64_t)batch_num_queries(batch, seq) * cutting->group;
     uint64_t kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
-    uint32_t number = variant_kernel(variant, cutting->serving, rows);
+    uint32_t number = variant_kernel(variant, cutting->serving, rows, kv_len);
     const struct kernel *kernel = variant->kernels[number];
     uint32_t tile_rows = kernel->tile_rows(&batch->kv);
     uint64_t length = kernel_part_keys(kernel, rows, kv_len, cutting->num_splits);

@@ -94,6 +94,11 @@ static bool matrix_serves(const uint32_t *spec)
 
 enum {
     DECODE_ROWS = 8,
+    // More rows are several tiles, and each reads the keys again, most likely out of the L2, where items beside each other meet. A prefill
+    // reads them once, but in one workgroup that cannot be cut, of which 16 rows a warp are at work. So from where a sequence has
+    // parts enough to spread. A guess, to be measured: 16 and 32 rows against 1024, 2048, 4096 and 131072 keys, of 1 and 64 sequences.
+    DECODE_LONG_ROWS = 32,
+    DECODE_LONG_KEYS = 2048,
     DECODE_LEAST_WARPS = 2,
     DECODE_UNITS = 8, // and warps at most
     DECODE_UNITS_EMULATED = 4,
@@ -147,6 +152,8 @@ const struct kernel kernel_decode_emulated = {
     .tile_rows = decode_rows,
     .serves = decode_serves,
     .most_rows = DECODE_ROWS,
+    .long_rows = DECODE_LONG_ROWS,
+    .long_keys = DECODE_LONG_KEYS,
     .part_keys = decode_part_keys,
     .part_grain = AULE_SPAN_GRAIN,
     .local_size = decode_local_size,
@@ -199,6 +206,8 @@ const struct kernel kernel_decode = {
     .tile_rows = decode_rows,
     .serves = decode_serves,
     .most_rows = DECODE_ROWS,
+    .long_rows = DECODE_LONG_ROWS,
+    .long_keys = DECODE_LONG_KEYS,
     .part_keys = decode_part_keys,
     .part_grain = AULE_SPAN_GRAIN,
     .local_size = decode_local_size,
@@ -219,6 +228,11 @@ const struct kernel kernel_prefill = {
 // ---- asking a kernel ----
 
 enum { LEAST_PART = 256 }; // keys; where a caller says how many splits he wants
+
+bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len)
+{
+    return rows <= kernel->most_rows || (rows <= kernel->long_rows && kv_len >= kernel->long_keys);
+}
 
 bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits)
 {

@@ -16,6 +16,7 @@ struct kernel {
     uint32_t (*tile_rows)(const struct engine_kv *kv); // rows of one work item
     bool (*serves)(const struct geometry *geometry);   // as geometry_of_run() makes it; NULL = every one
     uint32_t most_rows;                                // of queries of a sequence, for one KV head
+    uint32_t long_rows, long_keys;                     // and so many if it has at least so many keys; 0 = no more
     uint64_t (*part_keys)(uint64_t rows,
                           uint64_t kv_len); // num_splits 0: keys of one part, 0 = not cut; NULL = never cut
     uint32_t part_grain;                    // num_splits n: keys of a part are a multiple of it
@@ -29,7 +30,8 @@ extern const struct kernel kernel_plain, kernel_subgroup, kernel_decode_emulated
 extern const struct kernel kernel_decode, kernel_prefill;
 #endif
 
-bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits); // some sequence
+bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len); // such a sequence
+bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits);          // some sequence
 // Keys of one part of a sequence of `rows` rows a KV head; 0 = it is not cut.
 uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len, uint32_t num_splits);
 uint32_t kernel_local_size(const struct kernel *kernel, uint64_t num_workgroups, uint32_t num_multiprocessors);

@@ -178,11 +178,11 @@ uint32_t variant_serving(const struct variant *variant, const struct geometry *g
 }
 
 // A sequence without queries has tiles that want zeroes, if any: the last kernel knows how, and the others need not.
-uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows)
+uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows, uint64_t kv_len)
 {
     uint32_t last = variant->num_kernels - 1;
     for (uint32_t i = 0; rows > 0 && i < last; i++)
-        if (serving & 1u << i && rows <= variant->kernels[i]->most_rows)
+        if (serving & 1u << i && kernel_takes(variant->kernels[i], rows, kv_len))
             return i;
     return last;
 }

@@ -39,7 +39,7 @@ uint32_t variant_least_shared_memory(void); // bytes a workgroup, without which 
 
 // Which kernels of the list serve `geometry`: bit i is kernel i's.
 uint32_t variant_serving(const struct variant *variant, const struct geometry *geometry);
-// Of those, the number of the one that a sequence of `rows` rows of queries a KV head goes to.
-uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows);
+// Of those, the number of the one that a sequence of `rows` rows of queries a KV head and `kv_len` keys goes to.
+uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows, uint64_t kv_len);
 
 #endif

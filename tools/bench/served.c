@@ -20,7 +20,7 @@ void served_text(const struct engine *engine, const struct engine_run *run, cons
     text[0] = 0;
     for (uint32_t s = 0; s < shape->num_seqs; s++) {
         uint64_t q_len = (uint64_t)(shape->cu_seqlens_q[s + 1] - shape->cu_seqlens_q[s]);
-        counts[variant_kernel(variant, serving, q_len * group)]++;
+        counts[variant_kernel(variant, serving, q_len * group, (uint64_t)shape->seq_lens_kv[s])]++;
     }
     for (uint32_t i = 0; i < variant->num_kernels && used < size; i++) {
         if (counts[i])
