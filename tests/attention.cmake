@@ -14,8 +14,13 @@ add_executable(test_attention
   test_attention_splits.c test_attention_examples.c)
 target_link_libraries(test_attention PRIVATE aule_flags aule_attention_cases PkgConfig::CHECK Threads::Threads m)
 
-foreach(variant plain subgroup)
+foreach(variant plain subgroup matrix)
   add_test(NAME test_attention_${variant} COMMAND test_attention)
   set_tests_properties(test_attention_${variant} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 LABELS device
     ENVIRONMENT "CK_DEFAULT_TIMEOUT=120;AULE_VARIANT=${variant};${validation}")
 endforeach()
+
+# Products in shared memory are slow, and their shaders slow to compile for a software device: fewer cases than elsewhere.
+add_test(NAME test_attention_matrix_emulated COMMAND test_attention)
+set_tests_properties(test_attention_matrix_emulated PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1800 LABELS device
+  ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;AULE_VARIANT=matrix_emulated;AULE_TEST_CASES=25;${validation}")

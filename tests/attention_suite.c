@@ -5,6 +5,7 @@
 
 #include "attention_suite.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -16,6 +17,33 @@ TCase *suite_part(Suite *suite, const char *name)
     TCase *tcase = tcase_create(name);
     suite_add_tcase(suite, tcase);
     return tcase;
+}
+
+static enum dtype dtype_bend(enum dtype dtype)
+{
+    return dtype_size((int)dtype) == 1 ? dtype : DTYPE_F16;
+}
+
+static uint32_t head_dim_bend(uint32_t head_dim)
+{
+    while (head_dim > 128)
+        head_dim = head_dim / 16 * 8;
+    return head_dim;
+}
+
+void suite_shape_bend(struct attention_shape *shape)
+{
+    const char *variant = getenv("AULE_VARIANT");
+    struct engine_kv *kv = &shape->kv;
+    if (!variant || strcmp(variant, "matrix") != 0)
+        return;
+    shape->io_dtype = DTYPE_F16;
+    kv->k_dtype = dtype_bend(kv->k_dtype);
+    kv->v_dtype = dtype_bend(kv->v_dtype);
+    kv->head_dim_k = head_dim_bend(kv->head_dim_k);
+    kv->head_dim_v = head_dim_bend(kv->head_dim_v);
+    kv->v_is_k_prefix = false;
+    kv->block_size = kv->block_size < 16 ? 16 : kv->block_size;
 }
 
 struct attention_case *suite_case(uint64_t index, uint64_t kind, const struct attention_wish *wish)

@@ -72,6 +72,8 @@ static struct attention_shape geometry_draw(uint64_t number)
     if (shape.kv.v_is_k_prefix && shape.kv.head_dim_k == 576)
         shape.kv.num_kv_heads = 1;
     dtypes_draw(&shape, &dice);
+    if (number % 4)
+        suite_shape_bend(&shape);
     return shape;
 }
 

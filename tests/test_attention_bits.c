@@ -198,6 +198,7 @@ static struct attention_wish same_bits_wish(int number)
 START_TEST(a_row_has_the_same_bits_in_any_company_and_from_any_place)
 {
     struct attention_wish wish = same_bits_wish(_i);
+    suite_shape_bend(&wish.shape);
     struct attention_case *problem = suite_case((uint64_t)_i, 4, &wish);
     const struct attention_shape *shape = &problem->shape;
     uint64_t row = (uint64_t)shape->kv.head_dim_v * dtype_size((int)shape->io_dtype) + sizeof(float);
@@ -261,11 +262,12 @@ END_TEST
 
 // ---- what a row must not see ----
 
-static void token_spoil(const struct attention_case *problem, uint32_t token)
+// Keys, and values where they are weighed one by one: a product of matrices takes all values of a tile, and nothing times NaN is NaN.
+static void token_spoil(const struct attention_case *problem, uint32_t token, bool values)
 {
     const struct attention_shape *shape = &problem->shape;
     const struct attention_seq *seq = &problem->seqs[0];
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < 4; i += values ? 1 : 2)
         for (uint32_t d = 0; d < shape->kv.head_dim_k; d++) { // both heads of K and of V
             uint64_t at = ((uint64_t)token * 2 + i / 2) * shape->kv.head_dim_k + d;
             if (seq->slots)
@@ -290,7 +292,7 @@ START_TEST(the_nan_of_a_later_token_reaches_no_earlier_row)
                                   .kv_len = tokens,
                                   .writes = _i % 2 ? WRITES_ALL : WRITES_NONE};
     stage_set(&stage, 5, &wish);
-    token_spoil(stage.problem, poisoned);
+    token_spoil(stage.problem, poisoned, !rig_has_kernels(&stage.rig));
     stage_play(&stage);
     stage.batch.num_tokens = poisoned; // the rows before it
     rig_check(&stage.rig, &stage.batch);
