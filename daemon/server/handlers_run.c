@@ -167,7 +167,7 @@ enum status handle_run(struct call *call)
 {
     const struct wire_run *run = &call->request->run;
     const uint32_t flags = WIRE_RUN_CAUSAL | WIRE_RUN_DETACHED | WIRE_RUN_ROPE_INTERLEAVED;
-    enum engine_kind kind;
+    enum engine_kind kind = ENGINE_ATTEND;
     enum status status = check_queued(call, run->flags, flags, run->timeout_ms);
     if (status == STATUS_OK)
         status = check_kind(call, run->kind, &kind);
