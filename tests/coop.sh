@@ -17,6 +17,15 @@ fail()
     exit 1
 }
 
+# Whatever ends this script ends the daemon.
+clean_up()
+{
+    [ -n "$daemon" ] || return 0
+    kill -KILL "$daemon" 2>/dev/null || true
+    wait "$daemon" 2>/dev/null || true
+}
+trap clean_up EXIT
+
 build_all()
 {
     cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DAULE_GLSLANG= -DAULE_VULKAN_INCLUDE_DIR= >"$build.log" ||
@@ -41,6 +50,7 @@ device()
     "$build/tools/ctl/aule-ctl" device --socket /tmp/sock
     kill -TERM $daemon
     wait $daemon || fail "the daemon ended with exit code $?: $(cat /tmp/log)"
+    daemon=''
 }
 
 # What the variant "matrix" lacks is said, and is not what the build lacks.
