@@ -9,6 +9,7 @@
 #include "result.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -249,10 +250,20 @@ static int run_client(struct bench *b)
     return client_run(&params) ? 0 : 1;
 }
 
+// With SIGPIPE ignored nobody else notices that a reader has gone.
+static bool said(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    fprintf(stderr, "aule-bench: standard output could not be written\n");
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {0};
     int code = 0;
+    signal(SIGPIPE, SIG_IGN); // a client that died is an error, and its daemon wants an end
     switch (options_parse(argc, argv, &b.options)) {
     case OPTIONS_DONE: return 0;
     case OPTIONS_BAD: return 2;
@@ -266,6 +277,8 @@ int main(int argc, char **argv)
         code = run_client(&b);
     else
         code = run_selected(&b);
+    if (!said() && code == 0)
+        code = 1;
     fleet_close(&b.fleet);
     engine_destroy(b.engine);
     ceiling_close(b.ceiling);
