@@ -33,7 +33,7 @@ struct ceiling {
     struct ceilings values;
     // Of the read that is recorded next.
     uint32_t groups, repeats;
-    uint64_t bytes;
+    uint64_t bytes, at; // `at` goes on through the buffer, so that no cache holds what comes
 };
 
 // Workgroups of a read: which is best depends on the device and on how much there is.
@@ -55,15 +55,16 @@ static void barrier(VkCommandBuffer commands)
     vkCmdPipelineBarrier(commands, shader, shader, 0, 1, &memory, 0, NULL, 0, NULL);
 }
 
-// Other bytes at each repeat, as far as the buffer goes.
+// Other bytes at each repeat and in each round, as far as the buffer goes.
 static void record_reads(void *context, VkCommandBuffer commands)
 {
     struct ceiling *c = context;
     const struct engine_device *info = &c->device.adapter.info;
-    uint64_t places = c->from.size / c->bytes;
-    for (uint32_t i = 0; i < c->repeats; i++) {
+    for (uint32_t i = 0; i < c->repeats; i++, c->at += c->bytes) {
+        if (c->at + c->bytes > c->from.size)
+            c->at = 0;
         const struct push push = {
-            .from = c->from.address + i % places * c->bytes,
+            .from = c->from.address + c->at,
             .sum = c->from.address,
             .pieces = (uint32_t)(c->bytes / PIECE),
             .team = info->software ? info->subgroup_size : c->groups * LOCAL_SIZE,
