@@ -12,15 +12,17 @@
 #include "stopwatch.h"
 
 #include "read_spv.h"
+#include "stream_copy_spv.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { LOCAL_SIZE = 256, PIECES_AT_ONCE = 8, PIECE = 16, REPEATS = 16 };
 
-// Mirrors read.comp.
+// Mirrors read.comp, of which `to` is where a sum goes, and stream_copy.comp.
 struct push {
-    uint64_t from, sum;
+    uint64_t from, to;
     uint32_t pieces, team;
 };
 
@@ -28,15 +30,16 @@ struct ceiling {
     struct device device;
     struct stopwatch watch;
     struct buffer from, to;
-    struct program read;
+    struct program read, copy;
     struct fill fill;
     struct ceilings values;
-    // Of the read that is recorded next.
+    // Of the pass over memory that is recorded next.
+    const struct program *program; // read or copy
     uint32_t groups, repeats;
     uint64_t bytes, at; // `at` goes on through the buffer, so that no cache holds what comes
 };
 
-// Workgroups of a read: which is best depends on the device and on how much there is.
+// Workgroups of a pass: which is best depends on the device and on how much there is.
 static const uint32_t grids[] = {1, 4, 16, 64, 264, 528, 1056, 2112, 4224, 8448};
 enum { NUM_GRIDS = sizeof grids / sizeof *grids, SOFTWARE_MOST = 64 };
 
@@ -56,7 +59,7 @@ static void barrier(VkCommandBuffer commands)
 }
 
 // Other bytes at each repeat and in each round, as far as the buffer goes.
-static void record_reads(void *context, VkCommandBuffer commands)
+static void record_passes(void *context, VkCommandBuffer commands)
 {
     struct ceiling *c = context;
     const struct engine_device *info = &c->device.adapter.info;
@@ -65,23 +68,23 @@ static void record_reads(void *context, VkCommandBuffer commands)
             c->at = 0;
         const struct push push = {
             .from = c->from.address + c->at,
-            .sum = c->from.address,
+            .to = c->program == &c->copy ? c->to.address + c->at : c->from.address,
             .pieces = (uint32_t)(c->bytes / PIECE),
             .team = info->software ? info->subgroup_size : c->groups * LOCAL_SIZE,
         };
-        program_dispatch(&c->read, commands, &push, c->groups);
+        program_dispatch(c->program, commands, &push, c->groups);
         barrier(commands);
     }
 }
 
-static void record_copy(void *context, VkCommandBuffer commands)
+static void record_device_copy(void *context, VkCommandBuffer commands)
 {
     struct ceiling *c = context;
     const VkBufferCopy all = {.size = c->from.size};
     vkCmdCopyBuffer(commands, c->from.handle, c->to.handle, 1, &all);
 }
 
-// Bytes that `groups` workgroups can read, near those that are wanted; 0: there is no such number.
+// Bytes that `groups` workgroups can pass over, near those that are wanted; 0: there is no such number.
 static uint64_t fit(const struct ceiling *c, double bytes, uint32_t groups)
 {
     uint64_t grain = (uint64_t)LOCAL_SIZE * groups * PIECES_AT_ONCE * PIECE;
@@ -92,24 +95,26 @@ static uint64_t fit(const struct ceiling *c, double bytes, uint32_t groups)
     return (double)near <= 1.25 * (double)size ? near : 0;
 }
 
-// Few workgroups have no chance with much to read, and software has a core or two.
+// Few workgroups have no chance with much to do, and software has a core or two.
 static bool is_worth_it(const struct ceiling *c, uint32_t groups)
 {
     bool software = c->device.adapter.info.software, small = c->bytes <= UINT64_C(4) << 20;
     return software ? groups <= SOFTWARE_MOST && (small || groups >= 16) : small || groups >= 264;
 }
 
-// Nanoseconds of one read of about `bytes`; *exact says of how many. The best of all grids; 0 with *error.
-static double read_ns(struct ceiling *c, double bytes, uint32_t repeats, double *exact, struct error *error)
+// Nanoseconds of `program` over about `bytes`; *exact says over how many. The best of all grids; 0 with *error.
+static double pass_ns(struct ceiling *c, const struct program *program, double bytes, uint32_t repeats, double *exact,
+                      struct error *error)
 {
     double best = 0;
+    c->program = program;
     for (int i = 0; i < NUM_GRIDS; i++) {
         c->groups = grids[i];
         c->repeats = repeats;
         c->bytes = fit(c, bytes, grids[i]);
         if (!c->bytes || !is_worth_it(c, grids[i]))
             continue;
-        double ns = stopwatch_ns(&c->watch, record_reads, c, error) / repeats;
+        double ns = stopwatch_ns(&c->watch, record_passes, c, error) / repeats;
         if (!(ns > 0))
             return 0;
         if (!(best > 0) || ns / (double)c->bytes < best / *exact) {
@@ -118,18 +123,20 @@ static double read_ns(struct ceiling *c, double bytes, uint32_t repeats, double 
         }
     }
     if (!(best > 0))
-        error_set(error, STATUS_UNSUPPORTED, "%.0f bytes are too few to time a read of them", bytes);
+        error_set(error, STATUS_UNSUPPORTED, "%.0f bytes are too few to time a pass over them", bytes);
     return best;
 }
 
 static enum status run(struct ceiling *c, struct error *error)
 {
-    double exact, read = read_ns(c, (double)c->from.size, 1, &exact, error);
-    double copy = read > 0 ? stopwatch_ns(&c->watch, record_copy, c, error) : 0;
-    if (!(copy > 0))
+    double all = (double)c->from.size, exact_read = 0, exact_copy = 0;
+    double read = pass_ns(c, &c->read, all, 1, &exact_read, error);
+    double copy = read > 0 ? pass_ns(c, &c->copy, all, 1, &exact_copy, error) : 0;
+    double device_copy = copy > 0 ? stopwatch_ns(&c->watch, record_device_copy, c, error) : 0;
+    if (!(device_copy > 0))
         return error->status;
-    c->values.read_gb_per_s = exact / read;
-    c->values.copy_gb_per_s = 2.0 * (double)c->from.size / copy;
+    c->values.read_gb_per_s = exact_read / read;
+    c->values.copy_gb_per_s = 2.0 * fmax(exact_copy / copy, all / device_copy);
     buffer_finish(&c->device, &c->to);
     return matrix_product_tflops(&c->watch, &c->values.matrix_tflops, error);
 }
@@ -150,6 +157,8 @@ static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes
 {
     const struct engine_params params = {.device = device};
     const struct program_params read = {.code = read_spv, .size = sizeof read_spv, .push_size = sizeof(struct push)};
+    const struct program_params copy = {
+        .code = stream_copy_spv, .size = sizeof stream_copy_spv, .push_size = sizeof(struct push)};
     enum status status = device_init(&c->device, &params, error);
     if (status != STATUS_OK)
         return status;
@@ -164,7 +173,9 @@ static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes
         status = buffer_init(&c->device, MEMORY_POOL, bytes, "copied", &c->to, error);
     if (status == STATUS_OK)
         status = fill_with_noise(c, error);
-    return status == STATUS_OK ? program_init(&c->read, &c->device, &read, error) : status;
+    if (status == STATUS_OK)
+        status = program_init(&c->read, &c->device, &read, error);
+    return status == STATUS_OK ? program_init(&c->copy, &c->device, &copy, error) : status;
 }
 
 void ceiling_close(struct ceiling *c)
@@ -173,6 +184,7 @@ void ceiling_close(struct ceiling *c)
         return;
     if (c->device.handle) {
         program_finish(&c->read);
+        program_finish(&c->copy);
         fill_finish(&c->fill);
         buffer_finish(&c->device, &c->from);
         buffer_finish(&c->device, &c->to);
@@ -206,7 +218,8 @@ const struct ceilings *ceiling_values(const struct ceiling *ceiling)
 double ceiling_floor_us(struct ceiling *ceiling, double bytes)
 {
     struct error error = {0};
-    double exact = 1, ns = read_ns(ceiling, bytes, ceiling->device.adapter.info.software ? 1 : REPEATS, &exact, &error);
+    uint32_t repeats = ceiling->device.adapter.info.software ? 1 : REPEATS;
+    double exact = 1, ns = pass_ns(ceiling, &ceiling->read, bytes, repeats, &exact, &error);
     if (!(ns > 0))
         fprintf(stderr, "aule-bench: the floor was not measured: %s\n", error.text);
     return ns * bytes / exact * 1e-3;

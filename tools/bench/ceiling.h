@@ -15,7 +15,7 @@ struct ceiling;
 struct ceilings {
     double
         read_gb_per_s; // a shader that reads gigabytes once, in 16-byte pieces; the best of several sizes of the grid
-    double copy_gb_per_s; // vkCmdCopyBuffer, read and written bytes together
+    double copy_gb_per_s; // the better of such a shader's and vkCmdCopyBuffer's, read and written bytes together
     double matrix_tflops; // coopMatMulAdd of f16 into f32 in registers; 0: the device or this build has none
 };
 
