@@ -61,11 +61,16 @@ uint64_t found_keys, found_values; // its strip, of the tile thereafter
 // ---- where the strips of a tile lie: one thread each ----
 
 // Strips outside of the hull are not looked up: the first or the last one stands for them.
+uint strip_clamp(uint strip)
+{
+    return clamp(strip, hull.x / STRIP_KEYS, (hull.y - 1) / STRIP_KEYS);
+}
+
 void strips_find(uint start)
 {
     const uint number = gl_LocalInvocationID.x;
     if (number < STRIPS) {
-        const uint strip = clamp(start / STRIP_KEYS + number, hull.x / STRIP_KEYS, (hull.y - 1) / STRIP_KEYS);
+        const uint strip = strip_clamp(start / STRIP_KEYS + number);
         const uint part = strip * STRIP_KEYS / BLOCK_SIZE, inside = strip * STRIP_KEYS & BLOCK_SIZE - 1;
         found_keys = part_keys(seq, part, kv_head) + key_offset(inside);
         found_values = part_values(seq, part, kv_head) + value_offset(inside);
@@ -84,8 +89,10 @@ void strips_store()
 // Rows are as long as they are: beyond a sequence's end there need be no memory. A block is always whole.
 uint strip_row(uint start, uint key)
 {
-    const uint at = PLACE == AULE_PLACE_ROWS ? min(start + key, hull.y - 1) : key;
-    return at & STRIP_KEYS - 1;
+    if (PLACE != AULE_PLACE_ROWS)
+        return key & STRIP_KEYS - 1;
+    const uint first = strip_clamp((start + key) / STRIP_KEYS) * STRIP_KEYS;
+    return min(first + (key & STRIP_KEYS - 1), hull.y - 1) - first;
 }
 
 // ---- loading ----
