@@ -20,7 +20,7 @@
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
 // 2 or UNITS; Q and out are f16, K and V f16 or of 8 bits (scaled as they like), head dims up to 128, those of 8 bits
-// multiples of 16; BLOCK_SIZE is 16 or more, V is not in K.
+// multiples of 16; BLOCK_SIZE is 16 or more, V is not in K and has no scales per token and head: no f16 weight could hold them.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -52,7 +52,6 @@ const uint Q_MATRICES = K_STEPS * K_ELEMENTS / 4;
 const uint SUM_MATRICES = V_STEPS * V_ELEMENTS / 2;
 const uint V_LOADS = V_STEPS * 4;                                          // that a lane has of the tile's values
 const bool K_WHOLE = K_PIECES % 4 == 0, V_WHOLE = V_PIECES % 8 == 0; // no lane reads beyond
-const bool SCALES = K_SCALES || V_SCALES;
 
 const float LAZY = 8; // a maximum may be exceeded so far, in log2 units, before sums are scaled down
 
@@ -98,7 +97,7 @@ void q_load()
 
 struct Place {
     uint64_t keys, values; // of the tile's first key
-    uint64_t scales;       // of it, if there are any
+    uint64_t scales;       // of this key and those behind it, if there are any
 };
 
 uint tile_block(uint key)
@@ -160,11 +159,11 @@ void value_clean(uint key, inout uvec4 v[V_LOADS])
     }
 }
 
-// K's scales of keys g and g + 8, then V's.
-vec4 scales_load(Place place)
+// Of keys g and g + 8.
+vec2 scales_load(Place place)
 {
-    Floats k = Floats(place.scales + g * 4), v = Floats(place.scales + SCALES_BYTES + g * 4);
-    return vec4(K_SCALES ? k.at[0] : 1, K_SCALES ? k.at[8] : 1, V_SCALES ? v.at[0] : 1, V_SCALES ? v.at[8] : 1);
+    Floats scales = Floats(place.scales + g * 4);
+    return vec2(scales.at[0], scales.at[8]);
 }
 
 // ---- one tile ----
@@ -186,7 +185,9 @@ vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
         odd = matrix_multiply(matrix_a(uvec4(four_halves(low[j], n + 1), four_halves(high[j], n + 1))), q_matrices[i + 1],
                               odd);
     }
-    return (matrix_elements(even) + matrix_elements(odd)) * (run.scale_log2e * HALVES_FACTOR(K_DTYPE));
+    // not to be fused with what follows, in one pipeline more than in the other
+    precise vec4 scaled = (matrix_elements(even) + matrix_elements(odd)) * (run.scale_log2e * HALVES_FACTOR(K_DTYPE));
+    return scaled;
 }
 
 // Elements x, y: key g, rows 2t, 2t + 1; z, w: key g + 8.
@@ -347,11 +348,13 @@ void slot_clear(uint slot)
     slot_take(slot, state, false);
 }
 
-// Of `count` units, those up to the hull's end. (Emulated, all warps go together.)
+// Of `count` units, those up to the hull's end; 0 if they all lie before it. (Emulated, all warps go together.)
 uint units_needed(uint first, uint count, uint tiles)
 {
     const uint keys = first < hull.y ? hull.y - first : 0;
-    return EMULATED ? count : min((keys + tiles * KEYS - 1) / (tiles * KEYS), count);
+    if (EMULATED)
+        return count;
+    return first + count * tiles * KEYS <= hull.x ? 0 : min((keys + tiles * KEYS - 1) / (tiles * KEYS), count);
 }
 
 // `units` units of `tiles` tiles each, of which the first begins at key `first`: all tiles in one go, so that the keys of the next tile
@@ -359,21 +362,22 @@ uint units_needed(uint first, uint count, uint tiles)
 void units_compute(uint first, uint units, uint tiles)
 {
     uvec4 low[K_STEPS], high[K_STEPS], v[V_LOADS];
-    const uint total = units * tiles;
-    uint number = 0;
+    const uint total = units * tiles, hidden = !EMULATED && WINDOW && hull.x > first ? (hull.x - first) / KEYS : 0;
+    const uint first_end = (hidden / tiles + 1) * tiles; // of the first unit with a key that is seen: others would fold as nothing
+    uint number = hidden;
     // Of the tiles behind this one: where they lie, and in which block.
-    uint block = tile_block(tile_key(first, 2));
-    Place place = tile_place(tile_block(tile_key(first, 0)), tile_key(first, 0));
-    Place next = tile_place(tile_block(tile_key(first, 1)), tile_key(first, 1));
-    key_load(place, tile_key(first, 0), low, high);
-    value_load(place, tile_key(first, 0), v);
-    vec4 scales = SCALES ? scales_load(place) : vec4(1);
-    [[dont_unroll]] for (uint end = tiles; end <= total; end += tiles) {
+    uint block = tile_block(tile_key(first, number + 2));
+    Place place = tile_place(tile_block(tile_key(first, number)), tile_key(first, number));
+    Place next = tile_place(tile_block(tile_key(first, number + 1)), tile_key(first, number + 1));
+    key_load(place, tile_key(first, number), low, high);
+    value_load(place, tile_key(first, number), v);
+    vec2 scales = K_SCALES ? scales_load(place) : vec2(1);
+    [[dont_unroll]] for (uint end = first_end; end <= total; end += tiles) {
         State state;
         state_clear(state);
         [[dont_unroll]] do {
             const uint key = first + number * KEYS, following = tile_key(first, number + 1);
-            vec4 s = scores(low, high);
+            precise vec4 s = scores(low, high);
             if (K_SCALES)
                 s *= scales.xxyy;
             if (number + 1 < total)
@@ -382,8 +386,8 @@ void units_compute(uint first, uint units, uint tiles)
             next = tile_place(block, tile_key(first, number + 2));
             block = tile_block(tile_key(first, number + 3));
             const vec4 p = weigh(state, s, key);
-            const MatrixB weights = weight_matrix(V_SCALES ? mix(vec4(0), p * scales.zzww, notEqual(p, vec4(0))) : p);
-            if (SCALES)
+            const MatrixB weights = weight_matrix(p);
+            if (K_SCALES)
                 scales = scales_load(place);
             if (key < hull.x || key + KEYS > hull.y)
                 value_clean(key, v);
@@ -391,7 +395,7 @@ void units_compute(uint first, uint units, uint tiles)
             if (number + 1 < total)
                 value_load(place, following, v);
         } while (++number < end);
-        slot_take(warp_number(), state, end > tiles);
+        slot_take(warp_number(), state, end > first_end);
     }
 }
 

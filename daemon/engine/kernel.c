@@ -82,12 +82,13 @@ enum {
     MATRIX_WORD_BYTES = 6 * 4,    // emulated: of an invocation, in shared memory
 };
 
-// Shared by what serves f16 alone and what serves 8 bits, too. Neither place nor features matter.
+// Shared by what serves f16 alone and what serves 8 bits, too. The place does not matter, nor do features but the custom mask: what it
+// hides may be no number, and a product on matrix units with a weight of 0 is then none either.
 static bool matrix_serves(const uint32_t *spec)
 {
     return spec[AULE_SPEC_HEAD_DIM_K] <= MATRIX_MOST_HEAD_DIM && spec[AULE_SPEC_HEAD_DIM_V] <= MATRIX_MOST_HEAD_DIM &&
            spec[AULE_SPEC_IO_DTYPE] == DTYPE_F16 && spec[AULE_SPEC_BLOCK_SIZE] >= MATRIX_LEAST_BLOCK_SIZE &&
-           !spec[AULE_SPEC_V_IN_K];
+           !spec[AULE_SPEC_V_IN_K] && !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
 
 // ---- attention_decode.comp: a part has so many units, which two or as many warps share; each warp's sums lie in shared memory ----
@@ -117,7 +118,10 @@ static bool decode_element(uint32_t dtype, uint32_t head_dim)
 static bool decode_serves(const struct geometry *geometry)
 {
     const uint32_t *spec = geometry->spec;
-    return matrix_serves(spec) && decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K]) &&
+    bool scaled_values =
+        spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != DTYPE_F16;
+    return matrix_serves(spec) && !scaled_values &&
+           decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K]) &&
            decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V]);
 }
 
