@@ -83,9 +83,10 @@ static void describe_world(const struct bench *b, const struct world *world, con
 {
     if (!b->options.verbose)
         return;
-    fprintf(stderr, "%s: %u sequences, %u queries, %u keys in %u blocks; %u sets of K and V (%.2f GiB), %u of Q\n",
+    fprintf(stderr,
+            "%s: %u sequences, %u queries, %u keys in %u blocks of %u; %u sets of K and V (%.2f GiB), %u of Q\n",
             world->workload->name, world->shape.num_seqs, world->shape.num_tokens, world->shape.num_keys,
-            world->params.rows ? 0 : world->shape.num_blocks, world->num_sets,
+            world->params.rows ? 0 : world->shape.num_blocks, world->num_chunks * world->chunk_blocks, world->num_sets,
             2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30, world->num_q_sets);
     fprintf(stderr, "%s: served by %s\n", world->workload->name, result->kernels);
 }
@@ -136,8 +137,6 @@ static enum dtype kv_dtype_of(const struct options *options, const struct worklo
 static bool fit(const struct bench *b, struct workload *workload, struct result *result)
 {
     uint64_t bytes = (uint64_t)(b->options.pool_gib * 0x1p30);
-    if (!(b->options.pool_gib > 0))
-        bytes = b->software ? UINT64_C(256) << 20 : UINT64_C(8) << 30;
     uint32_t paged = workload_longest(workload, bytes, result->kv_dtype, true);
     uint32_t contiguous = workload_longest(workload, bytes, result->kv_dtype, false);
     if (!paged || !contiguous) {
@@ -151,6 +150,14 @@ static bool fit(const struct bench *b, struct workload *workload, struct result 
     return true;
 }
 
+// What --pool means where it is not given.
+static double default_pool_gib(const struct bench *b, const struct workload *workload)
+{
+    if (workload->kind == WORKLOAD_LONGEST)
+        return b->software ? 0.25 : 8;
+    return b->software ? 0.05 : 4;
+}
+
 static bool say(const struct bench *b, const struct result *result)
 {
     if (b->options.check)
@@ -162,34 +169,41 @@ static bool say(const struct bench *b, const struct result *result)
     return true;
 }
 
-static bool run(struct bench *b, const struct workload *asked)
+// As the workload asked for, or the one that fits the pool.
+static bool run_one(struct bench *b, struct workload *workload)
 {
-    struct workload workload = *asked;
+    const struct options *options = &b->options;
     struct result result = {
-        .workload = &workload,
-        .dtype = b->options.dtype,
-        .kv_dtype = kv_dtype_of(&b->options, asked),
-        .via = via_name(b->options.via),
-        .contiguous = b->options.contiguous,
-        .clients = b->options.clients,
-        .splits = b->options.splits,
+        .workload = workload,
+        .dtype = options->dtype,
+        .kv_dtype = kv_dtype_of(options, workload),
+        .via = via_name(options->via),
+        .contiguous = options->contiguous,
+        .clients = options->clients,
+        .splits = options->splits,
     };
-    if (workload.kind == WORKLOAD_LONGEST && !fit(b, &workload, &result))
+    if (workload->kind == WORKLOAD_LONGEST && !fit(b, workload, &result))
         return false;
     if (b->ceiling) {
         result.ceilings = *ceiling_values(b->ceiling);
-        if (workload.bound_by_memory)
-            result.floor_us = ceiling_floor_us(b->ceiling, workload_bytes(&workload, result.dtype, result.kv_dtype));
+        if (workload->bound_by_memory)
+            result.floor_us = ceiling_floor_us(b->ceiling, workload_bytes(workload, result.dtype, result.kv_dtype));
     }
-    struct options *options = &b->options;
-    double asked_gib = options->pool_gib;
-    if (!(asked_gib > 0))
-        options->pool_gib = b->software ? 0.05 : 4;
-    bool ok = options->via == VIA_ENGINE ? run_engine(b, &workload, &result) : run_fleet(b, &workload, &result);
-    options->pool_gib = asked_gib;
+    bool ok = options->via == VIA_ENGINE ? run_engine(b, workload, &result) : run_fleet(b, workload, &result);
     if (ok && options->baseline && !options->check)
-        ok = baseline_measure(&workload, options->seconds, &result.baseline);
+        ok = baseline_measure(workload, options->seconds, &result.baseline);
     return ok && say(b, &result) && result.checked;
+}
+
+static bool run(struct bench *b, const struct workload *asked)
+{
+    struct workload workload = *asked;
+    double asked_gib = b->options.pool_gib;
+    if (!(asked_gib > 0))
+        b->options.pool_gib = default_pool_gib(b, asked);
+    bool ok = run_one(b, &workload);
+    b->options.pool_gib = asked_gib;
+    return ok;
 }
 
 // ---- all of them ----

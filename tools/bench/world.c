@@ -134,11 +134,17 @@ static bool fill_pool(struct world *world)
     return true;
 }
 
-static uint32_t chunk_blocks_for(uint32_t num_blocks)
+// The pool's step, for few steps; of a pool that must not be larger than asked for, one of which whole steps fit.
+static uint32_t chunk_blocks_for(const struct world *world)
 {
-    uint32_t blocks = 1;
+    uint64_t block_bytes = 2 * shape_block_elements(&world->shape) * dtype_size(world->params.kv_dtype);
+    uint64_t allowed = world->params.pool_bytes / (block_bytes * world->num_sets);
+    uint32_t num_blocks = world->shape.num_blocks, blocks = 1;
     while (blocks < num_blocks && blocks < MOST_CHUNK_BLOCKS)
         blocks *= 2;
+    if (world->workload->kind == WORKLOAD_LONGEST)
+        while (blocks > 1 && ((uint64_t)num_blocks + blocks - 1) / blocks * blocks > allowed)
+            blocks /= 2;
     return blocks;
 }
 
@@ -158,7 +164,7 @@ static uint32_t sets_for(const struct world *world)
 static bool make_pool(struct world *world)
 {
     struct error error = {0};
-    world->chunk_blocks = chunk_blocks_for(world->shape.num_blocks);
+    world->chunk_blocks = chunk_blocks_for(world);
     const struct engine_cache_params params = {.name = world->workload->name,
                                                .num_layers = world->num_sets,
                                                .chunk_blocks = world->chunk_blocks,
@@ -176,18 +182,26 @@ static uint64_t rounded(uint64_t bytes)
     return (bytes + 4095) / 4096 * 4096;
 }
 
-// The arena is one allocation.
-static void limit_sets(struct world *world)
+// The arena is one allocation. Fewer sets take shorter turns; fewer layers would be another workload.
+static bool limit_sets(struct world *world)
 {
     uint64_t most = engine_device(world->engine)->max_allocation_bytes / 4096 * 4096;
     uint64_t out = world->q_bytes, q = most_q_bytes / world->q_bytes;
     world->num_q_sets = q < 1 ? 1 : q < world->num_sets ? (uint32_t)q : world->num_sets;
     if (!world->params.rows)
-        return;
+        return true;
     world->num_q_sets = 1;
     uint64_t fit = most > 2 * out ? (most - 2 * out) / (2 * world->kv_bytes) : 0;
+    if (fit < world->num_sets && world->workload->kind == WORKLOAD_LONGEST) {
+        fprintf(stderr,
+                "aule-bench: %s: K and V of %u layers take %.2f GiB in one piece, of which the device has %.2f\n",
+                world->workload->name, world->num_sets, 2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30,
+                (double)most / 0x1p30);
+        return false;
+    }
     if (fit < world->num_sets)
         world->num_sets = fit < 1 ? 1 : (uint32_t)fit;
+    return true;
 }
 
 static bool fill_arena(struct world *world, uint64_t at, uint64_t elements, enum dtype dtype, uint64_t stream)
@@ -303,8 +317,7 @@ bool world_open(struct world *world, struct engine *engine, const struct workloa
     world->kv_bytes =
         rounded((world_appends(world) ? tokens : shape_elements(&world->shape)) * dtype_size(params->kv_dtype));
     world->num_sets = sets_for(world);
-    limit_sets(world);
-    return make_arena(world) && (params->rows || make_pool(world)) && make_batch(world);
+    return limit_sets(world) && make_arena(world) && (params->rows || make_pool(world)) && make_batch(world);
 }
 
 // After a failure there may be steps under way, which nobody waits for any more, and outcomes that are not the next world's.
