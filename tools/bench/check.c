@@ -5,6 +5,7 @@
 
 #include "check.h"
 
+#include "sample.h"
 #include "team.h"
 #include "values.h"
 
@@ -33,8 +34,9 @@ struct heads {
 
 struct job {
     const struct check *check;
-    struct heads *heads;       // [team_size()]
-    uint32_t num_pairs, count; // (token, KV head): all of them; to be checked
+    struct heads *heads; // [team_size()]
+    uint32_t *pairs;     // [count] token * KV heads + KV head, each once; NULL: all of them, in their order
+    uint32_t count;
     atomic_bool wrong;
 };
 
@@ -142,27 +144,12 @@ static bool row_close(const struct check *check, struct heads *h, uint32_t token
     return true;
 }
 
-// Sample `number` of `count` among the tokens: even numbers stand at borders of 64 or of a sequence, odd ones anywhere.
-static uint32_t token_pick(const struct shape *shape, uint32_t number, uint32_t count)
-{
-    uint64_t token = (uint64_t)number * shape->num_tokens / count;
-    if (number % 4 == 0)
-        token = token / 64 * 64;
-    else if (number % 4 == 2)
-        token = token / 64 * 64 + 63;
-    return token < shape->num_tokens ? (uint32_t)token : shape->num_tokens - 1;
-}
-
-// Of a sample KV heads change every fourth number, so that each head sees each kind of place.
 static void check_pair(void *context, uint32_t n, uint32_t member)
 {
     struct job *job = context;
-    const struct shape *shape = job->check->shape;
-    const struct workload *w = shape->workload;
+    const struct workload *w = job->check->shape->workload;
     struct heads *heads = &job->heads[member];
-    bool each = job->count == job->num_pairs;
-    uint32_t token = each ? n / w->num_kv_heads : token_pick(shape, n, job->count);
-    uint32_t kv_head = (each ? n : n / 4) % w->num_kv_heads;
+    uint32_t pair = job->pairs ? job->pairs[n] : n, token = pair / w->num_kv_heads, kv_head = pair % w->num_kv_heads;
     if (atomic_load(&job->wrong))
         return;
     attend(heads, job->check, token, kv_head);
@@ -174,33 +161,63 @@ static void check_pair(void *context, uint32_t n, uint32_t member)
     }
 }
 
-static uint32_t pairs_to_check(const struct check *check, uint32_t num_pairs)
+// A row that nobody wrote has what it was poisoned with, and one that went wrong often is no number.
+static void check_numbers(void *context, uint32_t token, uint32_t member)
+{
+    struct job *job = context;
+    const struct workload *w = job->check->shape->workload;
+    uint64_t elements = (uint64_t)w->num_heads * w->head_dim, first = token * elements;
+    (void)member;
+    for (uint64_t i = 0; i < elements && !atomic_load_explicit(&job->wrong, memory_order_relaxed); i++) {
+        double value = (double)values_decode(job->check->dtype, job->check->out, first + i);
+        if (isfinite(value))
+            continue;
+        fprintf(stderr, "aule-bench: %s is wrong: token %u, head %u, dim %u is %g\n", w->name, token,
+                (uint32_t)(i / w->head_dim), (uint32_t)(i % w->head_dim), value);
+        atomic_store(&job->wrong, true);
+    }
+}
+
+static bool job_init(struct job *job, const struct check *check)
 {
     const struct workload *w = check->shape->workload;
     uint32_t group = w->num_heads / w->num_kv_heads, wanted = (SAMPLES + group - 1) / group;
-    return workload_flops(w) <= all_rows_flops || num_pairs < wanted ? num_pairs : wanted;
+    uint32_t size = team_size(), all = check->shape->num_tokens * w->num_kv_heads;
+    bool some = workload_flops(w) > all_rows_flops && all > wanted, ok = true;
+    *job = (struct job){.check = check, .heads = calloc(size, sizeof *job->heads), .count = some ? wanted : all};
+    for (uint32_t i = 0; ok && i < size; i++)
+        ok = job->heads && heads_init(&job->heads[i], w);
+    if (!ok || !some)
+        return ok;
+    job->pairs = malloc(wanted * sizeof *job->pairs);
+    return job->pairs && sample_draw(check->shape, wanted, job->pairs);
+}
+
+static void job_finish(struct job *job, struct verdict *verdict)
+{
+    for (uint32_t i = 0; job->heads && i < team_size(); i++) {
+        verdict->worst = fmax(verdict->worst, job->heads[i].worst);
+        heads_finish(&job->heads[i]);
+    }
+    free(job->heads);
+    free(job->pairs);
 }
 
 bool check_rows(const struct check *check, struct verdict *verdict)
 {
     const struct workload *w = check->shape->workload;
-    uint32_t size = team_size(), num_pairs = check->shape->num_tokens * w->num_kv_heads;
-    struct job job = {.check = check, .heads = calloc(size, sizeof *job.heads), .num_pairs = num_pairs};
-    bool ok = job.heads != NULL;
-    for (uint32_t i = 0; ok && i < size; i++)
-        ok = heads_init(&job.heads[i], w);
-    job.count = pairs_to_check(check, num_pairs);
-    if (ok)
+    struct job job;
+    bool ok = job_init(&job, check);
+    if (ok) {
+        team_run(check->shape->num_tokens, check_numbers, &job);
         team_run(job.count, check_pair, &job);
-    else
+    } else {
         fprintf(stderr, "aule-bench: no host memory\n");
-    *verdict = (struct verdict){.num_rows = job.count * (w->num_heads / w->num_kv_heads)};
-    for (uint32_t i = 0; job.heads && i < size; i++) {
-        verdict->worst = fmax(verdict->worst, job.heads[i].worst);
-        heads_finish(&job.heads[i]);
     }
-    free(job.heads);
-    return ok && !atomic_load(&job.wrong);
+    *verdict = (struct verdict){.num_rows = job.count * (w->num_heads / w->num_kv_heads)};
+    ok = ok && !atomic_load(&job.wrong);
+    job_finish(&job, verdict);
+    return ok;
 }
 
 bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count, const void *bytes)

@@ -17,11 +17,11 @@ struct check {
 
 struct verdict {
     double worst;      // error, of its row's largest magnitude
-    uint32_t num_rows; // looked at
+    uint32_t num_rows; // held against float64, each once
 };
 
-// All rows where they take up to 10^10 operations together, else some 1024 that stand at the borders of blocks, tiles and splits and
-// between them. False: a row is off, and standard error says which, or there is no memory.
+// All rows where they take up to 10^10 operations together, else 1024 (see sample.h); that the others are numbers. False: a row is off,
+// and standard error says which, or there is no memory.
 bool check_rows(const struct check *check, struct verdict *verdict);
 
 // Of copies of what was asked for, by numbers of values.h: `count` elements at `bytes`. False: standard error says which is not.
