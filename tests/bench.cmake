@@ -10,6 +10,9 @@ function(bench_test name label expected)
 endfunction()
 
 if(TARGET aule-bench)
+  set(bench ${CMAKE_SOURCE_DIR}/tools/bench)
+  aule_check(test_bench_sample SOURCES test_bench_sample.c ${bench}/sample.c ${bench}/shape.c ${bench}/workload.c LIBS aule_core LABELS unit)
+  target_compile_options(test_bench_sample PRIVATE -iquote ${bench}) # <check.h> is not the bench's
   bench_test(bench_lists_its_workloads process "D1 .*D6 .*P1 .*C1 .*E1 .*G1 .*A1 " list)
   bench_test(bench_checks_its_rows device "D5 +256 rows right" run D5 --check)
   bench_test(bench_checks_contiguous_rows device "decode:3x100 96 rows right" run decode:3x100 --contiguous --check)
