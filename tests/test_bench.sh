@@ -27,9 +27,11 @@ has '.[3].workload == "E1" and .[3].longest_paged >= 2 * .[3].longest_contiguous
 "$bench" run G1 --pool 0.05 --seconds 0.05 --json >>"$work/results"
 has '.[4].worst_us > 0 and .[4].grown_gib > 0' "the pool did not grow"
 
+"$bench" run A1 --pool 0.5 --seconds 0.05 --json >>"$work/results"
+has '.[5].checked == true and .[5].ceiling_ratio > 0' "what the second turn appends is not right"
 "$bench" plot "$work/results" --output "$work/results.svg"
 [ "$(grep -c '<circle' "$work/results.svg")" -eq 4 ] || { echo "two curves of two points have not 4 dots"; exit 1; }
-[ "$(grep -cE '<text[^>]*>(E1|G1) f16/f16' "$work/results.svg")" -eq 2 ] || { echo "two workloads have not two bars"; exit 1; }
+[ "$(grep -cE '<text[^>]*>(E1|G1|A1) f16/f16' "$work/results.svg")" -eq 3 ] || { echo "three workloads have not three bars"; exit 1; }
 tail -n 1 "$work/results.svg" | grep -qx '</svg>' || { echo "the drawing does not end"; exit 1; }
 "$bench" plot - <"$work/results" | cmp - "$work/results.svg"
-echo "five workloads say and draw what is promised"
+echo "six workloads say and draw what is promised"

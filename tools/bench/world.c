@@ -148,12 +148,19 @@ static uint32_t chunk_blocks_for(const struct world *world)
     return blocks;
 }
 
+// What one step has in the pool, with the blocks that it writes a token of.
+static uint64_t step_bytes(const struct world *world)
+{
+    uint64_t blocks = 2 * shape_elements(&world->shape) * dtype_size(world->params.kv_dtype);
+    return world_appends(world) ? blocks * world->workload->num_layers : 2 * world->kv_bytes;
+}
+
 static uint32_t sets_for(const struct world *world)
 {
-    uint64_t all = 2 * world->kv_bytes, sets = (world->params.pool_bytes + all - 1) / all;
+    uint64_t all = step_bytes(world), sets = (world->params.pool_bytes + all - 1) / all;
     uint32_t wanted = sets < 1 ? 1 : sets > MOST_SETS ? MOST_SETS : (uint32_t)sets;
     switch (world->workload->kind) {
-    case WORKLOAD_APPEND:
+    case WORKLOAD_APPEND: return world->workload->num_layers * wanted;
     case WORKLOAD_LONGEST: return world->workload->num_layers;
     case WORKLOAD_GROWTH: return wanted < world->workload->num_layers ? wanted : world->workload->num_layers;
     case WORKLOAD_ATTEND: break;
@@ -187,7 +194,7 @@ static bool limit_sets(struct world *world)
 {
     uint64_t most = engine_device(world->engine)->max_allocation_bytes / 4096 * 4096;
     uint64_t out = world->q_bytes, q = most_q_bytes / world->q_bytes;
-    world->num_q_sets = q < 1 ? 1 : q < world->num_sets ? (uint32_t)q : world->num_sets;
+    world->num_q_sets = q < 1 || world_appends(world) ? 1 : q < world->num_sets ? (uint32_t)q : world->num_sets;
     if (!world->params.rows)
         return true;
     world->num_q_sets = 1;
@@ -409,10 +416,15 @@ void world_kernels(struct world *world, char *text, size_t size)
         served_text(world->engine, &run, &world->shape, text, size);
 }
 
-// Runs of a step: they are independent.
-static uint32_t runs_of(const struct world *world)
+uint32_t world_step_runs(const struct world *world)
 {
-    return world_appends(world) ? world->num_sets : 1;
+    return world_appends(world) ? world->workload->num_layers : 1;
+}
+
+// Of an append each step has layers of its own, so that no cache holds what it reads and writes.
+static struct engine_run step_run(struct world *world, uint32_t turn, uint32_t layer)
+{
+    return world_appends(world) ? append_run(world, turn * world_step_runs(world) + layer) : attend_run(world, turn);
 }
 
 // Each step is a wave: it begins when the one before is done.
@@ -421,14 +433,13 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
     struct world *world = context;
     struct error error = {0};
     uint64_t sequence = 0;
-    uint32_t each = runs_of(world), ends[MOST_STEPS];
+    uint32_t each = world_step_runs(world), turns = world->num_sets / each, ends[MOST_STEPS];
     struct engine_run *runs = calloc((size_t)each * count, sizeof *runs);
     if (!runs)
         error_set(&error, STATUS_NO_MEMORY, "no host memory");
     for (uint32_t i = 0; runs && i < count; i++) {
         for (uint32_t j = 0; j < each; j++)
-            runs[i * each + j] =
-                world_appends(world) ? append_run(world, j) : attend_run(world, (first_set + i) % world->num_sets);
+            runs[i * each + j] = step_run(world, (first_set + i) % turns, j);
         ends[i] = (i + 1) * each;
     }
     const struct engine_submission submission = {
@@ -472,7 +483,7 @@ static bool wait(void *context, uint64_t sequence, uint32_t count, uint64_t *gpu
 {
     struct world *world = context;
     struct engine_event event;
-    uint32_t each = runs_of(world);
+    uint32_t each = world_step_runs(world);
     if (engine_wait(world->engine, sequence, DEADLINE_MS) != STATUS_OK || !poll_done(world, &event)) {
         fprintf(stderr, "aule-bench: submission %llu was not done after %d ms\n", (unsigned long long)sequence,
                 DEADLINE_MS);
@@ -492,7 +503,7 @@ static bool wait(void *context, uint64_t sequence, uint32_t count, uint64_t *gpu
 struct lane world_lane(struct world *world)
 {
     return (struct lane){.context = world,
-                         .num_sets = world_appends(world) ? 1 : world->num_sets,
+                         .num_sets = world->num_sets / world_step_runs(world),
                          .most = MOST_STEPS,
                          .in_flight = 2,
                          .submit = submit,

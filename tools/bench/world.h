@@ -26,7 +26,7 @@ struct world {
     struct store store;
     struct engine_cache *cache; // NULL with rows
     struct engine_batch *batch;
-    uint32_t num_sets;     // of K and V: layers of the cache, or places in the arena
+    uint32_t num_sets;     // of K and V: layers of the cache, or places in the arena; of an append a step takes several
     uint32_t num_q_sets;   // of Q
     uint32_t chunk_blocks; // the pool's step
     uint32_t num_chunks, chunks_asked, chunks_failed;
@@ -44,8 +44,9 @@ bool world_open(struct world *world, struct engine *engine, const struct workloa
 void world_close(struct world *world);
 
 bool world_appends(const struct world *world); // writes K and V, and attends to nothing
+uint32_t world_step_runs(const struct world *world); // independent of each other, each over a set of K and V of its own
 struct lane world_lane(struct world *world);
-// Does one step over set `set`, and looks at all that it left.
+// Does step `set` of the lane's num_sets, and looks at what it left.
 bool world_check(struct world *world, uint32_t set, struct verdict *verdict);
 
 // The kernels that serve it, each with its number of sequences.

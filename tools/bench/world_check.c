@@ -23,14 +23,15 @@ static bool check_slot(struct world *world, uint32_t layer, uint32_t seq, const 
     return true;
 }
 
-static bool check_append(struct world *world, struct verdict *verdict)
+static bool check_append(struct world *world, uint32_t set, struct verdict *verdict)
 {
     const struct shape *shape = &world->shape;
     uint64_t bytes = 2 * shape_block_elements(shape) * dtype_size(world->params.kv_dtype);
     char *block = malloc(bytes);
+    uint32_t first = set * world_step_runs(world), end = first + world_step_runs(world);
     bool ok = block != NULL;
     *verdict = (struct verdict){0};
-    for (uint32_t layer = 0; ok && layer < world->num_sets; layer++) {
+    for (uint32_t layer = first; ok && layer < end; layer++) {
         for (uint32_t seq = 0; ok && seq < shape->num_seqs; seq++) {
             uint32_t last = ((uint32_t)shape->seq_lens_kv[seq] - 1) / world->workload->block_size;
             int32_t number = shape->block_table[(size_t)seq * shape->max_blocks + last];
@@ -53,7 +54,7 @@ bool world_check(struct world *world, uint32_t set, struct verdict *verdict)
     if (!sequence || !lane.wait(world, sequence, 1, &gpu_ns))
         return false;
     if (world_appends(world))
-        return check_append(world, verdict);
+        return check_append(world, set, verdict);
     const struct check check = {
         .shape = &world->shape,
         .dtype = world->params.dtype,
