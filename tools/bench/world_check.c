@@ -5,56 +5,118 @@
 
 #include "world.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-// The slot that a sequence's last token went to, in one layer.
-static bool check_slot(struct world *world, uint32_t layer, uint32_t seq, const char *block)
+enum { POISON = 0xff };
+
+// A block of one layer, K and V as [KV heads, tokens, dim] each, that an append writes one token of.
+struct touched {
+    uint32_t layer, seq;
+    int32_t number;
+    char *bytes; // copy
+    uint64_t size;
+};
+
+static struct touched touched(const struct world *world, uint32_t layer, uint32_t seq, char *bytes)
+{
+    const struct shape *shape = &world->shape;
+    uint32_t last = ((uint32_t)shape->seq_lens_kv[seq] - 1) / world->workload->block_size;
+    return (struct touched){
+        .layer = layer,
+        .seq = seq,
+        .number = shape->block_table[(size_t)seq * shape->max_blocks + last],
+        .bytes = bytes,
+        .size = 2 * shape_block_elements(shape) * dtype_size(world->params.kv_dtype),
+    };
+}
+
+static bool poison_block(struct world *world, const struct touched *t)
+{
+    memset(t->bytes, POISON, t->size);
+    if (engine_block_write(world->cache, t->layer, t->number, t->bytes) == STATUS_OK)
+        return true;
+    fprintf(stderr, "aule-bench: block %d of layer %u could not be poisoned\n", t->number, t->layer);
+    return false;
+}
+
+// The written token's rows; what they were is poisoned again.
+static bool check_slot(struct world *world, const struct touched *t)
 {
     const struct workload *w = world->workload;
-    uint32_t last = ((uint32_t)world->shape.seq_lens_kv[seq] - 1) % w->block_size;
+    uint32_t last = ((uint32_t)world->shape.seq_lens_kv[t->seq] - 1) % w->block_size;
     for (uint32_t i = 0; i < 2 * w->num_kv_heads; i++) {
         uint32_t head = i % w->num_kv_heads;
-        uint64_t from = ((uint64_t)seq * w->num_kv_heads + head) * w->head_dim;
-        uint64_t at = ((uint64_t)i * w->block_size + last) * w->head_dim * dtype_size(world->params.kv_dtype);
+        uint64_t from = ((uint64_t)t->seq * w->num_kv_heads + head) * w->head_dim;
+        uint64_t row = (uint64_t)w->head_dim * dtype_size(world->params.kv_dtype);
+        char *at = t->bytes + ((uint64_t)i * w->block_size + last) * row;
         enum shape_part part = i < w->num_kv_heads ? SHAPE_K : SHAPE_V;
-        if (!check_elements(world->params.kv_dtype, shape_stream(layer, part), from, w->head_dim, block + at))
+        if (!check_elements(world->params.kv_dtype, shape_stream(t->layer, part), from, w->head_dim, at))
             return false;
+        memset(at, POISON, row);
     }
     return true;
 }
 
-static bool check_append(struct world *world, uint32_t set, struct verdict *verdict)
+static bool check_block(struct world *world, const struct touched *t)
 {
-    const struct shape *shape = &world->shape;
-    uint64_t bytes = 2 * shape_block_elements(shape) * dtype_size(world->params.kv_dtype);
-    char *block = malloc(bytes);
-    uint32_t first = set * world_step_runs(world), end = first + world_step_runs(world);
-    bool ok = block != NULL;
-    *verdict = (struct verdict){0};
-    for (uint32_t layer = first; ok && layer < end; layer++) {
-        for (uint32_t seq = 0; ok && seq < shape->num_seqs; seq++) {
-            uint32_t last = ((uint32_t)shape->seq_lens_kv[seq] - 1) / world->workload->block_size;
-            int32_t number = shape->block_table[(size_t)seq * shape->max_blocks + last];
-            ok = engine_block_read(world->cache, layer, number, block) == STATUS_OK &&
-                 check_slot(world, layer, seq, block);
-            verdict->num_rows += 2 * world->workload->num_kv_heads;
+    if (engine_block_read(world->cache, t->layer, t->number, t->bytes) != STATUS_OK) {
+        fprintf(stderr, "aule-bench: block %d of layer %u could not be read\n", t->number, t->layer);
+        return false;
+    }
+    if (!check_slot(world, t))
+        return false;
+    for (uint64_t i = 0; i < t->size; i++) {
+        if ((unsigned char)t->bytes[i] != POISON) {
+            fprintf(stderr,
+                    "aule-bench: %s is wrong: byte %llu of block %d of layer %u was written, and is no token's\n",
+                    world->workload->name, (unsigned long long)i, t->number, t->layer);
+            return false;
         }
     }
-    free(block);
+    return true;
+}
+
+// `each` for all blocks that step `set` touches.
+static bool for_touched(struct world *world, uint32_t set, bool (*each)(struct world *world, const struct touched *t))
+{
+    uint32_t first = set * world_step_runs(world), end = first + world_step_runs(world);
+    char *bytes = malloc(touched(world, first, 0, NULL).size);
+    bool ok = bytes != NULL;
+    if (!ok)
+        fprintf(stderr, "aule-bench: no host memory\n");
+    for (uint32_t layer = first; ok && layer < end; layer++) {
+        for (uint32_t seq = 0; ok && seq < world->shape.num_seqs; seq++) {
+            const struct touched t = touched(world, layer, seq, bytes);
+            ok = each(world, &t);
+        }
+    }
+    free(bytes);
     return ok;
+}
+
+static bool one_step(struct world *world, uint32_t set)
+{
+    const struct lane lane = world_lane(world);
+    uint64_t gpu_ns, sequence = lane.submit(world, set, 1);
+    return sequence && lane.wait(world, sequence, 1, &gpu_ns);
+}
+
+// What was there before the step is poison, so that a write that is lost, or beside its slot, is seen.
+static bool check_append(struct world *world, uint32_t set, struct verdict *verdict)
+{
+    *verdict = (struct verdict){.num_rows =
+                                    2 * world->workload->num_kv_heads * world->shape.num_seqs * world_step_runs(world)};
+    return for_touched(world, set, poison_block) && one_step(world, set) && for_touched(world, set, check_block);
 }
 
 bool world_check(struct world *world, uint32_t set, struct verdict *verdict)
 {
-    const struct lane lane = world_lane(world);
-    uint64_t gpu_ns, sequence;
-    if (!store_poison(&world->store, world->out_at, world->q_bytes))
-        return false;
-    sequence = lane.submit(world, set, 1);
-    if (!sequence || !lane.wait(world, sequence, 1, &gpu_ns))
-        return false;
     if (world_appends(world))
         return check_append(world, set, verdict);
+    if (!store_poison(&world->store, world->out_at, world->q_bytes) || !one_step(world, set))
+        return false;
     const struct check check = {
         .shape = &world->shape,
         .dtype = world->params.dtype,
