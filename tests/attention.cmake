@@ -22,5 +22,5 @@ endforeach()
 
 # Products in shared memory are slow, and their shaders slow to compile for a software device: fewer cases than elsewhere.
 add_test(NAME test_attention_matrix_emulated COMMAND test_attention)
-set_tests_properties(test_attention_matrix_emulated PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1800 LABELS device
+set_tests_properties(test_attention_matrix_emulated PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1800 LABELS "device;emulated"
   ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;AULE_VARIANT=matrix_emulated;AULE_TEST_CASES=25;${validation}")
