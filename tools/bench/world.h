@@ -43,7 +43,7 @@ bool world_open(struct world *world, struct engine *engine, const struct workloa
                 const struct world_params *params);
 void world_close(struct world *world);
 
-bool world_appends(const struct world *world); // writes K and V, and attends to nothing
+bool world_appends(const struct world *world);       // writes K and V, and attends to nothing
 uint32_t world_step_runs(const struct world *world); // independent of each other, each over a set of K and V of its own
 struct lane world_lane(struct world *world);
 // Does step `set` of the lane's num_sets, and looks at what it left.
