@@ -48,13 +48,6 @@ static const struct variant variants[] = {
         .missing = matrix_missing,
     },
     {
-        .name = "matrix_emulated",
-        .needs = "any Vulkan 1.2 device; what matrix does, with products made in shared memory",
-        .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_plain},
-        .num_kernels = 3,
-        .only_by_name = true,
-    },
-    {
         .name = "subgroup",
         .needs = "full subgroups of 8 invocations or more, with shuffles",
         .kernels = {&kernel_subgroup},
@@ -66,6 +59,13 @@ static const struct variant variants[] = {
         .needs = "any Vulkan 1.2 device that the engine can use",
         .kernels = {&kernel_plain},
         .num_kernels = 1,
+    },
+    {
+        .name = "matrix_emulated",
+        .needs = "any Vulkan 1.2 device; what matrix does, with products made in shared memory",
+        .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_plain},
+        .num_kernels = 3,
+        .only_by_name = true,
     },
 };
 enum { NUM_VARIANTS = sizeof variants / sizeof *variants };
@@ -123,7 +123,7 @@ void variant_missing(const struct variant *variant, const struct adapter *adapte
 {
     lacking(variant, adapter, text, size);
     if (!text[0] && variant->only_by_name)
-        snprintf(text, size, "nothing, but %s is for tests: only AULE_VARIANT or --variant chooses it", variant->name);
+        snprintf(text, size, "a request for it by name: it is for tests");
 }
 
 static enum status unknown(const char *name, struct error *error)
