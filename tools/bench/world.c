@@ -168,9 +168,23 @@ static uint32_t sets_for(const struct world *world)
     return wanted;
 }
 
+// A software device takes what it is asked for out of the machine's memory, and other processes with it.
+static bool pool_fits(const struct world *world)
+{
+    const struct engine_device *device = engine_device(world->engine);
+    double wanted = 2.0 * (double)world->kv_bytes * world->num_sets;
+    if (wanted <= (double)device->heap_bytes)
+        return true;
+    fprintf(stderr, "aule-bench: %s: K and V take %.2f GiB, and %s has %.2f GiB of memory\n", world->workload->name,
+            wanted / 0x1p30, device->name, (double)device->heap_bytes / 0x1p30);
+    return false;
+}
+
 static bool make_pool(struct world *world)
 {
     struct error error = {0};
+    if (!pool_fits(world))
+        return false;
     world->chunk_blocks = chunk_blocks_for(world);
     const struct engine_cache_params params = {.name = world->workload->name,
                                                .num_layers = world->num_sets,
