@@ -10,7 +10,7 @@
 //   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
 //   O^T[d, 8 rows] += V^T P^T         V^T is A with its rows permuted: see value_load(); P comes by shuffles
 //
-// A part of gpu_item.span keys has UNITS units of equal size, each from scratch, and two halves of HALF units. The halves and what they
+// A part of gpu_item.span keys has UNITS units of equal size, each from scratch, and two halves of so many. The halves and what they
 // consist of are folded from the left: half = ((unit + unit) + unit) + .., part = half + half. With two warps each folds its half as it
 // goes; with UNITS warps each has one unit, and the folding is done at the end.
 //
@@ -19,8 +19,8 @@
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
-// 2 or UNITS; Q and out are f16, K and V f16 or of 8 bits (scaled as they like), head dims up to 128, those of 8 bits
-// multiples of 16; BLOCK_SIZE is 16 or more, V is not in K and has no scales per token and head: no f16 weight could hold them.
+// 2 or UNITS; Q and out are f16, K and V f16 or of 8 bits, head dims up to 128, those of 8 bits multiples of 16;
+// BLOCK_SIZE is 16 or more, V is not in K and has no scales per token and head: no f16 weight could hold them. No MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -40,7 +40,6 @@
 const uint ROWS = 8;
 const uint KEYS = 16; // of one tile, all in one block
 const uint UNITS = EMULATED ? 4 : 8;
-const uint HALF = UNITS / 2;
 const uint WARPS = gl_WorkGroupSize.x / WARP;
 const uint K_ELEMENTS = 16 / DTYPE_BYTES(K_DTYPE); // of a piece of 16 bytes
 const uint V_ELEMENTS = 16 / DTYPE_BYTES(V_DTYPE);
@@ -50,7 +49,7 @@ const uint K_STEPS = (K_PIECES + 3) / 4; // pieces of a key that one lane reads
 const uint V_STEPS = (V_PIECES + 7) / 8; // the same of a value
 const uint Q_MATRICES = K_STEPS * K_ELEMENTS / 4;
 const uint SUM_MATRICES = V_STEPS * V_ELEMENTS / 2;
-const uint V_LOADS = V_STEPS * 4;                                          // that a lane has of the tile's values
+const uint V_LOADS = V_STEPS * 4;                                    // that a lane has of the tile's values
 const bool K_WHOLE = K_PIECES % 4 == 0, V_WHOLE = V_PIECES % 8 == 0; // no lane reads beyond
 
 const float LAZY = 8; // a maximum may be exceeded so far, in log2 units, before sums are scaled down
@@ -61,10 +60,10 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pi
 shared float slot_sums[WARPS * ROWS * HEAD_DIM_V]; // [slot][row][dim], not normalised
 shared float slot_maxima[WARPS * ROWS], slot_weights[WARPS * ROWS];
 
-uint g, t;      // the lane in its warp: 4 g + t
-uvec2 hull;     // keys that some row sees are in here
-uvec2 full;   // keys that all rows see, if there is neither mask nor shape
-Row selves[2];  // of rows 2t and 2t + 1
+uint g, t;     // the lane in its warp: 4 g + t
+uvec2 hull;    // keys that some row sees are in here
+uvec2 full;    // keys that all rows see
+Row selves[2]; // of rows 2t and 2t + 1
 
 MatrixB q_matrices[Q_MATRICES];
 
@@ -197,7 +196,7 @@ bvec4 seen_of(uint key, inout vec4 s)
     [[unroll]] for (uint i = 0; i < 4; i++) {
         const uint at = key + g + (i >> 1) * 8;
         const Row self = selves[i & 1];
-        seen[i] = at >= self.range.x && at < self.range.y && (!MASK || mask_seen(self, at));
+        seen[i] = key_between(at, self.range);
         if (SHAPED && seen[i])
             s[i] = score_shape(self, s[i], at);
     }
@@ -225,8 +224,8 @@ MatrixB weight_matrix(vec4 p)
     const uint a = warp_shuffle(low, from), b = warp_shuffle(low, from + 4);
     const uint c = warp_shuffle(high, from), d = warp_shuffle(high, from + 4);
     if ((g & 1) != 0)
-        return matrix_b(uvec2(a >> 16 | b & 0xffff0000u, c >> 16 | d & 0xffff0000u));
-    return matrix_b(uvec2(a & 0xffffu | b << 16, c & 0xffffu | d << 16));
+        return matrix_b(uvec2(halves_high(a, b), halves_high(c, d)));
+    return matrix_b(uvec2(halves_low(a, b), halves_low(c, d)));
 }
 
 // What a warp has of its unit. The maxima are those of all lanes with the same t, the sums each lane's own.

@@ -6,7 +6,7 @@
 // the tiles of TILE_KEYS keys that attention_staging.glsl brings. What it is bound by is the reading of these tiles out of shared
 // memory and the products, about alike; NOTES.md has the measurements.
 //
-//   S[16 rows, 8 keys] = Q K^T         Q is A and stays in registers, K^T is B; not scaled unless soft cap, ALiBi or mask need it
+//   S[16 rows, 8 keys] = Q K^T         Q is A and stays in registers, K^T is B; not scaled unless soft cap or ALiBi need it
 //   P = 2^(factor (S - m))             in place: what a lane has of S of two matrices is what it has of A in the next product
 //   O[16 rows, 8 dims] += P V          V is B
 //
@@ -20,7 +20,7 @@
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 256,
-// TILE_ROWS 128; K, V, Q and out are f16, head dims up to 128, BLOCK_SIZE is 16 or more, nothing is scaled, no SPLIT.
+// TILE_ROWS 128; K, V, Q and out are f16, head dims up to 128, BLOCK_SIZE is 16 or more, nothing is scaled, no SPLIT, no MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -149,7 +149,7 @@ void scores_hide(uint start, inout vec4 s[SCORES])
         UNROLLED for (uint i = 0; i < 4; i++) {
             const Row self = selves[i / 2];
             const uint key = start + n * 8 + t * 2 + i % 2;
-            if (!(key_between(key, self.range) && (!MASK || mask_seen(self, key))))
+            if (!key_between(key, self.range))
                 s[n][i] = uintBitsToFloat(UNSEEN_SCORE);
         }
 }
@@ -255,7 +255,7 @@ void tiles_compute()
     q_load();
     barrier();
     tile_store(start);
-    const bool some = !MASK && full_first < full_end;
+    const bool some = full_first < full_end;
     const uvec3 ends = uvec3(WINDOW && some ? full_first : 0, some ? full_end : 0, hull.y);
     if (EMULATED) { // one copy of the code is enough
         [[dont_unroll]] for (uint i = 0; i < 3; i++)

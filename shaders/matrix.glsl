@@ -106,10 +106,9 @@ const bool EMULATED = false;
 uint warp_number() { return gl_SubgroupID; }
 uint warp_lane() { return gl_SubgroupInvocationID; }
 
-MatrixA matrix_a(uvec4 words)
+// By its words' halves.
+MatrixA matrix_a_halves(f16vec2 x, f16vec2 y, f16vec2 z, f16vec2 w)
 {
-    const f16vec2 x = unpackFloat2x16(words.x), y = unpackFloat2x16(words.y);
-    const f16vec2 z = unpackFloat2x16(words.z), w = unpackFloat2x16(words.w);
     MatrixA a;
     a[0] = x.x;
     a[1] = x.y;
@@ -122,20 +121,17 @@ MatrixA matrix_a(uvec4 words)
     return a;
 }
 
+MatrixA matrix_a(uvec4 words)
+{
+    return matrix_a_halves(unpackFloat2x16(words.x), unpackFloat2x16(words.y), unpackFloat2x16(words.z),
+                           unpackFloat2x16(words.w));
+}
+
 MatrixA matrix_a_turned(uvec4 columns)
 {
     const f16vec2 x = unpackFloat2x16(columns.x), y = unpackFloat2x16(columns.y);
     const f16vec2 z = unpackFloat2x16(columns.z), w = unpackFloat2x16(columns.w);
-    MatrixA a;
-    a[0] = x.x;
-    a[1] = y.x;
-    a[2] = z.x;
-    a[3] = w.x;
-    a[4] = x.y;
-    a[5] = y.y;
-    a[6] = z.y;
-    a[7] = w.y;
-    return a;
+    return matrix_a_halves(f16vec2(x.x, y.x), f16vec2(z.x, w.x), f16vec2(x.y, y.y), f16vec2(z.y, w.y));
 }
 
 MatrixB matrix_b(uvec2 words)
