@@ -49,11 +49,6 @@ struct cutting cutting_of_run(const struct engine_run *run)
     };
 }
 
-static uint64_t divide_up(uint64_t value, uint64_t by)
-{
-    return (value + by - 1) / by;
-}
-
 static struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, const struct cutting *cutting)
 {
     const struct variant *variant = variant_of(batch);

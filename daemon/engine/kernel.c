@@ -17,11 +17,6 @@
 #include "attention_prefill_matrix_spv.h"
 #endif
 
-static uint64_t divide_up(uint64_t value, uint64_t by)
-{
-    return (value + by - 1) / by;
-}
-
 // ---- attention_tiles.glsl: everything, on any device ----
 
 // What it declares as shared, at its largest; a device with less has no variant.
@@ -55,22 +50,19 @@ static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
     return rows <= 64 ? 2048 : 0;
 }
 
+// What its two shaders have in common.
+#define TILES_JOB                                                                                                      \
+    .tile_rows = tiles_rows, .most_rows = UINT32_MAX, .part_keys = tiles_part_keys, .part_grain = 256,                 \
+    .shared_memory = TILES_SHARED_MEMORY
+
 const struct kernel kernel_subgroup = {
     .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv, TILES_LOCAL_SIZE, true},
-    .tile_rows = tiles_rows,
-    .most_rows = UINT32_MAX,
-    .part_keys = tiles_part_keys,
-    .part_grain = 256,
-    .shared_memory = TILES_SHARED_MEMORY,
+    TILES_JOB,
 };
 
 const struct kernel kernel_plain = {
     .shader = {"attention_plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE, false},
-    .tile_rows = tiles_rows,
-    .most_rows = UINT32_MAX,
-    .part_keys = tiles_part_keys,
-    .part_grain = 256,
-    .shared_memory = TILES_SHARED_MEMORY,
+    TILES_JOB,
 };
 
 // ---- the matrix shaders ----
@@ -150,17 +142,16 @@ static uint32_t decode_local_size(uint64_t num_workgroups, uint32_t num_multipro
     return (each >= 4 ? DECODE_LEAST_WARPS : DECODE_UNITS) * MATRIX_WARP;
 }
 
+// On matrix units and emulated.
+#define DECODE_JOB                                                                                                     \
+    .tile_rows = decode_rows, .serves = decode_serves, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,        \
+    .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,                       \
+    .local_size = decode_local_size
+
 const struct kernel kernel_decode_emulated = {
     .shader = {"attention_decode_emulated", attention_decode_emulated_spv, sizeof attention_decode_emulated_spv,
                DECODE_UNITS_EMULATED *MATRIX_WARP, false},
-    .tile_rows = decode_rows,
-    .serves = decode_serves,
-    .most_rows = DECODE_ROWS,
-    .long_rows = DECODE_LONG_ROWS,
-    .long_keys = DECODE_LONG_KEYS,
-    .part_keys = decode_part_keys,
-    .part_grain = AULE_SPAN_GRAIN,
-    .local_size = decode_local_size,
+    DECODE_JOB,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
@@ -191,12 +182,12 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
     return PREFILL_ROWS;
 }
 
+#define PREFILL_JOB .tile_rows = prefill_rows, .serves = prefill_serves, .most_rows = UINT32_MAX
+
 const struct kernel kernel_prefill_emulated = {
     .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv, sizeof attention_prefill_emulated_spv,
                PREFILL_LOCAL_SIZE, false},
-    .tile_rows = prefill_rows,
-    .serves = prefill_serves,
-    .most_rows = UINT32_MAX,
+    PREFILL_JOB,
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
 
@@ -207,23 +198,14 @@ const struct kernel kernel_prefill_emulated = {
 const struct kernel kernel_decode = {
     .shader = {"attention_decode_matrix", attention_decode_matrix_spv, sizeof attention_decode_matrix_spv,
                DECODE_UNITS *MATRIX_WARP, true},
-    .tile_rows = decode_rows,
-    .serves = decode_serves,
-    .most_rows = DECODE_ROWS,
-    .long_rows = DECODE_LONG_ROWS,
-    .long_keys = DECODE_LONG_KEYS,
-    .part_keys = decode_part_keys,
-    .part_grain = AULE_SPAN_GRAIN,
-    .local_size = decode_local_size,
+    DECODE_JOB,
     .shared_memory = DECODE_SHARED_MEMORY,
 };
 
 const struct kernel kernel_prefill = {
     .shader = {"attention_prefill_matrix", attention_prefill_matrix_spv, sizeof attention_prefill_matrix_spv,
                PREFILL_LOCAL_SIZE, true},
-    .tile_rows = prefill_rows,
-    .serves = prefill_serves,
-    .most_rows = UINT32_MAX,
+    PREFILL_JOB,
     .shared_memory = PREFILL_SHARED_MEMORY,
 };
 

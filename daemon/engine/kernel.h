@@ -9,6 +9,11 @@
 #include "geometry.h"
 #include "shader.h"
 
+static inline uint64_t divide_up(uint64_t value, uint64_t by)
+{
+    return (value + by - 1) / by;
+}
+
 // All that is decided here depends on the run's geometry and on one sequence's own lengths, so that a row's bits do; but for the
 // local size, which no bit may depend on.
 struct kernel {
