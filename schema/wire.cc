@@ -37,6 +37,8 @@ namespace w = aule::wire;
                          X(block_bytes) X(total_blocks) X(free_blocks) X(leased_blocks) X(held_blocks)                 \
                          X(cached_blocks) X(quarantined_blocks) X(published_blocks) X(pending_blocks)
 #define BLOCK(F, X)      F(block) X(state) X(holders) X(batch_refs) X(writer) X(last_use) X(depth)
+#define TUNE_ENTRY(F, X) F(num_workgroups) X(num_keys) X(local_size) X(rule_local_size) X(gpu_ns) X(rule_gpu_ns)       \
+                         X(num_ways) X(num_samples) X(state)
 
 // Tables: T(FlatBuffers table, struct of wire.h, its fields).
 #define HELLO(X)               X(major) X(minor) X(client_name) X(tenant) X(arena_size)
@@ -63,6 +65,7 @@ namespace w = aule::wire;
 #define RANGE(X)               X(first) X(max)
 #define INSPECT_BLOCKS(X)      X(cache) X(first) X(max)
 #define SESSION_ID(X)          X(session)
+#define TUNE(X)                X(action) X(first) X(max)
 
 #define HELLO_REPLY(X)         X(major) X(minor) X(session) X(epoch) X(segment_name) X(segment_size) X(header_offset)  \
                                X(arena_offset) X(arena_size) X(submission_ring_offset) X(submission_ring_size)         \
@@ -108,6 +111,7 @@ namespace w = aule::wire;
     T(InspectCaches,     wire_inspect_range,        RANGE)                                                             \
     T(InspectBlocks,     wire_inspect_blocks,       INSPECT_BLOCKS)                                                    \
     T(KillSession,       wire_kill_session,         SESSION_ID)                                                        \
+    T(Tune,              wire_tune,                 TUNE)                                                              \
     T(HelloReply,        wire_hello_reply,          HELLO_REPLY)                                                       \
     T(PingReply,         wire_ping_reply,           PING_REPLY)                                                        \
     T(CacheOpenReply,    wire_cache_open_reply,     CACHE_OPEN_REPLY)                                                  \
@@ -142,6 +146,14 @@ static_assert(int(WIRE_RUN_CAUSAL) == int(w::RunFlag_Causal) && int(WIRE_RUN_DET
 static_assert(int(WIRE_RUN_ATTEND) == int(w::RunKind_Attend) && int(WIRE_RUN_WRITE) == int(w::RunKind_Write) &&
                   int(WIRE_RUN_GATHER) == int(w::RunKind_Gather) && int(WIRE_RUN_GATHER) == int(w::RunKind_MAX),
               "enum wire_run_kind differs from RunKind");
+static_assert(int(WIRE_TUNE_SHOW) == int(w::TuneAction_Show) && int(WIRE_TUNE_RENEW) == int(w::TuneAction_Renew) &&
+                  int(WIRE_TUNE_CLEAR) == int(w::TuneAction_Clear) && int(WIRE_TUNE_OFF) == int(w::TuneAction_Off) &&
+                  int(WIRE_TUNE_ON) == int(w::TuneAction_On) && int(WIRE_TUNE_ON) == int(w::TuneAction_MAX),
+              "enum wire_tune_action differs from TuneAction");
+static_assert(int(WIRE_TUNE_WAITING) == int(w::TuneState_Waiting) &&
+                  int(WIRE_TUNE_MEASURED) == int(w::TuneState_Measured) &&
+                  int(WIRE_TUNE_FAILED) == int(w::TuneState_Failed) && int(WIRE_TUNE_FAILED) == int(w::TuneState_MAX),
+              "enum wire_tune_state differs from TuneState");
 
 // The maps' `none` becomes a real member here, so that one macro line serves every command and every answer.
 struct nothing {
@@ -249,6 +261,7 @@ STRUCT(w::RunEntry, wire_run, RUN_ENTRY)
 STRUCT(w::SessionState, wire_session_state, SESSION)
 STRUCT(w::CacheCounts, wire_cache_counts, CACHE)
 STRUCT(w::BlockState, wire_block_state, BLOCK)
+STRUCT(w::TuneEntry, wire_tune_entry, TUNE_ENTRY)
 
 // A vector of tensors is handed over in place, so FlatBuffers' struct and wire.h's have one layout: fields in one order, each
 // at its natural alignment, nothing between or behind them.
@@ -554,7 +567,7 @@ void get_table(reader &from, wire_run &to, const w::Run *table)
     to.timeout_ms = table->timeout_ms();
 }
 
-// The three answers that list things: structs beside the vectors of their names.
+// The answers that list things: structs beside the vectors of their names.
 
 template <class Packed, class Plain>
 fb::Offset<fb::Vector<const Packed *>> put_structs(writer &to, const Plain *from, uint32_t count)
@@ -624,6 +637,42 @@ void get_table(reader &from, wire_inspect_blocks_reply &to, const w::InspectBloc
 {
     to.total = table->total();
     from.field = "blocks", get_structs(from, to.blocks, to.count, table->blocks());
+}
+
+void measure_table(measure &m, const wire_tune_reply &from, const w::TuneReply *)
+{
+    m.vector(from.entries, from.count, sizeof(w::TuneEntry));
+    m.field(from.path);
+    m.field(from.note);
+    m.field(from.kernels);
+    m.field(from.geometries);
+}
+
+fb::Offset<void> put_table(writer &to, const wire_tune_reply &from, const w::TuneReply *)
+{
+    auto path = put(to, from.path);
+    auto note = put(to, from.note);
+    auto entries = put_structs<w::TuneEntry>(to, from.entries, from.count);
+    auto kernels = put(to, from.kernels);
+    auto geometries = put(to, from.geometries);
+    return w::CreateTuneReply(to.builder, from.enabled, from.software, from.num_waiting, from.time_ms, from.max_entries,
+                              path, note, from.total, entries, kernels, geometries)
+        .Union();
+}
+
+void get_table(reader &from, wire_tune_reply &to, const w::TuneReply *table)
+{
+    to.enabled = table->enabled();
+    to.software = table->software();
+    to.num_waiting = table->num_waiting();
+    to.time_ms = table->time_ms();
+    to.max_entries = table->max_entries();
+    to.total = table->total();
+    from.field = "path", get(from, to.path, table->path());
+    from.field = "note", get(from, to.note, table->note());
+    from.field = "entries", get_structs(from, to.entries, to.count, table->entries());
+    from.field = "kernels", get(from, to.kernels, table->kernels());
+    from.field = "geometries", get(from, to.geometries, table->geometries());
 }
 
 // ---- what a verifier does not see: the same checks before writing (INVALID) and after reading (MALFORMED) ----
@@ -701,6 +750,16 @@ enum status check(checker &c, const wire_inspect_caches_reply &m)
 {
     enum status status = c.equal("names", m.names.count, "caches", m.count);
     return status ? status : c.names("names", m.names);
+}
+
+enum status check(checker &c, const wire_tune_reply &m)
+{
+    enum status status = c.equal("kernels", m.kernels.count, "entries", m.count);
+    if (!status)
+        status = c.equal("geometries", m.geometries.count, "entries", m.count);
+    if (!status)
+        status = c.names("kernels", m.kernels);
+    return status ? status : c.names("geometries", m.geometries);
 }
 
 enum status check(checker &c, const wire_inspect_device_reply &m)

@@ -115,6 +115,9 @@ struct wire_inspect_range { uint32_t first, max; };
 struct wire_inspect_blocks { uint64_t cache; uint32_t first, max; };
 struct wire_kill_session { uint64_t session; };
 
+enum wire_tune_action { WIRE_TUNE_SHOW, WIRE_TUNE_RENEW, WIRE_TUNE_CLEAR, WIRE_TUNE_OFF, WIRE_TUNE_ON };   // TuneAction of aule.fbs
+struct wire_tune { uint32_t action, first, max; };
+
 // X(NAME, member of struct wire_request's union or `none`, FlatBuffers table). Order and count as in union Command.
 #define WIRE_COMMAND_MAP(X)                                                                                           \
     X(HELLO,            hello,           Hello)                                                                       \
@@ -139,7 +142,8 @@ struct wire_kill_session { uint64_t session; };
     X(INSPECT_DEVICE,   none,            InspectDevice)                                                               \
     X(KILL_SESSION,     kill_session,    KillSession)                                                                 \
     X(BLOCKS_COPY,      blocks_copy,     BlocksCopy)                                                                  \
-    X(MERGE,            merge,           Merge)
+    X(MERGE,            merge,           Merge)                                                                       \
+    X(TUNE,             tune,            Tune)
 
 enum wire_command {
     WIRE_COMMAND_NONE,
@@ -172,6 +176,7 @@ struct wire_request {
         struct wire_kill_session kill_session;
         struct wire_blocks_copy blocks_copy;
         struct wire_merge merge;
+        struct wire_tune tune;
     };
 };
 
@@ -257,6 +262,21 @@ struct wire_inspect_device_reply {
     struct wire_names variants, variant_needs, variant_missing;   // of one length
 };
 
+enum wire_tune_state { WIRE_TUNE_WAITING, WIRE_TUNE_MEASURED, WIRE_TUNE_FAILED };   // TuneState of aule.fbs
+struct wire_tune_entry {
+    uint32_t num_workgroups, num_keys, local_size, rule_local_size;
+    uint64_t gpu_ns, rule_gpu_ns;
+    uint32_t num_ways, num_samples, state;
+};
+struct wire_tune_reply {
+    bool enabled, software;
+    uint32_t num_waiting, time_ms, max_entries;
+    const char *path, *note;
+    uint32_t total, count;                      // a list like those of sessions, caches and blocks
+    const struct wire_tune_entry *entries;
+    struct wire_names kernels, geometries;      // of one length with it
+};
+
 #define WIRE_ANSWER_MAP(X)                                                                                            \
     X(EMPTY,            none,             Empty)                                                                      \
     X(HELLO,            hello,            HelloReply)                                                                 \
@@ -273,7 +293,8 @@ struct wire_inspect_device_reply {
     X(INSPECT_SESSIONS, inspect_sessions, InspectSessionsReply)                                                       \
     X(INSPECT_CACHES,   inspect_caches,   InspectCachesReply)                                                         \
     X(INSPECT_BLOCKS,   inspect_blocks,   InspectBlocksReply)                                                         \
-    X(INSPECT_DEVICE,   inspect_device,   InspectDeviceReply)
+    X(INSPECT_DEVICE,   inspect_device,   InspectDeviceReply)                                                         \
+    X(TUNE,             tune,             TuneReply)
 
 enum wire_answer {
     WIRE_ANSWER_NONE,
@@ -303,6 +324,7 @@ struct wire_reply {
         struct wire_inspect_caches_reply inspect_caches;
         struct wire_inspect_blocks_reply inspect_blocks;
         struct wire_inspect_device_reply inspect_device;
+        struct wire_tune_reply tune;
     };
     void *owned[3];        // arrays that decoding allocated
 };

@@ -206,6 +206,9 @@ static const struct field inspect_blocks[] = {FIELD(cache, U64), FIELD(first, U3
 #define SHAPE wire_kill_session
 static const struct field kill_session[] = {FIELD(session, U64), END};
 #undef SHAPE
+#define SHAPE wire_tune
+static const struct field tune[] = {FIELD(action, U32), FIELD(first, U32), FIELD(max, U32), END};
+#undef SHAPE
 
 #define SHAPE wire_hello_reply
 static const struct field hello_reply[] = {FIELD(major, U32),
@@ -369,7 +372,22 @@ static const struct field block_state[] = {
     FIELD(writer, U64), FIELD(last_use, U64), FIELD(depth, I32),   END};
 #undef SHAPE
 
-// By command and by answer. The three lists (sessions, caches, blocks) have no row of their own: see struct list.
+// Up to its list.
+#define SHAPE wire_tune_reply
+static const struct field tune_reply[] = {FIELD(enabled, BOOL),    FIELD(software, BOOL),
+                                          FIELD(num_waiting, U32), FIELD(time_ms, U32),
+                                          FIELD(max_entries, U32), FIELD(path, TEXT),
+                                          FIELD(note, TEXT),       {"total", LAST, offsetof(struct SHAPE, total), 0}};
+#undef SHAPE
+#define SHAPE wire_tune_entry
+static const struct field tune_entry[] = {FIELD(num_workgroups, U32), FIELD(num_keys, U32),
+                                          FIELD(local_size, U32),     FIELD(rule_local_size, U32),
+                                          FIELD(gpu_ns, U64),         FIELD(rule_gpu_ns, U64),
+                                          FIELD(num_ways, U32),       FIELD(num_samples, U32),
+                                          FIELD(state, U32),          END};
+#undef SHAPE
+
+// By command and by answer. What is listed (sessions, caches, blocks, entries) has no row of its own: see struct list.
 static const struct shape commands[WIRE_COMMAND_COUNT] = {
     [WIRE_COMMAND_HELLO] = {"hello", hello},
     [WIRE_COMMAND_MAPPED] = {"mapped", none},
@@ -394,6 +412,7 @@ static const struct shape commands[WIRE_COMMAND_COUNT] = {
     [WIRE_COMMAND_KILL_SESSION] = {"kill_session", kill_session},
     [WIRE_COMMAND_BLOCKS_COPY] = {"blocks_copy", blocks_copy},
     [WIRE_COMMAND_MERGE] = {"merge", merge},
+    [WIRE_COMMAND_TUNE] = {"tune", tune},
 };
 static const struct shape answers[WIRE_ANSWER_COUNT] = {
     [WIRE_ANSWER_EMPTY] = {"empty", none},
@@ -412,6 +431,7 @@ static const struct shape answers[WIRE_ANSWER_COUNT] = {
     [WIRE_ANSWER_INSPECT_CACHES] = {"inspect_caches", none},
     [WIRE_ANSWER_INSPECT_BLOCKS] = {"inspect_blocks", none},
     [WIRE_ANSWER_INSPECT_DEVICE] = {"inspect_device", inspect_device_reply},
+    [WIRE_ANSWER_TUNE] = {"tune", tune_reply},
 };
 
 // An answer that lists structs: where its parts lie in struct wire_reply; 0 = it has no such part.
@@ -435,6 +455,9 @@ static const struct list lists[WIRE_ANSWER_COUNT] = {
                                     offsetof(struct wire_reply, inspect_blocks.total),
                                     offsetof(struct wire_reply, inspect_blocks.count),
                                     offsetof(struct wire_reply, inspect_blocks.blocks), 0, 0},
+    [WIRE_ANSWER_TUNE] = {tune_entry, sizeof(struct wire_tune_entry), offsetof(struct wire_reply, tune.total),
+                          offsetof(struct wire_reply, tune.count), offsetof(struct wire_reply, tune.entries),
+                          offsetof(struct wire_reply, tune.kernels), offsetof(struct wire_reply, tune.geometries)},
 };
 
 static const size_t kind_size[] = {
@@ -1172,7 +1195,7 @@ START_TEST(an_unknown_or_missing_union_member_is_refused_with_its_number)
     struct wire_request request = {.session = 1, .epoch = 1, .command = WIRE_COMMAND_WAIT};
     struct wire_buffer buffer = encoded_request(&request);
     *field_at(follow(buffer.data), REQUEST_TYPE) = WIRE_COMMAND_COUNT;
-    assert_request_refused(&buffer, "unknown command 24");
+    assert_request_refused(&buffer, "unknown command 25");
     buffer = encoded_request(&request);
     *field_at(follow(buffer.data), REQUEST_TYPE) = 0;
     assert_request_refused(&buffer, "no command");
@@ -1363,6 +1386,16 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
         assert_reply_refused(&buffer, part == 17 ? "variant_needs has 2 entries beside 3 of variants"
                                                  : "variant_missing has 2 entries beside 3 of variants");
     }
+    struct wire_tune_entry entries[3] = {{.num_workgroups = 1}};
+    struct wire_reply tuned = {
+        .answer = WIRE_ANSWER_TUNE,
+        .tune = {.total = 3, .count = 3, .entries = entries, .kernels = {names, 3}, .geometries = {names, 3}}};
+    for (int part = 9; part <= 10; part++) {
+        buffer = encoded_reply(&tuned);
+        store32(follow(field_at(answer_of(&buffer), part)), 2);
+        assert_reply_refused(&buffer, part == 9 ? "kernels has 2 entries beside 3 of entries"
+                                                : "geometries has 2 entries beside 3 of entries");
+    }
     reply.inspect_device.variant_missing.count = 1;
     ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL), STATUS_INVALID);
 }
@@ -1452,7 +1485,7 @@ START_TEST(encoding_refuses_what_is_no_command_or_too_long)
     struct wire_request request = {.command = WIRE_COMMAND_NONE};
     assert_not_encoded(&request, STATUS_INVALID, "no command");
     request.command = WIRE_COMMAND_COUNT;
-    assert_not_encoded(&request, STATUS_INVALID, "unknown command 24");
+    assert_not_encoded(&request, STATUS_INVALID, "unknown command 25");
     request = (struct wire_request){.command = WIRE_COMMAND_HELLO, .hello = {.client_name = name}};
     assert_not_encoded(&request, STATUS_INVALID, "client_name has 256 bytes");
     request = (struct wire_request){.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = {.fingerprint = {bytes, 65}}};

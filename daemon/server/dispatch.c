@@ -45,6 +45,7 @@ static const struct command {
     [WIRE_COMMAND_INSPECT_BLOCKS] = {handle_inspect_blocks, WHILE_STOPPING},
     [WIRE_COMMAND_INSPECT_DEVICE] = {handle_inspect_device, WHILE_STOPPING},
     [WIRE_COMMAND_KILL_SESSION] = {handle_kill_session, WHILE_STOPPING},
+    [WIRE_COMMAND_TUNE] = {handle_tune, 0},
 };
 
 // ---- replies ----
