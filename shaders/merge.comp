@@ -48,9 +48,15 @@ bool empty(float lse)
     return floatBitsToUint(lse) == 0xff800000u;
 }
 
+// A loop's last test may read once more with no lane at work (Mesa 26's lavapipe): of the last part, then.
+gpu_part part_at(uint part)
+{
+    return Parts(merge.parts).at[min(part, merge.num_parts - 1)];
+}
+
 float part_lse(uint part)
 {
-    const gpu_part self = Parts(merge.parts).at[part];
+    const gpu_part self = part_at(part);
     return Lse(lse_address(self.lse, self.lse_token_stride)).value;
 }
 
@@ -84,7 +90,7 @@ void oct_merge(uint oct, float largest, float factor)
     const uint at = oct * 8 * DTYPE_BYTES(IO_DTYPE);
     vec4 low = vec4(0), high = vec4(0);
     [[dont_unroll]] for (uint part = 0; part < merge.num_parts; part++) {
-        const gpu_part self = Parts(merge.parts).at[part];
+        const gpu_part self = part_at(part);
         if (empty(part_lse(part)))
             continue;
         const float weight = part_weight(part, largest);

@@ -48,10 +48,14 @@ uint find_seq(uint64_t offsets, uint num_seqs, uint number)
     return low;
 }
 
-// The row of token `token` in every tensor that has no outer stride, in slot_mapping and in positions.
+// The row of token `token` in every tensor that has no outer stride, in slot_mapping and in positions. Mesa 26's lavapipe loads from an
+// address that all lanes share even if none is at work, behind a test for null, too; so what stands there is readable at any time. It
+// is computed, since behind that test a compiler knows what a selection would choose.
 uint token_row(uint token)
 {
-    return run.token_rows != 0 ? uint(Ints(run.token_rows).at[token]) : token;
+    const uint null = uint(run.token_rows - 1ul >> 63);
+    const uint64_t readable = run.token_rows + run.cu_seqlens_q * null;
+    return run.token_rows != 0 ? uint(Ints(readable).at[token * (1u - null)]) : token;
 }
 
 // ---- blocks ----
