@@ -20,3 +20,22 @@ function(aule_embed_shader target name source)
   set_property(TARGET ${target} APPEND PROPERTY AULE_SHADER_MODULES ${module})
   target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_BINARY_DIR})
 endfunction()
+
+# aule_embed_bfloat_shader(TARGET NAME SOURCE [DEFINE...]): the same, with what the source calls float16_t made bf16 (shaders/bfloat.c).
+function(aule_embed_bfloat_shader target name source)
+  set(header ${CMAKE_CURRENT_BINARY_DIR}/${name}_spv.h)
+  set(module ${CMAKE_CURRENT_BINARY_DIR}/${name}.spv)
+  set(halves ${CMAKE_CURRENT_BINARY_DIR}/${name}.f16.spv)
+  list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
+  add_custom_command(
+    OUTPUT ${halves} ${header} ${module}
+    COMMAND ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR} ${defines}
+      --depfile ${halves}.d -o ${halves} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    COMMAND aule_bfloat ${halves} ${module} ${header} ${name}_spv
+    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} aule_bfloat
+    DEPFILE ${halves}.d
+    VERBATIM)
+  target_sources(${target} PRIVATE ${header})
+  set_property(TARGET ${target} APPEND PROPERTY AULE_SHADER_MODULES ${module})
+  target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_BINARY_DIR})
+endfunction()

@@ -5,7 +5,10 @@
 // lane writes its own elements. Which lane has which is what NVIDIA's driver does with KHR cooperative matrices (the engine looks
 // before it trusts); with MATRIX_EMULATED the same is done in shared memory on any device, for tests. Knows nothing of attention.
 //
-// Lane = 4 g + t. A pair of f16 is one word, the lower index in the lower half:
+// With MATRIX_BF16 elements are bf16: MATRIX_DTYPE says which. What is float16_t here is bf16 then, once the build has been over the
+// module (bfloat.c), so nothing may count with it or look at its bits but as the words that were given.
+//
+// Lane = 4 g + t. A pair of elements is one word, the lower index in the lower half:
 //   A: x (row g, columns 2t, 2t+1)    y (row g, columns 2t+8, 2t+9)    z (row g+8, columns 2t, 2t+1)    w (row g+8, columns 2t+8, 2t+9)
 //   B: x (rows 2t, 2t+1, column g)    y (rows 2t+8, 2t+9, column g)
 //   C: x (row g, column 2t)    y (row g, column 2t+1)    z (row g+8, column 2t)    w (row g+8, column 2t+1)
@@ -20,6 +23,12 @@
 #include "geometry.glsl" // gl_WorkGroupSize is what it is only behind its declaration
 
 const uint WARP = 32;
+
+#ifdef MATRIX_BF16
+#define MATRIX_DTYPE DTYPE_BF16
+#else
+#define MATRIX_DTYPE DTYPE_F16
+#endif
 
 #ifdef MATRIX_EMULATED
 
@@ -49,6 +58,15 @@ MatrixC matrix_c(vec4 elements) { return MatrixC(elements); }
 vec4 matrix_elements(MatrixC c) { return c.elements; }
 void matrix_scale(inout MatrixC c, vec4 factors) { c.elements *= factors; }
 
+vec2 matrix_pair(uint word)
+{
+#ifdef MATRIX_BF16
+    return uintBitsToFloat(uvec2(word << 16, word & 0xffff0000u));
+#else
+    return unpackHalf2x16(word);
+#endif
+}
+
 MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
 {
     const uint first = warp_number() * WARP * 6, mine = first + warp_lane() * 6;
@@ -62,8 +80,8 @@ MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
         const uint row = warp_lane() / 4 + element / 2 * 8, column = warp_lane() % 4 * 2 + element % 2;
         for (uint k = 0; k < 16; k += 2) {
             const uint t = k % 8 / 2;
-            const vec2 x = unpackHalf2x16(matrix_words[first + (row % 8 * 4 + t) * 6 + row / 8 * 2 + k / 8]);
-            const vec2 y = unpackHalf2x16(matrix_words[first + (column * 4 + t) * 6 + 4 + k / 8]);
+            const vec2 x = matrix_pair(matrix_words[first + (row % 8 * 4 + t) * 6 + row / 8 * 2 + k / 8]);
+            const vec2 y = matrix_pair(matrix_words[first + (column * 4 + t) * 6 + 4 + k / 8]);
             c.elements[element] = fma(x.y, y.y, fma(x.x, y.x, c.elements[element]));
         }
     }
@@ -88,6 +106,8 @@ void warp_wait()
 // Votes are for saving work, and a branch on one would not be the workgroup's: here all say yes.
 bool warp_any(bool value) { return true; }
 
+bool matrix_sizes_fit() { return true; }
+
 #else
 
 #extension GL_KHR_cooperative_matrix : require
@@ -100,8 +120,6 @@ bool warp_any(bool value) { return true; }
 const bool EMULATED = false;
 
 #define MatrixA coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define MatrixB coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
-#define MatrixC coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
 
 uint warp_number() { return gl_SubgroupID; }
 uint warp_lane() { return gl_SubgroupInvocationID; }
@@ -134,6 +152,73 @@ MatrixA matrix_a_turned(uvec4 columns)
     return matrix_a_halves(f16vec2(x.x, y.x), f16vec2(z.x, w.x), f16vec2(x.y, y.y), f16vec2(z.y, w.y));
 }
 
+#ifdef MATRIX_BF16
+
+// There are products of 16x16x16 only: what is B and C here are the left or the right half of a matrix, and become one where they are
+// multiplied.
+struct MatrixB { uvec2 words; };
+struct MatrixC { vec4 elements; };
+#define MatrixWideB coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
+#define MatrixWideC coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
+
+MatrixB matrix_b(uvec2 words) { return MatrixB(words); }
+MatrixC matrix_c(vec4 elements) { return MatrixC(elements); }
+vec4 matrix_elements(MatrixC c) { return c.elements; }
+void matrix_scale(inout MatrixC c, vec4 factors) { c.elements *= factors; }
+
+MatrixWideB matrix_wide_b(uvec2 left, uvec2 right)
+{
+    const f16vec2 x = unpackFloat2x16(left.x), y = unpackFloat2x16(left.y);
+    const f16vec2 z = unpackFloat2x16(right.x), w = unpackFloat2x16(right.y);
+    MatrixWideB b;
+    b[0] = x.x;
+    b[1] = x.y;
+    b[2] = y.x;
+    b[3] = y.y;
+    b[4] = z.x;
+    b[5] = z.y;
+    b[6] = w.x;
+    b[7] = w.y;
+    return b;
+}
+
+void matrix_multiply_two(MatrixA a, MatrixB b, MatrixB right_b, inout MatrixC c, inout MatrixC right_c)
+{
+    MatrixWideC sums;
+    sums[0] = c.elements.x;
+    sums[1] = c.elements.y;
+    sums[2] = right_c.elements.x;
+    sums[3] = right_c.elements.y;
+    sums[4] = c.elements.z;
+    sums[5] = c.elements.w;
+    sums[6] = right_c.elements.z;
+    sums[7] = right_c.elements.w;
+    sums = coopMatMulAdd(a, matrix_wide_b(b.words, right_b.words), sums);
+    c.elements = vec4(sums[0], sums[1], sums[4], sums[5]);
+    right_c.elements = vec4(sums[2], sums[3], sums[6], sums[7]);
+}
+
+// Nobody looks at the right half's sums, so that a compiler need not make them.
+MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
+{
+    MatrixC none = MatrixC(vec4(0));
+    matrix_multiply_two(a, b, MatrixB(uvec2(0)), c, none);
+    return c;
+}
+
+bool matrix_sizes_fit()
+{
+    MatrixA a;
+    MatrixWideB b;
+    MatrixWideC c;
+    return a.length() == 8 && b.length() == 8 && c.length() == 8;
+}
+
+#else
+
+#define MatrixB coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
+#define MatrixC coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
+
 MatrixB matrix_b(uvec2 words)
 {
     const f16vec2 x = unpackFloat2x16(words.x), y = unpackFloat2x16(words.y);
@@ -165,6 +250,19 @@ void matrix_scale(inout MatrixC c, vec4 factors)
     c[3] *= factors.w;
 }
 
+MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c) { return coopMatMulAdd(a, b, c); }
+
+// A driver may give a lane another number of elements, beyond which there is nothing to write.
+bool matrix_sizes_fit()
+{
+    MatrixA a;
+    MatrixB b;
+    MatrixC c;
+    return a.length() == 8 && b.length() == 4 && c.length() == 4;
+}
+
+#endif
+
 // Halves that are named take one instruction, shifts and masks take two.
 uint halves_low(uint a, uint b)
 {
@@ -175,10 +273,21 @@ uint halves_high(uint a, uint b)
 {
     return packFloat2x16(f16vec2(unpackFloat2x16(a).y, unpackFloat2x16(b).y));
 }
-MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c) { return coopMatMulAdd(a, b, c); }
+
 uint warp_shuffle(uint word, uint lane) { return subgroupShuffle(word, lane); }
 bool warp_any(bool value) { return subgroupAny(value); }
 void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
+
+#endif
+
+#if defined(MATRIX_EMULATED) || !defined(MATRIX_BF16)
+
+// Two products that have A in common, which may take one instruction.
+void matrix_multiply_two(MatrixA a, MatrixB b, MatrixB right_b, inout MatrixC c, inout MatrixC right_c)
+{
+    c = matrix_multiply(a, b, c);
+    right_c = matrix_multiply(a, right_b, right_c);
+}
 
 #endif
 

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // matrix_probe - one product of matrices a warp, from what each lane is given to what each lane has at the end. The engine fills the
-// lanes as matrix.glsl says that elements lie, and sees from the results whether this driver agrees.
+// lanes as matrix.glsl says that elements lie, and sees from the results whether this driver agrees. The second of two products made at
+// once must be the same, else nothing is written.
 //
 // Grid: 1. Bindings: none. Push constants: struct gpu_matrix_probe. Specialisation constants: LOCAL_SIZE, a multiple of 32.
 #version 460
@@ -16,30 +17,21 @@
 layout(push_constant, scalar) uniform Push { gpu_matrix_probe probe; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Lanes { gpu_matrix_lane at[]; };
 
-// A driver may give a lane another number of elements, beyond which there is nothing to write.
-bool sizes_fit()
-{
-#ifdef MATRIX_EMULATED
-    return true;
-#else
-    MatrixA a;
-    MatrixB b;
-    MatrixC c;
-    return a.length() == 8 && b.length() == 4 && c.length() == 4;
-#endif
-}
-
 void main()
 {
     Lanes lanes = Lanes(probe.lanes);
     const uint lane = warp_number() * WARP + warp_lane();
-    if (!sizes_fit())
+    if (!matrix_sizes_fit())
         return;
-    const gpu_matrix_lane given = lanes.at[lane];
-    const MatrixC sums = matrix_multiply(matrix_a(uvec4(given.a[0], given.a[1], given.a[2], given.a[3])),
-                                         matrix_b(uvec2(given.b[0], given.b[1])),
-                                         matrix_c(vec4(given.c[0], given.c[1], given.c[2], given.c[3])));
-    const vec4 elements = matrix_elements(sums);
+#define GIVEN lanes.at[lane] // a copy of the struct would be laid out as in memory, which newer validators refuse
+    const MatrixA a = matrix_a(uvec4(GIVEN.a[0], GIVEN.a[1], GIVEN.a[2], GIVEN.a[3]));
+    const MatrixB b = matrix_b(uvec2(GIVEN.b[0], GIVEN.b[1]));
+    const MatrixC c = matrix_c(vec4(GIVEN.c[0], GIVEN.c[1], GIVEN.c[2], GIVEN.c[3]));
+    MatrixC left = matrix_c(vec4(0)), right = c;
+    const vec4 sums = matrix_elements(matrix_multiply(a, b, c));
+    matrix_multiply_two(a, matrix_b(uvec2(0)), b, left, right);
+    if (matrix_elements(left) != vec4(0) || matrix_elements(right) != sums)
+        return;
     for (uint i = 0; i < 4; i++)
-        lanes.at[lane].sums[i] = elements[i];
+        GIVEN.sums[i] = sums[i];
 }

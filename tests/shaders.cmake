@@ -27,4 +27,7 @@ foreach(module ${modules})
     add_test(NAME spirv_${name} COMMAND ${validate} ${module})
   endif()
   set_tests_properties(spirv_${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 60 LABELS lint)
+  if(name MATCHES "_bf16$") # an older validator does not know BFloat16TypeKHR
+    set_tests_properties(spirv_${name} PROPERTIES SKIP_REGULAR_EXPRESSION "Invalid capability operand: 5116")
+  endif()
 endforeach()

@@ -327,6 +327,17 @@ START_TEST(matrix_variant_says_what_the_device_lacks)
     if (strstr(missing, "built without"))
         return;
     ck_assert_str_eq(missing, "");
+    matrix_bfloat_missing(&rich, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "VK_KHR_shader_bfloat16") != NULL, "%s", missing);
+    rich.matrices.bfloat_extension = true;
+    matrix_bfloat_missing(&rich, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "16x16x16") != NULL, "%s", missing);
+    rich.matrices.bfloat_shape = true;
+    matrix_bfloat_missing(&rich, missing, sizeof missing);
+    ck_assert_str_eq(missing, "");
+    rich.matrices.bfloat_lanes = MATRIX_LANES_DIFFER;
+    matrix_bfloat_missing(&rich, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "bf16 that it can use") != NULL, "%s", missing);
     rich.matrices.lanes = MATRIX_LANES_DIFFER;
     matrix_missing(&rich, missing, sizeof missing);
     ck_assert_msg(strstr(missing, "in other lanes") != NULL, "%s", missing);
@@ -344,11 +355,15 @@ END_TEST
 
 START_TEST(probe_of_lanes_agrees_with_the_emulation)
 {
+    const struct shader *shader = _i ? &shader_matrix_probe_emulated_bf16 : &shader_matrix_probe_emulated;
+    const enum dtype dtypes[] = {DTYPE_F16, DTYPE_BF16};
     struct error error = {0};
-    bool agrees = false;
-    enum status status = matrix_probe(&engine->transfer, &shader_matrix_probe_emulated, &agrees, &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.text);
-    ck_assert(agrees);
+    for (int i = 0; i < 2; i++) {
+        bool agrees = false;
+        enum status status = matrix_probe(&engine->transfer, shader, dtypes[i], &agrees, &error);
+        ck_assert_msg(status == STATUS_OK, "%s", error.text);
+        ck_assert_int_eq(agrees, i == _i); // and sees elements of another kind
+    }
 }
 END_TEST
 
@@ -367,6 +382,6 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, parts_of_a_decode_follow_its_length);
     tcase_add_test(tcase, variant_for_tests_is_chosen_by_name_alone);
     tcase_add_test(tcase, matrix_variant_says_what_the_device_lacks);
-    tcase_add_test(tcase, probe_of_lanes_agrees_with_the_emulation);
+    tcase_add_loop_test(tcase, probe_of_lanes_agrees_with_the_emulation, 0, 2);
     suite_add_tcase(suite, tcase);
 }

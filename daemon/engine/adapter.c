@@ -35,7 +35,10 @@
     X(pipelineExecutableInfo, executables.pipelineExecutableInfo)                                                      \
     MATRIX_FEATURES(X)
 #ifdef VK_KHR_cooperative_matrix
-#define MATRIX_FEATURES(X) X(cooperativeMatrix, matrices.cooperativeMatrix)
+#define MATRIX_FEATURES(X)                                                                                             \
+    X(cooperativeMatrix, matrices.cooperativeMatrix)                                                                   \
+    X(shaderBFloat16Type, bfloats.shaderBFloat16Type)                                                                  \
+    X(shaderBFloat16CooperativeMatrix, bfloats.shaderBFloat16CooperativeMatrix)
 #else
 #define MATRIX_FEATURES(X)
 #endif
@@ -90,6 +93,7 @@ static void features_chain(const struct adapter *adapter, struct features *featu
         .v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
         .v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
         .subgroups.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
+        .bfloats.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR,
         .executables.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
     };
     features->core.pNext = &features->v11;
@@ -102,6 +106,8 @@ static void features_chain(const struct adapter *adapter, struct features *featu
     if (adapter->matrices.extension)
         last = chain(last, &features->matrices);
 #endif
+    if (adapter->matrices.bfloat_extension)
+        last = chain(last, &features->bfloats);
     if (adapter->statistics)
         chain(last, &features->executables);
 }

@@ -8,6 +8,7 @@
 
 #include "engine.h"
 #include "instance.h"
+#include "vk_bfloat16.h"
 
 // The features that the engine asks for, chained; adapter_features() chains and fills them.
 struct features {
@@ -18,6 +19,7 @@ struct features {
 #ifdef VK_KHR_cooperative_matrix
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrices; // the same
 #endif
+    VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloats;                   // the same
     VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executables; // the same
 };
 
@@ -30,17 +32,25 @@ struct subgroups {
     bool extension;                    // by VK_EXT_subgroup_size_control: the device is older than Vulkan 1.3
 };
 
+// Whether a driver's matrices lie in the lanes that shaders/matrix.glsl expects.
+enum matrix_lanes {
+    MATRIX_LANES_UNKNOWN, // nobody has looked: the device is not open, or it lacks something else
+    MATRIX_LANES_AGREE,
+    MATRIX_LANES_DIFFER,
+};
+
 // What shaders/matrix.glsl needs of cooperative matrices; headers that do not know them leave all as it is at 0.
 struct matrices {
     uint32_t old_layer; // version of a validation layer that knows none: the rest is not asked for; 0 = no such layer
     bool extension;     // the device has them in compute shaders
     bool shape;         // 16x8x16 of f16, sums in f32, by subgroups
     bool half, memory_model; // what else a shader with them uses
-    enum {
-        MATRIX_LANES_UNKNOWN, // nobody has looked: the device is not open, or it lacks something else
-        MATRIX_LANES_AGREE,
-        MATRIX_LANES_DIFFER,
-    } lanes;
+    enum matrix_lanes lanes;
+    // Of bf16, by the same rules.
+    uint32_t bfloat_old_layer;
+    bool bfloat_extension;
+    bool bfloat_shape; // 16x16x16
+    enum matrix_lanes bfloat_lanes;
 };
 
 struct adapter {

@@ -33,7 +33,7 @@ static enum status open_device(struct device *device, struct error *error)
     enum status status = STATUS_OK;
     struct features features;
     adapter_features(&device->adapter, &features);
-    const char *extensions[5];
+    const char *extensions[6];
     uint32_t count = 0;
     if (device->adapter.info.host_import)
         extensions[count++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
@@ -45,6 +45,8 @@ static enum status open_device(struct device *device, struct error *error)
     if (device->adapter.matrices.extension)
         extensions[count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
 #endif
+    if (device->adapter.matrices.bfloat_extension)
+        extensions[count++] = VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME;
     if (device->adapter.statistics)
         extensions[count++] = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
     float priority = 1.0f;

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 // ---- what the device says ----
 
@@ -19,15 +20,18 @@
 
 // Older validation layers take shaders with them for broken ones, and some crash over them.
 static const uint32_t least_layer = VK_MAKE_API_VERSION(0, 1, 3, 255);
+static const uint32_t least_bfloat_layer = VK_MAKE_API_VERSION(0, 1, 4, 316);
 
-static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one)
+// A matrix C has so many columns.
+static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one, VkComponentTypeKHR element, uint32_t columns)
 {
-    return one->MSize == 16 && one->NSize == 8 && one->KSize == 16 && one->AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
-           one->BType == VK_COMPONENT_TYPE_FLOAT16_KHR && one->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+    return one->MSize == 16 && one->NSize == columns && one->KSize == 16 && one->AType == element &&
+           one->BType == element && one->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
            one->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && one->scope == VK_SCOPE_SUBGROUP_KHR;
 }
 
-static bool has_shape(const struct instance *instance, VkPhysicalDevice physical)
+static bool has_shape(const struct instance *instance, VkPhysicalDevice physical, VkComponentTypeKHR element,
+                      uint32_t columns)
 {
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get =
         (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)vkGetInstanceProcAddr(
@@ -41,7 +45,7 @@ static bool has_shape(const struct instance *instance, VkPhysicalDevice physical
         list[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
     if (list && get(physical, &count, list) >= 0)
         for (uint32_t i = 0; i < count && !found; i++)
-            found = is_ours(&list[i]);
+            found = is_ours(&list[i], element, columns);
     free(list);
     return found;
 }
@@ -54,6 +58,25 @@ static bool in_compute(VkPhysicalDevice physical)
                                               .pNext = &matrices};
     vkGetPhysicalDeviceProperties2(physical, &properties);
     return matrices.cooperativeMatrixSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
+}
+
+// Those of f16 are described.
+static void describe_bfloats(const struct instance *instance, struct adapter *adapter)
+{
+    struct matrices *matrices = &adapter->matrices;
+    if (!matrices->extension || !adapter_has_extension(adapter->physical, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME))
+        return;
+    if (instance->layer_version && instance->layer_version < least_bfloat_layer) {
+        matrices->bfloat_old_layer = instance->layer_version;
+        return;
+    }
+    matrices->bfloat_extension = true; // as above
+    struct features features;
+    adapter_features(adapter, &features);
+    matrices->bfloat_extension =
+        features.bfloats.shaderBFloat16Type && features.bfloats.shaderBFloat16CooperativeMatrix;
+    matrices->bfloat_shape =
+        matrices->bfloat_extension && has_shape(instance, adapter->physical, VK_COMPONENT_TYPE_BFLOAT16_KHR, 16);
 }
 
 void matrix_describe(const struct instance *instance, struct adapter *adapter)
@@ -70,9 +93,10 @@ void matrix_describe(const struct instance *instance, struct adapter *adapter)
     struct features features;
     adapter_features(adapter, &features);
     matrices->extension = features.matrices.cooperativeMatrix && in_compute(adapter->physical);
-    matrices->shape = matrices->extension && has_shape(instance, adapter->physical);
+    matrices->shape = matrices->extension && has_shape(instance, adapter->physical, VK_COMPONENT_TYPE_FLOAT16_KHR, 8);
     matrices->half = features.v12.shaderFloat16;
     matrices->memory_model = features.v12.vulkanMemoryModel;
+    describe_bfloats(instance, adapter);
 }
 
 #else
@@ -85,6 +109,12 @@ void matrix_describe(const struct instance *instance, struct adapter *adapter)
 
 #endif
 
+static void write_old_layer(uint32_t layer, const char *what, char *text, size_t size)
+{
+    snprintf(text, size, "a validation layer that knows %s (%u.%u.%u does not)", what, VK_API_VERSION_MAJOR(layer),
+             VK_API_VERSION_MINOR(layer), VK_API_VERSION_PATCH(layer));
+}
+
 void matrix_missing(const struct adapter *adapter, char *text, size_t size)
 {
     const struct matrices *matrices = &adapter->matrices;
@@ -96,10 +126,8 @@ void matrix_missing(const struct adapter *adapter, char *text, size_t size)
     return;
 #endif
     text[0] = '\0';
-    uint32_t layer = matrices->old_layer;
-    if (layer)
-        snprintf(text, size, "a validation layer that knows cooperative matrices (%u.%u.%u does not)",
-                 VK_API_VERSION_MAJOR(layer), VK_API_VERSION_MINOR(layer), VK_API_VERSION_PATCH(layer));
+    if (matrices->old_layer)
+        write_old_layer(matrices->old_layer, "cooperative matrices", text, size);
     else if (!matrices->extension)
         snprintf(text, size, "cooperative matrices (VK_KHR_cooperative_matrix)");
     else if (!matrices->shape)
@@ -114,6 +142,22 @@ void matrix_missing(const struct adapter *adapter, char *text, size_t size)
         snprintf(text, size, "full subgroups with shuffles and votes in compute shaders");
     else if (matrices->lanes == MATRIX_LANES_DIFFER)
         snprintf(text, size, "matrices that it can use: their elements lie in other lanes than expected");
+}
+
+void matrix_bfloat_missing(const struct adapter *adapter, char *text, size_t size)
+{
+    const struct matrices *matrices = &adapter->matrices;
+    matrix_missing(adapter, text, size);
+    if (text[0])
+        return;
+    if (matrices->bfloat_old_layer)
+        write_old_layer(matrices->bfloat_old_layer, "bf16", text, size);
+    else if (!matrices->bfloat_extension)
+        snprintf(text, size, "bf16 in cooperative matrices (VK_KHR_shader_bfloat16)");
+    else if (!matrices->bfloat_shape)
+        snprintf(text, size, "cooperative matrices of 16x16x16 (bf16, sums in f32)");
+    else if (matrices->bfloat_lanes == MATRIX_LANES_DIFFER)
+        snprintf(text, size, "matrices of bf16 that it can use: their elements lie in other lanes than expected");
 }
 
 // ---- what it does ----
@@ -152,24 +196,34 @@ static uint32_t half(int value)
     return (value < 0 ? 0x8000u : 0) | (exponent + 15) << 10 | (magnitude << (10 - exponent) & 0x3ffu);
 }
 
-static uint32_t pair(int low, int high)
+// bf16 of a whole number below 2^8.
+static uint32_t bfloat(int value)
 {
-    return half(low) | half(high) << 16;
+    float number = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits >> 16;
+}
+
+static uint32_t pair(int low, int high, enum dtype dtype)
+{
+    return dtype == DTYPE_F16 ? half(low) | half(high) << 16 : bfloat(low) | bfloat(high) << 16;
 }
 
 // What matrix.glsl says that lane 4 g + t has.
-static void lane_fill(const struct problem *problem, uint32_t g, uint32_t t, struct gpu_matrix_lane *lane)
+static void lane_fill(const struct problem *problem, enum dtype dtype, uint32_t g, uint32_t t,
+                      struct gpu_matrix_lane *lane)
 {
     for (uint32_t i = 0; i < 4; i++) {
         const int *row = problem->a[g + i / 2 * 8];
         uint32_t column = 2 * t + i % 2 * 8;
         int sum = problem->c[g + i / 2 * 8][2 * t + i % 2];
-        lane->a[i] = pair(row[column], row[column + 1]);
+        lane->a[i] = pair(row[column], row[column + 1], dtype);
         lane->c[i] = (float)sum;
         lane->sums[i] = -1e30f;
     }
     for (uint32_t i = 0; i < 2; i++)
-        lane->b[i] = pair(problem->b[2 * t + i * 8][g], problem->b[2 * t + i * 8 + 1][g]);
+        lane->b[i] = pair(problem->b[2 * t + i * 8][g], problem->b[2 * t + i * 8 + 1][g], dtype);
 }
 
 static bool lane_agrees(const struct problem *problem, uint32_t g, uint32_t t, const struct gpu_matrix_lane *lane)
@@ -251,7 +305,8 @@ static enum status rig_run(const struct rig *rig, struct transfer *transfer, str
     return transfer_end(transfer, error);
 }
 
-enum status matrix_probe(struct transfer *transfer, const struct shader *shader, bool *agrees, struct error *error)
+enum status matrix_probe(struct transfer *transfer, const struct shader *shader, enum dtype dtype, bool *agrees,
+                         struct error *error)
 {
     struct rig rig = {.device = transfer->device};
     struct problem problems[WARPS];
@@ -260,7 +315,7 @@ enum status matrix_probe(struct transfer *transfer, const struct shader *shader,
     for (uint32_t i = 0; i < WARPS; i++)
         problem_fill(&problems[i], 4711 + i);
     for (uint32_t i = 0; status == STATUS_OK && i < WARPS * LANES; i++)
-        lane_fill(&problems[i / LANES], i % LANES / 4, i % 4, &lanes[i]);
+        lane_fill(&problems[i / LANES], dtype, i % LANES / 4, i % 4, &lanes[i]);
     if (status == STATUS_OK)
         status = rig_run(&rig, transfer, error);
     *agrees = status == STATUS_OK;
@@ -271,18 +326,31 @@ enum status matrix_probe(struct transfer *transfer, const struct shader *shader,
     return status;
 }
 
+#ifdef AULE_HAVE_MATRIX
+static enum matrix_lanes look(struct device *device, struct transfer *transfer, const struct shader *shader,
+                              enum dtype dtype)
+{
+    bool agrees = false;
+    struct error error = {0};
+    if (matrix_probe(transfer, shader, dtype, &agrees, &error) != STATUS_OK)
+        device_log(device, 1, "%s cannot look at matrices: %s", shader->name, error.text);
+    return agrees ? MATRIX_LANES_AGREE : MATRIX_LANES_DIFFER;
+}
+#endif
+
 void matrix_look(struct device *device, struct transfer *transfer)
 {
 #ifdef AULE_HAVE_MATRIX
     char missing[256];
-    bool agrees = false;
-    struct error error = {0};
+    struct matrices *matrices = &device->adapter.matrices;
     matrix_missing(&device->adapter, missing, sizeof missing);
     if (missing[0])
         return;
-    if (matrix_probe(transfer, &shader_matrix_probe, &agrees, &error) != STATUS_OK)
-        device_log(device, 1, "matrices cannot be looked at: %s", error.text);
-    device->adapter.matrices.lanes = agrees ? MATRIX_LANES_AGREE : MATRIX_LANES_DIFFER;
+    matrices->lanes = look(device, transfer, &shader_matrix_probe, DTYPE_F16);
+    matrix_bfloat_missing(&device->adapter, missing, sizeof missing);
+    if (missing[0])
+        return;
+    matrices->bfloat_lanes = look(device, transfer, &shader_matrix_probe_bf16, DTYPE_BF16);
 #else
     (void)device;
     (void)transfer;

@@ -13,9 +13,14 @@
 void matrix_describe(const struct instance *instance, struct adapter *adapter);
 // What `adapter` lacks, as words behind "lacks"; "" = nothing. `lanes` is counted in only if somebody has looked.
 void matrix_missing(const struct adapter *adapter, char *text, size_t size);
-// Runs one product with matrix_probe.comp, compiled as `shader`: *agrees says whether every lane has what it should. The device is open.
-enum status matrix_probe(struct transfer *transfer, const struct shader *shader, bool *agrees, struct error *error);
-// Fills device->adapter.matrices.lanes, if the device lacks nothing else. A probe that fails is logged: then they lie elsewhere.
+// What it lacks to have matrices of bf16, too.
+void matrix_bfloat_missing(const struct adapter *adapter, char *text, size_t size);
+// Runs products with matrix_probe.comp, compiled as `shader` for f16 or bf16: *agrees says whether every lane has what it should. The
+// device is open.
+enum status matrix_probe(struct transfer *transfer, const struct shader *shader, enum dtype dtype, bool *agrees,
+                         struct error *error);
+// Fills lanes and bfloat_lanes of device->adapter.matrices, if the device lacks nothing else. A probe that fails is logged: then they lie
+// elsewhere.
 void matrix_look(struct device *device, struct transfer *transfer);
 
 #endif

@@ -12,9 +12,11 @@
 #include "copy_spv.h"
 #include "kv_gather_spv.h"
 #include "kv_write_spv.h"
+#include "matrix_probe_emulated_bf16_spv.h"
 #include "matrix_probe_emulated_spv.h"
 #include "merge_spv.h"
 #ifdef AULE_HAVE_MATRIX
+#include "matrix_probe_bf16_spv.h"
 #include "matrix_probe_matrix_spv.h"
 #endif
 
@@ -77,9 +79,13 @@ const struct shader shader_copy = {"copy", copy_spv, sizeof copy_spv, 128, false
 const struct shader shader_merge = {"merge", merge_spv, sizeof merge_spv, 128, false};
 const struct shader shader_matrix_probe_emulated = {"matrix_probe_emulated", matrix_probe_emulated_spv,
                                                     sizeof matrix_probe_emulated_spv, 64, false};
+const struct shader shader_matrix_probe_emulated_bf16 = {"matrix_probe_emulated_bf16", matrix_probe_emulated_bf16_spv,
+                                                         sizeof matrix_probe_emulated_bf16_spv, 64, false};
 #ifdef AULE_HAVE_MATRIX
 const struct shader shader_matrix_probe = {"matrix_probe", matrix_probe_matrix_spv, sizeof matrix_probe_matrix_spv, 64,
                                            true};
+const struct shader shader_matrix_probe_bf16 = {"matrix_probe_bf16", matrix_probe_bf16_spv,
+                                                sizeof matrix_probe_bf16_spv, 64, true};
 #endif
 
 const struct variant *variant_at(uint32_t index)

@@ -22,9 +22,9 @@ struct variant {
 };
 
 extern const struct shader shader_splits, shader_kv_write, shader_gather, shader_copy, shader_merge;
-extern const struct shader shader_matrix_probe_emulated;
+extern const struct shader shader_matrix_probe_emulated, shader_matrix_probe_emulated_bf16;
 #ifdef AULE_HAVE_MATRIX
-extern const struct shader shader_matrix_probe;
+extern const struct shader shader_matrix_probe, shader_matrix_probe_bf16;
 #endif
 
 // Number `index` of the table, best first; NULL: there are no more.
