@@ -10,6 +10,7 @@ if(AULE_HAVE_MATRIX)
   target_sources(test_coop PRIVATE ${PROJECT_SOURCE_DIR}/tools/bench/program.c)
   target_compile_definitions(test_coop PRIVATE AULE_HAVE_MATRIX=1)
   aule_embed_shader(test_coop coop_multiply coop_multiply.comp)
+  aule_embed_bfloat_shader(test_coop coop_multiply_bf16 coop_multiply.comp)
 endif()
 
 if(AULE_SANITIZE)

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_coop.c - compiler, loader and driver agree on what a cooperative matrix is: plain products of every shape that the device offers in
-// f16 with sums in f32. Whole numbers, so that each is exact in whatever order it is summed. Knows nothing of attention.
+// f16 or bf16 with sums in f32. Whole numbers, so that each is exact in whatever order it is summed. Knows nothing of attention.
 // Exit code 77: the build or the device has none.
 
 #include <stdio.h>
@@ -11,6 +11,7 @@
 
 #include "../daemon/engine/transfer.h"
 #include "../tools/bench/program.h"
+#include "coop_multiply_bf16_spv.h"
 #include "coop_multiply_spv.h"
 
 #include <check.h>
@@ -24,7 +25,7 @@ struct push {
 };
 
 struct operands {
-    _Float16 a[MOST * MOST], b[MOST * MOST];
+    uint16_t a[MOST * MOST], b[MOST * MOST];
     float c[MOST * MOST];
 };
 
@@ -42,13 +43,18 @@ static void on_log(void *context, int level, const char *text)
         ck_abort_msg("%s", text);
 }
 
-// In f16 with sums in f32, of no more than MOST.
+static bool is_element(VkComponentTypeKHR type)
+{
+    return type == VK_COMPONENT_TYPE_FLOAT16_KHR ||
+           (type == VK_COMPONENT_TYPE_BFLOAT16_KHR && device.adapter.matrices.bfloat_extension);
+}
+
+// In f16 or bf16 with sums in f32, of no more than MOST.
 static bool is_looked_at(const VkCooperativeMatrixPropertiesKHR *shape)
 {
-    return shape->AType == VK_COMPONENT_TYPE_FLOAT16_KHR && shape->BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
-           shape->CType == VK_COMPONENT_TYPE_FLOAT32_KHR && shape->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-           shape->scope == VK_SCOPE_SUBGROUP_KHR && !shape->saturatingAccumulation && shape->MSize <= MOST &&
-           shape->NSize <= MOST && shape->KSize <= MOST;
+    return is_element(shape->AType) && shape->BType == shape->AType && shape->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+           shape->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && shape->scope == VK_SCOPE_SUBGROUP_KHR &&
+           !shape->saturatingAccumulation && shape->MSize <= MOST && shape->NSize <= MOST && shape->KSize <= MOST;
 }
 
 // Keeps of the device's list what is looked at.
@@ -78,13 +84,27 @@ static int whole_number(void)
     return (int)(noise >> 16) % (2 * LARGEST + 1) - LARGEST;
 }
 
+static uint16_t element_of(int number, VkComponentTypeKHR type)
+{
+    const float wide = (float)number;
+    const _Float16 half = (_Float16)wide;
+    uint32_t bits = 0;
+    if (type == VK_COMPONENT_TYPE_BFLOAT16_KHR) {
+        memcpy(&bits, &wide, sizeof wide);
+        return (uint16_t)(bits >> 16);
+    }
+    memcpy(&bits, &half, sizeof half);
+    return (uint16_t)bits;
+}
+
 static void multiply(const VkCooperativeMatrixPropertiesKHR *shape)
 {
     struct error error = {0};
     struct program program = {0};
     const uint32_t constants[] = {shape->MSize, shape->NSize, shape->KSize, device.adapter.info.subgroup_size};
-    const struct program_params params = {.code = coop_multiply_spv,
-                                          .size = sizeof coop_multiply_spv,
+    const bool bfloat = shape->AType == VK_COMPONENT_TYPE_BFLOAT16_KHR;
+    const struct program_params params = {.code = bfloat ? coop_multiply_bf16_spv : coop_multiply_spv,
+                                          .size = bfloat ? sizeof coop_multiply_bf16_spv : sizeof coop_multiply_spv,
                                           .push_size = sizeof(struct push),
                                           .constants = constants,
                                           .num_constants = sizeof constants / sizeof *constants};
@@ -103,10 +123,11 @@ START_TEST(products_of_every_shape_are_exact)
     const VkCooperativeMatrixPropertiesKHR *shape = &shapes[_i];
     const uint32_t rows = shape->MSize, columns = shape->NSize, inner = shape->KSize;
     struct operands *operands = buffer.mapped;
+    static int a[MOST * MOST], b[MOST * MOST];
     float expected[MOST * MOST];
     for (uint32_t i = 0; i < MOST * MOST; i++) {
-        operands->a[i] = (_Float16)whole_number();
-        operands->b[i] = (_Float16)whole_number();
+        operands->a[i] = element_of(a[i] = whole_number(), shape->AType);
+        operands->b[i] = element_of(b[i] = whole_number(), shape->AType);
         operands->c[i] = (float)whole_number();
     }
     for (uint32_t row = 0; row < rows; row++)
@@ -114,9 +135,10 @@ START_TEST(products_of_every_shape_are_exact)
             float *sum = &expected[row * columns + column];
             *sum = operands->c[row * columns + column];
             for (uint32_t i = 0; i < inner; i++)
-                *sum += (float)operands->a[row * inner + i] * (float)operands->b[i * columns + column];
+                *sum += (float)(a[row * inner + i] * b[i * columns + column]);
         }
-    printf("%u x %u x %u\n", rows, columns, inner);
+    printf("%u x %u x %u of %s\n", rows, columns, inner,
+           shape->AType == VK_COMPONENT_TYPE_FLOAT16_KHR ? "f16" : "bf16");
     multiply(shape);
     for (uint32_t i = 0; i < rows * columns; i++)
         ck_assert_msg(operands->c[i] == expected[i], "%u x %u x %u: element %u is %g, expected %g", rows, columns,
@@ -149,6 +171,8 @@ int main(void)
         find_shapes();
     if (device.handle && !num_shapes)
         printf("skipped: %s has no cooperative matrices of f16 with sums in f32\n", device.adapter.info.name);
+    if (num_shapes && !device.adapter.matrices.bfloat_extension)
+        printf("bf16 is left out: %s has no VK_KHR_shader_bfloat16 with matrices\n", device.adapter.info.name);
     if (num_shapes) {
         code = EXIT_FAILURE;
         if (transfer_init(&transfer, &device, &error) == STATUS_OK &&
