@@ -32,6 +32,19 @@ static void expect_open(enum aule_status expected, const char *words)
 START_TEST(nobody_listening_is_told_at_once)
 {
     expect_open(AULE_DAEMON_GONE, path);
+    expect_open(AULE_DAEMON_GONE, "there is no such socket; aule-daemon --socket /");
+}
+END_TEST
+
+START_TEST(a_socket_that_a_daemon_left_behind_is_told_from_none)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    close(fd);
+    expect_open(AULE_DAEMON_GONE, "the daemon that made it has ended");
+    unlink(path);
 }
 END_TEST
 
@@ -41,7 +54,7 @@ START_TEST(a_file_at_the_path_is_no_daemon_and_stays)
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert_int_ge(fd, 0);
     close(fd);
-    expect_open(AULE_DAEMON_GONE, path);
+    expect_open(AULE_DAEMON_GONE, "that is no socket");
     ck_assert_int_eq(stat(path, &info), 0);
 }
 END_TEST
@@ -660,6 +673,7 @@ int main(void)
     add(suite, "opening",
         (const struct entry[]){
             {nobody_listening_is_told_at_once, 0},
+            {a_socket_that_a_daemon_left_behind_is_told_from_none, 0},
             {a_file_at_the_path_is_no_daemon_and_stays, 0},
             {a_daemon_that_never_greets_runs_into_the_timeout, 0},
             {a_timeout_that_is_none_is_refused, 0},

@@ -10,6 +10,7 @@
 
 #include "connection.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -110,6 +112,18 @@ static enum aule_status no_room(const char *path, int error)
     return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
 }
 
+// nng says "connection refused" of all of these.
+static enum aule_status nobody_listens(const char *path)
+{
+    struct stat info;
+    const char *why = "the socket is there, but the daemon that made it has ended";
+    if (stat(path, &info) != 0)
+        why = errno == ENOENT || errno == ENOTDIR ? "there is no such socket" : strerror(errno);
+    else if (!S_ISSOCK(info.st_mode))
+        why = "that is no socket";
+    return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one", path, why, path);
+}
+
 static enum aule_status dial_error(const char *path, int error, const struct timeout *timeout)
 {
     switch (error) {
@@ -117,6 +131,8 @@ static enum aule_status dial_error(const char *path, int error, const struct tim
     case NNG_ECLOSED:
     case NNG_ECANCELED:
         return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms", path, timeout->ms);
+    case NNG_ENOENT:
+    case NNG_ECONNREFUSED: return nobody_listens(path);
     case NNG_EPERM: return fail(AULE_DENIED, "the permissions of %s refuse this process", path);
     case NNG_ENOMEM:
     case NNG_ENOFILES: return no_room(path, error);
