@@ -157,6 +157,10 @@ START_TEST(version_needs_no_daemon)
     ck_assert_int_eq(outcome.code, OK);
     ck_assert_ptr_nonnull(strstr(outcome.out, aule_version()));
     outcome_finish(&outcome);
+    outcome = RUN("--version");
+    ck_assert_int_eq(outcome.code, OK);
+    ck_assert_str_eq(outcome.out, "aule-ctl " AULE_VERSION_STRING "\n");
+    outcome_finish(&outcome);
     cJSON *json = document(RUN("version", "--json"));
     ck_assert_str_eq(string(json, "version"), AULE_VERSION_STRING);
     ck_assert_str_eq(string(json, "library"), aule_version());
@@ -170,7 +174,8 @@ START_TEST(without_a_daemon_nothing_can_be_asked)
 {
     assert_fails(RUN(asking[_i], "--socket", "/tmp/aule-test-nobody.sock"), COULD_NOT_ASK,
                  "/tmp/aule-test-nobody.sock");
-    assert_fails(RUN(asking[_i], "--socket=/tmp/aule-test-nobody.sock"), COULD_NOT_ASK, "start aule-daemon");
+    assert_fails(RUN(asking[_i], "--socket=/tmp/aule-test-nobody.sock"), COULD_NOT_ASK,
+                 "there is no such socket; aule-daemon --socket /tmp/aule-test-nobody.sock starts one");
     assert_fails_as_json(RUN("--json", asking[_i], "--socket=/tmp/aule-test-nobody.sock"), COULD_NOT_ASK, "DAEMON_GONE",
                          "/tmp/aule-test-nobody.sock");
 }
@@ -203,6 +208,16 @@ START_TEST(bad_usage_is_refused_with_the_offending_word)
     assert_fails(RUN("status", "--frob"), COULD_NOT_ASK, "--frob is no option");
     assert_fails(RUN("status", "--json=yes"), COULD_NOT_ASK, "--json=yes");
     assert_fails(RUN("ping", "--socket"), COULD_NOT_ASK, "--socket lacks its value");
+}
+END_TEST
+
+// Nobody listens there, and that is not what is said.
+START_TEST(arguments_are_looked_at_before_the_daemon_is_asked)
+{
+    static const char socket[] = "--socket=/tmp/aule-test-nobody.sock";
+    assert_fails(RUN("close-session", "seven", socket), COULD_NOT_ASK, "\"seven\" is no session's id");
+    assert_fails(RUN("blocks", "--state", "stolen", socket), COULD_NOT_ASK, "--state stolen is no state");
+    assert_fails_as_json(RUN("blocks", "--state", "stolen", socket, "--json"), COULD_NOT_ASK, NULL, "--state stolen");
 }
 END_TEST
 
@@ -692,6 +707,7 @@ static Suite *ctl_suite(void)
     tcase_add_loop_test(tests, without_a_daemon_nothing_can_be_asked, 0, num_asking);
     tcase_add_test(tests, without_descriptors_nothing_can_be_asked);
     tcase_add_test(tests, bad_usage_is_refused_with_the_offending_word);
+    tcase_add_test(tests, arguments_are_looked_at_before_the_daemon_is_asked);
     tcase_add_test(tests, bad_usage_is_a_document_wherever_json_stands);
     tcase_add_test(tests, help_lists_every_command_and_the_exit_codes);
     tcase_add_test(tests, output_that_cannot_be_written_is_a_failure);

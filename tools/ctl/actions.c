@@ -36,15 +36,12 @@ static const struct column closed_columns[] = {{"closed_session", NULL, COLUMN_I
 
 enum exit_code close_session(struct ctl *ctl)
 {
-    uint64_t id;
-    if (!parse_id(ctl->argument, &id))
-        return complain(EXIT_COULD_NOT_ASK, "\"%s\" is no session's id; aule-ctl sessions lists them", ctl->argument);
-    enum aule_status status = aule_monitor_close_session(ctl->monitor, id);
+    enum aule_status status = aule_monitor_close_session(ctl->monitor, ctl->id);
     if (status != AULE_OK)
         return report(status);
     if (ctl->json)
-        return output_json(closed_columns, &id, NULL, NULL);
-    printf("session %" PRIu64 " is closed\n", id);
+        return output_json(closed_columns, &ctl->id, NULL, NULL);
+    printf("session %" PRIu64 " is closed\n", ctl->id);
     return EXIT_OK;
 }
 

@@ -28,7 +28,7 @@ struct meaning {
 };
 static const struct meaning meanings[] = {
     {AULE_DAEMON_GONE, EXIT_COULD_NOT_ASK,
-     "start aule-daemon, or name its socket by --socket or $AULE_SOCKET if it listens elsewhere"},
+     "start one, or name its socket by --socket or $AULE_SOCKET if it listens elsewhere"},
     {AULE_TIMEOUT, EXIT_COULD_NOT_ASK, "give it longer with --timeout"},
     {AULE_INVALID, EXIT_COULD_NOT_ASK, "aule-ctl --help shows what is expected"},
     {AULE_NO_MEMORY, EXIT_COULD_NOT_ASK, "free some of it and ask again"},

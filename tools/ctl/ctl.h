@@ -21,15 +21,16 @@ struct ctl {
     bool json;
     const char *socket; // NULL = the library's rule
     int timeout_ms;
-    const char *cache; // name or id; NULL = all
-    const char *state; // NULL = all
-    const char *argument;
+    const char *cache;            // name or id; NULL = all
+    int state;                    // enum aule_block_kind; -1 = all
+    const char *argument;         // NULL = none
+    uint64_t id;                  // the argument, where it is an ID
     struct aule_monitor *monitor; // NULL for a command that needs no daemon
 };
 
 struct command {
     const char *name;
-    const char *argument; // its name in the usage; NULL = takes none
+    const char *argument; // its name in the usage, "ID" for a session's; NULL = takes none
     const char *options;  // letters of options.c's table that it takes
     bool without_daemon;
     enum exit_code (*run)(struct ctl *ctl);

@@ -5,6 +5,8 @@
 
 #include "options.h"
 
+#include "column.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -25,6 +27,7 @@ static const struct known known[] = {
     {'c', "cache", "NAME|ID", "only the blocks of this cache"},
     {'a', "state", "STATE", "only blocks in this state: free, leased, held, cached, quarantined or absent"},
     {'h', "help", NULL, "print this and exit"},
+    {'v', "version", NULL, "print the version of aule-ctl and exit"},
 };
 enum { NUM_KNOWN = sizeof known / sizeof *known };
 
@@ -92,15 +95,25 @@ static bool take_timeout(struct ctl *ctl, const char *text)
     return true;
 }
 
-static bool take(struct ctl *ctl, int letter, const char *value, bool *help)
+static bool take_state(struct ctl *ctl, const char *text)
+{
+    if (block_kind_parse(text, &ctl->state))
+        return true;
+    complain(EXIT_COULD_NOT_ASK,
+             "--state %s is no state of a block; give free, leased, held, cached, quarantined or absent", text);
+    return false;
+}
+
+static bool take(struct ctl *ctl, int letter, const char *value)
 {
     switch (letter) {
     case 'j': ctl->json = true; return true;
     case 's': ctl->socket = value; return true;
     case 't': return take_timeout(ctl, value);
     case 'c': ctl->cache = value; return true;
-    case 'a': ctl->state = value; return true;
-    case 'h': *help = true; return true;
+    case 'a': return take_state(ctl, value);
+    case 'h':
+    case 'v': return true; // options_parse() looks whether they were given
     default: return false; // never: getopt_long() returns what is in the table
     }
 }
@@ -116,7 +129,7 @@ static bool wrong_option(int letter, const char *word)
 }
 
 // Reads all options; `given` collects their letters.
-static bool take_all(int argc, char **argv, struct ctl *ctl, char *given, bool *help)
+static bool take_all(int argc, char **argv, struct ctl *ctl, char *given)
 {
     struct option options[NUM_KNOWN + 1] = {{.name = NULL}};
     for (int i = 0; i < NUM_KNOWN; i++)
@@ -125,7 +138,7 @@ static bool take_all(int argc, char **argv, struct ctl *ctl, char *given, bool *
     for (int letter; (letter = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
         if (letter == '?' || letter == ':')
             return wrong_option(letter, argv[optind - 1]);
-        if (!take(ctl, letter, optarg, help))
+        if (!take(ctl, letter, optarg))
             return false;
         if (!strchr(given, letter))
             given[strlen(given)] = (char)letter;
@@ -145,6 +158,15 @@ static bool fits(const struct command *command, const char *given, int num_argum
         return true;
     complain(EXIT_COULD_NOT_ASK, "\"%s\" takes %s%s, not %d arguments", command->name,
              command->argument ? "one " : "no argument", command->argument ? command->argument : "", num_arguments);
+    return false;
+}
+
+static bool take_argument(struct ctl *ctl, const struct command *command, const char *text)
+{
+    ctl->argument = command->argument ? text : NULL;
+    if (!command->argument || strcmp(command->argument, "ID") != 0 || parse_id(text, &ctl->id))
+        return true;
+    complain(EXIT_COULD_NOT_ASK, "\"%s\" is no session's id; aule-ctl sessions lists them", text);
     return false;
 }
 
@@ -174,26 +196,25 @@ static bool asks_for_json(int argc, char *const *argv)
 bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command **command, enum exit_code *code)
 {
     char given[NUM_KNOWN + 1] = "";
-    bool help = false;
-    *ctl = (struct ctl){.timeout_ms = DEFAULT_TIMEOUT_MS};
+    *ctl = (struct ctl){.timeout_ms = DEFAULT_TIMEOUT_MS, .state = -1};
     *code = EXIT_COULD_NOT_ASK;
     complaints_as_json(asks_for_json(argc, argv));
-    if (!take_all(argc, argv, ctl, given, &help))
+    if (!take_all(argc, argv, ctl, given))
         return false;
     const char *name = optind < argc ? argv[optind] : NULL;
+    const bool help = strchr(given, 'h'), version = strchr(given, 'v');
     *command = name ? command_find(name) : NULL;
-    if (name ? !*command : !help)
+    if (name ? !*command : !help && !version)
         return unknown_command(name);
-    if (help) {
-        if (name)
+    if (help || version) {
+        if (!help)
+            puts("aule-ctl " AULE_VERSION_STRING);
+        else if (name)
             print_command_help(*command);
         else
             print_help();
         *code = EXIT_OK;
         return false;
     }
-    if (!fits(*command, given, argc - optind - 1))
-        return false;
-    ctl->argument = (*command)->argument ? argv[optind + 1] : NULL;
-    return true;
+    return fits(*command, given, argc - optind - 1) && take_argument(ctl, *command, argv[optind + 1]);
 }

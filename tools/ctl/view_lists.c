@@ -135,8 +135,7 @@ static enum exit_code add_rows(struct rows *rows, const struct aule_cache_view *
     return EXIT_OK;
 }
 
-static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows, const struct aule_cache_view *cache,
-                                int state)
+static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows, const struct aule_cache_view *cache)
 {
     struct aule_block_state *blocks = NULL;
     uint32_t count = 0;
@@ -145,7 +144,7 @@ static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows, const 
         return EXIT_OK; // it ended since we asked for the list
     if (status != AULE_OK)
         return report(status);
-    enum exit_code code = add_rows(rows, cache, blocks, count, state);
+    enum exit_code code = add_rows(rows, cache, blocks, count, ctl->state);
     free(blocks);
     return code;
 }
@@ -161,7 +160,7 @@ static bool is_wanted(const struct ctl *ctl, const struct aule_cache_view *cache
     return parse_id(ctl->cache, &id) && id == cache->cache;
 }
 
-static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_view *caches, uint32_t count, int state,
+static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_view *caches, uint32_t count,
                               struct rows *rows)
 {
     bool found = false;
@@ -170,7 +169,7 @@ static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_vie
             if (!is_wanted(ctl, &caches[i], by_name))
                 continue;
             found = true;
-            enum exit_code code = add_cache(ctl, rows, &caches[i], state);
+            enum exit_code code = add_cache(ctl, rows, &caches[i]);
             if (code != EXIT_OK)
                 return code;
         }
@@ -182,18 +181,13 @@ static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_vie
 
 enum exit_code show_blocks(struct ctl *ctl)
 {
-    int state = -1;
-    if (ctl->state && !block_kind_parse(ctl->state, &state))
-        return complain(EXIT_COULD_NOT_ASK,
-                        "--state %s is no state of a block; give free, leased, held, cached, quarantined or absent",
-                        ctl->state);
     struct aule_cache_view *caches = NULL;
     uint32_t count = 0;
     enum aule_status status = aule_monitor_caches(ctl->monitor, &caches, &count);
     if (status != AULE_OK)
         return report(status);
     struct rows rows = {.array = NULL};
-    enum exit_code code = collect(ctl, caches, count, state, &rows);
+    enum exit_code code = collect(ctl, caches, count, &rows);
     if (code == EXIT_OK) {
         struct output_list list = {"blocks", block_columns, rows.array, rows.count, sizeof *rows.array};
         code = output_list(ctl, &list);
