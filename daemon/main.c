@@ -93,6 +93,18 @@ static const char *pipeline_cache_path(const char *option, char path[PATH_MAX])
     return strcmp(option, "none") == 0 ? NULL : option;
 }
 
+// What was measured is kept beside the compiled pipelines, if these are.
+static const char *tune_folder(const char *pipelines, char folder[PATH_MAX])
+{
+    const char *slash = pipelines ? strrchr(pipelines, '/') : NULL;
+    if (!pipelines)
+        return NULL;
+    if (!slash || slash == pipelines)
+        return slash ? "/" : ".";
+    snprintf(folder, PATH_MAX, "%.*s", (int)(slash - pipelines), pipelines);
+    return folder;
+}
+
 static const char *variant_name(const char *option)
 {
     const char *variable = getenv("AULE_VARIANT");
@@ -146,10 +158,11 @@ const char *__tsan_default_suppressions(void)
 
 static int serve(struct options *options)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], folder[PATH_MAX];
     struct server *server = NULL;
     struct error error;
     options->server.pipeline_cache_path = pipeline_cache_path(options->pipeline_cache, path);
+    options->server.tune_folder = tune_folder(options->server.pipeline_cache_path, folder);
     options->server.variant = variant_name(options->server.variant);
     if (server_create(&options->server, &server, &error) != STATUS_OK) {
         log_error("daemon: cannot start: %s", error.text);

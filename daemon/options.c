@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { SWITCH, TEXT, COUNT32, COUNT64, WORK, BYTES, FRACTION, LEVEL, FAULT };
+enum kind { SWITCH, TEXT, COUNT32, COUNT64, WORK, BYTES, FRACTION, LEVEL, FAULT, TUNE };
 
 struct option {
     const char *name, *value, *help;
@@ -71,6 +71,13 @@ static const struct option options[] = {
     {"pipeline-cache", "FILE",
      "keep compiled pipelines there; none: nowhere; else in $XDG_CACHE_HOME/aule, ~/.cache/aule or /var/cache/aule",
      TEXT, FIELD(pipeline_cache), 0, 0, NULL},
+    {"tune", "WHEN",
+     "measure which of the ways that give the same bits is the fastest: on, off, or auto: on but for software devices",
+     TUNE, FIELD(server.tune), 0, 0, "auto"},
+    {"tune-time", "MS", "that measuring may take for one kind of dispatch", COUNT32, FIELD(server.tune_time_ms), 1,
+     60000, "200"},
+    {"max-tuned", "N", "kinds of dispatches to measure and remember", COUNT32, FIELD(server.max_tuned), 1, 65536,
+     "256"},
     {"log-level", "LEVEL", "error, warn, info or debug", LEVEL, FIELD(log_level), 0, 0, "info"},
     {"fault", "SPEC", "for tests only: corrupt-prefix spoils the first published block", FAULT, FIELD(server.fault), 0,
      0, NULL},
@@ -124,6 +131,18 @@ static enum status set_fraction(const struct option *option, const char *text, d
     return STATUS_OK;
 }
 
+static bool parse_tune(const char *text, enum engine_tune *out)
+{
+    static const char *const names[] = {
+        [ENGINE_TUNE_OFF] = "off", [ENGINE_TUNE_ON] = "on", [ENGINE_TUNE_AUTO] = "auto"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *out = (enum engine_tune)i;
+            return true;
+        }
+    return false;
+}
+
 static enum status set_value(const struct option *option, const char *text, struct options *out, struct error *error)
 {
     void *field = (char *)out + option->offset;
@@ -146,6 +165,10 @@ static enum status set_value(const struct option *option, const char *text, stru
     case FRACTION: return set_fraction(option, text, field, error);
     case LEVEL:
         if (log_parse_level(text, field))
+            return STATUS_OK;
+        break;
+    case TUNE:
+        if (parse_tune(text, field))
             return STATUS_OK;
         break;
     case FAULT:

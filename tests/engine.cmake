@@ -11,5 +11,8 @@ aule_check(test_engine
            LIBS aule_engine aule_shaders LABELS engine gpu tsan
            ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=ignore_noninstrumented_modules=1:allocator_may_return_null=1")
 
+# Tuning's table, trial and file: no device.
+aule_check(test_tune SOURCES test_tune.c LIBS aule_engine aule_shaders LABELS engine tsan)
+
 # What block tables have in common: no device.
 aule_check(test_sharing SOURCES test_sharing.c dice.c LIBS aule_engine LABELS engine)

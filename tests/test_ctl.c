@@ -168,7 +168,7 @@ START_TEST(version_needs_no_daemon)
 }
 END_TEST
 
-static const char *const asking[] = {"status", "sessions", "caches", "blocks", "device", "ping"};
+static const char *const asking[] = {"status", "sessions", "caches", "blocks", "device", "tune", "ping"};
 
 START_TEST(without_a_daemon_nothing_can_be_asked)
 {
@@ -216,6 +216,7 @@ START_TEST(arguments_are_looked_at_before_the_daemon_is_asked)
 {
     static const char socket[] = "--socket=/tmp/aule-test-nobody.sock";
     assert_fails(RUN("close-session", "seven", socket), COULD_NOT_ASK, "\"seven\" is no session's id");
+    assert_fails(RUN("tune", "harder", socket), COULD_NOT_ASK, "tune \"harder\": there are show, renew, clear");
     assert_fails(RUN("blocks", "--state", "stolen", socket), COULD_NOT_ASK, "--state stolen is no state");
     assert_fails_as_json(RUN("blocks", "--state", "stolen", socket, "--json"), COULD_NOT_ASK, NULL, "--state stolen");
 }

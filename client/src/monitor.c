@@ -344,7 +344,7 @@ static void convert_block(const struct wire_reply *reply, uint32_t i, void *elem
 }
 
 // Entries a page: as many as surely fit a message, names of WIRE_MAX_NAME bytes included.
-enum { SESSIONS_A_PAGE = 1024, CACHES_A_PAGE = 1024, BLOCKS_A_PAGE = 8192 };
+enum { SESSIONS_A_PAGE = 1024, CACHES_A_PAGE = 1024, BLOCKS_A_PAGE = 8192, TUNED_A_PAGE = 1024 };
 
 enum aule_status aule_monitor_sessions(struct aule_monitor *monitor, struct aule_session_state **array, uint32_t *count)
 {
@@ -436,6 +436,80 @@ enum aule_status aule_monitor_variants(struct aule_monitor *monitor, struct aule
         *count = answer.reply.inspect_device.variants.count;
     }
     answer_finish(&answer);
+    return status;
+}
+
+// ---- tuning ----
+
+static void measure_tuned(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
+{
+    *count = reply->tune.count;
+    *total = reply->tune.total;
+}
+
+static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_tune_entry *from = &reply->tune.entries[i];
+    struct aule_tuned_state *to = element;
+    *to = (struct aule_tuned_state){
+        .num_workgroups = from->num_workgroups,
+        .num_keys = from->num_keys,
+        .local_size = from->local_size,
+        .rule_local_size = from->rule_local_size,
+        .gpu_ns = from->gpu_ns,
+        .rule_gpu_ns = from->rule_gpu_ns,
+        .num_ways = from->num_ways,
+        .num_samples = from->num_samples,
+        .state = (enum aule_tuned)from->state,
+    };
+    COPY_TEXT(to->kernel, name_at(&reply->tune.kernels, i));
+    COPY_TEXT(to->geometry, name_at(&reply->tune.geometries, i));
+}
+
+// The entries that come along are left: the list is asked for page by page.
+static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action action, struct aule_tuning_state *state)
+{
+    struct wire_request request = {.command = WIRE_COMMAND_TUNE, .tune = {.action = (uint32_t)action, .max = 1}};
+    struct answer answer;
+    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_TUNE, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_tune_reply *reply = &answer.reply.tune;
+    *state = (struct aule_tuning_state){
+        .enabled = reply->enabled,
+        .software = reply->software,
+        .num_waiting = reply->num_waiting,
+        .time_ms = reply->time_ms,
+        .max_entries = reply->max_entries,
+    };
+    COPY_TEXT(state->path, reply->path);
+    COPY_TEXT(state->note, reply->note);
+    answer_finish(&answer);
+    return AULE_OK;
+}
+
+enum aule_status aule_monitor_tune(struct aule_monitor *monitor, enum aule_tune_action action,
+                                   struct aule_tuning_state *state, struct aule_tuned_state **array, uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE(state);
+    REQUIRE(array);
+    REQUIRE(count);
+    struct aule_tuning_state now;
+    struct list list = {
+        .request = {.command = WIRE_COMMAND_TUNE, .tune = {.action = WIRE_TUNE_SHOW, .max = TUNED_A_PAGE}},
+        .expected = WIRE_ANSWER_TUNE,
+        .element_size = sizeof **array,
+        .measure = measure_tuned,
+        .convert = convert_tuned,
+    };
+    list.first = &list.request.tune.first;
+    list.max = &list.request.tune.max;
+    enum aule_status status = act(monitor, action, &now);
+    if (status == AULE_OK)
+        status = fetch(monitor, &list, (void **)array, count);
+    if (status == AULE_OK)
+        *state = now;
     return status;
 }
 

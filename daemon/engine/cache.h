@@ -34,6 +34,9 @@ uint64_t cache_table_address(struct engine_cache *cache, uint32_t layer);
 // Where one block of one layer lies; 0: its chunk has no memory. Any thread.
 uint64_t cache_block_address(struct engine_cache *cache, uint32_t layer, int32_t block);
 
+// Makes chunk `chunk` at once. One thread, of a cache whose memory nobody else grows: the engine's own.
+enum status cache_fill(struct engine_cache *cache, uint32_t chunk, struct error *error);
+
 // Ends `cache` now: no thread and no submission uses it.
 void cache_free(struct engine_cache *cache);
 

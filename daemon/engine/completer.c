@@ -4,6 +4,7 @@
 // completer.c - the thread that waits for the GPU, one submission after the other, and tells the caller. It is also the
 // watchdog: a submission that does not end in time loses the device.
 
+#include "probe.h"
 #include "submission.h"
 
 #include "vk.h"
@@ -45,6 +46,15 @@ static bool passed(struct submission *s)
     return false;
 }
 
+// With the lock held: what a submission that measures found out; who waits for it reads it once `completed` says so.
+static void tell_probe(const struct submission *s)
+{
+    const struct engine_run_result *result = &s->results[0];
+    s->probe->gpu_ns = result->gpu_ns;
+    error_set(&s->probe->error, result->status, "%s", result->message ? result->message : status_text(result->status));
+    pthread_cond_broadcast(&s->engine->changed);
+}
+
 static void finish(struct submission *s)
 {
     struct engine *engine = s->engine;
@@ -61,9 +71,15 @@ static void finish(struct submission *s)
     if (s->slot)
         s->slot->busy = false;
     engine->completed = s->sequence;
-    event_post(engine, &s->node);
+    if (s->probe)
+        tell_probe(s);
+    else
+        event_post(engine, &s->node);
     pthread_mutex_unlock(&engine->lock);
-    engine_wake(engine);
+    if (s->probe)
+        submission_free(s);
+    else
+        engine_wake(engine);
 }
 
 void *completer_thread(void *argument)

@@ -9,6 +9,7 @@
 #include "batch.h"
 #include "matrix.h"
 #include "submission.h"
+#include "tuning.h"
 #include "vk.h"
 
 #include <errno.h>
@@ -94,6 +95,8 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
     if (status == STATUS_OK)
         status = pipelines_init(&engine->pipelines, &engine->device, params, error);
     if (status == STATUS_OK)
+        status = tuning_init(engine, params, error);
+    if (status == STATUS_OK)
         status = make_timeline(engine, error);
     engine->max_scratch_bytes = scratch_limit(engine, params);
     for (int i = 0; i < ENGINE_SLOTS && status == STATUS_OK; i++)
@@ -106,7 +109,8 @@ static enum status start_threads(struct engine *engine, struct error *error)
     engine->submitter_runs = pthread_create(&engine->submitter, NULL, submitter_thread, engine) == 0;
     engine->completer_runs = pthread_create(&engine->completer, NULL, completer_thread, engine) == 0;
     engine->maker_runs = pthread_create(&engine->maker, NULL, maker_thread, engine) == 0;
-    if (engine->submitter_runs && engine->completer_runs && engine->maker_runs)
+    bool tuning_runs = tuning_start(engine);
+    if (engine->submitter_runs && engine->completer_runs && engine->maker_runs && tuning_runs)
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY, "the engine's threads cannot be started");
 }
@@ -147,7 +151,7 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
 
 static bool all_gone(const struct engine *engine)
 {
-    return engine->submitter_gone && engine->completer_gone && engine->maker_gone;
+    return engine->submitter_gone && engine->completer_gone && engine->maker_gone && engine->tuning_gone;
 }
 
 static void join(pthread_t thread, bool *runs)
@@ -162,11 +166,13 @@ static bool stop_threads(struct engine *engine, int timeout_ms)
 {
     struct timespec deadline = deadline_in(timeout_ms < 0 ? 0 : timeout_ms);
     int rc = 0;
+    tuning_stop(engine);
     pthread_mutex_lock(&engine->lock);
     engine->stopping = true;
     engine->submitter_gone |= !engine->submitter_runs;
     engine->completer_gone |= !engine->completer_runs;
     engine->maker_gone |= !engine->maker_runs;
+    engine->tuning_gone |= !tuning_runs(engine);
     pthread_cond_broadcast(&engine->changed);
     while (!all_gone(engine) && rc != ETIMEDOUT)
         rc = timeout_ms < 0 ? pthread_cond_wait(&engine->changed, &engine->lock)
@@ -178,6 +184,7 @@ static bool stop_threads(struct engine *engine, int timeout_ms)
     join(engine->submitter, &engine->submitter_runs);
     join(engine->completer, &engine->completer_runs);
     join(engine->maker, &engine->maker_runs);
+    tuning_join(engine);
     return true;
 }
 
@@ -215,6 +222,7 @@ static void free_submissions(struct submission **list)
 // What the caller left, or could not end because it was in use.
 static void free_leftovers(struct engine *engine)
 {
+    tuning_finish(engine);
     jobs_finish(engine);
     events_finish(engine);
     free_submissions(&engine->waiting);

@@ -23,6 +23,8 @@ struct engine_arena;
 
 // ---- the device ----
 
+enum engine_tune { ENGINE_TUNE_OFF, ENGINE_TUNE_ON, ENGINE_TUNE_AUTO };   // AUTO: on but for software devices
+
 struct engine_params {
     const char *device;               // index, UUID (with or without dashes) or part of the name; NULL = the best one
     bool force_staging;               // never import host memory
@@ -32,6 +34,10 @@ struct engine_params {
     uint64_t max_scratch_bytes;       // for the partial results of split runs, of one submission; 0 = 256 MiB
     const char *variant;              // name of the attention shader to use (AULE_VARIANT); NULL = the best that fits
     const char *pipeline_cache_path;  // file to load and keep compiled pipelines in; NULL = none
+    enum engine_tune tune;            // measure what gives the same bits sooner
+    uint32_t tune_time_ms;            // that measuring one kind of dispatch may take; 0 = 200
+    uint32_t max_tuned;               // kinds of dispatches to know; 0 = 256
+    const char *tune_folder;          // where what was measured is kept, in a file a device and driver; NULL = nowhere
     void (*wake)(void *context);      // called from engine threads when engine_poll() has news; must not block
     void (*log)(void *context, int level, const char *text);  // any thread; level 0 error, 1 warning, 2 info, 3 debug; NULL = silent
     void *context;
@@ -75,6 +81,37 @@ const char *engine_variant(const struct engine *engine);   // name of the attent
 struct engine_variant_info { const char *name, *needs; char missing[256]; };   // missing "" = this device could use it
 bool engine_variant_at(const struct engine *engine, uint32_t index, struct engine_variant_info *out);
 uint32_t engine_validation_messages(const struct engine *engine);
+
+// ---- tuning: which of the ways that give the same bits kernels take; measured behind the work that first wanted to know ----
+
+struct engine_tuning {
+    bool enabled;
+    uint32_t num_entries, num_waiting, time_ms, max_entries;
+    const char *path;                 // of the file; "" = none; lives as long as the engine
+    char note[256];                   // what else there is to know, in a sentence; "" = nothing
+};
+void engine_tuning(const struct engine *engine, struct engine_tuning *out);
+
+enum engine_tune_state { ENGINE_TUNE_WAITING, ENGINE_TUNE_MEASURED, ENGINE_TUNE_FAILED };   // FAILED: the kernel's rule holds
+// One kind of dispatch: a kernel and geometry, so many workgroups and keys of a sequence, up to twice as many of both.
+struct engine_tuned {
+    enum engine_tune_state state;
+    char kernel[64], geometry[200];
+    uint32_t num_workgroups, num_keys;
+    uint32_t local_size, rule_local_size;      // invocations a workgroup: in use, and by the kernel's rule
+    uint64_t gpu_ns, rule_gpu_ns;              // the shortest of each; 0 = not measured
+    uint32_t num_candidates, num_samples;      // samples of each
+};
+// Entry `index`; false: there are no more. They come and go.
+bool engine_tuned_at(const struct engine *engine, uint32_t index, struct engine_tuned *out);
+
+enum engine_tune_action {
+    ENGINE_TUNE_RENEW,                // measure all again
+    ENGINE_TUNE_CLEAR,                // forget all, and soon the file
+    ENGINE_TUNE_DISABLE,              // neither measure nor use what was measured
+    ENGINE_TUNE_ENABLE,
+};
+void engine_tune(struct engine *engine, enum engine_tune_action action);
 
 // ---- how K and V lie ----
 

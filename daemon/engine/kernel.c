@@ -142,11 +142,14 @@ static uint32_t decode_local_size(uint64_t num_workgroups, uint32_t num_multipro
     return (each >= 4 ? DECODE_LEAST_WARPS : DECODE_UNITS) * MATRIX_WARP;
 }
 
+static const uint32_t decode_candidates[] = {DECODE_LEAST_WARPS * MATRIX_WARP, 4 * MATRIX_WARP,
+                                             DECODE_UNITS *MATRIX_WARP, 0};
+
 // On matrix units and emulated.
 #define DECODE_JOB                                                                                                     \
     .tile_rows = decode_rows, .serves = decode_serves, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,        \
     .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,                       \
-    .local_size = decode_local_size
+    .local_size = decode_local_size, .candidates = decode_candidates
 
 const struct kernel kernel_decode_emulated = {
     .shader = {"attention_decode_emulated", attention_decode_emulated_spv, sizeof attention_decode_emulated_spv,

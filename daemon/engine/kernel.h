@@ -27,6 +27,9 @@ struct kernel {
     uint32_t part_grain;                    // num_splits n: keys of a part are a multiple of it
     // What fits so many workgroups on a device of so many multiprocessors, at most shader.local_size; NULL = that.
     uint32_t (*local_size)(uint64_t num_workgroups, uint32_t num_multiprocessors);
+    // Local sizes that give the same bits, of which tuning takes the fastest that shader.local_size allows; what local_size() answers is
+    // among them; 0 is behind the last. NULL = there is but one way.
+    const uint32_t *candidates;
     uint32_t shared_memory; // bytes that its largest pipeline needs of a workgroup
 };
 

@@ -162,17 +162,6 @@ void pipelines_finish(struct pipelines *pipelines)
     pipelines->layout = VK_NULL_HANDLE;
 }
 
-// Its geometry, for people: "d64/64 heads8 block32 kf16 vf16 iof32 place0 scales0 features40 local128".
-static void describe(const uint32_t *spec, char *text, size_t size)
-{
-    snprintf(text, size, "d%u/%u heads%u block%u k%s v%s%s io%s place%u scales%u features%x local%u",
-             spec[AULE_SPEC_HEAD_DIM_K], spec[AULE_SPEC_HEAD_DIM_V], spec[AULE_SPEC_NUM_KV_HEADS],
-             spec[AULE_SPEC_BLOCK_SIZE], dtype_name((int)spec[AULE_SPEC_K_DTYPE]),
-             dtype_name((int)spec[AULE_SPEC_V_DTYPE]), spec[AULE_SPEC_V_IN_K] ? " (in k)" : "",
-             dtype_name((int)spec[AULE_SPEC_IO_DTYPE]), spec[AULE_SPEC_PLACE], spec[AULE_SPEC_SCALE_MODE],
-             spec[AULE_SPEC_FEATURES], spec[AULE_SPEC_LOCAL_SIZE]);
-}
-
 static enum status compile(struct pipelines *pipelines, struct pipeline *pipeline, struct error *error)
 {
     struct device *device = pipelines->device;
@@ -201,7 +190,7 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
     if (shader->full_subgroups)
         shader_ask_for_subgroups(&device->adapter, &info.stage, &size);
     VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL, &pipeline->handle));
-    describe(spec, text, sizeof text);
+    geometry_text(spec, text, sizeof text);
     DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s %s", shader->name, text);
     snprintf(name, sizeof name, "%s for %s", shader->name, text);
     statistics_log(device, pipeline->handle, name);
@@ -282,6 +271,15 @@ enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, c
     return STATUS_OK;
 fail:
     free(pipeline);
+    return status;
+}
+
+enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry, struct error *error)
+{
+    struct pipeline pipeline = {.key = make_key(pipelines, PIPELINE_ATTENTION, geometry)};
+    enum status status = compile(pipelines, &pipeline, error);
+    if (status == STATUS_OK)
+        vkDestroyPipeline(pipelines->device->handle, pipeline.handle, NULL);
     return status;
 }
 

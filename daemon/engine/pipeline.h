@@ -52,6 +52,9 @@ void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t pa
 enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
                          VkPipeline *out, struct error *error);
 
+// Any thread: compiles attention for `geometry` and lets go of it again, so that the driver has it when the submitter wants it.
+enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry, struct error *error);
+
 // Any thread: whether the file is behind; write it (a failure is logged, and tried again after the next new pipeline).
 bool pipelines_unsaved(struct pipelines *pipelines);
 void pipelines_save(struct pipelines *pipelines);

@@ -7,12 +7,12 @@
 
 #include "pipeline.h"
 
+#include "file.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -34,18 +34,6 @@ static bool read_all(int fd, void *data, size_t size)
             return false;
         at += got > 0 ? got : 0;
         size -= got > 0 ? (size_t)got : 0;
-    }
-    return true;
-}
-
-static bool write_all(int fd, const void *data, size_t size)
-{
-    for (const char *at = data; size > 0;) {
-        ssize_t put = write(fd, at, size);
-        if (put < 0 && errno != EINTR)
-            return false;
-        at += put > 0 ? put : 0;
-        size -= put > 0 ? (size_t)put : 0;
     }
     return true;
 }
@@ -113,50 +101,14 @@ void *pipeline_file_load(struct device *device, const char *path, size_t *size)
     return data;
 }
 
-// The last folder of the path; those above must exist.
-static void make_folder(const char *path)
-{
-    char *folder = strdup(path);
-    char *slash = folder ? strrchr(folder, '/') : NULL;
-    if (slash && slash != folder) {
-        *slash = '\0';
-        mkdir(folder, 0700); // if this fails, so does the file, which says why
-    }
-    free(folder);
-}
-
-static bool write_file(int fd, const void *data, size_t size)
-{
-    struct file_header header = {.size = size, .hash = XXH3_64bits(data, size)};
-    memcpy(header.magic, magic, sizeof magic);
-    return write_all(fd, &header, sizeof header) && write_all(fd, data, size) && fsync(fd) == 0;
-}
-
 bool pipeline_file_save(struct device *device, const char *path, const void *data, size_t size)
 {
-    size_t length = strlen(path);
-    char *beside = malloc(length + 8);
-    if (!beside) {
-        device_log(device, 1, "pipeline cache %s is not written: no memory", path);
-        return false;
-    }
-    snprintf(beside, length + 8, "%s.XXXXXX", path);
-    make_folder(path);
-    int fd = mkostemp(beside, O_CLOEXEC);
-    bool done = fd >= 0 && write_file(fd, data, size);
-    int why = errno;
-    if (fd >= 0 && close(fd) != 0 && done) {
-        done = false;
-        why = errno;
-    }
-    if (done && rename(beside, path) != 0) {
-        done = false;
-        why = errno;
-    }
-    if (!done && fd >= 0)
-        unlink(beside);
-    if (!done)
-        device_log(device, 1, "pipeline cache %s is not written: %s", path, strerror(why));
-    free(beside);
-    return done;
+    struct error error = {0};
+    struct file_header header = {.size = size, .hash = XXH3_64bits(data, size)};
+    memcpy(header.magic, magic, sizeof magic);
+    const struct iovec pieces[] = {{&header, sizeof header}, {(void *)data, size}};
+    if (file_replace(path, pieces, 2, &error) == STATUS_OK)
+        return true;
+    device_log(device, 1, "pipeline cache %s is not written: %s", path, error.text);
+    return false;
 }

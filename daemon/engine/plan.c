@@ -9,6 +9,7 @@
 
 #include "arena.h"
 #include "kv.h"
+#include "tuning.h"
 
 #include <string.h>
 
@@ -132,9 +133,10 @@ static void geometry_add_kernel(struct geometry *geometry, const struct submissi
     uint64_t num_workgroups = (uint64_t)work->num_items * kv->num_kv_heads;
     geometry->kernel = kernel;
     geometry->spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(kv);
-    geometry->spec[AULE_SPEC_LOCAL_SIZE] =
-        kernel_local_size(with, num_workgroups, s->engine->device.adapter.num_multiprocessors);
     geometry->spec[AULE_SPEC_FEATURES] |= kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
+    geometry->spec[AULE_SPEC_LOCAL_SIZE] = tuning_local_size(s, run, geometry, num_workgroups);
+    if (work->num_items)
+        tuning_want(s, run, geometry, num_workgroups);
 }
 
 // A group that has nothing but share `number` of run `index`.

@@ -48,6 +48,7 @@ struct slot {
 };
 
 struct submission;
+struct tuning;
 
 struct engine {
     struct device device;
@@ -57,6 +58,7 @@ struct engine {
     struct slot slots[ENGINE_SLOTS];
     uint64_t max_scratch_bytes; // of one slot
     struct rope_memory rope;    // submitter only
+    struct tuning *tuning;      // owned
     VkSemaphore timeline;       // reaches n when submission n has passed
     void (*wake)(void *context);
     void *context;
@@ -68,6 +70,7 @@ struct engine {
     bool submitter_gone; // the completer ends when `flying` is empty
     bool completer_gone; // the maker ends when no job can run
     bool maker_gone;
+    bool tuning_gone;
     bool lost, lost_told;
     uint64_t last_sequence; // given out
     uint64_t completed;     // all up to this one are done

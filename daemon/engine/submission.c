@@ -165,8 +165,8 @@ static struct submission *submission_create(struct engine *engine, const struct 
     return NULL;
 }
 
-enum status engine_submit(struct engine *engine, const struct engine_submission *params, uint64_t *sequence,
-                          struct error *error)
+enum status submission_submit(struct engine *engine, const struct engine_submission *params, struct probe *probe,
+                              uint64_t *sequence, struct error *error)
 {
     if (engine_lost(engine))
         return error_set(error, STATUS_DEVICE_LOST, "the device is lost");
@@ -177,7 +177,13 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
     struct submission *submission = submission_create(engine, params);
     if (!submission)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a submission of %u runs", params->num_runs);
+    submission->probe = probe;
     pthread_mutex_lock(&engine->lock);
+    if (probe && engine->stopping) { // who would take it may have ended
+        pthread_mutex_unlock(&engine->lock);
+        submission_free(submission);
+        return error_set(error, STATUS_STOPPING, "the engine ends");
+    }
     submission->sequence = *sequence = ++engine->last_sequence;
     for (uint32_t i = 0; i < params->num_runs; i++)
         if (params->runs[i].batch)
@@ -186,4 +192,10 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
     return STATUS_OK;
+}
+
+enum status engine_submit(struct engine *engine, const struct engine_submission *params, uint64_t *sequence,
+                          struct error *error)
+{
+    return submission_submit(engine, params, NULL, sequence, error);
 }

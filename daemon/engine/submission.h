@@ -46,8 +46,11 @@ struct planned {
     uint64_t extras_at;                // in the slot's metadata: what it points to
 };
 
+struct probe;
+
 struct submission {
     struct event_node node; // of ENGINE_EVENT_DONE
+    struct probe *probe;    // it measures, and nobody but who waits for it is told; NULL = it is a caller's
     struct engine *engine;
     uint64_t sequence;
     struct engine_zero *zeroes; // [num_zeroes]
@@ -72,6 +75,9 @@ struct submission {
     struct submission *prev, *next;
 };
 
+// As engine_submit(), any thread. With a probe: STOPPING.
+enum status submission_submit(struct engine *engine, const struct engine_submission *params, struct probe *probe,
+                              uint64_t *sequence, struct error *error);
 void submission_free(struct submission *submission); // takes NULL and a half-built one
 void submission_fail(struct submission *submission, uint32_t run, const struct error *error); // what its result says
 

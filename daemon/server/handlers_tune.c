@@ -5,7 +5,86 @@
 
 #include "dispatch.h"
 
+#include <string.h>
+
+enum { TUNE_PAGE = 128 }; // entries a page, with two names of up to 255 bytes each
+
+_Static_assert((int)WIRE_TUNE_WAITING == ENGINE_TUNE_WAITING && (int)WIRE_TUNE_MEASURED == ENGINE_TUNE_MEASURED &&
+                   (int)WIRE_TUNE_FAILED == ENGINE_TUNE_FAILED,
+               "one numbering");
+
+static enum status act(struct call *call, uint32_t action)
+{
+    static const enum engine_tune_action actions[] = {
+        [WIRE_TUNE_RENEW] = ENGINE_TUNE_RENEW,
+        [WIRE_TUNE_CLEAR] = ENGINE_TUNE_CLEAR,
+        [WIRE_TUNE_OFF] = ENGINE_TUNE_DISABLE,
+        [WIRE_TUNE_ON] = ENGINE_TUNE_ENABLE,
+    };
+    if (action >= sizeof actions / sizeof *actions)
+        return error_set(&call->error, STATUS_UNSUPPORTED, "tune has no action %u", action);
+    if (action != WIRE_TUNE_SHOW)
+        engine_tune(call->server->engine, actions[action]);
+    return STATUS_OK;
+}
+
+static void fill_entry(struct wire_tune_entry *out, const struct engine_tuned *tuned)
+{
+    *out = (struct wire_tune_entry){
+        .num_workgroups = tuned->num_workgroups,
+        .num_keys = tuned->num_keys,
+        .local_size = tuned->local_size,
+        .rule_local_size = tuned->rule_local_size,
+        .gpu_ns = tuned->gpu_ns,
+        .rule_gpu_ns = tuned->rule_gpu_ns,
+        .num_ways = tuned->num_candidates,
+        .num_samples = tuned->num_samples,
+        .state = tuned->state,
+    };
+}
+
+// The page's entries, as many as there still are: they come and go.
+static enum status fill_page(struct call *call, uint32_t first, uint32_t most, struct wire_tune_reply *out)
+{
+    struct wire_tune_entry *entries = call_alloc(call, most + 1, sizeof *entries);
+    struct engine_tuned *tuned = call_alloc(call, most + 1, sizeof *tuned);
+    const char **names = call_alloc(call, 2 * ((size_t)most + 1), sizeof *names);
+    uint32_t count = 0;
+    if (!entries || !tuned || !names)
+        return STATUS_NO_MEMORY;
+    for (; count < most && engine_tuned_at(call->server->engine, first + count, &tuned[count]); count++) {
+        fill_entry(&entries[count], &tuned[count]);
+        names[count] = tuned[count].kernel;
+        names[most + 1 + count] = tuned[count].geometry;
+    }
+    out->count = count;
+    out->entries = entries;
+    out->kernels = (struct wire_names){names, count};
+    out->geometries = (struct wire_names){names + most + 1, count};
+    return STATUS_OK;
+}
+
 enum status handle_tune(struct call *call)
 {
-    return error_set(&call->error, STATUS_UNSUPPORTED, "this daemon does not tune");
+    const struct wire_tune *tune = &call->request->tune;
+    struct wire_tune_reply *out = &call->reply.tune;
+    struct engine_tuning *tuning = call_alloc(call, 1, sizeof *tuning);
+    enum status status = tuning ? act(call, tune->action) : STATUS_NO_MEMORY;
+    if (status != STATUS_OK)
+        return status;
+    engine_tuning(call->server->engine, tuning);
+    uint32_t rest = tune->first < tuning->num_entries ? tuning->num_entries - tune->first : 0;
+    uint32_t most = tune->max && tune->max < TUNE_PAGE ? tune->max : TUNE_PAGE;
+    call->reply.answer = WIRE_ANSWER_TUNE;
+    *out = (struct wire_tune_reply){
+        .enabled = tuning->enabled,
+        .software = engine_device(call->server->engine)->software,
+        .num_waiting = tuning->num_waiting,
+        .time_ms = tuning->time_ms,
+        .max_entries = tuning->max_entries,
+        .path = tuning->path,
+        .note = tuning->note,
+        .total = tuning->num_entries,
+    };
+    return fill_page(call, tune->first, rest < most ? rest : most, out);
 }

@@ -7,6 +7,7 @@
 #ifndef AULE_SERVER_H
 #define AULE_SERVER_H
 
+#include "engine.h"
 #include "fault.h"
 #include "status.h"
 
@@ -16,6 +17,9 @@ struct server_params {
     const char *device;              // --device; NULL = the best one
     const char *socket;              // --socket; NULL = the rule of socket_path.h
     const char *pipeline_cache_path; // file; NULL = none
+    const char *tune_folder;         // for the file of what was measured; NULL = none
+    enum engine_tune tune;
+    uint32_t tune_time_ms, max_tuned; // a kind of dispatch; kinds
     bool force_staging, validation;
     double memory_fraction; // of the device's budget, for the pool
     uint64_t max_blocks;    // over all caches; 0 = memory_fraction alone

@@ -24,14 +24,16 @@ struct ctl {
     const char *cache;            // name or id; NULL = all
     int state;                    // enum aule_block_kind; -1 = all
     const char *argument;         // NULL = none
+    int action;                   // enum aule_tune_action: the argument, where it is an [ACTION]
     uint64_t id;                  // the argument, where it is an ID
     struct aule_monitor *monitor; // NULL for a command that needs no daemon
 };
 
 struct command {
     const char *name;
-    const char *argument; // its name in the usage, "ID" for a session's; NULL = takes none
-    const char *options;  // letters of options.c's table that it takes
+    const char
+        *argument; // its name in the usage, "ID" for a session's, in [] if it need not be there; NULL = takes none
+    const char *options; // letters of options.c's table that it takes
     bool without_daemon;
     enum exit_code (*run)(struct ctl *ctl);
     const char *help;
@@ -45,8 +47,12 @@ enum exit_code show_sessions(struct ctl *ctl);
 enum exit_code show_caches(struct ctl *ctl);
 enum exit_code show_blocks(struct ctl *ctl);
 enum exit_code close_session(struct ctl *ctl);
+enum exit_code tune(struct ctl *ctl);
 enum exit_code ping(struct ctl *ctl);
 enum exit_code show_version(struct ctl *ctl);
+
+// "renew" to an enum aule_tune_action; false: it is none.
+bool tune_action_parse(const char *word, int *action);
 
 // complaint.c. Say on stderr what a failing call of the library had to say and what to do about it; returns the exit code.
 enum exit_code report(enum aule_status status);

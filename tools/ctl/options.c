@@ -154,7 +154,8 @@ static bool fits(const struct command *command, const char *given, int num_argum
                      known_find(*given)->name, command->name);
             return false;
         }
-    if (num_arguments == (command->argument ? 1 : 0))
+    bool optional = command->argument && command->argument[0] == '[';
+    if (num_arguments == (command->argument ? 1 : 0) || (optional && num_arguments == 0))
         return true;
     complain(EXIT_COULD_NOT_ASK, "\"%s\" takes %s%s, not %d arguments", command->name,
              command->argument ? "one " : "no argument", command->argument ? command->argument : "", num_arguments);
@@ -164,6 +165,10 @@ static bool fits(const struct command *command, const char *given, int num_argum
 static bool take_argument(struct ctl *ctl, const struct command *command, const char *text)
 {
     ctl->argument = command->argument ? text : NULL;
+    if (ctl->argument && strcmp(command->argument, "[ACTION]") == 0 && !tune_action_parse(text, &ctl->action)) {
+        complain(EXIT_COULD_NOT_ASK, "%s \"%s\": there are show, renew, clear, on and off", command->name, text);
+        return false;
+    }
     if (!command->argument || strcmp(command->argument, "ID") != 0 || parse_id(text, &ctl->id))
         return true;
     complain(EXIT_COULD_NOT_ASK, "\"%s\" is no session's id; aule-ctl sessions lists them", text);

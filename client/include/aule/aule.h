@@ -684,6 +684,39 @@ AULE_API enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint
  */
 AULE_API enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session);
 
+/* Tuning: where a kernel has several ways to the same bits, the daemon can measure which is the fastest. */
+enum aule_tune_action {
+    AULE_TUNE_SHOW,               /* nothing */
+    AULE_TUNE_RENEW,              /* measure all that is known again; until then it stays in use */
+    AULE_TUNE_CLEAR,              /* forget all, and soon the file: the kernels' own rules hold */
+    AULE_TUNE_OFF,                /* neither measure nor use what was measured, until AULE_TUNE_ON or the daemon's next start */
+    AULE_TUNE_ON
+};
+struct aule_tuning_state {
+    bool enabled, software;
+    uint32_t num_waiting;         /* entries that are being measured or wait for it */
+    uint32_t time_ms;             /* that measuring one may take */
+    uint32_t max_entries;
+    char path[4096];              /* of the daemon's file; "" = there is none */
+    char note[256];               /* what else there is to know, in a sentence; "" = nothing */
+};
+enum aule_tuned { AULE_TUNED_WAITING, AULE_TUNED_MEASURED, AULE_TUNED_FAILED }; /* FAILED: it could not be; the rule holds */
+/* A kernel and what it is compiled for, in dispatches of so many workgroups and keys of a sequence, up to twice as many of both. */
+struct aule_tuned_state {
+    char kernel[64], geometry[256];
+    uint32_t num_workgroups, num_keys;
+    uint32_t local_size, rule_local_size;   /* invocations a workgroup: in use; by the kernel's rule */
+    uint64_t gpu_ns, rule_gpu_ns;           /* the shortest of each; 0 = not measured */
+    uint32_t num_ways, num_samples;         /* samples of each way */
+    enum aule_tuned state;
+};
+/*
+ * Does `action`, then fills *state, and *array with a malloc'd array of *count entries as the lists above do. AULE_UNSUPPORTED: the
+ * daemon knows no such action. On any failure but a bad argument the action may have been done.
+ */
+AULE_API enum aule_status aule_monitor_tune(struct aule_monitor *monitor, enum aule_tune_action action,
+                                            struct aule_tuning_state *state, struct aule_tuned_state **array, uint32_t *count);
+
 #ifdef __cplusplus
 }
 #endif

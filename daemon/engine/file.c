@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// file.c - see file.h.
+
+#include "file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static enum status failed(struct error *error)
+{
+    enum status status = errno == ENOENT ? STATUS_NOT_FOUND : errno == ENOMEM ? STATUS_NO_MEMORY : STATUS_INTERNAL;
+    return error_set(error, status, "%s", strerror(errno));
+}
+
+// Up to `size` bytes; less at the file's end. -1 with errno.
+static ssize_t read_up_to(int fd, char *data, size_t size)
+{
+    size_t done = 0;
+    while (done < size) {
+        ssize_t got = read(fd, data + done, size - done);
+        if (got == 0)
+            break;
+        if (got < 0 && errno != EINTR)
+            return -1;
+        done += got > 0 ? (size_t)got : 0;
+    }
+    return (ssize_t)done;
+}
+
+static enum status read_open(int fd, size_t most, char **data, size_t *size, struct error *error)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return failed(error);
+    if (!S_ISREG(info.st_mode) || info.st_size < 0 || (uint64_t)info.st_size > most)
+        return error_set(error, STATUS_LIMIT, "it is no file of at most %zu bytes", most);
+    char *text = malloc((size_t)info.st_size + 1);
+    if (!text)
+        return error_set(error, STATUS_NO_MEMORY, "there is no memory for it");
+    ssize_t got = read_up_to(fd, text, (size_t)info.st_size);
+    if (got < 0) {
+        free(text);
+        return failed(error);
+    }
+    text[got] = '\0';
+    *data = text;
+    *size = (size_t)got;
+    return STATUS_OK;
+}
+
+enum status file_read(const char *path, size_t most, char **data, size_t *size, struct error *error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a fifo shall not hold us up
+    if (fd < 0)
+        return failed(error);
+    enum status status = read_open(fd, most, data, size, error);
+    close(fd);
+    return status;
+}
+
+// ---- replacing ----
+
+// The last folder of the path; those above must exist.
+static void make_folder(const char *path)
+{
+    char *folder = strdup(path);
+    char *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash && slash != folder) {
+        *slash = '\0';
+        mkdir(folder, 0700); // if this fails, so does the file, which says why
+    }
+    free(folder);
+}
+
+static bool write_all(int fd, const void *data, size_t size)
+{
+    for (const char *at = data; size > 0;) {
+        ssize_t put = write(fd, at, size);
+        if (put < 0 && errno != EINTR)
+            return false;
+        at += put > 0 ? put : 0;
+        size -= put > 0 ? (size_t)put : 0;
+    }
+    return true;
+}
+
+static bool write_pieces(int fd, const struct iovec *pieces, int num_pieces)
+{
+    bool done = true;
+    for (int i = 0; i < num_pieces && done; i++)
+        done = write_all(fd, pieces[i].iov_base, pieces[i].iov_len);
+    done = done && fsync(fd) == 0;
+    int why = errno;
+    if (close(fd) != 0 && done)
+        return false;
+    errno = why;
+    return done;
+}
+
+enum status file_replace(const char *path, const struct iovec *pieces, int num_pieces, struct error *error)
+{
+    size_t length = strlen(path);
+    char *beside = malloc(length + 8);
+    if (!beside)
+        return error_set(error, STATUS_NO_MEMORY, "no memory");
+    snprintf(beside, length + 8, "%s.XXXXXX", path);
+    make_folder(path);
+    int fd = mkostemp(beside, O_CLOEXEC);
+    bool done = fd >= 0 && write_pieces(fd, pieces, num_pieces) && rename(beside, path) == 0;
+    enum status status = done ? STATUS_OK : failed(error);
+    if (!done && fd >= 0)
+        unlink(beside);
+    free(beside);
+    return status;
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// probe.c - see probe.h.
+
+#include "probe.h"
+
+#include "layout.h"
+#include "submission.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+// More than any cache on a GPU holds, so that K and V come from where they do in earnest; more sequences read the same blocks again.
+static const uint64_t most_pool_bytes = UINT64_C(256) << 20;
+static const uint64_t most_arena_bytes = UINT64_C(64) << 20; // of K and V that lie there
+enum { BUDGET_SHARE = 4 };                                   // of what the device has left no more than a quarter
+enum { GROUP = 4 };                                          // query heads a KV head
+
+static uint64_t padded(uint64_t bytes)
+{
+    return (bytes + 15) & ~UINT64_C(15);
+}
+
+static uint64_t at_most(uint64_t value, uint64_t most)
+{
+    return value < most ? value : most;
+}
+
+// ---- shapes ----
+
+struct shape {
+    struct engine_kv kv;
+    enum engine_place place;
+    uint32_t num_seqs, num_keys, num_heads, num_splits;
+    uint32_t max_blocks;                             // of a sequence
+    uint64_t num_blocks;                             // that there are, a power of two; ENGINE_ROWS: rows of K and V
+    uint64_t key_row, value_row, query_row, out_row; // bytes of a head
+    enum dtype io;
+};
+
+static struct engine_kv kv_of(const uint32_t *spec)
+{
+    bool rows = spec[AULE_SPEC_PLACE] == AULE_PLACE_ROWS;
+    return (struct engine_kv){
+        .num_kv_heads = spec[AULE_SPEC_NUM_KV_HEADS],
+        .head_dim_k = spec[AULE_SPEC_HEAD_DIM_K],
+        .head_dim_v = spec[AULE_SPEC_HEAD_DIM_V],
+        .block_size = rows ? 0 : spec[AULE_SPEC_BLOCK_SIZE],
+        .k_dtype = (enum dtype)spec[AULE_SPEC_K_DTYPE],
+        .v_dtype = (enum dtype)spec[AULE_SPEC_V_DTYPE],
+        .v_is_k_prefix = spec[AULE_SPEC_V_IN_K],
+        .scale_mode = (enum scale_mode)spec[AULE_SPEC_SCALE_MODE],
+    };
+}
+
+// Workgroups a KV head of a sequence, about: as a plan counts them.
+static uint64_t parts_of(uint64_t num_keys)
+{
+    const uint64_t part = 4096;
+    return 1 + num_keys / part;
+}
+
+static uint64_t power_of_two_up(uint64_t number)
+{
+    uint64_t power = 1;
+    while (power < number)
+        power *= 2;
+    return power;
+}
+
+// As many blocks or rows as the sequences have together, or as there is room for.
+static void count_blocks(struct shape *shape)
+{
+    uint64_t pair = shape->kv.num_kv_heads * (shape->key_row + shape->value_row); // bytes of a token, about
+    uint64_t most = shape->place == ENGINE_POOL ? most_pool_bytes : most_arena_bytes;
+    if (shape->place == ENGINE_ROWS) {
+        uint64_t wanted = (uint64_t)shape->num_seqs * shape->num_keys, fit = most / pair;
+        shape->num_blocks = at_most(wanted, fit > shape->num_keys ? fit : shape->num_keys);
+        return;
+    }
+    shape->max_blocks = (uint32_t)divide_up(shape->num_keys, shape->kv.block_size);
+    shape->num_blocks = power_of_two_up((uint64_t)shape->num_seqs * shape->max_blocks);
+    while (shape->num_blocks > 1 && shape->num_blocks * shape->kv.block_size * pair > most)
+        shape->num_blocks /= 2;
+}
+
+static enum status shape_of(const struct engine *engine, const struct tune_key *key, struct shape *shape,
+                            struct error *error)
+{
+    const uint32_t *spec = key->spec;
+    *shape = (struct shape){
+        .kv = kv_of(spec),
+        .place = (enum engine_place)spec[AULE_SPEC_PLACE],
+        .num_keys = key->num_keys,
+        .num_splits = spec[AULE_SPEC_FEATURES] & AULE_FEATURE_SPLIT ? 0 : 1,
+        .io = (enum dtype)spec[AULE_SPEC_IO_DTYPE],
+    };
+    enum status status = engine_kv_check(engine, shape->place, &shape->kv, error);
+    if (status != STATUS_OK)
+        return status;
+    if (key->num_keys == 0 || dtype_size(shape->io) == 0)
+        return error_set(error, STATUS_UNSUPPORTED, "%u keys of a sequence, queries of dtype %d", key->num_keys,
+                         shape->io);
+    const struct engine_kv *kv = &shape->kv;
+    uint64_t num_seqs = key->num_workgroups / (parts_of(key->num_keys) * kv->num_kv_heads);
+    shape->num_seqs = num_seqs ? (uint32_t)num_seqs : 1;
+    shape->num_heads = GROUP * kv->num_kv_heads;
+    shape->key_row = padded((uint64_t)kv->head_dim_k * dtype_size(kv->k_dtype));
+    shape->value_row = kv->v_is_k_prefix ? 0 : padded((uint64_t)kv->head_dim_v * dtype_size(kv->v_dtype));
+    shape->query_row = padded((uint64_t)kv->head_dim_k * dtype_size(shape->io));
+    shape->out_row = padded((uint64_t)kv->head_dim_v * dtype_size(shape->io));
+    count_blocks(shape);
+    return STATUS_OK;
+}
+
+// ---- memory ----
+
+static enum status check_budget(struct engine *engine, uint64_t bytes, struct error *error)
+{
+    uint64_t left = engine_budget_bytes(engine);
+    if (bytes <= left / BUDGET_SHARE)
+        return STATUS_OK;
+    return error_set(error, STATUS_NO_MEMORY, "%" PRIu64 " bytes are wanted, of which the device has %" PRIu64 " left",
+                     bytes, left);
+}
+
+static enum status make_cache(struct probe *probe, const struct shape *shape, struct error *error)
+{
+    struct engine_cache_params params = {
+        .name = "tuning", .num_layers = 1, .chunk_blocks = (uint32_t)shape->num_blocks, .kv = shape->kv};
+    enum status status = check_budget(probe->engine, engine_block_bytes(&params) * params.chunk_blocks, error);
+    if (status == STATUS_OK)
+        status = engine_cache_create(probe->engine, &params, &probe->cache, error);
+    return status == STATUS_OK ? cache_fill(probe->cache, 0, error) : status;
+}
+
+// Takes a place in the arena.
+static uint64_t take(struct probe *probe, uint64_t bytes)
+{
+    uint64_t at = probe->memory_size;
+    probe->memory_size += padded(bytes);
+    return at;
+}
+
+static struct engine_tensor rows(struct probe *probe, enum dtype dtype, uint64_t num_rows, uint64_t num_heads,
+                                 uint64_t head_bytes)
+{
+    return (struct engine_tensor){take(probe, num_rows * num_heads * head_bytes), num_heads * head_bytes, head_bytes,
+                                  dtype, 0};
+}
+
+// [blocks, heads, block_size, dim]
+static struct engine_tensor blocks(struct probe *probe, enum dtype dtype, const struct shape *shape, uint64_t row_bytes)
+{
+    uint64_t head = shape->kv.block_size * row_bytes, block = shape->kv.num_kv_heads * head;
+    return (struct engine_tensor){take(probe, shape->num_blocks * block), row_bytes, head, dtype, block};
+}
+
+static struct engine_tensor kv_tensor(struct probe *probe, enum dtype dtype, const struct shape *shape,
+                                      uint64_t row_bytes)
+{
+    if (shape->place == ENGINE_POOL || row_bytes == 0)
+        return (struct engine_tensor){0};
+    return shape->place == ENGINE_ROWS ? rows(probe, dtype, shape->num_blocks, shape->kv.num_kv_heads, row_bytes)
+                                       : blocks(probe, dtype, shape, row_bytes);
+}
+
+// As a client's: pages of this process.
+static enum status make_arena(struct probe *probe, const struct shape *shape, struct error *error)
+{
+    struct engine_run *run = &probe->run;
+    bool lse = probe->key.spec[AULE_SPEC_FEATURES] & AULE_FEATURE_LSE;
+    run->q = rows(probe, shape->io, shape->num_seqs, shape->num_heads, shape->query_row);
+    run->out = rows(probe, shape->io, shape->num_seqs, shape->num_heads, shape->out_row);
+    if (lse)
+        run->lse = (struct engine_tensor){.offset = take(probe, (uint64_t)shape->num_seqs * shape->num_heads * 4),
+                                          .token_stride = shape->num_heads * sizeof(float),
+                                          .dtype = DTYPE_F32};
+    run->keys = kv_tensor(probe, shape->kv.k_dtype, shape, shape->key_row);
+    run->values = kv_tensor(probe, shape->kv.v_dtype, shape, shape->value_row);
+    probe->memory = mmap(NULL, probe->memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (probe->memory == MAP_FAILED) {
+        probe->memory = NULL;
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu bytes", probe->memory_size);
+    }
+    enum status status = check_budget(probe->engine, probe->memory_size, error);
+    if (status != STATUS_OK)
+        return status;
+    return engine_arena_create(probe->engine, probe->memory, probe->memory_size, &probe->arena, error);
+}
+
+// ---- the batch ----
+
+// The arrays that a batch is made from.
+struct lists {
+    int32_t *cu_seqlens_q, *seq_lens_kv, *block_table, *positions, *kv_starts;
+    uint8_t *mask;
+    uint64_t mask_bytes;
+};
+
+static void lists_finish(struct lists *lists)
+{
+    free(lists->cu_seqlens_q);
+    free(lists->seq_lens_kv);
+    free(lists->block_table);
+    free(lists->positions);
+    free(lists->kv_starts);
+    free(lists->mask);
+}
+
+static bool lists_make(struct lists *lists, const struct shape *shape)
+{
+    uint64_t entries = (uint64_t)shape->num_seqs * shape->max_blocks;
+    lists->mask_bytes = divide_up(shape->num_keys, 8) * shape->num_seqs;
+    lists->cu_seqlens_q = calloc(shape->num_seqs + (size_t)1, sizeof(int32_t));
+    lists->seq_lens_kv = calloc(shape->num_seqs, sizeof(int32_t));
+    lists->positions = calloc(shape->num_seqs, sizeof(int32_t));
+    lists->kv_starts = calloc(shape->num_seqs, sizeof(int32_t));
+    lists->block_table = calloc(entries ? entries : 1, sizeof(int32_t));
+    lists->mask = malloc(lists->mask_bytes);
+    if (!lists->cu_seqlens_q || !lists->seq_lens_kv || !lists->positions || !lists->kv_starts || !lists->block_table ||
+        !lists->mask)
+        return false;
+    memset(lists->mask, 0xff, lists->mask_bytes);
+    for (uint32_t i = 0; i < shape->num_seqs; i++) {
+        lists->cu_seqlens_q[i + 1] = (int32_t)i + 1;
+        lists->seq_lens_kv[i] = (int32_t)shape->num_keys;
+        lists->positions[i] = (int32_t)shape->num_keys - 1;
+        if (shape->place == ENGINE_ROWS)
+            lists->kv_starts[i] = (int32_t)((uint64_t)i * shape->num_keys % (shape->num_blocks - shape->num_keys + 1));
+    }
+    for (uint64_t i = 0; i < entries; i++) // an odd factor: all blocks, scattered
+        lists->block_table[i] = (int32_t)(i * 0x9e3779b1u & (shape->num_blocks - 1));
+    return true;
+}
+
+static enum status make_batch(struct probe *probe, const struct shape *shape, struct error *error)
+{
+    uint32_t features = probe->key.spec[AULE_SPEC_FEATURES];
+    struct lists lists = {NULL};
+    bool made = lists_make(&lists, shape), pooled = shape->place != ENGINE_ROWS, masked = features & AULE_FEATURE_MASK;
+    struct engine_batch_params params = {
+        .engine = probe->engine,
+        .cache = probe->cache,
+        .place = shape->place,
+        .kv = shape->kv,
+        .num_seqs = shape->num_seqs,
+        .max_blocks = shape->max_blocks,
+        .num_tokens = shape->num_seqs,
+        .cu_seqlens_q = lists.cu_seqlens_q,
+        .seq_lens_kv = lists.seq_lens_kv,
+        .block_table = pooled ? lists.block_table : NULL,
+        .positions = features & AULE_FEATURE_POSITIONS ? lists.positions : NULL,
+        .mask = masked ? lists.mask : NULL,
+        .mask_bytes = masked ? lists.mask_bytes : 0,
+        .kv_starts = pooled ? NULL : lists.kv_starts,
+    };
+    enum status status =
+        made ? engine_batch_create(&params, &probe->batch, error)
+             : error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u sequences", shape->num_seqs);
+    lists_finish(&lists);
+    return status;
+}
+
+// ---- the run ----
+
+// With all features of the kind, in ways that hide no key.
+static enum status make_run(struct probe *probe, const struct shape *shape, struct error *error)
+{
+    uint32_t features = probe->key.spec[AULE_SPEC_FEATURES];
+    struct engine_run *run = &probe->run;
+    probe->zeroes = calloc(shape->num_heads, sizeof *probe->zeroes);
+    if (!probe->zeroes)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u heads", shape->num_heads);
+    run->kind = ENGINE_ATTEND;
+    run->batch = probe->batch;
+    run->arena = probe->arena;
+    run->num_heads = shape->num_heads;
+    run->num_splits = shape->num_splits;
+    run->scale = run->k_scale = run->v_scale = 1;
+    run->causal = true;
+    run->windowed = features & AULE_FEATURE_WINDOW;
+    run->window_left = (int32_t)shape->num_keys;
+    run->window_right = -1;
+    run->soft_cap = features & AULE_FEATURE_SOFT_CAP ? 30.0f : 0.0f;
+    run->slopes = features & AULE_FEATURE_ALIBI ? probe->zeroes : NULL;
+    run->sinks = features & AULE_FEATURE_SINKS ? probe->zeroes : NULL;
+    if (features & AULE_FEATURE_ROPE)
+        run->rope = (struct engine_rope){
+            .dim = shape->kv.head_dim_k, .interleaved = features & AULE_FEATURE_ROPE_PAIRS, .theta = 10000};
+    return engine_run_check(probe->engine, run, error);
+}
+
+enum status probe_open(struct probe *probe, struct engine *engine, const struct tune_key *key, struct error *error)
+{
+    struct shape shape;
+    probe->engine = engine;
+    probe->key = *key;
+    enum status status = shape_of(engine, key, &shape, error);
+    if (status == STATUS_OK && shape.place == ENGINE_POOL)
+        status = make_cache(probe, &shape, error);
+    if (status == STATUS_OK)
+        status = make_arena(probe, &shape, error);
+    if (status == STATUS_OK)
+        status = make_batch(probe, &shape, error);
+    return status == STATUS_OK ? make_run(probe, &shape, error) : status;
+}
+
+void probe_close(struct probe *probe)
+{
+    engine_batch_destroy(probe->batch);
+    engine_cache_destroy(probe->cache);
+    bool free_to_unmap = engine_arena_destroy(probe->arena);
+    if (probe->memory && free_to_unmap)
+        munmap(probe->memory, probe->memory_size);
+    free(probe->zeroes);
+    *probe = (struct probe){.engine = NULL};
+}
+
+// ---- timing ----
+
+enum status probe_time(struct probe *probe, uint32_t local_size, uint64_t *gpu_ns, struct error *error)
+{
+    uint64_t sequence;
+    uint32_t end = 1;
+    struct engine_submission submission = {.runs = &probe->run, .num_runs = 1, .wave_ends = &end, .num_waves = 1};
+    probe->local_size = local_size;
+    probe->is_kind = false;
+    probe->gpu_ns = 0;
+    probe->error = (struct error){.status = STATUS_OK};
+    enum status status = submission_submit(probe->engine, &submission, probe, &sequence, error);
+    if (status == STATUS_OK && (status = engine_wait(probe->engine, sequence, -1)) != STATUS_OK)
+        error_set(error, status, "the device is lost");
+    if (status != STATUS_OK)
+        return status;
+    *gpu_ns = probe->gpu_ns;
+    if (probe->error.status != STATUS_OK) {
+        *error = probe->error;
+        return error->status;
+    }
+    if (!probe->is_kind)
+        return error_set(error, STATUS_MISMATCH, "what was made up came out as another kind of dispatch");
+    return *gpu_ns ? STATUS_OK : error_set(error, STATUS_UNSUPPORTED, "the device has no clock");
+}
+
+void probe_note(struct probe *probe, const struct tune_key *key)
+{
+    probe->is_kind = key->shader == probe->key.shader && memcmp(key->spec, probe->key.spec, sizeof key->spec) == 0;
+}

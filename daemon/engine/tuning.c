@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// tuning.c - see tuning.h. The caller's answer never waits for a measurement: what is not known yet is computed as the kernel's own rule
+// has it, and bits do not tell the difference.
+
+#include "tuning.h"
+
+#include "layout.h"
+#include "probe.h"
+#include "trial.h"
+#include "tune_file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <xxhash.h>
+
+enum {
+    DEFAULT_TIME_MS = 200,
+    DEFAULT_ENTRIES = 256,
+    MOST_WORKGROUPS = 4096, // more fill any device, and a measurement is to be short
+    MOST_KEYS = 131072,
+    IDLE_MS = 5, // a measurement waits so long for the device to have nothing else to do
+};
+
+struct tuning {
+    struct engine *engine;
+    struct tune table;
+    struct tune_device device;
+    char *path;                     // of the file; NULL = none; owned
+    uint64_t shaders[MOST_KERNELS]; // XXH3 of each of the variant's
+    uint32_t time_ms;
+    bool has_candidates; // some kernel of the variant
+    struct probe probe;  // its thread only
+    pthread_t thread;
+    bool runs;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t shader_hash(const struct kernel *kernel)
+{
+    return XXH3_64bits(kernel->shader.code, kernel->shader.size);
+}
+
+// ---- choosing ----
+
+// What the table shall say of such a dispatch, but for results.
+static struct tune_entry entry_of(const struct tuning *tuning, const struct engine_run *run,
+                                  const struct geometry *geometry, uint64_t num_workgroups)
+{
+    const struct engine *engine = tuning->engine;
+    const struct kernel *kernel = engine->pipelines.variant->kernels[geometry->kernel];
+    uint64_t num_seqs = run->batch->num_seqs ? run->batch->num_seqs : 1;
+    struct tune_entry entry = {
+        .key = {.shader = tuning->shaders[geometry->kernel],
+                .num_workgroups = tune_size(num_workgroups, MOST_WORKGROUPS),
+                .num_keys = tune_size(run->batch->num_keys / num_seqs, MOST_KEYS)},
+        .ours = true,
+    };
+    memcpy(entry.key.spec, geometry->spec, sizeof entry.key.spec);
+    entry.key.spec[AULE_SPEC_LOCAL_SIZE] = 0;
+    entry.rule_local_size =
+        kernel_local_size(kernel, entry.key.num_workgroups, engine->device.adapter.num_multiprocessors);
+    snprintf(entry.kernel, sizeof entry.kernel, "%s", kernel->shader.name);
+    return entry;
+}
+
+// Whether there is anything to choose: else the rule alone is right.
+static const uint32_t *candidates(const struct submission *s, const struct geometry *geometry)
+{
+    return s->engine->pipelines.variant->kernels[geometry->kernel]->candidates;
+}
+
+uint32_t tuning_local_size(const struct submission *s, const struct engine_run *run, const struct geometry *geometry,
+                           uint64_t num_workgroups)
+{
+    const struct engine *engine = s->engine;
+    const struct kernel *kernel = engine->pipelines.variant->kernels[geometry->kernel];
+    uint32_t rule = kernel_local_size(kernel, num_workgroups, engine->device.adapter.num_multiprocessors);
+    if (!candidates(s, geometry) || num_workgroups >= UINT32_MAX)
+        return rule;
+    if (s->probe)
+        return s->probe->local_size;
+    struct tune_entry entry = entry_of(engine->tuning, run, geometry, num_workgroups);
+    uint32_t chosen = tune_choice(&engine->tuning->table, &entry.key);
+    return chosen ? chosen : rule;
+}
+
+void tuning_want(const struct submission *s, const struct engine_run *run, const struct geometry *geometry,
+                 uint64_t num_workgroups)
+{
+    if (!candidates(s, geometry))
+        return;
+    struct tune_entry entry = entry_of(s->engine->tuning, run, geometry, num_workgroups);
+    if (s->probe)
+        probe_note(s->probe, &entry.key);
+    else
+        tune_want(&s->engine->tuning->table, &entry);
+}
+
+// ---- the file ----
+
+static const struct kernel *find_kernel(const char *name)
+{
+    const struct variant *variant;
+    for (uint32_t i = 0; (variant = variant_at(i)); i++)
+        for (uint32_t j = 0; j < variant->num_kernels; j++)
+            if (strcmp(variant->kernels[j]->shader.name, name) == 0)
+                return variant->kernels[j];
+    return NULL;
+}
+
+static bool is_candidate(const struct kernel *kernel, uint32_t local_size)
+{
+    for (const uint32_t *at = kernel->candidates; at && *at; at++)
+        if (*at == local_size)
+            return local_size <= kernel->shader.local_size;
+    return false;
+}
+
+// Number of the variant's kernel with that code; MOST_KERNELS: it has none.
+static uint32_t number_of(const struct tuning *tuning, uint64_t shader)
+{
+    const struct variant *variant = tuning->engine->pipelines.variant;
+    uint32_t number = 0;
+    while (number < variant->num_kernels && tuning->shaders[number] != shader)
+        number++;
+    return number < variant->num_kernels ? number : MOST_KERNELS;
+}
+
+// What is wrong with an entry of the file, NULL = nothing. A local size that is no candidate would compute something else.
+static const char *check_entry(struct tuning *tuning, struct tune_entry *entry)
+{
+    const struct kernel *kernel = find_kernel(entry->kernel);
+    if (!kernel)
+        return "there is no such kernel";
+    if (shader_hash(kernel) != entry->key.shader)
+        return "the kernel has changed";
+    if (!is_candidate(kernel, entry->local_size) || !is_candidate(kernel, entry->rule_local_size))
+        return "it is none of the kernel's candidates";
+    entry->ours = number_of(tuning, entry->key.shader) != MOST_KERNELS;
+    return tune_add(&tuning->table, entry) ? NULL : "it is there twice, or beyond --max-tuned";
+}
+
+static void take_list(struct tuning *tuning, const struct tune_list *list)
+{
+    struct device *device = &tuning->engine->device;
+    uint32_t taken = 0;
+    if (list->num_damaged)
+        device_log(device, 1, "tuning file %s: %u entries are ignored: %s", tuning->path, list->num_damaged,
+                   list->damage);
+    for (uint32_t i = 0; i < list->count; i++) {
+        const char *wrong = check_entry(tuning, &list->entries[i]);
+        if (wrong)
+            device_log(device, 1, "tuning file %s: an entry of %s with workgroups of %u is ignored: %s", tuning->path,
+                       list->entries[i].kernel, list->entries[i].local_size, wrong);
+        taken += !wrong;
+    }
+    device_log(device, 3, "tuning file %s: %u entries", tuning->path, taken);
+}
+
+static void load(struct tuning *tuning)
+{
+    struct tune_list list;
+    struct error error = {0};
+    enum status status = tune_file_read(tuning->path, &tuning->device, &list, &error);
+    if (status == STATUS_OK)
+        take_list(tuning, &list);
+    else if (status != STATUS_NOT_FOUND)
+        device_log(&tuning->engine->device, 1, "tuning file %s is ignored: %s", tuning->path, error.text);
+    tune_list_finish(&list);
+}
+
+static void save(struct tuning *tuning)
+{
+    struct error error = {0};
+    uint32_t most = tune_count(&tuning->table).num_entries;
+    struct tune_list list = {.entries = calloc(most + (size_t)1, sizeof *list.entries)};
+    enum status status = list.entries ? STATUS_OK : error_set(&error, STATUS_NO_MEMORY, "no memory");
+    while (list.entries && list.count < most && tune_at(&tuning->table, list.count, &list.entries[list.count]))
+        list.count++;
+    if (status == STATUS_OK)
+        status = tune_file_write(tuning->path, &tuning->device, &list, &error);
+    if (status != STATUS_OK)
+        device_log(&tuning->engine->device, 1, "tuning file %s is not written: %s", tuning->path, error.text);
+    tune_list_finish(&list);
+}
+
+// ---- measuring ----
+
+// Other work is measured along with ours, and ours holds it up: better when there is none.
+static void wait_for_rest(struct engine *engine)
+{
+    struct timespec deadline = deadline_in(IDLE_MS);
+    int rc = 0;
+    pthread_mutex_lock(&engine->lock);
+    while ((engine->waiting || engine->flying) && !engine->lost && !engine->stopping && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&engine->changed, &engine->lock, &deadline);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+// So that the submitter, who holds everybody's work, finds them in the driver's cache.
+static enum status compile_candidates(struct tuning *tuning, const struct tune_entry *entry, uint32_t number,
+                                      struct error *error)
+{
+    struct pipelines *pipelines = &tuning->engine->pipelines;
+    const struct kernel *kernel = pipelines->variant->kernels[number];
+    struct geometry geometry = {.kernel = number};
+    enum status status = STATUS_OK;
+    memcpy(geometry.spec, entry->key.spec, sizeof geometry.spec);
+    for (const uint32_t *at = kernel->candidates; *at && status == STATUS_OK; at++) {
+        geometry.spec[AULE_SPEC_LOCAL_SIZE] = *at;
+        if (*at <= kernel->shader.local_size && tune_goes_on(&tuning->table, &entry->key))
+            status = pipeline_warm(pipelines, &geometry, error);
+    }
+    return status;
+}
+
+static enum status try_candidates(struct tuning *tuning, const struct tune_entry *entry, struct trial *trial,
+                                  struct error *error)
+{
+    enum status status = STATUS_OK;
+    uint32_t local_size;
+    while (status == STATUS_OK && (local_size = trial_next(trial, now_ns())) &&
+           tune_goes_on(&tuning->table, &entry->key)) {
+        uint64_t gpu_ns;
+        wait_for_rest(tuning->engine);
+        status = probe_time(&tuning->probe, local_size, &gpu_ns, error);
+        if (status == STATUS_OK)
+            trial_add(trial, gpu_ns);
+    }
+    return status;
+}
+
+static enum status measure_with(struct tuning *tuning, struct tune_entry *entry, uint32_t number, struct error *error)
+{
+    const struct kernel *kernel = tuning->engine->pipelines.variant->kernels[number];
+    struct trial trial;
+    enum status status = probe_open(&tuning->probe, tuning->engine, &entry->key, error);
+    if (status == STATUS_OK)
+        status = compile_candidates(tuning, entry, number, error);
+    if (status != STATUS_OK)
+        return status;
+    trial_begin(&trial, kernel->candidates, kernel->shader.local_size, now_ns(), tuning->time_ms * UINT64_C(1000000));
+    status = try_candidates(tuning, entry, &trial, error);
+    if (status == STATUS_OK && !trial_end(&trial, entry))
+        status = error_set(error, STATUS_LIMIT, "--tune-time %u ms were too short", tuning->time_ms);
+    return status;
+}
+
+static void tell(struct tuning *tuning, const struct tune_entry *entry, const struct error *error)
+{
+    char text[200];
+    struct device *device = &tuning->engine->device;
+    geometry_text(entry->key.spec, text, sizeof text);
+    if (error->status != STATUS_OK)
+        device_log(device, 1, "tuning: %s %s keeps to its rule: %s", entry->kernel, text, error->text);
+    else
+        device_log(device, 2,
+                   "tuning: %s %s, %u workgroups, %u keys: %u invocations, %" PRIu64 " ns; by its rule %u, %" PRIu64
+                   " ns",
+                   entry->kernel, text, entry->key.num_workgroups, entry->key.num_keys, entry->local_size,
+                   entry->gpu_ns, entry->rule_local_size, entry->rule_gpu_ns);
+}
+
+// Without the results of an earlier time.
+static struct tune_entry blank(const struct tuning *tuning, const struct tune_entry *entry, uint32_t number)
+{
+    const struct engine *engine = tuning->engine;
+    struct tune_entry out = *entry;
+    out.local_size = out.num_candidates = out.num_samples = 0;
+    out.gpu_ns = out.rule_gpu_ns = 0;
+    if (number < MOST_KERNELS)
+        out.rule_local_size = kernel_local_size(engine->pipelines.variant->kernels[number], entry->key.num_workgroups,
+                                                engine->device.adapter.num_multiprocessors);
+    return out;
+}
+
+// false: the device is lost, and what the GPU was given stays as it is until the engine ends.
+static bool measure(struct tuning *tuning, const struct tune_entry *waiting)
+{
+    struct error error = {.status = STATUS_OK};
+    uint32_t number = number_of(tuning, waiting->key.shader);
+    struct tune_entry entry = blank(tuning, waiting, number);
+    error.status = number < MOST_KERNELS ? measure_with(tuning, &entry, number, &error)
+                                         : error_set(&error, STATUS_NOT_FOUND, "it is of another variant");
+    if (engine_lost(tuning->engine))
+        return false;
+    probe_close(&tuning->probe);
+    if (!tune_goes_on(&tuning->table, &waiting->key)) // it may wait for another time, or was forgotten
+        return true;
+    entry.state = error.status == STATUS_OK ? ENGINE_TUNE_MEASURED : ENGINE_TUNE_FAILED;
+    tell(tuning, &entry, &error);
+    tune_done(&tuning->table, &entry);
+    return true;
+}
+
+static void *tuning_thread(void *argument)
+{
+    struct tuning *tuning = argument;
+    struct engine *engine = tuning->engine;
+    struct tune_task task;
+    while (tune_wait(&tuning->table, &task)) {
+        if (task.save && tuning->path)
+            save(tuning);
+        if (task.measure && !measure(tuning, &task.entry))
+            break;
+    }
+    pthread_mutex_lock(&engine->lock);
+    engine->tuning_gone = true;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}
+
+// ---- life ----
+
+static bool enabled(const struct engine *engine, enum engine_tune tune)
+{
+    return tune == ENGINE_TUNE_ON || (tune == ENGINE_TUNE_AUTO && !engine->device.adapter.info.software);
+}
+
+static enum status make_path(struct tuning *tuning, const char *folder, struct error *error)
+{
+    tuning->device = tune_device_of(&tuning->engine->device.adapter.info);
+    if (folder && !(tuning->path = tune_file_path(folder, &tuning->device)))
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
+    return STATUS_OK;
+}
+
+enum status tuning_init(struct engine *engine, const struct engine_params *params, struct error *error)
+{
+    const struct variant *variant = engine->pipelines.variant;
+    struct tuning *tuning = engine->tuning = calloc(1, sizeof *tuning);
+    if (!tuning)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for tuning");
+    tuning->engine = engine;
+    tuning->time_ms = params->tune_time_ms ? params->tune_time_ms : DEFAULT_TIME_MS;
+    for (uint32_t i = 0; i < variant->num_kernels; i++) {
+        tuning->shaders[i] = shader_hash(variant->kernels[i]);
+        tuning->has_candidates |= variant->kernels[i]->candidates != NULL;
+    }
+    enum status status = tune_init(&tuning->table, enabled(engine, params->tune),
+                                   params->max_tuned ? params->max_tuned : DEFAULT_ENTRIES, error);
+    if (status == STATUS_OK)
+        status = make_path(tuning, params->tune_folder, error);
+    if (status == STATUS_OK && tuning->path)
+        load(tuning);
+    return status;
+}
+
+bool tuning_start(struct engine *engine)
+{
+    struct tuning *tuning = engine->tuning;
+    tuning->runs = pthread_create(&tuning->thread, NULL, tuning_thread, tuning) == 0;
+    return tuning->runs;
+}
+
+void tuning_stop(struct engine *engine)
+{
+    if (engine->tuning)
+        tune_stop(&engine->tuning->table);
+}
+
+bool tuning_runs(const struct engine *engine)
+{
+    return engine->tuning && engine->tuning->runs;
+}
+
+void tuning_join(struct engine *engine)
+{
+    if (!tuning_runs(engine))
+        return;
+    pthread_join(engine->tuning->thread, NULL);
+    engine->tuning->runs = false;
+}
+
+void tuning_finish(struct engine *engine)
+{
+    struct tuning *tuning = engine->tuning;
+    if (!tuning)
+        return;
+    probe_close(&tuning->probe);
+    tune_finish(&tuning->table);
+    free(tuning->path);
+    free(tuning);
+    engine->tuning = NULL;
+}
+
+// ---- engine.h ----
+
+static void put_note(const struct tuning *tuning, const struct tune_counts *counts, struct engine_tuning *out)
+{
+    const struct engine *engine = tuning->engine;
+    if (!tuning->has_candidates)
+        snprintf(out->note, sizeof out->note,
+                 "nothing can be tuned: no kernel of the attention shader %s has more than one way to the same bits",
+                 engine_variant(engine));
+    else if (counts->full)
+        snprintf(out->note, sizeof out->note,
+                 "the table is full (--max-tuned %u): further kinds of dispatches keep to their kernels' rules",
+                 out->max_entries);
+    else if (engine->device.adapter.info.software)
+        snprintf(out->note, sizeof out->note, "on a software device tuning is off by default: it buys nothing there");
+    else if (!tuning->path)
+        snprintf(out->note, sizeof out->note, "nothing is kept: there is no folder for files");
+}
+
+void engine_tuning(const struct engine *engine, struct engine_tuning *out)
+{
+    struct tuning *tuning = engine->tuning;
+    struct tune_counts counts = tune_count(&tuning->table);
+    *out = (struct engine_tuning){
+        .enabled = counts.enabled,
+        .num_entries = counts.num_entries,
+        .num_waiting = counts.num_waiting,
+        .time_ms = tuning->time_ms,
+        .max_entries = tuning->table.max_entries,
+        .path = tuning->path ? tuning->path : "",
+    };
+    put_note(tuning, &counts, out);
+}
+
+bool engine_tuned_at(const struct engine *engine, uint32_t index, struct engine_tuned *out)
+{
+    struct tune_entry entry;
+    if (!tune_at(&engine->tuning->table, index, &entry))
+        return false;
+    *out = (struct engine_tuned){
+        .state = entry.state,
+        .num_workgroups = entry.key.num_workgroups,
+        .num_keys = entry.key.num_keys,
+        .local_size = entry.local_size ? entry.local_size : entry.rule_local_size,
+        .rule_local_size = entry.rule_local_size,
+        .gpu_ns = entry.gpu_ns,
+        .rule_gpu_ns = entry.rule_gpu_ns,
+        .num_candidates = entry.num_candidates,
+        .num_samples = entry.num_samples,
+    };
+    memcpy(out->kernel, entry.kernel, sizeof out->kernel);
+    geometry_text(entry.key.spec, out->geometry, sizeof out->geometry);
+    return true;
+}
+
+void engine_tune(struct engine *engine, enum engine_tune_action action)
+{
+    struct tune *table = &engine->tuning->table;
+    switch (action) {
+    case ENGINE_TUNE_RENEW: tune_renew(table); break;
+    case ENGINE_TUNE_CLEAR: tune_clear(table); break;
+    case ENGINE_TUNE_DISABLE: tune_enable(table, false); break;
+    case ENGINE_TUNE_ENABLE: tune_enable(table, true); break;
+    }
+}
