@@ -83,5 +83,6 @@ void add_split_tests(Suite *suite);
 void add_kernel_tests(Suite *suite);
 void add_fault_tests(Suite *suite);
 void add_file_tests(Suite *suite);
+void add_tune_tests(Suite *suite);
 
 #endif

@@ -21,6 +21,7 @@ static Suite *engine_suite(void)
     add_kernel_tests(suite);
     add_fault_tests(suite);
     add_file_tests(suite);
+    add_tune_tests(suite);
     return suite;
 }
 

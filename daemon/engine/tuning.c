@@ -87,10 +87,12 @@ uint32_t tuning_local_size(const struct submission *s, const struct engine_run *
     const struct engine *engine = s->engine;
     const struct kernel *kernel = engine->pipelines.variant->kernels[geometry->kernel];
     uint32_t rule = kernel_local_size(kernel, num_workgroups, engine->device.adapter.num_multiprocessors);
-    if (!candidates(s, geometry) || num_workgroups >= UINT32_MAX)
+    if (!candidates(s, geometry))
         return rule;
     if (s->probe)
         return s->probe->local_size;
+    if (num_workgroups >= UINT32_MAX)
+        return rule;
     struct tune_entry entry = entry_of(engine->tuning, run, geometry, num_workgroups);
     uint32_t chosen = tune_choice(&engine->tuning->table, &entry.key);
     return chosen ? chosen : rule;
