@@ -136,6 +136,13 @@ struct gpu_matrix_probe { AULE_U64 lanes; };
 #define AULE_SPEC_PLACE        10   // engine.h, enum engine_place
 #define AULE_SPEC_V_IN_K       11   // 1: V is the first HEAD_DIM_V elements of K
 #define AULE_SPEC_SCALE_MODE   12   // status.h, enum scale_mode
+// Of the device, only for what asks for it: of its matrices (A is ROWS x DEPTH, B is DEPTH x COLUMNS), invocations of a subgroup, and 1 if
+// it is software, which compiles for minutes what is unrolled.
+#define AULE_SPEC_MATRIX_ROWS    13
+#define AULE_SPEC_MATRIX_COLUMNS 14
+#define AULE_SPEC_MATRIX_DEPTH   15
+#define AULE_SPEC_SUBGROUP       16
+#define AULE_SPEC_SOFTWARE       17
 
 #define AULE_PLACE_POOL        0
 #define AULE_PLACE_BLOCKS      1

@@ -24,9 +24,9 @@ static enum dtype dtype_bend(enum dtype dtype)
     return dtype_size((int)dtype) == 1 ? dtype : DTYPE_F16;
 }
 
-static uint32_t head_dim_bend(uint32_t head_dim)
+static uint32_t head_dim_bend(uint32_t head_dim, uint32_t most)
 {
-    while (head_dim > 128)
+    while (head_dim > most)
         head_dim = head_dim / 16 * 8;
     return head_dim;
 }
@@ -35,15 +35,17 @@ void suite_shape_bend(struct attention_shape *shape)
 {
     const char *variant = getenv("AULE_VARIANT");
     struct engine_kv *kv = &shape->kv;
-    if (!variant || strcmp(variant, "matrix") != 0)
+    bool shared = variant && strcmp(variant, "matrix_shared") == 0;
+    if (!variant || (strcmp(variant, "matrix") != 0 && !shared))
         return;
+    uint32_t most = shared ? 256 : 128;
     shape->io_dtype = DTYPE_F16;
     kv->k_dtype = dtype_bend(kv->k_dtype);
     kv->v_dtype = dtype_bend(kv->v_dtype);
-    kv->head_dim_k = head_dim_bend(kv->head_dim_k);
-    kv->head_dim_v = head_dim_bend(kv->head_dim_v);
-    kv->v_is_k_prefix = false;
-    kv->block_size = kv->block_size < 16 ? 16 : kv->block_size;
+    kv->head_dim_k = head_dim_bend(kv->head_dim_k, most);
+    kv->head_dim_v = head_dim_bend(kv->head_dim_v, most);
+    kv->v_is_k_prefix = kv->v_is_k_prefix && shared && kv->head_dim_v <= kv->head_dim_k;
+    kv->block_size = kv->block_size < 16 && !shared ? 16 : kv->block_size;
 }
 
 struct attention_case *suite_case(uint64_t index, uint64_t kind, const struct attention_wish *wish)

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The aule authors
 #
 # Devices with matrix units: plain products on this system's, where it has them; and aule built and run in Debian 13, on a software device
-# that has them (8x8x8, so not the size of aule's fragments). The latter is skipped where `tools/coop-root make` was not run or its folder
+# that has them (8x8x8, so not the size of aule's fragments, but any size will do for matrix_shared). The latter is skipped where `tools/coop-root make` was not run or its folder
 # cannot be entered, and not there under sanitizers, which would see the same code again.
 
 aule_check(test_coop SOURCES test_coop.c LIBS aule_engine LABELS device VALIDATED)
@@ -40,10 +40,19 @@ aule_coop(coop_engine TIMEOUT 300
   COMMAND ${coop_build}/tests/test_engine
   ENVIRONMENT CK_RUN_CASE=variants ${validation})
 
-# One of Check's cases of the suite. Others meet what this Mesa does wrong: with no lane active it still reads through an address that all
-# lanes have in common, so beyond a loop's end, and behind a null that the shader has asked for.
-foreach(variant matrix matrix_emulated subgroup)
+# The variant that this device is for gets the whole suite, with fewer random cases; of the others one of Check's cases is enough, which
+# other devices run whole.
+aule_coop(coop_attention_matrix_shared TIMEOUT 1200
+  COMMAND ${coop_build}/tests/test_attention
+  ENVIRONMENT AULE_VARIANT=matrix_shared AULE_TEST_CASES=25 ${validation})
+set_tests_properties(coop_attention_matrix_shared PROPERTIES COST 400)
+foreach(variant matrix matrix_emulated)
   aule_coop(coop_attention_${variant} TIMEOUT 600
     COMMAND ${coop_build}/tests/test_attention
     ENVIRONMENT AULE_VARIANT=${variant} "CK_RUN_CASE=worked examples" ${validation})
+endforeach()
+foreach(variant plain subgroup)
+  aule_coop(coop_attention_${variant} TIMEOUT 600
+    COMMAND ${coop_build}/tests/test_attention
+    ENVIRONMENT AULE_VARIANT=${variant} CK_RUN_CASE=bits ${validation})
 endforeach()

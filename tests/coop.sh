@@ -53,7 +53,7 @@ device()
     daemon=''
 }
 
-# What the variant "matrix" lacks is said, and is not what the build lacks.
+# What the variant "matrix" lacks is said, and is not what the build lacks; the next best lacks nothing.
 check_device()
 {
     local why
@@ -65,6 +65,8 @@ check_device()
         *built*) fail "variant matrix: $why" ;;
         *) echo "variant matrix: $why" ;;
     esac
+    jq -e '.variants[] | select(.name == "matrix_shared") | .used' /tmp/device >/dev/null ||
+        fail "variant matrix_shared is not used, although any device with matrix units will do"
 }
 
 mkdir -p "$(dirname "$build")"

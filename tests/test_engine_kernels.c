@@ -353,6 +353,32 @@ START_TEST(matrix_variant_says_what_the_device_lacks)
 }
 END_TEST
 
+START_TEST(shared_matrix_variant_takes_other_sizes_and_any_lanes)
+{
+    struct adapter rich = engine->device.adapter;
+    char missing[256];
+    rich.matrices = (struct matrices){
+        .extension = true, .size = {8, 16, 8}, .half = true, .memory_model = true, .lanes = MATRIX_LANES_DIFFER};
+    rich.info.subgroup_size = 8;
+    rich.subgroups.operations = UINT32_MAX;
+    rich.subgroups.full = true;
+    matrix_shared_missing(&rich, missing, sizeof missing);
+    if (strstr(missing, "built without"))
+        return;
+    ck_assert_str_eq(missing, "");
+    rich.info.subgroup_size = 128;
+    matrix_shared_missing(&rich, missing, sizeof missing);
+    ck_assert_str_eq(missing, "subgroups of 8 to 64 invocations (it has 128)");
+    rich.subgroups.full = false;
+    rich.info.subgroup_size = 64;
+    matrix_shared_missing(&rich, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "full subgroups") != NULL, "%s", missing);
+    rich.matrices.size = (struct matrix_size){0};
+    matrix_shared_missing(&rich, missing, sizeof missing);
+    ck_assert_str_eq(missing, "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32)");
+}
+END_TEST
+
 START_TEST(probe_of_lanes_agrees_with_the_emulation)
 {
     const struct shader *shader = _i ? &shader_matrix_probe_emulated_bf16 : &shader_matrix_probe_emulated;
@@ -382,6 +408,7 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, parts_of_a_decode_follow_its_length);
     tcase_add_test(tcase, variant_for_tests_is_chosen_by_name_alone);
     tcase_add_test(tcase, matrix_variant_says_what_the_device_lacks);
+    tcase_add_test(tcase, shared_matrix_variant_takes_other_sizes_and_any_lanes);
     tcase_add_loop_test(tcase, probe_of_lanes_agrees_with_the_emulation, 0, 2);
     suite_add_tcase(suite, tcase);
 }

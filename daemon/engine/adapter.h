@@ -39,13 +39,19 @@ enum matrix_lanes {
     MATRIX_LANES_DIFFER,
 };
 
-// What shaders/matrix.glsl needs of cooperative matrices; headers that do not know them leave all as it is at 0.
+// Of a product C[rows, columns] += A[rows, depth] B[depth, columns].
+struct matrix_size {
+    uint32_t rows, columns, depth;
+};
+
+// What shaders/matrix.glsl needs of cooperative matrices, and attention_coop.comp; headers that do not know them leave all as it is at 0.
 struct matrices {
     uint32_t old_layer; // version of a validation layer that knows none: the rest is not asked for; 0 = no such layer
     bool extension;     // the device has them in compute shaders
     bool shape;         // 16x8x16 of f16, sums in f32, by subgroups
     bool half, memory_model; // what else a shader with them uses
     enum matrix_lanes lanes;
+    struct matrix_size size; // for attention_coop.comp: f16, sums in f32, by subgroups; 0 = none that it takes
     // Of bf16, by the same rules.
     uint32_t bfloat_old_layer;
     bool bfloat_extension;

@@ -13,6 +13,7 @@
 #include "attention_prefill_emulated_spv.h"
 #include "attention_subgroup_spv.h"
 #ifdef AULE_HAVE_MATRIX
+#include "attention_coop_spv.h"
 #include "attention_decode_matrix_spv.h"
 #include "attention_prefill_matrix_spv.h"
 #endif
@@ -210,6 +211,74 @@ const struct kernel kernel_prefill = {
                PREFILL_LOCAL_SIZE, true},
     PREFILL_JOB,
     .shared_memory = PREFILL_SHARED_MEMORY,
+};
+
+// ---- attention_coop.comp: one shader, two sizes of tiles ----
+
+enum {
+    COOP_LOCAL_SIZE = 128,
+    COOP_MOST_HEAD_DIM = 256,
+    COOP_ROWS_FEW = 16,
+    COOP_ROWS_MANY = 64,
+    COOP_HEAD_DIM = 128,      // up to which there are so many rows of them; beyond
+    COOP_ROWS_MANY_WIDE = 32, // there are fewer, since sums lie in registers
+    COOP_KEYS = 32,           // a tile, as far as that head_dim; of 16 beyond, which take less
+    COOP_PART_GRAIN = 256,    // a multiple of all that
+    COOP_SHARED_MEMORY = COOP_KEYS * 2 * (COOP_HEAD_DIM + 8) * 2 // keys, values and their air
+                         + COOP_ROWS_MANY * (COOP_KEYS + 4) * 4  // scores
+                         + COOP_ROWS_MANY * 4                    // row_factors
+                         + COOP_KEYS * 4                         // key_scales
+                         + COOP_KEYS / 8 * 2 * 8                 // strip_keys, strip_values
+                         + 8,
+};
+_Static_assert((int)COOP_SHARED_MEMORY <= (int)TILES_SHARED_MEMORY, "any device has it");
+
+// Not bf16 and f32, which f16 does not hold. A custom mask may hide a value that is no number.
+static bool coop_serves(const struct geometry *geometry)
+{
+    const uint32_t *spec = geometry->spec;
+    bool scaled_values =
+        spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != DTYPE_F16;
+    return spec[AULE_SPEC_HEAD_DIM_K] <= COOP_MOST_HEAD_DIM && spec[AULE_SPEC_HEAD_DIM_V] <= COOP_MOST_HEAD_DIM &&
+           spec[AULE_SPEC_IO_DTYPE] == DTYPE_F16 && !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK) && !scaled_values &&
+           decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K]) &&
+           decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V]);
+}
+
+static uint32_t coop_rows_few(const struct engine_kv *kv)
+{
+    (void)kv;
+    return COOP_ROWS_FEW;
+}
+
+static uint32_t coop_rows_many(const struct engine_kv *kv)
+{
+    return kv->head_dim_k <= COOP_HEAD_DIM && kv->head_dim_v <= COOP_HEAD_DIM ? COOP_ROWS_MANY : COOP_ROWS_MANY_WIDE;
+}
+
+// Few rows have few workgroups. Nobody has measured this; a row's bits depend on it.
+static uint64_t coop_part_keys(uint64_t rows, uint64_t kv_len)
+{
+    if (rows > COOP_ROWS_MANY)
+        return 0;
+    return kv_len <= 32768 ? 4096 : 8192;
+}
+
+#define COOP_SHADER                                                                                                    \
+    .shader = {"attention_coop", attention_coop_spv, sizeof attention_coop_spv, COOP_LOCAL_SIZE, true},                \
+    .serves = coop_serves, .part_keys = coop_part_keys, .part_grain = COOP_PART_GRAIN,                                 \
+    .shared_memory = COOP_SHARED_MEMORY
+
+const struct kernel kernel_coop_few = {
+    COOP_SHADER,
+    .tile_rows = coop_rows_few,
+    .most_rows = COOP_ROWS_FEW,
+};
+
+const struct kernel kernel_coop_many = {
+    COOP_SHADER,
+    .tile_rows = coop_rows_many,
+    .most_rows = UINT32_MAX,
 };
 
 #endif

@@ -35,7 +35,7 @@ struct kernel {
 
 extern const struct kernel kernel_plain, kernel_subgroup, kernel_decode_emulated, kernel_prefill_emulated;
 #ifdef AULE_HAVE_MATRIX
-extern const struct kernel kernel_decode, kernel_prefill;
+extern const struct kernel kernel_decode, kernel_prefill, kernel_coop_few, kernel_coop_many;
 #endif
 
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len); // such a sequence

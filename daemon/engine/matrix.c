@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// matrix.c - asks a device for its cooperative matrices, and looks once which lane has which elements: shaders/matrix.glsl writes
+// matrix.c - asks a device for its cooperative matrices and their sizes, and looks once which lane has which elements: shaders/matrix.glsl writes
 // them itself, which Vulkan leaves to the driver. Knows nothing of attention. Whoever opens the device.
 
 #include "matrix.h"
@@ -30,24 +30,57 @@ static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one, VkComponentType
            one->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && one->scope == VK_SCOPE_SUBGROUP_KHR;
 }
 
-static bool has_shape(const struct instance *instance, VkPhysicalDevice physical, VkComponentTypeKHR element,
-                      uint32_t columns)
+// A malloc'd array; NULL: there are none.
+static VkCooperativeMatrixPropertiesKHR *list_shapes(const struct instance *instance, VkPhysicalDevice physical,
+                                                     uint32_t *num_shapes)
 {
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get =
         (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)vkGetInstanceProcAddr(
             instance->handle, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
     uint32_t count = 0;
     if (!get || get(physical, &count, NULL) != VK_SUCCESS || count == 0)
-        return false;
+        return NULL;
     VkCooperativeMatrixPropertiesKHR *list = calloc(count, sizeof *list);
-    bool found = false;
     for (uint32_t i = 0; list && i < count; i++)
         list[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
-    if (list && get(physical, &count, list) >= 0)
-        for (uint32_t i = 0; i < count && !found; i++)
-            found = is_ours(&list[i], element, columns);
+    *num_shapes = list && get(physical, &count, list) >= 0 ? count : 0;
+    return list;
+}
+
+static bool has_shape(const struct instance *instance, VkPhysicalDevice physical, VkComponentTypeKHR element,
+                      uint32_t columns)
+{
+    uint32_t count = 0;
+    VkCooperativeMatrixPropertiesKHR *list = list_shapes(instance, physical, &count);
+    bool found = false;
+    for (uint32_t i = 0; i < count && !found; i++)
+        found = is_ours(&list[i], element, columns);
     free(list);
     return found;
+}
+
+static bool is_small(uint32_t size)
+{
+    return size == 8 || size == 16;
+}
+
+// attention_coop.comp takes any of these; the largest has the fewest loads a product.
+static struct matrix_size best_size(const struct instance *instance, VkPhysicalDevice physical)
+{
+    uint32_t count = 0;
+    VkCooperativeMatrixPropertiesKHR *list = list_shapes(instance, physical, &count);
+    struct matrix_size best = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        const VkCooperativeMatrixPropertiesKHR *one = &list[i];
+        bool takes = one->AType == VK_COMPONENT_TYPE_FLOAT16_KHR && one->BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+                     one->CType == VK_COMPONENT_TYPE_FLOAT32_KHR && one->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+                     one->scope == VK_SCOPE_SUBGROUP_KHR && is_small(one->MSize) && is_small(one->NSize) &&
+                     is_small(one->KSize);
+        if (takes && one->MSize * one->NSize * one->KSize > best.rows * best.columns * best.depth)
+            best = (struct matrix_size){one->MSize, one->NSize, one->KSize};
+    }
+    free(list);
+    return best;
 }
 
 static bool in_compute(VkPhysicalDevice physical)
@@ -94,6 +127,7 @@ void matrix_describe(const struct instance *instance, struct adapter *adapter)
     adapter_features(adapter, &features);
     matrices->extension = features.matrices.cooperativeMatrix && in_compute(adapter->physical);
     matrices->shape = matrices->extension && has_shape(instance, adapter->physical, VK_COMPONENT_TYPE_FLOAT16_KHR, 8);
+    matrices->size = matrices->extension ? best_size(instance, adapter->physical) : (struct matrix_size){0};
     matrices->half = features.v12.shaderFloat16;
     matrices->memory_model = features.v12.vulkanMemoryModel;
     describe_bfloats(instance, adapter);
@@ -115,11 +149,10 @@ static void write_old_layer(uint32_t layer, const char *what, char *text, size_t
              VK_API_VERSION_MINOR(layer), VK_API_VERSION_PATCH(layer));
 }
 
-void matrix_missing(const struct adapter *adapter, char *text, size_t size)
+// Of what every shader with matrices uses; `sized`: the device has them in the size that is needed, which `sizes` names.
+static void any_missing(const struct adapter *adapter, bool sized, const char *sizes, char *text, size_t size)
 {
     const struct matrices *matrices = &adapter->matrices;
-    const VkSubgroupFeatureFlags wanted =
-        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT;
 #ifndef AULE_HAVE_MATRIX
     snprintf(text, size,
              "nothing that is known, but aule was built without the shader compiler or headers for matrices");
@@ -130,18 +163,41 @@ void matrix_missing(const struct adapter *adapter, char *text, size_t size)
         write_old_layer(matrices->old_layer, "cooperative matrices", text, size);
     else if (!matrices->extension)
         snprintf(text, size, "cooperative matrices (VK_KHR_cooperative_matrix)");
-    else if (!matrices->shape)
-        snprintf(text, size, "cooperative matrices of 16x8x16 (f16, sums in f32)");
+    else if (!sized)
+        snprintf(text, size, "cooperative matrices of %s (f16, sums in f32)", sizes);
     else if (!matrices->half)
         snprintf(text, size, "f16 in shaders (shaderFloat16)");
     else if (!matrices->memory_model)
         snprintf(text, size, "Vulkan's memory model (vulkanMemoryModel)");
-    else if (adapter->info.subgroup_size != 32)
+}
+
+void matrix_missing(const struct adapter *adapter, char *text, size_t size)
+{
+    const struct matrices *matrices = &adapter->matrices;
+    const VkSubgroupFeatureFlags wanted =
+        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT;
+    any_missing(adapter, matrices->shape, "16x8x16", text, size);
+    if (text[0])
+        return;
+    if (adapter->info.subgroup_size != 32)
         snprintf(text, size, "subgroups of 32 invocations (it has %u)", adapter->info.subgroup_size);
     else if ((adapter->subgroups.operations & wanted) != wanted || !adapter->subgroups.full)
         snprintf(text, size, "full subgroups with shuffles and votes in compute shaders");
     else if (matrices->lanes == MATRIX_LANES_DIFFER)
         snprintf(text, size, "matrices that it can use: their elements lie in other lanes than expected");
+}
+
+void matrix_shared_missing(const struct adapter *adapter, char *text, size_t size)
+{
+    const VkSubgroupFeatureFlags wanted = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    const uint32_t invocations = adapter->info.subgroup_size;
+    any_missing(adapter, adapter->matrices.size.rows, "8 or 16 rows, columns and depth", text, size);
+    if (text[0])
+        return;
+    if (invocations < 8 || invocations > 64)
+        snprintf(text, size, "subgroups of 8 to 64 invocations (it has %u)", invocations);
+    else if ((adapter->subgroups.operations & wanted) != wanted || !adapter->subgroups.full)
+        snprintf(text, size, "full subgroups with shuffles in compute shaders");
 }
 
 void matrix_bfloat_missing(const struct adapter *adapter, char *text, size_t size)

@@ -13,6 +13,8 @@
 void matrix_describe(const struct instance *instance, struct adapter *adapter);
 // What `adapter` lacks, as words behind "lacks"; "" = nothing. `lanes` is counted in only if somebody has looked.
 void matrix_missing(const struct adapter *adapter, char *text, size_t size);
+// What it lacks for attention_coop.comp, which takes other sizes, too, and does not care for lanes.
+void matrix_shared_missing(const struct adapter *adapter, char *text, size_t size);
 // What it lacks to have matrices of bf16, too.
 void matrix_bfloat_missing(const struct adapter *adapter, char *text, size_t size);
 // Runs products with matrix_probe.comp, compiled as `shader` for f16 or bf16: *agrees says whether every lane has what it should. The

@@ -42,6 +42,10 @@ enum {
                BIT(AULE_SPEC_FEATURES) | BIT(AULE_SPEC_PLACE) | BIT(AULE_SPEC_V_IN_K) | BIT(AULE_SPEC_SCALE_MODE),
 };
 
+// With those of the device, which are the same for all.
+enum { ALL_CONSTANTS = AULE_SPEC_SOFTWARE + 1 };
+_Static_assert((int)SPEC_CONSTANTS == (int)AULE_SPEC_MATRIX_ROWS, "the geometry's come first");
+
 // What each kind is compiled for: nothing else makes a second pipeline.
 static const struct {
     uint32_t specs;    // by number
@@ -171,10 +175,19 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
     const struct shader *shader = shader_of(pipelines, kind, geometry->kernel);
     const uint32_t *spec = geometry->spec;
     char text[160], name[256];
-    VkSpecializationMapEntry entries[SPEC_CONSTANTS];
-    for (uint32_t i = 0; i < SPEC_CONSTANTS; i++)
-        entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof *spec, sizeof *spec};
-    VkSpecializationInfo constants = {SPEC_CONSTANTS, entries, SPEC_CONSTANTS * sizeof *spec, spec};
+    const struct matrix_size *matrix = &device->adapter.matrices.size;
+    uint32_t values[ALL_CONSTANTS] = {
+        [AULE_SPEC_MATRIX_ROWS] = matrix->rows,
+        [AULE_SPEC_MATRIX_COLUMNS] = matrix->columns,
+        [AULE_SPEC_MATRIX_DEPTH] = matrix->depth,
+        [AULE_SPEC_SUBGROUP] = device->adapter.info.subgroup_size,
+        [AULE_SPEC_SOFTWARE] = device->adapter.info.software,
+    };
+    VkSpecializationMapEntry entries[ALL_CONSTANTS];
+    memcpy(values, spec, SPEC_CONSTANTS * sizeof *spec);
+    for (uint32_t i = 0; i < ALL_CONSTANTS; i++)
+        entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof *values, sizeof *values};
+    VkSpecializationInfo constants = {ALL_CONSTANTS, entries, sizeof values, values};
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size;
     VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,

@@ -50,6 +50,19 @@ static const struct variant variants[] = {
         .missing = matrix_missing,
     },
     {
+        .name = "matrix_shared",
+        .needs = "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32), full subgroups of 8 to "
+                 "64 invocations",
+#ifdef AULE_HAVE_MATRIX
+        .kernels = {&kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
+        .num_kernels = 3,
+#else
+        .kernels = {&kernel_subgroup},
+        .num_kernels = 1,
+#endif
+        .missing = matrix_shared_missing,
+    },
+    {
         .name = "subgroup",
         .needs = "full subgroups of 8 invocations or more, with shuffles",
         .kernels = {&kernel_subgroup},
