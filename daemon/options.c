@@ -5,6 +5,8 @@
 
 #include "options.h"
 
+#include "ring.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -13,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { SWITCH, TEXT, COUNT32, COUNT64, WORK, BYTES, FRACTION, LEVEL, FAULT, TUNE };
+enum kind { SWITCH, TEXT, COUNT32, COUNT64, ENTRIES, WORK, BYTES, FRACTION, LEVEL, FAULT, TUNE };
 
 struct option {
     const char *name, *value, *help;
@@ -47,6 +49,12 @@ static const struct option options[] = {
     {"max-tickets", "N", "unreaped tickets a session", COUNT32, FIELD(server.max_tickets), 1, 1u << 20, "256"},
     {"max-run-work", "N", "multiply-adds of one run; 0: no limit; auto: what the device does in well under a minute",
      WORK, FIELD(server.max_run_work), 0, INT64_MAX, "auto"},
+    {"ring-entries", "N",
+     "requests that a session may have under way in the ring lane, a power of two; 0: no ring lane", ENTRIES,
+     FIELD(server.ring_entries), 0, RING_MAX_ENTRIES, "64"},
+    {"ring-spin", "US",
+     "after its last request, look at a ring for so long before sleeping; auto: 50 with 3 cores, else 0", WORK,
+     FIELD(server.ring_spin_us), 0, 1000000, "auto"},
     {"max-pipelines", "N", "compiled shaders to keep, the latest used ones", COUNT32, FIELD(server.max_pipelines), 1,
      65536, "256"},
     {"max-scratch", "BYTES", "the device's memory for partial results of runs whose keys are split, of one submission",
@@ -113,7 +121,9 @@ static enum status set_number(const struct option *option, const char *text, voi
         return error_set(error, STATUS_INVALID,
                          "--%s \"%s\": a whole number from %" PRIu64 " to %" PRIu64 "%s is wanted", option->name, text,
                          option->least, option->most, option->kind == BYTES ? " (K, M, G allowed)" : "");
-    if (option->kind == COUNT32)
+    if (option->kind == ENTRIES && number && !ring_good_number((uint32_t)number))
+        return error_set(error, STATUS_INVALID, "--%s %s is no power of two", option->name, text);
+    if (option->kind == COUNT32 || option->kind == ENTRIES)
         *(uint32_t *)field = (uint32_t)number;
     else
         *(uint64_t *)field = number;
@@ -161,6 +171,7 @@ static enum status set_value(const struct option *option, const char *text, stru
         return set_number(option, text, field, error);
     case COUNT32:
     case COUNT64:
+    case ENTRIES:
     case BYTES: return set_number(option, text, field, error);
     case FRACTION: return set_fraction(option, text, field, error);
     case LEVEL:

@@ -70,7 +70,8 @@ namespace w = aule::wire;
 #define HELLO_REPLY(X)         X(major) X(minor) X(session) X(epoch) X(segment_name) X(segment_size) X(header_offset)  \
                                X(arena_offset) X(arena_size) X(submission_ring_offset) X(submission_ring_size)         \
                                X(completion_ring_offset) X(completion_ring_size) X(max_message) X(max_tickets)         \
-                               X(max_batches) X(quota_blocks) X(device_name) X(device_uuid) X(arena_imported)
+                               X(max_batches) X(quota_blocks) X(device_name) X(device_uuid) X(arena_imported)          \
+                               X(ring_entries) X(doorbell)
 #define PING_REPLY(X)          X(payload) X(epoch) X(version) X(major) X(minor)
 #define CACHE_OPEN_REPLY(X)    X(cache) X(chunk_blocks) X(block_bytes)
 #define CACHE_STATE_REPLY(X)   X(total_blocks) X(free_blocks) X(leased_blocks) X(held_blocks) X(cached_blocks)         \
@@ -1036,6 +1037,60 @@ template <class Root, class Any> enum status decode(const void *data, size_t siz
 }
 
 } // namespace
+
+// ---- the ring lane's entries ----
+
+static_assert(sizeof(w::Submission) <= WIRE_SUBMISSION_SIZE && sizeof(w::Completion) <= WIRE_COMPLETION_SIZE &&
+                  WIRE_SUBMISSION_SIZE % 64 == 0 && WIRE_COMPLETION_SIZE % 64 == 0,
+              "an entry fills whole lines of its ring");
+
+void wire_put_submission(const wire_submission *from, void *entry)
+{
+    const w::Submission packed(from->sequence, from->command,
+                               from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
+                               from->waits, from->wait_ms, 0, from->wait.ticket, pack(from->run));
+    memset(entry, 0, WIRE_SUBMISSION_SIZE);
+    memcpy(entry, &packed, sizeof packed);
+}
+
+void wire_get_submission(const void *entry, wire_submission *to)
+{
+    const auto *packed = static_cast<const w::Submission *>(entry);
+    *to = {};
+    to->sequence = packed->sequence();
+    to->command = packed->command();
+    to->waits = packed->waits() != 0;
+    to->wait_ms = packed->wait_ms();
+    to->wait = {packed->ticket(), packed->timeout_ms()};
+    unpack(to->run, packed->run());
+    to->run.timeout_ms = packed->timeout_ms();
+}
+
+void wire_put_completion(const wire_completion *from, void *entry)
+{
+    uint8_t text[sizeof from->text] = {};
+    memcpy(text, from->text, strnlen(from->text, sizeof text - 1));
+    const w::Completion packed(from->sequence, from->status, from->answer, from->run_status, from->num_runs,
+                               from->num_sessions, from->gpu_ns, from->ticket,
+                               fb::span<const uint8_t, sizeof text>(text));
+    memset(entry, 0, WIRE_COMPLETION_SIZE);
+    memcpy(entry, &packed, sizeof packed);
+}
+
+void wire_get_completion(const void *entry, wire_completion *to)
+{
+    const auto *packed = static_cast<const w::Completion *>(entry);
+    *to = {};
+    to->sequence = packed->sequence();
+    to->status = packed->status();
+    to->answer = packed->answer();
+    to->run_status = packed->run_status();
+    to->num_runs = packed->num_runs();
+    to->num_sessions = packed->num_sessions();
+    to->gpu_ns = packed->gpu_ns();
+    to->ticket = packed->ticket();
+    memcpy(to->text, packed->text()->Data(), sizeof to->text - 1);
+}
 
 // ---- wire.h ----
 

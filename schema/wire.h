@@ -194,6 +194,8 @@ struct wire_hello_reply {
     const char *device_name;
     uint8_t device_uuid[16];
     bool arena_imported;
+    uint32_t ring_entries;
+    const char *doorbell;
 };
 struct wire_ping_reply { uint64_t payload, epoch; const char *version; uint32_t major, minor; };
 struct wire_cache_open_reply { uint64_t cache; uint32_t chunk_blocks; uint64_t block_bytes; };
@@ -351,6 +353,34 @@ enum status wire_encode_reply(const struct wire_reply *reply, struct wire_buffer
 enum status wire_decode_request(const void *data, size_t size, struct wire_request *out, struct error *error);
 enum status wire_decode_reply(const void *data, size_t size, struct wire_reply *out, struct error *error);
 void wire_reply_finish(struct wire_reply *reply);      // frees what decoding allocated; takes a zeroed reply
+
+// ---- the ring lane's entries: what a Run or Wait and its answer are there. See ring.h for the rings themselves. ----
+
+#define WIRE_SUBMISSION_SIZE 448u   // bytes from one entry to the next
+#define WIRE_COMPLETION_SIZE 448u
+
+struct wire_submission {
+    uint32_t sequence;
+    uint32_t command;            // WIRE_COMMAND_RUN or _WAIT; of a hostile client anything
+    bool waits;
+    int32_t wait_ms;
+    struct wire_wait wait;
+    struct wire_run run;
+};
+struct wire_completion {
+    uint32_t sequence;
+    int32_t status;
+    uint32_t answer;             // WIRE_ANSWER_RUN, _WAIT or _EMPTY
+    int32_t run_status;
+    uint32_t num_runs, num_sessions;
+    uint64_t gpu_ns, ticket;
+    char text[384];              // always ends with 0
+};
+// The entry is private memory, 8-byte aligned, of the size above. Nothing can fail: what the numbers mean is the reader's to check.
+void wire_put_submission(const struct wire_submission *submission, void *entry);
+void wire_get_submission(const void *entry, struct wire_submission *submission);
+void wire_put_completion(const struct wire_completion *completion, void *entry);
+void wire_get_completion(const void *entry, struct wire_completion *completion);
 
 // ---- the shared-memory segment: one per session, made by the daemon ----
 // [ header, one page ][ submission ring ][ completion ring ][ arena ], each part at a page border; see schema/README.md.

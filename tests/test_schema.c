@@ -231,6 +231,8 @@ static const struct field hello_reply[] = {FIELD(major, U32),
                                            FIELD(device_name, TEXT),
                                            FIELD(device_uuid, UUID),
                                            FIELD(arena_imported, BOOL),
+                                           FIELD(ring_entries, U32),
+                                           FIELD(doorbell, TEXT),
                                            END};
 #undef SHAPE
 #define SHAPE wire_ping_reply

@@ -178,7 +178,8 @@ static void close_guard(void)
 
 static struct segment_params params_of(uint64_t arena_size, uint64_t alignment)
 {
-    return (struct segment_params){"aule-partstest-", 7, 9, arena_size, alignment};
+    return (struct segment_params){
+        .prefix = "aule-partstest-", .epoch = 7, .session = 9, .arena_size = arena_size, .alignment = alignment};
 }
 
 START_TEST(a_segment_has_header_arena_and_alignment)

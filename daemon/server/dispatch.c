@@ -5,6 +5,7 @@
 
 #include "dispatch.h"
 
+#include "lane.h"
 #include "log.h"
 
 #include <inttypes.h>
@@ -50,13 +51,15 @@ static const struct command {
 
 // ---- replies ----
 
-void dispatch_refuse(struct server *server, const struct route *route, const struct error *error)
+static void send_reply(struct server *server, const struct route *route, const struct wire_reply *reply);
+
+static void send_refusal(struct server *server, const struct route *route, const struct error *error)
 {
     const struct wire_reply reply = {.status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
-    dispatch_reply(server, route, &reply);
+    send_reply(server, route, &reply);
 }
 
-void dispatch_reply(struct server *server, const struct route *route, const struct wire_reply *reply)
+static void send_reply(struct server *server, const struct route *route, const struct wire_reply *reply)
 {
     struct wire_buffer buffer;
     struct error error = {.status = STATUS_OK};
@@ -66,10 +69,24 @@ void dispatch_reply(struct server *server, const struct route *route, const stru
         wire_buffer_finish(&buffer);
     } else if (reply->answer != WIRE_ANSWER_EMPTY) {
         log_error("daemon: a reply could not be encoded: %s", error.text);
-        dispatch_refuse(server, route, &error);
+        send_refusal(server, route, &error);
     } else {
         log_error("daemon: a refusal could not be encoded: %s", error.text);
     }
+}
+
+void dispatch_reply(struct server *server, const struct asker *asker, const struct wire_reply *reply)
+{
+    if (asker->session)
+        lane_answer(server, asker, reply);
+    else
+        send_reply(server, &asker->route, reply);
+}
+
+void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error)
+{
+    const struct wire_reply reply = {.status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
+    dispatch_reply(server, asker, &reply);
 }
 
 // ---- one call ----
@@ -159,9 +176,9 @@ static void finish_call(struct call *call, enum status status)
     call->error.status = status;
     call->reply.status = status;
     if (status == STATUS_OK)
-        dispatch_reply(call->server, call->route, &call->reply);
+        dispatch_reply(call->server, call->asker, &call->reply);
     else
-        dispatch_refuse(call->server, call->route, &call->error);
+        dispatch_refuse(call->server, call->asker, &call->error);
     free_scratch(call);
 }
 
@@ -181,26 +198,34 @@ static void refuse_denied(struct server *server, const struct message *message)
     error_set(&error, STATUS_DENIED, "this daemon serves uid %u and root; the caller has uid %u", geteuid(),
               message->peer->uid);
     log_warn("connection of pid %" PRIu64 ": %s", message->peer->pid, error.text);
-    dispatch_refuse(server, &message->route, &error);
+    send_refusal(server, &message->route, &error);
+}
+
+void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
+                      const struct wire_request *request)
+{
+    struct call call = {
+        .server = server,
+        .peer = peer,
+        .asker = asker,
+        .request = request,
+        .reply = {.message = "", .answer = WIRE_ANSWER_EMPTY},
+    };
+    enum status status = serve(server, &call);
+    finish_call(&call, status);
 }
 
 void dispatch_message(struct server *server, const struct message *message)
 {
+    const struct asker asker = {.route = message->route};
     struct wire_request request;
-    struct call call = {
-        .server = server,
-        .peer = message->peer,
-        .route = &message->route,
-        .request = &request,
-        .reply = {.message = "", .answer = WIRE_ANSWER_EMPTY},
-    };
+    struct error error;
     if (message->peer->denied) {
         refuse_denied(server, message);
-    } else if (copy_and_verify(server, message, &request, &call.error) != STATUS_OK) {
-        log_debug("connection of pid %" PRIu64 ": %s", message->peer->pid, call.error.text);
-        dispatch_refuse(server, &message->route, &call.error);
+    } else if (copy_and_verify(server, message, &request, &error) != STATUS_OK) {
+        log_debug("connection of pid %" PRIu64 ": %s", message->peer->pid, error.text);
+        send_refusal(server, &message->route, &error);
     } else {
-        enum status status = serve(server, &call);
-        finish_call(&call, status);
+        dispatch_request(server, message->peer, &asker, &request);
     }
 }

@@ -14,8 +14,8 @@ struct call {
     struct server *server;
     struct peer *peer;
     struct session *session; // NULL if the command needs none
-    const struct route *route;
-    const struct wire_request *request; // points into server->message
+    const struct asker *asker;
+    const struct wire_request *request; // points into server->message, or to an entry's copy
     struct wire_reply reply;            // to fill: `answer` and its member; EMPTY if left alone
     struct error error;                 // to fill on failure
     bool later;                         // the handler parked it: no reply now
@@ -30,10 +30,13 @@ void *call_alloc(struct call *call, size_t count, size_t size);
 typedef enum status (*handler)(struct call *call);
 
 void dispatch_message(struct server *server, const struct message *message);
+// One that came by a ring: served and answered as a message's.
+void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
+                      const struct wire_request *request);
 
 // Answer a parked command. `message` of *reply is never NULL.
-void dispatch_reply(struct server *server, const struct route *route, const struct wire_reply *reply);
-void dispatch_refuse(struct server *server, const struct route *route, const struct error *error);
+void dispatch_reply(struct server *server, const struct asker *asker, const struct wire_reply *reply);
+void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error);
 
 // The most block ids that one reply can hold.
 #define DISPATCH_MAX_IDS ((WIRE_MAX_MESSAGE - 4096u) / sizeof(int32_t))

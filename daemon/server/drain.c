@@ -43,6 +43,8 @@ void server_remove_traces(const struct server *server)
     segment_sweep(server->segment_prefix);
     if (server->listener)
         unlink(server->socket);
+    if (server->bell_fd >= 0)
+        unlink(server->bell_path);
     unlink(server->lock.path);
 }
 

@@ -69,7 +69,7 @@ enum status park(struct call *call, const struct parked *command)
     if (!parked)
         return error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory to let a command wait");
     parked->session = call->session;
-    parked->route = *call->route;
+    parked->asker = *call->asker;
     DL_APPEND(server->parked, parked);
     count(parked, true);
     call->later = true;
@@ -89,13 +89,13 @@ static void unpark(struct server *server, struct parked *parked)
 static void refuse(struct server *server, struct parked *parked, const struct error *error)
 {
     log_debug("%s: parked command: %s: %s", parked->session->label, status_name(error->status), error->text);
-    dispatch_refuse(server, &parked->route, error);
+    dispatch_refuse(server, &parked->asker, error);
     unpark(server, parked);
 }
 
 static void answer(struct server *server, struct parked *parked, const struct wire_reply *reply)
 {
-    dispatch_reply(server, &parked->route, reply);
+    dispatch_reply(server, &parked->asker, reply);
     unpark(server, parked);
 }
 

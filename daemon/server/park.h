@@ -12,7 +12,7 @@
 
 #include "dispatch.h"
 
-// Park a copy of *command (its kind, deadline, union and bytes; session and route come from the call); arrays of its work are copied.
+// Park a copy of *command (its kind, deadline, union and bytes; session and asker come from the call); arrays of its work are copied.
 // LIMIT: a session may have --max-tickets and a few more commands parked, which keep --max-parked-memory bytes.
 enum status park(struct call *call, const struct parked *command);
 

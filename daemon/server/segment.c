@@ -5,6 +5,7 @@
 
 #include "segment.h"
 
+#include "ring.h"
 #include "sigbus.h"
 #include "wire.h"
 
@@ -95,15 +96,33 @@ static void write_header(const struct segment_params *params, const struct segme
     };
 }
 
+static uint64_t round_up(uint64_t size, uint64_t alignment)
+{
+    return (size + alignment - 1) & ~(alignment - 1);
+}
+
+// The header, the rings, the arena.
+static void lay_out(const struct segment_params *params, struct segment *segment)
+{
+    uint64_t end = WIRE_PAGE;
+    static_assert(WIRE_SUBMISSION_SIZE == WIRE_COMPLETION_SIZE, "both rings have one size");
+    if (params->ring_entries) {
+        segment->ring_entries = params->ring_entries;
+        segment->ring_size = round_up(ring_size(params->ring_entries, WIRE_SUBMISSION_SIZE), WIRE_PAGE);
+        segment->submissions_offset = end;
+        segment->completions_offset = end + segment->ring_size;
+        end = segment->completions_offset + segment->ring_size;
+    }
+    segment->arena_offset = round_up(end, params->alignment > WIRE_PAGE ? params->alignment : WIRE_PAGE);
+    segment->arena_size = params->arena_size;
+    segment->size = segment->arena_offset + segment->arena_size;
+}
+
 enum status segment_create(const struct segment_params *params, struct segment *out, struct error *error)
 {
     int fd = -1;
-    *out = (struct segment){
-        .guard = -1,
-        .arena_offset = params->alignment > WIRE_PAGE ? params->alignment : WIRE_PAGE,
-        .arena_size = params->arena_size,
-    };
-    out->size = out->arena_offset + out->arena_size;
+    *out = (struct segment){.guard = -1};
+    lay_out(params, out);
     enum status status = open_random(params->prefix, out, &fd, error);
     if (status == STATUS_OK)
         status = fill(fd, out->size, error);

@@ -8,6 +8,7 @@
 #include "server.h"
 
 #include "dispatch.h"
+#include "lane.h"
 #include "log.h"
 #include "notify.h"
 #include "park.h"
@@ -228,7 +229,8 @@ static enum status start_jobs(struct server *server, struct error *error)
 enum status server_create(const struct server_params *params, struct server **out, struct error *error)
 {
     static enum status (*const steps[])(struct server *, struct error *) = {
-        open_descriptors, draw_epoch, open_engine, take_place, open_core, open_guard, start_jobs, open_listener,
+        open_descriptors, draw_epoch, open_engine,    take_place,    open_core,
+        open_guard,       start_jobs, lane_open_bell, open_listener,
     };
     struct server *server = calloc(1, sizeof *server);
     if (!server)
@@ -237,7 +239,7 @@ enum status server_create(const struct server_params *params, struct server **ou
     server->started_ns = clock_now_ns();
     server->next_session = 1;
     server->next_deadline_ns = FOREVER;
-    server->wake_fd = server->signal_fd = server->epoll_fd = server->lock.fd = -1;
+    server->wake_fd = server->signal_fd = server->epoll_fd = server->bell_fd = server->lock.fd = -1;
     server->fault.armed = params->fault;
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         enum status status = steps[i](server, error);
@@ -367,7 +369,7 @@ static int sleep_ms(const struct server *server)
 static void wait_for_events(struct server *server)
 {
     struct epoll_event events[EVENTS_A_TURN];
-    int count = epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, sleep_ms(server));
+    int count = epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, lane_fall_asleep(server) ? sleep_ms(server) : 0);
     for (int i = 0; i < count; i++) {
         const struct watch *mark = events[i].data.ptr;
         switch (mark->kind) {
@@ -375,6 +377,7 @@ static void wait_for_events(struct server *server)
         case WATCH_WAKE: drain_wakeups(server); break;
         case WATCH_SIGNALS: server_read_signals(server); break;
         case WATCH_OWNER: session_end(mark->session, true, "its process is gone"); break;
+        case WATCH_BELL: lane_hear_bell(server); break;
         }
     }
 }
@@ -384,6 +387,7 @@ static void turn(struct server *server)
     wait_for_events(server);
     take_connections(server);
     take_messages(server);
+    lane_serve(server);
     session_check_segments(server);
     jobs_finish_done(server->jobs, server);
     expire(server);
@@ -479,6 +483,7 @@ bool server_destroy(struct server *server)
     const int64_t deadline_ns = end_deadline_ns(server);
     if (server->core && !end_sessions(server, deadline_ns))
         return leave_behind(server);
+    lane_close_bell(server);
     listener_close(server->listener);
     jobs_destroy(server->jobs);
     if (server->engine && server->params->validation)

@@ -7,6 +7,7 @@
 #include "session.h"
 
 #include "dispatch.h"
+#include "lane.h"
 #include "log.h"
 #include "park.h"
 
@@ -43,6 +44,7 @@ static void make_segment(struct job *job)
         .epoch = server->epoch,
         .session = session->id,
         .arena_size = session->segment.arena_size,
+        .ring_entries = server->ring_entries,
         .alignment = arena_alignment(server),
     };
     enum status status = segment_create(&params, &session->segment, &session->job_error);
@@ -155,6 +157,12 @@ static void answer_hello(struct session *session)
                 .quota_blocks = server->params->session_blocks,
                 .device_name = device->name,
                 .arena_imported = session->imported,
+                .submission_ring_offset = session->segment.submissions_offset,
+                .submission_ring_size = session->segment.ring_size,
+                .completion_ring_offset = session->segment.completions_offset,
+                .completion_ring_size = session->segment.ring_size,
+                .ring_entries = session->segment.ring_entries,
+                .doorbell = session->segment.ring_entries ? server->bell_name : "",
             },
     };
     memcpy(reply.hello.device_uuid, device->uuid, sizeof device->uuid);
@@ -229,7 +237,7 @@ static void set_label(struct session *session)
 }
 
 enum status session_start(struct server *server, struct peer *peer, const struct wire_hello *hello,
-                          const struct route *route, struct error *error)
+                          const struct asker *asker, struct error *error)
 {
     enum status status = check_hello(server, peer, hello, error);
     if (status != STATUS_OK)
@@ -254,7 +262,7 @@ enum status session_start(struct server *server, struct peer *peer, const struct
         .pidfd = -1,
         .segment = {.guard = -1, .arena_size = (hello->arena_size + page - 1) / page * page},
         .opened_ns = clock_now_ns(),
-        .hello = *route,
+        .hello = *asker,
         .job = {.work = make_segment, .done = made},
     };
     set_label(session);
@@ -273,6 +281,7 @@ void session_mapped(struct session *session)
 {
     segment_unlink(&session->segment);
     session->stage = SESSION_OPEN;
+    lane_open(session);
 }
 
 // ---- ending ----
@@ -285,6 +294,7 @@ void session_end(struct session *session, bool died, const char *why)
     log_info("%s: ends: %s", session->label, why);
     bool making = session->stage == SESSION_MAKING;
     park_drop_session(session, why);
+    lane_close(session);
     leave(session);
     server->retry = true;
     if (making) {

@@ -9,9 +9,9 @@
 
 #include "state.h"
 
-// Start the session that `hello` asks for; the reply to `route` comes when its segment is ready. On failure nothing was started.
+// Start the session that `hello` asks for; the reply to `asker` comes when its segment is ready. On failure nothing was started.
 enum status session_start(struct server *server, struct peer *peer, const struct wire_hello *hello,
-                          const struct route *route, struct error *error);
+                          const struct asker *asker, struct error *error);
 void session_mapped(struct session *session);
 // `died`: blocks with GPU work in flight are quarantined. `why` is for the log and for its parked commands, which are answered if the
 // connection lives. The session must not be used afterwards.

@@ -11,6 +11,7 @@
 #include "hash.h"
 #include "jobs.h"
 #include "listener.h"
+#include "ring.h"
 #include "segment.h"
 #include "server.h"
 #include "socket_path.h"
@@ -24,10 +25,28 @@ int64_t clock_now_ns(void);                    // CLOCK_MONOTONIC
 int64_t clock_deadline_ns(int32_t timeout_ms); // -1 = FOREVER
 
 // What a descriptor in the dispatcher's epoll set means.
-enum watch_kind { WATCH_REQUESTS, WATCH_WAKE, WATCH_SIGNALS, WATCH_OWNER };
+enum watch_kind { WATCH_REQUESTS, WATCH_WAKE, WATCH_SIGNALS, WATCH_OWNER, WATCH_BELL };
 struct watch {
     enum watch_kind kind;
     struct session *session; // WATCH_OWNER
+};
+
+// Who is to have an answer, and on which lane.
+struct asker {
+    struct route route;      // nng's, unless `session` is given
+    struct session *session; // by its ring
+    uint32_t sequence;       // of the submission
+    bool waits;              // a Run that is answered when it is done
+    int32_t wait_ms;
+    uint64_t ticket; // of the Run whose end is waited for; 0 = none
+};
+
+// A session's end of its rings: lane.c.
+struct lane {
+    struct ring_daemon ring;
+    bool open, awake;
+    int64_t busy_ns;             // when something came last
+    struct session *prev, *next; // server->awake
 };
 
 enum session_stage {
@@ -57,8 +76,9 @@ struct session {
     uint64_t parked_bytes;                // park.c: what its parked work keeps, --max-parked-memory
     uint64_t waiting_pass;                // park.c: in this pass some of its work found no ticket
     struct job job;                       // makes, later unmakes, the segment
-    struct route hello;                   // who waits for the making
+    struct asker hello;                   // who waits for the making
     struct error job_error;
+    struct lane lane;
     bool abandoned;    // ended while MAKING
     bool unmaking;     // its segment belongs to the job thread for good
     UT_hash_handle hh; // by id
@@ -69,7 +89,7 @@ enum parked_kind { PARKED_LEASE, PARKED_WAIT, PARKED_WORK };
 struct parked {
     enum parked_kind kind;
     struct session *session;
-    struct route route;
+    struct asker asker;
     int64_t deadline_ns;
     bool only_growth; // LEASE with timeout 0: waits for a chunk that is on its way, for nothing else
     union {
@@ -91,8 +111,13 @@ struct server {
     char socket[SOCKET_PATH_ROOM];
     char segment_prefix[SEGMENT_PREFIX_ROOM];
     struct socket_lock lock;
-    int wake_fd, signal_fd, epoll_fd;
-    struct watch request_watch, wake_watch, signal_watch;
+    int wake_fd, signal_fd, epoll_fd, bell_fd;
+    struct watch request_watch, wake_watch, signal_watch, bell_watch;
+    char bell_path[SOCKET_PATH_ROOM];
+    const char *bell_name; // inside it
+    uint32_t ring_entries; // that sessions get; 0 = no ring lane
+    int64_t ring_spin_ns;  // after its last entry a ring is looked at for so long before it sleeps
+    struct session *awake; // whose rings are looked at in every turn
     struct listener *listener;
     struct engine *engine;
     struct core *core;

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// lane.c - see lane.h. A session's ring is awake or asleep. The dispatcher looks at the awake ones in every turn; of those asleep the client
+// rings the doorbell, whose datagrams say nothing: all rings that sleep are looked at then, one load each, so that a datagram that found
+// the socket's queue full is missed by nobody, and one that a stranger sent costs nothing more.
+
+#include "lane.h"
+
+#include "dispatch.h"
+#include "log.h"
+#include "session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <utlist.h>
+
+enum { ENTRIES_A_TURN = 32, BELLS_A_TURN = 64 };
+static const int64_t entries_ns = 4 * NS_PER_MS; // a turn
+enum { LEAST_CORES_TO_SPIN = 3 };                // one for the client that spins, one for the engine's threads
+static const uint64_t default_spin_us = 50;
+
+// ---- the doorbell ----
+
+// N.sock becomes N.bell, which is no longer; false: it does not fit.
+static bool name_bell(struct server *server)
+{
+    static const char old[] = ".sock", bell[] = ".bell";
+    size_t length = strlen(server->socket), tail = sizeof old - 1;
+    bool replaces = length > tail && strcmp(server->socket + length - tail, old) == 0;
+    size_t kept = replaces ? length - tail : length;
+    if (kept + sizeof bell > sizeof server->bell_path)
+        return false;
+    memcpy(server->bell_path, server->socket, kept);
+    memcpy(server->bell_path + kept, bell, sizeof bell);
+    const char *slash = strrchr(server->bell_path, '/');
+    server->bell_name = slash ? slash + 1 : server->bell_path;
+    return true;
+}
+
+static enum status bind_bell(struct server *server, struct error *error)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat info;
+    memcpy(address.sun_path, server->bell_path, strlen(server->bell_path) + 1);
+    if (lstat(server->bell_path, &info) == 0) { // we have the lock: nobody else's
+        if (!S_ISSOCK(info.st_mode))
+            return error_set(error, STATUS_INVALID, "%s is in the doorbell's way, and is no socket", server->bell_path);
+        unlink(server->bell_path);
+    }
+    server->bell_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &server->bell_watch};
+    server->bell_watch = (struct watch){WATCH_BELL, NULL};
+    if (server->bell_fd < 0 || bind(server->bell_fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
+        chmod(server->bell_path, 0600) != 0 || epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, server->bell_fd, &event) != 0)
+        return error_set(error, STATUS_INTERNAL, "the doorbell %s: %s", server->bell_path, strerror(errno));
+    return STATUS_OK;
+}
+
+static uint64_t spin_us(const struct server *server)
+{
+    cpu_set_t cores;
+    if (server->params->ring_spin_us != SERVER_WORK_AUTO)
+        return server->params->ring_spin_us;
+    bool free_cores = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= LEAST_CORES_TO_SPIN;
+    return free_cores ? default_spin_us : 0;
+}
+
+enum status lane_open_bell(struct server *server, struct error *error)
+{
+    if (server->params->ring_entries == 0)
+        return STATUS_OK;
+    if (!name_bell(server)) {
+        log_warn("daemon: no ring lane: %s leaves no room for its doorbell's name, at most %zu bytes", server->socket,
+                 sizeof server->bell_path - 1);
+        return STATUS_OK;
+    }
+    enum status status = bind_bell(server, error);
+    if (status != STATUS_OK)
+        return status;
+    server->ring_entries = server->params->ring_entries;
+    server->ring_spin_ns = (int64_t)spin_us(server) * 1000;
+    return STATUS_OK;
+}
+
+void lane_close_bell(struct server *server)
+{
+    if (server->bell_fd < 0)
+        return;
+    unlink(server->bell_path);
+    close(server->bell_fd); // leaves the epoll set with it
+    server->bell_fd = -1;
+}
+
+// ---- awake and asleep ----
+
+static void wake_up(struct session *session)
+{
+    struct lane *lane = &session->lane;
+    if (!lane->open || lane->awake || !ring_has_news(&lane->ring))
+        return;
+    ring_wake_up(&lane->ring);
+    lane->awake = true;
+    lane->busy_ns = clock_now_ns();
+    DL_APPEND2(session->server->awake, session, lane.prev, lane.next);
+}
+
+static void leave_awake(struct session *session)
+{
+    if (session->lane.awake)
+        DL_DELETE2(session->server->awake, session, lane.prev, lane.next);
+    session->lane.awake = false;
+}
+
+void lane_open(struct session *session)
+{
+    const struct segment *segment = &session->segment;
+    if (segment->ring_entries == 0)
+        return;
+    uint8_t *base = segment->base;
+    const struct ring_place place = {
+        .submissions = base + segment->submissions_offset,
+        .completions = base + segment->completions_offset,
+        .num_entries = segment->ring_entries,
+        .submission_size = WIRE_SUBMISSION_SIZE,
+        .completion_size = WIRE_COMPLETION_SIZE,
+    };
+    ring_daemon_init(&session->lane.ring, &place);
+    session->lane.open = true;
+}
+
+void lane_close(struct session *session)
+{
+    leave_awake(session);
+    session->lane.open = false;
+}
+
+void lane_hear_bell(struct server *server)
+{
+    struct session *session, *next;
+    uint8_t note;
+    for (int i = 0; i < BELLS_A_TURN && recv(server->bell_fd, &note, sizeof note, 0) >= 0; i++)
+        ;
+    HASH_ITER(hh, server->sessions, session, next)
+    {
+        wake_up(session);
+    }
+}
+
+bool lane_fall_asleep(struct server *server)
+{
+    struct session *session, *next;
+    bool asleep = true;
+    int64_t now_ns = server->awake && server->ring_spin_ns ? clock_now_ns() : 0;
+    DL_FOREACH_SAFE2(server->awake, session, next, lane.next)
+    {
+        struct lane *lane = &session->lane;
+        bool rests = now_ns - lane->busy_ns >= server->ring_spin_ns || server->ring_spin_ns == 0;
+        if (rests && ring_fall_asleep(&lane->ring))
+            leave_awake(session);
+        else
+            asleep = false;
+    }
+    return asleep;
+}
+
+// ---- serving ----
+
+static void serve(struct session *session, const struct wire_submission *submission)
+{
+    struct server *server = session->server;
+    const struct asker asker = {
+        .session = session,
+        .sequence = submission->sequence,
+        .waits = submission->waits,
+        .wait_ms = submission->wait_ms,
+    };
+    struct wire_request request = {
+        .session = session->id,
+        .epoch = server->epoch,
+        .command = (enum wire_command)submission->command,
+    };
+    struct error error;
+    switch (submission->command) {
+    case WIRE_COMMAND_RUN: request.run = submission->run; break;
+    case WIRE_COMMAND_WAIT: request.wait = submission->wait; break;
+    default:
+        error_set(&error, STATUS_UNSUPPORTED, "command %u has no place in a submission ring", submission->command);
+        dispatch_refuse(server, &asker, &error);
+        return;
+    }
+    dispatch_request(server, session->peer, &asker, &request);
+}
+
+// One entry; false: there is none, or the session has ended over it.
+static bool serve_next(struct session *session)
+{
+    uint64_t entry[WIRE_SUBMISSION_SIZE / sizeof(uint64_t)]; // the private copy
+    struct wire_submission submission;
+    struct lane *lane = &session->lane;
+    const uint32_t sequence = lane->ring.taken;
+    enum ring_look look = ring_take(&lane->ring, entry);
+    if (look == RING_NOTHING)
+        return false;
+    if (look == RING_BROKEN) {
+        session_end(session, true, "its submission ring claims what no client can have written");
+        return false;
+    }
+    wire_get_submission(entry, &submission);
+    submission.sequence = sequence; // by our own count, whatever it says
+    serve(session, &submission);
+    return lane->open;
+}
+
+static void serve_session(struct session *session)
+{
+    int count = 0;
+    while (count < ENTRIES_A_TURN && serve_next(session))
+        count++;
+    if (count)
+        session->lane.busy_ns = clock_now_ns();
+}
+
+// Who was served goes to the end of the list, so that a turn that ends early goes on with the others.
+void lane_serve(struct server *server)
+{
+    if (!server->awake)
+        return;
+    const int64_t end_ns = clock_now_ns() + entries_ns;
+    uint32_t count = 0;
+    struct session *session;
+    DL_FOREACH2(server->awake, session, lane.next)
+    {
+        count++;
+    }
+    while (count-- && server->awake && clock_now_ns() < end_ns) {
+        session = server->awake;
+        DL_DELETE2(server->awake, session, lane.prev, lane.next);
+        DL_APPEND2(server->awake, session, lane.prev, lane.next);
+        serve_session(session);
+    }
+}
+
+// ---- answers ----
+
+static struct wire_completion completion_of(const struct asker *asker, const struct wire_reply *reply)
+{
+    struct wire_completion completion = {
+        .sequence = asker->sequence,
+        .status = reply->status,
+        .answer = reply->answer,
+        .ticket = asker->ticket,
+    };
+    const char *text = reply->message;
+    if (reply->answer == WIRE_ANSWER_RUN) {
+        completion.ticket = reply->run.ticket;
+    } else if (reply->answer == WIRE_ANSWER_WAIT) {
+        completion.run_status = reply->wait.run_status;
+        completion.num_runs = reply->wait.num_runs;
+        completion.num_sessions = reply->wait.num_sessions;
+        completion.gpu_ns = reply->wait.gpu_ns;
+        text = reply->status == STATUS_OK ? reply->wait.run_message : reply->message;
+    }
+    strncpy(completion.text, text, sizeof completion.text - 1);
+    return completion;
+}
+
+static void wait_for(struct server *server, const struct asker *asker, uint64_t ticket)
+{
+    const struct asker waiter = {.session = asker->session, .sequence = asker->sequence, .ticket = ticket};
+    const struct wire_request wait = {
+        .session = asker->session->id,
+        .epoch = server->epoch,
+        .command = WIRE_COMMAND_WAIT,
+        .wait = {.ticket = ticket, .timeout_ms = asker->wait_ms},
+    };
+    dispatch_request(server, asker->session->peer, &waiter, &wait);
+}
+
+void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply)
+{
+    uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
+    struct lane *lane = &asker->session->lane;
+    if (!lane->open)
+        return; // the session has ended: nobody reads it, and its segment may be gone
+    if (asker->waits && reply->status == STATUS_OK && reply->answer == WIRE_ANSWER_RUN) {
+        wait_for(server, asker, reply->run.ticket);
+        return;
+    }
+    const struct wire_completion completion = completion_of(asker, reply);
+    wire_put_completion(&completion, entry);
+    ring_post(&lane->ring, entry);
+}
