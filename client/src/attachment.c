@@ -43,8 +43,10 @@ static void remember(struct attachment *attachment, const struct wire_hello_repl
     memcpy(info->device_uuid, hello->device_uuid, sizeof info->device_uuid);
 }
 
-static enum aule_status settle(struct attachment *attachment, const struct wire_hello_reply *hello)
+static enum aule_status settle(struct attachment *attachment, const struct aule_session_params *params,
+                               const struct wire_hello_reply *hello)
 {
+    enum lane_choice choice;
     if (hello->major != WIRE_PROTOCOL_MAJOR)
         return fail(AULE_VERSION, "the daemon speaks protocol %u.%u, this library %u.%u", hello->major, hello->minor,
                     WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
@@ -54,6 +56,11 @@ static enum aule_status settle(struct attachment *attachment, const struct wire_
     enum aule_status status = segment_open(hello, &attachment->segment);
     if (status == AULE_OK)
         status = arena_create(attachment->segment.arena_size, &attachment->arena);
+    if (status == AULE_OK)
+        status = lane_choose(&choice);
+    if (status == AULE_OK)
+        status =
+            lane_open(choice, params->socket, hello, &attachment->segment, attachment->connection, &attachment->lane);
     return status;
 }
 
@@ -72,7 +79,7 @@ static enum aule_status greet(struct attachment *attachment, const struct aule_s
     enum aule_status status = connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_HELLO, &answer);
     if (status != AULE_OK)
         return status;
-    status = settle(attachment, &answer.reply.hello);
+    status = settle(attachment, params, &answer.reply.hello);
     answer_finish(&answer);
     return status;
 }
@@ -118,9 +125,11 @@ enum aule_status attachment_open(const struct aule_session_params *params, uint1
 static void drop_parts(struct attachment *attachment)
 {
     connection_close(attachment->connection);
+    lane_close(attachment->lane);
     segment_close(&attachment->segment);
     arena_destroy(attachment->arena);
     attachment->connection = NULL;
+    attachment->lane = NULL;
     attachment->arena = NULL;
 }
 
@@ -222,7 +231,9 @@ enum aule_status attachment_call(struct attachment *attachment, struct wire_requ
     request->session = attachment->info.session;
     request->epoch = attachment->info.epoch;
     const struct timeout timeout = timeout_start(timeout_sum(wait_ms, attachment->grace_ms));
-    enum aule_status status = connection_call(attachment->connection, request, &timeout, expected, answer);
+    enum aule_status status = lane_takes(attachment->lane, request->command)
+                                  ? lane_call(attachment->lane, request, wait_ms, &timeout, expected, answer)
+                                  : connection_call(attachment->connection, request, &timeout, expected, answer);
     if (!answer->missing || only_reads(request->command))
         return status;
     return connection_hang_up(attachment->connection, wire_command_name(request->command), timeout.ms);

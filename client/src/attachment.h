@@ -15,6 +15,7 @@
 #include "arena.h"
 #include "aule/aule.h"
 #include "connection.h"
+#include "lane.h"
 #include "segment.h"
 
 struct own_cache;
@@ -28,7 +29,8 @@ struct attachment {
     int grace_ms;                  // for an answer; -1 = none
     uint32_t paged_threshold;      // of aule_attention(), in keys
     struct aule_session_info info; // as the handshake told
-    struct connection *connection; // these three until the end of the attachment, then NULL
+    struct connection *connection; // these four until the end of the attachment, then NULL
+    struct lane *lane;             // NULL = every command goes out as a message
     struct segment segment;
     struct arena *arena;
     pthread_mutex_t mutex; // guards the rest

@@ -46,6 +46,8 @@ struct connection {
     bool gone;  // and went
     bool interrupted;
     const char *unanswered; // the command that ended the connection, or NULL
+    void (*ended)(void *context);
+    void *ended_context;
 };
 
 // nng's word for what is left of a timeout.
@@ -62,6 +64,27 @@ static void abort_pending(struct connection *connection)
     struct call *call;
     DL_FOREACH(connection->pending, call)
     nng_aio_abort(call->aio, NNG_ECONNRESET);
+}
+
+// What is pending is aborted already.
+static void tell_end(struct connection *connection)
+{
+    pthread_mutex_lock(&connection->mutex);
+    bool over = connection->gone || connection->interrupted;
+    void (*ended)(void *) = over ? connection->ended : NULL;
+    void *context = connection->ended_context;
+    pthread_mutex_unlock(&connection->mutex);
+    if (ended)
+        ended(context);
+}
+
+void connection_watch(struct connection *connection, void (*ended)(void *context), void *context)
+{
+    pthread_mutex_lock(&connection->mutex);
+    connection->ended = ended;
+    connection->ended_context = context;
+    pthread_mutex_unlock(&connection->mutex);
+    tell_end(connection);
 }
 
 // nng dials again when a pipe is lost; another daemon's life must not get this one's requests.
@@ -88,6 +111,7 @@ static void on_pipe_removed(nng_pipe pipe, nng_pipe_ev event, void *context)
     connection->gone = true;
     abort_pending(connection);
     pthread_mutex_unlock(&connection->mutex);
+    tell_end(connection);
 }
 
 // ---- opening ----
@@ -256,6 +280,7 @@ void connection_interrupt(struct connection *connection)
     connection->interrupted = true;
     abort_pending(connection);
     pthread_mutex_unlock(&connection->mutex);
+    tell_end(connection);
 }
 
 enum aule_status connection_hang_up(struct connection *connection, const char *command, int timeout_ms)
@@ -266,6 +291,7 @@ enum aule_status connection_hang_up(struct connection *connection, const char *c
     abort_pending(connection);
     nng_pipe pipe = connection->pipe;
     pthread_mutex_unlock(&connection->mutex);
+    tell_end(connection);
     nng_dialer_close(connection->dialer); // it would dial again; both unlocked, because they call back
     nng_pipe_close(pipe);
     return fail(
@@ -384,6 +410,14 @@ static enum aule_status call_error(struct connection *connection, int error, con
         return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer", connection->path, command);
     default: return fail(AULE_INTERNAL, "%s to %s: %s", command, connection->path, nng_strerror(error));
     }
+}
+
+enum aule_status connection_end_error(struct connection *connection, const char *command)
+{
+    pthread_mutex_lock(&connection->mutex);
+    bool over = connection->gone || connection->interrupted;
+    pthread_mutex_unlock(&connection->mutex);
+    return over ? call_error(connection, NNG_ECONNRESET, command, NULL) : AULE_OK;
 }
 
 static enum aule_status encode(const struct wire_request *request, nng_msg **message)

@@ -42,6 +42,12 @@ void connection_interrupt(struct connection *connection);
 enum aule_status connection_call(struct connection *connection, const struct wire_request *request,
                                  const struct timeout *timeout, enum wire_answer expected, struct answer *answer);
 
+// Calls `ended` as soon as no call can be answered any more: the pipe went, or connection_hang_up() or connection_interrupt(); maybe
+// at once, maybe more than once, in any thread, never after connection_close(). It must not call anything of the connection.
+void connection_watch(struct connection *connection, void (*ended)(void *context), void *context);
+// AULE_OK while calls can be answered, else what connection_call() of `command` would return.
+enum aule_status connection_end_error(struct connection *connection, const char *command);
+
 // Like connection_call() for the last request of a connection that was interrupted; the answer is dropped.
 void connection_farewell(struct connection *connection, const struct wire_request *request, int timeout_ms);
 
