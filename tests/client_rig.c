@@ -34,18 +34,6 @@ void rig_teardown(void)
     ck_assert_int_eq(code, 0);
 }
 
-void ok(enum aule_status status)
-{
-    ck_assert_msg(status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
-}
-
-void expect(enum aule_status status, enum aule_status expected, const char *words)
-{
-    ck_assert_msg(status == expected, "%s instead of %s: %s", aule_status_name(status), aule_status_name(expected),
-                  aule_error());
-    ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
-}
-
 struct aule_session *rig_session(uint32_t paged_threshold)
 {
     struct aule_session *session = NULL;
@@ -53,15 +41,6 @@ struct aule_session *rig_session(uint32_t paged_threshold)
         .socket = rig_daemon.socket, .arena_size = ARENA, .timeout_ms = WAIT_MS, .paged_threshold = paged_threshold};
     ok(aule_session_open(&params, &session));
     return session;
-}
-
-float rig_value(uint32_t seed, uint32_t i)
-{
-    uint32_t x = seed * 2654435761u + i * 40503u + 12345u;
-    x ^= x >> 15;
-    x *= 2246822519u;
-    x ^= x >> 13;
-    return (float)(x & 0xffff) / 16384 - 2;
 }
 
 size_t rig_size(const struct rig_shape *shape)
@@ -89,7 +68,7 @@ struct aule_tensor rig_tensor(struct aule_session *session, const struct rig_sha
     uint32_t count = shape->outer * shape->rows * shape->heads * shape->dim;
     void *data = aule_tensor_data(session, &tensor);
     for (uint32_t i = 0; i < count; i++)
-        put(data, shape->dtype, i, rig_value(seed, i));
+        put(data, shape->dtype, i, 2 * value_at(seed, i));
     uint64_t row = shape->dim * (uint64_t)aule_dtype_size(shape->dtype);
     tensor.token_stride = shape->tokens_first ? row * shape->heads : row;
     tensor.head_stride = shape->tokens_first ? row : row * shape->rows;

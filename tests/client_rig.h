@@ -9,6 +9,7 @@
 
 #include "aule/aule.h"
 #include "check_main.h"
+#include "client_expect.h"
 #include "daemon_harness.h"
 
 enum { WAIT_MS = 60000 };
@@ -21,9 +22,6 @@ void rig_setup(void);
 void rig_setup_staging(void);
 void rig_teardown(void); // the daemon ends well
 
-void ok(enum aule_status status);
-void expect(enum aule_status status, enum aule_status expected, const char *words);
-
 // An arena of 32 MiB.
 struct aule_session *rig_session(uint32_t paged_threshold);
 
@@ -35,7 +33,6 @@ struct rig_shape {
 };
 struct aule_tensor rig_tensor(struct aule_session *session, const struct rig_shape *shape, uint32_t seed);
 size_t rig_size(const struct rig_shape *shape); // bytes
-float rig_value(uint32_t seed, uint32_t i);
 
 // No block is leased, held or quarantined, in no cache, once the runs in flight have let go of theirs; no session has a batch or
 // an unreaped ticket.

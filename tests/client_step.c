@@ -35,18 +35,6 @@ static void teardown(void)
     ck_assert_int_eq(code, 0);
 }
 
-void ok(enum aule_status status)
-{
-    ck_assert_msg(status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
-}
-
-void expect(enum aule_status status, enum aule_status expected, const char *words)
-{
-    ck_assert_msg(status == expected, "%s instead of %s: %s", aule_status_name(status), aule_status_name(expected),
-                  aule_error());
-    ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
-}
-
 struct aule_session *open_session(const char *tenant)
 {
     struct aule_session *session = NULL;
@@ -135,15 +123,6 @@ void reset(struct step *step)
                                              .slot_mapping = step->slots};
     step->run = (struct aule_run_params){
         .num_heads = HEADS, .q = step->q, .k = step->k, .v = step->v, .out = step->out, .causal = true};
-}
-
-static float value_at(uint32_t seed, uint32_t i)
-{
-    uint32_t x = seed * 2654435761u + i * 40503u + 12345u;
-    x ^= x >> 15;
-    x *= 2246822519u;
-    x ^= x >> 13;
-    return (float)(x & 0xffff) / 32768 - 1;
 }
 
 void fill(struct step *step, const struct aule_tensor *tensor, uint32_t heads, uint32_t seed)

@@ -9,6 +9,7 @@
 
 #include "aule/aule.h"
 #include "check_main.h"
+#include "client_expect.h"
 #include "daemon_harness.h"
 
 enum { LAYERS = 2, HEADS = 4, KV_HEADS = 2, DIM = 16, BLOCK = 8, MAX_TOKENS = 64, MAX_SEQS = 4, MAX_BLOCKS = 8 };
@@ -41,9 +42,6 @@ struct entry {
 
 // For the fixture of a test, which add() completes: the daemon has to end well.
 void launch(const char *const *options);
-
-void ok(enum aule_status status);
-void expect(enum aule_status status, enum aule_status expected, const char *words);
 
 struct aule_session *open_session(const char *tenant);
 struct aule_cache_params cache_params(void);

@@ -9,6 +9,7 @@
 
 #include "aule/aule.h"
 #include "check_main.h"
+#include "client_expect.h"
 #include "fake_daemon.h"
 
 enum { SHORT_MS = 200, DEADLINE_S = 20 };
@@ -26,7 +27,6 @@ struct aule_cache *open_cache(struct aule_session *session); // one layer, one h
 struct aule_batch *create_batch(struct aule_cache *cache);   // one sequence of one token
 struct aule_ticket submit_one(struct aule_batch *batch);
 
-void expect(enum aule_status status, enum aule_status expected, const char *words);
 // No allocation is left in the arena.
 void expect_empty_arena(struct aule_session *session);
 // Until the fake has seen just `count` of them.

@@ -53,18 +53,6 @@ int seed_main(Suite *suite)
     return ended_badly ? EXIT_FAILURE : code;
 }
 
-void seed_ok(enum aule_status status)
-{
-    ck_assert_msg(status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
-}
-
-void seed_expect(enum aule_status status, enum aule_status expected, const char *words)
-{
-    ck_assert_msg(status == expected, "%s instead of %s: %s", aule_status_name(status), aule_status_name(expected),
-                  aule_error());
-    ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
-}
-
 // ---- sessions and caches ----
 
 struct aule_session *seed_open(uint32_t paged_threshold)
@@ -74,7 +62,7 @@ struct aule_session *seed_open(uint32_t paged_threshold)
                                                .timeout_ms = SEED_WAIT_MS,
                                                .paged_threshold = paged_threshold};
     struct aule_session *session = NULL;
-    seed_ok(aule_session_open(&params, &session));
+    ok(aule_session_open(&params, &session));
     return session;
 }
 
@@ -90,14 +78,14 @@ struct aule_cache *seed_cache(struct aule_session *session, enum aule_dtype dtyp
                                              .v_dtype = dtype,
                                              .block_size = block_size};
     struct aule_cache *cache = NULL;
-    seed_ok(aule_cache_open(session, &params, &cache));
+    ok(aule_cache_open(session, &params, &cache));
     return cache;
 }
 
 struct aule_cache_state seed_state(struct aule_cache *cache)
 {
     struct aule_cache_state state;
-    seed_ok(aule_cache_state(cache, &state));
+    ok(aule_cache_state(cache, &state));
     return state;
 }
 
@@ -114,9 +102,9 @@ void seed_expect_nothing_leased(void)
 {
     struct aule_monitor *monitor = NULL;
     struct aule_daemon_state state;
-    seed_ok(aule_monitor_open(daemon_.socket, SEED_WAIT_MS, &monitor));
+    ok(aule_monitor_open(daemon_.socket, SEED_WAIT_MS, &monitor));
     for (int i = 0; i < SEED_WAIT_MS / 10; i++) {
-        seed_ok(aule_monitor_daemon(monitor, &state));
+        ok(aule_monitor_daemon(monitor, &state));
         if (state.leased_blocks + state.held_blocks + state.quarantined_blocks == 0)
             break;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
@@ -177,7 +165,7 @@ static size_t row_of(const struct seed_step *step, uint32_t token)
 
 static void create(const struct seed_step *step, uint32_t num_heads, enum seed_what what, struct aule_tensor *tensor)
 {
-    seed_ok(aule_tensor_create(step->session, step->dtype, seed_step_tokens(step) + 1, num_heads, SEED_DIM, tensor));
+    ok(aule_tensor_create(step->session, step->dtype, seed_step_tokens(step) + 1, num_heads, SEED_DIM, tensor));
     uint8_t *data = aule_tensor_data(step->session, tensor);
     memset(data, 0xff, (seed_step_tokens(step) + 1) * tensor->token_stride);
     for (uint32_t s = 0; s < step->num_seqs; s++)
@@ -192,7 +180,7 @@ void seed_step_open(struct seed_step *step)
     create(step, SEED_KV_HEADS, SEED_K, &step->k);
     create(step, SEED_KV_HEADS, SEED_V, &step->v);
     create(step, SEED_HEADS, SEED_Q, &step->out);
-    seed_ok(aule_tensor_create(step->session, AULE_F32, seed_step_tokens(step) + 1, 1, SEED_HEADS, &step->lse));
+    ok(aule_tensor_create(step->session, AULE_F32, seed_step_tokens(step) + 1, 1, SEED_HEADS, &step->lse));
     step->lse.head_stride = sizeof(float);
     seed_step_clear(step);
 }
@@ -231,7 +219,7 @@ void seed_step_clear(struct seed_step *step)
 void seed_step_finish(struct seed_step *step, struct aule_batch *batch, const struct aule_run_params *run)
 {
     seed_step_clear(step);
-    seed_ok(aule_run(batch, run, SEED_WAIT_MS, NULL));
+    ok(aule_run(batch, run, SEED_WAIT_MS, NULL));
     aule_batch_destroy(batch);
 }
 
@@ -383,8 +371,8 @@ static void import_rows(struct aule_session *session, struct aule_cache *cache, 
 {
     const struct aule_kv_import params = {.num_rows = num_rows, .slot_mapping = slots, .k = *k, .v = *v};
     struct aule_ticket ticket;
-    seed_ok(aule_kv_import(cache, &params, SEED_WAIT_MS, &ticket));
-    seed_ok(aule_ticket_wait(session, ticket, SEED_WAIT_MS, NULL));
+    ok(aule_kv_import(cache, &params, SEED_WAIT_MS, &ticket));
+    ok(aule_ticket_wait(session, ticket, SEED_WAIT_MS, NULL));
 }
 
 void seed_lease(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype, uint32_t block_size,
@@ -394,8 +382,8 @@ void seed_lease(struct aule_session *session, struct aule_cache *cache, enum aul
     int64_t *slots = calloc(num_rows, sizeof *slots);
     struct aule_tensor nans;
     ck_assert_ptr_nonnull(slots);
-    seed_ok(aule_blocks_lease(cache, count, SEED_WAIT_MS, block_ids));
-    seed_ok(aule_tensor_create(session, dtype, num_rows, SEED_KV_HEADS, SEED_DIM, &nans));
+    ok(aule_blocks_lease(cache, count, SEED_WAIT_MS, block_ids));
+    ok(aule_tensor_create(session, dtype, num_rows, SEED_KV_HEADS, SEED_DIM, &nans));
     memset(aule_tensor_data(session, &nans), 0xff, num_rows * nans.token_stride);
     for (uint32_t i = 0; i < num_rows; i++)
         slots[i] = (int64_t)block_ids[i / block_size] * block_size + i % block_size;
@@ -423,8 +411,8 @@ void seed_import(struct aule_session *session, struct aule_cache *cache, enum au
 static void create_blocks(const struct seed_blocks *blocks, struct aule_tensor *tensor)
 {
     uint64_t size = aule_dtype_size(blocks->dtype) * SEED_DIM, tokens = blocks->block_size;
-    seed_ok(aule_tensor_create(blocks->session, blocks->dtype, blocks->num_blocks * blocks->block_size, SEED_KV_HEADS,
-                               SEED_DIM, tensor));
+    ok(aule_tensor_create(blocks->session, blocks->dtype, blocks->num_blocks * blocks->block_size, SEED_KV_HEADS,
+                          SEED_DIM, tensor));
     tensor->outer_stride = tokens * SEED_KV_HEADS * size;
     tensor->token_stride = blocks->heads_first ? size : SEED_KV_HEADS * size;
     tensor->head_stride = blocks->heads_first ? tokens * size : size;

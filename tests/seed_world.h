@@ -13,12 +13,13 @@
 
 #include "aule/aule.h"
 #include "check_main.h"
+#include "client_expect.h"
 #include "daemon_harness.h"
 
 enum { SEED_HEADS = 4, SEED_KV_HEADS = 2, SEED_DIM = 32, SEED_WAIT_MS = 60000 };
 enum seed_what { SEED_Q, SEED_K, SEED_V };
 
-// ---- the daemon of a test case, and statuses ----
+// ---- the daemon of a test case ----
 
 // For unchecked fixtures: the tests of a case run as children beside one daemon.
 void seed_launch(const char *const *options);
@@ -28,9 +29,6 @@ void seed_teardown(void);
 void seed_add(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests);
 // What main() returns: also when a daemon did not end well.
 int seed_main(Suite *suite);
-
-void seed_ok(enum aule_status status);
-void seed_expect(enum aule_status status, enum aule_status expected, const char *words);
 
 // ---- sessions and caches ----
 

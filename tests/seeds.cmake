@@ -5,5 +5,5 @@
 
 foreach(suite hf mini_sglang ejkernel aule ragged)
   aule_check(test_seed_${suite} SOURCES test_seed_${suite}.c seed_world.c
-             LIBS aule_client_static aule_oracle daemon_harness LABELS process VALIDATED)
+             LIBS client_expect aule_oracle daemon_harness LABELS process VALIDATED)
 endforeach()

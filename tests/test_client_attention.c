@@ -14,6 +14,7 @@
 
 #include "aule/aule.h"
 #include "check_main.h"
+#include "client_expect.h"
 #include "daemon_harness.h"
 
 enum { HEADS = 4, KV_HEADS = 2, DIM = 16, BLOCK = 8, NUM_SEQS = 4, MAX_BLOCKS = 5, WAIT_MS = 60000 };
@@ -52,27 +53,6 @@ static void teardown(void)
     int code = daemon_.pid > 0 ? daemon_stop(&daemon_) : 0;
     daemon_finish(&daemon_);
     ck_assert_int_eq(code, 0);
-}
-
-static void ok(enum aule_status status)
-{
-    ck_assert_msg(status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
-}
-
-static void expect(enum aule_status status, enum aule_status expected, const char *words)
-{
-    ck_assert_msg(status == expected, "%s instead of %s: %s", aule_status_name(status), aule_status_name(expected),
-                  aule_error());
-    ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
-}
-
-static float value_at(uint32_t seed, uint32_t i)
-{
-    uint32_t x = seed * 2654435761u + i * 40503u + 12345u;
-    x ^= x >> 15;
-    x *= 2246822519u;
-    x ^= x >> 13;
-    return (float)(x & 0xffff) / 32768 - 1;
 }
 
 // ---- a scene: four sequences whose keys and values are in the cache, and queries to them ----

@@ -105,7 +105,7 @@ static void expect_same_bits(enum aule_dtype dtype, bool tokens_first)
     struct scene scene;
     open_scene(&scene, dtype, tokens_first);
     for (uint32_t i = 0; i < MASK_SIZE; i++)
-        mask[i] = (uint8_t)(rig_value(9, i) * 1000);
+        mask[i] = (uint8_t)(value_at(9, i) * 2000);
     for (size_t i = 0; i < NUM_CASES; i++) {
         prepare(&scene, i);
         attend(&scene, AULE_PATH_CONTIGUOUS, out[0], lse[0]);

@@ -168,11 +168,6 @@ static struct aule_session *open_journal(struct journal *journal, uint32_t thres
     return session;
 }
 
-static void ok(enum aule_status status)
-{
-    ck_assert_msg(status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
-}
-
 static void expect_tensor(const struct wire_tensor *seen, const struct aule_tensor *given)
 {
     ck_assert_uint_eq(seen->dtype, given->dtype);

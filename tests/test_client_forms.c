@@ -8,18 +8,7 @@
 
 #include "aule/aule.h"
 #include "check_main.h"
-
-static void expect(enum aule_status status, enum aule_status expected, const char *words)
-{
-    ck_assert_msg(status == expected, "%s instead of %s: %s", aule_status_name(status), aule_status_name(expected),
-                  aule_error());
-    ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
-}
-
-static void ok(enum aule_status status)
-{
-    ck_assert_msg(status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
-}
+#include "client_expect.h"
 
 static void expect_ints(const char *name, const int32_t *got, const int32_t *wanted, size_t count)
 {

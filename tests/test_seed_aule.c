@@ -29,7 +29,7 @@ static void create_dense(struct dense *dense, uint32_t num_heads, uint32_t len, 
                          enum seed_what what, struct aule_tensor *tensor)
 {
     uint64_t row = SEED_DIM * sizeof(float);
-    seed_ok(aule_tensor_create(dense->session, AULE_F32, dense->num_seqs * len, num_heads, SEED_DIM, tensor));
+    ok(aule_tensor_create(dense->session, AULE_F32, dense->num_seqs * len, num_heads, SEED_DIM, tensor));
     tensor->token_stride = row;
     tensor->head_stride = len * row;
     tensor->outer_stride = num_heads * len * row;
@@ -77,7 +77,7 @@ static struct aule_ticket attention(struct dense *dense, enum aule_path path)
     struct aule_ticket ticket;
     dense->params.path = path;
     memset(aule_tensor_data(dense->session, &dense->out), 0xff, out_size(dense));
-    seed_ok(aule_attention(dense->session, &dense->params, SEED_WAIT_MS, NULL, &ticket));
+    ok(aule_attention(dense->session, &dense->params, SEED_WAIT_MS, NULL, &ticket));
     return ticket;
 }
 
@@ -252,15 +252,14 @@ START_TEST(whatever_fails_on_the_paged_way_gives_its_blocks_back)
     open_dense(&dense);
     dense.params.run.mask_value = -1;
     for (int i = 0; i < 50; i++)
-        seed_expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_INVALID,
-                    "mask_value");
+        expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_INVALID, "mask_value");
     seed_expect_nothing_leased();
     dense.params.run.mask_value = 0;
     dense.params.run.out.offset += 8;
-    seed_expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_MISALIGNED, "out");
+    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_MISALIGNED, "out");
     dense.params.run.out.offset -= 8;
     dense.params.run.k.offset = UINT64_C(1) << 40;
-    seed_expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_OUT_OF_RANGE, "k");
+    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_OUT_OF_RANGE, "k");
     dense.params.run.k.offset = dense.k.offset;
     seed_expect_nothing_leased();
     for (int i = 0; i < 50; i++)
@@ -288,16 +287,16 @@ START_TEST(without_blocks_the_automatic_way_is_contiguous_and_says_so)
     struct dense dense = {.session = seed_open(0), .num_seqs = 1, .q_len = 2, .kv_len = 2080};
     struct aule_ticket ticket;
     open_dense(&dense);
-    seed_ok(aule_blocks_lease(cache, SMALL_POOL, SEED_WAIT_MS, ids));
+    ok(aule_blocks_lease(cache, SMALL_POOL, SEED_WAIT_MS, ids));
     ticket = attention(&dense, AULE_PATH_AUTO);
     ck_assert_int_eq(ticket.path, AULE_PATH_CONTIGUOUS);
     ck_assert_int_eq((int)ticket.fallback, AULE_NO_BLOCKS);
     expect_dense(&dense, 1, "without blocks");
     dense.params.path = AULE_PATH_PAGED;
-    seed_expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_NO_BLOCKS, "");
+    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_NO_BLOCKS, "");
 
     ck_assert_uint_eq(seed_state(cache).leased_blocks, SMALL_POOL); // the others lost nothing
-    seed_ok(aule_blocks_release(cache, SMALL_POOL, ids));
+    ok(aule_blocks_release(cache, SMALL_POOL, ids));
     ck_assert_int_eq(attention(&dense, AULE_PATH_PAGED).path, AULE_PATH_PAGED);
     expect_dense(&dense, 1, "with blocks again");
     seed_expect_nothing_leased();
@@ -317,7 +316,7 @@ START_TEST(a_sequence_that_no_pool_could_hold_is_contiguous_too_and_says_so)
     ck_assert_int_eq((int)ticket.fallback, AULE_LIMIT);
     expect_dense(&dense, 1, "larger than the pool");
     dense.params.path = AULE_PATH_PAGED;
-    seed_expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_LIMIT, "--max-blocks");
+    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_LIMIT, "--max-blocks");
     seed_expect_nothing_leased();
     aule_session_close(dense.session);
 }
@@ -339,11 +338,11 @@ START_TEST(a_hundred_blocks_of_512_leave_412_and_come_back)
     struct aule_session *session = seed_open(0);
     struct aule_cache *cache = seed_cache(session, AULE_F32, BLOCK);
     for (int i = 0; i < CYCLE; i++)
-        seed_ok(aule_blocks_lease(cache, 1, SEED_WAIT_MS, &ids[i]));
+        ok(aule_blocks_lease(cache, 1, SEED_WAIT_MS, &ids[i]));
     ck_assert_uint_eq(seed_state(cache).total_blocks, CHUNK);
     ck_assert_uint_eq(seed_state(cache).free_blocks, CHUNK - CYCLE);
     for (int i = 0; i < CYCLE; i++)
-        seed_ok(aule_blocks_release(cache, 1, &ids[i]));
+        ok(aule_blocks_release(cache, 1, &ids[i]));
     ck_assert_uint_eq(seed_state(cache).free_blocks, CHUNK);
     seed_expect_all_free(cache);
     aule_cache_close(cache);
@@ -360,7 +359,7 @@ START_TEST(fifteen_hundred_blocks_grow_the_pool_to_three_chunks_of_512)
     struct aule_cache *cache = seed_cache(session, AULE_F32, BLOCK);
     ck_assert_uint_eq(seed_state(cache).limit_blocks, POOL_LIMIT);
     for (int i = 0; i < GROWTH; i++) {
-        seed_ok(aule_blocks_lease(cache, 1, SEED_WAIT_MS, &ids[i]));
+        ok(aule_blocks_lease(cache, 1, SEED_WAIT_MS, &ids[i]));
         ck_assert_int_ge(ids[i], 0);
         ck_assert_int_lt(ids[i], POOL_LIMIT);
         ck_assert_msg(!seen[ids[i]], "block %d was leased twice", ids[i]);
@@ -371,9 +370,9 @@ START_TEST(fifteen_hundred_blocks_grow_the_pool_to_three_chunks_of_512)
     ck_assert_uint_eq(state.leased_blocks, GROWTH);
     ck_assert_uint_eq(state.free_blocks, 3 * CHUNK - GROWTH);
     ck_assert_uint_eq(state.available_blocks, POOL_LIMIT - GROWTH);
-    seed_expect(aule_blocks_lease(cache, POOL_LIMIT - GROWTH + 1, 0, ids + GROWTH), AULE_NO_BLOCKS, "");
-    seed_expect(aule_blocks_lease(cache, POOL_LIMIT + 1, 0, ids), AULE_LIMIT, "--max-blocks");
-    seed_ok(aule_blocks_release(cache, GROWTH, ids));
+    expect(aule_blocks_lease(cache, POOL_LIMIT - GROWTH + 1, 0, ids + GROWTH), AULE_NO_BLOCKS, "");
+    expect(aule_blocks_lease(cache, POOL_LIMIT + 1, 0, ids), AULE_LIMIT, "--max-blocks");
+    ok(aule_blocks_release(cache, GROWTH, ids));
     seed_expect_all_free(cache);
     aule_cache_close(cache);
     aule_session_close(session);
@@ -387,11 +386,11 @@ START_TEST(a_thousand_cycles_of_a_hundred_blocks_leak_none)
     struct aule_session *session = seed_open(0);
     struct aule_cache *cache = seed_cache(session, AULE_F32, BLOCK);
     for (int cycle = 0; cycle < CYCLES; cycle++) {
-        seed_ok(aule_blocks_lease(cache, CYCLE, SEED_WAIT_MS, ids));
+        ok(aule_blocks_lease(cache, CYCLE, SEED_WAIT_MS, ids));
         for (int i = 0; i < CYCLE; i++)
             halves[i % 2][i / 2] = ids[i];
-        seed_ok(aule_blocks_release(cache, CYCLE / 2, halves[0]));
-        seed_ok(aule_blocks_release(cache, CYCLE / 2, halves[1]));
+        ok(aule_blocks_release(cache, CYCLE / 2, halves[0]));
+        ok(aule_blocks_release(cache, CYCLE / 2, halves[1]));
     }
     ck_assert_uint_eq(seed_state(cache).free_blocks, CHUNK);
     ck_assert_uint_eq(seed_state(cache).total_blocks, CHUNK);
@@ -466,7 +465,7 @@ START_TEST(each_entry_of_four_sequences_leads_to_its_own_block)
     run.keys = blocks.keys;
     run.values = blocks.values;
     run.window = (struct aule_window){.enabled = true, .left = 0, .right = 0};
-    seed_ok(aule_batch_create_local(blocks.session, &layout, &params, &batch));
+    ok(aule_batch_create_local(blocks.session, &layout, &params, &batch));
     seed_step_finish(&step, batch, &run);
     for (uint32_t i = 0; i < PROBES; i++) {
         const int32_t block = table[i / USED * TABLE_COLUMNS + i % USED];
@@ -494,7 +493,7 @@ START_TEST(a_sequence_that_reaches_a_missing_entry_is_refused_with_its_place)
                                              .block_table = table};
     enum aule_status status = aule_batch_create_local(blocks.session, &layout, &params, &batch);
     ck_assert_int_ne((int)status, AULE_OK);
-    seed_expect(status, status, "block_table[0][6] = -1");
+    expect(status, status, "block_table[0][6] = -1");
     ck_assert_ptr_null(batch);
     aule_session_close(blocks.session);
 }

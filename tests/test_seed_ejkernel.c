@@ -60,7 +60,7 @@ static struct aule_batch *create_batch(const struct pages *pages)
 {
     const struct aule_kv_layout layout = seed_blocks_layout(&pages->caches);
     struct aule_batch *batch = NULL;
-    seed_ok(aule_batch_create_local(pages->session, &layout, &pages->params, &batch));
+    ok(aule_batch_create_local(pages->session, &layout, &pages->params, &batch));
     return batch;
 }
 
@@ -117,8 +117,8 @@ START_TEST(a_table_entry_beyond_the_caches_is_refused_with_its_value)
     open_example(&pages);
     const struct aule_kv_layout layout = seed_blocks_layout(&pages.caches);
     pages.params.block_table = tables;
-    seed_expect(aule_batch_create_local(pages.session, &layout, &pages.params, &batch), AULE_OUT_OF_RANGE,
-                "block_table[0][1] = 8");
+    expect(aule_batch_create_local(pages.session, &layout, &pages.params, &batch), AULE_OUT_OF_RANGE,
+           "block_table[0][1] = 8");
     ck_assert_ptr_null(batch);
     aule_session_close(pages.session);
 }
@@ -136,7 +136,7 @@ START_TEST(pages_imported_into_the_pool_give_the_same_bits)
     page_attention(&pages, "in the arena");
     keep_out(&pages, out);
     struct aule_cache *cache = seed_cache(pages.session, AULE_F32, BLOCK);
-    seed_ok(aule_blocks_lease(cache, NUM_BLOCKS, SEED_WAIT_MS, ids));
+    ok(aule_blocks_lease(cache, NUM_BLOCKS, SEED_WAIT_MS, ids));
     for (int i = 0; i < NUM_BLOCKS * BLOCK; i++)
         slots[i] = (int64_t)ids[NUM_BLOCKS - 1 - i / BLOCK] * BLOCK + i % BLOCK;
     const struct aule_kv_import import = {.num_rows = NUM_BLOCKS * BLOCK,
@@ -144,15 +144,15 @@ START_TEST(pages_imported_into_the_pool_give_the_same_bits)
                                           .slot_mapping = slots,
                                           .k = pages.caches.keys,
                                           .v = pages.caches.values};
-    seed_ok(aule_kv_import(cache, &import, SEED_WAIT_MS, NULL));
+    ok(aule_kv_import(cache, &import, SEED_WAIT_MS, NULL));
     for (int i = 0; i < NUM_SEQS * COLUMNS; i++)
         tables[i] = ids[NUM_BLOCKS - 1 - block_tables[i]];
     pages.params.block_table = tables;
     pages.run.keys = pages.run.values = (struct aule_tensor){.memory = 0};
-    seed_ok(aule_batch_create(cache, &pages.params, &batch));
+    ok(aule_batch_create(cache, &pages.params, &batch));
     seed_step_finish(&pages.step, batch, &pages.run);
     expect_same(&pages, out);
-    seed_ok(aule_blocks_release(cache, NUM_BLOCKS, ids));
+    ok(aule_blocks_release(cache, NUM_BLOCKS, ids));
     seed_expect_all_free(cache);
     aule_cache_close(cache);
     aule_session_close(pages.session);
@@ -195,8 +195,8 @@ START_TEST(max_context_len_is_a_bound_and_one_too_small_is_refused)
     const struct aule_kv_layout layout = seed_blocks_layout(&pages.caches);
     enum aule_status status = aule_batch_create_local(pages.session, &layout, &pages.params, &batch);
     ck_assert_int_ne((int)status, AULE_OK);
-    seed_expect(status, status, "seq_lens_kv[0] = 32");
-    seed_expect(status, status, "max_context_len");
+    expect(status, status, "seq_lens_kv[0] = 32");
+    expect(status, status, "max_context_len");
     ck_assert_ptr_null(batch);
     aule_session_close(pages.session);
 }
@@ -237,7 +237,7 @@ START_TEST(mask_values_that_exclude_are_accepted_and_others_refused_by_name)
     struct aule_batch *batch = create_batch(&pages);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         pages.run.mask_value = wrong[i];
-        seed_expect(aule_run(batch, &pages.run, SEED_WAIT_MS, NULL), AULE_INVALID, "mask_value");
+        expect(aule_run(batch, &pages.run, SEED_WAIT_MS, NULL), AULE_INVALID, "mask_value");
     }
     aule_batch_destroy(batch);
     aule_session_close(pages.session);

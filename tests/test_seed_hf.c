@@ -23,7 +23,7 @@ static const int32_t varlen_lens[] = {0, 1, 7};
 // The keys as the example's K and V: [8, kv_heads, dim], sequence by sequence.
 static void create_keys(const struct seed_step *step, enum seed_what what, struct aule_tensor *tensor)
 {
-    seed_ok(aule_tensor_create(step->session, step->dtype, VARLEN_KEYS, SEED_KV_HEADS, SEED_DIM, tensor));
+    ok(aule_tensor_create(step->session, step->dtype, VARLEN_KEYS, SEED_KV_HEADS, SEED_DIM, tensor));
     uint8_t *data = aule_tensor_data(step->session, tensor);
     for (int32_t s = 0; s < NUM_SEQS; s++)
         for (int32_t j = 0; j < varlen_lens[s]; j++)
@@ -42,8 +42,8 @@ static struct aule_batch *create_varlen(const struct seed_step *step)
     const struct aule_kv_layout layout = contiguous_layout(step->dtype);
     struct aule_metadata metadata;
     struct aule_batch *batch = NULL;
-    seed_ok(aule_metadata_varlen(NUM_SEQS, varlen_cu_q, varlen_cu_k, 10, 7, &metadata));
-    seed_ok(aule_batch_create_local(step->session, &layout, &metadata.params, &batch));
+    ok(aule_metadata_varlen(NUM_SEQS, varlen_cu_q, varlen_cu_k, 10, 7, &metadata));
+    ok(aule_batch_create_local(step->session, &layout, &metadata.params, &batch));
     aule_metadata_finish(&metadata);
     return batch;
 }
@@ -127,11 +127,11 @@ static struct gathered gather(const struct seed_step *step, struct aule_batch *b
     struct aule_ticket ticket;
     struct aule_tensor *tensors[] = {&gathered.params.k, &gathered.params.v};
     for (int i = 0; i < 2; i++) {
-        seed_ok(aule_tensor_create(step->session, step->dtype, rows, SEED_KV_HEADS, SEED_DIM, tensors[i]));
+        ok(aule_tensor_create(step->session, step->dtype, rows, SEED_KV_HEADS, SEED_DIM, tensors[i]));
         memset(aule_tensor_data(step->session, tensors[i]), 0xff, rows * tensors[i]->token_stride);
     }
-    seed_ok(aule_kv_gather(batch, &gathered.params, SEED_WAIT_MS, &ticket));
-    seed_ok(aule_ticket_wait(step->session, ticket, SEED_WAIT_MS, NULL));
+    ok(aule_kv_gather(batch, &gathered.params, SEED_WAIT_MS, &ticket));
+    ok(aule_ticket_wait(step->session, ticket, SEED_WAIT_MS, NULL));
     return gathered;
 }
 
@@ -175,7 +175,7 @@ START_TEST(update_hands_the_cached_keys_and_values_to_the_varlen_path)
             seed_import(session, cache, AULE_F32, &table[s], BLOCK, s, 0, varlen_lens[s]);
     params.max_blocks = 1;
     params.block_table = table;
-    seed_ok(aule_batch_create(cache, &params, &batch));
+    ok(aule_batch_create(cache, &params, &batch));
     struct gathered gathered = gather(&step, batch, VARLEN_KEYS);
     expect_gathered(&step, &gathered, varlen_lens);
     seed_step_finish(&step, batch, &run);
@@ -186,7 +186,7 @@ START_TEST(update_hands_the_cached_keys_and_values_to_the_varlen_path)
     run.values = gathered.params.v;
     seed_step_finish(&step, create_varlen(&step), &run);
     ck_assert_mem_eq(paged, seed_step_out(&step, 0), sizeof paged);
-    seed_ok(aule_blocks_release(cache, NUM_SEQS, table));
+    ok(aule_blocks_release(cache, NUM_SEQS, table));
     seed_expect_all_free(cache);
     aule_cache_close(cache);
     aule_session_close(session);
@@ -217,9 +217,9 @@ START_TEST(update_writes_the_new_keys_and_hands_out_old_and_new)
     params.max_blocks = 1;
     params.block_table = table;
     params.slot_mapping = slots;
-    seed_ok(aule_batch_create(cache, &params, &batch));
+    ok(aule_batch_create(cache, &params, &batch));
     seed_step_clear(&step);
-    seed_ok(aule_run(batch, &run, SEED_WAIT_MS, NULL));
+    ok(aule_run(batch, &run, SEED_WAIT_MS, NULL));
     seed_step_expect(&step, NULL, &run, "old and new keys");
     struct gathered gathered = gather(&step, batch, 10 + 4 + 8);
     expect_gathered(&step, &gathered, lens);
@@ -247,7 +247,7 @@ static struct seed_step open_decode(struct aule_session *session, enum aule_dtyp
 
 static void append(const int32_t *table, struct aule_metadata *metadata)
 {
-    seed_ok(aule_metadata_append(NUM_SEQS, cache_seqlens, table, COLUMNS, BLOCK, metadata));
+    ok(aule_metadata_append(NUM_SEQS, cache_seqlens, table, COLUMNS, BLOCK, metadata));
     for (int s = 0; s < NUM_SEQS; s++)
         ck_assert_int_eq(metadata->params.seq_lens_kv[s], decode_lens[s]);
 }
@@ -267,15 +267,15 @@ START_TEST(decode_30_32_70_appends_in_place_in_the_pool)
     for (int32_t s = 0; s < NUM_SEQS; s++)
         seed_import(session, cache, dtypes[_i], table + (size_t)s * COLUMNS, BLOCK, s, 0, cache_seqlens[s]);
     append(table, &metadata);
-    seed_ok(aule_batch_create(cache, &metadata.params, &batch));
+    ok(aule_batch_create(cache, &metadata.params, &batch));
     aule_metadata_finish(&metadata);
     seed_step_clear(&step);
-    seed_ok(aule_run(batch, &run, SEED_WAIT_MS, NULL));
+    ok(aule_run(batch, &run, SEED_WAIT_MS, NULL));
     seed_step_expect(&step, NULL, &run, "decode in the pool");
     struct gathered gathered = gather(&step, batch, DECODE_KEYS);
     expect_gathered(&step, &gathered, decode_lens);
     aule_batch_destroy(batch);
-    seed_ok(aule_blocks_release(cache, NUM_BLOCKS, ids));
+    ok(aule_blocks_release(cache, NUM_BLOCKS, ids));
     seed_expect_all_free(cache);
     aule_cache_close(cache);
     aule_session_close(session);
@@ -328,7 +328,7 @@ START_TEST(decode_30_32_70_appends_in_place_over_block_tensors_of_the_caller)
     run.keys = blocks.keys;
     run.values = blocks.values;
     append(decode_table, &metadata);
-    seed_ok(aule_batch_create_local(session, &layout, &metadata.params, &batch));
+    ok(aule_batch_create_local(session, &layout, &metadata.params, &batch));
     aule_metadata_finish(&metadata);
     seed_step_finish(&step, batch, &run);
     seed_step_expect(&step, NULL, &run, "decode over block tensors");
@@ -343,8 +343,8 @@ START_TEST(decode_without_the_second_block_is_refused_by_name)
 {
     static const int32_t table[NUM_SEQS * COLUMNS] = {2, -1, -1, -1, 0, -1, -1, -1, 3, 5, 6, -1};
     struct aule_metadata metadata;
-    seed_expect(aule_metadata_append(NUM_SEQS, cache_seqlens, table, COLUMNS, BLOCK, &metadata), AULE_OUT_OF_RANGE,
-                "block_table[1][1] = -1");
+    expect(aule_metadata_append(NUM_SEQS, cache_seqlens, table, COLUMNS, BLOCK, &metadata), AULE_OUT_OF_RANGE,
+           "block_table[1][1] = -1");
 }
 END_TEST
 
@@ -369,7 +369,7 @@ START_TEST(a_prefill_may_stand_between_the_decodes)
     params.slot_mapping = slots;
     run.keys = blocks.keys;
     run.values = blocks.values;
-    seed_ok(aule_batch_create_local(session, &layout, &params, &batch));
+    ok(aule_batch_create_local(session, &layout, &params, &batch));
     seed_step_finish(&step, batch, &run);
     seed_step_expect(&step, NULL, &run, "decode, prefill, decode");
     aule_session_close(session);

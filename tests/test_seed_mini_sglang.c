@@ -131,7 +131,7 @@ static void run_step(struct seed_step *step, const struct seed_blocks *blocks, c
     const struct aule_batch_params params = params_of(step, meta, slots);
     run.keys = blocks->keys;
     run.values = blocks->values;
-    seed_ok(aule_batch_create_local(step->session, &layout, &params, &batch));
+    ok(aule_batch_create_local(step->session, &layout, &params, &batch));
     seed_step_finish(step, batch, &run);
     seed_step_expect(step, NULL, &run, "the oracle");
 }
@@ -222,7 +222,7 @@ START_TEST(a_slot_of_minus_one_writes_nothing)
     const struct aule_batch_params params = params_of(&step, &meta, slots);
     run.keys = blocks.keys;
     run.values = blocks.values;
-    seed_ok(aule_batch_create_local(session, &layout, &params, &batch));
+    ok(aule_batch_create_local(session, &layout, &params, &batch));
     seed_step_finish(&step, batch, &run);
     seed_step_expect(&step, NULL, &run, "all keys there already");
     ck_assert_mem_eq(aule_tensor_data(session, &blocks.keys), aule_tensor_data(session, &expected.keys),
@@ -251,7 +251,7 @@ START_TEST(the_output_is_token_major_so_that_a_view_flattens_it)
     run.keys = blocks.keys;
     run.values = blocks.values;
     run.window = (struct aule_window){.enabled = true, .left = 0, .right = 0};
-    seed_ok(aule_batch_create_local(session, &layout, &params, &batch));
+    ok(aule_batch_create_local(session, &layout, &params, &batch));
     seed_step_finish(&step, batch, &run);
     const float *flat = aule_tensor_data(session, &step.out);
     for (int32_t t = 0; t < N; t++)
@@ -298,7 +298,7 @@ static void forward(struct request *request, int32_t from, int32_t to, float *ou
         const struct aule_run_params run = seed_step_run(&step);
         fill_slots(&meta, slots);
         const struct aule_batch_params params = params_of(&step, &meta, slots);
-        seed_ok(aule_batch_create(request->cache, &params, &batch));
+        ok(aule_batch_create(request->cache, &params, &batch));
         seed_step_finish(&step, batch, &run);
         seed_step_expect(&step, NULL, &run, "the harness over the pool");
     } else {
@@ -321,7 +321,7 @@ static struct request open_request(struct aule_session *session, struct aule_cac
 static void close_request(struct request *request)
 {
     if (request->cache)
-        seed_ok(aule_blocks_release(request->cache, (uint32_t)request->num_blocks, request->table));
+        ok(aule_blocks_release(request->cache, (uint32_t)request->num_blocks, request->table));
     else
         seed_blocks_close(&request->blocks);
 }

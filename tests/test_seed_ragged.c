@@ -79,7 +79,7 @@ static void open_world(struct world *world)
 
 static void close_world(struct world *world)
 {
-    seed_ok(aule_blocks_release(world->cache, LEASED, world->table));
+    ok(aule_blocks_release(world->cache, LEASED, world->table));
     aule_cache_close(world->cache);
     aule_session_close(world->session);
 }
@@ -89,8 +89,8 @@ static struct aule_batch *create_batch(const struct world *world, const struct f
     const struct aule_token_form form = form_of(flat, world->table);
     struct aule_metadata metadata;
     struct aule_batch *batch = NULL;
-    seed_ok(aule_metadata_tokens(&form, &metadata));
-    seed_ok(aule_batch_create(world->cache, &metadata.params, &batch));
+    ok(aule_metadata_tokens(&form, &metadata));
+    ok(aule_batch_create(world->cache, &metadata.params, &batch));
     aule_metadata_finish(&metadata);
     return batch;
 }
@@ -139,11 +139,11 @@ static void gather(const struct world *world, float *kv)
     struct aule_kv_gather gather = {.layer = 0};
     struct aule_ticket ticket;
     size_t size = TOKENS * seed_row_size(AULE_F32, SEED_KV_HEADS);
-    seed_ok(aule_tensor_create(world->session, AULE_F32, TOKENS, SEED_KV_HEADS, SEED_DIM, &gather.k));
-    seed_ok(aule_tensor_create(world->session, AULE_F32, TOKENS, SEED_KV_HEADS, SEED_DIM, &gather.v));
-    seed_ok(aule_batch_create(world->cache, &params, &batch));
-    seed_ok(aule_kv_gather(batch, &gather, SEED_WAIT_MS, &ticket));
-    seed_ok(aule_ticket_wait(world->session, ticket, SEED_WAIT_MS, NULL));
+    ok(aule_tensor_create(world->session, AULE_F32, TOKENS, SEED_KV_HEADS, SEED_DIM, &gather.k));
+    ok(aule_tensor_create(world->session, AULE_F32, TOKENS, SEED_KV_HEADS, SEED_DIM, &gather.v));
+    ok(aule_batch_create(world->cache, &params, &batch));
+    ok(aule_kv_gather(batch, &gather, SEED_WAIT_MS, &ticket));
+    ok(aule_ticket_wait(world->session, ticket, SEED_WAIT_MS, NULL));
     memcpy(kv, aule_tensor_data(world->session, &gather.k), size);
     memcpy(kv + size / sizeof *kv, aule_tensor_data(world->session, &gather.v), size);
     aule_batch_destroy(batch);
@@ -197,7 +197,7 @@ static void prefill_alone(const struct world *world, int32_t s, float *out)
     params.max_blocks = COLUMNS;
     params.block_table = world->table + (size_t)s * COLUMNS;
     params.slot_mapping = slots;
-    seed_ok(aule_batch_create(world->cache, &params, &batch));
+    ok(aule_batch_create(world->cache, &params, &batch));
     seed_step_finish(&step, batch, &run);
     take_out(&step, out);
     seed_step_close(&step);
@@ -248,8 +248,8 @@ START_TEST(decode_flattens_to_a_token_a_sequence_in_any_order)
                              .rows = rows};
     seed_step_open(&step);
     const struct aule_run_params run = seed_step_run(&step);
-    seed_ok(aule_metadata_tokens(&form, &metadata));
-    seed_ok(aule_batch_create(world.cache, &metadata.params, &batch));
+    ok(aule_metadata_tokens(&form, &metadata));
+    ok(aule_batch_create(world.cache, &metadata.params, &batch));
     aule_metadata_finish(&metadata);
     seed_step_finish(&step, batch, &run);
     seed_step_expect(&step, NULL, &run, "decode");
@@ -269,12 +269,12 @@ START_TEST(gaps_and_repeats_are_refused_with_their_place)
     const struct aule_token_form form = form_of(&flat, table);
     for (int t = cu_q[1] + 20; t < cu_q[2]; t++)
         flat.positions[t]++;
-    seed_expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "positions[56] = 21 of sequence 1 leaves a gap");
+    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "positions[56] = 21 of sequence 1 leaves a gap");
     for (int t = cu_q[1] + 20; t < cu_q[2]; t++)
         flat.positions[t] -= 2;
-    seed_expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "positions[56] = 19 of sequence 1 repeats");
+    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "positions[56] = 19 of sequence 1 repeats");
     flat.positions[cu_q[1] + 20] = 3;
-    seed_expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "positions[56] = 3 of sequence 1 falls");
+    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "positions[56] = 3 of sequence 1 falls");
 }
 END_TEST
 
@@ -337,7 +337,7 @@ static void expect_tree(const struct world *world, const struct tree *tree, cons
                              .rows = tree->rows};
     seed_step_open(&step);
     const struct aule_run_params run = seed_step_run(&step);
-    seed_ok(aule_batch_create(world->cache, params, &batch));
+    ok(aule_batch_create(world->cache, params, &batch));
     seed_step_finish(&step, batch, &run);
     seed_step_expect(&step, params, &run, "a tree of drafts");
     seed_step_close(&step);
@@ -363,13 +363,13 @@ START_TEST(positions_may_repeat_with_a_custom_mask_and_only_so)
                                    .block_table = world.table,
                                    .max_blocks = COLUMNS,
                                    .seq_lens_kv = tree_lens};
-    seed_expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "repeats");
+    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "repeats");
     form.repeats = true;
-    seed_ok(aule_metadata_tokens(&form, &metadata));
+    ok(aule_metadata_tokens(&form, &metadata));
     ck_assert_uint_eq(metadata.params.mask_size, TREE_MASK);
     enum aule_status status = aule_batch_create(world.cache, &metadata.params, &batch);
     ck_assert_int_ne((int)status, AULE_OK);
-    seed_expect(status, status, "mask");
+    expect(status, status, "mask");
     metadata.params.mask = tree.mask;
     expect_tree(&world, &tree, &metadata.params);
     aule_metadata_finish(&metadata);
@@ -407,9 +407,9 @@ static void *work_beside(void *context)
     while (!stopped(neighbour)) {
         struct aule_ticket tickets[IN_FLIGHT];
         for (int i = 0; i < IN_FLIGHT; i++)
-            seed_ok(aule_run_submit(batch, &run, SEED_WAIT_MS, &tickets[i]));
+            ok(aule_run_submit(batch, &run, SEED_WAIT_MS, &tickets[i]));
         for (int i = 0; i < IN_FLIGHT; i++)
-            seed_ok(aule_ticket_wait(neighbour->world.session, tickets[i], SEED_WAIT_MS, NULL));
+            ok(aule_ticket_wait(neighbour->world.session, tickets[i], SEED_WAIT_MS, NULL));
     }
     seed_step_expect(&step, NULL, &run, "the neighbour");
     aule_batch_destroy(batch);
@@ -429,7 +429,7 @@ static void run_beside(const struct world *world, const struct flat *flat, const
     for (int round = 0; shared < ROUNDS && round < MAX_ROUNDS; round++) {
         struct aule_run_result result;
         seed_step_clear(&step);
-        seed_ok(aule_run(batch, &run, SEED_WAIT_MS, &result));
+        ok(aule_run(batch, &run, SEED_WAIT_MS, &result));
         take_out(&step, out);
         ck_assert_mem_eq(out, alone, sizeof out);
         shared += result.num_sessions > 1;
