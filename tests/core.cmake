@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# The suites of daemon/core, over the fake engine: no GPU, no sockets.
+# The suites of daemon/core, over the fake engine: no GPU, no sockets, one thread.
 
 add_library(core_world STATIC fake_engine.c fake_run.c core_world.c)
 target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
 
 foreach(suite pool ownership prefix tensor scheduler core_batch core_run core_copy core_model core_memory)
-  aule_check(test_${suite} SOURCES test_${suite}.c LIBS core_world LABELS core tsan)
+  aule_check(test_${suite} SOURCES test_${suite}.c LIBS core_world LABELS core)
 endforeach()
 
 # Every allocation of core fails once there.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// engine_world.h - what the engine's tests share: one engine on a real device, always under the validation layer, one arena,
-// short words for caches, batches and runs. The plain cache is what most tests need: 2 layers, one KV head of 8 f32, blocks
+// engine_world.h - what the engine's tests share: one engine on a real device, under the validation layer where AULE_TEST_VALIDATION=1
+// asks for it, one arena, short words for caches, batches and runs. The plain cache is what most tests need: 2 layers, one KV head of 8 f32, blocks
 // 0..3; a run over one key returns that key's value bit for bit. Each test is forked, so the globals are its own.
 
 #ifndef AULE_ENGINE_WORLD_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_kv.c - the suite of K/V writes, gathers, copies and merges on a real device, under the validation layer; exit 77 where
-// Vulkan finds none. Here: what is written, bit for bit, for every pair of dtypes and every scale mode.
+// test_kv.c - the suite of K/V writes, gathers, copies and merges on a real device, under the validation layer where the build wants
+// it; exit 77 where Vulkan finds none. Here: what is written, bit for bit, for every pair of dtypes and every scale mode.
 
 #include "kv_world.h"
 
