@@ -5,6 +5,8 @@
 
 #include "options.h"
 
+#include "aule/aule.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <stddef.h>
@@ -12,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, NUMBER, COUNT, DTYPE, VIA, FLAG, HELP };
+enum kind { TEXT, NUMBER, COUNT, DTYPE, VIA, FLAG, HELP, VERSION };
 
 struct row {
     const char *name, *argument;
@@ -44,6 +46,7 @@ static const struct row rows[] = {
     {"output", "FILE", TEXT, FIELD(output), "where plot writes (standard output)"},
     {"socket", "PATH", TEXT, FIELD(socket), NULL},
     {"part", "N", COUNT, FIELD(part), NULL},
+    {"version", NULL, VERSION, 0, "the version"},
     {"help", NULL, HELP, 0, "this text"},
 };
 enum { NUM_ROWS = sizeof rows / sizeof *rows };
@@ -137,6 +140,7 @@ static enum options_result take(const struct row *row, const char *text, struct 
     case DTYPE: ok = parse_dtype(row, text, field); break;
     case FLAG: *(bool *)field = true; break;
     case HELP: print_help(); return OPTIONS_DONE;
+    case VERSION: puts("aule-bench " AULE_VERSION_STRING); return OPTIONS_DONE;
     }
     return ok ? OPTIONS_RUN : OPTIONS_BAD;
 }

@@ -113,55 +113,12 @@ static bool read_file(const char *name, struct points *points)
     return ok;
 }
 
-// ---- bars ----
+// ---- what is a curve, and what a bar ----
 
 static bool is_decode(const struct point *point)
 {
     return strncmp(point->workload, "decode:", 7) == 0;
 }
-
-static uint32_t count_bars(const struct points *points)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < points->count; i++)
-        count += !is_decode(&points->list[i]);
-    return count;
-}
-
-static void bar_texts(const struct point *p, char *label, size_t label_size, char *value, size_t value_size)
-{
-    bool contiguous = strcmp(p->place, "contiguous") == 0, border = strcmp(p->via, "engine") != 0;
-    snprintf(label, label_size, "%s %s %s%s%s%s", p->workload, p->dtype, p->variant, contiguous ? " contiguous" : "",
-             border ? " via " : "", border ? p->via : "");
-    char share[32] = "";
-    if (p->ceiling_ratio > 0)
-        snprintf(share, sizeof share, ", %.1f %%", 100 * p->ceiling_ratio);
-    snprintf(value, value_size, "%.1f us, %.0f %s%s%s", p->median_us,
-             p->gb_per_s > 10 * p->tflops ? p->gb_per_s : p->tflops, p->gb_per_s > 10 * p->tflops ? "GB/s" : "TFLOP/s",
-             share, p->checked ? "" : ", UNCHECKED");
-}
-
-static void draw_bars(FILE *file, const struct points *points, double top)
-{
-    const double full = WIDTH - LABEL - VALUES;
-    double y = top;
-    svg_text(file, 10, y - 14, 15, SVG_LEFT, "Workloads: how much of the ceiling measured in the same run is reached");
-    for (uint32_t i = 0; i < points->count; i++) {
-        const struct point *p = &points->list[i];
-        char label[256], value[128];
-        if (is_decode(p))
-            continue;
-        bar_texts(p, label, sizeof label, value, sizeof value);
-        svg_text(file, LABEL - 8, y + 14, 12, SVG_RIGHT, label);
-        svg_box(file, LABEL, y + 2, full, BAR - 6, "#e8e8e8");
-        svg_box(file, LABEL, y + 2, full * fmin(p->ceiling_ratio, 1), BAR - 6, "#3b7dd8");
-        svg_text(file, LABEL + full + 8, y + 14, 12, SVG_LEFT, value);
-        y += BAR;
-    }
-    svg_line(file, LABEL + full, top, LABEL + full, y, "#444444");
-}
-
-// ---- curves ----
 
 // One chart: `x` of a decode grows, `fixed` is the same along a curve.
 struct chart {
@@ -191,6 +148,63 @@ static bool same_curve(const struct chart *chart, const struct point *a, const s
     return chart->fixed(a) == chart->fixed(b) && a->clients == b->clients && strcmp(a->variant, b->variant) == 0 &&
            strcmp(a->dtype, b->dtype) == 0 && strcmp(a->place, b->place) == 0 && strcmp(a->via, b->via) == 0;
 }
+
+// A decode that is alone on its curves is a bar, so that no result is left out.
+static bool is_bar(const struct points *points, const struct point *p)
+{
+    for (uint32_t i = 0; i < points->count && is_decode(p); i++) {
+        const struct point *other = &points->list[i];
+        for (int c = 0; c < NUM_CHARTS && is_decode(other); c++)
+            if (same_curve(&charts[c], p, other) && charts[c].x(other) != charts[c].x(p))
+                return false;
+    }
+    return true;
+}
+
+// ---- bars ----
+
+static uint32_t count_bars(const struct points *points)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < points->count; i++)
+        count += is_bar(points, &points->list[i]);
+    return count;
+}
+
+static void bar_texts(const struct point *p, char *label, size_t label_size, char *value, size_t value_size)
+{
+    bool contiguous = strcmp(p->place, "contiguous") == 0, border = strcmp(p->via, "engine") != 0;
+    snprintf(label, label_size, "%s %s %s%s%s%s", p->workload, p->dtype, p->variant, contiguous ? " contiguous" : "",
+             border ? " via " : "", border ? p->via : "");
+    char share[32] = "";
+    if (p->ceiling_ratio > 0)
+        snprintf(share, sizeof share, ", %.1f %%", 100 * p->ceiling_ratio);
+    snprintf(value, value_size, "%.1f us, %.0f %s%s%s", p->median_us,
+             p->gb_per_s > 10 * p->tflops ? p->gb_per_s : p->tflops, p->gb_per_s > 10 * p->tflops ? "GB/s" : "TFLOP/s",
+             share, p->checked ? "" : ", UNCHECKED");
+}
+
+static void draw_bars(FILE *file, const struct points *points, double top)
+{
+    const double full = WIDTH - LABEL - VALUES;
+    double y = top;
+    svg_text(file, 10, y - 14, 15, SVG_LEFT, "Workloads: how much of the ceiling measured in the same run is reached");
+    for (uint32_t i = 0; i < points->count; i++) {
+        const struct point *p = &points->list[i];
+        char label[256], value[128];
+        if (!is_bar(points, p))
+            continue;
+        bar_texts(p, label, sizeof label, value, sizeof value);
+        svg_text(file, LABEL - 8, y + 14, 12, SVG_RIGHT, label);
+        svg_box(file, LABEL, y + 2, full, BAR - 6, "#e8e8e8");
+        svg_box(file, LABEL, y + 2, full * fmin(p->ceiling_ratio, 1), BAR - 6, "#3b7dd8");
+        svg_text(file, LABEL + full + 8, y + 14, 12, SVG_LEFT, value);
+        y += BAR;
+    }
+    svg_line(file, LABEL + full, top, LABEL + full, y, "#444444");
+}
+
+// ---- curves ----
 
 // The decode that follows `p` on its curve; NULL: it is the last.
 static const struct point *next_on(const struct chart *chart, const struct points *points, const struct point *p)
