@@ -252,6 +252,25 @@ static void add_features(struct engine_run *run)
     run->rope = (struct engine_rope){.dim = DIM, .interleaved = true, .theta = 10000};
 }
 
+// Else a rule's choice could not be compared, and a smaller device would have none.
+START_TEST(what_a_rule_says_is_among_the_candidates)
+{
+    const struct variant *variant;
+    for (uint32_t i = 0; (variant = variant_at(i)); i++)
+        for (uint32_t j = 0; j < variant->num_kernels; j++) {
+            const struct kernel *kernel = variant->kernels[j];
+            for (uint64_t workgroups = 1; kernel->candidates && workgroups < 2000; workgroups++) {
+                uint32_t local_size = kernel_local_size(kernel, workgroups, 132);
+                const uint32_t *at = kernel->candidates;
+                while (*at && *at != local_size)
+                    at++;
+                ck_assert_msg(*at, "%s: %u of %llu workgroups", kernel->shader.name, local_size,
+                              (unsigned long long)workgroups);
+            }
+        }
+}
+END_TEST
+
 START_TEST(every_place_and_feature_can_be_measured)
 {
     static const enum engine_place places[] = {ENGINE_POOL, ENGINE_BLOCKS, ENGINE_ROWS};
@@ -309,6 +328,7 @@ void add_tune_tests(Suite *suite)
     tcase_add_checked_fixture(tcase, setup_folder, teardown_folder);
     tcase_add_test(tcase, what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes_no_bit);
     tcase_add_test(tcase, every_candidate_gives_the_same_bits_and_what_is_none_is_ignored);
+    tcase_add_test(tcase, what_a_rule_says_is_among_the_candidates);
     tcase_add_test(tcase, every_place_and_feature_can_be_measured);
     tcase_add_test(tcase, a_full_table_measures_no_more_and_says_so);
     tcase_add_test(tcase, by_itself_a_software_device_measures_nothing_and_says_why);

@@ -151,6 +151,7 @@ START_TEST(what_is_not_known_waits_and_is_chosen_once_it_is_measured)
     struct tune_task task;
     wanted.local_size = 0;
     ck_assert_uint_eq(tune_choice(&tune, &wanted.key), 0);
+    ck_assert(tune_lacks(&tune, &wanted.key));
     ck_assert_uint_eq(tune_count(&tune).num_entries, 0); // asking alone wants nothing
     tune_want(&tune, &wanted);
     tune_want(&tune, &wanted);
@@ -190,7 +191,7 @@ START_TEST(off_neither_measures_nor_chooses_and_on_goes_on)
     ck_assert_uint_eq(tune_choice(&tune, &known.key), 0);
     tune_want(&tune, &wanted);
     ck_assert_uint_eq(tune_count(&tune).num_entries, 1);
-    ck_assert(!tune_count(&tune).enabled);
+    ck_assert(!tune_count(&tune).enabled && !tune_lacks(&tune, &wanted.key));
     tune_enable(&tune, true);
     ck_assert_uint_eq(tune_choice(&tune, &known.key), 64);
 }

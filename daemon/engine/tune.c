@@ -106,6 +106,14 @@ uint32_t tune_choice(struct tune *tune, const struct tune_key *key)
     return local_size;
 }
 
+bool tune_lacks(struct tune *tune, const struct tune_key *key)
+{
+    pthread_mutex_lock(&tune->lock);
+    bool lacks = tune->enabled && !find(tune, key);
+    pthread_mutex_unlock(&tune->lock);
+    return lacks;
+}
+
 void tune_want(struct tune *tune, const struct tune_entry *entry)
 {
     struct tune_row *row;

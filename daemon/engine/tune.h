@@ -49,6 +49,7 @@ enum status tune_init(struct tune *tune, bool enabled, uint32_t max_entries, str
 void tune_finish(struct tune *tune); // takes a zeroed one
 
 uint32_t tune_choice(struct tune *tune, const struct tune_key *key); // the local size; 0 = the rule's
+bool tune_lacks(struct tune *tune, const struct tune_key *key); // whether tune_want() would take it, if there is room
 // There was such a dispatch: what is not known is to be measured, if there is room. `entry` says all but state and results.
 void tune_want(struct tune *tune, const struct tune_entry *entry);
 // What an earlier life measured. false: it is there already, or there is no room.

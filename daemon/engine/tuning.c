@@ -54,31 +54,30 @@ static uint64_t shader_hash(const struct kernel *kernel)
 
 // ---- choosing ----
 
-// What the table shall say of such a dispatch, but for results.
-static struct tune_entry entry_of(const struct tuning *tuning, const struct engine_run *run,
-                                  const struct geometry *geometry, uint64_t num_workgroups)
+static struct tune_key key_of(const struct tuning *tuning, const struct engine_run *run,
+                              const struct geometry *geometry, uint64_t num_workgroups)
 {
-    const struct engine *engine = tuning->engine;
-    const struct kernel *kernel = engine->pipelines.variant->kernels[geometry->kernel];
     uint64_t num_seqs = run->batch->num_seqs ? run->batch->num_seqs : 1;
-    struct tune_entry entry = {
-        .key = {.shader = tuning->shaders[geometry->kernel],
-                .num_workgroups = tune_size(num_workgroups, MOST_WORKGROUPS),
-                .num_keys = tune_size(run->batch->num_keys / num_seqs, MOST_KEYS)},
-        .ours = true,
+    struct tune_key key = {
+        .shader = tuning->shaders[geometry->kernel],
+        .num_workgroups = tune_size(num_workgroups, MOST_WORKGROUPS),
+        .num_keys = tune_size(run->batch->num_keys / num_seqs, MOST_KEYS),
     };
-    memcpy(entry.key.spec, geometry->spec, sizeof entry.key.spec);
-    entry.key.spec[AULE_SPEC_LOCAL_SIZE] = 0;
-    entry.rule_local_size =
-        kernel_local_size(kernel, entry.key.num_workgroups, engine->device.adapter.num_multiprocessors);
-    snprintf(entry.kernel, sizeof entry.kernel, "%s", kernel->shader.name);
-    return entry;
+    memcpy(key.spec, geometry->spec, sizeof key.spec);
+    key.spec[AULE_SPEC_LOCAL_SIZE] = 0;
+    return key;
 }
 
-// Whether there is anything to choose: else the rule alone is right.
-static const uint32_t *candidates(const struct submission *s, const struct geometry *geometry)
+// What the table shall say of such a dispatch, but for results.
+static struct tune_entry entry_of(const struct engine *engine, const struct kernel *kernel, const struct tune_key *key)
 {
-    return s->engine->pipelines.variant->kernels[geometry->kernel]->candidates;
+    struct tune_entry entry = {
+        .key = *key,
+        .rule_local_size = kernel_local_size(kernel, key->num_workgroups, engine->device.adapter.num_multiprocessors),
+        .ours = true,
+    };
+    snprintf(entry.kernel, sizeof entry.kernel, "%s", kernel->shader.name);
+    return entry;
 }
 
 uint32_t tuning_local_size(const struct submission *s, const struct engine_run *run, const struct geometry *geometry,
@@ -87,27 +86,31 @@ uint32_t tuning_local_size(const struct submission *s, const struct engine_run *
     const struct engine *engine = s->engine;
     const struct kernel *kernel = engine->pipelines.variant->kernels[geometry->kernel];
     uint32_t rule = kernel_local_size(kernel, num_workgroups, engine->device.adapter.num_multiprocessors);
-    if (!candidates(s, geometry))
+    if (!kernel->candidates)
         return rule;
     if (s->probe)
         return s->probe->local_size;
     if (num_workgroups >= UINT32_MAX)
         return rule;
-    struct tune_entry entry = entry_of(engine->tuning, run, geometry, num_workgroups);
-    uint32_t chosen = tune_choice(&engine->tuning->table, &entry.key);
+    struct tune_key key = key_of(engine->tuning, run, geometry, num_workgroups);
+    uint32_t chosen = tune_choice(&engine->tuning->table, &key);
     return chosen ? chosen : rule;
 }
 
 void tuning_want(const struct submission *s, const struct engine_run *run, const struct geometry *geometry,
                  uint64_t num_workgroups)
 {
-    if (!candidates(s, geometry))
+    const struct engine *engine = s->engine;
+    const struct kernel *kernel = engine->pipelines.variant->kernels[geometry->kernel];
+    if (!kernel->candidates)
         return;
-    struct tune_entry entry = entry_of(s->engine->tuning, run, geometry, num_workgroups);
-    if (s->probe)
-        probe_note(s->probe, &entry.key);
-    else
-        tune_want(&s->engine->tuning->table, &entry);
+    struct tune_key key = key_of(engine->tuning, run, geometry, num_workgroups);
+    if (s->probe) {
+        probe_note(s->probe, &key);
+    } else if (tune_lacks(&engine->tuning->table, &key)) {
+        struct tune_entry entry = entry_of(engine, kernel, &key);
+        tune_want(&engine->tuning->table, &entry);
+    }
 }
 
 // ---- the file ----
