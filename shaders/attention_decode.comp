@@ -19,7 +19,7 @@
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
-// 2 or UNITS; Q and out are f16, K and V f16 or of 8 bits, head dims up to 128, those of 8 bits multiples of 16;
+// 2 or UNITS; Q and out are MATRIX_DTYPE, K and V that or of 8 bits, head dims up to 128, those of 8 bits multiples of 16;
 // BLOCK_SIZE is 16 or more, V is not in K and has no scales per token and head: no f16 weight could hold them. No MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -77,7 +77,7 @@ uvec4 q_halves(uint row, uint oct)
     if (!ROPE)
         return Pieces(q_address(row)).at[oct];
     const Eight q = q_oct(row, oct);
-    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, DTYPE_F16).first;
+    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
 }
 
 // Matrix number n of piece j belongs to elements 4n to 4n + 3 of pieces 4j + t, lane by lane.
@@ -220,7 +220,7 @@ float column_sum(float value)
 // Weights as B: row 2t of the matrix is key 2t, whose weights lane 4 * 2t + column / 2 has.
 MatrixB weight_matrix(vec4 p)
 {
-    const uint low = packHalf2x16(p.xy), high = packHalf2x16(p.zw), from = 8 * t + g / 2;
+    const uint low = halves_round(p.xy), high = halves_round(p.zw), from = 8 * t + g / 2;
     const uint a = warp_shuffle(low, from), b = warp_shuffle(low, from + 4);
     const uint c = warp_shuffle(high, from), d = warp_shuffle(high, from + 4);
     if ((g & 1) != 0)

@@ -20,7 +20,7 @@
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 256,
-// TILE_ROWS 128; K, V, Q and out are f16, head dims up to 128, BLOCK_SIZE is 16 or more, nothing is scaled, no SPLIT, no MASK.
+// TILE_ROWS 128; K, V, Q and out are MATRIX_DTYPE, head dims up to 128, BLOCK_SIZE is 16 or more, nothing is scaled, no SPLIT, no MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -34,6 +34,8 @@
 #include "attention_rows.glsl"
 
 #include "attention_query.glsl"
+
+#include "halves.glsl"
 
 const uint WARP_ROWS = 16;
 const uint SCORES = TILE_KEYS / 8; // matrices of a tile
@@ -61,7 +63,7 @@ uvec4 q_piece(uint row, uint piece)
     uvec4 words;
     if (ROPE) {
         const Eight q = q_oct(row, piece);
-        words = oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, DTYPE_F16).first;
+        words = oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
     } else {
         words = Pieces(q_address(row)).at[piece];
     }
@@ -127,10 +129,10 @@ void tile_scores(out vec4 s[SCORES])
         uvec4 keys[SCORES];
         UNROLLED for (uint n = 0; n < SCORES; n++)
             keys[n] = staged_key(n, step, g, t);
-        UNROLLED for (uint n = 0; n < SCORES; n++)
-            products[n] = matrix_multiply(q_matrices[step * 2], matrix_b(keys[n].xy), products[n]);
-        UNROLLED for (uint n = 0; n < SCORES; n++)
-            products[n] = matrix_multiply(q_matrices[step * 2 + 1], matrix_b(keys[n].zw), products[n]);
+        UNROLLED for (uint n = 0; n < SCORES; n += 2)
+            matrix_multiply_two(q_matrices[step * 2], matrix_b(keys[n].xy), matrix_b(keys[n + 1].xy), products[n], products[n + 1]);
+        UNROLLED for (uint n = 0; n < SCORES; n += 2)
+            matrix_multiply_two(q_matrices[step * 2 + 1], matrix_b(keys[n].zw), matrix_b(keys[n + 1].zw), products[n], products[n + 1]);
     }
     UNROLLED for (uint n = 0; n < SCORES; n++)
         s[n] = matrix_elements(products[n]);
@@ -168,15 +170,6 @@ void scores_follow(vec4 s[SCORES])
         matrix_scale(sums[n], keep.xxyy);
 }
 
-uint half_pair(vec2 pair)
-{
-#ifdef MATRIX_EMULATED
-    return pair16(floatBitsToUint(pair.x), floatBitsToUint(pair.y), DTYPE_F16);
-#else
-    return packFloat2x16(f16vec2(pair));
-#endif
-}
-
 // Scores to weights: the words of A. A row that has seen nothing yet has no maximum.
 void scores_weigh(vec4 s[SCORES], bool masked, out uvec4 words[STRIPS])
 {
@@ -185,7 +178,7 @@ void scores_weigh(vec4 s[SCORES], bool masked, out uvec4 words[STRIPS])
         const vec4 first = exp2(fma(s[strip * 2], vec4(factor), -base.xxyy));
         const vec4 second = exp2(fma(s[strip * 2 + 1], vec4(factor), -base.xxyy));
         weights += first.xz + first.yw + (second.xz + second.yw);
-        words[strip] = uvec4(half_pair(first.xy), half_pair(second.xy), half_pair(first.zw), half_pair(second.zw));
+        words[strip] = uvec4(halves_round(first.xy), halves_round(second.xy), halves_round(first.zw), halves_round(second.zw));
     }
 }
 
@@ -195,8 +188,7 @@ void values_add(uvec4 words[STRIPS])
         const MatrixA p = matrix_a(words[strip]);
         UNROLLED for (uint pair = 0; pair < SUMS / 2; pair++) {
             const uvec4 values = staged_value(strip, pair, g, t);
-            sums[pair * 2] = matrix_multiply(p, matrix_b(values.xy), sums[pair * 2]);
-            sums[pair * 2 + 1] = matrix_multiply(p, matrix_b(values.zw), sums[pair * 2 + 1]);
+            matrix_multiply_two(p, matrix_b(values.xy), matrix_b(values.zw), sums[pair * 2], sums[pair * 2 + 1]);
         }
     }
 }
@@ -294,7 +286,7 @@ void row_store(uint i, float sum)
         high = uintBitsToFloat(plus_zero(high));
         if (step * 4 + t < HEAD_DIM_V / 8)
             Units(address).at[step * 4 + t] =
-                uvec4(half_pair(low.xy), half_pair(low.zw), half_pair(high.xy), half_pair(high.zw));
+                uvec4(halves_round(low.xy), halves_round(low.zw), halves_round(high.xy), halves_round(high.zw));
     }
 }
 

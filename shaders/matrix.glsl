@@ -182,6 +182,7 @@ MatrixWideB matrix_wide_b(uvec2 left, uvec2 right)
     return b;
 }
 
+// Two products that have A in common are one.
 void matrix_multiply_two(MatrixA a, MatrixB b, MatrixB right_b, inout MatrixC c, inout MatrixC right_c)
 {
     MatrixWideC sums;
@@ -282,12 +283,12 @@ void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
 
 #if defined(MATRIX_EMULATED) || !defined(MATRIX_BF16)
 
-// Two products that have A in common, which may take one instruction.
-void matrix_multiply_two(MatrixA a, MatrixB b, MatrixB right_b, inout MatrixC c, inout MatrixC right_c)
-{
-    c = matrix_multiply(a, b, c);
-    right_c = matrix_multiply(a, right_b, right_c);
-}
+// Two products that have A in common. A macro, so that no sum is copied on the way.
+#define matrix_multiply_two(A, B, RIGHT_B, C, RIGHT_C)                                                                 \
+    {                                                                                                                  \
+        C = matrix_multiply(A, B, C);                                                                                  \
+        RIGHT_C = matrix_multiply(A, RIGHT_B, RIGHT_C);                                                                \
+    }
 
 #endif
 

@@ -15,7 +15,7 @@ add_executable(test_attention
   test_attention_splits.c test_attention_examples.c)
 target_link_libraries(test_attention PRIVATE aule_flags aule_attention_cases PkgConfig::CHECK Threads::Threads m)
 
-foreach(variant plain subgroup matrix)
+foreach(variant plain subgroup matrix matrix_f16)
   add_test(NAME test_attention_${variant} COMMAND test_attention)
   set_tests_properties(test_attention_${variant} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1800 LABELS device
     ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;AULE_VARIANT=${variant};${validation}" COST 170)

@@ -19,9 +19,9 @@ TCase *suite_part(Suite *suite, const char *name)
     return tcase;
 }
 
-static enum dtype dtype_bend(enum dtype dtype)
+static enum dtype dtype_bend(enum dtype dtype, enum dtype element)
 {
-    return dtype_size((int)dtype) == 1 ? dtype : DTYPE_F16;
+    return dtype_size((int)dtype) == 1 ? dtype : element;
 }
 
 static uint32_t head_dim_bend(uint32_t head_dim, uint32_t most)
@@ -35,13 +35,13 @@ void suite_shape_bend(struct attention_shape *shape)
 {
     const char *variant = getenv("AULE_VARIANT");
     struct engine_kv *kv = &shape->kv;
-    bool shared = variant && strcmp(variant, "matrix_shared") == 0;
-    if (!variant || (strcmp(variant, "matrix") != 0 && !shared))
+    bool shared = variant && strcmp(variant, "matrix_shared") == 0, both = variant && strcmp(variant, "matrix") == 0;
+    if (!variant || (strcmp(variant, "matrix_f16") != 0 && !both && !shared))
         return;
     uint32_t most = shared ? 256 : 128;
-    shape->io_dtype = DTYPE_F16;
-    kv->k_dtype = dtype_bend(kv->k_dtype);
-    kv->v_dtype = dtype_bend(kv->v_dtype);
+    shape->io_dtype = both && shape->io_dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16;
+    kv->k_dtype = dtype_bend(kv->k_dtype, shape->io_dtype);
+    kv->v_dtype = dtype_bend(kv->v_dtype, shape->io_dtype);
     kv->head_dim_k = head_dim_bend(kv->head_dim_k, most);
     kv->head_dim_v = head_dim_bend(kv->head_dim_v, most);
     kv->v_is_k_prefix = kv->v_is_k_prefix && shared && kv->head_dim_v <= kv->head_dim_k;

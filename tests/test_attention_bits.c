@@ -164,16 +164,18 @@ static const struct {
     enum dtype kv_dtype; // 0: any
     enum scale_mode scale_mode;
     bool v_in_k;
+    enum dtype io_dtype; // 0: any
 } SAME_BITS[] = {
-    {0, 1, 64, 64, 0, SCALE_NONE, false},
-    {0, 0, 40, 40, 0, SCALE_NONE, false},
-    {0, 3, 64, 128, DTYPE_F16, SCALE_NONE, false},
-    {FEATURE_WINDOW | FEATURE_SINKS | FEATURE_LSE, 1, 40, 40, 0, SCALE_NONE, false},
-    {FEATURE_MASK | FEATURE_ALIBI | FEATURE_POSITIONS, 4, 64, 64, DTYPE_BF16, SCALE_NONE, false},
-    {FEATURES_ALL, 1, 40, 24, 0, SCALE_NONE, false},
-    {FEATURES_ALL, 5, 64, 64, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, false},
-    {FEATURE_ROPE | FEATURE_LSE, 2, 128, 128, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false},
-    {FEATURE_LSE | FEATURE_SINKS, 2, 72, 64, DTYPE_F16, SCALE_NONE, true},
+    {0, 1, 64, 64, 0, SCALE_NONE, false, 0},
+    {0, 0, 40, 40, 0, SCALE_NONE, false, 0},
+    {0, 3, 64, 128, DTYPE_F16, SCALE_NONE, false, 0},
+    {FEATURE_WINDOW | FEATURE_SINKS | FEATURE_LSE, 1, 40, 40, 0, SCALE_NONE, false, 0},
+    {FEATURE_MASK | FEATURE_ALIBI | FEATURE_POSITIONS, 4, 64, 64, DTYPE_BF16, SCALE_NONE, false, 0},
+    {FEATURES_ALL, 1, 40, 24, 0, SCALE_NONE, false, 0},
+    {FEATURES_ALL, 5, 64, 64, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, false, 0},
+    {FEATURE_ROPE | FEATURE_LSE, 2, 128, 128, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false, 0},
+    {FEATURE_LSE | FEATURE_SINKS, 2, 72, 64, DTYPE_F16, SCALE_NONE, true, 0},
+    {FEATURE_LSE, 2, 64, 64, DTYPE_BF16, SCALE_NONE, false, DTYPE_BF16},
 };
 
 static struct attention_wish same_bits_wish(int number)
@@ -187,6 +189,7 @@ static struct attention_wish same_bits_wish(int number)
                                                     .scale_mode = SAME_BITS[number].scale_mode,
                                                     .v_is_k_prefix = SAME_BITS[number].v_in_k},
                                              .group = (uint32_t)number % 3 + 1,
+                                             .io_dtype = SAME_BITS[number].io_dtype,
                                              .features = SAME_BITS[number].features,
                                              .num_splits = SAME_BITS[number].num_splits},
                                    .num_seqs = SEQUENCES,

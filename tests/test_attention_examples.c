@@ -110,6 +110,7 @@ START_TEST(prefills_chunks_and_decodes_share_a_batch)
 {
     struct stage stage;
     struct attention_wish wish = example_of(5, (uint32_t[]){40, 16, 1, 1, 1}, (uint32_t[]){40, 112, 1, 64, 200});
+    wish.shape.io_dtype = wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = _i ? DTYPE_BF16 : DTYPE_F16;
     example_play(&stage, 305, &wish);
     stage_clear(&stage);
 }
@@ -138,6 +139,6 @@ void suite_add_examples(Suite *suite)
     tcase_add_test(examples, a_decode_appends_in_place_and_attends_the_new_token);
     tcase_add_test(examples, a_table_padded_with_zeros_reads_only_its_own_blocks);
     tcase_add_test(examples, prompts_of_36_37_and_36_tokens_are_one_batch_of_109);
-    tcase_add_test(examples, prefills_chunks_and_decodes_share_a_batch);
+    tcase_add_loop_test(examples, prefills_chunks_and_decodes_share_a_batch, 0, 2);
     tcase_add_loop_test(examples, a_batch_of_1024_2048_and_4096_agrees_in_every_place, 0, 3);
 }

@@ -70,6 +70,26 @@ START_TEST(every_dtype_and_scale_agrees_with_the_oracle)
 }
 END_TEST
 
+// What models have today, in shapes that matrix units take: bf16, with keys and values of bf16 (decodes, a chunk and a prefill) or of
+// 8 bits (decodes, as pipelines for more take a software device long to compile).
+START_TEST(bfloats_meet_every_kind_of_keys_and_values_that_matrices_take)
+{
+    static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, DTYPE_INT8};
+    static const uint32_t Q_LENS[] = {1, 4, 1, 40, 70}, KV_LENS[] = {1100, 77, 0, 300, 70};
+    struct attention_wish wish = {
+        .shape = shape_of_kv(DTYPES[_i], _i % 2 ? SCALE_PER_TENSOR : SCALE_NONE),
+        .num_seqs = _i == 0 ? 5 : 3,
+        .q_lens = Q_LENS,
+        .kv_lens = KV_LENS,
+        .writes = WRITES_NONE,
+    };
+    wish.shape.kv.head_dim_k = wish.shape.kv.head_dim_v = _i == 3 ? 32 : 64, wish.shape.kv.block_size = 32;
+    wish.shape.io_dtype = DTYPE_BF16;
+    suite_shape_bend(&wish.shape);
+    suite_wish_run(&wish, 60 + (uint64_t)_i, _i % 2);
+}
+END_TEST
+
 START_TEST(v_may_be_a_prefix_of_k)
 {
     static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8_E4M3};
@@ -240,4 +260,6 @@ void suite_add_features(Suite *suite)
     tcase_add_test(features, the_soft_cap_is_accurate_for_small_and_for_large_scores);
     tcase_add_loop_test(features, alibi_keeps_its_accuracy_at_far_positions, 0, 2);
     tcase_add_loop_test(features, a_query_and_a_key_at_one_position_meet_unturned, 0, 2);
+    TCase *bfloats = suite_part(suite, "bfloats");
+    tcase_add_loop_test(bfloats, bfloats_meet_every_kind_of_keys_and_values_that_matrices_take, 0, 4);
 }

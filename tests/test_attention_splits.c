@@ -25,6 +25,7 @@ static const struct {
     {FEATURE_LSE | FEATURE_WINDOW, ENGINE_POOL, DTYPE_F32, DTYPE_F32, 16, 16},
     {FEATURE_LSE | FEATURE_MASK | FEATURE_SINKS, ENGINE_BLOCKS, DTYPE_F16, DTYPE_F16, 16, 16},
     {FEATURE_LSE | FEATURE_ALIBI | FEATURE_SOFT_CAP | FEATURE_ROPE, ENGINE_POOL, DTYPE_BF16, DTYPE_FP8_E5M2, 32, 8},
+    {FEATURE_LSE | FEATURE_SINKS, ENGINE_POOL, DTYPE_BF16, DTYPE_BF16, 64, 64},
 };
 
 // A decode, a piece of a prefill, one without keys, one without queries, one short, one longer than any rule's part.

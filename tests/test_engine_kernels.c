@@ -13,6 +13,9 @@
 enum { DIM = 16, KEYS = 16, COLUMNS = 160, KV_LEN = COLUMNS / 2 * KEYS, HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */ };
 enum { Q = 0, K = 1 << 16, V = 1 << 17, OUT = 1 << 18, OTHER = 1 << 19 };
 
+// Kernels of the variant for f16: 0 decodes, 1 is the prefill, the last one takes what is left.
+enum { LAST = 4, ALL = 1 << 0 | 1 << 1 | 1 << LAST };
+
 static struct engine_cache *cache_;
 
 static uint32_t noise_state = 815;
@@ -108,8 +111,8 @@ START_TEST(sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_a
     ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter rests
     ck_assert_uint_eq(works[0].num_items, 2 + 2);                           // 2 and 8 rows, each in two parts
     ck_assert_uint_eq(works[0].num_merges, 2);
-    ck_assert_uint_eq(works[1].num_items, 2); // 40 and 10 rows
-    ck_assert_uint_eq(works[2].num_items, 1); // no query
+    ck_assert_uint_eq(works[1].num_items, 2);    // 40 and 10 rows
+    ck_assert_uint_eq(works[LAST].num_items, 1); // no query
     memset(memory + OUT, 0x55, 33 * ROW);
     struct engine_event event = expect_done(submit_runs(&run, 1));
     ck_assert_uint_eq(event.num_dispatches, 3);
@@ -211,7 +214,7 @@ START_TEST(work_lists_differ_by_the_kernels_that_serve_the_run)
     ck_assert_uint_eq(works[0].num_items, 1);
     ck_assert_int_eq(batch_work(batch, &without, 1, works, &error), STATUS_OK);
     ck_assert_uint_eq(works[0].num_items, 0);
-    ck_assert_uint_eq(works[2].num_items, 1);
+    ck_assert_uint_eq(works[LAST].num_items, 1);
     engine_batch_destroy(batch);
 }
 END_TEST
@@ -245,12 +248,12 @@ START_TEST(few_rows_go_to_decode_and_more_where_there_are_many_keys)
         uint64_t rows, kv_len;
         uint32_t kernel;
     } cases[] = {
-        {8, 1, 0}, {8, 1 << 20, 0}, {9, 2047, 1}, {9, 2048, 0}, {32, 2048, 0}, {33, 1 << 20, 1}, {0, 2048, 2},
+        {8, 1, 0}, {8, 1 << 20, 0}, {9, 2047, 1}, {9, 2048, 0}, {32, 2048, 0}, {33, 1 << 20, 1}, {0, 2048, LAST},
     };
     const struct variant *variant = engine->pipelines.variant;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        ck_assert_uint_eq(variant_kernel(variant, 7, cases[i].rows, cases[i].kv_len), cases[i].kernel);
-    ck_assert_uint_eq(variant_kernel(variant, 6, 9, 2048), 1); // where decode does not serve
+        ck_assert_uint_eq(variant_kernel(variant, ALL, cases[i].rows, cases[i].kv_len), cases[i].kernel);
+    ck_assert_uint_eq(variant_kernel(variant, ALL - 1, 9, 2048), 1); // where decode does not serve
 }
 END_TEST
 

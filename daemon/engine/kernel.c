@@ -8,13 +8,17 @@
 
 #include "layout.h"
 
+#include "attention_decode_emulated_bf16_spv.h"
 #include "attention_decode_emulated_spv.h"
 #include "attention_plain_spv.h"
+#include "attention_prefill_emulated_bf16_spv.h"
 #include "attention_prefill_emulated_spv.h"
 #include "attention_subgroup_spv.h"
 #ifdef AULE_HAVE_MATRIX
 #include "attention_coop_spv.h"
+#include "attention_decode_bf16_spv.h"
 #include "attention_decode_matrix_spv.h"
+#include "attention_prefill_bf16_spv.h"
 #include "attention_prefill_matrix_spv.h"
 #endif
 
@@ -75,12 +79,12 @@ enum {
     MATRIX_WORD_BYTES = 6 * 4,    // emulated: of an invocation, in shared memory
 };
 
-// Shared by what serves f16 alone and what serves 8 bits, too. The place does not matter, nor do features but the custom mask: what it
+// What all of them ask for; `element` is what the matrices have, f16 or bf16. The place does not matter, nor do features but the custom mask: what it
 // hides may be no number, and a product on matrix units with a weight of 0 is then none either.
-static bool matrix_serves(const uint32_t *spec)
+static bool matrix_serves(const uint32_t *spec, enum dtype element)
 {
     return spec[AULE_SPEC_HEAD_DIM_K] <= MATRIX_MOST_HEAD_DIM && spec[AULE_SPEC_HEAD_DIM_V] <= MATRIX_MOST_HEAD_DIM &&
-           spec[AULE_SPEC_IO_DTYPE] == DTYPE_F16 && spec[AULE_SPEC_BLOCK_SIZE] >= MATRIX_LEAST_BLOCK_SIZE &&
+           spec[AULE_SPEC_IO_DTYPE] == element && spec[AULE_SPEC_BLOCK_SIZE] >= MATRIX_LEAST_BLOCK_SIZE &&
            !spec[AULE_SPEC_V_IN_K] && !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
 
@@ -103,19 +107,28 @@ enum {
 _Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
 // Rows of K and V are whole pieces of 16 bytes.
-static bool decode_element(uint32_t dtype, uint32_t head_dim)
+static bool decode_element(uint32_t dtype, uint32_t head_dim, enum dtype element)
 {
-    return dtype == DTYPE_F16 || (dtype_size((enum dtype)dtype) == 1 && head_dim % 16 == 0);
+    return dtype == element || (dtype_size((enum dtype)dtype) == 1 && head_dim % 16 == 0);
 }
 
-static bool decode_serves(const struct geometry *geometry)
+static bool decode_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
-    bool scaled_values =
-        spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != DTYPE_F16;
-    return matrix_serves(spec) && !scaled_values &&
-           decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K]) &&
-           decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V]);
+    bool scaled_values = spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != element;
+    return matrix_serves(spec, element) && !scaled_values &&
+           decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], element) &&
+           decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V], element);
+}
+
+static bool decode_serves_f16(const struct geometry *geometry)
+{
+    return decode_serves(geometry, DTYPE_F16);
+}
+
+static bool decode_serves_bf16(const struct geometry *geometry)
+{
+    return decode_serves(geometry, DTYPE_BF16);
 }
 
 static uint32_t decode_rows(const struct engine_kv *kv)
@@ -148,14 +161,23 @@ static const uint32_t decode_candidates[] = {DECODE_LEAST_WARPS * MATRIX_WARP, 4
 
 // On matrix units and emulated.
 #define DECODE_JOB                                                                                                     \
-    .tile_rows = decode_rows, .serves = decode_serves, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,        \
-    .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,                       \
-    .local_size = decode_local_size, .candidates = decode_candidates
+    .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS, .long_keys = DECODE_LONG_KEYS,  \
+    .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN, .local_size = decode_local_size,                     \
+    .candidates = decode_candidates
 
 const struct kernel kernel_decode_emulated = {
     .shader = {"attention_decode_emulated", attention_decode_emulated_spv, sizeof attention_decode_emulated_spv,
                DECODE_UNITS_EMULATED *MATRIX_WARP, false},
     DECODE_JOB,
+    .serves = decode_serves_f16,
+    .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
+};
+
+const struct kernel kernel_decode_emulated_bf16 = {
+    .shader = {"attention_decode_emulated_bf16", attention_decode_emulated_bf16_spv,
+               sizeof attention_decode_emulated_bf16_spv, DECODE_UNITS_EMULATED *MATRIX_WARP, false},
+    DECODE_JOB,
+    .serves = decode_serves_bf16,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
@@ -174,10 +196,20 @@ enum {
 };
 _Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
-static bool prefill_serves(const struct geometry *geometry)
+static bool prefill_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
-    return matrix_serves(spec) && spec[AULE_SPEC_K_DTYPE] == DTYPE_F16 && spec[AULE_SPEC_V_DTYPE] == DTYPE_F16;
+    return matrix_serves(spec, element) && spec[AULE_SPEC_K_DTYPE] == element && spec[AULE_SPEC_V_DTYPE] == element;
+}
+
+static bool prefill_serves_f16(const struct geometry *geometry)
+{
+    return prefill_serves(geometry, DTYPE_F16);
+}
+
+static bool prefill_serves_bf16(const struct geometry *geometry)
+{
+    return prefill_serves(geometry, DTYPE_BF16);
 }
 
 static uint32_t prefill_rows(const struct engine_kv *kv)
@@ -186,12 +218,21 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
     return PREFILL_ROWS;
 }
 
-#define PREFILL_JOB .tile_rows = prefill_rows, .serves = prefill_serves, .most_rows = UINT32_MAX
+#define PREFILL_JOB .tile_rows = prefill_rows, .most_rows = UINT32_MAX
 
 const struct kernel kernel_prefill_emulated = {
     .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv, sizeof attention_prefill_emulated_spv,
                PREFILL_LOCAL_SIZE, false},
     PREFILL_JOB,
+    .serves = prefill_serves_f16,
+    .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
+};
+
+const struct kernel kernel_prefill_emulated_bf16 = {
+    .shader = {"attention_prefill_emulated_bf16", attention_prefill_emulated_bf16_spv,
+               sizeof attention_prefill_emulated_bf16_spv, PREFILL_LOCAL_SIZE, false},
+    PREFILL_JOB,
+    .serves = prefill_serves_bf16,
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
 
@@ -203,6 +244,15 @@ const struct kernel kernel_decode = {
     .shader = {"attention_decode_matrix", attention_decode_matrix_spv, sizeof attention_decode_matrix_spv,
                DECODE_UNITS *MATRIX_WARP, true},
     DECODE_JOB,
+    .serves = decode_serves_f16,
+    .shared_memory = DECODE_SHARED_MEMORY,
+};
+
+const struct kernel kernel_decode_bf16 = {
+    .shader = {"attention_decode_bf16", attention_decode_bf16_spv, sizeof attention_decode_bf16_spv,
+               DECODE_UNITS *MATRIX_WARP, true},
+    DECODE_JOB,
+    .serves = decode_serves_bf16,
     .shared_memory = DECODE_SHARED_MEMORY,
 };
 
@@ -210,6 +260,15 @@ const struct kernel kernel_prefill = {
     .shader = {"attention_prefill_matrix", attention_prefill_matrix_spv, sizeof attention_prefill_matrix_spv,
                PREFILL_LOCAL_SIZE, true},
     PREFILL_JOB,
+    .serves = prefill_serves_f16,
+    .shared_memory = PREFILL_SHARED_MEMORY,
+};
+
+const struct kernel kernel_prefill_bf16 = {
+    .shader = {"attention_prefill_bf16", attention_prefill_bf16_spv, sizeof attention_prefill_bf16_spv,
+               PREFILL_LOCAL_SIZE, true},
+    PREFILL_JOB,
+    .serves = prefill_serves_bf16,
     .shared_memory = PREFILL_SHARED_MEMORY,
 };
 
@@ -241,8 +300,8 @@ static bool coop_serves(const struct geometry *geometry)
         spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != DTYPE_F16;
     return spec[AULE_SPEC_HEAD_DIM_K] <= COOP_MOST_HEAD_DIM && spec[AULE_SPEC_HEAD_DIM_V] <= COOP_MOST_HEAD_DIM &&
            spec[AULE_SPEC_IO_DTYPE] == DTYPE_F16 && !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK) && !scaled_values &&
-           decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K]) &&
-           decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V]);
+           decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], DTYPE_F16) &&
+           decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V], DTYPE_F16);
 }
 
 static uint32_t coop_rows_few(const struct engine_kv *kv)

@@ -39,6 +39,18 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
 static const struct variant variants[] = {
     {
         .name = "matrix",
+        .needs = "cooperative matrices of 16x8x16 (f16) and 16x16x16 (bf16), sums in f32, subgroups of 32 invocations",
+#ifdef AULE_HAVE_MATRIX
+        .kernels = {&kernel_decode, &kernel_prefill, &kernel_decode_bf16, &kernel_prefill_bf16, &kernel_subgroup},
+        .num_kernels = 5,
+#else
+        .kernels = {&kernel_subgroup},
+        .num_kernels = 1,
+#endif
+        .missing = matrix_bfloat_missing,
+    },
+    {
+        .name = "matrix_f16",
         .needs = "cooperative matrices of 16x8x16 (f16, sums in f32), subgroups of 32 invocations",
 #ifdef AULE_HAVE_MATRIX
         .kernels = {&kernel_decode, &kernel_prefill, &kernel_subgroup},
@@ -78,8 +90,9 @@ static const struct variant variants[] = {
     {
         .name = "matrix_emulated",
         .needs = "any Vulkan 1.2 device; what matrix does, with products made in shared memory",
-        .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_plain},
-        .num_kernels = 3,
+        .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
+                    &kernel_prefill_emulated_bf16, &kernel_plain},
+        .num_kernels = 5,
         .only_by_name = true,
     },
 };
