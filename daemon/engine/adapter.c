@@ -207,9 +207,9 @@ static void find_missing(struct adapter *adapter)
     if (adapter->max_invocations < NEEDED_INVOCATIONS)
         add_missing(&adapter->info, "workgroups of 128 invocations");
     if (adapter->info.shared_memory_bytes < variant_least_shared_memory()) {
-        char need[64];
-        snprintf(need, sizeof need, "%u bytes of shared memory (it has %u)", variant_least_shared_memory(),
-                 adapter->info.shared_memory_bytes);
+        char need[96];
+        snprintf(need, sizeof need, "shared memory (a workgroup needs %u bytes, it has %u)",
+                 variant_least_shared_memory(), adapter->info.shared_memory_bytes);
         add_missing(&adapter->info, need);
     }
     adapter->info.usable = adapter->info.missing[0] == '\0';

@@ -142,7 +142,7 @@ static void lacking(const struct variant *variant, const struct adapter *adapter
 {
     text[0] = '\0';
     if (adapter->info.shared_memory_bytes < shared_memory(variant))
-        snprintf(text, size, "%u bytes of shared memory (it has %u)", shared_memory(variant),
+        snprintf(text, size, "shared memory: a workgroup needs %u bytes, it has %u", shared_memory(variant),
                  adapter->info.shared_memory_bytes);
     else if (adapter->max_invocations < invocations(variant))
         snprintf(text, size, "workgroups of %u invocations (it has %u)", invocations(variant),
