@@ -28,3 +28,7 @@ if(TARGET aule_server)
              ENVIRONMENT ${tsan_environment})
   target_link_options(test_server_lost PRIVATE -Wl,--wrap=engine_poll,--wrap=engine_wait)
 endif()
+
+aule_check(test_daemon_ring SOURCES test_daemon_ring.c daemon_suite.c daemon_step.c raw_client.c dice.c
+           LIBS daemon_harness aule_schema ${NNG_SHARED} LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+target_include_directories(test_daemon_ring PRIVATE ${NNG_HEADERS})
