@@ -11,7 +11,7 @@ target_include_directories(aule_attention_cases PUBLIC ${CMAKE_CURRENT_SOURCE_DI
 target_link_libraries(aule_attention_cases PRIVATE aule_flags PUBLIC aule_engine aule_oracle)
 
 add_executable(test_attention
-  attention_rig.c attention_suite.c test_attention.c test_attention_features.c test_attention_bits.c
+  attention_rig.c attention_rig_check.c attention_suite.c test_attention.c test_attention_features.c test_attention_bits.c
   test_attention_splits.c test_attention_examples.c)
 target_link_libraries(test_attention PRIVATE aule_flags aule_attention_cases PkgConfig::CHECK Threads::Threads m)
 
