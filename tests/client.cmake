@@ -26,3 +26,12 @@ foreach(suite contiguous kv)
   aule_check(test_client_${suite} SOURCES test_client_${suite}.c client_rig.c LIBS client_expect daemon_harness
              LABELS process VALIDATED COST 60)
 endforeach()
+aule_check(test_client_lane SOURCES test_client_lane.c client_step.c LIBS client_expect aule_schema daemon_harness
+           LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+
+# The same suites with every run and wait by the ring.
+foreach(suite test_client test_client_refused test_client_process)
+  add_test(NAME ${suite}_ring COMMAND ${suite})
+  set_tests_properties(${suite}_ring PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1200 LABELS "process;tsan"
+    ENVIRONMENT "CK_DEFAULT_TIMEOUT=120;AULE_LANE=ring;${tsan_environment};${validation}")
+endforeach()
