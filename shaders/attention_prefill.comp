@@ -10,11 +10,13 @@
 //   P = 2^(factor (S - m))             in place: what a lane has of S of two matrices is what it has of A in the next product
 //   O[16 rows, 8 dims] += P V          V is B
 //
-// Sums are scaled to each row's new maximum with every tile, needed or not: under a branch the compiler has the sums in two places,
-// and there are no registers for that.
+// Tiles go from the last to the first. In the first ones, up to one of which each row sees every key, and in the very last, sums are
+// scaled to each row's maximum so far. In between, where each row sees every key too, a row keeps the maximum that it has: weights may
+// be as large as f16 knows, so that a score may be 16 (in log2 units) above those of the nearest keys, which is rare. When one is more,
+// the item is computed again, with exact steps only.
 //
-// There are two loops, for tiles of which each row sees every key, and for the others: a branch in one loop costs more, since the
-// sums live across it.
+// So there are three loops, two of them alike. A branch in one loop would cost more: the compiler has the sums in two places then, and
+// there are no registers for that.
 //
 // Same bits: rows that share a tile belong to one sequence, always to the same row numbers of it, and idle rows are zeros.
 //
@@ -42,6 +44,7 @@ const uint SCORES = TILE_KEYS / 8; // matrices of a tile
 const uint SUMS = V_STEPS * 4;
 const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alone
 const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
+const float MOST_WEIGHTS = 65504;  // of a lane, tile and row: then f16 holds each of them
 
 uint g, t;    // the lane in its warp: 4 g + t
 uint rows[2]; // of the lane, in the tile: elements x, y and z, w of a matrix
@@ -52,6 +55,9 @@ float factor; // from a score to log2 units
 MatrixA q_matrices[K_STEPS * 2];
 MatrixC sums[SUMS];
 vec2 maxima, weights; // of both rows; maxima those of the row, weights the lane's own
+vec2 most;             // of the lane's weights of one tile, where maxima are not followed
+
+shared uint too_large; // some warp's were
 
 // ---- Q ----
 
@@ -171,15 +177,19 @@ void scores_follow(vec4 s[SCORES])
 }
 
 // Scores to weights: the words of A. A row that has seen nothing yet has no maximum.
-void scores_weigh(vec4 s[SCORES], bool masked, out uvec4 words[STRIPS])
+void scores_weigh(vec4 s[SCORES], bool exact, out uvec4 words[STRIPS])
 {
-    const vec2 base = (masked ? max(maxima, LEAST_MAXIMUM) : maxima) * factor;
+    vec2 added = vec2(0);
+    const vec2 base = (exact ? max(maxima, LEAST_MAXIMUM) : maxima) * factor;
     UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
         const vec4 first = exp2(fma(s[strip * 2], vec4(factor), -base.xxyy));
         const vec4 second = exp2(fma(s[strip * 2 + 1], vec4(factor), -base.xxyy));
-        weights += first.xz + first.yw + (second.xz + second.yw);
+        added += first.xz + first.yw + (second.xz + second.yw);
         words[strip] = uvec4(halves_round(first.xy), halves_round(second.xy), halves_round(first.zw), halves_round(second.zw));
     }
+    weights += added;
+    if (!exact)
+        most = max(most, added);
 }
 
 void values_add(uvec4 words[STRIPS])
@@ -193,69 +203,98 @@ void values_add(uvec4 words[STRIPS])
     }
 }
 
-void tile_compute(uint start, bool masked)
+void tile_compute(uint start, bool exact)
 {
     vec4 s[SCORES];
     uvec4 words[STRIPS];
     tile_scores(s);
     if (SHAPED)
         scores_shape(start, s);
-    if (masked)
+    if (exact) {
         scores_hide(start, s);
-    scores_follow(s);
-    scores_weigh(s, masked, words);
+        scores_follow(s);
+    }
+    scores_weigh(s, exact, words);
     values_add(words);
-}
-
-// Some row of the warp has a key in the tile. (Emulated, all warps go together: it votes yes.)
-bool warp_sees(uint start)
-{
-    bool sees = false;
-    UNROLLED for (uint i = 0; i < 2; i++)
-        sees = sees || selves[i].range.x < start + TILE_KEYS && selves[i].range.y > start;
-    return warp_any(sees);
 }
 
 // ---- all tiles ----
 
-// The tile is on its way into shared memory; so is the next one, into registers, behind it. (Behind the last one comes one that
-// has no use: a branch would cost more.)
-void tile_step(uint start, bool masked)
+// From scratch. Idle rows, whose scores are 0, begin with that, so that no weight of theirs is too large.
+void state_clear()
 {
-    barrier();
-    tile_load(start + TILE_KEYS);
-    if (!masked || warp_sees(start))
-        tile_compute(start, masked);
-    barrier();
-    tile_store(start + TILE_KEYS);
+    UNROLLED for (uint i = 0; i < 2; i++)
+        maxima[i] = selves[i].range.x < selves[i].range.y ? NO_MAXIMUM : 0;
+    weights = most = vec2(0);
+    UNROLLED for (uint n = 0; n < SUMS; n++)
+        sums[n] = matrix_c(vec4(0));
 }
 
-void tiles_walk(inout uint start, uint end, bool masked)
+// `tile` has been loaded: into shared memory.
+void first_load(uint tile)
 {
-    [[dont_unroll]] for (; start < end; start += TILE_KEYS)
-        tile_step(start, masked);
+    tiles_begin((tile - 1) * TILE_KEYS);
+    barrier();
+    tile_load((tile - 1) * TILE_KEYS);
+    barrier();
+    tile_store((tile - 1) * TILE_KEYS);
+}
+
+// The tile that ends at `tile` is on its way into shared memory; so is the next one, into registers, behind it.
+void tile_step(uint tile, bool exact)
+{
+    const uint start = (tile - 1) * TILE_KEYS;
+    barrier();
+    tile_load(start - TILE_KEYS);
+    tile_compute(start, exact);
+    barrier();
+    tile_store(start - TILE_KEYS);
+}
+
+void tiles_walk(inout uint tile, uint end, bool exact)
+{
+    [[dont_unroll]] for (; tile > end; tile--)
+        tile_step(tile, exact);
+}
+
+// The workgroup's answer to whether some weight was too large.
+bool weights_overflow()
+{
+    if (warp_votes(any(greaterThan(most, vec2(MOST_WEIGHTS)))))
+        too_large = 1;
+    barrier();
+    return warp_first(too_large) != 0;
 }
 
 void tiles_compute()
 {
-    uint start = hull.x / TILE_KEYS * TILE_KEYS;
-    const uint full_first = (full.x + TILE_KEYS - 1) / TILE_KEYS * TILE_KEYS, full_end = full.y / TILE_KEYS * TILE_KEYS;
-    strips_find(start);
-    strips_store();
-    barrier();
-    tile_load(start);
+    const uint end = (hull.y + TILE_KEYS - 1) / TILE_KEYS, first = hull.x / TILE_KEYS;
+    // Tiles [quick.x, quick.y) follow no maxima. Before them comes one that each row sees whole, behind them the first one.
+    uvec2 quick = uvec2(max((full.x + TILE_KEYS - 1) / TILE_KEYS, first + 1), full.y / TILE_KEYS);
+    quick = quick.y > quick.x + 1 ? quick - uvec2(0, 1) : uvec2(first);
+    uint tile = end;
+    if (gl_LocalInvocationID.x == 0)
+        too_large = 0;
+    first_load(tile);
     q_load();
-    barrier();
-    tile_store(start);
-    const bool some = full_first < full_end;
-    const uvec3 ends = uvec3(WINDOW && some ? full_first : 0, some ? full_end : 0, hull.y);
     if (EMULATED) { // one copy of the code is enough
-        [[dont_unroll]] for (uint i = 0; i < 3; i++)
-            tiles_walk(start, ends[i], i != 1);
+        [[dont_unroll]] for (uint i = 0; i < 3; i++) {
+            if (i == 2 && weights_overflow()) {
+                state_clear();
+                tile = end;
+                first_load(tile);
+            }
+            tiles_walk(tile, i == 0 ? quick.y : i == 1 ? quick.x : first, i != 1);
+        }
     } else {
-        tiles_walk(start, ends[0], true);
-        tiles_walk(start, ends[1], false);
-        tiles_walk(start, ends[2], true);
+        tiles_walk(tile, quick.y, true);
+        tiles_walk(tile, quick.x, false);
+        if (weights_overflow()) {
+            state_clear();
+            tile = end;
+            first_load(tile);
+        }
+        tiles_walk(tile, first, true);
     }
 }
 
@@ -266,9 +305,10 @@ void row_store(uint i, float sum)
     const uint row = rows[i];
     if (row >= num_rows)
         return;
-    if (selves[i].range.x >= selves[i].range.y)
-        sum = 0; // an idle row's weights are no weights
-    float maximum = max(maxima[i] * factor, NO_MAXIMUM);
+    const bool idle = selves[i].range.x >= selves[i].range.y;
+    if (idle)
+        sum = 0; // its weights are no weights
+    float maximum = idle ? NO_MAXIMUM : max(maxima[i] * factor, NO_MAXIMUM);
     if (ALIBI)
         maximum = true_maximum(selves[i], maximum);
     const vec2 end = row_end(row, sum, maximum);
@@ -303,11 +343,10 @@ void main()
         selves[i] = row_begin(rows[i]);
     }
     factor = SHAPED ? 1 : max(abs(run.scale_log2e), LEAST_FACTOR);
-    maxima = vec2(NO_MAXIMUM);
-    weights = vec2(0);
-    UNROLLED for (uint n = 0; n < SUMS; n++)
-        sums[n] = matrix_c(vec4(0));
+    state_clear();
     ranges_find();
+    hull = uvec2(warp_first(hull.x), warp_first(hull.y));
+    full = uvec2(warp_first(full.x), warp_first(full.y));
     if (hull.x < hull.y)
         tiles_compute();
     run_again();

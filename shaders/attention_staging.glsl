@@ -11,7 +11,7 @@
 //
 //   keys    [key][piece]: K_PIECES pieces a key, moved so that eight lanes that read together touch all banks
 //   values  [quad][step][half][c]: quad 4b + t has keys 16b + {2t, 2t + 1, 2t + 8, 2t + 9}; a piece has two dims of these four keys,
-//           32 step + 4c + 2 half + {0, 1}; two pieces of air after a quad, against the same banks
+//           32 step + 4c + 2 half + {0, 1}; moved as keys' pieces are
 //
 // Column g of matrix n of the output is thus dim 32 (n / 4) + 4g + n % 4, and a lane ends with eight dims in a row.
 
@@ -36,17 +36,16 @@ const uint THREADS = gl_WorkGroupSize.x;
 const uint K_STEPS = (HEAD_DIM_K + 31) / 32; // of 32 dims
 const uint V_STEPS = (HEAD_DIM_V + 31) / 32;
 const uint K_PIECES = K_STEPS * 4;         // of 16 bytes, of a key
-const uint V_PIECES = V_STEPS * 8;         // of 8 bytes, of a value
+const uint V_PIECES = V_STEPS * 4;         // and of a value
 const uint K_UNITS = TILE_KEYS * K_PIECES; // loads of a tile
-const uint V_UNITS = TILE_KEYS / 4 * V_PIECES;
+const uint V_UNITS = TILE_KEYS / 4 * V_PIECES; // of the same piece of a quad's four values
 const uint K_LOADS = (K_UNITS + THREADS - 1) / THREADS; // of one thread
 const uint V_LOADS = (V_UNITS + THREADS - 1) / THREADS;
 const bool K_EVEN = K_UNITS % THREADS == 0, V_EVEN = V_UNITS % THREADS == 0; // all threads load alike
 const uint K_SWAP = K_STEPS % 2 == 0 ? 4 : 0; // so far odd keys' pieces are moved; an odd number of steps does that itself
-const uint QUAD_PIECES = V_STEPS * 16 + 2;
+const uint QUAD_PIECES = V_STEPS * 16;
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer HalfPieces { uvec2 at[]; };
 
 shared uvec4 staged_keys[TILE_KEYS * K_PIECES];
 shared uvec4 staged_values[TILE_KEYS / 4 * QUAD_PIECES];
@@ -55,10 +54,11 @@ shared uint64_t strip_keys[STRIPS], strip_values[STRIPS]; // where the tile to b
 uvec2 hull; // keys that some row of the tile sees are in here; set by whoever includes this, not empty
 
 uvec4 loaded_keys[K_LOADS]; // this thread's part of the tile that is on its way
-uvec2 loaded_values[V_LOADS * 4];
-uint64_t found_keys, found_values; // its strip, of the tile thereafter
+uvec4 loaded_values[V_LOADS * 4];
+uint found_block, next_block; // of this thread's strip of the tile that follows, and of the one behind that
+uint64_t found_chunk;         // of found_block
 
-// ---- where the strips of a tile lie: one thread each ----
+// ---- where the strips of a tile lie: one thread each. What is asked for now is used a tile later, so that no load waits for another ----
 
 // Strips outside of the hull are not looked up: the first or the last one stands for them.
 uint strip_clamp(uint strip)
@@ -66,23 +66,39 @@ uint strip_clamp(uint strip)
     return clamp(strip, hull.x / STRIP_KEYS, (hull.y - 1) / STRIP_KEYS);
 }
 
-void strips_find(uint start)
+uint strip_block(uint start)
 {
-    const uint number = gl_LocalInvocationID.x;
-    if (number < STRIPS) {
-        const uint strip = strip_clamp(start / STRIP_KEYS + number);
-        const uint part = strip * STRIP_KEYS / BLOCK_SIZE, inside = strip * STRIP_KEYS & BLOCK_SIZE - 1;
-        found_keys = part_keys(seq, part, kv_head) + key_offset(inside);
-        found_values = part_values(seq, part, kv_head) + value_offset(inside);
+    const uint part = strip_clamp(start / STRIP_KEYS + gl_LocalInvocationID.x) * STRIP_KEYS / BLOCK_SIZE;
+    return PLACE == AULE_PLACE_ROWS ? part : seq_block(seq, part);
+}
+
+// Of the tile at `start` the chunk, of the one at `next` the block.
+void strips_find(uint next)
+{
+    if (gl_LocalInvocationID.x < STRIPS) {
+        found_block = next_block;
+        if (PLACE == AULE_PLACE_POOL)
+            found_chunk = Addresses(run.chunks).at[(found_block >> run.chunk_shift) * run.chunk_stride];
+        next_block = strip_block(next);
     }
 }
 
-void strips_store()
+void strips_store(uint start)
 {
     const uint number = gl_LocalInvocationID.x;
     if (number < STRIPS) {
-        strip_keys[number] = found_keys;
-        strip_values[number] = found_values;
+        const uint inside = strip_clamp(start / STRIP_KEYS + number) * STRIP_KEYS & BLOCK_SIZE - 1;
+        if (PLACE == AULE_PLACE_POOL) {
+            const uint64_t base = found_chunk + uint64_t(found_block & (1u << run.chunk_shift) - 1u) * BLOCK_BYTES;
+            strip_keys[number] = base + (kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES);
+            strip_values[number] = base + (NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES);
+        } else if (PLACE == AULE_PLACE_BLOCKS) {
+            strip_keys[number] = key_block(found_block, kv_head) + key_offset(inside);
+            strip_values[number] = value_block(found_block, kv_head) + value_offset(inside);
+        } else {
+            strip_keys[number] = part_keys(seq, found_block, kv_head) + key_offset(inside);
+            strip_values[number] = part_values(seq, found_block, kv_head) + value_offset(inside);
+        }
     }
 }
 
@@ -120,7 +136,7 @@ void values_load(uint start)
         if (V_EVEN || unit < V_UNITS)
             UNROLLED for (uint j = 0; j < 4; j++) {
                 const uint64_t row = strip_values[quad / 4] + value_offset(strip_row(start, quad_key(quad, j)));
-                loaded_values[i * 4 + j] = HalfPieces(row).at[min(piece, HEAD_DIM_V / 4 - 1)]; // beyond, nothing is stored
+                loaded_values[i * 4 + j] = Pieces(row).at[min(piece, HEAD_DIM_V / 8 - 1)]; // beyond, nothing is stored
             }
     }
 }
@@ -144,7 +160,7 @@ void values_clean(uint start)
         UNROLLED for (uint j = 0; j < 4; j++) {
             const uint key = start + quad_key(quad, j);
             if (key < hull.x || key >= hull.y)
-                loaded_values[i * 4 + j] = uvec2(0);
+                loaded_values[i * 4 + j] = uvec4(0);
         }
     }
 }
@@ -155,34 +171,47 @@ uvec4 pairs_turn(uint a, uint b, uint c, uint d)
     return uvec4(halves_low(a, b), halves_low(c, d), halves_high(a, b), halves_high(c, d));
 }
 
+// Where piece c of a half step is.
+uint value_place(uint quad, uint step, uint half_step, uint c)
+{
+    return quad * QUAD_PIECES + step * 16 + half_step * 8 + (c ^ (quad & 3) * 2 ^ step & 1);
+}
+
 void values_store()
 {
     UNROLLED for (uint i = 0; i < V_LOADS; i++) {
         const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES, piece = unit % V_PIECES;
-        if (V_EVEN || unit < V_UNITS) {
-            const uvec2 a = loaded_values[i * 4], b = loaded_values[i * 4 + 1];
-            const uvec2 c = loaded_values[i * 4 + 2], d = loaded_values[i * 4 + 3];
-            const uint at = quad * QUAD_PIECES + piece / 8 * 16 + piece % 8;
-            staged_values[at] = pairs_turn(a.x, b.x, c.x, d.x);
-            staged_values[at + 8] = pairs_turn(a.y, b.y, c.y, d.y);
-        }
+        if (V_EVEN || unit < V_UNITS)
+            UNROLLED for (uint w = 0; w < 4; w++)
+                staged_values[value_place(quad, piece / 4, w % 2, piece % 4 * 2 + w / 2)] =
+                    pairs_turn(loaded_values[i * 4][w], loaded_values[i * 4 + 1][w], loaded_values[i * 4 + 2][w],
+                               loaded_values[i * 4 + 3][w]);
     }
 }
 
-// ---- tiles: a barrier stands between each two of these ----
+// ---- tiles: from the last one to the first; a barrier stands between each two of these ----
+// Behind the first tile follow ones of no use, whose strips are others': a branch would cost more.
+
+// Of the tile that is loaded first.
+void tiles_begin(uint start)
+{
+    next_block = strip_block(start);
+    strips_find(start - TILE_KEYS);
+    strips_store(start);
+}
 
 // The tile that begins with key `start` into registers; its strips are stored. Finds those of the next one.
 void tile_load(uint start)
 {
     keys_load(start);
     values_load(start);
-    strips_find(start + TILE_KEYS);
+    strips_find(start - 2 * TILE_KEYS);
 }
 
 // What was loaded into shared memory.
 void tile_store(uint start)
 {
-    strips_store();
+    strips_store(start - TILE_KEYS);
     keys_store();
     if (start < hull.x || start + TILE_KEYS > hull.y)
         values_clean(start);
@@ -200,7 +229,7 @@ uvec4 staged_key(uint n, uint step, uint g, uint t)
 // Of the keys of strip `strip`, column g of output matrices 2 pair (x, y) and 2 pair + 1 (z, w).
 uvec4 staged_value(uint strip, uint pair, uint g, uint t)
 {
-    return staged_values[(strip * 4 + t) * QUAD_PIECES + pair * 8 + g];
+    return staged_values[value_place(strip * 4 + t, pair / 2, pair % 2, g)];
 }
 
 #endif

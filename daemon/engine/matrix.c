@@ -174,15 +174,15 @@ static void any_missing(const struct adapter *adapter, bool sized, const char *s
 void matrix_missing(const struct adapter *adapter, char *text, size_t size)
 {
     const struct matrices *matrices = &adapter->matrices;
-    const VkSubgroupFeatureFlags wanted =
-        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT;
+    const VkSubgroupFeatureFlags wanted = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT |
+                                          VK_SUBGROUP_FEATURE_VOTE_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT;
     any_missing(adapter, matrices->shape, "16x8x16", text, size);
     if (text[0])
         return;
     if (adapter->info.subgroup_size != 32)
         snprintf(text, size, "subgroups of 32 invocations (it has %u)", adapter->info.subgroup_size);
     else if ((adapter->subgroups.operations & wanted) != wanted || !adapter->subgroups.full)
-        snprintf(text, size, "full subgroups with shuffles and votes in compute shaders");
+        snprintf(text, size, "full subgroups with shuffles, votes and broadcasts in compute shaders");
     else if (matrices->lanes == MATRIX_LANES_DIFFER)
         snprintf(text, size, "matrices that it can use: their elements lie in other lanes than expected");
 }
