@@ -346,7 +346,8 @@ enum status probe_time(struct probe *probe, uint32_t local_size, uint64_t *gpu_n
     return *gpu_ns ? STATUS_OK : error_set(error, STATUS_UNSUPPORTED, "the device has no clock");
 }
 
-void probe_note(struct probe *probe, const struct tune_key *key)
+void probe_note(struct probe *probe, const struct tune_key *key, uint32_t local_size)
 {
-    probe->is_kind = key->shader == probe->key.shader && memcmp(key->spec, probe->key.spec, sizeof key->spec) == 0;
+    probe->is_kind = local_size == probe->local_size && key->shader == probe->key.shader &&
+                     memcmp(key->spec, probe->key.spec, sizeof key->spec) == 0;
 }

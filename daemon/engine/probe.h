@@ -36,7 +36,7 @@ void probe_close(struct probe *probe); // takes a zeroed and a half-built one
 // dispatch of another kind; UNSUPPORTED: the device has no clock.
 enum status probe_time(struct probe *probe, uint32_t local_size, uint64_t *gpu_ns, struct error *error);
 
-// Submitter: it became such a dispatch.
-void probe_note(struct probe *probe, const struct tune_key *key);
+// Submitter: it became such a dispatch; a plan may have had to take another local size than was asked for.
+void probe_note(struct probe *probe, const struct tune_key *key, uint32_t local_size);
 
 #endif

@@ -106,7 +106,7 @@ void tuning_want(const struct submission *s, const struct engine_run *run, const
         return;
     struct tune_key key = key_of(engine->tuning, run, geometry, num_workgroups);
     if (s->probe) {
-        probe_note(s->probe, &key);
+        probe_note(s->probe, &key, geometry->spec[AULE_SPEC_LOCAL_SIZE]);
     } else if (tune_lacks(&engine->tuning->table, &key)) {
         struct tune_entry entry = entry_of(engine, kernel, &key);
         tune_want(&engine->tuning->table, &entry);

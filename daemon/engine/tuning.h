@@ -21,7 +21,7 @@ void tuning_finish(struct engine *engine); // no thread runs
 // workgroups: whatever was measured, what the kernel's rule says of so many.
 uint32_t tuning_local_size(const struct submission *submission, const struct engine_run *run,
                            const struct geometry *geometry, uint64_t num_workgroups);
-// Submitter: there is such a dispatch. What is not known of it is measured later, if there is room.
+// Submitter: there is such a dispatch, of `geometry` with its local size. What is not known of it is measured later, if there is room.
 void tuning_want(const struct submission *submission, const struct engine_run *run, const struct geometry *geometry,
                  uint64_t num_workgroups);
 
