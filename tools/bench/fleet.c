@@ -107,7 +107,7 @@ static bool start_client(const struct fleet *fleet, const struct workload *workl
                                 "client",
                                 workload->name,
                                 "--via",
-                                "nng",
+                                via_name(o->via),
                                 "--socket",
                                 fleet->socket,
                                 "--part",

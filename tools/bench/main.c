@@ -24,7 +24,7 @@ struct bench {
     bool software, people, bar;
     struct ceiling *ceiling; // NULL: not asked for
     struct engine *engine;   // --via engine
-    struct fleet fleet;      // --via nng
+    struct fleet fleet;      // --via nng, ring
 };
 
 static void list(void)
@@ -217,7 +217,7 @@ static bool prepare(struct bench *b)
     if (!b->engine)
         return false;
     b->software = engine_device(b->engine)->software;
-    if (options->via == VIA_NNG) { // the device is the daemon's
+    if (options->via != VIA_ENGINE) { // the device is the daemon's
         engine_destroy(b->engine);
         b->engine = NULL;
     }
@@ -246,6 +246,7 @@ static int run_selected(struct bench *b)
 // One of fleet.c's processes.
 static int run_client(struct bench *b)
 {
+    setenv("AULE_LANE", via_name(b->options.via), 1); // for the library, which would choose by itself
     const struct options *o = &b->options;
     if (!selection_add(&b->selection, o->names[0]))
         return 2;

@@ -26,8 +26,8 @@ struct row {
 #define FIELD(name) offsetof(struct options, name)
 
 static const struct row rows[] = {
-    {"via", "LANE", VIA, FIELD(via), "engine: in this process; nng: by a daemon of its own (engine)"},
-    {"clients", "N", COUNT, FIELD(clients), "processes that share the sequences, with --via nng (1)"},
+    {"via", "LANE", VIA, FIELD(via), "engine: in this process; nng, ring: by a lane of a daemon of its own (engine)"},
+    {"clients", "N", COUNT, FIELD(clients), "processes that share the sequences, with --via nng or ring (1)"},
     {"device", "NAME", TEXT, FIELD(device), "index, UUID or part of the name (the best)"},
     {"variant", "NAME", TEXT, FIELD(variant), "of the attention shader ($AULE_VARIANT, else the best that fits)"},
     {"dtype", "TYPE", DTYPE, FIELD(dtype), "of q and out: f32, f16 or bf16 (f16)"},
@@ -42,7 +42,7 @@ static const struct row rows[] = {
     {"json", NULL, FLAG, FIELD(json), "one line of JSON a workload; so too if standard output is no terminal"},
     {"verbose", NULL, FLAG, FIELD(verbose),
      "say on standard error what each workload is made of, and which kernels serve it"},
-    {"daemon", "FILE", TEXT, FIELD(daemon), "aule-daemon for --via nng (the one beside this program)"},
+    {"daemon", "FILE", TEXT, FIELD(daemon), "aule-daemon for --via nng and ring (the one beside this program)"},
     {"output", "FILE", TEXT, FIELD(output), "where plot writes (standard output)"},
     {"socket", "PATH", TEXT, FIELD(socket), NULL},
     {"part", "N", COUNT, FIELD(part), NULL},
@@ -51,7 +51,7 @@ static const struct row rows[] = {
 };
 enum { NUM_ROWS = sizeof rows / sizeof *rows };
 
-static const char *const vias[] = {[VIA_ENGINE] = "engine", [VIA_NNG] = "nng"};
+static const char *const vias[] = {[VIA_ENGINE] = "engine", [VIA_NNG] = "nng", [VIA_RING] = "ring"};
 enum { NUM_VIAS = sizeof vias / sizeof *vias };
 
 const char *via_name(enum via via)
@@ -108,10 +108,7 @@ static bool parse_via(const char *text, enum via *via)
             return true;
         }
     }
-    if (strcmp(text, "ring") == 0)
-        fprintf(stderr, "aule-bench: --via ring: this aule has no ring lane yet; engine and nng are there\n");
-    else
-        fprintf(stderr, "aule-bench: --via '%s' is none of engine, nng and ring\n", text);
+    fprintf(stderr, "aule-bench: --via '%s' is none of engine, nng and ring\n", text);
     return false;
 }
 
@@ -177,7 +174,8 @@ static enum options_result check_together(const struct options *options)
     if (options->clients < 1)
         fprintf(stderr, "aule-bench: --clients 0: somebody has to do the work\n");
     else if (options->clients > 1 && options->via == VIA_ENGINE)
-        fprintf(stderr, "aule-bench: --clients %u wants --via nng: an engine serves one process\n", options->clients);
+        fprintf(stderr, "aule-bench: --clients %u wants --via nng or ring: an engine serves one process\n",
+                options->clients);
     else if (options->contiguous && options->via != VIA_ENGINE)
         fprintf(stderr, "aule-bench: --contiguous goes with --via engine only\n");
     else

@@ -8,7 +8,7 @@
 
 #include "status.h"
 
-enum via { VIA_ENGINE, VIA_NNG };
+enum via { VIA_ENGINE, VIA_NNG, VIA_RING }; // the last two: a daemon's lanes
 
 struct options {
     const char *command; // "list", "run", "plot" or "client" (what `run --via nng` starts)
