@@ -320,11 +320,7 @@ void main()
     gpu_item item;
     if (!item_find(item))
         return;
-#ifdef AULE_STRUCT
     work_begin(item.tile);
-#else
-    work_begin(item.seq, item.first_row);
-#endif
     thread = gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID;
     band = gl_SubgroupID / SHARES;
     band_share = gl_SubgroupID % SHARES;

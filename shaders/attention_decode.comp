@@ -10,16 +10,17 @@
 //   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
 //   O^T[d, 8 rows] += V^T P^T         V^T is A with its rows permuted: see value_load(); P comes by shuffles
 //
-// A part of gpu_item.span keys has UNITS units of equal size, each from scratch, and two halves of so many. The halves and what they
-// consist of are folded from the left: half = ((unit + unit) + unit) + .., part = half + half. With two warps each folds its half as it
-// goes; with UNITS warps each has one unit, and the folding is done at the end.
+// A part of gpu_item.span keys has two halves, whose tiles of 16 keys take turns, and a half has UNITS units of equally many tiles in a row.
+// Each unit is computed from scratch; half = ((unit + unit) + unit) + .., part = half + half (attention_parts.glsl). With two warps, a
+// workgroup has a part, and each warp folds its half as it goes; with UNITS warps, it has a half, and each warp has one unit. The last
+// workgroup that is done with a tile merges what all have left of it.
 //
 // Same bits: what a unit does for a row depends on its keys and that row alone, so neither the number of warps nor the number of
 // items nor the row's neighbours matter.
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
-// 2 or UNITS; Q and out are MATRIX_DTYPE, K and V that or of 8 bits, head dims up to 128, those of 8 bits multiples of 16;
+// 2 or UNITS; Q and out are MATRIX_DTYPE, K and V the same or of 8 bits, head dims up to 128, those of 8 bits multiples of 16;
 // BLOCK_SIZE is 16 or more, V is not in K and has no scales per token and head: no f16 weight could hold them. No MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -29,7 +30,8 @@
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 
-#include "attention_rows.glsl"
+#define PARTS_COHERENT coherent
+#include "attention_parts.glsl"
 
 #include "attention_query.glsl"
 
@@ -39,8 +41,10 @@
 
 const uint ROWS = 8;
 const uint KEYS = 16; // of one tile, all in one block
-const uint UNITS = EMULATED ? 4 : 8;
+const uint UNITS = EMULATED ? 4 : 8; // of a half
 const uint WARPS = gl_WorkGroupSize.x / WARP;
+const bool HALVES = WARPS == UNITS; // an item is a half
+const uint STEP = 2 * KEYS;         // from tile to tile of a half
 const uint K_ELEMENTS = 16 / DTYPE_BYTES(K_DTYPE); // of a piece of 16 bytes
 const uint V_ELEMENTS = 16 / DTYPE_BYTES(V_DTYPE);
 const uint K_PIECES = HEAD_DIM_K / K_ELEMENTS; // of a key
@@ -52,17 +56,14 @@ const uint SUM_MATRICES = V_STEPS * V_ELEMENTS / 2;
 const uint V_LOADS = V_STEPS * 4;                                    // that a lane has of the tile's values
 const bool K_WHOLE = K_PIECES % 4 == 0, V_WHOLE = V_PIECES % 8 == 0; // no lane reads beyond
 
-const float LAZY = 8; // a maximum may be exceeded so far, in log2 units, before sums are scaled down
-
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
 
-// What each warp has in the end: of its unit, or of its half. Small, since what a multiprocessor has of this bounds its workgroups.
+// What each warp has in the end: its unit, or its half. Small, since what a multiprocessor has of this bounds its workgroups.
 shared float slot_sums[WARPS * ROWS * HEAD_DIM_V]; // [slot][row][dim], not normalised
 shared float slot_maxima[WARPS * ROWS], slot_weights[WARPS * ROWS];
 
 uint g, t;     // the lane in its warp: 4 g + t
 uvec2 hull;    // keys that some row sees are in here
-uvec2 full;    // keys that all rows see
 Row selves[2]; // of rows 2t and 2t + 1
 
 MatrixB q_matrices[Q_MATRICES];
@@ -96,33 +97,43 @@ void q_load()
 
 struct Place {
     uint64_t keys, values; // of the tile's first key
-    uint64_t scales;       // of this key and those behind it, if there are any
 };
 
-uint tile_block(uint key)
-{
-    return PLACE == AULE_PLACE_ROWS ? 0 : seq_block(seq, key / BLOCK_SIZE);
-}
-
-// `block` is the key's.
-Place tile_place(uint block, uint key)
+// A table entry, a chunk's address: each lane looks up a tile of its own, so that this is done once for 32 tiles, and long before.
+Place place_find(uint key)
 {
     const uint inside = key & BLOCK_SIZE - 1, part = key / BLOCK_SIZE;
-    if (PLACE == AULE_PLACE_ROWS)
-        return Place(part_keys(seq, part, kv_head) + key_offset(inside),
-                     part_values(seq, part, kv_head) + value_offset(inside), 0);
-    if (PLACE == AULE_PLACE_BLOCKS)
-        return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside), 0);
-    const uint64_t base = pool_block(block);
-    return Place(base + kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES,
-                 base + NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES,
-                 base + SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
+    return Place(part_keys(seq, part, kv_head) + key_offset(inside),
+                 PLACE == AULE_PLACE_POOL ? 0 : part_values(seq, part, kv_head) + value_offset(inside));
+}
+
+uint64_t warp_shuffle(uint64_t value, uint lane)
+{
+    const uvec2 words = unpackUint2x32(value);
+    return packUint2x32(uvec2(warp_shuffle(words.x, lane), warp_shuffle(words.y, lane)));
+}
+
+// What lane `lane` has found for `key`. In the pool, values and scales are where their keys are.
+Place place_of(Place found, uint lane, uint key)
+{
+    const uint inside = key & BLOCK_SIZE - 1;
+    const uint64_t keys = warp_shuffle(found.keys, lane);
+    if (PLACE != AULE_PLACE_POOL)
+        return Place(keys, warp_shuffle(found.values, lane));
+    const uint64_t values = keys + (NUM_KV_HEADS * K_HEAD_BYTES - kv_head * K_HEAD_BYTES) + kv_head * V_HEAD_BYTES;
+    return Place(keys, values - inside * K_ROW_BYTES + inside * V_ROW_BYTES);
 }
 
 // Rows are as long as they are: beyond a sequence's end there need be no memory. A block is always whole.
 uint safe_key(uint key, uint offset)
 {
     return PLACE == AULE_PLACE_ROWS ? min(key + offset, kv_len - 1) - key : offset;
+}
+
+// Values that no row sees may be anything, and nothing times what is no number is no number: the nearest that a row sees stands in.
+uint seen_key(uint key, uint offset)
+{
+    return clamp(key + offset, hull.x, hull.y - 1) - key;
 }
 
 // Indices of the loads are constants where they can be: then they cost no instruction.
@@ -139,7 +150,7 @@ void key_load(Place place, uint key, out uvec4 low[K_STEPS], out uvec4 high[K_ST
 void value_load(Place place, uint key, out uvec4 v[V_LOADS])
 {
     [[unroll]] for (uint i = 0; i < 4; i++) {
-        const uint64_t row = place.values + value_offset(safe_key(key, 2 * t + (i & 1) + (i >> 1) * 8));
+        const uint64_t row = place.values + value_offset(seen_key(key, 2 * t + (i & 1) + (i >> 1) * 8));
         [[unroll]] for (uint s = 0; s < V_STEPS; s++) {
             const uint piece = V_WHOLE ? g : min(g, V_PIECES - 1 - 8 * s); // what is beyond the end is not stored
             v[s * 4 + i] = Pieces(row + piece * 16).at[8 * s];
@@ -147,22 +158,13 @@ void value_load(Place place, uint key, out uvec4 v[V_LOADS])
     }
 }
 
-// Values that no row sees may be anything, and nothing times what is no number is no number.
-void value_clean(uint key, inout uvec4 v[V_LOADS])
-{
-    [[unroll]] for (uint i = 0; i < 4; i++) {
-        const uint at = key + 2 * t + (i & 1) + (i >> 1) * 8;
-        if (at < hull.x || at >= hull.y)
-            [[unroll]] for (uint s = 0; s < V_STEPS; s++)
-                v[s * 4 + i] = uvec4(0);
-    }
-}
-
 // Of keys g and g + 8.
-vec2 scales_load(Place place)
+vec2 scales_load(Place place, uint key)
 {
-    Floats scales = Floats(place.scales + g * 4);
-    return vec2(scales.at[0], scales.at[8]);
+    const uint inside = key & BLOCK_SIZE - 1;
+    const uint64_t scales = place.keys - kv_head * K_HEAD_BYTES - inside * K_ROW_BYTES + SCALES_AT;
+    Floats floats = Floats(scales + (kv_head * BLOCK_SIZE + inside + g) * 4);
+    return vec2(floats.at[0], floats.at[8]);
 }
 
 // ---- one tile ----
@@ -242,29 +244,19 @@ void state_clear(out State state)
         state.sums[i] = matrix_c(vec4(0));
 }
 
-// `maxima` are the lane's own. Each row follows by its own scores alone, whoever voted for this.
-void rescale(inout State state, vec2 maxima)
+// Scores to weights. Each row follows the maximum of its own scores alone. Without a branch, needed or not: loads that are under way
+// across a branch are waited for together.
+vec4 weigh(inout State state, vec4 s, uint key)
 {
-    const vec2 tops = vec2(column_maximum(maxima.x), column_maximum(maxima.y));
-    const vec2 larger = mix(state.maxima, tops, greaterThan(tops, state.maxima + LAZY));
-    const vec2 factor = exp2(state.maxima - larger);
+    const bvec4 seen = seen_of(key, s);
+    s = mix(vec4(NO_MAXIMUM), s, seen);
+    const vec2 tops = vec2(column_maximum(max(s.x, s.z)), column_maximum(max(s.y, s.w)));
+    const vec2 larger = max(state.maxima, tops), factor = exp2(state.maxima - larger);
     state.maxima = larger;
     state.weights *= factor;
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
         matrix_scale(state.sums[i], factor.xyxy);
-}
-
-// Scores to weights.
-vec4 weigh(inout State state, vec4 s, uint key)
-{
-    bvec4 seen = bvec4(true);
-    if (SHAPED || key < full.x || key + KEYS > full.y)
-        seen = seen_of(key, s);
-    s = mix(vec4(NO_MAXIMUM), s, seen);
-    const vec2 maxima = max(s.xy, s.zw);
-    if (warp_any(any(greaterThan(maxima, state.maxima + LAZY))))
-        rescale(state, maxima);
-    const vec4 p = mix(vec4(0), exp2(s - state.maxima.xyxy), seen);
+    const vec4 p = mix(vec4(0), exp2(s - larger.xyxy), seen);
     state.weights += p.xy + p.zw;
     return p;
 }
@@ -291,23 +283,6 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 uint piece_of(uint i)
 {
     return 8 * (i / (V_ELEMENTS / 2)) + g;
-}
-
-// Two sums that count from two maxima.
-struct Fold {
-    float maximum, first, second; // what the sums of both are multiplied with
-};
-
-Fold fold_begin(float first, float second)
-{
-    const float maximum = max(first, second);
-    return Fold(maximum, exp2(first - maximum), exp2(second - maximum));
-}
-
-float fold(Fold f, float first, float second)
-{
-    precise float kept = first * f.first;
-    return fma(second, f.second, kept);
 }
 
 // The unit's state, with its own weights on all lanes that have the same t, becomes the slot's or joins it.
@@ -337,7 +312,7 @@ void slot_take(uint slot, State state, bool joins)
 // The first key of a tile, moved to where there are keys.
 uint tile_key(uint first, uint number)
 {
-    return clamp(first + number * KEYS, hull.x & ~(KEYS - 1), hull.y - 1 & ~(KEYS - 1));
+    return clamp(first + number * STEP, hull.x & ~(KEYS - 1), hull.y - 1 & ~(KEYS - 1));
 }
 
 void slot_clear(uint slot)
@@ -353,132 +328,161 @@ uint units_needed(uint first, uint count, uint tiles)
     const uint keys = first < hull.y ? hull.y - first : 0;
     if (EMULATED)
         return count;
-    return first + count * tiles * KEYS <= hull.x ? 0 : min((keys + tiles * KEYS - 1) / (tiles * KEYS), count);
+    return first + count * tiles * STEP <= hull.x ? 0 : min((keys + tiles * STEP - 1) / (tiles * STEP), count);
 }
 
-// `units` units of `tiles` tiles each, of which the first begins at key `first`: all tiles in one go, so that the keys of the next tile
-// are on their way over a unit's end, too. Tiles without a key of the hull count nothing.
+// The tiles of some units, one after the other. K of the next tile is on its way from behind Q K^T on, V of this one from before it.
+struct Walk {
+    uint first;          // key of tile 0
+    uint number;         // of the tile whose keys are loaded
+    uint found_from;     // each lane has found the tile this far on,
+    Place found, coming; // and the one 32 further
+    Place place;         // of tile `number`
+    uvec4 low[K_STEPS], high[K_STEPS];
+};
+
+void walk_begin(out Walk walk, uint first, uint number)
+{
+    walk.first = first;
+    walk.number = walk.found_from = number;
+    walk.found = place_find(tile_key(first, number + warp_lane()));
+    walk.coming = place_find(tile_key(first, number + warp_lane() + WARP));
+    walk.place = place_of(walk.found, 0, tile_key(first, number));
+    key_load(walk.place, tile_key(first, number), walk.low, walk.high);
+}
+
+void tile_compute(inout Walk walk, inout State state)
+{
+    const uint key = walk.first + walk.number * STEP; // beyond the keys there is none, but what is loaded lies somewhere
+    const uint at = tile_key(walk.first, walk.number), next = tile_key(walk.first, walk.number + 1);
+    uvec4 v[V_LOADS];
+    value_load(walk.place, at, v);
+    const vec2 scales = K_SCALES ? scales_load(walk.place, at) : vec2(1);
+    walk.number++;
+    walk.place = place_of(walk.found, walk.number - walk.found_from, next);
+    precise vec4 s = scores(walk.low, walk.high);
+    if (K_SCALES)
+        s *= scales.xxyy;
+    key_load(walk.place, next, walk.low, walk.high);
+    values_add(state, v, weight_matrix(weigh(state, s, key)));
+}
+
+// Up to tile `end`. The inner loop has no branch.
+void tiles_compute(inout Walk walk, inout State state, uint end)
+{
+    [[dont_unroll]] do {
+        if (walk.number + 1 == walk.found_from + WARP) {
+            walk.found_from += WARP;
+            walk.found = walk.coming;
+            walk.coming = place_find(tile_key(walk.first, walk.found_from + warp_lane() + WARP));
+        }
+        const uint stop = min(end, walk.found_from + WARP - 1);
+        [[dont_unroll]] do {
+            tile_compute(walk, state);
+        } while (walk.number < stop);
+    } while (walk.number < end);
+}
+
+// `units` units of `tiles` tiles each, of which the first begins at key `first`, into the warp's slot.
 void units_compute(uint first, uint units, uint tiles)
 {
-    uvec4 low[K_STEPS], high[K_STEPS], v[V_LOADS];
-    const uint total = units * tiles, hidden = !EMULATED && WINDOW && hull.x > first ? (hull.x - first) / KEYS : 0;
+    const uint hidden = !EMULATED && WINDOW && hull.x > first ? (hull.x - first) / STEP : 0;
     const uint first_end = (hidden / tiles + 1) * tiles; // of the first unit with a key that is seen: others would fold as nothing
-    uint number = hidden;
-    // Of the tiles behind this one: where they lie, and in which block.
-    uint block = tile_block(tile_key(first, number + 2));
-    Place place = tile_place(tile_block(tile_key(first, number)), tile_key(first, number));
-    Place next = tile_place(tile_block(tile_key(first, number + 1)), tile_key(first, number + 1));
-    key_load(place, tile_key(first, number), low, high);
-    value_load(place, tile_key(first, number), v);
-    vec2 scales = K_SCALES ? scales_load(place) : vec2(1);
-    [[dont_unroll]] for (uint end = first_end; end <= total; end += tiles) {
+    Walk walk;
+    walk_begin(walk, first, hidden);
+    q_load(); // while the first keys are on their way
+    [[dont_unroll]] for (uint end = first_end; end <= units * tiles; end += tiles) {
         State state;
         state_clear(state);
-        [[dont_unroll]] do {
-            const uint key = first + number * KEYS, following = tile_key(first, number + 1);
-            precise vec4 s = scores(low, high);
-            if (K_SCALES)
-                s *= scales.xxyy;
-            if (number + 1 < total)
-                key_load(next, following, low, high);
-            place = next;
-            next = tile_place(block, tile_key(first, number + 2));
-            block = tile_block(tile_key(first, number + 3));
-            const vec4 p = weigh(state, s, key);
-            const MatrixB weights = weight_matrix(p);
-            if (K_SCALES)
-                scales = scales_load(place);
-            if (key < hull.x || key + KEYS > hull.y)
-                value_clean(key, v);
-            values_add(state, v, weights);
-            if (number + 1 < total)
-                value_load(place, following, v);
-        } while (++number < end);
+        tiles_compute(walk, state, end);
         slot_take(warp_number(), state, end > first_end);
     }
 }
 
 // ---- the end ----
 
-// One value of each slot that counts from its maximum, folded: `at` of slot 0, and how far it is from slot to slot.
-#define FOLD_SLOTS(RESULT, VALUES, AT, STEP)                                                                           \
-    {                                                                                                                  \
-        float halves[2], maxima[2];                                                                                    \
-        for (uint h = 0; h < 2; h++) {                                                                                 \
-            const uint begin = h * (WARPS / 2);                                                                        \
-            halves[h] = (VALUES)[(AT) + begin * (STEP)];                                                               \
-            maxima[h] = slot_maxima[begin * ROWS + row];                                                               \
-            for (uint slot = begin + 1; slot < begin + WARPS / 2; slot++) {                                            \
-                const Fold f = fold_begin(maxima[h], slot_maxima[slot * ROWS + row]);                                  \
-                halves[h] = fold(f, halves[h], (VALUES)[(AT) + slot * (STEP)]);                                        \
-                maxima[h] = f.maximum;                                                                                 \
-            }                                                                                                          \
-        }                                                                                                              \
-        const Fold f = fold_begin(maxima[0], maxima[1]);                                                               \
-        RESULT = fold(f, halves[0], halves[1]);                                                                        \
-    }
+// Of a row, all slots folded: some dims.
+struct Whole {
+    float maximum, weights;
+    vec4 sums;
+};
 
-float row_maximum(uint row)
+Whole slots_fold(uint row, uint quad)
 {
-    float maximum = slot_maxima[row];
-    for (uint slot = 1; slot < WARPS; slot++)
-        maximum = max(maximum, slot_maxima[slot * ROWS + row]);
-    return maximum;
+    Whole whole;
+    for (uint slot = 0; slot < WARPS; slot++) {
+        const uint at = slot * ROWS + row;
+        vec4 sums;
+        for (uint i = 0; i < 4; i++)
+            sums[i] = slot_sums[at * HEAD_DIM_V + quad * 4 + i];
+        const Fold f = fold_begin(slot == 0 ? NO_MAXIMUM : whole.maximum, slot_maxima[at]);
+        whole.sums = slot == 0 ? sums : fold(f, whole.sums, sums);
+        whole.weights = slot == 0 ? slot_weights[at] : fold(f, whole.weights, slot_weights[at]);
+        whole.maximum = f.maximum;
+    }
+    return whole;
 }
 
-float row_weights(uint row)
-{
-    float weights;
-    FOLD_SLOTS(weights, slot_weights, row, ROWS)
-    return weights;
-}
+layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer Quad { uvec2 halves; };
 
-Eight row_sums(uint row, uint oct)
+void quad_store(uint row, uint quad, Whole whole)
 {
-    Eight sums;
-    for (uint i = 0; i < 4; i++) {
-        const uint at = row * HEAD_DIM_V + oct * 8 + i;
-        FOLD_SLOTS(sums.low[i], slot_sums, at, ROWS * HEAD_DIM_V)
-        FOLD_SLOTS(sums.high[i], slot_sums, at + 4, ROWS * HEAD_DIM_V)
-    }
-    return sums;
-}
-
-layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial { float at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer PartialQuads { vec4 at[]; };
-
-void oct_end(gpu_item item, uint row, uint oct)
-{
-    const float maximum = row_maximum(row), weights = row_weights(row);
-    const Eight sums = row_sums(row, oct);
-    if (SPLIT && item.partial != AULE_NO_PARTIAL) {
-        const uint64_t address = partial_address(item.partial);
-        PartialQuads(address).at[(row * (HEAD_DIM_V / 8) + oct) * 2] = sums.low;
-        PartialQuads(address).at[(row * (HEAD_DIM_V / 8) + oct) * 2 + 1] = sums.high;
-        if (oct == 0) {
-            Partial(address).at[PARTIAL_MAXIMA + row] = maximum;
-            Partial(address).at[PARTIAL_WEIGHTS + row] = weights;
-        }
-        return;
-    }
-    const vec2 end = row_end(row, weights, ALIBI ? true_maximum(row_begin(row), maximum) : maximum);
-    if (LSE && oct == 0)
+    const vec2 end = row_end(row, whole.weights, ALIBI ? true_maximum(row_begin(row), whole.maximum) : whole.maximum);
+    if (LSE && quad == 0)
         lse_store(row, end.y);
-    oct_store(out_address(row) + oct * IO_OCT_BYTES, IO_DTYPE,
-              oct_convert(Oct(plus_zero(sums.low * end.x), plus_zero(sums.high * end.x)), DTYPE_F32, IO_DTYPE));
+    const vec4 values = uintBitsToFloat(plus_zero(whole.sums * end.x));
+    Quad(out_address(row) + quad * 8).halves = uvec2(halves_round(values.xy), halves_round(values.zw));
+}
+
+void quad_leave(uint64_t address, uint row, uint quad, Whole whole)
+{
+    PartSums(address).at[row * (HEAD_DIM_V / 4) + quad] = whole.sums;
+    if (quad == 0) {
+        PartFloats(address).at[PARTIAL_MAXIMA + row] = whole.maximum;
+        PartFloats(address).at[PARTIAL_WEIGHTS + row] = whole.weights;
+    }
+}
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counter { uint done; };
+shared bool is_last;
+
+// Whether all workgroups of the tile have left what they have. One thread asks for all.
+bool tile_done(gpu_item item)
+{
+    barrier();
+    if (gl_LocalInvocationID.x == 0) {
+        Counter counter = Counter(run.counters + (uint64_t(item.merge) * NUM_KV_HEADS + kv_head) * 4);
+        memoryBarrierBuffer();
+        is_last = atomicAdd(counter.done, 1) == item.num_partials - 1;
+        memoryBarrierBuffer();
+        if (is_last)
+            counter.done = 0; // for the next dispatch
+    }
+    barrier();
+    return is_last;
+}
+
+void item_end(gpu_item item)
+{
+    const bool leaves = SPLIT && item.partial != AULE_NO_PARTIAL;
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < num_rows * (HEAD_DIM_V / 4); i += gl_WorkGroupSize.x) {
+        const uint row = i / (HEAD_DIM_V / 4), quad = i % (HEAD_DIM_V / 4);
+        const Whole whole = slots_fold(row, quad);
+        if (leaves)
+            quad_leave(partial_address(item.partial), row, quad, whole);
+        else
+            quad_store(row, quad, whole);
+    }
+    if (leaves && tile_done(item))
+        parts_end(item.first_partial, item.num_partials, HALVES);
 }
 
 void ranges_find(gpu_item item)
 {
     hull = tile_range();
-    full = uvec2(0, 0xffffffffu);
-    for (uint row = 0; row < num_rows; row++) {
-        const uvec2 range = row_range(row);
-        full = uvec2(max(full.x, range.x), min(full.y, range.y));
-    }
     if (SPLIT) {
         hull = uvec2(max(hull.x, item.first_key), min(hull.y, item.end_key));
-        full.y = min(full.y, item.end_key);
         for (uint i = 0; i < 2; i++)
             selves[i].range.y = min(selves[i].range.y, item.end_key);
     }
@@ -489,22 +493,19 @@ void main()
     gpu_item item;
     if (!item_find(item))
         return;
-    work_begin(item.seq, item.first_row);
+    work_begin(item.tile);
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     for (uint i = 0; i < 2; i++)
         selves[i] = row_begin(2 * t + i);
     ranges_find(item);
-    const uint count = UNITS / WARPS, tiles = item.span / (UNITS * KEYS);
-    const uint first = (SPLIT ? item.first_key : 0) + warp_number() * count * tiles * KEYS;
+    const uint count = HALVES ? 1 : UNITS, tiles = item.span / (UNITS * STEP);
+    const uint half_number = HALVES ? item.which_half : warp_number(), unit = HALVES ? warp_number() : 0;
+    const uint first = (SPLIT ? item.first_key : 0) + half_number * KEYS + unit * tiles * STEP;
     const uint needed = hull.x < hull.y ? units_needed(first, count, tiles) : 0;
-    if (hull.x < hull.y)
-        q_load();
     if (needed > 0)
         units_compute(first, needed, tiles);
     else
         slot_clear(warp_number());
-    barrier();
-    for (uint i = gl_LocalInvocationID.x; i < num_rows * (HEAD_DIM_V / 8); i += gl_WorkGroupSize.x)
-        oct_end(item, i / (HEAD_DIM_V / 8), i % (HEAD_DIM_V / 8));
+    item_end(item);
 }

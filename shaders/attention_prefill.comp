@@ -335,7 +335,7 @@ void main()
     gpu_item item;
     if (!item_find(item))
         return;
-    work_begin(item.seq, item.first_row);
+    work_begin(item.tile);
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     UNROLLED for (uint i = 0; i < 2; i++) {

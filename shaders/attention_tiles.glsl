@@ -287,7 +287,7 @@ void tiles_main()
     gpu_item item;
     if (!item_find(item))
         return;
-    work_begin(item.seq, item.first_row);
+    work_begin(item.tile);
     q_load();
 
     const uint thread = gl_LocalInvocationID.x;

@@ -46,6 +46,12 @@ bool item_find(out gpu_item item)
     if (number >= dispatch.num_items)
         return false;
     Runs runs = Runs(dispatch.runs);
+    if (dispatch.items != 0) { // neither load waits for the other
+        run = runs.at[0];
+        run_number = 0;
+        item = Items(dispatch.items).at[number];
+        return true;
+    }
     uint index;
     RUN_FIND(runs, dispatch.num_runs, first_item, number, index)
     run = runs.at[index];
@@ -60,18 +66,16 @@ void run_again()
     run = Runs(dispatch.runs).at[run_number];
 }
 
-void work_begin(uint sequence, uint row)
+void work_begin(gpu_tile tile)
 {
-    seq = sequence;
+    seq = tile.seq;
     kv_head = gl_WorkGroupID.x;
     group = run.num_heads / NUM_KV_HEADS;
-    Ints cu_seqlens = Ints(run.cu_seqlens_q);
-    first_token = uint(cu_seqlens.at[seq]);
-    const uint num_tokens = uint(cu_seqlens.at[seq + 1]) - first_token;
-    q_len = run.q_lens != 0 ? uint(Ints(run.q_lens).at[seq]) : num_tokens;
-    kv_len = uint(Ints(run.seq_lens_kv).at[seq]);
-    first_row = row;
-    num_rows = min(TILE_ROWS, num_tokens * group - first_row);
+    first_token = tile.first_token;
+    q_len = tile.q_len;
+    kv_len = tile.kv_len;
+    first_row = tile.first_row;
+    num_rows = min(TILE_ROWS, tile.num_tokens * group - first_row);
 }
 
 uint row_query(uint row)

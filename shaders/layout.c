@@ -8,17 +8,17 @@
 
 #include <stddef.h>
 
-_Static_assert(offsetof(struct gpu_run, q_token_stride) == 30 * 8, "addresses and outer strides come first");
-_Static_assert(offsetof(struct gpu_run, scale_log2e) == 30 * 8 + 22 * 4, "then words");
-_Static_assert(offsetof(struct gpu_run, rope_dim) == 30 * 8 + 31 * 4, "the last of them");
-_Static_assert(sizeof(struct gpu_run) == 30 * 8 + 32 * 4, "no tail padding: runs stand in an array");
-_Static_assert(sizeof(struct gpu_item) == 24, "items stand in an array");
-_Static_assert(sizeof(struct gpu_merge_item) == 16, "items stand in an array");
+_Static_assert(offsetof(struct gpu_run, q_token_stride) == 31 * 8, "addresses and outer strides come first");
+_Static_assert(offsetof(struct gpu_run, scale_log2e) == 31 * 8 + 22 * 4, "then words");
+_Static_assert(offsetof(struct gpu_run, rope_dim) == 31 * 8 + 31 * 4, "the last of them");
+_Static_assert(sizeof(struct gpu_run) == 31 * 8 + 32 * 4, "no tail padding: runs stand in an array");
+_Static_assert(sizeof(struct gpu_item) == 56, "items stand in an array");
+_Static_assert(sizeof(struct gpu_merge_item) == 32, "items stand in an array");
 _Static_assert(sizeof(struct gpu_range) == 24, "ranges stand in an array");
 _Static_assert(sizeof(struct gpu_part) == 32, "parts stand in an array");
 _Static_assert(offsetof(struct gpu_merge, out_token_stride) == 3 * 8, "addresses come first");
 _Static_assert(sizeof(struct gpu_merge) == 3 * 8 + 8 * 4, "no tail padding");
 _Static_assert(sizeof(struct gpu_matrix_lane) == 56, "lanes stand in an array");
-_Static_assert(sizeof(struct gpu_dispatch) == 24, "push constants");
+_Static_assert(sizeof(struct gpu_dispatch) == 32, "push constants");
 _Static_assert(sizeof(struct gpu_copy) == 16, "push constants");
 _Static_assert(sizeof(struct gpu_merging) == 16, "push constants");

@@ -14,12 +14,14 @@
 #define AULE_U64 uint64_t
 #define AULE_F32 float
 #define AULE_OUT result             // `out` is a word of GLSL
+#define AULE_STRUCT(NAME) NAME
 #else
 #include <stdint.h>
 #define AULE_U32 uint32_t
 #define AULE_U64 uint64_t
 #define AULE_F32 float
 #define AULE_OUT out
+#define AULE_STRUCT(NAME) struct NAME
 #endif
 
 // One run (a batch and a layer) inside a ragged dispatch. Addresses are buffer device addresses, 0 = not there; outer strides are
@@ -50,6 +52,8 @@ struct gpu_run {
     AULE_U64 lse;                   // LSE: f32[num_tokens, num_heads] by row, natural log, heads contiguous
     AULE_U64 turns;                 // ROPE: u64[rope_dim / 2], turns a position in units of 2^-64
     AULE_U64 partials;              // SPLIT: see gpu_item
+    AULE_U64 counters;              // SPLIT, a shader that merges itself: u32[num_merges, num_kv_heads], how many of a tile's splits are
+                                    //   done; all 0 when the dispatch begins, and when it ends
     AULE_U64 q_outer, k_outer, v_outer, out_outer;   // bytes a sequence; 0 = none
     AULE_U64 keys_outer, values_outer;               // bytes a block (PLACE_BLOCKS) or a sequence (PLACE_ROWS, 0 = kv_starts)
     AULE_U32 q_token_stride, q_head_stride;
@@ -78,20 +82,39 @@ struct gpu_run {
     AULE_U32 rope_dim;              // ROPE: even, at most HEAD_DIM_K
 };
 
-// One tile of attention: rows [first_row, first_row + tile rows) of one sequence, for each KV head, against the keys [first_key,
-// end_key) of the sequence. Row r of a sequence is query token r / group, head kv_head * group + r % group, where group = num_heads / num_kv_heads.
+// Rows [first_row, first_row + tile rows) of one sequence, for each KV head. Row r of a sequence is query token r / group, head
+// kv_head * group + r % group, where group = num_heads / num_kv_heads. The lengths stand here, too, so that no load waits for another.
+struct gpu_tile {
+    AULE_U32 seq, first_row;
+    AULE_U32 first_token;           // of the sequence, among the run's tokens
+    AULE_U32 num_tokens, q_len;     // of the sequence; rows of tokens from q_len on are idle
+    AULE_U32 kv_len;
+};
+
+// One tile of attention against the keys [first_key, end_key) of its sequence.
 // A tile with all keys (partial == AULE_NO_PARTIAL) stores its rows. One of a split (SPLIT) leaves at partials + (partial * num_kv_heads +
 // kv_head) * AULE_PARTIAL_FLOATS(..) * 4 for each row of the tile the unnormalised sums f32[tile rows, HEAD_DIM_V], then f32[tile rows] the
 // maxima of the scores times log2(e) and f32[tile rows] the sums of weights 2^(score - maximum).
 // `span` is what end_key - first_key would be if the sequence had keys enough; without a split, kv_len rounded up to a multiple of
 // AULE_SPAN_GRAIN, and never 0. So a shader that shares a part out by its span does not notice where the sequence ends.
-struct gpu_item { AULE_U32 seq, first_row, first_key, end_key, partial, span; };
-#define AULE_SPAN_GRAIN 128u
+// A shader that knows halves computes `which_half` of the part (0, 1, or AULE_BOTH_HALVES), which keys it has of it being the shader's own to say; and one
+// that merges itself finds the tile's partial results, as struct gpu_merge_item has them, here.
+struct gpu_item {
+    AULE_STRUCT(gpu_tile) tile;
+    AULE_U32 first_key, end_key, span;
+    AULE_U32 partial, which_half;
+    AULE_U32 merge, first_partial, num_partials;   // merge: the tile's number among those of the run that are split
+};
+#define AULE_SPAN_GRAIN 256u
+#define AULE_BOTH_HALVES 2u
 #define AULE_NO_PARTIAL 0xffffffffu
 #define AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) ((TILE_ROWS) * ((HEAD_DIM_V) + 2u))
 
 // The splits of one tile of rows, merged in their order: partials [first_partial, first_partial + num_partials).
-struct gpu_merge_item { AULE_U32 seq, first_row, first_partial, num_partials; };
+struct gpu_merge_item {
+    AULE_STRUCT(gpu_tile) tile;
+    AULE_U32 first_partial, num_partials;
+};
 
 // Copying (from != 0) or zeroing of blocks: one entry a block and layer.
 struct gpu_range { AULE_U64 from, to; AULE_U64 bytes; };   // bytes: a multiple of 16
@@ -112,6 +135,7 @@ struct gpu_dispatch {
     AULE_U32 num_items;             // of all runs (attention, merge), or tokens of all runs (K/V write, gather)
     AULE_U32 items_y;               // y size of the grid
     AULE_U32 reserved;
+    AULE_U64 items;                 // attention of one run: its `items`, so that they need not wait for it; else 0
 };
 
 // Push constants of copying and zeroing, and of merging a caller's results (token = y + z * items_y, head = x).

@@ -224,11 +224,11 @@ START_TEST(size_of_workgroups_follows_their_number_and_changes_no_bit)
     static const uint32_t multiprocessors[] = {1, 1000};
     struct engine_batch *batch =
         batch_of((int32_t[]){1, 1, 4, 1, 1}, (int32_t[]){1100, 300, 700, KV_LEN, 5}, 5, NULL, NULL);
-    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 3500, 1000), 64);
-    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 3499, 1000), 128);
+    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 1500, 1000), 64);
+    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 1499, 1000), 128);
     ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 1, 1000), 128); // all that its shader can have
-    ck_assert_uint_eq(kernel_decode_emulated.local_size(3500, 1000), 64);        // two warps, or one a unit
-    ck_assert_uint_eq(kernel_decode_emulated.local_size(3499, 1000), 256);
+    ck_assert_uint_eq(kernel_decode_emulated.local_size(1500, 1000), 64);        // a part, or half of one
+    ck_assert_uint_eq(kernel_decode_emulated.local_size(1499, 1000), 256);
     ck_assert_uint_eq(kernel_local_size(&kernel_plain, 1, 1000), 128);
     for (uint32_t i = 0; i < 2; i++) {
         struct engine_run run = run_of(batch, 0, i ? OTHER : OUT);
@@ -286,8 +286,8 @@ START_TEST(parts_of_a_decode_follow_its_length)
         uint32_t num_splits;
         uint64_t kv_len, keys;
     } cases[] = {
-        {0, 1, 4096},    {0, 32768, 4096}, {0, 32769, 2176}, {0, 131072, 8192}, {0, 4000000, 8192},
-        {1, 4000000, 0}, {2, 1000, 512},   {3, 1000, 384},   {1000, 1000, 256}, {2, 0, 0},
+        {0, 1, 4096},    {0, 32768, 4096}, {0, 32769, 4352}, {0, 131072, 16384}, {0, 4000000, 16384},
+        {1, 4000000, 0}, {2, 1000, 512},   {3, 1000, 512},   {1000, 1000, 256},  {2, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         ck_assert_uint_eq(kernel_part_keys(&kernel_decode_emulated, 8, cases[i].kv_len, cases[i].num_splits),

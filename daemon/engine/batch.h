@@ -17,6 +17,7 @@ struct cutting {
     uint32_t group;      // query heads a KV head
     uint32_t num_splits; // as the caller wants it
     uint32_t serving;    // kernels that serve the run's geometry: variant_serving()
+    uint32_t halves;     // kernels, bit by bit, whose parts are cut into halves
 };
 
 // Partial results of a run, all kernels'. UINT64_MAX: more than can be counted.
@@ -75,13 +76,15 @@ void batch_sort_blocks(struct engine_batch *batch);
 
 // ---- items.c ----
 
-struct cutting cutting_of_run(const struct engine_run *run); // which attends
+struct cutting cutting_of_run(const struct engine_run *run); // which attends; no halves
+// About how many parts there are, times KV heads: how much there is to share out.
+uint64_t batch_workgroups(const struct engine_batch *batch);
 bool cutting_same(const struct cutting *a, const struct cutting *b);
 
 // What one kernel has to do of a run.
 struct work {
-    uint64_t items, merges; // addresses of struct gpu_item[] and gpu_merge_item[]; 0 = none
-    uint32_t num_items, num_merges, num_partials;
+    uint64_t items, merges;                       // addresses of struct gpu_item[] and gpu_merge_item[]; 0 = none
+    uint32_t num_items, num_merges, num_partials; // num_merges: tiles that are cut
 };
 
 // The work lists for `cutting`, one for each kernel of the variant, good for submission `sequence`. Made on first use; a batch keeps

@@ -50,6 +50,15 @@ static struct extras extras_of(const struct engine_run *run)
     return extras;
 }
 
+static uint64_t count_counters(const struct submission *s, uint32_t run)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        if (s->planned[run].shares[i].group != NO_GROUP)
+            count += (uint64_t)s->planned[run].shares[i].work.num_merges * s->runs[run].batch->kv.num_kv_heads;
+    return count;
+}
+
 void describe_measure(struct submission *s)
 {
     uint64_t runs = 0;
@@ -62,6 +71,8 @@ void describe_measure(struct submission *s)
         s->planned[i].extras_at = s->upload_bytes;
         if (plan_group(s, i) != NO_GROUP)
             s->upload_bytes += extras_of(&s->runs[i]).bytes;
+        if (s->runs[i].kind == ENGINE_ATTEND)
+            s->num_counters += count_counters(s, i);
     }
 }
 
@@ -234,7 +245,7 @@ static void place_groups(const struct submission *s)
 
 // `gpu` as the run's other shares have it, too.
 static void place_share(const struct submission *s, const struct engine_run *run, const struct share *share,
-                        struct gpu_run gpu)
+                        struct gpu_run gpu, uint64_t *next_counter)
 {
     struct group *group = &s->groups[share->group];
     const struct work *work = &share->work;
@@ -242,30 +253,34 @@ static void place_share(const struct submission *s, const struct engine_run *run
     gpu.first_item = group->num_items;
     gpu.first_token = group->num_tokens;
     gpu.first_merge = group->num_merges;
-    if (work->num_merges)
+    if (work->num_merges) {
         gpu.partials = s->slot->scratch.address + group->partials_at + group->partial_bytes;
+        gpu.counters = s->slot->counters.address + *next_counter * sizeof(uint32_t);
+        *next_counter += (uint64_t)work->num_merges * run->batch->kv.num_kv_heads;
+        group->partial_bytes += batch_partial_bytes(run->batch, group->geometry.kernel, work->num_partials);
+    }
     s->gpu_runs[group->first + group->num_placed++] = gpu;
     group->num_items += work->num_items;
     group->num_tokens += share->writes || run->kind == ENGINE_GATHER ? gpu.num_tokens : 0;
-    if (work->num_merges == 0)
+    if (work->num_merges == 0 || !group->merge)
         return;
     gpu.items = work->merges;
     s->gpu_runs[group->first_split + group->num_split_placed++] = gpu;
     group->num_merges += work->num_merges;
-    group->partial_bytes += batch_partial_bytes(run->batch, group->geometry.kernel, work->num_partials);
 }
 
-static void place_shares(const struct submission *s, uint32_t run, const struct gpu_run *gpu, bool writers)
+static void place_shares(const struct submission *s, uint32_t run, const struct gpu_run *gpu, bool writers,
+                         uint64_t *next_counter)
 {
     for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         const struct share *share = &s->planned[run].shares[i];
         if (share->group != NO_GROUP && share->writes == writers)
-            place_share(s, &s->runs[run], share, *gpu);
+            place_share(s, &s->runs[run], share, *gpu, next_counter);
     }
 }
 
 // One pass over those that write, which come first in their groups, one over the others.
-static void place_runs(const struct submission *s, bool writers)
+static void place_runs(const struct submission *s, bool writers, uint64_t *next_counter)
 {
     for (uint32_t i = 0; i < s->num_runs; i++) {
         const struct engine_run *run = &s->runs[i];
@@ -279,16 +294,17 @@ static void place_runs(const struct submission *s, bool writers)
         if (run->kind == ENGINE_COPY || run->kind == ENGINE_MERGE) // they have no gpu_run
             continue;
         struct gpu_run gpu = describe(run, &extras, address);
-        place_shares(s, i, &gpu, writers);
+        place_shares(s, i, &gpu, writers, next_counter);
     }
 }
 
 void describe_upload(const struct submission *s)
 {
     char *to = s->slot->piece.mapped;
+    uint64_t next_counter = 0;
     place_groups(s);
-    place_runs(s, true);
-    place_runs(s, false);
+    place_runs(s, true, &next_counter);
+    place_runs(s, false, &next_counter);
     memcpy(to, s->gpu_runs, s->num_gpu_runs * sizeof *s->gpu_runs);
     memcpy(to + s->ranges_at, s->ranges, s->num_ranges * sizeof *s->ranges);
 }

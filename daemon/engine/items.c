@@ -31,8 +31,14 @@ struct cut {
     uint32_t kernel;            // number in the variant's list
     uint32_t tile_rows;         // of that one
     uint64_t tiles, live_tiles; // of all its rows; of those with a query
-    uint64_t length, parts;     // keys of one part; parts 1 = not cut
+    uint64_t length, parts;     // keys of one part
+    bool halves;                // each part is two items
 };
+
+static uint64_t num_partials(const struct cut *cut) // of a tile; 1 = it is not cut
+{
+    return cut->parts * (cut->halves ? 2 : 1);
+}
 
 static const struct variant *variant_of(const struct engine_batch *batch)
 {
@@ -47,6 +53,12 @@ struct cutting cutting_of_run(const struct engine_run *run)
         .num_splits = run->num_splits,
         .serving = variant_serving(variant_of(run->batch), &geometry),
     };
+}
+
+uint64_t batch_workgroups(const struct engine_batch *batch)
+{
+    const uint64_t part = 4096; // keys, or nearly so many
+    return (batch->num_seqs + batch->num_keys / part) * batch->kv.num_kv_heads;
 }
 
 static struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, const struct cutting *cutting)
@@ -67,6 +79,7 @@ static struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, c
         .live_tiles = divide_up(rows, tile_rows),
         .length = length,
         .parts = parts ? parts : 1,
+        .halves = cutting->halves >> number & 1,
     };
 }
 
@@ -82,7 +95,7 @@ struct partials batch_partials(const struct engine_batch *batch, const struct cu
     for (uint32_t seq = 0; cutting->num_splits != 1 && seq < batch->num_seqs && all.count <= UINT32_MAX; seq++) {
         struct cut cut = cut_sequence(batch, seq, cutting);
         uint64_t partials = 0;
-        if (cut.parts > 1 && __builtin_mul_overflow(cut.live_tiles, cut.parts, &partials))
+        if (num_partials(&cut) > 1 && __builtin_mul_overflow(cut.live_tiles, num_partials(&cut), &partials))
             partials = UINT64_MAX;
         all.count = add(all.count, partials);
         all.bytes = add(all.bytes, batch_partial_bytes(batch, cut.kernel, partials));
@@ -107,14 +120,14 @@ static bool count_work(const struct engine_batch *batch, const struct cutting *c
         struct cut cut = cut_sequence(batch, seq, cutting);
         struct work *work = &works[cut.kernel];
         uint64_t split_items;
-        if (__builtin_mul_overflow(cut.live_tiles, cut.parts, &split_items) || split_items > INT32_MAX)
+        if (__builtin_mul_overflow(cut.live_tiles, num_partials(&cut), &split_items) || split_items > INT32_MAX)
             return false;
         items += cut.tiles - cut.live_tiles + split_items;
         if (items > INT32_MAX)
             return false;
         work->num_items += (uint32_t)(cut.tiles - cut.live_tiles + split_items);
-        work->num_merges += cut.parts > 1 ? (uint32_t)cut.live_tiles : 0;
-        work->num_partials += cut.parts > 1 ? (uint32_t)split_items : 0;
+        work->num_merges += num_partials(&cut) > 1 ? (uint32_t)cut.live_tiles : 0;
+        work->num_partials += num_partials(&cut) > 1 ? (uint32_t)split_items : 0;
     }
     return true;
 }
@@ -130,8 +143,8 @@ struct fill {
     bool counting;
     uint32_t at[SIZES]; // of each size, the largest first: how many there are; then, where the next one goes
     struct gpu_item *items;
-    struct gpu_merge_item *merge;
-    uint32_t partial; // the next one's number
+    struct gpu_merge_item *merges;
+    uint32_t partial, num_merges; // the next ones' numbers
 };
 
 static uint32_t size_of_keys(uint64_t keys)
@@ -149,16 +162,33 @@ static void fill_item(struct fill *fill, struct gpu_item item, uint64_t keys)
     (*at)++;
 }
 
-static void fill_split_tile(struct fill *fill, uint32_t seq, uint32_t first_row, const struct cut *cut, uint64_t kv_len)
+// Part `part` of a tile that is cut, or one half of it.
+static void fill_part(struct fill *fill, const struct gpu_item *tile, const struct cut *cut, uint64_t part,
+                      uint32_t which_half)
 {
+    struct gpu_item item = *tile;
+    uint64_t first = part * cut->length, kv_len = tile->tile.kv_len;
+    uint64_t end = cut->length && first + cut->length < kv_len ? first + cut->length : kv_len;
+    item.first_key = (uint32_t)first;
+    item.end_key = (uint32_t)end;
+    item.span = cut->parts > 1 ? (uint32_t)cut->length : tile->span;
+    item.which_half = which_half;
+    item.partial = fill->partial++;
+    fill_item(fill, item, (end - first) / (which_half == AULE_BOTH_HALVES ? 1 : 2));
+}
+
+static void fill_split_tile(struct fill *fill, struct gpu_item tile, const struct cut *cut)
+{
+    tile.merge = fill->num_merges;
+    tile.first_partial = fill->partial;
+    tile.num_partials = (uint32_t)num_partials(cut);
     if (!fill->counting)
-        *fill->merge++ = (struct gpu_merge_item){seq, first_row, fill->partial, (uint32_t)cut->parts};
+        fill->merges[fill->num_merges] = (struct gpu_merge_item){tile.tile, tile.first_partial, tile.num_partials};
+    fill->num_merges++;
     for (uint64_t part = 0; part < cut->parts; part++) {
-        uint64_t first = part * cut->length, end = first + cut->length < kv_len ? first + cut->length : kv_len;
-        fill_item(
-            fill,
-            (struct gpu_item){seq, first_row, (uint32_t)first, (uint32_t)end, fill->partial++, (uint32_t)cut->length},
-            end - first);
+        fill_part(fill, &tile, cut, part, cut->halves ? 0 : AULE_BOTH_HALVES);
+        if (cut->halves)
+            fill_part(fill, &tile, cut, part, 1);
     }
 }
 
@@ -170,18 +200,34 @@ static uint64_t tile_keys(const struct engine_batch *batch, uint32_t seq, const 
     return kv_len > behind ? kv_len - behind : 0;
 }
 
+static struct gpu_tile tile_of_sequence(const struct engine_batch *batch, uint32_t seq)
+{
+    return (struct gpu_tile){
+        .seq = seq,
+        .first_token = (uint32_t)batch->cu_seqlens_q[seq],
+        .num_tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]),
+        .q_len = batch_num_queries(batch, seq),
+        .kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0,
+    };
+}
+
 static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, struct fill *fill)
 {
-    uint32_t kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
-    uint32_t span = (uint32_t)divide_up(kv_len ? kv_len : 1, AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
-    for (uint64_t tile = 0; tile < cut->tiles; tile++) {
-        uint32_t first_row = (uint32_t)(tile * cut->tile_rows);
-        bool live = tile < cut->live_tiles;
-        if (cut->parts > 1 && live)
-            fill_split_tile(fill, seq, first_row, cut, kv_len);
+    struct gpu_tile tile = tile_of_sequence(batch, seq);
+    struct gpu_item item = {
+        .end_key = tile.kv_len,
+        .span = (uint32_t)divide_up(tile.kv_len ? tile.kv_len : 1, AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN,
+        .partial = AULE_NO_PARTIAL,
+        .which_half = AULE_BOTH_HALVES,
+    };
+    for (uint64_t number = 0; number < cut->tiles; number++) {
+        bool live = number < cut->live_tiles;
+        tile.first_row = (uint32_t)(number * cut->tile_rows);
+        item.tile = tile;
+        if (num_partials(cut) > 1 && live)
+            fill_split_tile(fill, item, cut);
         else
-            fill_item(fill, (struct gpu_item){seq, first_row, 0, kv_len, AULE_NO_PARTIAL, span},
-                      live && kv_len ? tile_keys(batch, seq, cut, tile) : 0);
+            fill_item(fill, item, live && tile.kv_len ? tile_keys(batch, seq, cut, number) : 0);
     }
 }
 
@@ -201,7 +247,7 @@ static void place_lists(struct items *items, struct fill fills[MOST_KERNELS])
         work->items = work->num_items ? items->piece.address + at : 0;
         work->merges = work->num_merges ? items->piece.address + at + item_bytes : 0;
         fills[i] = (struct fill){
-            .counting = true, .items = (struct gpu_item *)to, .merge = (struct gpu_merge_item *)(to + item_bytes)};
+            .counting = true, .items = (struct gpu_item *)to, .merges = (struct gpu_merge_item *)(to + item_bytes)};
         at += work_bytes(work);
     }
 }
@@ -216,7 +262,7 @@ static void place_sizes(struct fill *fill)
         next += count;
     }
     fill->counting = false;
-    fill->partial = 0;
+    fill->partial = fill->num_merges = 0;
 }
 
 static void fill_sequences(const struct engine_batch *batch, const struct items *items, struct fill fills[MOST_KERNELS])
@@ -304,7 +350,7 @@ static enum status make_items(struct engine_batch *batch, const struct cutting *
 
 bool cutting_same(const struct cutting *a, const struct cutting *b)
 {
-    return a->group == b->group && a->num_splits == b->num_splits && a->serving == b->serving;
+    return a->group == b->group && a->num_splits == b->num_splits && a->serving == b->serving && a->halves == b->halves;
 }
 
 enum status batch_work(struct engine_batch *batch, const struct cutting *cutting, uint64_t sequence,

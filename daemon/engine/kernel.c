@@ -88,7 +88,7 @@ static bool matrix_serves(const uint32_t *spec, enum dtype element)
            !spec[AULE_SPEC_V_IN_K] && !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
 
-// ---- attention_decode.comp: a part has so many units, which two or as many warps share; each warp's sums lie in shared memory ----
+// ---- attention_decode.comp: two warps have a part, or one warp a unit of half a part; each warp's sums lie in shared memory ----
 
 enum {
     DECODE_ROWS = 8,
@@ -97,12 +97,12 @@ enum {
     // parts enough to spread. A guess, to be measured: 16 and 32 rows against 1024, 2048, 4096 and 131072 keys, of 1 and 64 sequences.
     DECODE_LONG_ROWS = 32,
     DECODE_LONG_KEYS = 2048,
-    DECODE_LEAST_WARPS = 2,
-    DECODE_UNITS = 8, // and warps at most
-    DECODE_UNITS_EMULATED = 4,
+    DECODE_PART_WARPS = 2,
+    DECODE_HALF_WARPS = 8,
+    DECODE_HALF_WARPS_EMULATED = 4,
     DECODE_WARP_BYTES = DECODE_ROWS * (MATRIX_MOST_HEAD_DIM + 2) * 4,
-    DECODE_SHARED_MEMORY = DECODE_UNITS * DECODE_WARP_BYTES,
-    DECODE_SHARED_MEMORY_EMULATED = DECODE_UNITS_EMULATED * (DECODE_WARP_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES),
+    DECODE_SHARED_MEMORY = DECODE_HALF_WARPS * DECODE_WARP_BYTES,
+    DECODE_SHARED_MEMORY_EMULATED = DECODE_HALF_WARPS_EMULATED * (DECODE_WARP_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES),
 };
 _Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
@@ -137,47 +137,50 @@ static uint32_t decode_rows(const struct engine_kv *kv)
     return DECODE_ROWS;
 }
 
-// Long parts keep a warp streaming, and the merge behind a cut takes as long as some thousand keys; many parts keep the device busy
-// with few sequences. Measured on the H200 (shaders/NOTES.md); a row's bits depend on it.
+// Long parts keep a warp streaming, and a merge takes as long as some thousand keys; many parts keep the device busy with few
+// sequences. Measured on the H200 (shaders/NOTES.md); a row's bits depend on it.
 static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
 {
     (void)rows;
     if (kv_len <= 32768)
         return 4096;
-    uint64_t keys = divide_up(divide_up(kv_len, 16), AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
-    return keys < 8192 ? keys : 8192;
+    uint64_t keys = divide_up(divide_up(kv_len, 8), AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
+    return keys < 16384 ? keys : 16384;
 }
 
-// About 8 warps a multiprocessor are enough to hide its memory's latency, and fewer workgroups need more of them each: two or, capped by
-// shader.local_size, one a unit.
+// About 8 warps a multiprocessor are enough to hide its memory's latency: parts of two warps each if there are so many, else halves.
 static uint32_t decode_local_size(uint64_t num_workgroups, uint32_t num_multiprocessors)
 {
-    uint64_t each = (num_workgroups + num_multiprocessors / 2) / num_multiprocessors; // 512 on 132 are 4
-    return (each >= 4 ? DECODE_LEAST_WARPS : DECODE_UNITS) * MATRIX_WARP;
+    bool parts = num_workgroups >= UINT64_C(3) * num_multiprocessors / 2;
+    return (parts ? DECODE_PART_WARPS : DECODE_HALF_WARPS) * MATRIX_WARP;
 }
 
-static const uint32_t decode_candidates[] = {DECODE_LEAST_WARPS * MATRIX_WARP, 4 * MATRIX_WARP,
-                                             DECODE_UNITS *MATRIX_WARP, 0};
+static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP, DECODE_HALF_WARPS *MATRIX_WARP, 0};
+static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX_WARP,
+                                                      DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, 0};
 
 // On matrix units and emulated.
 #define DECODE_JOB                                                                                                     \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS, .long_keys = DECODE_LONG_KEYS,  \
-    .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN, .local_size = decode_local_size,                     \
-    .candidates = decode_candidates
+    .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN, .merges = true, .local_size = decode_local_size
 
 const struct kernel kernel_decode_emulated = {
     .shader = {"attention_decode_emulated", attention_decode_emulated_spv, sizeof attention_decode_emulated_spv,
-               DECODE_UNITS_EMULATED *MATRIX_WARP, false},
+               DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, false},
     DECODE_JOB,
     .serves = decode_serves_f16,
+    .half_local_size = DECODE_HALF_WARPS_EMULATED * MATRIX_WARP,
+    .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
 const struct kernel kernel_decode_emulated_bf16 = {
     .shader = {"attention_decode_emulated_bf16", attention_decode_emulated_bf16_spv,
-               sizeof attention_decode_emulated_bf16_spv, DECODE_UNITS_EMULATED *MATRIX_WARP, false},
+               sizeof attention_decode_emulated_bf16_spv, DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, false},
     DECODE_JOB,
     .serves = decode_serves_bf16,
+    .half_local_size = DECODE_HALF_WARPS_EMULATED * MATRIX_WARP,
+    .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
@@ -242,17 +245,21 @@ const struct kernel kernel_prefill_emulated_bf16 = {
 
 const struct kernel kernel_decode = {
     .shader = {"attention_decode_matrix", attention_decode_matrix_spv, sizeof attention_decode_matrix_spv,
-               DECODE_UNITS *MATRIX_WARP, true},
+               DECODE_HALF_WARPS *MATRIX_WARP, true},
     DECODE_JOB,
     .serves = decode_serves_f16,
+    .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
+    .candidates = decode_candidates,
     .shared_memory = DECODE_SHARED_MEMORY,
 };
 
 const struct kernel kernel_decode_bf16 = {
     .shader = {"attention_decode_bf16", attention_decode_bf16_spv, sizeof attention_decode_bf16_spv,
-               DECODE_UNITS *MATRIX_WARP, true},
+               DECODE_HALF_WARPS *MATRIX_WARP, true},
     DECODE_JOB,
     .serves = decode_serves_bf16,
+    .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
+    .candidates = decode_candidates,
     .shared_memory = DECODE_SHARED_MEMORY,
 };
 
@@ -354,6 +361,11 @@ bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len)
 bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits)
 {
     return kernel->part_keys && num_splits != 1;
+}
+
+bool kernel_cuts_halves(const struct kernel *kernel, uint32_t num_splits, uint32_t local_size)
+{
+    return kernel->half_local_size == local_size && kernel_may_cut(kernel, num_splits);
 }
 
 uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len, uint32_t num_splits)

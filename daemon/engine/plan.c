@@ -98,13 +98,40 @@ void plan_forget(struct submission *s, uint32_t run)
         s->planned[run].shares[i].group = NO_GROUP;
 }
 
-static enum status plan_work(struct submission *s, const struct engine_run *run, struct work works[MOST_KERNELS],
-                             struct error *error)
+// Whose items must not be halves has one local size.
+static bool has_choice(const struct kernel *kernel, const struct engine_run *run)
 {
-    if (run->kind != ENGINE_ATTEND)
-        return STATUS_OK;
+    return kernel->half_local_size == 0 || kernel_may_cut(kernel, run->num_splits);
+}
+
+// Attention as kernel number `kernel` does it, among about so many workgroups of the wave; UINT64_MAX: with parts as they are. Whether it
+// knows splits is the run's to say and not its company's: one pipeline computes a sequence alone and beside one that is cut.
+static struct geometry geometry_of_kernel(const struct submission *s, const struct engine_run *run, uint32_t kernel,
+                                          uint64_t num_workgroups)
+{
+    const struct kernel *with = s->engine->pipelines.variant->kernels[kernel];
+    bool whole = num_workgroups == UINT64_MAX || !has_choice(with, run);
+    struct geometry geometry = geometry_of_run(run);
+    geometry.kernel = kernel;
+    geometry.spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(&run->batch->kv);
+    geometry.spec[AULE_SPEC_FEATURES] |= kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
+    geometry.spec[AULE_SPEC_LOCAL_SIZE] =
+        whole ? kernel_local_size(with, UINT64_MAX, s->engine->device.adapter.num_multiprocessors)
+              : tuning_local_size(s, run, &geometry, num_workgroups);
+    return geometry;
+}
+
+// The run's work for each kernel, with `geometries`.
+static enum status plan_kernels(const struct submission *s, const struct engine_run *run,
+                                const struct geometry geometries[MOST_KERNELS], struct work works[MOST_KERNELS],
+                                struct error *error)
+{
+    const struct variant *variant = s->engine->pipelines.variant;
     struct cutting cutting = cutting_of_run(run);
     struct partials partials = {0};
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (kernel_cuts_halves(variant->kernels[i], run->num_splits, geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))
+            cutting.halves |= 1u << i;
     enum status status = batch_work(run->batch, &cutting, s->sequence, works, error);
     for (uint32_t i = 0; i < MOST_KERNELS && status == STATUS_OK; i++) {
         partials.count += works[i].num_partials;
@@ -112,6 +139,20 @@ static enum status plan_work(struct submission *s, const struct engine_run *run,
             partials.bytes += batch_partial_bytes(run->batch, i, works[i].num_partials);
     }
     return status == STATUS_OK ? scratch_check(run->batch, &partials, error) : status;
+}
+
+// Where there is no memory for halves, as many workgroups as there may be take whole parts.
+static enum status plan_work(const struct submission *s, const struct engine_run *run, uint64_t num_workgroups,
+                             struct geometry geometries[MOST_KERNELS], struct work works[MOST_KERNELS],
+                             struct error *error)
+{
+    enum status status = STATUS_LIMIT;
+    for (int attempt = 0; attempt < 2 && status == STATUS_LIMIT; attempt++) {
+        for (uint32_t i = 0; i < plan_num_shares(s->engine, run); i++)
+            geometries[i] = geometry_of_kernel(s, run, i, attempt ? UINT64_MAX : num_workgroups);
+        status = plan_kernels(s, run, geometries, works, error);
+    }
+    return status;
 }
 
 // Of the run's shares, the one that writes its K and V: the first that there is. All that has tokens has one.
@@ -123,64 +164,57 @@ static uint32_t first_share(const struct engine_run *run, uint32_t num_shares, c
     return first;
 }
 
-// Attention as kernel number `kernel` does so much of it. Whether it knows splits is the run's to say and not its company's: one pipeline
-// computes a sequence alone and beside one that is cut.
-static void geometry_add_kernel(struct geometry *geometry, const struct submission *s, const struct engine_run *run,
-                                uint32_t kernel, const struct work *work)
+static bool share_merges(const struct submission *s, uint32_t number, const struct work *work)
 {
-    const struct kernel *with = s->engine->pipelines.variant->kernels[kernel];
-    const struct engine_kv *kv = &run->batch->kv;
-    uint64_t num_workgroups = (uint64_t)work->num_items * kv->num_kv_heads;
-    geometry->kernel = kernel;
-    geometry->spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(kv);
-    geometry->spec[AULE_SPEC_FEATURES] |= kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
-    geometry->spec[AULE_SPEC_LOCAL_SIZE] = tuning_local_size(s, run, geometry, num_workgroups);
-    if (work->num_items)
-        tuning_want(s, run, geometry, num_workgroups);
+    return work->num_merges > 0 && !s->engine->pipelines.variant->kernels[number]->merges;
 }
 
 // A group that has nothing but share `number` of run `index`.
 static struct group group_of_share(const struct submission *s, uint32_t index, uint32_t number,
-                                   const struct share *share)
+                                   const struct share *share, const struct geometry *geometry)
 {
     const struct engine_run *run = &s->runs[index];
     const struct work *work = &share->work;
+    bool merges = share_merges(s, number, work);
     bool has_tokens = share->writes || run->kind == ENGINE_GATHER || run->kind == ENGINE_MERGE;
-    struct group group = {
+    return (struct group){
         .kind = run->kind,
-        .geometry = geometry_of_run(run),
+        .geometry = *geometry,
         .run = index,
         .num_runs = 1,
         .num_writers = share->writes,
-        .num_split_runs = work->num_merges > 0,
+        .num_split_runs = merges,
         .num_items = work->num_items,
         .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
-        .num_merges = work->num_merges,
+        .num_merges = merges ? work->num_merges : 0,
         .partial_bytes = work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
     };
-    if (run->kind == ENGINE_ATTEND)
-        geometry_add_kernel(&group.geometry, s, run, number, work);
-    return group;
 }
 
 // Adds run `index` to groups of the wave whose groups begin at `first`: all its shares or none.
-static enum status plan_run(struct submission *s, uint32_t first, uint32_t index, struct error *error)
+static enum status plan_run(struct submission *s, uint32_t first, uint32_t index, uint64_t num_workgroups,
+                            struct error *error)
 {
     const struct engine_run *run = &s->runs[index];
     uint32_t num_shares = plan_num_shares(s->engine, run);
     struct share *shares = s->planned[index].shares;
     struct work works[MOST_KERNELS] = {{0}};
+    struct geometry geometries[MOST_KERNELS];
     struct group fresh[MOST_KERNELS];
     enum status status = engine_run_fits(s->engine, run, error);
-    if (status == STATUS_OK)
-        status = plan_work(s, run, works, error);
+    if (run->kind != ENGINE_ATTEND)
+        geometries[0] = geometry_of_run(run);
+    else if (status == STATUS_OK)
+        status = plan_work(s, run, num_workgroups, geometries, works, error);
     uint32_t first_one = status == STATUS_OK ? first_share(run, num_shares, works) : 0;
     for (uint32_t i = first_one; i < num_shares && status == STATUS_OK; i++) {
         shares[i].work = works[i];
         shares[i].writes = i == first_one && writes(run);
-        fresh[i] = group_of_share(s, index, i, &shares[i]);
+        fresh[i] = group_of_share(s, index, i, &shares[i], &geometries[i]);
         if (i == first_one || works[i].num_items)
             status = get_pipelines(s, run, &fresh[i], error);
+        if (works[i].num_items && has_choice(s->engine->pipelines.variant->kernels[i], run))
+            tuning_want(s, run, &geometries[i], num_workgroups);
     }
     for (uint32_t i = first_one; i < num_shares && status == STATUS_OK; i++)
         if (i == first_one || works[i].num_items)
@@ -189,11 +223,11 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
 }
 
 // What the run's share had in `group` is not there any more. What place_groups() counts anew is left to it.
-static void leave_group(struct group *group, const struct share *share)
+static void leave_group(const struct submission *s, struct group *group, const struct share *share)
 {
     group->num_runs--;
     group->num_writers -= share->writes;
-    group->num_split_runs -= share->work.num_merges > 0;
+    group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
     if (group->num_runs == 0)
         *group = (struct group){.kind = group->kind, .geometry = group->geometry};
     if (group->num_writers == 0)
@@ -208,7 +242,7 @@ static void fail_run(struct submission *s, uint32_t run, const struct error *err
     for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         const struct share *share = &s->planned[run].shares[i];
         if (share->group != NO_GROUP)
-            leave_group(&s->groups[share->group], share);
+            leave_group(s, &s->groups[share->group], share);
     }
     plan_forget(s, run);
     device_log(&s->engine->device, 0, "submission %llu: run %u fails: %s", (unsigned long long)s->sequence, run,
@@ -217,12 +251,15 @@ static void fail_run(struct submission *s, uint32_t run, const struct error *err
 
 static void plan_wave(struct submission *s, uint32_t wave)
 {
-    uint32_t first = s->num_groups;
+    uint32_t first = s->num_groups, begin = wave ? s->wave_ends[wave - 1] : 0;
+    uint64_t num_workgroups = 0; // of all runs: they share the device
     s->wave_groups[wave] = first;
-    for (uint32_t i = wave ? s->wave_ends[wave - 1] : 0; i < s->wave_ends[wave]; i++) {
+    for (uint32_t i = begin; i < s->wave_ends[wave]; i++)
+        num_workgroups += s->runs[i].kind == ENGINE_ATTEND ? batch_workgroups(s->runs[i].batch) : 0;
+    for (uint32_t i = begin; i < s->wave_ends[wave]; i++) {
         struct error error = {0};
         plan_forget(s, i);
-        if (run_num_tokens(&s->runs[i]) > 0 && plan_run(s, first, i, &error) != STATUS_OK)
+        if (run_num_tokens(&s->runs[i]) > 0 && plan_run(s, first, i, num_workgroups, &error) != STATUS_OK)
             fail_run(s, i, &error);
     }
 }

@@ -91,6 +91,7 @@ static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t f
         .num_runs = num_runs,
         .num_items = count,
         .items_y = grid.y,
+        .items = num_runs == 1 ? s->gpu_runs[first_run].items : 0,
     };
     bind(s, pipeline, &constants, sizeof constants);
     vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
@@ -225,6 +226,8 @@ enum status record(struct submission *s, struct error *error)
     struct device *device = &s->engine->device;
     struct slot *slot = s->slot;
     enum status status = slot_reserve(s->engine, slot, s->upload_bytes, s->num_groups * CLOCKS, error);
+    if (status == STATUS_OK)
+        status = slot_reserve_counters(s->engine, slot, s->num_counters, error);
     if (status != STATUS_OK)
         return status;
     describe_upload(s);

@@ -8,6 +8,8 @@
 
 #include "vk.h"
 
+#include <string.h>
+
 static enum status make_commands(struct engine *engine, struct slot *slot, struct error *error)
 {
     struct device *device = &engine->device;
@@ -68,6 +70,7 @@ void slot_finish(struct engine *engine, struct slot *slot)
     if (slot->pool)
         vkDestroyCommandPool(handle, slot->pool, NULL); // and its command buffer
     slab_give(&engine->slabs, &slot->piece);
+    slab_give(&engine->slabs, &slot->counters);
     buffer_finish(&engine->device, &slot->scratch);
     *slot = (struct slot){0};
 }
@@ -89,6 +92,22 @@ enum status slot_reserve(struct engine *engine, struct slot *slot, uint64_t size
     if (num_queries > slot->num_queries && engine->device.adapter.timestamp_bits)
         status = make_queries(engine, slot, num_queries + num_queries / 2, error);
     return status;
+}
+
+enum status slot_reserve_counters(struct engine *engine, struct slot *slot, uint64_t count, struct error *error)
+{
+    struct piece fresh;
+    uint64_t size = count * sizeof(uint32_t), wanted = size + size / 2;
+    if (size <= slot->counters_size)
+        return STATUS_OK;
+    enum status status = slab_take(&engine->slabs, wanted, &fresh, error);
+    if (status != STATUS_OK)
+        return status;
+    memset(fresh.mapped, 0, wanted);
+    slab_give(&engine->slabs, &slot->counters);
+    slot->counters = fresh;
+    slot->counters_size = wanted;
+    return STATUS_OK;
 }
 
 enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint64_t size, struct error *error)

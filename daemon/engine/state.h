@@ -45,6 +45,8 @@ struct slot {
     struct piece piece;   // what describe.c writes
     uint64_t piece_size;
     struct buffer scratch; // partial results of splits; .size 0 = none yet
+    struct piece counters; // for shaders that merge splits themselves: all 0 while no shader runs
+    uint64_t counters_size;
 };
 
 struct submission;

@@ -21,9 +21,9 @@ struct group {
     VkPipeline write, read, merge; // VK_NULL_HANDLE: there is no such dispatch
     uint32_t first, num_runs, num_writers;
     uint32_t first_split, num_split_runs;
-    uint32_t num_items;  // of all runs
-    uint32_t num_tokens; // of those that write; of the gather, rows; of a caller's merge, tokens
-    uint32_t num_merges;
+    uint32_t num_items;                    // of all runs
+    uint32_t num_tokens;                   // of those that write; of the gather, rows; of a caller's merge, tokens
+    uint32_t num_merges;                   // for `merge` to do
     uint32_t num_placed, num_split_placed; // runs that have their place in gpu_runs
     uint32_t first_range, num_ranges;      // copies
     uint32_t run;                          // a caller's merge: the one
@@ -67,6 +67,7 @@ struct submission {
     struct gpu_run *gpu_runs; // [num_gpu_runs <= 2 * shares of all runs]
     struct gpu_range *ranges; // [num_ranges], the zeroes first
     uint32_t num_groups, num_gpu_runs, num_ranges, num_zero_ranges;
+    uint64_t num_counters;            // for shaders that merge splits themselves
     uint64_t scratch_bytes;           // that it needs for partial results
     uint64_t ranges_at, upload_bytes; // in the slot's metadata: gpu_runs, ranges, extras
 
@@ -105,6 +106,8 @@ void slot_finish(struct engine *engine, struct slot *slot); // takes a zeroed an
 // Room for `size` bytes of metadata and for so many timestamps. The slot is the caller's.
 enum status slot_reserve(struct engine *engine, struct slot *slot, uint64_t size, uint32_t num_queries,
                          struct error *error);
+// Room for so many counters.
+enum status slot_reserve_counters(struct engine *engine, struct slot *slot, uint64_t count, struct error *error);
 // Room for `size` bytes of partial results.
 enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint64_t size, struct error *error);
 
