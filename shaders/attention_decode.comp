@@ -253,11 +253,12 @@ vec4 weigh(inout State state, vec4 s, uint key)
     const vec2 tops = vec2(column_maximum(max(s.x, s.z)), column_maximum(max(s.y, s.w)));
     const vec2 larger = max(state.maxima, tops), factor = exp2(state.maxima - larger);
     state.maxima = larger;
-    state.weights *= factor;
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
         matrix_scale(state.sums[i], factor.xyxy);
-    const vec4 p = mix(vec4(0), exp2(s - larger.xyxy), seen);
-    state.weights += p.xy + p.zw;
+    precise vec4 exponents = s - larger.xyxy; // nor these with what comes before or behind
+    const vec4 p = mix(vec4(0), exp2(exponents), seen);
+    precise vec2 weights = state.weights * factor + (p.xy + p.zw);
+    state.weights = weights;
     return p;
 }
 
@@ -475,7 +476,7 @@ void item_end(gpu_item item)
             quad_store(row, quad, whole);
     }
     if (leaves && tile_done(item))
-        parts_end(item.first_partial, item.num_partials, HALVES);
+        parts_end(item.first_partial, item.num_partials, item.num_halved);
 }
 
 void ranges_find(gpu_item item)

@@ -36,5 +36,5 @@ void main()
     if (!item_find(item))
         return;
     work_begin(item.tile);
-    parts_end(item.first_partial, item.num_partials, false);
+    parts_end(item.first_partial, item.num_partials, 0);
 }

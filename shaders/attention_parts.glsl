@@ -57,8 +57,8 @@ Part part_join(Part a, Part b)
 const uint V_OCTS = HEAD_DIM_V / 8;
 const uint PARTS_BATCH = 8; // whose loads are in flight together; even
 
-// All parts [first, first + count) of a row; with `halves`, each two neighbours are one part's.
-Part parts_join(uint first, uint count, bool halves, uint row, uint oct)
+// All partial results [first, first + count) of a row; of the first `halved`, each two neighbours are one part's.
+Part parts_join(uint first, uint count, uint halved, uint row, uint oct)
 {
     Part all = Part(NO_MAXIMUM, 0, vec4(0), vec4(0)), half_part = all;
     [[dont_unroll]] for (uint begin = 0; begin < count; begin += PARTS_BATCH) {
@@ -75,14 +75,14 @@ Part parts_join(uint first, uint count, bool halves, uint row, uint oct)
             if (number >= count)
                 continue;
             Part part = parts[n];
-            if (halves) {
+            if (number < halved) {
                 if (n % 2 == 0) {
                     half_part = part;
                     continue;
                 }
                 part = part_join(half_part, part);
             }
-            if (number < (halves ? 2 : 1))
+            if (number == (halved > 0 ? 1 : 0))
                 all = part;
             else
                 all = part_join(all, part);
@@ -92,11 +92,11 @@ Part parts_join(uint first, uint count, bool halves, uint row, uint oct)
 }
 
 // The rows of the tile, by all threads of the workgroup. Whoever has a row's first dims stores its LSE, too.
-void parts_end(uint first, uint count, bool halves)
+void parts_end(uint first, uint count, uint halved)
 {
     for (uint i = gl_LocalInvocationID.x; i < num_rows * V_OCTS; i += gl_WorkGroupSize.x) {
         const uint row = i / V_OCTS, oct = i % V_OCTS;
-        const Part all = parts_join(first, count, halves, row, oct);
+        const Part all = parts_join(first, count, halved, row, oct);
         const float maximum = ALIBI ? true_maximum(row_begin(row), all.maximum) : all.maximum;
         const vec2 end = row_end(row, all.weights, maximum);
         if (LSE && oct == 0)

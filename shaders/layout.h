@@ -104,11 +104,20 @@ struct gpu_item {
     AULE_U32 first_key, end_key, span;
     AULE_U32 partial, which_half;
     AULE_U32 merge, first_partial, num_partials;   // merge: the tile's number among those of the run that are split
+    AULE_U32 num_halved;                           // so many of its partial results, the first ones, are a half part's each
 };
 #define AULE_SPAN_GRAIN 256u
 #define AULE_BOTH_HALVES 2u
 #define AULE_NO_PARTIAL 0xffffffffu
 #define AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) ((TILE_ROWS) * ((HEAD_DIM_V) + 2u))
+
+// Items of several tiles whose keys [first_key, end_key) are the same ones, in the same blocks, and seen by all their rows: members
+// [0, num_members), each as it would be alone, with a partial result of its own.
+#define AULE_MOST_MEMBERS 16u
+struct gpu_crowd {
+    AULE_U32 num_members;
+    AULE_STRUCT(gpu_item) members[AULE_MOST_MEMBERS];
+};
 
 // The splits of one tile of rows, merged in their order: partials [first_partial, first_partial + num_partials).
 struct gpu_merge_item {

@@ -309,6 +309,13 @@ void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
 
 #endif
 
+// The words of A by those of its columns, as matrix_a_turned() takes them.
+uvec4 matrix_words_turned(uvec4 columns)
+{
+    return uvec4(halves_low(columns.x, columns.y), halves_low(columns.z, columns.w), halves_high(columns.x, columns.y),
+                 halves_high(columns.z, columns.w));
+}
+
 float warp_xor(float value, uint mask)
 {
     return uintBitsToFloat(warp_shuffle(floatBitsToUint(value), warp_lane() ^ mask));

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <utlist.h>
 
+enum { MOST_SHARING_QUERIES = 8 };
+
 // One array on the GPU; those without `from` are computed.
 struct array {
     const void *from;
@@ -116,6 +118,30 @@ static bool keep_blocks(struct engine_batch *batch, const int32_t *table)
     return batch->blocks || !count;
 }
 
+// Sequences of few queries whose keys lie in the same blocks may be computed together. Not with a mask or positions of their own, which
+// could hide keys from some of them.
+static bool find_sharing(struct engine_batch *batch, const struct engine_batch_params *params)
+{
+    if (batch->engine->no_cascade || params->place == ENGINE_ROWS || !params->block_table || params->mask ||
+        params->positions)
+        return true;
+    uint32_t *used = calloc(batch->num_seqs, sizeof *used);
+    for (uint32_t seq = 0; used && seq < batch->num_seqs; seq++) {
+        uint32_t queries = batch_num_queries(batch, seq);
+        bool few = queries > 0 && queries <= MOST_SHARING_QUERIES;
+        bool whole = queries == (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
+        used[seq] = few && whole ? num_used(batch, seq) : 0;
+    }
+    bool found = used && sharing_find(&batch->sharing, &(struct sharing_tables){
+                                                           .table = params->block_table,
+                                                           .used = used,
+                                                           .num_seqs = batch->num_seqs,
+                                                           .max_blocks = batch->max_blocks,
+                                                       });
+    free(used);
+    return found;
+}
+
 static bool keep_all(struct engine_batch *batch, const struct engine_batch_params *params)
 {
     uint64_t seqs = params->num_seqs;
@@ -127,6 +153,8 @@ static bool keep_all(struct engine_batch *batch, const struct engine_batch_param
         return false;
     for (uint32_t seq = 0; sequences && seq < seqs; seq++)
         batch->num_keys += (uint32_t)params->seq_lens_kv[seq];
+    if (sequences && seqs && !find_sharing(batch, params))
+        return false;
     if (params->place != ENGINE_BLOCKS)
         return true;
     return keep(&batch->slots, params->slot_mapping, params->num_tokens, sizeof(int64_t)) &&
@@ -247,6 +275,7 @@ void batch_free(struct engine_batch *batch)
     free(batch->kv_starts);
     free(batch->slots);
     free(batch->blocks);
+    sharing_finish(&batch->sharing);
     free(batch);
 }
 

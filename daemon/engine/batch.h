@@ -8,6 +8,7 @@
 #define AULE_ENGINE_BATCH_H
 
 #include "cache.h"
+#include "sharing.h"
 #include "variant.h"
 
 struct items;
@@ -18,6 +19,7 @@ struct cutting {
     uint32_t num_splits; // as the caller wants it
     uint32_t serving;    // kernels that serve the run's geometry: variant_serving()
     uint32_t halves;     // kernels, bit by bit, whose parts are cut into halves
+    bool alone;          // what sequences share is computed for each of them
 };
 
 // Partial results of a run, all kernels'. UINT64_MAX: more than can be counted.
@@ -59,6 +61,7 @@ struct engine_batch {
     int32_t *blocks;                  // ENGINE_BLOCKS: [num_blocks] that a query may see, and some that none does
     uint64_t num_blocks;              // submitter only, as the next
     bool blocks_sorted;               // and each stands there once
+    struct sharing sharing;           // of few queries each: those whose tables begin alike
     bool checked;                     // the next two are set; caller's thread
     struct cutting checked_cutting;   // of the run that was checked last
     struct partials checked_partials; // that it makes

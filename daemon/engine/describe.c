@@ -243,9 +243,29 @@ static void place_groups(const struct submission *s)
     }
 }
 
+// Whoever helps leaves what he has where the one who is helped would have left it, and counts with him.
+static void place_splits(const struct submission *s, const struct engine_run *run, struct planned *planned,
+                         const struct share *share, struct gpu_run *gpu, uint64_t *next_counter)
+{
+    struct group *group = &s->groups[share->group];
+    if (group->helps) {
+        gpu->partials = planned->partials;
+        gpu->counters = planned->counters;
+    } else if (share->work.num_merges) {
+        gpu->partials = s->slot->scratch.address + group->partials_at + group->partial_bytes;
+        gpu->counters = s->slot->counters.address + *next_counter * sizeof(uint32_t);
+        *next_counter += (uint64_t)share->work.num_merges * run->batch->kv.num_kv_heads;
+        group->partial_bytes += batch_partial_bytes(run->batch, group->geometry.kernel, share->work.num_partials);
+    }
+    if (group->helper) {
+        planned->partials = gpu->partials;
+        planned->counters = gpu->counters;
+    }
+}
+
 // `gpu` as the run's other shares have it, too.
-static void place_share(const struct submission *s, const struct engine_run *run, const struct share *share,
-                        struct gpu_run gpu, uint64_t *next_counter)
+static void place_share(const struct submission *s, const struct engine_run *run, struct planned *planned,
+                        const struct share *share, struct gpu_run gpu, uint64_t *next_counter)
 {
     struct group *group = &s->groups[share->group];
     const struct work *work = &share->work;
@@ -253,12 +273,7 @@ static void place_share(const struct submission *s, const struct engine_run *run
     gpu.first_item = group->num_items;
     gpu.first_token = group->num_tokens;
     gpu.first_merge = group->num_merges;
-    if (work->num_merges) {
-        gpu.partials = s->slot->scratch.address + group->partials_at + group->partial_bytes;
-        gpu.counters = s->slot->counters.address + *next_counter * sizeof(uint32_t);
-        *next_counter += (uint64_t)work->num_merges * run->batch->kv.num_kv_heads;
-        group->partial_bytes += batch_partial_bytes(run->batch, group->geometry.kernel, work->num_partials);
-    }
+    place_splits(s, run, planned, share, &gpu, next_counter);
     s->gpu_runs[group->first + group->num_placed++] = gpu;
     group->num_items += work->num_items;
     group->num_tokens += share->writes || run->kind == ENGINE_GATHER ? gpu.num_tokens : 0;
@@ -275,7 +290,7 @@ static void place_shares(const struct submission *s, uint32_t run, const struct 
     for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         const struct share *share = &s->planned[run].shares[i];
         if (share->group != NO_GROUP && share->writes == writers)
-            place_share(s, &s->runs[run], share, *gpu, next_counter);
+            place_share(s, &s->runs[run], &s->planned[run], share, *gpu, next_counter);
     }
 }
 

@@ -99,6 +99,7 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
     if (status == STATUS_OK)
         status = make_timeline(engine, error);
     engine->max_scratch_bytes = scratch_limit(engine, params);
+    engine->no_cascade = params->no_cascade;
     for (int i = 0; i < ENGINE_SLOTS && status == STATUS_OK; i++)
         status = slot_init(engine, &engine->slots[i], error);
     return status;

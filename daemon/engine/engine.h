@@ -32,6 +32,7 @@ struct engine_params {
     bool statistics;                  // log, at level 3, what the driver says of each pipeline that it compiled, if it says anything
     uint32_t max_pipelines;           // compiled shaders to keep, the latest used ones; 0 = 256
     uint64_t max_scratch_bytes;       // for the partial results of split runs, of one submission; 0 = 256 MiB
+    bool no_cascade;                  // keys that several sequences of a batch share are read for each of them: the same bits, more slowly
     const char *variant;              // name of the attention shader to use (AULE_VARIANT); NULL = the best that fits
     const char *pipeline_cache_path;  // file to load and keep compiled pipelines in; NULL = none
     enum engine_tune tune;            // measure what gives the same bits sooner

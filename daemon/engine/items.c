@@ -5,7 +5,7 @@
 // splits. How a sequence is cut depends on its own q_len and kv_len and on the run's parameters only, so that its rows get the same
 // bits whoever is beside it. Made by the submitter, ended by the maker once the GPU is past.
 
-#include "batch.h"
+#include "cut.h"
 
 #include "layout.h"
 
@@ -25,20 +25,6 @@ struct items {
     struct job end;
     struct items *prev, *next;
 };
-
-// How one sequence is cut.
-struct cut {
-    uint32_t kernel;            // number in the variant's list
-    uint32_t tile_rows;         // of that one
-    uint64_t tiles, live_tiles; // of all its rows; of those with a query
-    uint64_t length, parts;     // keys of one part
-    bool halves;                // each part is two items
-};
-
-static uint64_t num_partials(const struct cut *cut) // of a tile; 1 = it is not cut
-{
-    return cut->parts * (cut->halves ? 2 : 1);
-}
 
 static const struct variant *variant_of(const struct engine_batch *batch)
 {
@@ -61,28 +47,6 @@ uint64_t batch_workgroups(const struct engine_batch *batch)
     return (batch->num_seqs + batch->num_keys / part) * batch->kv.num_kv_heads;
 }
 
-static struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, const struct cutting *cutting)
-{
-    const struct variant *variant = variant_of(batch);
-    uint64_t tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
-    uint64_t rows = (uint64_t)batch_num_queries(batch, seq) * cutting->group;
-    uint64_t kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
-    uint32_t number = variant_kernel(variant, cutting->serving, rows, kv_len);
-    const struct kernel *kernel = variant->kernels[number];
-    uint32_t tile_rows = kernel->tile_rows(&batch->kv);
-    uint64_t length = kernel_part_keys(kernel, rows, kv_len, cutting->num_splits);
-    uint64_t parts = length ? divide_up(kv_len, length) : 1;
-    return (struct cut){
-        .kernel = number,
-        .tile_rows = tile_rows,
-        .tiles = divide_up(tokens * cutting->group, tile_rows),
-        .live_tiles = divide_up(rows, tile_rows),
-        .length = length,
-        .parts = parts ? parts : 1,
-        .halves = cutting->halves >> number & 1,
-    };
-}
-
 static uint64_t add(uint64_t a, uint64_t b)
 {
     uint64_t sum;
@@ -95,7 +59,7 @@ struct partials batch_partials(const struct engine_batch *batch, const struct cu
     for (uint32_t seq = 0; cutting->num_splits != 1 && seq < batch->num_seqs && all.count <= UINT32_MAX; seq++) {
         struct cut cut = cut_sequence(batch, seq, cutting);
         uint64_t partials = 0;
-        if (num_partials(&cut) > 1 && __builtin_mul_overflow(cut.live_tiles, num_partials(&cut), &partials))
+        if (cut_num_partials(&cut) > 1 && __builtin_mul_overflow(cut.live_tiles, cut_num_partials(&cut), &partials))
             partials = UINT64_MAX;
         all.count = add(all.count, partials);
         all.bytes = add(all.bytes, batch_partial_bytes(batch, cut.kernel, partials));
@@ -113,22 +77,24 @@ uint64_t batch_partial_bytes(const struct engine_batch *batch, uint32_t kernel, 
 }
 
 // false: more than a dispatch can count.
-static bool count_work(const struct engine_batch *batch, const struct cutting *cutting, struct work works[MOST_KERNELS])
+static bool count_work(const struct engine_batch *batch, const struct cuts *cuts, struct work works[MOST_KERNELS])
 {
     uint64_t items = 0; // of all kernels
     for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
-        struct cut cut = cut_sequence(batch, seq, cutting);
-        struct work *work = &works[cut.kernel];
-        uint64_t split_items;
-        if (__builtin_mul_overflow(cut.live_tiles, num_partials(&cut), &split_items) || split_items > INT32_MAX)
+        const struct cut *cut = &cuts->of[seq];
+        struct work *work = &works[cut->kernel];
+        uint64_t num_partials = cut_num_partials(cut), split_items;
+        if (__builtin_mul_overflow(cut->live_tiles, num_partials, &split_items) || split_items > INT32_MAX)
             return false;
-        items += cut.tiles - cut.live_tiles + split_items;
+        items += cut->tiles - cut->live_tiles + split_items;
         if (items > INT32_MAX)
             return false;
-        work->num_items += (uint32_t)(cut.tiles - cut.live_tiles + split_items);
-        work->num_merges += num_partials(&cut) > 1 ? (uint32_t)cut.live_tiles : 0;
-        work->num_partials += num_partials(&cut) > 1 ? (uint32_t)split_items : 0;
+        work->num_items += (uint32_t)(cut->tiles - cut->live_tiles + split_items) - 2 * cut->shared;
+        work->num_merges += num_partials > 1 ? (uint32_t)cut->live_tiles : 0;
+        work->num_partials += num_partials > 1 ? (uint32_t)split_items : 0;
     }
+    for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++)
+        works[cuts->helper].num_items += 2 * (uint32_t)divide_up(cuts->crowds.crowds[i].count, cuts->most);
     return true;
 }
 
@@ -142,7 +108,7 @@ enum { SIZES = 4 * 33 };
 struct fill {
     bool counting;
     uint32_t at[SIZES]; // of each size, the largest first: how many there are; then, where the next one goes
-    struct gpu_item *items;
+    void *items;        // struct gpu_item[], or struct gpu_crowd[]
     struct gpu_merge_item *merges;
     uint32_t partial, num_merges; // the next ones' numbers
 };
@@ -158,13 +124,13 @@ static void fill_item(struct fill *fill, struct gpu_item item, uint64_t keys)
 {
     uint32_t *at = &fill->at[size_of_keys(keys)];
     if (!fill->counting)
-        fill->items[*at] = item;
+        ((struct gpu_item *)fill->items)[*at] = item;
     (*at)++;
 }
 
 // Part `part` of a tile that is cut, or one half of it.
-static void fill_part(struct fill *fill, const struct gpu_item *tile, const struct cut *cut, uint64_t part,
-                      uint32_t which_half)
+static struct gpu_item item_of_part(const struct gpu_item *tile, const struct cut *cut, uint64_t part,
+                                    uint32_t which_half, uint32_t partial)
 {
     struct gpu_item item = *tile;
     uint64_t first = part * cut->length, kv_len = tile->tile.kv_len;
@@ -173,23 +139,60 @@ static void fill_part(struct fill *fill, const struct gpu_item *tile, const stru
     item.end_key = (uint32_t)end;
     item.span = cut->parts > 1 ? (uint32_t)cut->length : tile->span;
     item.which_half = which_half;
-    item.partial = fill->partial++;
-    fill_item(fill, item, (end - first) / (which_half == AULE_BOTH_HALVES ? 1 : 2));
+    item.partial = partial;
+    return item;
 }
 
-static void fill_split_tile(struct fill *fill, struct gpu_item tile, const struct cut *cut)
+static void fill_part(struct fill *fill, const struct gpu_item *tile, const struct cut *cut, uint64_t part,
+                      uint32_t which_half)
+{
+    struct gpu_item item = item_of_part(tile, cut, part, which_half, fill->partial++);
+    fill_item(fill, item, (item.end_key - item.first_key) / (which_half == AULE_BOTH_HALVES ? 1 : 2));
+}
+
+// Returns the tile as crowds want it.
+static struct gpu_item fill_split_tile(struct fill *fill, struct gpu_item tile, const struct cut *cut)
 {
     tile.merge = fill->num_merges;
     tile.first_partial = fill->partial;
-    tile.num_partials = (uint32_t)num_partials(cut);
+    tile.num_partials = (uint32_t)cut_num_partials(cut);
+    tile.num_halved = cut->halves ? tile.num_partials : 2 * cut->shared;
     if (!fill->counting)
         fill->merges[fill->num_merges] = (struct gpu_merge_item){tile.tile, tile.first_partial, tile.num_partials};
     fill->num_merges++;
-    for (uint64_t part = 0; part < cut->parts; part++) {
+    fill->partial += 2 * cut->shared;
+    for (uint64_t part = cut->shared; part < cut->parts; part++) {
         fill_part(fill, &tile, cut, part, cut->halves ? 0 : AULE_BOTH_HALVES);
         if (cut->halves)
             fill_part(fill, &tile, cut, part, 1);
     }
+    return tile;
+}
+
+// One half of a crowd's part for some of its members.
+static struct gpu_crowd crowd_of(const struct cuts *cuts, const struct crowd *crowd, uint32_t first, uint32_t end,
+                                 uint32_t which_half)
+{
+    struct gpu_crowd to = {.num_members = end - first};
+    for (uint32_t i = 0; i < end - first; i++) {
+        uint32_t seq = cuts->crowds.members[crowd->first + first + i];
+        const struct gpu_item *tile = &cuts->tiles[seq];
+        to.members[i] = item_of_part(tile, &cuts->of[seq], crowd->part, which_half,
+                                     tile->first_partial + 2 * crowd->part + which_half);
+    }
+    return to;
+}
+
+// In work items of about equal size.
+static struct gpu_crowd *fill_crowd(struct gpu_crowd *to, const struct cuts *cuts, const struct crowd *crowd)
+{
+    uint64_t num_items = divide_up(crowd->count, cuts->most);
+    for (uint64_t i = 0; i < num_items; i++) {
+        uint32_t first = (uint32_t)(crowd->count * i / num_items), end = (uint32_t)(crowd->count * (i + 1) / num_items);
+        *to++ = crowd_of(cuts, crowd, first, end, 0);
+        *to++ = crowd_of(cuts, crowd, first, end, 1);
+    }
+    return to;
 }
 
 // Keys that the tile's last query sees if it is causal.
@@ -211,8 +214,9 @@ static struct gpu_tile tile_of_sequence(const struct engine_batch *batch, uint32
     };
 }
 
-static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, struct fill *fill)
+static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const struct cuts *cuts, struct fill *fill)
 {
+    const struct cut *cut = &cuts->of[seq];
     struct gpu_tile tile = tile_of_sequence(batch, seq);
     struct gpu_item item = {
         .end_key = tile.kv_len,
@@ -224,31 +228,35 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
         bool live = number < cut->live_tiles;
         tile.first_row = (uint32_t)(number * cut->tile_rows);
         item.tile = tile;
-        if (num_partials(cut) > 1 && live)
-            fill_split_tile(fill, item, cut);
-        else
+        if (cut_num_partials(cut) > 1 && live) {
+            struct gpu_item split = fill_split_tile(fill, item, cut);
+            if (cut->shared)
+                cuts->tiles[seq] = split;
+        } else {
             fill_item(fill, item, live && tile.kv_len ? tile_keys(batch, seq, cut, number) : 0);
+        }
     }
 }
 
-static uint64_t work_bytes(const struct work *work)
+static uint64_t item_bytes(const struct engine_batch *batch, uint32_t kernel, const struct work *work)
 {
-    return work->num_items * sizeof(struct gpu_item) + work->num_merges * sizeof(struct gpu_merge_item);
+    bool crowds = variant_of(batch)->kernels[kernel]->helps;
+    return work->num_items * (crowds ? sizeof(struct gpu_crowd) : sizeof(struct gpu_item));
 }
 
 // Where each kernel's lists lie in the piece, for shaders and in `fills` for us.
-static void place_lists(struct items *items, struct fill fills[MOST_KERNELS])
+static void place_lists(const struct engine_batch *batch, struct items *items, struct fill fills[MOST_KERNELS])
 {
     uint64_t at = 0;
-    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+    for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++) {
         struct work *work = &items->works[i];
         char *to = (char *)items->piece.mapped + at;
-        uint64_t item_bytes = work->num_items * sizeof(struct gpu_item);
+        uint64_t merges_at = at + item_bytes(batch, i, work);
         work->items = work->num_items ? items->piece.address + at : 0;
-        work->merges = work->num_merges ? items->piece.address + at + item_bytes : 0;
-        fills[i] = (struct fill){
-            .counting = true, .items = (struct gpu_item *)to, .merges = (struct gpu_merge_item *)(to + item_bytes)};
-        at += work_bytes(work);
+        work->merges = work->num_merges ? items->piece.address + merges_at : 0;
+        fills[i] =
+            (struct fill){.counting = true, .items = to, .merges = (struct gpu_merge_item *)(to + merges_at - at)};
+        at = merges_at + work->num_merges * sizeof(struct gpu_merge_item);
     }
 }
 
@@ -265,22 +273,23 @@ static void place_sizes(struct fill *fill)
     fill->partial = fill->num_merges = 0;
 }
 
-static void fill_sequences(const struct engine_batch *batch, const struct items *items, struct fill fills[MOST_KERNELS])
+static void fill_sequences(const struct engine_batch *batch, const struct cuts *cuts, struct fill fills[MOST_KERNELS])
 {
-    for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
-        struct cut cut = cut_sequence(batch, seq, &items->cutting);
-        fill_sequence(batch, seq, &cut, &fills[cut.kernel]);
-    }
+    for (uint32_t seq = 0; seq < batch->num_seqs; seq++)
+        fill_sequence(batch, seq, cuts, &fills[cuts->of[seq].kernel]);
 }
 
-static void fill_items(const struct engine_batch *batch, struct items *items)
+static void fill_items(const struct engine_batch *batch, struct items *items, const struct cuts *cuts)
 {
     struct fill fills[MOST_KERNELS];
-    place_lists(items, fills);
-    fill_sequences(batch, items, fills);
-    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+    place_lists(batch, items, fills);
+    fill_sequences(batch, cuts, fills);
+    for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++)
         place_sizes(&fills[i]);
-    fill_sequences(batch, items, fills);
+    fill_sequences(batch, cuts, fills);
+    struct gpu_crowd *to = cuts->helper == NO_KERNEL ? NULL : fills[cuts->helper].items;
+    for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++)
+        to = fill_crowd(to, cuts, &cuts->crowds.crowds[i]);
 }
 
 // ---- lists ----
@@ -321,36 +330,51 @@ static void drop_oldest_items(struct engine_batch *batch)
     pthread_mutex_unlock(&batch->engine->lock);
 }
 
-static enum status make_items(struct engine_batch *batch, const struct cutting *cutting, struct error *error)
+// Takes the memory for `works` and fills it.
+static enum status make_list(struct engine_batch *batch, const struct cutting *cutting, const struct cuts *cuts,
+                             const struct work works[MOST_KERNELS], struct error *error)
 {
-    uint64_t rows = (uint64_t)batch->num_tokens * cutting->group;
-    struct work works[MOST_KERNELS] = {{0}};
     uint64_t bytes = 0;
-    if (rows > INT32_MAX || !count_work(batch, cutting, works))
-        return error_set(error, STATUS_LIMIT,
-                         "%u tokens of %u heads a KV head in %u splits are more than %d rows of attention",
-                         batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
     struct items *items = calloc(1, sizeof *items);
     if (!items)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a work list of %zu bytes", sizeof *items);
     *items = (struct items){.engine = batch->engine, .cutting = *cutting};
-    memcpy(items->works, works, sizeof works);
-    for (uint32_t i = 0; i < MOST_KERNELS; i++)
-        bytes += work_bytes(&works[i]);
+    memcpy(items->works, works, sizeof items->works);
+    for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++)
+        bytes += item_bytes(batch, i, &works[i]) + works[i].num_merges * sizeof(struct gpu_merge_item);
     enum status status = slab_take(&batch->engine->slabs, bytes, &items->piece, error);
     if (status != STATUS_OK) {
         free(items);
         return status;
     }
-    fill_items(batch, items);
+    fill_items(batch, items, cuts);
     DL_PREPEND(batch->items, items);
     drop_oldest_items(batch);
     return STATUS_OK;
 }
 
+static enum status make_items(struct engine_batch *batch, const struct cutting *cutting, struct error *error)
+{
+    uint64_t rows = (uint64_t)batch->num_tokens * cutting->group;
+    struct work works[MOST_KERNELS] = {{0}};
+    struct cuts cuts;
+    enum status status = STATUS_OK;
+    if (!cuts_make(&cuts, batch, cutting))
+        return error_set(error, STATUS_NO_MEMORY, "no memory to cut %u sequences into work", batch->num_seqs);
+    if (rows > INT32_MAX || !count_work(batch, &cuts, works))
+        status = error_set(error, STATUS_LIMIT,
+                           "%u tokens of %u heads a KV head in %u splits are more than %d rows of attention",
+                           batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
+    else
+        status = make_list(batch, cutting, &cuts, works, error);
+    cuts_finish(&cuts);
+    return status;
+}
+
 bool cutting_same(const struct cutting *a, const struct cutting *b)
 {
-    return a->group == b->group && a->num_splits == b->num_splits && a->serving == b->serving && a->halves == b->halves;
+    return a->group == b->group && a->num_splits == b->num_splits && a->serving == b->serving &&
+           a->halves == b->halves && a->alone == b->alone;
 }
 
 enum status batch_work(struct engine_batch *batch, const struct cutting *cutting, uint64_t sequence,

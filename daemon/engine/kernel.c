@@ -8,6 +8,7 @@
 
 #include "layout.h"
 
+#include "attention_cascade_emulated_spv.h"
 #include "attention_decode_emulated_bf16_spv.h"
 #include "attention_decode_emulated_spv.h"
 #include "attention_plain_spv.h"
@@ -15,6 +16,7 @@
 #include "attention_prefill_emulated_spv.h"
 #include "attention_subgroup_spv.h"
 #ifdef AULE_HAVE_MATRIX
+#include "attention_cascade_matrix_spv.h"
 #include "attention_coop_spv.h"
 #include "attention_decode_bf16_spv.h"
 #include "attention_decode_matrix_spv.h"
@@ -184,6 +186,40 @@ const struct kernel kernel_decode_emulated_bf16 = {
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
+// ---- attention_cascade.comp: 16 rows a warp, two tiles of decode's; four warps bring 16 keys and values a step ----
+
+enum {
+    CASCADE_WARPS = 8,
+    CASCADE_WARPS_EMULATED = 4,
+    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * MATRIX_MOST_HEAD_DIM * 2, // K and V, of this step and the next
+    CASCADE_TILE_OTHER_BYTES = 2 * MATRIX_LEAST_BLOCK_SIZE * 4 + 64,             // scales
+    CASCADE_SHARED_MEMORY = CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_TILE_OTHER_BYTES),
+    CASCADE_SHARED_MEMORY_EMULATED = CASCADE_WARPS_EMULATED / 4 * (CASCADE_TILE_BYTES + CASCADE_TILE_OTHER_BYTES) +
+                                     CASCADE_WARPS_EMULATED * MATRIX_WARP * MATRIX_WORD_BYTES,
+    CASCADE_LEAST_MEMBERS = 4, // a guess: with fewer, most warps have no rows
+};
+_Static_assert(2 * CASCADE_WARPS <= AULE_MOST_MEMBERS, "there is room in a work item");
+_Static_assert((int)CASCADE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
+
+static bool cascade_serves(const struct geometry *geometry)
+{
+    const uint32_t *spec = geometry->spec;
+    return decode_serves_f16(geometry) && spec[AULE_SPEC_PLACE] != AULE_PLACE_ROWS &&
+           !(spec[AULE_SPEC_FEATURES] & (AULE_FEATURE_WINDOW | AULE_FEATURE_POSITIONS));
+}
+
+#define CASCADE_JOB(DECODE, WARPS, UNITS)                                                                              \
+    .tile_rows = decode_rows, .serves = cascade_serves, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,  \
+    .helps = &(DECODE), .most_members = 2 * (WARPS), .least_members = CASCADE_LEAST_MEMBERS,                           \
+    .crowd_grain = 2 * (UNITS) * (WARPS) / 4 * MATRIX_LEAST_BLOCK_SIZE, .merges = true
+
+const struct kernel kernel_cascade_emulated = {
+    .shader = {"attention_cascade_emulated", attention_cascade_emulated_spv, sizeof attention_cascade_emulated_spv,
+               CASCADE_WARPS_EMULATED *MATRIX_WARP, false},
+    CASCADE_JOB(kernel_decode_emulated, CASCADE_WARPS_EMULATED, DECODE_HALF_WARPS_EMULATED),
+    .shared_memory = CASCADE_SHARED_MEMORY_EMULATED,
+};
+
 // ---- attention_prefill.comp: 16 rows a warp, and tiles of keys and values in shared memory that all warps read ----
 
 enum {
@@ -261,6 +297,13 @@ const struct kernel kernel_decode_bf16 = {
     .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
     .candidates = decode_candidates,
     .shared_memory = DECODE_SHARED_MEMORY,
+};
+
+const struct kernel kernel_cascade = {
+    .shader = {"attention_cascade_matrix", attention_cascade_matrix_spv, sizeof attention_cascade_matrix_spv,
+               CASCADE_WARPS *MATRIX_WARP, true},
+    CASCADE_JOB(kernel_decode, CASCADE_WARPS, DECODE_HALF_WARPS),
+    .shared_memory = CASCADE_SHARED_MEMORY,
 };
 
 const struct kernel kernel_prefill = {

@@ -32,14 +32,19 @@ struct kernel {
     // Local sizes that give the same bits, of which tuning takes the fastest that shader.local_size allows; what local_size() answers is
     // among them; 0 is behind the last. NULL = there is but one way.
     const uint32_t *candidates;
+    // Not for sequences: it computes half parts that tiles of that kernel have in common, with the same bits, so many tiles in one work
+    // item. Parts are a multiple of so many keys; fewer tiles are not worth the while.
+    const struct kernel *helps;
+    uint32_t most_members, least_members, crowd_grain;
     uint32_t shared_memory; // bytes that its largest pipeline needs of a workgroup
 };
 
-extern const struct kernel kernel_plain, kernel_subgroup, kernel_decode_emulated, kernel_prefill_emulated;
+extern const struct kernel kernel_plain, kernel_subgroup, kernel_decode_emulated, kernel_prefill_emulated,
+    kernel_cascade_emulated;
 extern const struct kernel kernel_decode_emulated_bf16, kernel_prefill_emulated_bf16;
 #ifdef AULE_HAVE_MATRIX
 extern const struct kernel kernel_decode_bf16, kernel_prefill_bf16;
-extern const struct kernel kernel_decode, kernel_prefill, kernel_coop_few, kernel_coop_many;
+extern const struct kernel kernel_decode, kernel_prefill, kernel_cascade, kernel_coop_few, kernel_coop_many;
 #endif
 
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len); // such a sequence

@@ -55,26 +55,44 @@ static bool joins(const struct submission *s, const struct group *group, const s
            group->partial_bytes <= s->engine->max_scratch_bytes - fresh->partial_bytes;
 }
 
+static void add_to_group(struct group *group, const struct group *fresh)
+{
+    group->write = fresh->write ? fresh->write : group->write;
+    group->merge = fresh->merge ? fresh->merge : group->merge;
+    group->num_runs++;
+    group->num_writers += fresh->num_writers;
+    group->num_split_runs += fresh->num_split_runs;
+    group->num_items += fresh->num_items;
+    group->num_tokens += fresh->num_tokens;
+    group->num_merges += fresh->num_merges;
+    group->partial_bytes += fresh->partial_bytes;
+}
+
 // Of the wave that is being planned, the groups that begin at `first`: the one that `fresh` joins, else a new one.
-static struct group *join_group(struct submission *s, uint32_t first, const struct group *fresh)
+static uint32_t join_group(struct submission *s, uint32_t first, const struct group *fresh)
 {
     for (uint32_t i = first; i < s->num_groups; i++) {
-        struct group *group = &s->groups[i];
-        if (!joins(s, group, fresh))
+        if (s->groups[i].helps || !joins(s, &s->groups[i], fresh))
             continue;
-        group->write = fresh->write ? fresh->write : group->write;
-        group->merge = fresh->merge ? fresh->merge : group->merge;
-        group->num_runs++;
-        group->num_writers += fresh->num_writers;
-        group->num_split_runs += fresh->num_split_runs;
-        group->num_items += fresh->num_items;
-        group->num_tokens += fresh->num_tokens;
-        group->num_merges += fresh->num_merges;
-        group->partial_bytes += fresh->partial_bytes;
-        return group;
+        add_to_group(&s->groups[i], fresh);
+        return i;
     }
     s->groups[s->num_groups] = *fresh;
-    return &s->groups[s->num_groups++];
+    return s->num_groups++;
+}
+
+// The group that helps group `helped`. What it leaves lies in that one's memory, so it helps no other.
+static uint32_t join_helper(struct submission *s, uint32_t helped, const struct group *fresh)
+{
+    uint32_t helper = s->groups[helped].helper;
+    if (helper) {
+        add_to_group(&s->groups[helper], fresh);
+        return helper;
+    }
+    s->groups[s->num_groups] = *fresh;
+    s->groups[s->num_groups].helps = true;
+    s->groups[helped].helper = s->num_groups;
+    return s->num_groups++;
 }
 
 // ---- shares ----
@@ -123,11 +141,12 @@ static struct geometry geometry_of_kernel(const struct submission *s, const stru
 
 // The run's work for each kernel, with `geometries`.
 static enum status plan_kernels(const struct submission *s, const struct engine_run *run,
-                                const struct geometry geometries[MOST_KERNELS], struct work works[MOST_KERNELS],
-                                struct error *error)
+                                const struct geometry geometries[MOST_KERNELS], bool alone,
+                                struct work works[MOST_KERNELS], struct error *error)
 {
     const struct variant *variant = s->engine->pipelines.variant;
     struct cutting cutting = cutting_of_run(run);
+    cutting.alone = alone;
     struct partials partials = {0};
     for (uint32_t i = 0; i < variant->num_kernels; i++)
         if (kernel_cuts_halves(variant->kernels[i], run->num_splits, geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))
@@ -141,7 +160,7 @@ static enum status plan_kernels(const struct submission *s, const struct engine_
     return status == STATUS_OK ? scratch_check(run->batch, &partials, error) : status;
 }
 
-// Where there is no memory for halves, as many workgroups as there may be take whole parts.
+// Where there is no memory for halves, as many workgroups as there may be take whole parts, and nothing is computed together.
 static enum status plan_work(const struct submission *s, const struct engine_run *run, uint64_t num_workgroups,
                              struct geometry geometries[MOST_KERNELS], struct work works[MOST_KERNELS],
                              struct error *error)
@@ -150,7 +169,7 @@ static enum status plan_work(const struct submission *s, const struct engine_run
     for (int attempt = 0; attempt < 2 && status == STATUS_LIMIT; attempt++) {
         for (uint32_t i = 0; i < plan_num_shares(s->engine, run); i++)
             geometries[i] = geometry_of_kernel(s, run, i, attempt ? UINT64_MAX : num_workgroups);
-        status = plan_kernels(s, run, geometries, works, error);
+        status = plan_kernels(s, run, geometries, attempt > 0, works, error);
     }
     return status;
 }
@@ -191,6 +210,16 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
     };
 }
 
+// The kernel that kernel number `kernel` helps, which stands before it; NO_KERNEL: none.
+static uint32_t helped_by(const struct submission *s, uint32_t kernel)
+{
+    const struct variant *variant = s->engine->pipelines.variant;
+    for (uint32_t i = 0; i < kernel; i++)
+        if (variant->kernels[i] == variant->kernels[kernel]->helps)
+            return i;
+    return NO_KERNEL;
+}
+
 // Adds run `index` to groups of the wave whose groups begin at `first`: all its shares or none.
 static enum status plan_run(struct submission *s, uint32_t first, uint32_t index, uint64_t num_workgroups,
                             struct error *error)
@@ -218,7 +247,8 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
     }
     for (uint32_t i = first_one; i < num_shares && status == STATUS_OK; i++)
         if (i == first_one || works[i].num_items)
-            shares[i].group = (uint32_t)(join_group(s, first, &fresh[i]) - s->groups);
+            shares[i].group = helped_by(s, i) == NO_KERNEL ? join_group(s, first, &fresh[i])
+                                                           : join_helper(s, shares[helped_by(s, i)].group, &fresh[i]);
     return status;
 }
 
@@ -229,7 +259,8 @@ static void leave_group(const struct submission *s, struct group *group, const s
     group->num_writers -= share->writes;
     group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
     if (group->num_runs == 0)
-        *group = (struct group){.kind = group->kind, .geometry = group->geometry};
+        *group = (struct group){
+            .kind = group->kind, .geometry = group->geometry, .helper = group->helper, .helps = group->helps};
     if (group->num_writers == 0)
         group->write = VK_NULL_HANDLE;
     if (group->num_split_runs == 0)

@@ -164,6 +164,8 @@ static void record_read(const struct submission *s, uint32_t number)
     const struct group *group = &s->groups[number];
     if (!group->read)
         return;
+    if (group->helper) // first: it has the longer work
+        record_read(s, group->helper);
     clock_begin(s, number, CLOCK_READ);
     if (group->kind == ENGINE_MERGE)
         dispatch_merge(s, group);
@@ -201,7 +203,8 @@ static void record_reads(const struct submission *s, uint32_t first, uint32_t en
             shader_barrier(s->slot->commands);
             first = i;
         }
-        record_read(s, i);
+        if (!s->groups[i].helps)
+            record_read(s, i);
     }
     record_merges(s, first, end);
 }

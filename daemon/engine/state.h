@@ -59,6 +59,7 @@ struct engine {
     struct pipelines pipelines;
     struct slot slots[ENGINE_SLOTS];
     uint64_t max_scratch_bytes; // of one slot
+    bool no_cascade;
     struct rope_memory rope;    // submitter only
     struct tuning *tuning;      // owned
     VkSemaphore timeline;       // reaches n when submission n has passed

@@ -30,6 +30,9 @@ struct group {
     uint64_t partial_bytes;                // of all runs with splits
     uint64_t partials_at;                  // in the slot's scratch memory
     bool scratch_anew;                     // it uses memory that earlier groups of the wave have: after they are merged
+    uint32_t helper; // of attention: the group that computes what sequences of this one share, and leaves it where this one would
+                     // have; 0 = none
+    bool helps;      // it is one of these: recorded beside the group that it helps
     uint64_t gpu_ns;
 };
 
@@ -38,11 +41,13 @@ struct share {
     uint32_t group; // NO_GROUP: nothing
     bool writes;    // the run's K and V are this group's to write
     struct work work;
+    uint64_t partials; // where its partial results lie, once it is placed
 };
 
 // What the plan makes of one run.
 struct planned {
     struct share shares[MOST_KERNELS]; // attention: one for each kernel of the variant; else the first is all there is
+    uint64_t partials, counters;       // of the share that another one helps, once it is placed
     uint64_t extras_at;                // in the slot's metadata: what it points to
 };
 

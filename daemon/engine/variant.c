@@ -41,8 +41,9 @@ static const struct variant variants[] = {
         .name = "matrix",
         .needs = "cooperative matrices of 16x8x16 (f16) and 16x16x16 (bf16), sums in f32, subgroups of 32 invocations",
 #ifdef AULE_HAVE_MATRIX
-        .kernels = {&kernel_decode, &kernel_prefill, &kernel_decode_bf16, &kernel_prefill_bf16, &kernel_subgroup},
-        .num_kernels = 5,
+        .kernels = {&kernel_decode, &kernel_prefill, &kernel_decode_bf16, &kernel_prefill_bf16, &kernel_cascade,
+                    &kernel_subgroup},
+        .num_kernels = 6,
 #else
         .kernels = {&kernel_subgroup},
         .num_kernels = 1,
@@ -53,8 +54,8 @@ static const struct variant variants[] = {
         .name = "matrix_f16",
         .needs = "cooperative matrices of 16x8x16 (f16, sums in f32), subgroups of 32 invocations",
 #ifdef AULE_HAVE_MATRIX
-        .kernels = {&kernel_decode, &kernel_prefill, &kernel_subgroup},
-        .num_kernels = 3,
+        .kernels = {&kernel_decode, &kernel_prefill, &kernel_cascade, &kernel_subgroup},
+        .num_kernels = 4,
 #else
         .kernels = {&kernel_subgroup},
         .num_kernels = 1,
@@ -91,8 +92,8 @@ static const struct variant variants[] = {
         .name = "matrix_emulated",
         .needs = "any Vulkan 1.2 device; what matrix does, with products made in shared memory",
         .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
-                    &kernel_prefill_emulated_bf16, &kernel_plain},
-        .num_kernels = 5,
+                    &kernel_prefill_emulated_bf16, &kernel_cascade_emulated, &kernel_plain},
+        .num_kernels = 6,
         .only_by_name = true,
     },
 };
@@ -207,6 +208,14 @@ uint32_t variant_serving(const struct variant *variant, const struct geometry *g
         if (!variant->kernels[i]->serves || variant->kernels[i]->serves(geometry))
             serving |= 1u << i;
     return serving;
+}
+
+uint32_t variant_helper(const struct variant *variant, uint32_t serving, uint32_t kernel)
+{
+    for (uint32_t i = kernel + 1; i < variant->num_kernels; i++)
+        if (serving & 1u << i && variant->kernels[i]->helps == variant->kernels[kernel])
+            return i;
+    return NO_KERNEL;
 }
 
 // A sequence without queries has tiles that want zeroes, if any: the last kernel knows how, and the others need not.

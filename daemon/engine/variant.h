@@ -41,5 +41,8 @@ uint32_t variant_least_shared_memory(void); // bytes a workgroup, without which 
 uint32_t variant_serving(const struct variant *variant, const struct geometry *geometry);
 // Of those, the number of the one that a sequence of `rows` rows of queries a KV head and `kv_len` keys goes to.
 uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows, uint64_t kv_len);
+// And the number of the one that helps that one with what its sequences share. It stands behind it in the list.
+#define NO_KERNEL UINT32_MAX
+uint32_t variant_helper(const struct variant *variant, uint32_t serving, uint32_t kernel);
 
 #endif

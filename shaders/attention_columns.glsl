@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// attention_columns.glsl - a tile's rows as columns of matrices, its keys and their values as rows: all that a row's bits depend on inside a
+// unit of keys, but for the order of the products. Knows no items and no shared memory. attention_decode.comp has the same functions, woven
+// into its loop; what is changed here is changed there, and the tests of bits (test_engine_cascade.c) hold the two together.
+//
+//   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; which dims meet in one product is permuted alike in both: see q_matrix()
+//   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
+//   O^T[d, 8 rows] += V^T P^T         V^T is A with its rows permuted: see value_words(); P comes by shuffles
+
+#ifndef AULE_ATTENTION_COLUMNS_GLSL
+#define AULE_ATTENTION_COLUMNS_GLSL
+
+#include "attention_parts.glsl"
+
+#include "attention_query.glsl"
+
+#include "matrix.glsl" // behind the workgroup's size
+
+#include "halves.glsl"
+
+const uint ROWS = 8;
+const uint KEYS = 16; // of one tile, all in one block
+const uint UNITS = EMULATED ? 4 : 8; // of a half
+const uint STEP = 2 * KEYS;         // from tile to tile of a half
+const uint WARPS = gl_WorkGroupSize.x / WARP;
+const uint K_ELEMENTS = 16 / DTYPE_BYTES(K_DTYPE); // of a piece of 16 bytes
+const uint V_ELEMENTS = 16 / DTYPE_BYTES(V_DTYPE);
+const uint K_PIECES = HEAD_DIM_K / K_ELEMENTS; // of a key
+const uint V_PIECES = HEAD_DIM_V / V_ELEMENTS;
+const uint K_STEPS = (K_PIECES + 3) / 4; // pieces of a key that one lane has
+const uint V_STEPS = (V_PIECES + 7) / 8; // the same of a value
+const uint K_MATRICES = K_ELEMENTS / 4;  // that one piece of a key has a share in
+const uint V_MATRICES = V_ELEMENTS / 2;
+const uint Q_MATRICES = K_STEPS * K_MATRICES;
+const uint SUM_MATRICES = V_STEPS * V_MATRICES;
+const bool V_WHOLE = V_PIECES % 8 == 0; // no lane has pieces beyond the end
+
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
+
+uint g, t; // the lane in its warp: 4 g + t
+
+// ---- Q ----
+
+// Elements [8 * oct, 8 * oct + 8) of a row; zeroes where there are none.
+uvec4 q_halves(uint row, uint oct)
+{
+    if (row >= num_rows || oct >= HEAD_DIM_K / 8)
+        return uvec4(0);
+    if (!ROPE)
+        return Pieces(q_address(row)).at[oct];
+    const Eight q = q_oct(row, oct);
+    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
+}
+
+// Matrix number n of piece j belongs to elements 4n to 4n + 3 of pieces 4j + t, lane by lane: this is what pair number `i` of
+// matrices is made of.
+uvec4 q_pair(uint i)
+{
+    const uint octs = K_ELEMENTS / 8;
+    return q_halves(g, (4 * (i / octs) + t) * octs + i % octs);
+}
+
+// ---- K and V ----
+// A lane has keys g and g + 8 of the tile, pieces 4j + t; and values 2t, 2t + 1, 2t + 8, 2t + 9, pieces 8s + g.
+
+struct Place {
+    uint64_t keys, values; // of the tile's first key
+    uint64_t scales;       // of this key and those behind it, if there are any
+};
+
+uint tile_block(uint key)
+{
+    return seq_block(seq, key / BLOCK_SIZE);
+}
+
+// `block` is the key's.
+Place tile_place(uint block, uint key)
+{
+    const uint inside = key & BLOCK_SIZE - 1;
+    if (PLACE == AULE_PLACE_BLOCKS)
+        return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside), 0);
+    const uint64_t base = pool_block(block);
+    return Place(base + kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES,
+                 base + NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES,
+                 base + SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
+}
+
+// Elements 4n to 4n + 3 of a piece of a key.
+uvec2 key_words(uvec4 piece, uint n)
+{
+    if (DTYPE_BYTES(K_DTYPE) == 2)
+        return n == 0 ? piece.xy : piece.zw;
+    return halves_widen(piece[n], K_DTYPE);
+}
+
+// Elements 2n and 2n + 1 of pieces of four values.
+uvec4 value_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, uint n)
+{
+    if (DTYPE_BYTES(V_DTYPE) == 2)
+        return uvec4(a[n], b[n], c[n], d[n]);
+    const uint w = n / 2, h = n % 2;
+    return uvec4(halves_widen(a[w], V_DTYPE)[h], halves_widen(b[w], V_DTYPE)[h], halves_widen(c[w], V_DTYPE)[h],
+                 halves_widen(d[w], V_DTYPE)[h]);
+}
+
+// ---- one tile of keys ----
+
+// Scores from two sums of products.
+vec4 scores_scaled(MatrixC even, MatrixC odd)
+{
+    // not to be fused with what follows, in one pipeline more than in the other
+    precise vec4 scaled = (matrix_elements(even) + matrix_elements(odd)) * (run.scale_log2e * HALVES_FACTOR(K_DTYPE));
+    return scaled;
+}
+
+float column_maximum(float value)
+{
+    value = max(value, warp_xor(value, 4));
+    value = max(value, warp_xor(value, 8));
+    return max(value, warp_xor(value, 16));
+}
+
+float column_sum(float value)
+{
+    value += warp_xor(value, 4);
+    value += warp_xor(value, 8);
+    return value + warp_xor(value, 16);
+}
+
+// Weights as B: row 2t of the matrix is key 2t, whose weights lane 4 * 2t + column / 2 has.
+MatrixB weight_matrix(vec4 p)
+{
+    const uint low = halves_round(p.xy), high = halves_round(p.zw), from = 8 * t + g / 2;
+    const uint a = warp_shuffle(low, from), b = warp_shuffle(low, from + 4);
+    const uint c = warp_shuffle(high, from), d = warp_shuffle(high, from + 4);
+    if ((g & 1) != 0)
+        return matrix_b(uvec2(halves_high(a, b), halves_high(c, d)));
+    return matrix_b(uvec2(halves_low(a, b), halves_low(c, d)));
+}
+
+// What a warp has of a unit of keys. The maxima are those of all lanes with the same t, the sums each lane's own.
+struct State {
+    vec2 maxima, weights;
+    MatrixC sums[SUM_MATRICES]; // [s][k]: dims (8s + g) * V_ELEMENTS + 2k and + 1 (rows g, g + 8 of the matrix), rows 2t, 2t + 1
+};
+
+void state_clear(out State state)
+{
+    state.maxima = vec2(NO_MAXIMUM);
+    state.weights = vec2(0);
+    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
+        state.sums[i] = matrix_c(vec4(0));
+}
+
+// Scores (x, y: key g, rows 2t, 2t + 1; z, w: key g + 8) to weights. Each row follows the maximum of its own scores alone.
+vec4 weigh(inout State state, vec4 s, bvec4 seen)
+{
+    s = mix(vec4(NO_MAXIMUM), s, seen);
+    const vec2 tops = vec2(column_maximum(max(s.x, s.z)), column_maximum(max(s.y, s.w)));
+    const vec2 larger = max(state.maxima, tops), factor = exp2(state.maxima - larger);
+    precise vec4 exponents = s - larger.xyxy;
+    const vec4 p = mix(vec4(0), exp2(exponents), seen);
+    state.maxima = larger;
+    precise vec2 weights = state.weights * factor + (p.xy + p.zw);
+    state.weights = weights;
+    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
+        matrix_scale(state.sums[i], factor.xyxy);
+    return p;
+}
+
+// ---- units ----
+
+// Which piece of V this lane has in sum matrix `i`.
+uint piece_of(uint i)
+{
+    return 8 * (i / V_MATRICES) + g;
+}
+
+#endif
