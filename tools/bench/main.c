@@ -213,7 +213,7 @@ static bool prepare(struct bench *b)
     const struct options *options = &b->options;
     b->people = !options->json && isatty(STDOUT_FILENO);
     b->bar = isatty(STDERR_FILENO) && !options->check;
-    b->engine = world_engine(options->device, options->variant, options->verbose);
+    b->engine = world_engine(options->device, options->variant, options->no_cascade, options->verbose);
     if (!b->engine)
         return false;
     b->software = engine_device(b->engine)->software;

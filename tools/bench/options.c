@@ -34,6 +34,7 @@ static const struct row rows[] = {
     {"kv-dtype", "TYPE", DTYPE, FIELD(kv_dtype), "of K and V: those, fp8_e4m3, fp8_e5m2 or int8 (as --dtype)"},
     {"splits", "N", COUNT, FIELD(splits), "parts that a sequence's keys are cut into (0: by the shader's rule)"},
     {"contiguous", NULL, FLAG, FIELD(contiguous), "K and V in one piece a head, without blocks"},
+    {"no-cascade", NULL, FLAG, FIELD(no_cascade), "keys that sequences share are read for each of them: the same bits"},
     {"seconds", "S", NUMBER, FIELD(seconds), "for each workload, half of it to warm up (2)"},
     {"pool", "GIB", NUMBER, FIELD(pool_gib),
      "K and V to read in turns, more than any cache holds (4; 0.05 in software); E1's pool (8; 0.25)"},
@@ -163,6 +164,8 @@ static enum options_result check_command(int argc, char **argv, struct options *
         fprintf(stderr, "aule-bench: %s wants %s\n", options->command, commands[command].wants);
     else if (!commands[command].wants && options->num_names)
         fprintf(stderr, "aule-bench: %s takes no '%s'\n", options->command, options->names[0]);
+    else if (options->no_cascade && options->via != VIA_ENGINE)
+        fprintf(stderr, "aule-bench: --no-cascade goes with --via engine only\n");
     else
         return OPTIONS_RUN;
     return OPTIONS_BAD;

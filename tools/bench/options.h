@@ -21,7 +21,7 @@ struct options {
     uint32_t splits;
     double seconds;  // a workload
     double pool_gib; // of K and V that are read in turns; 0: by the device
-    bool check, json, contiguous, baseline, verbose;
+    bool check, json, contiguous, no_cascade, baseline, verbose;
     const char *daemon, *socket; // program; of the daemon that runs
     const char *output;          // file; NULL: standard output
 };

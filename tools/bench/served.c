@@ -5,6 +5,7 @@
 
 #include "served.h"
 
+#include "cut.h"
 #include "variant.h"
 
 #include <stdio.h>
@@ -27,4 +28,12 @@ void served_text(const struct engine *engine, const struct engine_run *run, cons
             used += (size_t)snprintf(text + used, size - used, "%s%s %u", used ? ", " : "",
                                      variant->kernels[i]->shader.name, counts[i]);
     }
+    struct cutting cutting = cutting_of_run(run);
+    struct cuts cuts;
+    if (!cuts_make(&cuts, run->batch, &cutting))
+        return;
+    if (cuts.crowds.num_crowds && used < size)
+        snprintf(text + used, size - used, ", %s %u shared parts", variant->kernels[cuts.helper]->shader.name,
+                 cuts.crowds.num_crowds);
+    cuts_finish(&cuts);
 }

@@ -42,13 +42,14 @@ static void tell(void *context, int level, const char *text)
     complain(context, 0, text);
 }
 
-struct engine *world_engine(const char *device, const char *variant, bool verbose)
+struct engine *world_engine(const char *device, const char *variant, bool no_cascade, bool verbose)
 {
     struct error error = {0};
     struct engine *engine = NULL;
     const struct engine_params params = {
         .device = device,
         .variant = variant,
+        .no_cascade = no_cascade,
         .statistics = verbose,
         .wake = wake,
         .log = verbose ? tell : complain,

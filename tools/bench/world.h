@@ -36,7 +36,7 @@ struct world {
 };
 
 // An engine, for worlds one after the other, that says what it does if `verbose`. NULL: standard error says why.
-struct engine *world_engine(const char *device, const char *variant, bool verbose);
+struct engine *world_engine(const char *device, const char *variant, bool no_cascade, bool verbose);
 
 // False: standard error says why. world_close() takes a zeroed and a half-made one.
 bool world_open(struct world *world, struct engine *engine, const struct workload *workload,
