@@ -5,6 +5,8 @@
 
 #include "cut.h"
 
+#include "layout.h"
+
 #include <stdlib.h>
 
 uint64_t cut_num_partials(const struct cut *cut)

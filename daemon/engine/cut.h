@@ -10,7 +10,7 @@
 
 #include "batch.h"
 
-#include "layout.h"
+struct gpu_item;
 
 struct cut {
     uint32_t kernel;            // number in the variant's list

@@ -60,9 +60,9 @@ struct engine {
     struct slot slots[ENGINE_SLOTS];
     uint64_t max_scratch_bytes; // of one slot
     bool no_cascade;
-    struct rope_memory rope;    // submitter only
-    struct tuning *tuning;      // owned
-    VkSemaphore timeline;       // reaches n when submission n has passed
+    struct rope_memory rope; // submitter only
+    struct tuning *tuning;   // owned
+    VkSemaphore timeline;    // reaches n when submission n has passed
     void (*wake)(void *context);
     void *context;
 
