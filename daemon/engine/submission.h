@@ -30,9 +30,8 @@ struct group {
     uint64_t partial_bytes;                // of all runs with splits
     uint64_t partials_at;                  // in the slot's scratch memory
     bool scratch_anew;                     // it uses memory that earlier groups of the wave have: after they are merged
-    uint32_t
-        helper; // of attention: the group that computes what sequences of this one share, and leaves it where this one would
-                // have; 0 = none
+    // Of attention: the group that computes what sequences of this one share, and leaves it where this one would have; 0 = none.
+    uint32_t helper;
     bool helps; // it is one of these: recorded beside the group that it helps
     uint64_t gpu_ns;
 };
