@@ -57,19 +57,24 @@ Part part_join(Part a, Part b)
 const uint V_OCTS = HEAD_DIM_V / 8;
 const uint PARTS_BATCH = 8; // whose loads are in flight together; even
 
+Part part_load(uint number, uint row, uint oct)
+{
+    const uint64_t address = partial_address(number);
+    const uint at = (row * V_OCTS + oct) * 2;
+    return Part(PartFloats(address).at[PARTIAL_MAXIMA + row], PartFloats(address).at[PARTIAL_WEIGHTS + row],
+                PartSums(address).at[at], PartSums(address).at[at + 1]);
+}
+
 // All partial results [first, first + count) of a row; of the first `halved`, each two neighbours are one part's.
 Part parts_join(uint first, uint count, uint halved, uint row, uint oct)
 {
+    if (count == 2) // often so, and where little is to do it should be quick
+        return part_join(part_load(first, row, oct), part_load(first + 1, row, oct));
     Part all = Part(NO_MAXIMUM, 0, vec4(0), vec4(0)), half_part = all;
     [[dont_unroll]] for (uint begin = 0; begin < count; begin += PARTS_BATCH) {
         Part parts[PARTS_BATCH];
-        [[unroll]] for (uint n = 0; n < PARTS_BATCH; n++) {
-            const uint64_t address = partial_address(first + min(begin + n, count - 1));
-            parts[n].maximum = PartFloats(address).at[PARTIAL_MAXIMA + row];
-            parts[n].weights = PartFloats(address).at[PARTIAL_WEIGHTS + row];
-            parts[n].low = PartSums(address).at[(row * V_OCTS + oct) * 2];
-            parts[n].high = PartSums(address).at[(row * V_OCTS + oct) * 2 + 1];
-        }
+        [[unroll]] for (uint n = 0; n < PARTS_BATCH; n++)
+            parts[n] = part_load(first + min(begin + n, count - 1), row, oct);
         [[unroll]] for (uint n = 0; n < PARTS_BATCH; n++) {
             const uint number = begin + n;
             if (number >= count)

@@ -43,8 +43,8 @@ struct cutting cutting_of_run(const struct engine_run *run)
 
 uint64_t batch_workgroups(const struct engine_batch *batch)
 {
-    const uint64_t part = 4096; // keys, or nearly so many
-    return (batch->num_seqs + batch->num_keys / part) * batch->kv.num_kv_heads;
+    uint64_t length = batch->num_seqs ? batch->num_keys / batch->num_seqs : 0; // as if all were alike
+    return batch->num_seqs * kernel_usual_parts(length) * batch->kv.num_kv_heads;
 }
 
 static uint64_t add(uint64_t a, uint64_t b)

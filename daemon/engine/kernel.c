@@ -401,6 +401,11 @@ bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len)
     return rows <= kernel->most_rows || (rows <= kernel->long_rows && kv_len >= kernel->long_keys);
 }
 
+uint64_t kernel_usual_parts(uint64_t kv_len)
+{
+    return kv_len ? divide_up(kv_len, decode_part_keys(1, kv_len)) : 1;
+}
+
 bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits)
 {
     return kernel->part_keys && num_splits != 1;

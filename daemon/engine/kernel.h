@@ -48,7 +48,8 @@ extern const struct kernel kernel_decode, kernel_prefill, kernel_cascade, kernel
 #endif
 
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len); // such a sequence
-bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits);          // some sequence
+uint64_t kernel_usual_parts(uint64_t kv_len); // that a decode of so many keys is cut into, at least 1
+bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits); // some sequence
 bool kernel_cuts_halves(const struct kernel *kernel, uint32_t num_splits, uint32_t local_size);
 // Keys of one part of a sequence of `rows` rows a KV head; 0 = it is not cut.
 uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len, uint32_t num_splits);

@@ -56,13 +56,6 @@ static struct engine_kv kv_of(const uint32_t *spec)
     };
 }
 
-// Workgroups a KV head of a sequence, about: as a plan counts them.
-static uint64_t parts_of(uint64_t num_keys)
-{
-    const uint64_t part = 4096;
-    return 1 + num_keys / part;
-}
-
 static uint64_t power_of_two_up(uint64_t number)
 {
     uint64_t power = 1;
@@ -105,7 +98,7 @@ static enum status shape_of(const struct engine *engine, const struct tune_key *
         return error_set(error, STATUS_UNSUPPORTED, "%u keys of a sequence, queries of dtype %d", key->num_keys,
                          shape->io);
     const struct engine_kv *kv = &shape->kv;
-    uint64_t num_seqs = key->num_workgroups / (parts_of(key->num_keys) * kv->num_kv_heads);
+    uint64_t num_seqs = key->num_workgroups / (kernel_usual_parts(key->num_keys) * kv->num_kv_heads);
     shape->num_seqs = num_seqs ? (uint32_t)num_seqs : 1;
     shape->num_heads = GROUP * kv->num_kv_heads;
     shape->key_row = padded((uint64_t)kv->head_dim_k * dtype_size(kv->k_dtype));
