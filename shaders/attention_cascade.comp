@@ -107,36 +107,45 @@ MatrixA fragment(uint at, uint number)
     return matrix_a(fragments[at + number * WARP]);
 }
 
-// `at` is the lane's first matrix of the tile; `key` the tile's first.
-void tile_compute(uint at, uint key, vec2 scales, inout State states[SIDES])
+// Scores of one side to weights.
+MatrixB side_weigh(uint side, MatrixC even, MatrixC odd, uint key, vec2 scales, inout State state)
 {
-    MatrixC even[SIDES], odd[SIDES];
-    MatrixB weights[SIDES];
-    [[unroll]] for (uint side = 0; side < SIDES; side++)
-        even[side] = odd[side] = matrix_c(vec4(0));
-    [[unroll]] for (uint i = 0; i < Q_MATRICES; i += 2) {
-        matrix_multiply_two(fragment(at, i), q_matrices[i], q_matrices[Q_MATRICES + i], even[0], even[1]);
-        matrix_multiply_two(fragment(at, i + 1), q_matrices[i + 1], q_matrices[Q_MATRICES + i + 1], odd[0], odd[1]);
-    }
-    [[unroll]] for (uint side = 0; side < SIDES; side++) {
-        precise vec4 s = scores_scaled(even[side], odd[side]);
-        if (K_SCALES)
-            s *= scales.xxyy;
-        if (SHAPED)
-            [[unroll]] for (uint i = 0; i < 4; i++)
-                s[i] = score_shape(selves[side * 2 + (i & 1)], s[i], key + g + (i >> 1) * 8);
-        weights[side] = weight_matrix(weigh(states[side], s, bvec4(true)));
-    }
-    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
-        matrix_multiply_two(fragment(at, Q_MATRICES + i), weights[0], weights[1], states[0].sums[i], states[1].sums[i]);
+    precise vec4 s = scores_scaled(even, odd);
+    if (K_SCALES)
+        s *= scales.xxyy;
+    if (SHAPED)
+        [[unroll]] for (uint i = 0; i < 4; i++)
+            s[i] = score_shape(selves[side * 2 + (i & 1)], s[i], key + g + (i >> 1) * 8);
+    return weight_matrix(weigh(state, s, bvec4(true)));
 }
 
-void step_compute(uint stage, uint key, inout State states[SIDES])
+// `at` is the lane's first matrix of the tile; `key` the tile's first. Both sides have names of their own: an array of what has arrays of
+// matrices in it goes to memory.
+void tile_compute(uint at, uint key, vec2 scales, inout State left, inout State right)
 {
-    [[dont_unroll]] for (uint tile = 0; tile < TILES; tile++) {
+    MatrixC even_left = matrix_c(vec4(0)), even_right = even_left, odd_left = even_left, odd_right = even_left;
+    [[unroll]] for (uint i = 0; i < Q_MATRICES; i += 2) {
+        matrix_multiply_two(fragment(at, i), q_matrices[i], q_matrices[Q_MATRICES + i], even_left, even_right);
+        matrix_multiply_two(fragment(at, i + 1), q_matrices[i + 1], q_matrices[Q_MATRICES + i + 1], odd_left, odd_right);
+    }
+    const MatrixB left_weights = side_weigh(0, even_left, odd_left, key, scales, left);
+    const MatrixB right_weights = side_weigh(1, even_right, odd_right, key, scales, right);
+    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
+        matrix_multiply_two(fragment(at, Q_MATRICES + i), left_weights, right_weights, left.sums[i], right.sums[i]);
+}
+
+#ifdef MATRIX_EMULATED
+#define STEP_LOOP [[dont_unroll]] // a software device takes long enough to compile it
+#else
+#define STEP_LOOP [[unroll]]
+#endif
+
+void step_compute(uint stage, uint key, inout State left, inout State right)
+{
+    STEP_LOOP for (uint tile = 0; tile < TILES; tile++) {
         const uint number = stage * TILES + tile, first = number * KEYS + g;
         const vec2 scales = K_SCALES ? vec2(key_scales[first], key_scales[first + 8]) : vec2(1);
-        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales, states);
+        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales, left, right);
     }
 }
 
@@ -150,7 +159,7 @@ uint rows[SIDES];          // 0: there is none
 
 // What the units so far have of rows 2t and 2t + 1 of each side; their sums lie in the partial result, each lane's own.
 struct Half {
-    vec2 maxima[SIDES], weights[SIDES];
+    vec2 maxima, weights;
 };
 
 // Sums of four dims of row 2t + i, from sum matrices `m` and m + 1, and where they lie in a partial result.
@@ -171,7 +180,7 @@ void unit_take(inout Half whole, uint side, State state, bool joins)
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
     HalfSums sums = HalfSums(addresses[side]);
     [[unroll]] for (uint i = 0; i < 2; i++) {
-        const Fold f = fold_begin(whole.maxima[side][i], state.maxima[i]);
+        const Fold f = fold_begin(whole.maxima[i], state.maxima[i]);
         [[unroll]] for (uint m = 0; m < SUM_MATRICES; m += 2) {
             const uint at = quad_at(m, i);
             vec4 quad = sums_quad(state, m, i);
@@ -181,20 +190,19 @@ void unit_take(inout Half whole, uint side, State state, bool joins)
                 sums.at[at] = quad;
             }
         }
-        whole.weights[side][i] = joins ? fold(f, whole.weights[side][i], weights[i]) : weights[i];
-        whole.maxima[side][i] = joins ? f.maximum : state.maxima[i];
+        whole.weights[i] = joins ? fold(f, whole.weights[i], weights[i]) : weights[i];
+        whole.maxima[i] = joins ? f.maximum : state.maxima[i];
     }
 }
 
 // Behind the last unit.
-void half_leave(Half whole)
+void half_leave(Half whole, uint side)
 {
-    [[unroll]] for (uint side = 0; side < SIDES; side++)
-        [[unroll]] for (uint i = 0; i < 2; i++)
-            if (g == 0 && 2 * t + i < rows[side]) {
-                PartFloats(addresses[side]).at[PARTIAL_MAXIMA + 2 * t + i] = whole.maxima[side][i];
-                PartFloats(addresses[side]).at[PARTIAL_WEIGHTS + 2 * t + i] = whole.weights[side][i];
-            }
+    [[unroll]] for (uint i = 0; i < 2; i++)
+        if (g == 0 && 2 * t + i < rows[side]) {
+            PartFloats(addresses[side]).at[PARTIAL_MAXIMA + 2 * t + i] = whole.maxima[i];
+            PartFloats(addresses[side]).at[PARTIAL_WEIGHTS + 2 * t + i] = whole.weights[i];
+        }
 }
 
 // ---- the item ----
@@ -224,32 +232,31 @@ void side_begin(Crowds crowds, uint item, uint side)
 void units_compute(uint first, uint steps)
 {
     const uint total = UNITS * steps, mine = first + my_tile() * STEP, last = mine + (total - 1) * STEP_KEYS;
-    const bool busy = EMULATED || rows[0] > 0;
     uvec4 moved[MOVED];
     float scale;
     uint step = 0;
-    Half whole;
+    Half left_half, right_half;
     Place place = tile_place(tile_block(mine), mine);
     pieces_load(place, moved, scale);
     place = tile_place(tile_block(min(mine + STEP_KEYS, last)), min(mine + STEP_KEYS, last));
     uint block = tile_block(min(mine + 2 * STEP_KEYS, last));
     [[dont_unroll]] for (uint end = steps; end <= total; end += steps) {
-        State states[SIDES];
-        [[unroll]] for (uint side = 0; side < SIDES; side++)
-            state_clear(states[side]);
+        State left, right;
+        state_clear(left);
+        state_clear(right);
         [[dont_unroll]] do {
             pieces_store(step & 1, moved, scale);
             barrier(); // the step is there, and all are done with the one before last, whose place the next one takes
             pieces_load(place, moved, scale);
             place = tile_place(block, min(mine + (step + 2) * STEP_KEYS, last));
             block = tile_block(min(mine + (step + 3) * STEP_KEYS, last));
-            if (busy)
-                step_compute(step & 1, first + step * STEP_KEYS, states);
+            step_compute(step & 1, first + step * STEP_KEYS, left, right);
         } while (++step < end);
-        [[unroll]] for (uint side = 0; side < SIDES; side++)
-            unit_take(whole, side, states[side], end > steps);
+        unit_take(left_half, 0, left, end > steps);
+        unit_take(right_half, 1, right, end > steps);
     }
-    half_leave(whole);
+    half_leave(left_half, 0);
+    half_leave(right_half, 1);
 }
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counter { uint done; };
