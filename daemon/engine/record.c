@@ -254,30 +254,59 @@ fail:
     return status;
 }
 
-// Nanoseconds between two clocks of a group; 0 if the device does not say.
-static uint64_t elapsed(const struct submission *s, uint32_t query)
+// Ticks from `a` to `b`, which may lie before it: the counter wraps at its width.
+static int64_t ticks_between(const struct device *device, uint64_t a, uint64_t b)
 {
-    const struct device *device = &s->engine->device;
-    uint64_t ticks[2];
-    if (vkGetQueryPoolResults(device->handle, s->slot->queries, query, 2, sizeof ticks, ticks, sizeof *ticks,
-                              VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
-        return 0;
-    uint64_t passed = ticks[1] - ticks[0];
-    if (device->adapter.timestamp_bits < 64) // the counter wraps at its width
-        passed &= (UINT64_C(1) << device->adapter.timestamp_bits) - 1;
-    return (uint64_t)((double)passed * device->adapter.timestamp_ns);
+    uint32_t unused = 64 - device->adapter.timestamp_bits;
+    return (int64_t)((b - a) << unused) >> unused;
 }
 
+static void span_join(const struct device *device, struct gpu_span *span, const struct gpu_span *other)
+{
+    if (!other->known)
+        return;
+    if (!span->known || ticks_between(device, span->begin, other->begin) < 0)
+        span->begin = other->begin;
+    if (!span->known || ticks_between(device, span->end, other->end) > 0)
+        span->end = other->end;
+    span->known = true;
+}
+
+// The two clocks of one of a group's dispatches join `span`.
+static void span_clock(const struct submission *s, uint32_t query, struct gpu_span *span)
+{
+    uint64_t ticks[2];
+    if (vkGetQueryPoolResults(s->engine->device.handle, s->slot->queries, query, 2, sizeof ticks, ticks, sizeof *ticks,
+                              VK_QUERY_RESULT_64_BIT) == VK_SUCCESS)
+        span_join(&s->engine->device, span, &(struct gpu_span){ticks[0], ticks[1], true});
+}
+
+static uint64_t span_ns(const struct device *device, const struct gpu_span *span)
+{
+    return span->known
+               ? (uint64_t)((double)ticks_between(device, span->begin, span->end) * device->adapter.timestamp_ns)
+               : 0;
+}
+
+// A run's dispatches may overlap, so its time is that from the first one's begin to the last one's end.
 void record_clocks(struct submission *s)
 {
+    const struct device *device = &s->engine->device;
     for (uint32_t i = 0; s->slot->queries && i < s->num_groups; i++) {
         struct group *group = &s->groups[i];
-        group->gpu_ns = group->write ? elapsed(s, i * CLOCKS + CLOCK_WRITE) : 0;
-        group->gpu_ns += group->read ? elapsed(s, i * CLOCKS + CLOCK_READ) : 0;
-        group->gpu_ns += group->merge ? elapsed(s, i * CLOCKS + CLOCK_MERGE) : 0;
+        group->span = (struct gpu_span){0};
+        if (group->write)
+            span_clock(s, i * CLOCKS + CLOCK_WRITE, &group->span);
+        if (group->read)
+            span_clock(s, i * CLOCKS + CLOCK_READ, &group->span);
+        if (group->merge)
+            span_clock(s, i * CLOCKS + CLOCK_MERGE, &group->span);
     }
-    for (uint32_t i = 0; i < s->num_runs; i++)
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        struct gpu_span span = {0};
         for (uint32_t j = 0; j < MOST_KERNELS; j++)
             if (s->planned[i].shares[j].group != NO_GROUP)
-                s->results[i].gpu_ns += s->groups[s->planned[i].shares[j].group].gpu_ns;
+                span_join(device, &span, &s->groups[s->planned[i].shares[j].group].span);
+        s->results[i].gpu_ns = span_ns(device, &span);
+    }
 }

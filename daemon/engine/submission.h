@@ -12,6 +12,12 @@
 
 #define NO_GROUP UINT32_MAX
 
+// From when to when, by the GPU's clock.
+struct gpu_span {
+    uint64_t begin, end; // ticks
+    bool known;
+};
+
 // Runs of one wave that share their pipelines, over gpu_runs[first .. first + num_runs), those that write K and V first. In its wave
 // the group has up to three dispatches: `write` (K/V write or copies), `read` (attention, gather, or a caller's merge), and `merge` over
 // what splits left, for which the runs with splits stand once more in gpu_runs[first_split .. first_split + num_split_runs).
@@ -33,7 +39,7 @@ struct group {
     // Of attention: the group that computes what sequences of this one share, and leaves it where this one would have; 0 = none.
     uint32_t helper;
     bool helps; // it is one of these: recorded beside the group that it helps
-    uint64_t gpu_ns;
+    struct gpu_span span;
 };
 
 // What a run has in one group.
