@@ -58,6 +58,7 @@ static void tell_probe(const struct submission *s)
 static void finish(struct submission *s)
 {
     struct engine *engine = s->engine;
+    bool ours = s->probe != NULL; // a caller's is the caller's once its event is posted: he may free it at once
     s->node.event = (struct engine_event){
         .kind = ENGINE_EVENT_DONE,
         .sequence = s->sequence,
@@ -71,12 +72,12 @@ static void finish(struct submission *s)
     if (s->slot)
         s->slot->busy = false;
     engine->completed = s->sequence;
-    if (s->probe)
+    if (ours)
         tell_probe(s);
     else
         event_post(engine, &s->node);
     pthread_mutex_unlock(&engine->lock);
-    if (s->probe)
+    if (ours)
         submission_free(s);
     else
         engine_wake(engine);
