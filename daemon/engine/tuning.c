@@ -153,6 +153,9 @@ static const char *check_entry(struct tuning *tuning, struct tune_entry *entry)
         return "the kernel has changed";
     if (!is_candidate(kernel, entry->local_size) || !is_candidate(kernel, entry->rule_local_size))
         return "it is none of the kernel's candidates";
+    if (tune_size(entry->key.num_workgroups, MOST_WORKGROUPS) != entry->key.num_workgroups ||
+        tune_size(entry->key.num_keys, MOST_KEYS) != entry->key.num_keys)
+        return "it is of a size that is none";
     entry->ours = number_of(tuning, entry->key.shader) != MOST_KERNELS;
     return tune_add(&tuning->table, entry) ? NULL : "it is there twice, or beyond --max-tuned";
 }
