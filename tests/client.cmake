@@ -33,5 +33,5 @@ aule_check(test_client_lane SOURCES test_client_lane.c client_step.c LIBS client
 foreach(suite test_client test_client_refused test_client_process)
   add_test(NAME ${suite}_ring COMMAND ${suite})
   set_tests_properties(${suite}_ring PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1200 LABELS "process;tsan"
-    ENVIRONMENT "CK_DEFAULT_TIMEOUT=120;AULE_LANE=ring;${tsan_environment};${validation}")
+    ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;AULE_LANE=ring;${tsan_environment};${validation}")
 endforeach()
