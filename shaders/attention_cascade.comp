@@ -266,7 +266,7 @@ shared bool is_last[AULE_MOST_MEMBERS];
 void members_end(Crowds crowds, uint item)
 {
     const uint num_members = crowds.at[item].num_members;
-    memoryBarrierBuffer();
+    groupMemoryBarrier(); // what each has left is thread 0's to release
     barrier();
     if (gl_LocalInvocationID.x == 0) {
         memoryBarrierBuffer();
@@ -280,6 +280,7 @@ void members_end(Crowds crowds, uint item)
         memoryBarrierBuffer();
     }
     barrier();
+    groupMemoryBarrier(); // and what it has acquired is everybody's
     [[dont_unroll]] for (uint i = 0; i < num_members; i++) {
         if (!is_last[i])
             continue;

@@ -431,8 +431,8 @@ void quad_store(uint row, uint quad, Whole whole)
     const vec2 end = row_end(row, whole.weights, ALIBI ? true_maximum(row_begin(row), whole.maximum) : whole.maximum);
     if (LSE && quad == 0)
         lse_store(row, end.y);
-    const vec4 values = uintBitsToFloat(plus_zero(whole.sums * end.x));
-    Quad(out_address(row) + quad * 8).halves = uvec2(halves_round(values.xy), halves_round(values.zw));
+    const uvec4 bits = plus_zero(whole.sums * end.x); // rounded as parts_end() does it: who ends a row must not show
+    Quad(out_address(row) + quad * 8).halves = uvec2(pair16(bits.x, bits.y, IO_DTYPE), pair16(bits.z, bits.w, IO_DTYPE));
 }
 
 void quad_leave(uint64_t address, uint row, uint quad, Whole whole)
@@ -450,6 +450,7 @@ shared bool is_last;
 // Whether all workgroups of the tile have left what they have. One thread asks for all.
 bool tile_done(gpu_item item)
 {
+    groupMemoryBarrier(); // what each has left is thread 0's to release
     barrier();
     if (gl_LocalInvocationID.x == 0) {
         Counter counter = Counter(run.counters + (uint64_t(item.merge) * NUM_KV_HEADS + kv_head) * 4);
@@ -460,6 +461,7 @@ bool tile_done(gpu_item item)
             counter.done = 0; // for the next dispatch
     }
     barrier();
+    groupMemoryBarrier(); // and what it has acquired is everybody's
     return is_last;
 }
 
