@@ -160,7 +160,8 @@ static enum status plan_kernels(const struct submission *s, const struct engine_
     return status == STATUS_OK ? scratch_check(run->batch, &partials, error) : status;
 }
 
-// Where there is no memory for halves, as many workgroups as there may be take whole parts, and nothing is computed together.
+// Where there is no memory for halves, as many workgroups as there may be take whole parts, and nothing is computed together; nor is a
+// probe, whose sequences have blocks in common for want of memory.
 static enum status plan_work(const struct submission *s, const struct engine_run *run, uint64_t num_workgroups,
                              struct geometry geometries[MOST_KERNELS], struct work works[MOST_KERNELS],
                              struct error *error)
@@ -169,7 +170,7 @@ static enum status plan_work(const struct submission *s, const struct engine_run
     for (int attempt = 0; attempt < 2 && status == STATUS_LIMIT; attempt++) {
         for (uint32_t i = 0; i < plan_num_shares(s->engine, run); i++)
             geometries[i] = geometry_of_kernel(s, run, i, attempt ? UINT64_MAX : num_workgroups);
-        status = plan_kernels(s, run, geometries, attempt > 0, works, error);
+        status = plan_kernels(s, run, geometries, attempt > 0 || s->probe, works, error);
     }
     return status;
 }
