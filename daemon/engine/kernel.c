@@ -394,8 +394,6 @@ const struct kernel kernel_coop_many = {
 
 // ---- asking a kernel ----
 
-enum { LEAST_PART = 256 }; // keys; where a caller says how many splits he wants
-
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len)
 {
     return rows <= kernel->most_rows || (rows <= kernel->long_rows && kv_len >= kernel->long_keys);
@@ -422,8 +420,7 @@ uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t k
         return 0;
     if (num_splits == 0)
         return kernel->part_keys(rows, kv_len);
-    uint64_t keys = divide_up(divide_up(kv_len, num_splits), kernel->part_grain) * kernel->part_grain;
-    return keys > LEAST_PART ? keys : LEAST_PART;
+    return divide_up(divide_up(kv_len, num_splits), kernel->part_grain) * kernel->part_grain;
 }
 
 uint32_t kernel_local_size(const struct kernel *kernel, uint64_t num_workgroups, uint32_t num_multiprocessors)

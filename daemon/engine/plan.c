@@ -167,7 +167,7 @@ static enum status plan_work(const struct submission *s, const struct engine_run
                              struct error *error)
 {
     enum status status = STATUS_LIMIT;
-    for (int attempt = 0; attempt < 2 && status == STATUS_LIMIT; attempt++) {
+    for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY); attempt++) {
         for (uint32_t i = 0; i < plan_num_shares(s->engine, run); i++)
             geometries[i] = geometry_of_kernel(s, run, i, attempt ? UINT64_MAX : num_workgroups);
         status = plan_kernels(s, run, geometries, attempt > 0 || s->probe, works, error);

@@ -47,7 +47,6 @@ struct share {
     uint32_t group; // NO_GROUP: nothing
     bool writes;    // the run's K and V are this group's to write
     struct work work;
-    uint64_t partials; // where its partial results lie, once it is placed
 };
 
 // What the plan makes of one run.

@@ -164,9 +164,11 @@ void tune_done(struct tune *tune, const struct tune_entry *entry)
 {
     pthread_mutex_lock(&tune->lock);
     struct tune_row *row = find(tune, &entry->key);
-    if (row) {
+    if (row && entry->state == ENGINE_TUNE_MEASURED) {
         row->entry = *entry;
-        tune->unsaved |= entry->state == ENGINE_TUNE_MEASURED;
+        tune->unsaved = true;
+    } else if (row) {
+        row->entry.state = row->entry.local_size ? ENGINE_TUNE_MEASURED : entry->state; // the old choice is still good
     }
     pthread_mutex_unlock(&tune->lock);
 }
