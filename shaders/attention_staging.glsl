@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_staging.glsl - a tile of keys and values on its way from memory through registers to shared memory, and from there
-// into matrices: loaded by the whole workgroup while the tile before is computed, stored once that is done. f16 only. Knows where
+// into matrices: loaded by the whole workgroup while the tile before is computed, stored once that is done. f16, or bf16: elements of 16 bits. Knows where
 // keys lie and which of them some row sees (`hull`), nothing of scores.
 //
 // Both products contract over an index whose order does not matter, as long as both factors agree on it. So a lane takes 16 bytes of

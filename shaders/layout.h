@@ -38,7 +38,7 @@ struct gpu_run {
     AULE_U64 seq_lens_kv;           // i32[num_seqs]
     AULE_U64 block_table;           // i32[num_seqs, max_blocks]
     AULE_U64 slot_mapping;          // i64[num_tokens] by row, -1 = write nowhere; 0 = none
-    AULE_U64 items;                 // struct gpu_item[num_items]; of the merge: struct gpu_merge_item[]
+    AULE_U64 items;                 // struct gpu_item[num_items]; of the merge: struct gpu_merge_item[]; of the cascade: struct gpu_crowd[]
     AULE_U64 q_lens;                // i32[num_seqs]: rows from there on see no key; 0 = all are queries
     AULE_U64 token_rows;            // i32[num_tokens]; 0 = token t is row t
     AULE_U64 kv_starts;             // PLACE_ROWS: i32[num_seqs], the first row in keys and values without an outer stride

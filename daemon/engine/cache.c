@@ -226,7 +226,7 @@ static void use_room(struct engine_cache *cache, uint32_t capacity, struct room 
     cache->capacity = capacity;
 }
 
-// Room for chunk `index` in both arrays. Only the maker calls it, so that nobody else changes them meanwhile.
+// Room for chunk `index` in both arrays. Only the maker calls it, or the thread that made a cache of its own, so that nobody else changes them meanwhile.
 static enum status reserve(struct engine_cache *cache, uint32_t index, struct error *error)
 {
     struct engine *engine = cache->engine;

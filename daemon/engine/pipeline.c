@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows nothing of runs. Made by
-// the submitter on first use; saved by the maker and at the end.
+// the submitter on first use, or ahead by tuning's thread; saved by the maker and at the end.
 
 #include "pipeline.h"
 

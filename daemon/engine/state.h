@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// state.h - struct engine, which all its parts share, and its three threads:
+// state.h - struct engine, which all its parts share, and its threads (tuning.h has another one, which only calls what callers do):
 //   submitter  takes submissions from `waiting`, stages in, records, gives them to the GPU, moves them to `flying`;
 //   completer  waits for the head of `flying`, stages out, reads the clocks, posts the event;
 //   maker      runs jobs: new chunks, and the end of what the GPU may still read, once `completed` has come far enough.

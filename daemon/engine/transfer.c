@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// transfer.c - records, submits and waits for one command buffer. Used by the maker (new chunks) and by the caller's thread
-// (engine_block_read and _write), one after the other.
+// transfer.c - records, submits and waits for one command buffer. Used by the maker (new chunks), by the caller's thread
+// (engine_block_read and _write) and by tuning's, one after the other.
 
 #include "transfer.h"
 
