@@ -41,6 +41,29 @@ MatrixB q_matrices[SIDES * Q_MATRICES];
 Row selves[SIDES * 2]; // of rows 2t and 2t + 1 of each side
 
 // ---- the next step on its way ----
+
+struct Place {
+    uint64_t keys, values; // of the tile's first key
+    uint64_t scales;       // of this key and those behind it, if there are any
+};
+
+uint tile_block(uint key)
+{
+    return seq_block(seq, key / BLOCK_SIZE);
+}
+
+// `block` is the key's.
+Place tile_place(uint block, uint key)
+{
+    const uint inside = key & BLOCK_SIZE - 1;
+    if (PLACE == AULE_PLACE_BLOCKS)
+        return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside), 0);
+    const uint64_t base = pool_block(block);
+    return Place(base + kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES,
+                 base + NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES,
+                 base + SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
+}
+
 // Four warps bring a tile: two bring halves of K, two bring halves of V.
 
 uint my_tile() { return warp_number() / 4; }

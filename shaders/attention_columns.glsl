@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_columns.glsl - a tile's rows as columns of matrices, its keys and their values as rows: all that a row's bits depend on inside a
-// unit of keys, but for the order of the products. Knows no items and no shared memory. attention_decode.comp has the same functions, woven
-// into its loop; what is changed here is changed there, and the tests of bits (test_engine_cascade.c) hold the two together.
+// unit of keys, but for the order of the products, which attention_decode and attention_cascade have in common. Knows no items, no shared
+// memory, and not where keys lie.
 //
 //   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; which dims meet in one product is permuted alike in both: see q_matrix()
 //   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
@@ -64,28 +64,6 @@ uvec4 q_pair(uint i)
 
 // ---- K and V ----
 // A lane has keys g and g + 8 of the tile, pieces 4j + t; and values 2t, 2t + 1, 2t + 8, 2t + 9, pieces 8s + g.
-
-struct Place {
-    uint64_t keys, values; // of the tile's first key
-    uint64_t scales;       // of this key and those behind it, if there are any
-};
-
-uint tile_block(uint key)
-{
-    return seq_block(seq, key / BLOCK_SIZE);
-}
-
-// `block` is the key's.
-Place tile_place(uint block, uint key)
-{
-    const uint inside = key & BLOCK_SIZE - 1;
-    if (PLACE == AULE_PLACE_BLOCKS)
-        return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside), 0);
-    const uint64_t base = pool_block(block);
-    return Place(base + kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES,
-                 base + NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES,
-                 base + SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
-}
 
 // Elements 4n to 4n + 3 of a piece of a key.
 uvec2 key_words(uvec4 piece, uint n)
@@ -154,19 +132,20 @@ void state_clear(out State state)
         state.sums[i] = matrix_c(vec4(0));
 }
 
-// Scores (x, y: key g, rows 2t, 2t + 1; z, w: key g + 8) to weights. Each row follows the maximum of its own scores alone.
+// Scores (x, y: key g, rows 2t, 2t + 1; z, w: key g + 8) to weights. Each row follows the maximum of its own scores alone. Without a branch,
+// needed or not: loads that are under way across a branch are waited for together.
 vec4 weigh(inout State state, vec4 s, bvec4 seen)
 {
     s = mix(vec4(NO_MAXIMUM), s, seen);
     const vec2 tops = vec2(column_maximum(max(s.x, s.z)), column_maximum(max(s.y, s.w)));
     const vec2 larger = max(state.maxima, tops), factor = exp2(state.maxima - larger);
-    precise vec4 exponents = s - larger.xyxy;
-    const vec4 p = mix(vec4(0), exp2(exponents), seen);
     state.maxima = larger;
-    precise vec2 weights = state.weights * factor + (p.xy + p.zw);
-    state.weights = weights;
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
         matrix_scale(state.sums[i], factor.xyxy);
+    precise vec4 exponents = s - larger.xyxy; // nor these with what comes before or behind
+    const vec4 p = mix(vec4(0), exp2(exponents), seen);
+    precise vec2 weights = state.weights * factor + (p.xy + p.zw);
+    state.weights = weights;
     return p;
 }
 

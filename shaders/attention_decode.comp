@@ -31,70 +31,31 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 
 #define PARTS_COHERENT coherent
-#include "attention_parts.glsl"
+#include "attention_columns.glsl"
 
-#include "attention_query.glsl"
-
-#include "matrix.glsl" // behind the workgroup's size
-
-#include "halves.glsl"
-
-const uint ROWS = 8;
-const uint KEYS = 16; // of one tile, all in one block
-const uint UNITS = EMULATED ? 4 : 8; // of a half
-const uint WARPS = gl_WorkGroupSize.x / WARP;
-const bool HALVES = WARPS == UNITS; // an item is a half
-const uint STEP = 2 * KEYS;         // from tile to tile of a half
-const uint K_ELEMENTS = 16 / DTYPE_BYTES(K_DTYPE); // of a piece of 16 bytes
-const uint V_ELEMENTS = 16 / DTYPE_BYTES(V_DTYPE);
-const uint K_PIECES = HEAD_DIM_K / K_ELEMENTS; // of a key
-const uint V_PIECES = HEAD_DIM_V / V_ELEMENTS;
-const uint K_STEPS = (K_PIECES + 3) / 4; // pieces of a key that one lane reads
-const uint V_STEPS = (V_PIECES + 7) / 8; // the same of a value
-const uint Q_MATRICES = K_STEPS * K_ELEMENTS / 4;
-const uint SUM_MATRICES = V_STEPS * V_ELEMENTS / 2;
-const uint V_LOADS = V_STEPS * 4;                                    // that a lane has of the tile's values
-const bool K_WHOLE = K_PIECES % 4 == 0, V_WHOLE = V_PIECES % 8 == 0; // no lane reads beyond
-
-layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
+const bool HALVES = WARPS == UNITS;        // an item is a half
+const uint V_LOADS = V_STEPS * 4;          // that a lane has of the tile's values
+const bool K_WHOLE = K_PIECES % 4 == 0;    // no lane reads beyond
 
 // What each warp has in the end: its unit, or its half. Small, since what a multiprocessor has of this bounds its workgroups.
 shared float slot_sums[WARPS * ROWS * HEAD_DIM_V]; // [slot][row][dim], not normalised
 shared float slot_maxima[WARPS * ROWS], slot_weights[WARPS * ROWS];
 
-uint g, t;     // the lane in its warp: 4 g + t
 uvec2 hull;    // keys that some row sees are in here
 Row selves[2]; // of rows 2t and 2t + 1
 
 MatrixB q_matrices[Q_MATRICES];
 
-// ---- Q ----
-
-// Elements [8 * oct, 8 * oct + 8) of a row; zeroes where there are none.
-uvec4 q_halves(uint row, uint oct)
-{
-    if (row >= num_rows || oct >= HEAD_DIM_K / 8)
-        return uvec4(0);
-    if (!ROPE)
-        return Pieces(q_address(row)).at[oct];
-    const Eight q = q_oct(row, oct);
-    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
-}
-
-// Matrix number n of piece j belongs to elements 4n to 4n + 3 of pieces 4j + t, lane by lane.
 void q_load()
 {
-    const uint octs = K_ELEMENTS / 8;
-    for (uint i = 0; i < K_STEPS * octs; i++) {
-        const uvec4 words = q_halves(g, (4 * (i / octs) + t) * octs + i % octs);
+    for (uint i = 0; i < Q_MATRICES / 2; i++) {
+        const uvec4 words = q_pair(i);
         q_matrices[2 * i] = matrix_b(words.xy);
         q_matrices[2 * i + 1] = matrix_b(words.zw);
     }
 }
 
 // ---- K and V ----
-// A lane reads keys g and g + 8 of the tile, pieces 4j + t; and values 2t, 2t + 1, 2t + 8, 2t + 9, pieces 8s + g.
-
 struct Place {
     uint64_t keys, values; // of the tile's first key
 };
@@ -169,26 +130,16 @@ vec2 scales_load(Place place, uint key)
 
 // ---- one tile ----
 
-// Elements 4n to 4n + 3 of a piece.
-uvec2 four_halves(uvec4 piece, uint n)
-{
-    if (DTYPE_BYTES(K_DTYPE) == 2)
-        return n == 0 ? piece.xy : piece.zw;
-    return halves_widen(piece[n], K_DTYPE);
-}
-
 vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
 {
     MatrixC even = matrix_c(vec4(0)), odd = matrix_c(vec4(0));
     [[unroll]] for (uint i = 0; i < Q_MATRICES; i += 2) {
-        const uint j = i / (K_ELEMENTS / 4), n = i % (K_ELEMENTS / 4);
-        even = matrix_multiply(matrix_a(uvec4(four_halves(low[j], n), four_halves(high[j], n))), q_matrices[i], even);
-        odd = matrix_multiply(matrix_a(uvec4(four_halves(low[j], n + 1), four_halves(high[j], n + 1))), q_matrices[i + 1],
+        const uint j = i / K_MATRICES, n = i % K_MATRICES;
+        even = matrix_multiply(matrix_a(uvec4(key_words(low[j], n), key_words(high[j], n))), q_matrices[i], even);
+        odd = matrix_multiply(matrix_a(uvec4(key_words(low[j], n + 1), key_words(high[j], n + 1))), q_matrices[i + 1],
                               odd);
     }
-    // not to be fused with what follows, in one pipeline more than in the other
-    precise vec4 scaled = (matrix_elements(even) + matrix_elements(odd)) * (run.scale_log2e * HALVES_FACTOR(K_DTYPE));
-    return scaled;
+    return scores_scaled(even, odd);
 }
 
 // Elements x, y: key g, rows 2t, 2t + 1; z, w: key g + 8.
@@ -203,63 +154,6 @@ bvec4 seen_of(uint key, inout vec4 s)
             s[i] = score_shape(self, s[i], at);
     }
     return seen;
-}
-
-float column_maximum(float value)
-{
-    value = max(value, warp_xor(value, 4));
-    value = max(value, warp_xor(value, 8));
-    return max(value, warp_xor(value, 16));
-}
-
-float column_sum(float value)
-{
-    value += warp_xor(value, 4);
-    value += warp_xor(value, 8);
-    return value + warp_xor(value, 16);
-}
-
-// Weights as B: row 2t of the matrix is key 2t, whose weights lane 4 * 2t + column / 2 has.
-MatrixB weight_matrix(vec4 p)
-{
-    const uint low = halves_round(p.xy), high = halves_round(p.zw), from = 8 * t + g / 2;
-    const uint a = warp_shuffle(low, from), b = warp_shuffle(low, from + 4);
-    const uint c = warp_shuffle(high, from), d = warp_shuffle(high, from + 4);
-    if ((g & 1) != 0)
-        return matrix_b(uvec2(halves_high(a, b), halves_high(c, d)));
-    return matrix_b(uvec2(halves_low(a, b), halves_low(c, d)));
-}
-
-// What a warp has of its unit. The maxima are those of all lanes with the same t, the sums each lane's own.
-struct State {
-    vec2 maxima, weights;
-    MatrixC sums[SUM_MATRICES]; // [s][k]: dims (8s + g) * V_ELEMENTS + 2k and + 1 (rows g, g + 8 of the matrix), rows 2t, 2t + 1
-};
-
-void state_clear(out State state)
-{
-    state.maxima = vec2(NO_MAXIMUM);
-    state.weights = vec2(0);
-    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
-        state.sums[i] = matrix_c(vec4(0));
-}
-
-// Scores to weights. Each row follows the maximum of its own scores alone. Without a branch, needed or not: loads that are under way
-// across a branch are waited for together.
-vec4 weigh(inout State state, vec4 s, uint key)
-{
-    const bvec4 seen = seen_of(key, s);
-    s = mix(vec4(NO_MAXIMUM), s, seen);
-    const vec2 tops = vec2(column_maximum(max(s.x, s.z)), column_maximum(max(s.y, s.w)));
-    const vec2 larger = max(state.maxima, tops), factor = exp2(state.maxima - larger);
-    state.maxima = larger;
-    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
-        matrix_scale(state.sums[i], factor.xyxy);
-    precise vec4 exponents = s - larger.xyxy; // nor these with what comes before or behind
-    const vec4 p = mix(vec4(0), exp2(exponents), seen);
-    precise vec2 weights = state.weights * factor + (p.xy + p.zw);
-    state.weights = weights;
-    return p;
 }
 
 void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
@@ -280,12 +174,6 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 
 // ---- units ----
 
-// Which piece of V this lane has in sum matrix `i`.
-uint piece_of(uint i)
-{
-    return 8 * (i / (V_ELEMENTS / 2)) + g;
-}
-
 // The unit's state, with its own weights on all lanes that have the same t, becomes the slot's or joins it.
 void slot_take(uint slot, State state, bool joins)
 {
@@ -297,7 +185,7 @@ void slot_take(uint slot, State state, bool joins)
     [[unroll]] for (uint i = 0; i < SUM_MATRICES && (V_WHOLE || piece_of(i) < V_PIECES); i++) {
         const vec4 sums = matrix_elements(state.sums[i]) * HALVES_FACTOR(V_DTYPE);
         [[unroll]] for (uint n = 0; n < 4; n++) {
-            const uint at = (row + (n & 1)) * HEAD_DIM_V + piece_of(i) * V_ELEMENTS + i % (V_ELEMENTS / 2) * 2 + (n >> 1);
+            const uint at = (row + (n & 1)) * HEAD_DIM_V + piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2 + (n >> 1);
             slot_sums[at] = joins ? fold(folds[n & 1], slot_sums[at], sums[n]) : sums[n];
         }
     }
@@ -365,7 +253,8 @@ void tile_compute(inout Walk walk, inout State state)
     if (K_SCALES)
         s *= scales.xxyy;
     key_load(walk.place, next, walk.low, walk.high);
-    values_add(state, v, weight_matrix(weigh(state, s, key)));
+    const bvec4 seen = seen_of(key, s);
+    values_add(state, v, weight_matrix(weigh(state, s, seen)));
 }
 
 // Up to tile `end`. The inner loop has no branch.
