@@ -14,11 +14,6 @@
 
 static const double log2_e = 1.4426950408889634;
 
-static uint64_t padded(uint64_t bytes)
-{
-    return (bytes + 15) & ~UINT64_C(15);
-}
-
 // ---- extras ----
 
 // What a run points to, relative to the first of its extras; each at a multiple of 16.

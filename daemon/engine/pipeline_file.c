@@ -9,11 +9,8 @@
 
 #include "file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 struct file_header {
@@ -23,20 +20,6 @@ struct file_header {
 };
 static const char magic[8] = "aulePC1";
 static const uint64_t largest = UINT64_C(1) << 30; // bytes; no driver's cache of a few pipelines comes near
-
-static bool read_all(int fd, void *data, size_t size)
-{
-    for (char *at = data; size > 0;) {
-        ssize_t got = read(fd, at, size);
-        if (got == 0)
-            errno = EIO; // the file is shorter than it says
-        if (got <= 0 && (got == 0 || errno != EINTR))
-            return false;
-        at += got > 0 ? got : 0;
-        size -= got > 0 ? (size_t)got : 0;
-    }
-    return true;
-}
 
 // NULL if the driver's header says that the data is this device's, else what is wrong.
 static const char *check_driver_header(const struct device *device, const void *data, size_t size)
@@ -55,50 +38,41 @@ static const char *check_driver_header(const struct device *device, const void *
     return NULL;
 }
 
-// Reads and checks the open file. *why is NULL and the data malloc'd, or the other way round.
-static void *load(const struct device *device, int fd, size_t *size, const char **why)
+// NULL if what the file has behind its header is good for this device, else what is wrong.
+static const char *check(const struct device *device, const char *file, size_t size)
 {
     struct file_header header;
-    void *data = NULL;
-    *why = "it is no pipeline cache, or cut short";
-    if (!read_all(fd, &header, sizeof header) || memcmp(header.magic, magic, sizeof magic) != 0 ||
-        header.size > largest)
-        return NULL;
-    data = malloc(header.size ? header.size : 1);
-    if (!data)
-        *why = "there is no memory for it";
-    if (!data || !read_all(fd, data, header.size))
-        goto fail;
-    *why = "it is corrupt";
-    if (XXH3_64bits(data, header.size) != header.hash)
-        goto fail;
-    *why = check_driver_header(device, data, header.size);
-    if (*why)
-        goto fail;
-    *size = header.size;
-    return data;
-fail:
-    free(data);
-    return NULL;
+    if (size < sizeof header)
+        return "it is no pipeline cache, or cut short";
+    memcpy(&header, file, sizeof header);
+    if (memcmp(header.magic, magic, sizeof magic) != 0 || header.size > size - sizeof header)
+        return "it is no pipeline cache, or cut short";
+    if (XXH3_64bits(file + sizeof header, header.size) != header.hash)
+        return "it is corrupt";
+    return check_driver_header(device, file + sizeof header, header.size);
 }
 
 void *pipeline_file_load(struct device *device, const char *path, size_t *size)
 {
+    struct file_header header;
+    struct error error = {0};
+    char *file = NULL;
+    size_t file_size = 0;
     *size = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        if (errno != ENOENT)
-            device_log(device, 1, "pipeline cache %s: %s", path, strerror(errno));
+    enum status status = file_read(path, largest + sizeof header, &file, &file_size, &error);
+    if (status == STATUS_NOT_FOUND)
+        return NULL;
+    const char *why = status == STATUS_OK ? check(device, file, file_size) : error.text;
+    if (why) {
+        device_log(device, 1, "pipeline cache %s is ignored: %s", path, why);
+        free(file);
         return NULL;
     }
-    const char *why = NULL;
-    void *data = load(device, fd, size, &why);
-    close(fd);
-    if (why)
-        device_log(device, 1, "pipeline cache %s is ignored: %s", path, why);
-    else
-        device_log(device, 3, "pipeline cache %s: %zu bytes", path, *size);
-    return data;
+    memcpy(&header, file, sizeof header);
+    *size = header.size;
+    memmove(file, file + sizeof header, header.size);
+    device_log(device, 3, "pipeline cache %s: %zu bytes", path, *size);
+    return file;
 }
 
 bool pipeline_file_save(struct device *device, const char *path, const void *data, size_t size)

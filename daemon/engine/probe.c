@@ -19,11 +19,6 @@ static const uint64_t most_arena_bytes = UINT64_C(64) << 20; // of K and V that 
 enum { BUDGET_SHARE = 4 };                                   // of what the device has left no more than a quarter
 enum { GROUP = 4 };                                          // query heads a KV head
 
-static uint64_t padded(uint64_t bytes)
-{
-    return (bytes + 15) & ~UINT64_C(15);
-}
-
 static uint64_t at_most(uint64_t value, uint64_t most)
 {
     return value < most ? value : most;

@@ -73,11 +73,6 @@ static uint64_t count_shares(const struct engine *engine, const struct engine_su
 
 // ---- the arrays that runs point to ----
 
-static uint64_t padded(uint64_t bytes)
-{
-    return (bytes + 15) & ~UINT64_C(15);
-}
-
 struct array {
     const void *from; // NULL = not there
     uint64_t bytes;
