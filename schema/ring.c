@@ -146,9 +146,10 @@ bool ring_submit(struct ring_client *client, const void *submission)
     return true;
 }
 
-bool ring_bell_wanted(const struct ring_client *client)
+enum ring_ear ring_ear(const struct ring_client *client)
 {
-    return port_look(asleep_of(&client->place)) != 0;
+    uint32_t word = port_look(asleep_of(&client->place));
+    return word == RING_AWAKE || word == RING_OVER ? (enum ring_ear)word : RING_ASLEEP;
 }
 
 enum ring_look ring_consume(struct ring_client *client, void *completion)
@@ -203,7 +204,7 @@ void ring_daemon_init(struct ring_daemon *daemon, const struct ring_place *place
     port_store(submitted_of(place), 0);
     port_store(posted_of(place), 0);
     port_store(sleepers_of(place), 0);
-    port_publish(asleep_of(place), 1);
+    port_publish(asleep_of(place), RING_ASLEEP);
 }
 
 bool ring_has_news(const struct ring_daemon *daemon)
@@ -237,7 +238,7 @@ void ring_post(struct ring_daemon *daemon, const void *completion)
 bool ring_fall_asleep(struct ring_daemon *daemon)
 {
     const struct ring_place *place = &daemon->place;
-    port_publish(asleep_of(place), 1);
+    port_publish(asleep_of(place), RING_ASLEEP);
     if (port_look(submitted_of(place)) == daemon->taken)
         return true;
     ring_wake_up(daemon);
@@ -246,5 +247,10 @@ bool ring_fall_asleep(struct ring_daemon *daemon)
 
 void ring_wake_up(struct ring_daemon *daemon)
 {
-    port_store(asleep_of(&daemon->place), 0);
+    port_store(asleep_of(&daemon->place), RING_AWAKE);
+}
+
+void ring_finish(struct ring_daemon *daemon)
+{
+    port_publish(asleep_of(&daemon->place), RING_OVER);
 }

@@ -9,12 +9,13 @@
 //   submitted   client   requests that lie in the submission ring, in all
 //   sleepers    client   threads that sleep, or are about to, until `posted` changes: the futex
 //   posted      daemon   answers that lie in the completion ring, in all
-//   asleep      daemon   it does not look at `submitted` any more: whoever submits rings the doorbell
+//   asleep      daemon   1: it does not look at `submitted` any more, and whoever submits rings the doorbell; 2: it never will again
 // Nobody tells the other how far it has read. The client keeps submitted - consumed <= num_entries, and as each request has one answer,
 // neither a request nor an answer is ever overwritten before it is read.
 //
 // No wake-up is lost: whoever goes to sleep says so first and looks again after a full fence; whoever brings something writes it first and
-// looks for sleepers after a full fence. One of the two sees the other.
+// looks for sleepers after a full fence. One of the two sees the other. So it is with the end, too: the daemon says that it is over, then
+// answers what lies there; who submits later sees that nobody will.
 //
 // What the daemon does with a hostile client: it reads `submitted` and `sleepers`, and every entry once, into memory of its own. All
 // indices are its own counts; a `submitted` that no client of this protocol could write is RING_BROKEN. It never waits for a word.
@@ -64,8 +65,13 @@ struct ring_client {
 void ring_client_init(struct ring_client *client, const struct ring_place *place); // of a zeroed pair of rings
 // False: as many requests as the ring has entries are not answered yet, or their answers not consumed.
 bool ring_submit(struct ring_client *client, const void *submission);
-// After ring_submit(): the daemon sleeps and wants to hear its doorbell.
-bool ring_bell_wanted(const struct ring_client *client);
+// After ring_submit(), how the daemon is.
+enum ring_ear {
+    RING_AWAKE,
+    RING_ASLEEP, // it wants to hear its doorbell
+    RING_OVER,   // it may or may not have seen the request, and answers nothing any more that is submitted from here on
+};
+enum ring_ear ring_ear(const struct ring_client *client);
 enum ring_look ring_consume(struct ring_client *client, void *completion);
 // Any thread: sleeps until more than `consumed` answers are posted, for at most `rest` (NULL: for ever) or until ring_interrupt();
 // may also return for no reason.
@@ -92,6 +98,8 @@ void ring_post(struct ring_daemon *daemon, const void *completion);
 // From now on the client rings the doorbell. False: something came in the meantime, and it is awake still.
 bool ring_fall_asleep(struct ring_daemon *daemon);
 void ring_wake_up(struct ring_daemon *daemon);
+// The end: what can be taken after this, at most num_entries requests, is to be answered, and that is all.
+void ring_finish(struct ring_daemon *daemon);
 
 #ifdef __cplusplus
 }

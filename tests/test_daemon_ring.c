@@ -66,7 +66,7 @@ static void close_end(struct ring_end *end)
 
 static void ring_bell(struct ring_end *end)
 {
-    if (ring_bell_wanted(&end->ring))
+    if (ring_ear(&end->ring) == RING_ASLEEP)
         send(end->bell, "", 1, MSG_NOSIGNAL);
 }
 

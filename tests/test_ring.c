@@ -123,7 +123,7 @@ static void ask(struct ring_client *client, uint32_t num_requests)
         fill(entry, asked);
         if (asked < num_requests && ring_submit(client, entry)) {
             asked++;
-            if (ring_bell_wanted(client))
+            if (ring_ear(client) == RING_ASLEEP)
                 send(traffic.rings.bell[1], "", 1, 0);
             continue;
         }
@@ -233,12 +233,12 @@ START_TEST(a_ring_is_full_until_its_answers_are_consumed)
     open_rings(&rings, 2);
     ring_daemon_init(&daemon, &rings.place);
     ring_client_init(&client, &rings.place);
-    ck_assert(ring_bell_wanted(&client));
+    ck_assert_int_eq(ring_ear(&client), RING_ASLEEP);
     ck_assert(ring_submit(&client, entry));
     ck_assert(ring_submit(&client, entry));
     ck_assert(!ring_submit(&client, entry));
     ck_assert(!ring_fall_asleep(&daemon)); // there is something
-    ck_assert(!ring_bell_wanted(&client));
+    ck_assert_int_eq(ring_ear(&client), RING_AWAKE);
     ck_assert_int_eq(ring_take(&daemon, entry), RING_TAKEN);
     ck_assert(!ring_submit(&client, entry));
     ring_post(&daemon, entry);

@@ -60,7 +60,8 @@ static struct world {
     struct ring_client client;
     struct ring_daemon daemon;
     uint32_t bell; // 0 or 1: a datagram that finds no room is lost
-    bool locked;   // the client library's lock, which guards the next
+    bool locked;   // the client library's lock, which guards the rest
+    bool over;     // it has heard that the daemon takes no more
     uint32_t answers[MAX_REQUESTS];
     uint32_t num_submitted;
 } world, first_world;
@@ -71,6 +72,8 @@ static struct scenario {
     uint32_t num_clients;
     bool has_daemon, interrupts, keeps_one; // the daemon answers the one before only when the next has come
     bool without_fence;                     // a port that forgets the fence behind a store
+    bool finishes;                          // the daemon ends the ring when it has taken `last`
+    uint32_t last;
 } scenario;
 
 static const char *failure; // what went wrong, NULL = nothing
@@ -363,19 +366,31 @@ static bool is_full(void)
     return full;
 }
 
-// Under the lock.
-static bool submit(uint32_t round, uint32_t *number)
+static bool is_over(void)
 {
+    observe(world.over);
+    return world.over;
+}
+
+// Under the lock. False: there will be no answer. *bell: the daemon wants to hear it.
+static bool submit(uint32_t round, uint32_t *number, bool *bell)
+{
+    *bell = false;
     for (forget_but(1, round, 0); is_full(); forget_but(1, round, 0)) {
         drain();
         if (is_full() && !wait_for_news())
             return false;
     }
+    if (is_over())
+        return false;
     *number = world.num_submitted++;
     observe(*number);
     if (!ring_submit(&world.client, number))
         fail_with("a ring that had room had none");
-    return true;
+    enum ring_ear ear = ring_ear(&world.client);
+    world.over = ear == RING_OVER;
+    *bell = ear == RING_ASLEEP;
+    return !world.over;
 }
 
 static bool await_answer(uint32_t round, uint32_t number)
@@ -400,8 +415,7 @@ static void run_client(void)
     for (uint32_t i = 0; i < scenario.num_requests && !failure; i++) {
         uint32_t number;
         lock();
-        bool submitted = submit(i, &number);
-        bool bell = submitted && ring_bell_wanted(&world.client);
+        bool bell, submitted = submit(i, &number, &bell);
         unlock();
         if (bell)
             bell_ring();
@@ -414,8 +428,8 @@ static void run_client(void)
 static void run_eager_client(void)
 {
     uint32_t numbers[MAX_REQUESTS], count = 0;
-    for (; count < scenario.num_requests && submit(count, &numbers[count]); count++) {
-        if (ring_bell_wanted(&world.client))
+    for (bool bell; count < scenario.num_requests && submit(count, &numbers[count], &bell); count++) {
+        if (bell)
             bell_ring();
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -457,9 +471,22 @@ static void take_all(uint32_t *next, uint32_t all, int64_t *kept)
     }
 }
 
+// As lane_close() does it.
+static void finish(uint32_t next)
+{
+    uint32_t request, completion;
+    ring_finish(&world.daemon);
+    for (uint32_t i = 0; i < scenario.num_entries && ring_take(&world.daemon, &request) == RING_TAKEN; i++) {
+        if (request != next++)
+            fail_with("a request is lost, doubled or spoilt at the end");
+        completion = request + ANSWER;
+        ring_post(&world.daemon, &completion);
+    }
+}
+
 static void run_daemon(void)
 {
-    const uint32_t all = scenario.num_clients * scenario.num_requests;
+    const uint32_t all = scenario.finishes ? scenario.last : scenario.num_clients * scenario.num_requests;
     uint32_t next = 0;
     int64_t kept = -1;
     while (next < all && !failure) {
@@ -472,6 +499,8 @@ static void run_daemon(void)
             take_all(&next, all, &kept);
         while (next < all && !failure && !ring_fall_asleep(&world.daemon));
     }
+    if (scenario.finishes)
+        finish(next);
 }
 
 // ---- the scheduler ----
@@ -696,6 +725,18 @@ START_TEST(an_interrupt_may_come_between_any_two_steps)
 }
 END_TEST
 
+// Whoever has not heard that it is over gets an answer.
+START_TEST(a_daemon_that_ends_the_ring_leaves_nobody_waiting)
+{
+    for (uint32_t last = 0; last < 3; last++) {
+        expect_good(&(struct scenario){
+            .num_entries = 2, .num_requests = 3, .num_clients = 1, .has_daemon = true, .finishes = true, .last = last});
+        expect_good(&(struct scenario){
+            .num_entries = 2, .num_requests = 1, .num_clients = 2, .has_daemon = true, .finishes = true, .last = last});
+    }
+}
+END_TEST
+
 // That the explorer sees what it is there to see.
 START_TEST(without_its_fences_the_protocol_loses_a_wake_up)
 {
@@ -716,6 +757,7 @@ int main(void)
         two_threads_share_a_ring_with_room,
         an_interrupt_wakes_whoever_waits_for_a_daemon_that_is_gone,
         an_interrupt_may_come_between_any_two_steps,
+        a_daemon_that_ends_the_ring_leaves_nobody_waiting,
         without_its_fences_the_protocol_loses_a_wake_up,
     };
     Suite *suite = suite_create("ring model");

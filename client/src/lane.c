@@ -253,7 +253,7 @@ static enum aule_status submit(struct lane *lane, struct wire_submission *submis
             return fail(AULE_BUSY, "%s: all %u entries of the session's ring were under way for %d ms (--ring-entries)",
                         command, lane->ring.place.num_entries, room->ms);
     }
-    *bell = ring_bell_wanted(&lane->ring);
+    *bell = ring_ear(&lane->ring) == RING_ASLEEP;
     DL_APPEND(lane->waiters, waiter);
     return AULE_OK;
 }
