@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -29,12 +30,8 @@ struct ring_end {
 
 static const char *bell_path(void)
 {
-    static char path[108];
-    snprintf(path, sizeof path, "%s", daemon_.socket);
-    char *tail = strstr(path, ".sock");
-    if (tail)
-        *tail = 0;
-    strcat(path, ".bell");
+    static char path[sizeof daemon_.socket + 8];
+    snprintf(path, sizeof path, "%s.bell", daemon_.socket);
     return path;
 }
 
@@ -52,7 +49,8 @@ static struct ring_end open_end(void)
         .completion_size = WIRE_COMPLETION_SIZE,
     };
     ring_client_init(&end.ring, &place);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", bell_path());
+    ck_assert_str_eq(hello->doorbell, strrchr(bell_path(), '/') + 1);
+    memcpy(address.sun_path, bell_path(), strlen(bell_path()) + 1);
     end.bell = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     ck_assert_int_eq(connect(end.bell, (const struct sockaddr *)&address, sizeof address), 0);
     return end;
@@ -231,6 +229,86 @@ START_TEST(without_entries_there_is_no_ring_lane)
 }
 END_TEST
 
+// Names that differ by their tail only have doorbells of their own.
+START_TEST(two_daemons_never_share_a_doorbell)
+{
+    struct daemon other;
+    struct stat first, second;
+    start(NULL);
+    ck_assert(daemon_init(&other));
+    snprintf(other.socket, sizeof other.socket, "%s/0", daemon_.folder);
+    ck_assert(daemon_start(&other, NULL));
+    char path[sizeof other.socket + 8];
+    snprintf(path, sizeof path, "%s.bell", other.socket);
+    ck_assert_int_eq(stat(bell_path(), &first), 0);
+    ck_assert_int_eq(stat(path, &second), 0);
+    ck_assert_uint_ne(first.st_ino, second.st_ino);
+    struct ring_end end = open_end();
+    ck_assert_int_eq(daemon_stop(&other), 0);
+    ck_assert_int_eq(access(path, F_OK), -1);
+    ck_assert_int_eq(call(&end, wait_of(1)).status, STATUS_NOT_FOUND);
+    close_end(&end);
+    daemon_finish(&other);
+}
+END_TEST
+
+START_TEST(what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start)
+{
+    start(NULL);
+    daemon_kill(&daemon_);
+    ck_assert_int_eq(access(bell_path(), F_OK), 0);
+    ck_assert(daemon_start(&daemon_, NULL));
+    struct ring_end end = open_end();
+    ck_assert_int_eq(call(&end, wait_of(1)).status, STATUS_NOT_FOUND);
+    close_end(&end);
+    daemon_kill(&daemon_);
+    ck_assert(daemon_start(&daemon_, (const char *const[]){"--ring-entries", "0", NULL}));
+    ck_assert_int_eq(access(bell_path(), F_OK), -1);
+}
+END_TEST
+
+// What is parked, what lies there, and whoever comes later.
+START_TEST(a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting)
+{
+    start((const char *const[]){"--max-tickets", "1", NULL});
+    struct ring_end end = open_end();
+    struct raw_client *operator= raw_open(daemon_.socket);
+    uint64_t batch = fresh_batch(end.raw, open_cache(end.raw, "c"));
+    uint64_t entry[WIRE_SUBMISSION_SIZE / 8] = {0};
+    ck_assert_uint_eq(call(&end, run_of(batch)).ticket, 1);
+    uint32_t parked = put(&end, run_of(batch));
+    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION,
+                                                .kill_session = {end.raw->session}},
+               STATUS_OK);
+    struct wire_completion run = get(&end);
+    ck_assert_uint_eq(run.sequence, parked);
+    ck_assert_int_eq(run.status, STATUS_NO_SESSION);
+    ck_assert_msg(strstr(run.text, "has ended"), "%s", run.text);
+    ck_assert(ring_submit(&end.ring, entry));
+    ck_assert_int_eq(ring_ear(&end.ring), RING_OVER);
+    raw_close(operator);
+    close_end(&end);
+}
+END_TEST
+
+START_TEST(a_run_that_waits_and_gets_no_ticket_says_so)
+{
+    start((const char *const[]){"--max-tickets", "1", NULL});
+    struct ring_end end = open_end();
+    struct wire_submission run = run_of(fresh_batch(end.raw, open_cache(end.raw, "c")));
+    ck_assert_uint_eq(call(&end, run).ticket, 1);
+    run.waits = true;
+    run.wait_ms = -2;
+    ck_assert_int_eq(call(&end, run).status, STATUS_INVALID);
+    run.wait_ms = SLEEP_MS;
+    run.run.timeout_ms = 1;
+    struct wire_completion late = call(&end, run);
+    ck_assert_int_eq(late.status, STATUS_BUSY);
+    ck_assert_uint_eq(late.ticket, 0); // none was given
+    close_end(&end);
+}
+END_TEST
+
 START_TEST(a_daemon_that_spins_serves_as_well)
 {
     start((const char *const[]){"--ring-spin", "2000", NULL});
@@ -397,6 +475,10 @@ int main(void)
         entries_of_one_ring_are_served_in_their_order,
         a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free,
         without_entries_there_is_no_ring_lane,
+        two_daemons_never_share_a_doorbell,
+        what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start,
+        a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting,
+        a_run_that_waits_and_gets_no_ticket_says_so,
         a_daemon_that_spins_serves_as_well,
         NULL,
     };

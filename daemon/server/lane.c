@@ -29,32 +29,53 @@ static const uint64_t default_spin_us = 50;
 
 // ---- the doorbell ----
 
-// N.sock becomes N.bell, which is no longer; false: it does not fit.
+// False: it does not fit.
 static bool name_bell(struct server *server)
 {
-    static const char old[] = ".sock", bell[] = ".bell";
-    size_t length = strlen(server->socket), tail = sizeof old - 1;
-    bool replaces = length > tail && strcmp(server->socket + length - tail, old) == 0;
-    size_t kept = replaces ? length - tail : length;
-    if (kept + sizeof bell > sizeof server->bell_path)
+    static const char bell[] = ".bell";
+    size_t length = strlen(server->socket);
+    if (length + sizeof bell > sizeof server->bell_path)
         return false;
-    memcpy(server->bell_path, server->socket, kept);
-    memcpy(server->bell_path + kept, bell, sizeof bell);
+    memcpy(server->bell_path, server->socket, length);
+    memcpy(server->bell_path + length, bell, sizeof bell);
     const char *slash = strrchr(server->bell_path, '/');
     server->bell_name = slash ? slash + 1 : server->bell_path;
     return true;
 }
 
-static enum status bind_bell(struct server *server, struct error *error)
+static struct sockaddr_un bell_address(const struct server *server)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct stat info;
     memcpy(address.sun_path, server->bell_path, strlen(server->bell_path) + 1);
-    if (lstat(server->bell_path, &info) == 0) { // we have the lock: nobody else's
-        if (!S_ISSOCK(info.st_mode))
-            return error_set(error, STATUS_INVALID, "%s is in the doorbell's way, and is no socket", server->bell_path);
-        unlink(server->bell_path);
-    }
+    return address;
+}
+
+// A socket that nobody has bound, as a killed daemon leaves it.
+static bool bell_is_dead(const struct server *server)
+{
+    const struct sockaddr_un address = bell_address(server);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool dead = fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
+    if (fd >= 0)
+        close(fd);
+    return dead;
+}
+
+static enum status clear_bell(const struct server *server, struct error *error)
+{
+    struct stat info;
+    if (lstat(server->bell_path, &info) != 0)
+        return STATUS_OK;
+    if (!S_ISSOCK(info.st_mode) || !bell_is_dead(server))
+        return error_set(error, STATUS_INVALID, "%s is in the doorbell's way, and is none that a daemon has left",
+                         server->bell_path);
+    unlink(server->bell_path);
+    return STATUS_OK;
+}
+
+static enum status bind_bell(struct server *server, struct error *error)
+{
+    const struct sockaddr_un address = bell_address(server);
     server->bell_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &server->bell_watch};
     server->bell_watch = (struct watch){WATCH_BELL, NULL};
@@ -75,15 +96,17 @@ static uint64_t spin_us(const struct server *server)
 
 enum status lane_open_bell(struct server *server, struct error *error)
 {
-    if (server->params->ring_entries == 0)
-        return STATUS_OK;
-    if (!name_bell(server)) {
+    const bool wanted = server->params->ring_entries > 0;
+    bool named = name_bell(server);
+    if (wanted && !named) {
         log_warn("daemon: no ring lane: %s leaves no room for its doorbell's name, at most %zu bytes", server->socket,
                  sizeof server->bell_path - 1);
         return STATUS_OK;
     }
-    enum status status = bind_bell(server, error);
-    if (status != STATUS_OK)
+    enum status status = named ? clear_bell(server, error) : STATUS_OK;
+    if (status == STATUS_OK && wanted)
+        status = bind_bell(server, error);
+    if (status != STATUS_OK || !wanted)
         return status;
     server->ring_entries = server->params->ring_entries;
     server->ring_spin_ns = (int64_t)spin_us(server) * 1000;
@@ -136,12 +159,6 @@ void lane_open(struct session *session)
     session->lane.open = true;
 }
 
-void lane_close(struct session *session)
-{
-    leave_awake(session);
-    session->lane.open = false;
-}
-
 void lane_hear_bell(struct server *server)
 {
     struct session *session, *next;
@@ -180,7 +197,7 @@ static void serve(struct session *session, const struct wire_submission *submiss
         .session = session,
         .sequence = submission->sequence,
         .waits = submission->waits,
-        .wait_ms = submission->wait_ms,
+        .deadline_ns = submission->waits ? clock_deadline_ns(submission->wait_ms) : 0,
     };
     struct wire_request request = {
         .session = session->id,
@@ -188,6 +205,11 @@ static void serve(struct session *session, const struct wire_submission *submiss
         .command = (enum wire_command)submission->command,
     };
     struct error error;
+    if (submission->waits && submission->wait_ms < -1) {
+        error_set(&error, STATUS_INVALID, "wait_ms = %" PRId32 "; -1 waits for ever", submission->wait_ms);
+        dispatch_refuse(server, &asker, &error);
+        return;
+    }
     switch (submission->command) {
     case WIRE_COMMAND_RUN: request.run = submission->run; break;
     case WIRE_COMMAND_WAIT: request.wait = submission->wait; break;
@@ -272,6 +294,15 @@ static struct wire_completion completion_of(const struct asker *asker, const str
     return completion;
 }
 
+// Of the one deadline of a Run that waits.
+static int32_t time_left_ms(const struct asker *asker)
+{
+    if (asker->deadline_ns == FOREVER)
+        return -1;
+    int64_t left_ns = asker->deadline_ns - clock_now_ns();
+    return left_ns <= 0 ? 0 : (int32_t)((left_ns + NS_PER_MS - 1) / NS_PER_MS);
+}
+
 static void wait_for(struct server *server, const struct asker *asker, uint64_t ticket)
 {
     const struct asker waiter = {.session = asker->session, .sequence = asker->sequence, .ticket = ticket};
@@ -279,7 +310,7 @@ static void wait_for(struct server *server, const struct asker *asker, uint64_t 
         .session = asker->session->id,
         .epoch = server->epoch,
         .command = WIRE_COMMAND_WAIT,
-        .wait = {.ticket = ticket, .timeout_ms = asker->wait_ms},
+        .wait = {.ticket = ticket, .timeout_ms = time_left_ms(asker)},
     };
     dispatch_request(server, asker->session->peer, &waiter, &wait);
 }
@@ -297,4 +328,24 @@ void lane_answer(struct server *server, const struct asker *asker, const struct 
     const struct wire_completion completion = completion_of(asker, reply);
     wire_put_completion(&completion, entry);
     ring_post(&lane->ring, entry);
+}
+
+// ---- the end ----
+
+// As many as the ring had room for when it ended; a client that goes on and on is not listened to.
+void lane_close(struct session *session, const char *why)
+{
+    uint64_t entry[WIRE_SUBMISSION_SIZE / sizeof(uint64_t)];
+    struct lane *lane = &session->lane;
+    struct error error;
+    if (!lane->open)
+        return;
+    leave_awake(session);
+    ring_finish(&lane->ring);
+    error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
+    for (uint32_t i = 0; i < lane->ring.place.num_entries && ring_take(&lane->ring, entry) == RING_TAKEN; i++) {
+        const struct asker asker = {.session = session, .sequence = lane->ring.taken - 1};
+        dispatch_refuse(session->server, &asker, &error);
+    }
+    lane->open = false;
 }

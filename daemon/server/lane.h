@@ -12,12 +12,14 @@
 
 #include "state.h"
 
-// The doorbell: a datagram socket beside the daemon's. A path that does not fit is no failure: there is no ring lane then, and the log says so.
+// The doorbell: a datagram socket beside the daemon's, of that name and .bell, so that no two daemons share one. A path that does not fit is
+// no failure: there is no ring lane then, and the log says so.
 enum status lane_open_bell(struct server *server, struct error *error);
 void lane_close_bell(struct server *server); // removes its file; takes a server without one
 
-void lane_open(struct session *session);  // its client has mapped the segment
-void lane_close(struct session *session); // it ends; nothing is taken from its ring any more, nor put there
+void lane_open(struct session *session); // its client has mapped the segment
+// It ends, and its parked commands are answered: what its ring still holds is refused, then nothing is taken from there any more, nor put.
+void lane_close(struct session *session, const char *why);
 void lane_hear_bell(struct server *server);
 // Serves what lies in the rings: of each session a bounded number, in turns, for a bounded time.
 void lane_serve(struct server *server);

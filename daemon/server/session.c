@@ -294,7 +294,7 @@ void session_end(struct session *session, bool died, const char *why)
     log_info("%s: ends: %s", session->label, why);
     bool making = session->stage == SESSION_MAKING;
     park_drop_session(session, why);
-    lane_close(session);
+    lane_close(session, why);
     leave(session);
     server->retry = true;
     if (making) {

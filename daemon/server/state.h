@@ -37,8 +37,8 @@ struct asker {
     struct session *session; // by its ring
     uint32_t sequence;       // of the submission
     bool waits;              // a Run that is answered when it is done
-    int32_t wait_ms;
-    uint64_t ticket; // of the Run whose end is waited for; 0 = none
+    int64_t deadline_ns;     // then, of the wait for a ticket and of that for its end together
+    uint64_t ticket;         // of the Run whose end is waited for; 0 = none
 };
 
 // A session's end of its rings: lane.c.
