@@ -16,3 +16,6 @@ aule_check(test_tune SOURCES test_tune.c LIBS aule_engine aule_shaders LABELS en
 
 # What block tables have in common: no device.
 aule_check(test_sharing SOURCES test_sharing.c dice.c LIBS aule_engine LABELS engine)
+
+# When the completer looks at the GPU, sleeps and waits: no device.
+aule_check(test_pace SOURCES test_pace.c LIBS aule_engine LABELS engine)

@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// completer.c - the thread that waits for the GPU, one submission after the other, and tells the caller. It is also the
-// watchdog: a submission that does not end in time loses the device.
+// completer.c - the thread that waits for the GPU, one submission after the other, and tells the caller. When it looks, sleeps and waits
+// is pace.h's to say. It is also the watchdog: a submission that does not end in time loses the device.
 
 #include "probe.h"
 #include "submission.h"
 
 #include "vk.h"
 
+#include <sys/prctl.h>
 #include <utlist.h>
+
+// While a core only looks, its other thread may have it.
+#if defined(__x86_64__)
+#define RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define RELAX() __asm__ volatile("yield")
+#else
+#define RELAX() ((void)0)
+#endif
 
 // The oldest submission that is not done. NULL: there will be none.
 static struct submission *head(struct engine *engine)
@@ -22,8 +32,35 @@ static struct submission *head(struct engine *engine)
     return submission;
 }
 
-static bool passed(struct submission *s)
+// ---- one submission: what pace.h asks ----
+
+static uint64_t now(void *submission)
 {
+    (void)submission;
+    return engine_now_ns();
+}
+
+static void sleep_until(void *submission, uint64_t ns)
+{
+    (void)submission;
+    struct timespec time = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); // woken early: then there is more to look at
+}
+
+static bool has_passed(void *submission)
+{
+    const struct submission *s = submission;
+    uint64_t value = 0; // if it cannot be read, the wait says why
+    vkGetSemaphoreCounterValue(s->engine->device.handle, s->engine->timeline, &value);
+    if (value >= s->sequence)
+        return true;
+    RELAX();
+    return false;
+}
+
+static bool wait_for_end(void *submission)
+{
+    struct submission *s = submission;
     struct engine *engine = s->engine;
     struct device *device = &engine->device;
     VkSemaphoreWaitInfo info = {
@@ -45,6 +82,10 @@ static bool passed(struct submission *s)
                 (unsigned long long)device->watchdog_ns / 1000000, vk_result_name(result));
     return false;
 }
+
+static const struct pace_ops ops = {now, sleep_until, has_passed, wait_for_end};
+
+// ---- what became of it ----
 
 // With the lock held: what a submission that measures found out; who waits for it reads it once `completed` says so.
 static void tell_probe(const struct submission *s)
@@ -87,9 +128,10 @@ void *completer_thread(void *argument)
 {
     struct engine *engine = argument;
     struct submission *submission;
+    prctl(PR_SET_TIMERSLACK, 1000L); // of this thread: by itself a sleep may be 50 us longer
     while ((submission = head(engine))) {
         if (submission->slot) {
-            if (!passed(submission))
+            if (!pace_wait(&engine->pace, submission->shape, submission->sent_ns, &ops, submission))
                 break;
             stage_out(submission);
             record_clocks(submission);

@@ -13,8 +13,10 @@
 #include "vk.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <utlist.h>
 
 static const uint64_t default_scratch_bytes = UINT64_C(256) << 20;
@@ -81,6 +83,19 @@ static uint64_t scratch_limit(const struct engine *engine, const struct engine_p
     return bytes < most ? bytes : most;
 }
 
+// Cores that this process may use.
+static long num_cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static void set_pace(struct engine *engine, uint32_t asked)
+{
+    bool software = engine->device.adapter.info.software;
+    engine->pace.poll_ns = asked == ENGINE_NO_POLL ? 0 : pace_poll_us(asked, num_cores(), software) * 1000;
+}
+
 static enum status make_parts(struct engine *engine, const struct engine_params *params, struct error *error)
 {
     enum status status = engine_locks_init(engine, error);
@@ -100,6 +115,7 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
         status = make_timeline(engine, error);
     engine->max_scratch_bytes = scratch_limit(engine, params);
     engine->no_cascade = params->no_cascade;
+    set_pace(engine, params->completion_poll_us);
     for (int i = 0; i < ENGINE_SLOTS && status == STATUS_OK; i++)
         status = slot_init(engine, &engine->slots[i], error);
     return status;
@@ -261,27 +277,19 @@ static void free_parts(struct engine *engine)
     device_finish(&engine->device);
 }
 
-static double now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
-
 // How much of `timeout_ms`, begun at `start`, is left for the GPU to come to rest.
-static uint64_t grace_left(double start, int timeout_ms)
+static uint64_t grace_left(uint64_t start, int timeout_ms)
 {
-    double left = (double)timeout_ms * 1e6 - (now_ns() - start);
-    if (timeout_ms < 0 || left > (double)grace_ns)
-        return grace_ns;
-    return left > 0 ? (uint64_t)left : 0;
+    uint64_t whole = timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000, passed = engine_now_ns() - start;
+    uint64_t left = whole > passed ? whole - passed : 0;
+    return left < grace_ns ? left : grace_ns;
 }
 
 bool engine_destroy_within(struct engine *engine, int timeout_ms)
 {
     if (!engine)
         return true;
-    double start = now_ns();
+    uint64_t start = engine_now_ns();
     if ((engine->changed_made && !stop_threads(engine, timeout_ms)) ||
         !at_rest(engine, grace_left(start, timeout_ms))) {
         device_log(&engine->device, 0, "device %s does not come to rest; its memory is left to the driver",

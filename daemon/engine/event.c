@@ -94,6 +94,13 @@ void events_finish(struct engine *engine)
     }
 }
 
+uint64_t engine_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 struct timespec deadline_in(int timeout_ms)
 {
     struct timespec deadline;

@@ -11,6 +11,7 @@
 #define AULE_ENGINE_STATE_H
 
 #include "device.h"
+#include "pace.h"
 #include "pipeline.h"
 #include "rope.h"
 #include "slab.h"
@@ -62,6 +63,7 @@ struct engine {
     bool no_cascade;
     struct rope_memory rope; // submitter only
     struct tuning *tuning;   // owned
+    struct pace pace;        // completer only
     VkSemaphore timeline;    // reaches n when submission n has passed
     void (*wake)(void *context);
     void *context;
@@ -98,6 +100,7 @@ void engine_locks_finish(struct engine *engine); // takes a zeroed one
 void event_post(struct engine *engine, struct event_node *node);
 void engine_wake(struct engine *engine);
 bool engine_lost(struct engine *engine);
+uint64_t engine_now_ns(void); // of the monotonic clock
 // For pthread_cond_timedwait() on `changed`.
 struct timespec deadline_in(int timeout_ms);
 // Frees every event that nobody polled.

@@ -88,6 +88,8 @@ struct submission {
 
     struct slot *slot; // NULL: the GPU has nothing of it
     bool sent;         // the GPU has it
+    uint64_t sent_ns;  // since when
+    uint64_t shape;    // equal for submissions that take about as long
     struct submission *prev, *next;
 };
 

@@ -9,6 +9,7 @@
 #include "vk.h"
 
 #include <utlist.h>
+#include <xxhash.h>
 
 static struct slot *free_slot(struct engine *engine)
 {
@@ -36,6 +37,37 @@ static struct submission *take(struct engine *engine)
     return submission;
 }
 
+// ---- how long it will take is how long its like took ----
+
+// The first four binary digits: what a sequence grows by in some steps makes no difference.
+static uint64_t about(uint64_t number)
+{
+    uint32_t digits = 0;
+    for (uint64_t rest = number; rest; rest /= 2)
+        digits++;
+    return digits > 4 ? number >> (digits - 4) << (digits - 4) : number;
+}
+
+static uint64_t shape_of(const struct submission *s)
+{
+    uint64_t hash = XXH3_64bits(&s->num_ranges, sizeof s->num_ranges);
+    for (uint32_t i = 0; i < s->num_groups; i++) {
+        const struct group *group = &s->groups[i];
+        const uint32_t counts[] = {group->kind, group->num_runs, group->num_items, group->num_tokens,
+                                   group->num_merges};
+        hash = XXH3_64bits_withSeed(&group->geometry, sizeof group->geometry, hash);
+        hash = XXH3_64bits_withSeed(counts, sizeof counts, hash);
+    }
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        const struct engine_run *run = &s->runs[i];
+        const uint64_t sizes[] = {about(run->batch ? run->batch->num_keys : 0), run->num_heads};
+        hash = XXH3_64bits_withSeed(sizes, sizeof sizes, hash);
+    }
+    return hash ? hash : 1;
+}
+
+// ---- on its way ----
+
 static enum status send(struct submission *s, struct error *error)
 {
     struct device *device = &s->engine->device;
@@ -44,6 +76,8 @@ static enum status send(struct submission *s, struct error *error)
         return status;
     VK_TRY(device_submit(device, s->slot->commands, s->engine->timeline, s->sequence, VK_NULL_HANDLE));
     s->sent = true;
+    s->sent_ns = engine_now_ns();
+    s->shape = shape_of(s);
 fail:
     return status;
 }

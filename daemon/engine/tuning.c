@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 enum {
@@ -39,13 +38,6 @@ struct tuning {
     pthread_t thread;
     bool runs;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static uint64_t shader_hash(const struct kernel *kernel)
 {
@@ -239,7 +231,7 @@ static enum status try_candidates(struct tuning *tuning, const struct tune_entry
 {
     enum status status = STATUS_OK;
     uint32_t local_size;
-    while (status == STATUS_OK && (local_size = trial_next(trial, now_ns())) &&
+    while (status == STATUS_OK && (local_size = trial_next(trial, engine_now_ns())) &&
            tune_goes_on(&tuning->table, &entry->key)) {
         uint64_t gpu_ns;
         wait_for_rest(tuning->engine);
@@ -259,7 +251,7 @@ static enum status measure_with(struct tuning *tuning, struct tune_entry *entry,
         status = compile_candidates(tuning, entry, number, error);
     if (status != STATUS_OK)
         return status;
-    trial_begin(&trial, kernel->candidates, kernel->shader.local_size, now_ns(), tuning->time_ms * UINT64_C(1000000));
+    trial_begin(&trial, kernel->candidates, kernel->shader.local_size, engine_now_ns(), tuning->time_ms * UINT64_C(1000000));
     status = try_candidates(tuning, entry, &trial, error);
     if (status == STATUS_OK && !trial_end(&trial, entry))
         status = error_set(error, STATUS_LIMIT, "--tune-time %u ms were too short", tuning->time_ms);

@@ -96,6 +96,11 @@ static enum status open_descriptors(struct server *server, struct error *error)
     return status == STATUS_OK ? watch(server, server->signal_fd, &server->signal_watch, WATCH_SIGNALS, error) : status;
 }
 
+static uint32_t completion_poll(uint64_t asked)
+{
+    return asked == SERVER_WORK_AUTO ? 0 : asked == 0 ? ENGINE_NO_POLL : (uint32_t)asked;
+}
+
 static enum status open_engine(struct server *server, struct error *error)
 {
     const struct server_params *params = server->params;
@@ -109,6 +114,7 @@ static enum status open_engine(struct server *server, struct error *error)
         .tune_time_ms = params->tune_time_ms,
         .max_tuned = params->max_tuned,
         .tune_folder = params->tune_folder,
+        .completion_poll_us = completion_poll(params->completion_poll_us),
         .max_pipelines = params->max_pipelines,
         .max_scratch_bytes = params->max_scratch_bytes,
         .variant = params->variant,

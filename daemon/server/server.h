@@ -33,6 +33,7 @@ struct server_params {
     uint64_t max_parked_bytes;         // arrays of a session's commands that wait for a ticket
     uint32_t ring_entries;             // of a session's rings, a power of two; 0 = no ring lane
     uint64_t ring_spin_us;             // before a ring sleeps; SERVER_WORK_AUTO = where cores are free
+    uint64_t completion_poll_us;       // before the engine sleeps; SERVER_WORK_AUTO = where cores are free
     uint32_t max_pipelines;            // compiled shaders to keep
     uint64_t max_scratch_bytes;        // for the partial results of split runs, of one submission
     const char *variant;               // attention shader to use; NULL = the best that fits
