@@ -201,6 +201,64 @@ START_TEST(run_whose_split_finds_no_memory_takes_none_of_its_kernels)
 }
 END_TEST
 
+// Takes the metadata of one size that is at hand while the device gives none. Returns how many pieces.
+static uint32_t take_pieces(uint64_t size, struct piece *pieces, uint32_t most)
+{
+    struct error error = {0};
+    uint32_t count = 0;
+    while (count < most && slab_take(&engine->slabs, size, &pieces[count], &error) == STATUS_OK)
+        count++;
+    ck_assert_uint_lt(count, most);
+    return count;
+}
+
+START_TEST(run_that_finds_no_counters_fails_alone)
+{
+    static struct piece pieces[1 << 14];
+    struct engine_batch *batch = batch_of((int32_t[]){1}, (int32_t[]){700}, 1, NULL, NULL);
+    struct engine_run runs[2] = {run_of(batch, 0, OUT), run_of(batch, 0, OTHER)};
+    expect_done(submit_runs(runs, 2));
+    uint64_t most = engine->device.adapter.info.max_allocation_bytes;
+    for (int i = 0; i < ENGINE_SLOTS; i++) // the submitter rests; each has at least what one run wants
+        engine->slots[i].counters_size = i == 0 ? sizeof(uint32_t) : 0;
+    memcpy(memory + OUT + 4096, memory + OUT, ROW);
+    memset(memory + OUT, 0x55, ROW);
+    memset(memory + OTHER, 0x55, ROW);
+    engine->device.adapter.info.max_allocation_bytes = 1;
+    uint32_t count = take_pieces(2 * sizeof(uint32_t), pieces, sizeof pieces / sizeof *pieces);
+    uint64_t sequence = submit_runs(runs, 2);
+    ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
+    engine->device.adapter.info.max_allocation_bytes = most;
+    struct engine_event event = expect_event(ENGINE_EVENT_DONE);
+    ck_assert_int_eq(event.results[0].status, STATUS_OK);
+    ck_assert_int_eq(event.results[1].status, STATUS_LIMIT);
+    ck_assert_msg(strstr(event.results[1].message, "its splits want 1 counters and 0 are left") != NULL, "%s",
+                  event.results[1].message);
+    expect_bytes(memory + OUT, memory + OUT + 4096, ROW, "who found one");
+    ck_assert_uint_eq((unsigned char)memory[OTHER], 0x55);
+    while (count > 0)
+        slab_give(&engine->slabs, &pieces[--count]);
+    expect_done(submit_runs(runs, 2));
+    expect_bytes(memory + OTHER, memory + OUT, ROW, "who found one later");
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+START_TEST(kernel_that_leaves_merging_to_another_wants_no_counters)
+{
+    struct engine_batch *batch = batch_of((int32_t[]){1}, (int32_t[]){700}, 1, NULL, NULL);
+    struct engine_run run = run_of(batch, 0, OUT);
+    run.q = run.out = dense(Q, HEADS, DIM, DTYPE_F32); // no kernel for matrices takes f32
+    run.out.offset = OUT;
+    memset(memory, 0, OUT);
+    expect_done(submit_runs(&run, 1));
+    for (int i = 0; i < ENGINE_SLOTS; i++)
+        ck_assert_uint_eq(engine->slots[i].counters_size, 0);
+    ck_assert_uint_gt(engine->slots[0].scratch.size + engine->slots[1].scratch.size + engine->slots[2].scratch.size, 0);
+    engine_batch_destroy(batch);
+}
+END_TEST
+
 START_TEST(work_lists_differ_by_the_kernels_that_serve_the_run)
 {
     struct engine_batch *batch = batch_of((int32_t[]){1}, (int32_t[]){40}, 1, NULL, NULL);
@@ -404,6 +462,8 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, every_kernel_of_a_run_sees_the_keys_that_it_writes);
     tcase_add_test(tcase, runs_meet_in_the_dispatch_of_each_kernel);
     tcase_add_test(tcase, run_whose_split_finds_no_memory_takes_none_of_its_kernels);
+    tcase_add_test(tcase, run_that_finds_no_counters_fails_alone);
+    tcase_add_test(tcase, kernel_that_leaves_merging_to_another_wants_no_counters);
     tcase_add_test(tcase, work_lists_differ_by_the_kernels_that_serve_the_run);
     tcase_add_test(tcase, size_of_workgroups_follows_their_number_and_changes_no_bit);
     tcase_add_test(tcase, few_rows_go_to_decode_and_more_where_there_are_many_keys);

@@ -45,15 +45,6 @@ static struct extras extras_of(const struct engine_run *run)
     return extras;
 }
 
-static uint64_t count_counters(const struct submission *s, uint32_t run)
-{
-    uint64_t count = 0;
-    for (uint32_t i = 0; i < MOST_KERNELS; i++)
-        if (s->planned[run].shares[i].group != NO_GROUP)
-            count += (uint64_t)s->planned[run].shares[i].work.num_merges * s->runs[run].batch->kv.num_kv_heads;
-    return count;
-}
-
 void describe_measure(struct submission *s)
 {
     uint64_t runs = 0;
@@ -66,8 +57,6 @@ void describe_measure(struct submission *s)
         s->planned[i].extras_at = s->upload_bytes;
         if (plan_group(s, i) != NO_GROUP)
             s->upload_bytes += extras_of(&s->runs[i]).bytes;
-        if (s->runs[i].kind == ENGINE_ATTEND)
-            s->num_counters += count_counters(s, i);
     }
 }
 
@@ -239,18 +228,21 @@ static void place_groups(const struct submission *s)
 }
 
 // Whoever helps leaves what he has where the one who is helped would have left it, and counts with him.
-static void place_splits(const struct submission *s, const struct engine_run *run, struct planned *planned,
-                         const struct share *share, struct gpu_run *gpu, uint64_t *next_counter)
+static void place_splits(const struct submission *s, uint32_t run, const struct share *share, struct gpu_run *gpu,
+                         uint64_t *next_counter)
 {
+    struct planned *planned = &s->planned[run];
+    uint64_t num_counters = plan_counters(s, run, share);
     struct group *group = &s->groups[share->group];
     if (group->helps) {
         gpu->partials = planned->partials;
         gpu->counters = planned->counters;
     } else if (share->work.num_merges) {
         gpu->partials = s->slot->scratch.address + group->partials_at + group->partial_bytes;
-        gpu->counters = s->slot->counters.address + *next_counter * sizeof(uint32_t);
-        *next_counter += (uint64_t)share->work.num_merges * run->batch->kv.num_kv_heads;
-        group->partial_bytes += batch_partial_bytes(run->batch, group->geometry.kernel, share->work.num_partials);
+        gpu->counters = num_counters ? s->slot->counters.address + *next_counter * sizeof(uint32_t) : 0;
+        *next_counter += num_counters;
+        group->partial_bytes +=
+            batch_partial_bytes(s->runs[run].batch, group->geometry.kernel, share->work.num_partials);
     }
     if (group->helper) {
         planned->partials = gpu->partials;
@@ -259,8 +251,8 @@ static void place_splits(const struct submission *s, const struct engine_run *ru
 }
 
 // `gpu` as the run's other shares have it, too.
-static void place_share(const struct submission *s, const struct engine_run *run, struct planned *planned,
-                        const struct share *share, struct gpu_run gpu, uint64_t *next_counter)
+static void place_share(const struct submission *s, uint32_t run, const struct share *share, struct gpu_run gpu,
+                        uint64_t *next_counter)
 {
     struct group *group = &s->groups[share->group];
     const struct work *work = &share->work;
@@ -268,10 +260,10 @@ static void place_share(const struct submission *s, const struct engine_run *run
     gpu.first_item = group->num_items;
     gpu.first_token = group->num_tokens;
     gpu.first_merge = group->num_merges;
-    place_splits(s, run, planned, share, &gpu, next_counter);
+    place_splits(s, run, share, &gpu, next_counter);
     s->gpu_runs[group->first + group->num_placed++] = gpu;
     group->num_items += work->num_items;
-    group->num_tokens += share->writes || run->kind == ENGINE_GATHER ? gpu.num_tokens : 0;
+    group->num_tokens += share->writes || s->runs[run].kind == ENGINE_GATHER ? gpu.num_tokens : 0;
     if (work->num_merges == 0 || !group->merge)
         return;
     gpu.items = work->merges;
@@ -285,7 +277,7 @@ static void place_shares(const struct submission *s, uint32_t run, const struct 
     for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         const struct share *share = &s->planned[run].shares[i];
         if (share->group != NO_GROUP && share->writes == writers)
-            place_share(s, &s->runs[run], &s->planned[run], share, *gpu, next_counter);
+            place_share(s, run, share, *gpu, next_counter);
     }
 }
 

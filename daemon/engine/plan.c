@@ -11,6 +11,7 @@
 #include "kv.h"
 #include "tuning.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 // ---- which pipelines ----
@@ -296,7 +297,51 @@ static void plan_wave(struct submission *s, uint32_t wave)
     }
 }
 
-// ---- memory for partial results ----
+// ---- memory for what splits leave: counters for kernels that merge it themselves, and partial results ----
+
+// Who helps counts with the one that is helped.
+uint64_t plan_counters(const struct submission *s, uint32_t run, const struct share *share)
+{
+    const struct group *group = share->group == NO_GROUP ? NULL : &s->groups[share->group];
+    if (!group || group->helps || share->work.num_merges == 0 ||
+        !s->engine->pipelines.variant->kernels[group->geometry.kernel]->merges)
+        return 0;
+    return (uint64_t)share->work.num_merges * s->runs[run].batch->kv.num_kv_heads;
+}
+
+static uint64_t count_counters(const struct submission *s, uint32_t run)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        count += plan_counters(s, run, &s->planned[run].shares[i]);
+    return count;
+}
+
+// They get what there is, in their order.
+static void fail_runs_without_counters(struct submission *s, const struct error *why)
+{
+    uint64_t there = s->slot->counters_size / sizeof(uint32_t), used = 0;
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        struct error error = {0};
+        uint64_t count = count_counters(s, i);
+        if (count > there - used) {
+            error_set(&error, why->status, "its splits want %" PRIu64 " counters and %" PRIu64 " are left: %.160s",
+                      count, there - used, why->text);
+            fail_run(s, i, &error);
+        }
+        used += count_counters(s, i);
+    }
+}
+
+static void plan_all_counters(struct submission *s)
+{
+    struct error error = {0};
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < s->num_runs; i++)
+        count += count_counters(s, i);
+    if (slot_reserve_counters(s->engine, s->slot, count, &error) != STATUS_OK)
+        fail_runs_without_counters(s, &error);
+}
 
 // A wave's groups share the scratch memory while it lasts; the next one begins anew, behind the merge of those before it.
 static void place_partials(struct submission *s, uint32_t wave)
@@ -336,6 +381,7 @@ static void fail_split_runs(struct submission *s, const struct error *error)
 static void plan_scratch(struct submission *s)
 {
     struct error error = {0};
+    plan_all_counters(s);
     for (uint32_t wave = 0; wave < s->num_waves; wave++)
         place_partials(s, wave);
     if (slot_reserve_scratch(s->engine, s->slot, s->scratch_bytes, &error) != STATUS_OK)

@@ -229,8 +229,6 @@ enum status record(struct submission *s, struct error *error)
     struct device *device = &s->engine->device;
     struct slot *slot = s->slot;
     enum status status = slot_reserve(s->engine, slot, s->upload_bytes, s->num_groups * CLOCKS, error);
-    if (status == STATUS_OK)
-        status = slot_reserve_counters(s->engine, slot, s->num_counters, error);
     if (status != STATUS_OK)
         return status;
     describe_upload(s);

@@ -82,7 +82,6 @@ struct submission {
     struct gpu_run *gpu_runs; // [num_gpu_runs <= 2 * shares of all runs]
     struct gpu_range *ranges; // [num_ranges], the zeroes first
     uint32_t num_groups, num_gpu_runs, num_ranges, num_zero_ranges;
-    uint64_t num_counters;            // for shaders that merge splits themselves
     uint64_t scratch_bytes;           // that it needs for partial results
     uint64_t ranges_at, upload_bytes; // in the slot's metadata: gpu_runs, ranges, extras
 
@@ -110,6 +109,8 @@ uint32_t plan_num_shares(const struct engine *engine, const struct engine_run *r
 uint32_t plan_group(const struct submission *submission,
                     uint32_t run);                             // the first one; NO_GROUP: nothing to do, or it failed
 void plan_forget(struct submission *submission, uint32_t run); // it has no group any more; the groups stay
+// Counters that the run's share wants, since its kernel merges splits itself.
+uint64_t plan_counters(const struct submission *submission, uint32_t run, const struct share *share);
 
 // describe.c: what shaders are to read of a planned submission: measured by the plan, then put into the slot's piece, which has
 // room; then, where the struct gpu_merge of an ENGINE_MERGE lies. Submitter only.
