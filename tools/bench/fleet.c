@@ -5,8 +5,11 @@
 
 #include "fleet.h"
 
+#include "engine.h"
+
 #include <aule/aule.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,17 +18,27 @@ enum { START_MS = 30000, STEP_MS = 20 };
 
 // ---- the daemon ----
 
+// As the daemon's option has it; NULL: by itself.
+static const char *poll_text(uint32_t poll_us, char *text, size_t size)
+{
+    snprintf(text, size, "%u", poll_us == ENGINE_NO_POLL ? 0 : poll_us);
+    return poll_us ? text : NULL;
+}
+
 static bool start_daemon(struct fleet *fleet)
 {
     const struct options *o = fleet->options;
-    char path[4096];
-    const char *argv[16] = {o->daemon};
+    char path[4096], poll[16];
+    const char *argv[20] = {o->daemon};
     int n = 1;
     if (!o->daemon && !process_find("aule-daemon", path, sizeof path))
         return false;
     argv[0] = o->daemon ? o->daemon : path;
-    const char *const options[][2] = {{"--socket", fleet->socket},  {"--device", o->device}, {"--variant", o->variant},
-                                      {"--memory-fraction", "0.9"}, {"--max-arena", "4G"},   {"--log-level", "warn"}};
+    const char *const options[][2] = {
+        {"--socket", fleet->socket},  {"--device", o->device},
+        {"--variant", o->variant},    {"--completion-poll", poll_text(o->completion_poll_us, poll, sizeof poll)},
+        {"--memory-fraction", "0.9"}, {"--max-arena", "4G"},
+        {"--log-level", "warn"}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         if (!options[i][1])
             continue;
@@ -90,42 +103,45 @@ void fleet_close(struct fleet *fleet)
 
 // ---- the clients ----
 
-static bool start_client(const struct fleet *fleet, const struct workload *workload, enum dtype kv_dtype, uint32_t part,
-                         struct process *process)
+enum { MOST_ARGUMENTS = 40 };
+
+static bool start_client(const struct fleet *fleet, const struct fleet_job *job, struct process *process)
 {
     const struct options *o = fleet->options;
-    char self[4096], number[4][32];
+    char self[4096], part[16], clients[16], in_flight[16], seconds[32], pool[32], splits[16], poll[16];
+    const char *argv[MOST_ARGUMENTS] = {self, "client", job->workload->name};
+    int n = 3;
     if (!process_find("aule-bench", self, sizeof self))
         return false;
-    snprintf(number[0], sizeof *number, "%u", part);
-    snprintf(number[1], sizeof *number, "%u", o->clients);
-    snprintf(number[2], sizeof *number, "%g", o->seconds);
-    snprintf(number[3], sizeof *number, "%g", o->pool_gib);
-    char splits[32];
+    snprintf(part, sizeof part, "%u", job->part);
+    snprintf(clients, sizeof clients, "%u", job->clients);
+    snprintf(in_flight, sizeof in_flight, "%u", job->in_flight);
+    snprintf(seconds, sizeof seconds, "%g", o->seconds);
+    snprintf(pool, sizeof pool, "%g", o->pool_gib);
     snprintf(splits, sizeof splits, "%u", o->splits);
-    const char *const argv[] = {self,
-                                "client",
-                                workload->name,
-                                "--via",
-                                via_name(o->via),
-                                "--socket",
-                                fleet->socket,
-                                "--part",
-                                number[0],
-                                "--clients",
-                                number[1],
-                                "--seconds",
-                                number[2],
-                                "--pool",
-                                number[3],
-                                "--splits",
-                                splits,
-                                "--dtype",
-                                dtype_name((int)o->dtype),
-                                "--kv-dtype",
-                                dtype_name((int)kv_dtype),
-                                o->check ? "--check" : NULL,
-                                NULL};
+    const char *const options[][2] = {
+        {"--via", via_name(job->via)},
+        {"--socket", job->via == VIA_ENGINE ? NULL : fleet->socket},
+        {"--device", o->device},
+        {"--variant", o->variant},
+        {"--completion-poll", poll_text(o->completion_poll_us, poll, sizeof poll)},
+        {"--part", part},
+        {"--clients", clients},
+        {"--in-flight", in_flight},
+        {"--seconds", seconds},
+        {"--pool", pool},
+        {"--splits", splits},
+        {"--dtype", dtype_name((int)o->dtype)},
+        {"--kv-dtype", dtype_name((int)job->kv_dtype)},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        if (!options[i][1])
+            continue;
+        argv[n++] = options[i][0];
+        argv[n++] = options[i][1];
+    }
+    if (o->check)
+        argv[n++] = "--check";
     return process_start(process, argv);
 }
 
@@ -135,32 +151,28 @@ static bool expect_ready(struct process *process)
     return fgets(line, sizeof line, process->out) && strcmp(line, "ready\n") == 0;
 }
 
-// Of one client: its steps join `samples`, whose elapsed time becomes that of the slowest.
-static bool hear(struct process *process, struct samples *samples, double *step_us, struct verdict *verdict)
+static bool hear(struct process *process, struct samples *samples, struct verdict *verdict)
 {
     char line[128];
-    double wall, gpu, elapsed, worst;
-    uint32_t rows, steps = 0;
+    double wall, gpu, worst;
+    uint32_t rows;
     while (fgets(line, sizeof line, process->out)) {
-        if (sscanf(line, "done %lf %u %lf", &elapsed, &rows, &worst) == 3) {
+        if (sscanf(line, "done %lf %u %lf", &samples->elapsed_us, &rows, &worst) == 3) {
             verdict->num_rows += rows;
             verdict->worst = fmax(verdict->worst, worst);
-            *step_us = fmax(*step_us, steps ? elapsed / steps : 0);
             return true;
         }
         if (sscanf(line, "%lf %lf", &wall, &gpu) != 2 || !samples_add(samples, gpu, wall))
             return false;
-        steps++;
     }
     return false;
 }
 
-static bool run_all(struct fleet *fleet, const struct workload *workload, enum dtype kv_dtype, struct process *clients,
-                    struct samples *samples, double *step_us, struct verdict *verdict)
+static bool measure_all(const struct fleet *fleet, const struct fleet_job *jobs, uint32_t count,
+                        struct process *clients, struct samples *samples, struct verdict *verdict)
 {
-    uint32_t count = fleet->options->clients;
     for (uint32_t i = 0; i < count; i++)
-        if (!start_client(fleet, workload, kv_dtype, i, &clients[i]))
+        if (!start_client(fleet, &jobs[i], &clients[i]))
             return false;
     for (uint32_t i = 0; i < count; i++)
         if (!expect_ready(&clients[i]))
@@ -169,10 +181,25 @@ static bool run_all(struct fleet *fleet, const struct workload *workload, enum d
         if (fputs("go\n", clients[i].in) < 0 || fflush(clients[i].in) != 0)
             return false;
     for (uint32_t i = 0; i < count; i++)
-        if (!hear(&clients[i], samples, step_us, verdict))
+        if (!hear(&clients[i], &samples[i], verdict))
             return false;
     return true;
 }
+
+bool fleet_measure(const struct fleet *fleet, const struct fleet_job *jobs, uint32_t count, struct samples *samples,
+                   struct verdict *verdict)
+{
+    struct process *clients = calloc(count, sizeof *clients);
+    bool ok = clients && measure_all(fleet, jobs, count, clients, samples, verdict);
+    for (uint32_t i = 0; clients && i < count; i++)
+        ok &= process_end(&clients[i], !ok);
+    if (!ok)
+        fprintf(stderr, "aule-bench: %s: a client failed\n", jobs[0].workload->name);
+    free(clients);
+    return ok;
+}
+
+// ---- a workload among equals ----
 
 static bool can_run(const struct fleet *fleet, const struct workload *workload)
 {
@@ -190,23 +217,43 @@ static bool can_run(const struct fleet *fleet, const struct workload *workload)
     return false;
 }
 
+// All steps together; the slowest client's mean.
+static bool add_up(const struct samples *samples, uint32_t count, struct times *times)
+{
+    struct samples all = {0};
+    double step_us = 0;
+    bool ok = true;
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t j = 0; ok && j < samples[i].count; j++)
+            ok = samples_add(&all, samples[i].gpu_us[j], samples[i].wall_us[j]);
+        step_us = fmax(step_us, samples[i].count ? samples[i].elapsed_us / samples[i].count : 0);
+    }
+    samples_times(&all, true, times);
+    times->wall_us = step_us;
+    samples_finish(&all);
+    return ok;
+}
+
 bool fleet_run(struct fleet *fleet, const struct workload *workload, enum dtype kv_dtype, struct times *times,
                struct verdict *verdict)
 {
-    struct samples samples = {0};
-    double step_us = 0;
+    uint32_t count = fleet->options->clients;
     *verdict = (struct verdict){0};
     if (!can_run(fleet, workload))
         return false;
-    struct process *clients = calloc(fleet->options->clients, sizeof *clients);
-    bool ok = clients && run_all(fleet, workload, kv_dtype, clients, &samples, &step_us, verdict);
-    for (uint32_t i = 0; clients && i < fleet->options->clients; i++)
-        ok &= process_end(&clients[i], !ok);
-    if (!ok)
-        fprintf(stderr, "aule-bench: %s: a client failed\n", workload->name);
-    samples_times(&samples, true, times);
-    times->wall_us = step_us;
-    samples_finish(&samples);
-    free(clients);
+    struct fleet_job *jobs = calloc(count, sizeof *jobs);
+    struct samples *samples = calloc(count, sizeof *samples);
+    for (uint32_t i = 0; jobs && i < count; i++)
+        jobs[i] = (struct fleet_job){.workload = workload,
+                                     .via = fleet->options->via,
+                                     .part = i,
+                                     .clients = count,
+                                     .in_flight = 1,
+                                     .kv_dtype = kv_dtype};
+    bool ok = jobs && samples && fleet_measure(fleet, jobs, count, samples, verdict) && add_up(samples, count, times);
+    for (uint32_t i = 0; samples && i < count; i++)
+        samples_finish(&samples[i]);
+    free(samples);
+    free(jobs);
     return ok;
 }

@@ -22,6 +22,18 @@ struct fleet {
 bool fleet_open(struct fleet *fleet, const struct options *options);
 void fleet_close(struct fleet *fleet);
 
+// What one client does: the part'th share of a workload, through the daemon or on an engine of its own, with so many steps in flight.
+struct fleet_job {
+    const struct workload *workload;
+    enum via via;
+    uint32_t part, clients, in_flight;
+    enum dtype kv_dtype;
+};
+// All at once; samples[i], zeroed before, are those of jobs[i], and `verdict` gets all their rows. Without a daemon (fleet_open()) only
+// `options` has to be there. False: standard error says why.
+bool fleet_measure(const struct fleet *fleet, const struct fleet_job *jobs, uint32_t count, struct samples *samples,
+                   struct verdict *verdict);
+
 // One workload, its sequences shared out among options->clients. times.wall_us is a step of all of them. False: standard error says why.
 bool fleet_run(struct fleet *fleet, const struct workload *workload, enum dtype kv_dtype, struct times *times,
                struct verdict *verdict);

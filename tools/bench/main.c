@@ -213,7 +213,7 @@ static bool prepare(struct bench *b)
     const struct options *options = &b->options;
     b->people = !options->json && isatty(STDOUT_FILENO);
     b->bar = isatty(STDERR_FILENO) && !options->check;
-    b->engine = world_engine(options->device, options->variant, options->no_cascade, options->verbose);
+    b->engine = world_engine(options);
     if (!b->engine)
         return false;
     b->software = engine_device(b->engine)->software;
@@ -246,23 +246,7 @@ static int run_selected(struct bench *b)
 // One of fleet.c's processes.
 static int run_client(struct bench *b)
 {
-    setenv("AULE_LANE", via_name(b->options.via), 1); // for the library, which would choose by itself
-    const struct options *o = &b->options;
-    if (!selection_add(&b->selection, o->names[0]))
-        return 2;
-    const struct client_params params = {
-        .socket = o->socket,
-        .workload = b->selection.list,
-        .dtype = o->dtype,
-        .kv_dtype = o->kv_dtype ? o->kv_dtype : o->dtype,
-        .part = o->part,
-        .clients = o->clients,
-        .splits = o->splits,
-        .pool_bytes = (uint64_t)(o->pool_gib * 0x1p30),
-        .seconds = o->seconds,
-        .check = o->check,
-    };
-    return client_run(&params) ? 0 : 1;
+    return selection_add(&b->selection, b->options.names[0]) && client_run(&b->options, b->selection.list) ? 0 : 1;
 }
 
 // With SIGPIPE ignored nobody else notices that a reader has gone.

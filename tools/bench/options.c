@@ -6,6 +6,7 @@
 #include "options.h"
 
 #include "aule/aule.h"
+#include "engine.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, NUMBER, COUNT, DTYPE, VIA, FLAG, HELP, VERSION };
+enum kind { TEXT, NUMBER, COUNT, POLL, DTYPE, VIA, FLAG, HELP, VERSION };
 
 struct row {
     const char *name, *argument;
@@ -35,6 +36,8 @@ static const struct row rows[] = {
     {"splits", "N", COUNT, FIELD(splits), "parts that a sequence's keys are cut into (0: by the shader's rule)"},
     {"contiguous", NULL, FLAG, FIELD(contiguous), "K and V in one piece a head, without blocks"},
     {"no-cascade", NULL, FLAG, FIELD(no_cascade), "keys that sequences share are read for each of them: the same bits"},
+    {"completion-poll", "US", POLL, FIELD(completion_poll_us),
+     "before it sleeps, a submission's waiter looks at the GPU for so long; auto (auto)"},
     {"seconds", "S", NUMBER, FIELD(seconds), "for each workload, half of it to warm up (2)"},
     {"pool", "GIB", NUMBER, FIELD(pool_gib),
      "K and V to read in turns, more than any cache holds (4; 0.05 in software); E1's pool (8; 0.25)"},
@@ -47,6 +50,7 @@ static const struct row rows[] = {
     {"output", "FILE", TEXT, FIELD(output), "where plot writes (standard output)"},
     {"socket", "PATH", TEXT, FIELD(socket), NULL},
     {"part", "N", COUNT, FIELD(part), NULL},
+    {"in-flight", "N", COUNT, FIELD(in_flight), NULL},
     {"version", NULL, VERSION, 0, "the version"},
     {"help", NULL, HELP, 0, "this text"},
 };
@@ -72,7 +76,7 @@ static void print_help(void)
         char left[40];
         snprintf(left, sizeof left, "--%s %s", rows[i].name, rows[i].argument ? rows[i].argument : "");
         if (rows[i].help)
-            printf("  %-18s %s\n", left, rows[i].help);
+            printf("  %-20s %s\n", left, rows[i].help);
     }
     puts("\nExit code: 0 all is right, 1 a result was wrong or not to be had, 2 the command line is.");
 }
@@ -99,6 +103,14 @@ static bool parse_count(const struct row *row, const char *text, uint32_t *count
     }
     fprintf(stderr, "aule-bench: --%s '%s' is not a number from 0 to 4096\n", row->name, text);
     return false;
+}
+
+static bool parse_poll(const struct row *row, const char *text, uint32_t *poll_us)
+{
+    uint32_t count = 0;
+    bool ok = strcmp(text, "auto") == 0 || parse_count(row, text, &count);
+    *poll_us = strcmp(text, "0") == 0 ? ENGINE_NO_POLL : count;
+    return ok;
 }
 
 static bool parse_via(const char *text, enum via *via)
@@ -134,6 +146,7 @@ static enum options_result take(const struct row *row, const char *text, struct 
     case TEXT: *(const char **)field = text; break;
     case NUMBER: ok = parse_number(row, text, field); break;
     case COUNT: ok = parse_count(row, text, field); break;
+    case POLL: ok = parse_poll(row, text, field); break;
     case VIA: ok = parse_via(text, field); break;
     case DTYPE: ok = parse_dtype(row, text, field); break;
     case FLAG: *(bool *)field = true; break;
@@ -176,7 +189,7 @@ static enum options_result check_together(const struct options *options)
 {
     if (options->clients < 1)
         fprintf(stderr, "aule-bench: --clients 0: somebody has to do the work\n");
-    else if (options->clients > 1 && options->via == VIA_ENGINE)
+    else if (options->clients > 1 && options->via == VIA_ENGINE && strcmp(options->command, "client") != 0)
         fprintf(stderr, "aule-bench: --clients %u wants --via nng or ring: an engine serves one process\n",
                 options->clients);
     else if (options->contiguous && options->via != VIA_ENGINE)
@@ -191,7 +204,8 @@ enum options_result options_parse(int argc, char **argv, struct options *options
     struct option longs[NUM_ROWS + 1] = {0};
     for (int i = 0; i < NUM_ROWS; i++)
         longs[i] = (struct option){rows[i].name, rows[i].argument ? required_argument : no_argument, NULL, i};
-    *options = (struct options){.variant = getenv("AULE_VARIANT"), .dtype = DTYPE_F16, .seconds = 2, .clients = 1};
+    *options = (struct options){
+        .variant = getenv("AULE_VARIANT"), .dtype = DTYPE_F16, .seconds = 2, .clients = 1, .in_flight = 1};
     for (;;) {
         int option = getopt_long(argc, argv, "", longs, NULL);
         if (option == -1)

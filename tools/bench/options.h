@@ -19,8 +19,11 @@ struct options {
     enum via via;
     uint32_t clients, part; // processes that share a workload; which of them this is
     uint32_t splits;
-    double seconds;  // a workload
-    double pool_gib; // of K and V that are read in turns; 0: by the device
+    uint32_t in_flight;          // steps of a client that wait for nothing
+    uint32_t completion_poll_us; // as engine_params has it
+    double seconds;              // a workload
+    double pool_gib;             // of K and V that are read in turns; 0: by the device
+    bool force_staging;          // not to be had on the command line
     bool check, json, contiguous, no_cascade, baseline, verbose;
     const char *daemon, *socket; // program; of the daemon that runs
     const char *output;          // file; NULL: standard output

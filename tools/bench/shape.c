@@ -5,6 +5,8 @@
 
 #include "shape.h"
 
+#include "values.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -60,7 +62,7 @@ static bool make_table(struct shape *shape)
     uint32_t prefix = shape->workload->shared_prefix / shape->workload->block_size, next = prefix;
     for (uint32_t s = 0; s < shape->num_seqs; s++)
         next += blocks_of(shape, (uint32_t)shape->seq_lens_kv[s]) - prefix;
-    shape->num_blocks = next;
+    shape->num_blocks = shape->num_contents = next;
     int32_t *blocks = malloc(shape->num_blocks * sizeof *blocks);
     shape->block_table = malloc((size_t)shape->num_seqs * shape->max_blocks * sizeof(int32_t));
     if (!blocks || !shape->block_table) {
@@ -126,11 +128,35 @@ uint64_t shape_element(const struct shape *shape, uint32_t seq, uint32_t key, ui
     if (shape->rows)
         return ((uint64_t)kv_head * shape->num_keys + (uint32_t)shape->kv_starts[seq] + key) * w->head_dim;
     int32_t block = shape->block_table[(size_t)seq * shape->max_blocks + key / w->block_size];
-    uint64_t row = ((uint64_t)(uint32_t)block * w->num_kv_heads + kv_head) * w->block_size + key % w->block_size;
+    uint64_t row = ((uint64_t)((uint32_t)block % shape->num_contents) * w->num_kv_heads + kv_head) * w->block_size +
+                   key % w->block_size;
     return row * w->head_dim;
+}
+
+int64_t shape_last_slot(const struct shape *shape, uint32_t seq, const int32_t *blocks)
+{
+    uint32_t size = shape->workload->block_size, last = (uint32_t)shape->seq_lens_kv[seq] - 1;
+    int32_t block = shape->block_table[(size_t)seq * shape->max_blocks + last / size];
+    return (int64_t)(blocks ? blocks[block] : block) * size + last % size;
 }
 
 uint64_t shape_stream(uint32_t set, enum shape_part part)
 {
     return 1 + (uint64_t)set * SHAPE_PARTS + part;
+}
+
+uint64_t shape_newest_elements(const struct shape *shape)
+{
+    return (uint64_t)shape->num_seqs * shape->workload->num_kv_heads * shape->workload->head_dim;
+}
+
+void shape_newest(const struct shape *shape, enum dtype dtype, uint32_t set, enum shape_part part, void *rows)
+{
+    const struct workload *w = shape->workload;
+    uint64_t row_bytes = w->head_dim * dtype_size(dtype);
+    for (uint32_t i = 0; i < shape->num_seqs * w->num_kv_heads; i++) {
+        uint32_t seq = i / w->num_kv_heads, last = (uint32_t)shape->seq_lens_kv[seq] - 1;
+        uint64_t element = shape_element(shape, seq, last, i % w->num_kv_heads);
+        values_fill(dtype, shape_stream(set, part), element, w->head_dim, (char *)rows + i * row_bytes);
+    }
 }

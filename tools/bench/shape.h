@@ -13,6 +13,7 @@ struct shape {
     const struct workload *workload;
     bool rows; // K and V lie as [KV heads, all tokens, dim], no blocks
     uint32_t num_seqs, num_tokens, num_keys, max_blocks, num_blocks;
+    uint32_t num_contents; // blocks whose numbers are so far apart have the same contents; num_blocks: no two have
     int32_t *cu_seqlens_q, *seq_lens_kv, *kv_starts;
     int32_t *block_table; // [num_seqs, max_blocks] numbers below num_blocks, scattered; -1 beyond the sequence
 };
@@ -24,6 +25,8 @@ void shape_finish(struct shape *shape);
 uint32_t shape_seq_of(const struct shape *shape, uint32_t token);
 // Number of element 0 of a key in its set's streams.
 uint64_t shape_element(const struct shape *shape, uint32_t seq, uint32_t key, uint32_t kv_head);
+// Slot of the last token of sequence `seq`, if block i of the shape is blocks[i] (NULL: i).
+int64_t shape_last_slot(const struct shape *shape, uint32_t seq, const int32_t *blocks);
 uint64_t shape_elements(const struct shape *shape);       // of K, all blocks or rows
 uint64_t shape_block_elements(const struct shape *shape); // of K in one block
 uint64_t shape_query_elements(const struct shape *shape);
@@ -31,5 +34,8 @@ uint64_t shape_query_elements(const struct shape *shape);
 // Streams of values.h for one set of inputs.
 enum shape_part { SHAPE_Q, SHAPE_K, SHAPE_V, SHAPE_PARTS };
 uint64_t shape_stream(uint32_t set, enum shape_part part);
+// K or V of each sequence's last token, as [num_seqs, KV heads, dim]: what a decode would write anew, and finds there already.
+void shape_newest(const struct shape *shape, enum dtype dtype, uint32_t set, enum shape_part part, void *rows);
+uint64_t shape_newest_elements(const struct shape *shape);
 
 #endif

@@ -6,6 +6,8 @@
 #include "store.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
 
 static bool failed(const struct error *error)
 {
@@ -13,16 +15,45 @@ static bool failed(const struct error *error)
     return false;
 }
 
-bool store_init(struct store *store, struct engine *engine, uint64_t arena_size)
+// An arena that counts as imported: the engine finds it in place and copies nothing.
+static bool init_device(struct store *store, uint64_t size, struct error *error)
+{
+    store->own = (struct engine_arena){.engine = store->engine, .size = size, .imported = true};
+    store->arena = &store->own;
+    return buffer_init(&store->engine->device, MEMORY_POOL, size, "bench arena", &store->own.buffer, error) ==
+           STATUS_OK;
+}
+
+// Shared memory, as a client's segment is.
+static bool init_host(struct store *store, uint64_t size, struct error *error)
+{
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return error_set(error, STATUS_NO_MEMORY, "no shared memory for an arena of %llu bytes",
+                         (unsigned long long)size) == STATUS_OK;
+    if (engine_arena_create(store->engine, memory, size, &store->arena, error) == STATUS_OK) {
+        store->memory = memory;
+        return true;
+    }
+    munmap(memory, size);
+    return false;
+}
+
+bool store_init(struct store *store, struct engine *engine, uint64_t arena_size, bool host)
 {
     struct error error = {0};
     *store = (struct store){.engine = engine};
-    // An arena that counts as imported: the engine finds it in place and copies nothing.
-    store->arena = (struct engine_arena){.engine = engine, .size = arena_size, .imported = true};
     if (fill_init(&store->fill, &engine->device, &error) != STATUS_OK ||
-        buffer_init(&engine->device, MEMORY_POOL, arena_size, "bench arena", &store->arena.buffer, &error) != STATUS_OK)
+        !(host ? init_host : init_device)(store, arena_size, &error))
         return failed(&error);
     return true;
+}
+
+static void finish_host(struct store *store)
+{
+    uint64_t size = store->arena->size;
+    if (engine_arena_destroy(store->arena)) // else the device is lost, and may still write there
+        munmap(store->memory, size);
 }
 
 void store_finish(struct store *store)
@@ -30,7 +61,9 @@ void store_finish(struct store *store)
     if (!store->engine)
         return;
     buffer_finish(&store->engine->device, &store->staging);
-    buffer_finish(&store->engine->device, &store->arena.buffer);
+    buffer_finish(&store->engine->device, &store->own.buffer);
+    if (store->memory)
+        finish_host(store);
     fill_finish(&store->fill);
     *store = (struct store){0};
 }
@@ -41,13 +74,43 @@ bool store_fill(struct store *store, const struct fill_params *params)
     return fill_run(&store->fill, &store->engine->transfer, params, &error) == STATUS_OK || failed(&error);
 }
 
+static bool reserve_staging(struct store *store, uint64_t size, struct error *error)
+{
+    if (store->staging.size >= size)
+        return true;
+    buffer_finish(&store->engine->device, &store->staging);
+    return buffer_init(&store->engine->device, MEMORY_STAGING, size, "bench copy", &store->staging, error) == STATUS_OK;
+}
+
+bool store_write(struct store *store, uint64_t offset, uint64_t size, const void *bytes)
+{
+    struct error error = {0};
+    struct transfer *transfer = &store->engine->transfer;
+    const VkBufferCopy part = {.dstOffset = offset, .size = size};
+    if (store->memory) {
+        memcpy((char *)store->memory + offset, bytes, size);
+        return true;
+    }
+    if (!reserve_staging(store, size, &error))
+        return failed(&error);
+    memcpy(store->staging.mapped, bytes, size);
+    if (transfer_begin(transfer, &error) != STATUS_OK)
+        return failed(&error);
+    vkCmdCopyBuffer(transfer->commands, store->staging.handle, store->own.buffer.handle, 1, &part);
+    return transfer_end(transfer, &error) == STATUS_OK || failed(&error);
+}
+
 bool store_poison(struct store *store, uint64_t offset, uint64_t size)
 {
     struct error error = {0};
     struct transfer *transfer = &store->engine->transfer;
+    if (store->memory) {
+        memset((char *)store->memory + offset, 0xff, size);
+        return true;
+    }
     if (transfer_begin(transfer, &error) != STATUS_OK)
         return failed(&error);
-    vkCmdFillBuffer(transfer->commands, store->arena.buffer.handle, offset, size, UINT32_MAX);
+    vkCmdFillBuffer(transfer->commands, store->own.buffer.handle, offset, size, UINT32_MAX);
     return transfer_end(transfer, &error) == STATUS_OK || failed(&error);
 }
 
@@ -56,18 +119,12 @@ const void *store_read(struct store *store, uint64_t offset, uint64_t size)
     struct error error = {0};
     struct transfer *transfer = &store->engine->transfer;
     const VkBufferCopy part = {.srcOffset = offset, .size = size};
-    if (store->staging.size < size) {
-        buffer_finish(&store->engine->device, &store->staging);
-        if (buffer_init(&store->engine->device, MEMORY_STAGING, size, "bench copy", &store->staging, &error) !=
-            STATUS_OK) {
-            failed(&error);
-            return NULL;
-        }
-    }
-    if (transfer_begin(transfer, &error) != STATUS_OK) {
+    if (store->memory)
+        return (char *)store->memory + offset;
+    if (!reserve_staging(store, size, &error) || transfer_begin(transfer, &error) != STATUS_OK) {
         failed(&error);
         return NULL;
     }
-    vkCmdCopyBuffer(transfer->commands, store->arena.buffer.handle, store->staging.handle, 1, &part);
+    vkCmdCopyBuffer(transfer->commands, store->own.buffer.handle, store->staging.handle, 1, &part);
     return transfer_end(transfer, &error) == STATUS_OK || failed(&error) ? store->staging.mapped : NULL;
 }

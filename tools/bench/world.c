@@ -42,17 +42,19 @@ static void tell(void *context, int level, const char *text)
     complain(context, 0, text);
 }
 
-struct engine *world_engine(const char *device, const char *variant, bool no_cascade, bool verbose)
+struct engine *world_engine(const struct options *options)
 {
     struct error error = {0};
     struct engine *engine = NULL;
     const struct engine_params params = {
-        .device = device,
-        .variant = variant,
-        .no_cascade = no_cascade,
-        .statistics = verbose,
+        .device = options->device,
+        .variant = options->variant,
+        .force_staging = options->force_staging,
+        .no_cascade = options->no_cascade,
+        .completion_poll_us = options->completion_poll_us,
+        .statistics = options->verbose,
         .wake = wake,
-        .log = verbose ? tell : complain,
+        .log = options->verbose ? tell : complain,
     };
     if (engine_create(&params, &engine, &error) != STATUS_OK)
         failed(&error);
@@ -158,6 +160,8 @@ static uint64_t step_bytes(const struct world *world)
 
 static uint32_t sets_for(const struct world *world)
 {
+    if (world->params.layers)
+        return world->params.layers;
     uint64_t all = step_bytes(world), sets = (world->params.pool_bytes + all - 1) / all;
     uint32_t wanted = sets < 1 ? 1 : sets > MOST_SETS ? MOST_SETS : (uint32_t)sets;
     switch (world->workload->kind) {
@@ -210,6 +214,9 @@ static bool limit_sets(struct world *world)
     uint64_t most = engine_device(world->engine)->max_allocation_bytes / 4096 * 4096;
     uint64_t out = world->q_bytes, q = most_q_bytes / world->q_bytes;
     world->num_q_sets = q < 1 || world_appends(world) ? 1 : q < world->num_sets ? (uint32_t)q : world->num_sets;
+    world->num_out_sets = 1;
+    if (world->params.layers)
+        world->num_q_sets = world->num_out_sets = world->num_sets;
     if (!world->params.rows)
         return true;
     world->num_q_sets = 1;
@@ -228,11 +235,15 @@ static bool limit_sets(struct world *world)
 
 static bool fill_arena(struct world *world, uint64_t at, uint64_t elements, enum dtype dtype, uint64_t stream)
 {
+    if (world->store.memory) {
+        values_fill(dtype, stream, 0, elements, (char *)world->store.memory + at);
+        return true;
+    }
     const struct fill_params fill = {.dtype = dtype,
                                      .k_stream = stream,
                                      .part_elements = elements,
                                      .num_parts = 1,
-                                     .address = world->store.arena.buffer.address + at};
+                                     .address = world->store.arena->buffer.address + at};
     return store_fill(&world->store, &fill);
 }
 
@@ -256,20 +267,41 @@ static bool fill_rows(struct world *world)
     return true;
 }
 
+static uint64_t newest_at(const struct world *world, uint32_t set, enum shape_part part)
+{
+    return world->new_at + (2 * (uint64_t)set + (part == SHAPE_V)) * world->new_bytes;
+}
+
+static bool write_newest(struct world *world)
+{
+    uint64_t size = shape_newest_elements(&world->shape) * dtype_size(world->params.dtype);
+    void *rows = malloc(size);
+    bool ok = rows != NULL;
+    if (!ok)
+        fprintf(stderr, "aule-bench: no host memory\n");
+    for (uint32_t i = 0; ok && i < 2 * world->num_sets; i++) {
+        enum shape_part part = i % 2 ? SHAPE_V : SHAPE_K;
+        shape_newest(&world->shape, world->params.dtype, i / 2, part, rows);
+        ok = store_write(&world->store, newest_at(world, i / 2, part), size, rows);
+    }
+    free(rows);
+    return ok;
+}
+
 static bool make_arena(struct world *world)
 {
     uint64_t elements = shape_query_elements(&world->shape);
     bool rows = world->params.rows || world_appends(world);
     world->out_at = world->num_q_sets * world->q_bytes;
-    world->kv_at = world->out_at + world->q_bytes;
-    if (!store_init(&world->store, world->engine,
-                    world->kv_at + (rows ? 2 * (uint64_t)world->num_sets * world->kv_bytes : 0)))
+    world->kv_at = world->new_at = world->out_at + world->num_out_sets * world->q_bytes;
+    uint64_t each = rows ? world->kv_bytes : world->params.append ? world->new_bytes : 0;
+    if (!store_init(&world->store, world->engine, world->kv_at + 2 * world->num_sets * each, world->params.host))
         return false;
     for (uint32_t set = 0; set < world->num_q_sets; set++) {
         if (!fill_arena(world, set * world->q_bytes, elements, world->params.dtype, shape_stream(set, SHAPE_Q)))
             return false;
     }
-    return !rows || fill_rows(world);
+    return (!rows || fill_rows(world)) && (!world->params.append || write_newest(world));
 }
 
 // ---- the batch ----
@@ -277,12 +309,8 @@ static bool make_arena(struct world *world)
 // The last token of each sequence.
 static void set_slots(const struct world *world, int64_t *slots)
 {
-    const struct shape *shape = &world->shape;
-    uint32_t size = world->workload->block_size;
-    for (uint32_t s = 0; s < shape->num_seqs; s++) {
-        uint32_t last = (uint32_t)shape->seq_lens_kv[s] - 1;
-        slots[s] = (int64_t)shape->block_table[(size_t)s * shape->max_blocks + last / size] * size + last % size;
-    }
+    for (uint32_t s = 0; s < world->shape.num_seqs; s++)
+        slots[s] = shape_last_slot(&world->shape, s, NULL);
 }
 
 static bool make_batch(struct world *world)
@@ -290,10 +318,11 @@ static bool make_batch(struct world *world)
     struct error error = {0};
     const struct shape *shape = &world->shape;
     bool rows = world->params.rows;
-    int64_t *slots = world_appends(world) ? calloc(shape->num_seqs, sizeof *slots) : NULL;
+    bool writes = world_appends(world) || world->params.append;
+    int64_t *slots = writes ? calloc(shape->num_seqs, sizeof *slots) : NULL;
     if (slots)
         set_slots(world, slots);
-    else if (world_appends(world))
+    else if (writes)
         error_set(&error, STATUS_NO_MEMORY, "no host memory");
     const struct engine_batch_params params = {
         .engine = world->engine,
@@ -332,12 +361,14 @@ bool world_open(struct world *world, struct engine *engine, const struct workloa
                 const struct world_params *params)
 {
     *world = (struct world){.workload = workload, .params = *params, .engine = engine};
-    if (!takes(workload, params) || !shape_init(&world->shape, workload, 0, workload_num_seqs(workload), params->rows))
+    uint32_t count = params->count ? params->count : workload_num_seqs(workload);
+    if (!takes(workload, params) || !shape_init(&world->shape, workload, params->first, count, params->rows))
         return false;
     uint64_t tokens = (uint64_t)world->shape.num_tokens * workload->num_kv_heads * workload->head_dim;
     world->q_bytes = rounded(shape_query_elements(&world->shape) * dtype_size(params->dtype));
     world->kv_bytes =
         rounded((world_appends(world) ? tokens : shape_elements(&world->shape)) * dtype_size(params->kv_dtype));
+    world->new_bytes = rounded(shape_newest_elements(&world->shape) * dtype_size(params->dtype));
     world->num_sets = sets_for(world);
     return limit_sets(world) && make_arena(world) && (params->rows || make_pool(world)) && make_batch(world);
 }
@@ -382,17 +413,22 @@ static struct engine_tensor rows_tensor(const struct world *world, uint64_t offs
                                   .dtype = world->params.kv_dtype};
 }
 
+uint64_t world_out_at(const struct world *world, uint32_t set)
+{
+    return world->out_at + set % world->num_out_sets * world->q_bytes;
+}
+
 static struct engine_run attend_run(struct world *world, uint32_t set)
 {
     const float scale = values_scale(world->params.kv_dtype);
     struct engine_run run = {
         .kind = ENGINE_ATTEND,
         .batch = world->batch,
-        .arena = &world->store.arena,
+        .arena = world->store.arena,
         .layer = world->cache ? set : 0,
         .num_heads = world->workload->num_heads,
         .q = tensor(world, set % world->num_q_sets * world->q_bytes, world->workload->num_heads),
-        .out = tensor(world, world->out_at, world->workload->num_heads),
+        .out = tensor(world, world_out_at(world, set), world->workload->num_heads),
         .scale = 1.0f / sqrtf((float)world->workload->head_dim),
         .causal = true,
         .num_splits = world->params.num_splits,
@@ -403,6 +439,10 @@ static struct engine_run attend_run(struct world *world, uint32_t set)
         run.keys = rows_tensor(world, rows_at(world, set, SHAPE_K));
         run.values = rows_tensor(world, rows_at(world, set, SHAPE_V));
     }
+    if (world->params.append) {
+        run.k = tensor(world, newest_at(world, set, SHAPE_K), world->workload->num_kv_heads);
+        run.v = tensor(world, newest_at(world, set, SHAPE_V), world->workload->num_kv_heads);
+    }
     return run;
 }
 
@@ -411,7 +451,7 @@ static struct engine_run append_run(struct world *world, uint32_t layer)
     return (struct engine_run){
         .kind = ENGINE_WRITE,
         .batch = world->batch,
-        .arena = &world->store.arena,
+        .arena = world->store.arena,
         .layer = layer,
         .num_heads = world->workload->num_heads,
         .k = tensor(world, rows_at(world, layer, SHAPE_K), world->workload->num_kv_heads),
@@ -442,7 +482,7 @@ static struct engine_run step_run(struct world *world, uint32_t turn, uint32_t l
     return world_appends(world) ? append_run(world, turn * world_step_runs(world) + layer) : attend_run(world, turn);
 }
 
-// Each step is a wave: it begins when the one before is done.
+// Each step is a wave, which begins when the one before is done; layers are one wave.
 static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
 {
     struct world *world = context;
@@ -458,7 +498,11 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
         ends[i] = (i + 1) * each;
     }
     const struct engine_submission submission = {
-        .runs = runs, .num_runs = each * count, .wave_ends = ends, .num_waves = count};
+        .runs = runs,
+        .num_runs = each * count,
+        .wave_ends = world->params.layers ? &ends[count - 1] : ends,
+        .num_waves = world->params.layers ? 1 : count,
+    };
     if (!runs || engine_submit(world->engine, &submission, &sequence, &error) != STATUS_OK)
         failed(&error);
     free(runs);

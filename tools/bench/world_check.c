@@ -115,15 +115,23 @@ bool world_check(struct world *world, uint32_t set, struct verdict *verdict)
 {
     if (world_appends(world))
         return check_append(world, set, verdict);
-    if (!store_poison(&world->store, world->out_at, world->q_bytes) || !one_step(world, set))
-        return false;
+    return world_poison(world) && one_step(world, set) && world_look(world, set, verdict);
+}
+
+bool world_poison(struct world *world)
+{
+    return store_poison(&world->store, world->out_at, world->num_out_sets * world->q_bytes);
+}
+
+bool world_look(struct world *world, uint32_t set, struct verdict *verdict)
+{
     const struct check check = {
         .shape = &world->shape,
         .dtype = world->params.dtype,
         .kv_dtype = world->params.kv_dtype,
         .q_set = set % world->num_q_sets,
         .kv_set = set,
-        .out = store_read(&world->store, world->out_at, world->q_bytes),
+        .out = store_read(&world->store, world_out_at(world, set), world->q_bytes),
     };
     return check.out && check_rows(&check, verdict);
 }

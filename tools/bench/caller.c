@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// caller.c - see caller.h.
+
+#include "caller.h"
+
+#include "team.h"
+#include "values.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE_BLOCKS = 64, MOST_SETS = 64, TIMEOUT_MS = 120000, ALIGNMENT = 256 };
+
+static bool failed(const char *what)
+{
+    fprintf(stderr, "aule-bench: %s: %s\n", what, aule_error());
+    return false;
+}
+
+static bool no_memory(void)
+{
+    fprintf(stderr, "aule-bench: no host memory\n");
+    return false;
+}
+
+// 0 where stored elements stand for themselves: the daemon takes no scale then.
+static float scale_of(const struct caller *c)
+{
+    return c->params.kv_dtype == DTYPE_INT8 ? values_scale(c->params.kv_dtype) : 0;
+}
+
+// ---- the session ----
+
+static uint32_t sets_for(const struct caller_params *params)
+{
+    uint64_t all = (uint64_t)workload_bytes(params->workload, params->dtype, params->kv_dtype);
+    uint64_t sets = (params->pool_bytes + all - 1) / all;
+    if (params->layers)
+        return params->layers;
+    return sets < 1 ? 1 : sets > MOST_SETS ? MOST_SETS : (uint32_t)sets;
+}
+
+static uint64_t piece_bytes(const struct caller *c)
+{
+    return c->shape.num_contents * shape_block_elements(&c->shape) * sizeof(float);
+}
+
+static uint64_t rounded(uint64_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static uint64_t tensor_bytes(const struct caller *c)
+{
+    return c->num_q_sets * 2 * (c->q_bytes + c->new_bytes);
+}
+
+static bool open_session(struct caller *c)
+{
+    const struct workload *w = c->params.workload;
+    const struct aule_session_params session = {
+        .socket = c->params.socket,
+        .name = "aule-bench",
+        .arena_size = tensor_bytes(c) + 2 * piece_bytes(c) + (UINT64_C(16) << 20), // and metadata on its way
+        .timeout_ms = TIMEOUT_MS,
+    };
+    const struct aule_cache_params cache = {
+        .name = w->name,
+        .num_layers = c->num_sets,
+        .num_kv_heads = w->num_kv_heads,
+        .head_dim = w->head_dim,
+        .k_dtype = (enum aule_dtype)c->params.kv_dtype,
+        .v_dtype = (enum aule_dtype)c->params.kv_dtype,
+        .scale_mode = c->params.kv_dtype == DTYPE_INT8 ? AULE_SCALE_PER_TENSOR : AULE_SCALE_NONE,
+        .block_size = w->block_size,
+    };
+    setenv("AULE_LANE", c->params.lane, 1); // for the library, which would choose by itself
+    if (aule_session_open(&session, &c->session) != AULE_OK)
+        return failed("session");
+    if (aule_cache_open(c->session, &cache, &c->cache) != AULE_OK)
+        return failed("cache");
+    c->blocks = calloc(c->shape.num_blocks, sizeof *c->blocks);
+    if (!c->blocks)
+        return no_memory();
+    return aule_blocks_lease(c->cache, c->shape.num_blocks, TIMEOUT_MS, c->blocks) == AULE_OK || failed("lease");
+}
+
+// ---- K and V: the first blocks are imported, the others are copies of them ----
+
+// Blocks of the shape, as f32 for the daemon to convert: what a stored element stands for has one that is exact.
+struct piece {
+    const struct caller *caller;
+    uint64_t stream;
+    float *to;
+};
+
+static void fill_block(void *context, uint32_t i, uint32_t member)
+{
+    const struct piece *p = context;
+    uint64_t elements = shape_block_elements(&p->caller->shape);
+    (void)member;
+    values_read(p->caller->params.kv_dtype, p->stream, i * elements, elements, p->to + i * elements);
+}
+
+// [blocks, heads, tokens, dim]
+static struct aule_tensor block_tensor(const struct caller *c, uint64_t offset)
+{
+    const struct workload *w = c->params.workload;
+    uint64_t row = w->head_dim * sizeof(float);
+    return (struct aule_tensor){.dtype = AULE_F32,
+                                .offset = offset,
+                                .token_stride = row,
+                                .head_stride = row * w->block_size,
+                                .outer_stride = row * w->block_size * w->num_kv_heads};
+}
+
+static bool wait_for(struct caller *c, enum aule_status status, struct aule_ticket ticket, const char *what)
+{
+    return (status == AULE_OK && aule_ticket_wait(c->session, ticket, TIMEOUT_MS, NULL) == AULE_OK) || failed(what);
+}
+
+static bool import_set(struct caller *c, uint32_t set, char *memory, uint64_t offset, const int64_t *slots)
+{
+    const struct workload *w = c->params.workload;
+    struct piece k = {c, shape_stream(set, SHAPE_K), (float *)memory};
+    struct piece v = {c, shape_stream(set, SHAPE_V), (float *)(memory + piece_bytes(c))};
+    team_run(c->shape.num_contents, fill_block, &k);
+    team_run(c->shape.num_contents, fill_block, &v);
+    const struct aule_kv_import import = {
+        .layer = set,
+        .num_rows = c->shape.num_contents * w->block_size,
+        .outer_rows = w->block_size,
+        .slot_mapping = slots,
+        .k = block_tensor(c, offset),
+        .v = block_tensor(c, offset + piece_bytes(c)),
+        .k_scale = scale_of(c),
+        .v_scale = scale_of(c),
+    };
+    struct aule_ticket ticket;
+    enum aule_status status = aule_kv_import(c->cache, &import, TIMEOUT_MS, &ticket);
+    return wait_for(c, status, ticket, "import");
+}
+
+static bool copy_blocks(struct caller *c)
+{
+    uint32_t step = c->shape.num_contents;
+    for (uint32_t first = step; first < c->shape.num_blocks; first += step) {
+        uint32_t left = c->shape.num_blocks - first;
+        struct aule_ticket ticket;
+        enum aule_status status =
+            aule_blocks_copy(c->cache, left < step ? left : step, c->blocks, c->blocks + first, TIMEOUT_MS, &ticket);
+        if (!wait_for(c, status, ticket, "copy"))
+            return false;
+    }
+    return true;
+}
+
+static bool fill_blocks(struct caller *c)
+{
+    void *memory = NULL;
+    uint64_t offset;
+    uint32_t size = c->params.workload->block_size, rows = c->shape.num_contents * size;
+    int64_t *slots = calloc(rows, sizeof *slots);
+    bool ok = slots || no_memory();
+    for (uint32_t i = 0; ok && i < rows; i++)
+        slots[i] = (int64_t)c->blocks[i / size] * size + i % size;
+    ok = ok && (aule_arena_alloc(c->session, 2 * piece_bytes(c), &memory, &offset) == AULE_OK || failed("arena"));
+    for (uint32_t set = 0; ok && set < c->num_sets; set++)
+        ok = import_set(c, set, memory, offset, slots);
+    aule_arena_free(c->session, memory);
+    free(slots);
+    return ok && copy_blocks(c);
+}
+
+// ---- q, out, new K and V, and the batch ----
+
+static struct aule_tensor rows_tensor(const struct caller *c, uint64_t offset, uint32_t heads)
+{
+    uint64_t head = c->params.workload->head_dim * dtype_size(c->params.dtype);
+    return (struct aule_tensor){
+        .dtype = (enum aule_dtype)c->params.dtype, .offset = offset, .token_stride = head * heads, .head_stride = head};
+}
+
+// Of one set after the other: q, out, K, V.
+static bool make_tensors(struct caller *c)
+{
+    const struct workload *w = c->params.workload;
+    uint64_t at, each = 2 * (c->q_bytes + c->new_bytes);
+    void *memory;
+    if (aule_arena_alloc(c->session, tensor_bytes(c), &memory, &at) != AULE_OK)
+        return failed("tensors");
+    c->memory = memory;
+    c->q = rows_tensor(c, at, w->num_heads);
+    c->out = rows_tensor(c, at + c->q_bytes, w->num_heads);
+    c->new_k = rows_tensor(c, at + 2 * c->q_bytes, w->num_kv_heads);
+    c->new_v = rows_tensor(c, at + 2 * c->q_bytes + c->new_bytes, w->num_kv_heads);
+    for (uint32_t set = 0; set < c->num_q_sets; set++) {
+        char *q = c->memory + set * each;
+        values_fill(c->params.dtype, shape_stream(set, SHAPE_Q), 0, shape_query_elements(&c->shape), q);
+        if (!c->params.append)
+            continue;
+        shape_newest(&c->shape, c->params.dtype, set, SHAPE_K, q + 2 * c->q_bytes);
+        shape_newest(&c->shape, c->params.dtype, set, SHAPE_V, q + 2 * c->q_bytes + c->new_bytes);
+    }
+    return true;
+}
+
+static bool make_batch(struct caller *c)
+{
+    const struct shape *shape = &c->shape;
+    size_t entries = (size_t)shape->num_seqs * shape->max_blocks;
+    int32_t *table = malloc(entries * sizeof *table);
+    int64_t *slots = malloc(shape->num_seqs * sizeof *slots);
+    bool ok = (table && slots) || no_memory();
+    for (size_t i = 0; ok && i < entries; i++)
+        table[i] = shape->block_table[i] < 0 ? -1 : c->blocks[shape->block_table[i]];
+    for (uint32_t s = 0; ok && s < shape->num_seqs; s++)
+        slots[s] = shape_last_slot(shape, s, c->blocks);
+    const struct aule_batch_params params = {
+        .num_seqs = shape->num_seqs,
+        .max_blocks = shape->max_blocks,
+        .cu_seqlens_q = shape->cu_seqlens_q,
+        .seq_lens_kv = shape->seq_lens_kv,
+        .block_table = table,
+        .slot_mapping = c->params.append ? slots : NULL,
+    };
+    ok = ok && (aule_batch_create(c->cache, &params, &c->batch) == AULE_OK || failed("batch"));
+    free(table);
+    free(slots);
+    return ok;
+}
+
+bool caller_open(struct caller *c, const struct caller_params *params)
+{
+    *c = (struct caller){.params = *params, .num_sets = sets_for(params), .num_q_sets = 1};
+    if (params->in_flight > CALLER_MOST_IN_FLIGHT) {
+        fprintf(stderr, "aule-bench: %u steps in flight are more than %d\n", params->in_flight, CALLER_MOST_IN_FLIGHT);
+        return false;
+    }
+    if (params->layers || params->in_flight > 1 || params->append)
+        c->num_q_sets = c->num_sets;
+    if (!shape_init(&c->shape, params->workload, params->first, params->count, false))
+        return false;
+    if (c->shape.num_blocks > PIECE_BLOCKS)
+        c->shape.num_contents = PIECE_BLOCKS;
+    c->q_bytes = rounded(shape_query_elements(&c->shape) * dtype_size(params->dtype));
+    c->new_bytes = params->append ? rounded(shape_newest_elements(&c->shape) * dtype_size(params->dtype)) : 0;
+    return open_session(c) && fill_blocks(c) && make_tensors(c) && make_batch(c);
+}
+
+void caller_close(struct caller *c)
+{
+    aule_batch_destroy(c->batch);
+    aule_cache_close(c->cache);
+    aule_session_close(c->session);
+    shape_finish(&c->shape);
+    free(c->blocks);
+    *c = (struct caller){0};
+}
+
+// ---- steps ----
+
+static struct aule_run_params run_of(const struct caller *c, uint32_t set)
+{
+    uint64_t at = set % c->num_q_sets * 2 * (c->q_bytes + c->new_bytes);
+    struct aule_run_params run = {
+        .layer = set,
+        .num_heads = c->params.workload->num_heads,
+        .q = c->q,
+        .k = c->params.append ? c->new_k : (struct aule_tensor){0},
+        .v = c->params.append ? c->new_v : (struct aule_tensor){0},
+        .out = c->out,
+        .causal = true,
+        .num_splits = c->params.splits,
+        .k_scale = scale_of(c),
+        .v_scale = scale_of(c),
+    };
+    run.q.offset += at;
+    run.out.offset += at;
+    run.k.offset += c->params.append ? at : 0;
+    run.v.offset += c->params.append ? at : 0;
+    return run;
+}
+
+// The last run's ticket stands for all of them: runs of a session end in order.
+static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
+{
+    struct caller *c = context;
+    struct aule_ticket *ticket = &c->tickets[c->submitted % CALLER_MOST_IN_FLIGHT];
+    for (uint32_t i = 0; i < count; i++) {
+        const struct aule_run_params run = run_of(c, (first_set + i) % c->num_sets);
+        if (aule_run_submit(c->batch, &run, TIMEOUT_MS, i + 1 < count ? NULL : ticket) == AULE_OK)
+            continue;
+        failed("run");
+        return 0;
+    }
+    return ++c->submitted;
+}
+
+static bool wait(void *context, uint64_t number, uint32_t count, uint64_t *gpu_ns)
+{
+    struct caller *c = context;
+    struct aule_run_result result;
+    if (aule_ticket_wait(c->session, c->tickets[(number - 1) % CALLER_MOST_IN_FLIGHT], TIMEOUT_MS, &result) != AULE_OK)
+        return failed("wait");
+    c->waited = number;
+    for (uint32_t i = 0; i < count; i++)
+        gpu_ns[i] = count == 1 ? result.gpu_ns : 0; // of several nobody knows each one's
+    return true;
+}
+
+struct lane caller_lane(struct caller *caller)
+{
+    uint32_t in_flight = caller->params.in_flight ? caller->params.in_flight : 1;
+    return (struct lane){.context = caller,
+                         .num_sets = caller->num_sets,
+                         .most = 1,
+                         .in_flight = in_flight,
+                         .submit = submit,
+                         .wait = wait};
+}
+
+void caller_poison(struct caller *c)
+{
+    uint64_t each = 2 * (c->q_bytes + c->new_bytes);
+    for (uint32_t set = 0; set < c->num_q_sets; set++)
+        memset(c->memory + set * each + c->q_bytes, 0xff, c->q_bytes);
+}
+
+bool caller_look(struct caller *c, uint32_t set, struct verdict *verdict)
+{
+    uint32_t q_set = set % c->num_q_sets;
+    const struct check check = {
+        .shape = &c->shape,
+        .dtype = c->params.dtype,
+        .kv_dtype = c->params.kv_dtype,
+        .q_set = q_set,
+        .kv_set = set,
+        .out = c->memory + q_set * 2 * (c->q_bytes + c->new_bytes) + c->q_bytes,
+    };
+    return check_rows(&check, verdict);
+}
+
+bool caller_check(struct caller *c, uint32_t set, struct verdict *verdict)
+{
+    uint64_t gpu_ns, number;
+    caller_poison(c);
+    number = submit(c, set, 1);
+    return number && wait(c, number, 1, &gpu_ns) && caller_look(c, set, verdict);
+}
