@@ -44,9 +44,8 @@ static void remember(struct attachment *attachment, const struct wire_hello_repl
 }
 
 static enum aule_status settle(struct attachment *attachment, const struct aule_session_params *params,
-                               const struct wire_hello_reply *hello)
+                               const struct lane_plan *plan, const struct wire_hello_reply *hello)
 {
-    enum lane_choice choice;
     if (hello->major != WIRE_PROTOCOL_MAJOR)
         return fail(AULE_VERSION, "the daemon speaks protocol %u.%u, this library %u.%u", hello->major, hello->minor,
                     WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
@@ -57,15 +56,14 @@ static enum aule_status settle(struct attachment *attachment, const struct aule_
     if (status == AULE_OK)
         status = arena_create(attachment->segment.arena_size, &attachment->arena);
     if (status == AULE_OK)
-        status = lane_choose(&choice);
-    if (status == AULE_OK)
         status =
-            lane_open(choice, params->socket, hello, &attachment->segment, attachment->connection, &attachment->lane);
+            lane_open(plan, params->socket, hello, &attachment->segment, attachment->connection, &attachment->lane);
+    attachment->info.ring_entries = lane_num_entries(attachment->lane);
     return status;
 }
 
 static enum aule_status greet(struct attachment *attachment, const struct aule_session_params *params,
-                              const struct timeout *timeout)
+                              const struct lane_plan *plan, const struct timeout *timeout)
 {
     struct wire_request request = {
         .command = WIRE_COMMAND_HELLO,
@@ -79,7 +77,7 @@ static enum aule_status greet(struct attachment *attachment, const struct aule_s
     enum aule_status status = connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_HELLO, &answer);
     if (status != AULE_OK)
         return status;
-    status = settle(attachment, params, &answer.reply.hello);
+    status = settle(attachment, params, plan, &answer.reply.hello);
     answer_finish(&answer);
     return status;
 }
@@ -108,9 +106,12 @@ enum aule_status attachment_open(const struct aule_session_params *params, uint1
     pthread_mutex_init(&attachment->mutex, NULL);
     pthread_cond_init(&attachment->idle, NULL);
     const struct timeout timeout = timeout_start(attachment->grace_ms); // of the three steps together
-    enum aule_status status = connection_open(params->socket, &timeout, &attachment->connection);
+    struct lane_plan plan;
+    enum aule_status status = lane_choose(params->ring_spin_us, &plan);
     if (status == AULE_OK)
-        status = greet(attachment, params, &timeout);
+        status = connection_open(params->socket, &timeout, &attachment->connection);
+    if (status == AULE_OK)
+        status = greet(attachment, params, &plan, &timeout);
     if (status == AULE_OK)
         status = confirm(attachment, &timeout);
     if (status == AULE_OK)
@@ -231,12 +232,25 @@ enum aule_status attachment_call(struct attachment *attachment, struct wire_requ
     request->session = attachment->info.session;
     request->epoch = attachment->info.epoch;
     const struct timeout timeout = timeout_start(timeout_sum(wait_ms, attachment->grace_ms));
-    enum aule_status status = lane_takes(attachment->lane, request->command)
-                                  ? lane_call(attachment->lane, request, wait_ms, &timeout, expected, answer)
-                                  : connection_call(attachment->connection, request, &timeout, expected, answer);
+    enum aule_status status;
+    if (!lane_call(attachment->lane, request, &timeout, expected, answer, &status))
+        status = connection_call(attachment->connection, request, &timeout, expected, answer);
     if (!answer->missing || only_reads(request->command))
         return status;
     return connection_hang_up(attachment->connection, wire_command_name(request->command), timeout.ms);
+}
+
+bool attachment_run(struct attachment *attachment, struct wire_request *run, int wait_ms, struct answer *answer,
+                    uint64_t *ticket, enum aule_status *status)
+{
+    run->session = attachment->info.session;
+    run->epoch = attachment->info.epoch;
+    const struct timeout timeout = timeout_start(timeout_sum(wait_ms, attachment->grace_ms));
+    if (!lane_run(attachment->lane, run, wait_ms, &timeout, answer, ticket, status))
+        return false;
+    if (answer->missing)
+        *status = connection_hang_up(attachment->connection, wire_command_name(run->command), timeout.ms);
+    return true;
 }
 
 uint64_t attachment_room(const struct attachment *attachment)

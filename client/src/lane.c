@@ -1,58 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lane.c - see lane.h. A thread that asks leaves a record in a list and sleeps on the ring until somebody has found its answer: whoever looks
-// takes all that is posted and hands it out by the sequence numbers. One mutex guards the ring's counts and the list; nobody sleeps with it.
+// lane.c - see lane.h. What finds no place in the ring goes as a message: a full ring may be full of runs that wait for tickets, which only a
+// wait can bring; and when the session or the connection has ended, a message gets the reason. So both lanes tell the same.
 
 #include "lane.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
-#include <utlist.h>
 
+#include "answers.h"
 #include "error.h"
-#include "ring.h"
 
-enum { LEAST_CORES_TO_SPIN = 3, SPIN_NS = 50000, SPINS_A_LOOK = 64 };
-
-struct waiter {
-    uint32_t sequence;
-    bool answered;
-    struct wire_completion completion;
-    struct waiter *prev, *next;
-};
+enum { LEAST_CORES_TO_SPIN = 3, SPIN_US = 50, MAX_SPIN_US = 1000000 };
 
 struct lane {
     pid_t pid;
     struct connection *connection;
     int bell;
-    bool spins;
-    pthread_mutex_t mutex; // guards the rest
-    struct ring_client ring;
-    struct waiter *waiters;
-    bool broken;
+    bool open; // `answers` is there
+    struct answers answers;
 };
 
 // ---- choosing ----
 
-enum aule_status lane_choose(enum lane_choice *choice)
+static enum aule_status choose_lane(struct lane_plan *plan)
 {
     const char *asked = getenv("AULE_LANE");
-    *choice = LANE_AUTO;
+    plan->choice = LANE_AUTO;
     if (!asked || !asked[0])
         return AULE_OK;
     if (strcmp(asked, "nng") != 0 && strcmp(asked, "ring") != 0)
         return fail(AULE_INVALID, "AULE_LANE is \"%s\"; nng and ring are known", asked);
-    *choice = asked[0] == 'n' ? LANE_NNG : LANE_RING;
+    plan->choice = asked[0] == 'n' ? LANE_NNG : LANE_RING;
     return AULE_OK;
+}
+
+static bool has_free_cores(void)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= LEAST_CORES_TO_SPIN;
+}
+
+static enum aule_status choose_spin(int spin_us, struct lane_plan *plan)
+{
+    const char *asked = getenv("AULE_RING_SPIN");
+    unsigned long us = spin_us > 0 ? (unsigned long)spin_us : 0;
+    if (spin_us < -1 || us > MAX_SPIN_US)
+        return fail(AULE_INVALID, "ring_spin_us = %d; 0, -1 and up to %d are known", spin_us, MAX_SPIN_US);
+    if (spin_us == 0 && asked && asked[0]) {
+        char *end;
+        us = strtoul(asked, &end, 10);
+        if (asked[0] < '0' || asked[0] > '9' || *end || us > MAX_SPIN_US)
+            return fail(AULE_INVALID, "AULE_RING_SPIN is \"%s\"; it is microseconds, from 0 to %d", asked, MAX_SPIN_US);
+    } else if (spin_us == 0) {
+        us = has_free_cores() ? SPIN_US : 0;
+    }
+    plan->spin_ns = (int64_t)us * 1000;
+    return AULE_OK;
+}
+
+enum aule_status lane_choose(int spin_us, struct lane_plan *plan)
+{
+    enum aule_status status = choose_lane(plan);
+    return status == AULE_OK ? choose_spin(spin_us, plan) : status;
 }
 
 // ---- opening ----
@@ -85,20 +102,14 @@ static enum aule_status connect_bell(struct lane *lane, const char *path, const 
     return AULE_OK;
 }
 
-static bool has_free_cores(void)
-{
-    cpu_set_t cores;
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= LEAST_CORES_TO_SPIN;
-}
-
 static void on_connection_end(void *context)
 {
     struct lane *lane = context;
-    ring_interrupt(&lane->ring);
+    ring_interrupt(&lane->answers.ring);
 }
 
-static enum aule_status open_rings(const char *path, const struct wire_hello_reply *hello,
-                                   const struct segment *segment, struct connection *connection, struct lane *lane)
+static void open_answers(struct lane *lane, const struct wire_hello_reply *hello, const struct segment *segment,
+                         int64_t spin_ns)
 {
     const struct ring_place place = {
         .submissions = (char *)segment->base + hello->submission_ring_offset,
@@ -107,24 +118,30 @@ static enum aule_status open_rings(const char *path, const struct wire_hello_rep
         .submission_size = WIRE_SUBMISSION_SIZE,
         .completion_size = WIRE_COMPLETION_SIZE,
     };
-    enum aule_status status = check_rings(hello);
-    if (status == AULE_OK)
-        status = connect_bell(lane, path, hello->doorbell ? hello->doorbell : "");
-    if (status != AULE_OK)
-        return status;
-    ring_client_init(&lane->ring, &place);
-    connection_watch(connection, on_connection_end, lane);
-    return AULE_OK;
+    answers_init(&lane->answers, &place, spin_ns);
+    lane->open = true;
+    connection_watch(lane->connection, on_connection_end, lane);
 }
 
-enum aule_status lane_open(enum lane_choice choice, const char *path, const struct wire_hello_reply *hello,
+// Nobody asked for the ring: where its doorbell cannot be reached, messages do as well.
+static enum aule_status reach_bell(struct lane *lane, enum lane_choice choice, const char *path, const char *name,
+                                   bool *reached)
+{
+    error_mute(choice == LANE_AUTO);
+    enum aule_status status = connect_bell(lane, path, name ? name : "");
+    error_mute(false);
+    *reached = status == AULE_OK;
+    return choice == LANE_AUTO ? AULE_OK : status;
+}
+
+enum aule_status lane_open(const struct lane_plan *plan, const char *path, const struct wire_hello_reply *hello,
                            const struct segment *segment, struct connection *connection, struct lane **out)
 {
     *out = NULL;
-    if (hello->ring_entries == 0 && choice == LANE_RING)
+    if (hello->ring_entries == 0 && plan->choice == LANE_RING)
         return fail(AULE_UNSUPPORTED, "AULE_LANE is ring, but the daemon at %s offers no ring lane (--ring-entries)",
                     path);
-    if (choice != LANE_RING)
+    if (hello->ring_entries == 0 || plan->choice == LANE_NNG)
         return AULE_OK;
     struct lane *lane = calloc(1, sizeof *lane);
     if (!lane)
@@ -132,13 +149,16 @@ enum aule_status lane_open(enum lane_choice choice, const char *path, const stru
     lane->pid = getpid();
     lane->connection = connection;
     lane->bell = -1;
-    lane->spins = has_free_cores();
-    pthread_mutex_init(&lane->mutex, NULL);
-    enum aule_status status = open_rings(path, hello, segment, connection, lane);
+    bool reached = false;
+    enum aule_status status = check_rings(hello);
     if (status == AULE_OK)
+        status = reach_bell(lane, plan->choice, path, hello->doorbell, &reached);
+    if (reached) {
+        open_answers(lane, hello, segment, plan->spin_ns);
         *out = lane;
-    else
+    } else {
         lane_close(lane);
+    }
     return status;
 }
 
@@ -148,76 +168,14 @@ void lane_close(struct lane *lane)
         return;
     if (lane->bell >= 0)
         close(lane->bell);
-    if (lane->pid == getpid())
-        pthread_mutex_destroy(&lane->mutex);
+    if (lane->open && lane->pid == getpid())
+        answers_finish(&lane->answers);
     free(lane);
 }
 
-bool lane_takes(const struct lane *lane, enum wire_command command)
+uint32_t lane_num_entries(const struct lane *lane)
 {
-    return lane && (command == WIRE_COMMAND_RUN || command == WIRE_COMMAND_WAIT);
-}
-
-// ---- waiting ----
-
-// Under the mutex: hands out all that is posted. An answer that nobody waits for any more is dropped.
-static void hand_out(struct lane *lane)
-{
-    uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
-    enum ring_look look;
-    while ((look = ring_consume(&lane->ring, entry)) == RING_TAKEN) {
-        struct wire_completion completion;
-        struct waiter *waiter;
-        wire_get_completion(entry, &completion);
-        DL_SEARCH_SCALAR(lane->waiters, waiter, sequence, completion.sequence);
-        if (!waiter)
-            continue;
-        waiter->completion = completion;
-        waiter->answered = true;
-    }
-    lane->broken |= look == RING_BROKEN;
-}
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
-// For a short while, where a core is free for it.
-static bool spin(const struct lane *lane, uint32_t consumed)
-{
-    for (int64_t end_ns = now_ns() + SPIN_NS; now_ns() < end_ns;) {
-        for (int i = 0; i < SPINS_A_LOOK; i++) {
-            if (ring_posted(&lane->ring, consumed))
-                return true;
-            relax();
-        }
-    }
-    return false;
-}
-
-// With the mutex, which is let go in the meantime. False: the time is over, or nobody will answer any more.
-static bool wait_for_news(struct lane *lane, const struct timeout *timeout)
-{
-    const uint32_t consumed = lane->ring.consumed;
-    int left = timeout_left(timeout);
-    if (left == 0 || lane->broken || ring_interrupted(&lane->ring))
-        return false;
-    pthread_mutex_unlock(&lane->mutex);
-    const struct timespec rest = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000L};
-    if (!lane->spins || !spin(lane, consumed))
-        ring_sleep(&lane->ring, consumed, left < 0 ? NULL : &rest);
-    pthread_mutex_lock(&lane->mutex);
-    return true;
+    return lane ? lane->answers.ring.place.num_entries : 0;
 }
 
 // ---- calling ----
@@ -228,62 +186,29 @@ static enum aule_status no_answer(struct lane *lane, const char *command, const 
     enum aule_status status = connection_end_error(lane->connection, command);
     if (status != AULE_OK)
         return status;
-    if (lane->broken)
+    if (answers_broken(&lane->answers))
         return fail(AULE_MALFORMED, "%s: the daemon's ring claims answers to what was never asked", command);
     answer->missing = true;
     return fail(AULE_TIMEOUT, "the daemon did not answer %s within %d ms", command, timeout->ms);
 }
 
-// Under the mutex. With room in the ring *bell says whether the daemon wants to hear it.
-static enum aule_status submit(struct lane *lane, struct wire_submission *submission, const struct timeout *room,
-                               struct waiter *waiter, bool *bell)
+// False: there was no place.
+static bool ask(struct lane *lane, struct wire_submission *submission, const struct timeout *timeout,
+                struct answer *answer, struct wire_completion *completion, enum aule_status *status)
 {
-    const char *command = wire_command_name((int)submission->command);
-    uint64_t entry[WIRE_SUBMISSION_SIZE / sizeof(uint64_t)];
-    struct answer none = {.message = NULL};
-    for (bool waits = true;; waits = wait_for_news(lane, room)) {
-        if (lane->broken || ring_interrupted(&lane->ring))
-            return no_answer(lane, command, room, &none);
-        hand_out(lane);
-        submission->sequence = waiter->sequence = lane->ring.submitted;
-        wire_put_submission(submission, entry);
-        if (ring_submit(&lane->ring, entry))
-            break;
-        if (!waits)
-            return fail(AULE_BUSY, "%s: all %u entries of the session's ring were under way for %d ms (--ring-entries)",
-                        command, lane->ring.place.num_entries, room->ms);
-    }
-    *bell = ring_ear(&lane->ring) == RING_ASLEEP;
-    DL_APPEND(lane->waiters, waiter);
-    return AULE_OK;
-}
-
-static enum aule_status ask(struct lane *lane, struct wire_submission *submission, int wait_ms,
-                            const struct timeout *timeout, struct answer *answer, struct wire_completion *completion)
-{
-    const struct timeout room = timeout_start(wait_ms);
-    struct waiter waiter = {.answered = false};
-    bool bell = false;
-    pthread_mutex_lock(&lane->mutex);
-    enum aule_status status = submit(lane, submission, &room, &waiter, &bell);
-    if (status != AULE_OK) {
-        pthread_mutex_unlock(&lane->mutex);
-        return status;
-    }
-    if (bell) {
-        pthread_mutex_unlock(&lane->mutex);
+    struct waiter waiter;
+    enum answers_place place = answers_submit(&lane->answers, submission, &waiter);
+    if (place == ANSWERS_NO_PLACE)
+        return false;
+    if (place == ANSWERS_PLACED_ASLEEP)
         send(lane->bell, "", 1,
              MSG_NOSIGNAL); // a full queue has rung already, and a daemon that is gone is seen elsewhere
-        pthread_mutex_lock(&lane->mutex);
-    }
-    for (bool waits = true; hand_out(lane), !waiter.answered && waits;)
-        waits = wait_for_news(lane, timeout);
-    DL_DELETE(lane->waiters, &waiter);
-    if (!waiter.answered)
-        status = no_answer(lane, wire_command_name((int)submission->command), timeout, answer);
-    pthread_mutex_unlock(&lane->mutex);
-    *completion = waiter.completion;
-    return status;
+    *status = AULE_OK;
+    if (answers_await(&lane->answers, &waiter, timeout))
+        *completion = waiter.completion;
+    else
+        *status = no_answer(lane, wire_command_name((int)submission->command), timeout, answer);
+    return true;
 }
 
 // The completion as the answer that a message would have brought.
@@ -326,28 +251,42 @@ static struct wire_submission submission_of(const struct wire_request *request)
     return submission;
 }
 
-enum aule_status lane_call(struct lane *lane, const struct wire_request *request, int wait_ms,
-                           const struct timeout *timeout, enum wire_answer expected, struct answer *answer)
+static bool takes(const struct lane *lane, enum wire_command command)
 {
-    struct wire_submission submission = submission_of(request);
-    struct wire_completion completion;
-    *answer = (struct answer){.message = NULL};
-    enum aule_status status = ask(lane, &submission, wait_ms, timeout, answer, &completion);
-    return status == AULE_OK ? judge(&completion, expected, wire_command_name(request->command), answer) : status;
+    return lane && (command == WIRE_COMMAND_RUN || command == WIRE_COMMAND_WAIT);
 }
 
-enum aule_status lane_run(struct lane *lane, const struct wire_request *run, int wait_ms, const struct timeout *timeout,
-                          struct answer *answer, uint64_t *ticket)
+bool lane_call(struct lane *lane, const struct wire_request *request, const struct timeout *timeout,
+               enum wire_answer expected, struct answer *answer, enum aule_status *status)
 {
+    *answer = (struct answer){.message = NULL};
+    if (!takes(lane, request->command))
+        return false;
+    struct wire_submission submission = submission_of(request);
+    struct wire_completion completion;
+    if (!ask(lane, &submission, timeout, answer, &completion, status))
+        return false;
+    if (*status == AULE_OK)
+        *status = judge(&completion, expected, wire_command_name(request->command), answer);
+    return true;
+}
+
+bool lane_run(struct lane *lane, const struct wire_request *run, int wait_ms, const struct timeout *timeout,
+              struct answer *answer, uint64_t *ticket, enum aule_status *status)
+{
+    *answer = (struct answer){.message = NULL};
+    *ticket = 0;
+    if (!takes(lane, run->command))
+        return false;
     struct wire_submission submission = submission_of(run);
     struct wire_completion completion;
     submission.waits = true;
     submission.wait_ms = wait_ms;
-    *answer = (struct answer){.message = NULL};
-    *ticket = 0;
-    enum aule_status status = ask(lane, &submission, wait_ms, timeout, answer, &completion);
-    if (status != AULE_OK)
-        return status;
+    if (!ask(lane, &submission, timeout, answer, &completion, status))
+        return false;
+    if (*status != AULE_OK)
+        return true;
     *ticket = completion.ticket;
-    return judge(&completion, WIRE_ANSWER_WAIT, wire_command_name(run->command), answer);
+    *status = judge(&completion, WIRE_ANSWER_WAIT, wire_command_name(run->command), answer);
+    return true;
 }

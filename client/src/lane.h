@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // lane.h - the ring lane of one attachment: runs and waits through the rings of its segment, for which no message goes out. Knows entries,
-// rings and the doorbell. Any thread.
+// rings and the doorbell. Any thread; answers.c has how they wait.
 
 #ifndef AULE_CLIENT_LANE_H
 #define AULE_CLIENT_LANE_H
@@ -12,23 +12,30 @@
 
 struct lane;
 
-// Which lane AULE_LANE asks for. AULE_INVALID: it is neither nng nor ring.
+// Which lane AULE_LANE asks for, and how long a thread spins: what the session's parameter, else AULE_RING_SPIN, else the rule says.
+// AULE_INVALID: one of them is nothing that is known.
 enum lane_choice { LANE_AUTO, LANE_NNG, LANE_RING };
-enum aule_status lane_choose(enum lane_choice *choice);
+struct lane_plan {
+    enum lane_choice choice;
+    int64_t spin_ns; // 0: nobody spins
+};
+enum aule_status lane_choose(int spin_us, struct lane_plan *plan);
 
-// Opens the ring lane if `choice` allows it and the daemon, whose socket is `path`, offers it; else *out is NULL. AULE_UNSUPPORTED: it is
-// asked for and not offered. From then on the end of the connection ends the lane's waits.
-enum aule_status lane_open(enum lane_choice choice, const char *path, const struct wire_hello_reply *hello,
+// Opens the ring lane if the plan allows it and the daemon, whose socket is `path`, offers it and can be rung; else *out is NULL, which is a
+// failure only where the plan wants the ring: AULE_UNSUPPORTED, AULE_DAEMON_GONE, AULE_NO_MEMORY. From then on the end of the connection
+// ends the lane's waits.
+enum aule_status lane_open(const struct lane_plan *plan, const char *path, const struct wire_hello_reply *hello,
                            const struct segment *segment, struct connection *connection, struct lane **out);
-void lane_close(struct lane *lane); // after connection_close(), before segment_close(); takes NULL
+void lane_close(struct lane *lane);                 // after connection_close(), before segment_close(); takes NULL
+uint32_t lane_num_entries(const struct lane *lane); // 0 for NULL
 
-bool lane_takes(const struct lane *lane, enum wire_command command); // false for NULL
-
-// connection_call() for a Run or a Wait. AULE_BUSY: the ring was full for `wait_ms`, which is its own time for a place there.
-enum aule_status lane_call(struct lane *lane, const struct wire_request *request, int wait_ms,
-                           const struct timeout *timeout, enum wire_answer expected, struct answer *answer);
-// A Run that is answered when it is done: *answer is of the kind WAIT. After a failure *ticket is the Run's, 0 if there is none.
-enum aule_status lane_run(struct lane *lane, const struct wire_request *run, int wait_ms, const struct timeout *timeout,
-                          struct answer *answer, uint64_t *ticket);
+// connection_call() by the ring, with *status its result. False, and nothing has happened: the ring is no place for this command, or has none
+// now, or there is no lane (NULL); it is to go as a message.
+bool lane_call(struct lane *lane, const struct wire_request *request, const struct timeout *timeout,
+               enum wire_answer expected, struct answer *answer, enum aule_status *status);
+// The same for a Run that is answered when it is done, wait_ms after now at the latest: *answer is of the kind WAIT. After a failure *ticket
+// is the Run's, 0 if it has none.
+bool lane_run(struct lane *lane, const struct wire_request *run, int wait_ms, const struct timeout *timeout,
+              struct answer *answer, uint64_t *ticket, enum aule_status *status);
 
 #endif

@@ -61,23 +61,32 @@ static void add_array(struct work *work, const void *data, uint32_t count, uint3
     work->spans[work->num_arrays++] = span;
 }
 
-enum aule_status run_submit(const struct aule_batch *batch, enum wire_run_kind kind,
-                            const struct aule_run_params *params, int timeout_ms, uint64_t *id)
+// *work points into itself: it stays where it is.
+static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_kind kind,
+                                const struct aule_run_params *params, struct work *work)
 {
     enum aule_status status = check_tensors(batch->attachment, params);
     if (status != AULE_OK)
         return status;
-    struct work work = {
+    *work = (struct work){
         .request = {.command = WIRE_COMMAND_RUN, .run = command_of(batch->id, kind, params)},
         .what = "slopes, sinks and frequencies",
     };
-    struct wire_run *run = &work.request.run;
-    work.timeout_ms = &run->timeout_ms;
-    work.flags = &run->flags;
-    add_array(&work, params->alibi_slopes, params->num_heads, sizeof(float), &run->slopes);
-    add_array(&work, params->sinks, params->num_heads, sizeof(float), &run->sinks);
-    add_array(&work, params->rope.frequencies, params->rope.dim / 2, sizeof(double), &run->rope_frequencies);
-    return work_submit(batch->attachment, &work, timeout_ms, id);
+    struct wire_run *run = &work->request.run;
+    work->timeout_ms = &run->timeout_ms;
+    work->flags = &run->flags;
+    add_array(work, params->alibi_slopes, params->num_heads, sizeof(float), &run->slopes);
+    add_array(work, params->sinks, params->num_heads, sizeof(float), &run->sinks);
+    add_array(work, params->rope.frequencies, params->rope.dim / 2, sizeof(double), &run->rope_frequencies);
+    return AULE_OK;
+}
+
+enum aule_status run_submit(const struct aule_batch *batch, enum wire_run_kind kind,
+                            const struct aule_run_params *params, int timeout_ms, uint64_t *id)
+{
+    struct work work;
+    enum aule_status status = prepare(batch, kind, params, &work);
+    return status == AULE_OK ? work_submit(batch->attachment, &work, timeout_ms, id) : status;
 }
 
 enum aule_status run_queue(const struct aule_batch *batch, enum wire_run_kind kind,
@@ -109,18 +118,15 @@ enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params
 {
     REQUIRE(batch);
     REQUIRE(params);
-    uint64_t id = 0;
+    struct work work;
     enum aule_status status = timeout_check(timeout_ms);
     if (status == AULE_OK)
         status = attachment_enter(batch->attachment);
     if (status != AULE_OK)
         return status;
-    status = run_submit(batch, WIRE_RUN_ATTEND, params, timeout_ms, &id);
-    if (status == AULE_OK) {
-        status = ticket_reap(batch->attachment, id, timeout_ms, result);
-        if (status == AULE_TIMEOUT)
-            ticket_abandon(batch->attachment, id);
-    }
+    status = prepare(batch, WIRE_RUN_ATTEND, params, &work);
+    if (status == AULE_OK)
+        status = work_run(batch->attachment, &work, timeout_ms, result);
     attachment_leave(batch->attachment);
     return status;
 }

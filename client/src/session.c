@@ -34,8 +34,10 @@ static enum aule_status copy_string(const char *given, const char **copy)
 
 static enum aule_status copy_params(const struct aule_session_params *given, struct aule_session_params *copy)
 {
-    *copy = (struct aule_session_params){
-        .arena_size = given->arena_size, .timeout_ms = given->timeout_ms, .paged_threshold = given->paged_threshold};
+    *copy = (struct aule_session_params){.arena_size = given->arena_size,
+                                         .timeout_ms = given->timeout_ms,
+                                         .paged_threshold = given->paged_threshold,
+                                         .ring_spin_us = given->ring_spin_us};
     enum aule_status status = timeout_check(given->timeout_ms);
     if (status == AULE_OK)
         status = copy_string(given->name, &copy->name);

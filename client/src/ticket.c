@@ -28,6 +28,18 @@ enum aule_status ticket_check(uint64_t id)
 
 // ---- wait ----
 
+enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id, struct aule_run_result *result)
+{
+    enum aule_status status = AULE_OK;
+    if (reply->run_status != STATUS_OK)
+        status = fail((enum aule_status)reply->run_status, "the run of ticket %" PRIu64 " failed: %s", id,
+                      reply->run_message ? reply->run_message : aule_status_text((enum aule_status)reply->run_status));
+    if (result)
+        *result = (struct aule_run_result){
+            .gpu_ns = reply->gpu_ns, .num_runs = reply->num_runs, .num_sessions = reply->num_sessions};
+    return status;
+}
+
 enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result)
 {
     struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {.ticket = id, .timeout_ms = timeout_ms}};
@@ -35,13 +47,7 @@ enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int tim
     enum aule_status status = attachment_call(attachment, &request, timeout_ms, WIRE_ANSWER_WAIT, &answer);
     if (status != AULE_OK)
         return status;
-    const struct wire_wait_reply *reply = &answer.reply.wait;
-    if (reply->run_status != STATUS_OK)
-        status = fail((enum aule_status)reply->run_status, "the run of ticket %" PRIu64 " failed: %s", id,
-                      reply->run_message ? reply->run_message : aule_status_text((enum aule_status)reply->run_status));
-    if (result)
-        *result = (struct aule_run_result){
-            .gpu_ns = reply->gpu_ns, .num_runs = reply->num_runs, .num_sessions = reply->num_sessions};
+    status = ticket_read(&answer.reply.wait, id, result);
     answer_finish(&answer);
     return status;
 }
@@ -97,6 +103,14 @@ void ticket_abandon(struct attachment *attachment, uint64_t id)
     if (attachment->num_abandoned < attachment->max_abandoned)
         attachment->abandoned[attachment->num_abandoned++] = id;
     pthread_mutex_unlock(&attachment->mutex);
+}
+
+bool ticket_any_abandoned(struct attachment *attachment)
+{
+    pthread_mutex_lock(&attachment->mutex);
+    bool any = attachment->num_abandoned > 0;
+    pthread_mutex_unlock(&attachment->mutex);
+    return any;
 }
 
 void ticket_abandon_both(struct attachment *attachment, const struct aule_ticket *ticket)

@@ -17,6 +17,8 @@ struct aule_ticket ticket_make(const struct attachment *attachment, uint64_t id,
 // AULE_INTERNAL: the daemon's ids have become too large.
 enum aule_status ticket_check(uint64_t id);
 
+// What the answer to a Wait for the daemon's ticket `id` says.
+enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id, struct aule_run_result *result);
 // aule_ticket_wait() of the daemon's ticket `id`.
 enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int timeout_ms,
                              struct aule_run_result *result);
@@ -27,6 +29,7 @@ enum aule_status ticket_settle(struct attachment *attachment, const struct aule_
 // A call that keeps its ticket to itself gave up waiting: the ticket counts against max_tickets until somebody reaps it.
 void ticket_abandon(struct attachment *attachment, uint64_t id);
 void ticket_abandon_both(struct attachment *attachment, const struct aule_ticket *ticket);
+bool ticket_any_abandoned(struct attachment *attachment);
 // The one that was abandoned first; false: there is none.
 bool ticket_take_abandoned(struct attachment *attachment, uint64_t *id);
 // Reap those that are done.

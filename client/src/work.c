@@ -18,17 +18,27 @@ struct wire_tensor work_tensor(const struct aule_tensor *tensor)
                                 .outer_stride = tensor->outer_stride};
 }
 
-static enum aule_status send_work(struct attachment *attachment, struct work *work, int timeout_ms, uint64_t *id)
+// After AULE_OK the arrays lie in the arena until metadata_finish().
+static enum aule_status prepare(struct attachment *attachment, struct work *work, int timeout_ms, bool detached,
+                                struct metadata *metadata)
 {
-    struct metadata metadata;
-    struct answer answer;
-    enum aule_status status = metadata_place(attachment, work->arrays, work->num_arrays, work->what, &metadata);
+    enum aule_status status = metadata_place(attachment, work->arrays, work->num_arrays, work->what, metadata);
     if (status != AULE_OK)
         return status;
     for (uint32_t i = 0; i < work->num_arrays; i++)
         *work->spans[i] = work->arrays[i].span;
     *work->timeout_ms = timeout_ms;
-    *work->flags = (*work->flags & ~(uint32_t)WIRE_RUN_DETACHED) | (id ? 0u : WIRE_RUN_DETACHED);
+    *work->flags = (*work->flags & ~(uint32_t)WIRE_RUN_DETACHED) | (detached ? WIRE_RUN_DETACHED : 0u);
+    return AULE_OK;
+}
+
+static enum aule_status send_work(struct attachment *attachment, struct work *work, int timeout_ms, uint64_t *id)
+{
+    struct metadata metadata;
+    struct answer answer;
+    enum aule_status status = prepare(attachment, work, timeout_ms, !id, &metadata);
+    if (status != AULE_OK)
+        return status;
     status = attachment_call(attachment, &work->request, timeout_ms, WIRE_ANSWER_RUN, &answer);
     metadata_finish(attachment, &metadata);
     if (status != AULE_OK)
@@ -56,6 +66,52 @@ enum aule_status work_submit(struct attachment *attachment, struct work *work, i
             return status;
     }
     return send_work(attachment, work, timeout_left(&timeout), id);
+}
+
+// ---- to the end ----
+
+// In one call, where the session has a lane that does that: false, and nothing has happened, where it has none or no place.
+static bool run_at_once(struct attachment *attachment, struct work *work, int timeout_ms,
+                        struct aule_run_result *result, enum aule_status *status)
+{
+    struct metadata metadata;
+    struct answer answer;
+    uint64_t ticket;
+    if (attachment->info.ring_entries == 0)
+        return false;
+    *status = prepare(attachment, work, timeout_ms, false, &metadata);
+    if (*status != AULE_OK)
+        return true;
+    bool done = attachment_run(attachment, &work->request, timeout_ms, &answer, &ticket, status);
+    metadata_finish(attachment, &metadata);
+    if (!done)
+        return false;
+    if (*status == AULE_OK) {
+        *status = ticket_read(&answer.reply.wait, ticket, result);
+        answer_finish(&answer);
+    } else if (ticket) {
+        ticket_abandon(attachment, ticket);
+    }
+    return true;
+}
+
+// With abandoned tickets a submission may have to reap some first.
+enum aule_status work_run(struct attachment *attachment, struct work *work, int timeout_ms,
+                          struct aule_run_result *result)
+{
+    const struct timeout timeout = timeout_start(timeout_ms);
+    enum aule_status status;
+    uint64_t id;
+    ticket_reap_abandoned(attachment);
+    if (!ticket_any_abandoned(attachment) && run_at_once(attachment, work, timeout_ms, result, &status))
+        return status;
+    status = work_submit(attachment, work, timeout_left(&timeout), &id);
+    if (status != AULE_OK)
+        return status;
+    status = ticket_reap(attachment, id, timeout_left(&timeout), result);
+    if (status == AULE_TIMEOUT)
+        ticket_abandon(attachment, id);
+    return status;
 }
 
 enum aule_status work_queue(struct attachment *attachment, struct work *work, int timeout_ms,

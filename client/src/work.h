@@ -24,6 +24,10 @@ struct work {
 // queued. Between attachment_enter() and attachment_leave().
 enum aule_status work_submit(struct attachment *attachment, struct work *work, int timeout_ms, uint64_t *id);
 
+// Queues a run and waits for its end, for timeout_ms in all. AULE_BUSY: nothing was queued. AULE_TIMEOUT: nobody can wait for it any more.
+enum aule_status work_run(struct attachment *attachment, struct work *work, int timeout_ms,
+                          struct aule_run_result *result);
+
 // What every public call that queues work of `attachment` does: timeout_check(), attachment_enter(), work_submit(),
 // attachment_leave(), and a ticket (NULL: none is wanted).
 enum aule_status work_queue(struct attachment *attachment, struct work *work, int timeout_ms,

@@ -108,7 +108,18 @@ struct aule_session_params {
     int timeout_ms;           /* for the whole handshake, and the grace for the daemon's answer to any later call, beside
                                  what that call itself waits for; 0: 10 s; -1: for ever */
     uint32_t paged_threshold; /* aule_attention() with a longest kv length above this takes the paged way; 0: 2048 */
+    int ring_spin_us;         /* how long a waiting thread looks for its answer before it sleeps, in microseconds up to 1000000; 0:
+                                 $AULE_RING_SPIN, else 50 where the process may use 3 cores or more, and no time on fewer; -1: no time.
+                                 Only one thread of a session does so, and only in the ring lane */
 };
+
+/*
+ * Runs and waits go to the daemon over rings in the session's shared memory where it offers them (the ring lane), all else as messages over
+ * its socket; without rings, or where their doorbell beside the socket cannot be reached, everything goes as messages. It makes no
+ * difference but in time: what finds the ring full goes as a message, too. $AULE_LANE forces one: nng is messages alone; with ring a
+ * session that cannot have the ring lane is not opened (AULE_UNSUPPORTED: not offered, AULE_DAEMON_GONE: the doorbell, AULE_NO_MEMORY: no
+ * file descriptor is left), and the sentence says why. Any other value of it, or of $AULE_RING_SPIN, is AULE_INVALID.
+ */
 
 /*
  * When the grace passes without an answer, the daemon may still do what it was asked, and nobody would know. So a call that
@@ -152,6 +163,7 @@ struct aule_session_info {
     uint32_t protocol_major, protocol_minor;
     char device_name[256];
     uint8_t device_uuid[16];
+    uint32_t ring_entries;    /* requests that may be under way in the ring lane; 0: this session has none */
 };
 /*
  * What the handshake said, from this side's memory: the daemon is not asked, so that it also answers after the daemon has gone.
@@ -480,7 +492,10 @@ struct aule_run_result {
 AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
                                            struct aule_run_result *result);
 
-/* aule_run_submit() and aule_ticket_wait() in one; the timeout holds for each. After AULE_TIMEOUT the run may go on; nobody can wait for it. */
+/*
+ * aule_run_submit() and aule_ticket_wait() in one, in the ring lane by one request; the timeout holds for both together. AULE_BUSY: no ticket came
+ * free, nothing was queued. After AULE_TIMEOUT the run may go on; nobody can wait for it.
+ */
 AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                    struct aule_run_result *result);
 

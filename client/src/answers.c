@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// answers.c - see answers.h. Nobody is left behind: while threads sleep on conditions of their own, one leads or has just been told to; who
+// leaves and finds no leader tells another. That holds for the end of the time and of the connection, too: the leader leaves first, then one
+// after the other.
+
+#include "answers.h"
+
+#include <time.h>
+#include <utlist.h>
+
+enum { SPINS_A_LOOK = 64 };
+static const int64_t early_ns =
+    100000; // a sleep may end so much later than it was to: timer slack, and the way to a core
+
+void answers_init(struct answers *answers, const struct ring_place *place, int64_t spin_ns)
+{
+    *answers = (struct answers){.spin_ns = spin_ns};
+    pthread_mutex_init(&answers->mutex, NULL);
+    ring_client_init(&answers->ring, place);
+}
+
+void answers_finish(struct answers *answers)
+{
+    pthread_mutex_destroy(&answers->mutex);
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static struct timespec time_of(int64_t ns)
+{
+    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+}
+
+// ---- what is expected, under the mutex ----
+
+static int64_t expect(const struct answers *answers, const struct wire_submission *submission, int64_t start_ns)
+{
+    if (submission->command == WIRE_COMMAND_WAIT)
+        return forecast_ticket_end(&answers->forecast, submission->wait.ticket);
+    return submission->waits ? forecast_run(&answers->forecast, submission->run.batch, start_ns) : 0;
+}
+
+static void learn(struct answers *answers, const struct waiter *waiter)
+{
+    const struct wire_submission *submission = waiter->submission;
+    const struct wire_completion *completion = &waiter->completion;
+    struct forecast *forecast = &answers->forecast;
+    if (completion->status != STATUS_OK)
+        return;
+    if (submission->command == WIRE_COMMAND_WAIT)
+        forecast_ticket_done(forecast, submission->wait.ticket, now_ns());
+    else if (submission->waits)
+        forecast_run_done(forecast, submission->run.batch, waiter->start_ns, now_ns());
+    else
+        forecast_ticket(forecast, completion->ticket, submission->run.batch, waiter->start_ns);
+}
+
+// ---- handing out, under the mutex ----
+
+// All that is posted. An answer that nobody waits for any more is dropped.
+static void hand_out(struct answers *answers)
+{
+    uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
+    enum ring_look look;
+    while ((look = ring_consume(&answers->ring, entry)) == RING_TAKEN) {
+        struct wire_completion completion;
+        struct waiter *waiter;
+        wire_get_completion(entry, &completion);
+        DL_FOREACH(answers->waiters, waiter)
+        {
+            if (waiter->submission->sequence == completion.sequence)
+                break;
+        }
+        if (!waiter)
+            continue;
+        waiter->completion = completion;
+        waiter->answered = true;
+        if (waiter->sleeps)
+            pthread_cond_signal(&waiter->news);
+    }
+    answers->broken |= look == RING_BROKEN;
+}
+
+static void find_leader(const struct answers *answers)
+{
+    struct waiter *waiter;
+    if (answers->led)
+        return;
+    DL_FOREACH(answers->waiters, waiter)
+    {
+        if (waiter->sleeps) {
+            pthread_cond_signal(&waiter->news);
+            return;
+        }
+    }
+}
+
+// ---- waiting ----
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static bool spin(const struct answers *answers, uint32_t consumed, int64_t end_ns)
+{
+    do {
+        for (int i = 0; i < SPINS_A_LOOK; i++) {
+            if (ring_posted(&answers->ring, consumed))
+                return true;
+            relax();
+        }
+    } while (now_ns() < end_ns);
+    return false;
+}
+
+// Without the mutex: until something is posted, or left_ns are over; it may come back too early. What is expected late is slept for first.
+static void watch(struct answers *answers, uint32_t consumed, int64_t expected_ns, int64_t left_ns)
+{
+    const int64_t now = now_ns(), rest_ns = expected_ns - early_ns - now;
+    bool sleeps_first = answers->spin_ns && rest_ns > early_ns;
+    int64_t sleep_ns = sleeps_first && (left_ns < 0 || rest_ns < left_ns) ? rest_ns : left_ns;
+    if (answers->spin_ns && !sleeps_first &&
+        spin(answers, consumed, (expected_ns > now ? expected_ns : now) + answers->spin_ns))
+        return;
+    const struct timespec rest = time_of(sleep_ns);
+    ring_sleep(&answers->ring, consumed, sleep_ns < 0 ? NULL : &rest);
+}
+
+// With the mutex, which is let go in the meantime. What others expect first counts as well.
+static void lead(struct answers *answers, int left_ms)
+{
+    const uint32_t consumed = answers->ring.consumed;
+    const struct waiter *waiter;
+    int64_t expected_ns = INT64_MAX;
+    DL_FOREACH(answers->waiters, waiter)
+    {
+        if (!waiter->answered && waiter->expected_ns < expected_ns)
+            expected_ns = waiter->expected_ns;
+    }
+    answers->led = true;
+    pthread_mutex_unlock(&answers->mutex);
+    watch(answers, consumed, expected_ns, left_ms < 0 ? -1 : left_ms * INT64_C(1000000));
+    pthread_mutex_lock(&answers->mutex);
+    answers->led = false;
+}
+
+// With the mutex, which is let go in the meantime.
+static void follow(struct answers *answers, struct waiter *waiter, int left_ms)
+{
+    pthread_condattr_t clock;
+    const struct timespec end = time_of(now_ns() + left_ms * INT64_C(1000000));
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&waiter->news, &clock);
+    pthread_condattr_destroy(&clock);
+    waiter->sleeps = true;
+    if (left_ms < 0)
+        pthread_cond_wait(&waiter->news, &answers->mutex);
+    else
+        pthread_cond_timedwait(&waiter->news, &answers->mutex, &end);
+    waiter->sleeps = false;
+    pthread_cond_destroy(&waiter->news);
+}
+
+bool answers_await(struct answers *answers, struct waiter *waiter, const struct timeout *timeout)
+{
+    pthread_mutex_lock(&answers->mutex);
+    for (;;) {
+        hand_out(answers);
+        if (waiter->answered || answers->broken || ring_interrupted(&answers->ring))
+            break;
+        int left_ms = timeout_left(timeout);
+        if (left_ms == 0)
+            break;
+        if (answers->led)
+            follow(answers, waiter, left_ms);
+        else
+            lead(answers, left_ms);
+    }
+    DL_DELETE(answers->waiters, waiter);
+    if (answers->spin_ns && waiter->answered)
+        learn(answers, waiter);
+    find_leader(answers);
+    pthread_mutex_unlock(&answers->mutex);
+    return waiter->answered;
+}
+
+// ---- submitting ----
+
+// Under the mutex.
+static enum answers_place place(struct answers *answers, struct wire_submission *submission, struct waiter *waiter)
+{
+    uint64_t entry[WIRE_SUBMISSION_SIZE / sizeof(uint64_t)];
+    hand_out(answers);
+    if (answers->over || answers->broken || ring_interrupted(&answers->ring))
+        return ANSWERS_NO_PLACE;
+    *waiter = (struct waiter){.submission = submission};
+    submission->sequence = answers->ring.submitted;
+    wire_put_submission(submission, entry);
+    if (!ring_submit(&answers->ring, entry))
+        return ANSWERS_NO_PLACE;
+    enum ring_ear ear = ring_ear(&answers->ring);
+    answers->over = ear == RING_OVER;
+    if (answers->over)
+        return ANSWERS_NO_PLACE;
+    if (answers->spin_ns) {
+        waiter->start_ns = now_ns();
+        waiter->expected_ns = expect(answers, submission, waiter->start_ns);
+    }
+    DL_APPEND(answers->waiters, waiter);
+    return ear == RING_ASLEEP ? ANSWERS_PLACED_ASLEEP : ANSWERS_PLACED;
+}
+
+enum answers_place answers_submit(struct answers *answers, struct wire_submission *submission, struct waiter *waiter)
+{
+    pthread_mutex_lock(&answers->mutex);
+    enum answers_place placed = place(answers, submission, waiter);
+    pthread_mutex_unlock(&answers->mutex);
+    return placed;
+}
+
+bool answers_broken(struct answers *answers)
+{
+    pthread_mutex_lock(&answers->mutex);
+    bool broken = answers->broken;
+    pthread_mutex_unlock(&answers->mutex);
+    return broken;
+}
