@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_cascade - what attention_decode does, for parts of keys that several sequences share: keys and values are read once and meet
-// the rows of up to SIDES tiles a warp, each of which is one that attention_decode would have had as an item of its own. All that is done for
-// a row is done as there, in the same order, so that its bits are the same; columns of a matrix do not know each other.
+// attention_cascade - what attention_decode does, for parts of keys that several sequences share: keys and values are read once for all of
+// them. A warp has 16 rows, whosever they are: of a member that has few rows there is no more than these. All that is done for a row is done
+// as there, in the same order, so that its bits are the same; only which lane does it differs:
 //
-// An item is one half of a part; its units are folded as there, by the warp that has the rows, in the memory of the partial result. A step
-// is TILES tiles of 16 keys. All warps bring it into shared memory, as the matrix elements that lanes want: each lane stores what in
-// attention_decode would have been its own, already widened and turned; then each warp multiplies all of it with its 16 rows, the
-// columns of two matrices. The next step is on its way meanwhile, and has a place of its own.
+//   S[16 rows, 16 keys] = Q K^T       Q is A, K^T is B, keys 0 to 7 and 8 to 15 by themselves
+//   P = 2^(S - m)                     per lane: 2 rows x 4 keys; as C has it, A wants it
+//   O[16 rows, d] += P V              V is B, its columns permuted: see quad_number()
+//
+// A matrix unit adds up a row and a column alike, whichever of them is A's; that it does so to the bit is for the tests to hold.
+//
+// An item is one half of a part; its units are folded as there, by the warp that has the rows. A step is TILES tiles of 16 keys. All warps
+// bring it into shared memory, as the words that a lane wants: those are, in pairs, B of keys and keys + 8, and B of even dims and odd
+// ones. Then each warp multiplies all of it with its rows. The next step is on its way meanwhile, and has a place of its own.
 //
 // Every row sees every key here: there is no window, and the keys end before the first query.
 //
@@ -26,19 +31,22 @@
 #define PARTS_COHERENT coherent
 #include "attention_columns.glsl"
 
-const uint SIDES = 2; // tiles of rows that a warp has
+const uint WARP_ROWS = 16;
 const uint TILES = WARPS / 4;
 const uint STEP_KEYS = TILES * STEP;              // the half's tiles and those between, which are not its own
-const uint FRAGMENTS = Q_MATRICES + SUM_MATRICES; // matrices A of a tile of keys
+const uint FRAGMENTS = Q_MATRICES + SUM_MATRICES; // pairs of matrices B of a tile of keys
 const uint K_SHARE = (K_STEPS + 1) / 2;           // of a tile's K, what each of two warps brings
 const uint V_SHARE = (V_STEPS + 1) / 2;           // and the same of its V, by two others
-const uint MOVED = 4; // pieces of 16 bytes on their way: of a share of head dims up to 128
+const uint MOVED = 4;                             // pieces of 16 bytes on their way: of a share of head dims up to 128
 
 shared uvec4 fragments[2 * TILES * FRAGMENTS * WARP];
 shared float key_scales[K_SCALES ? 2 * TILES * KEYS : 1];
 
-MatrixB q_matrices[SIDES * Q_MATRICES];
-Row selves[SIDES * 2]; // of rows 2t and 2t + 1 of each side
+// Of this lane's two rows, g and g + 8 of the warp's.
+MatrixA q_matrices[Q_MATRICES];
+Row selves[2];
+uint inside[2];        // which row of the member's it is
+uint64_t addresses[2]; // of the member's partial result; 0: there is no such row
 
 // ---- the next step on its way ----
 
@@ -125,36 +133,74 @@ void pieces_store(uint stage, uvec4 moved[MOVED], float scale)
 
 // ---- one tile of keys ----
 
-MatrixA fragment(uint at, uint number)
+// What a warp has of a unit of keys. The maxima are those of all lanes with the same g; the weights and the sums each lane's own.
+struct Tally {
+    vec2 maxima;
+    vec4 weights;                    // row g: of keys 2t, 2t + 8 of each tile, of 2t + 1, 2t + 9; row g + 8 alike
+    MatrixC sums[2 * SUM_MATRICES];  // [s][k][e]: columns 2t, 2t + 1 are dims (8s + column) * V_ELEMENTS + 2k + e
+};
+
+void tally_clear(out Tally tally)
 {
-    return matrix_a(fragments[at + number * WARP]);
+    tally.maxima = vec2(NO_MAXIMUM);
+    tally.weights = vec4(0);
+    [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
+        tally.sums[i] = matrix_c(vec4(0));
 }
 
-// Scores of one side to weights.
-MatrixB side_weigh(uint side, MatrixC even, MatrixC odd, uint key, vec2 scales, inout State state)
+float row_maximum(float value)
 {
-    precise vec4 s = scores_scaled(even, odd);
-    if (K_SCALES)
-        s *= scales.xxyy;
-    if (SHAPED)
-        [[unroll]] for (uint i = 0; i < 4; i++)
-            s[i] = score_shape(selves[side * 2 + (i & 1)], s[i], key + g + (i >> 1) * 8);
-    return weight_matrix(weigh(state, s, bvec4(true)));
+    value = max(value, warp_xor(value, 1));
+    return max(value, warp_xor(value, 2));
 }
 
-// `at` is the lane's first matrix of the tile; `key` the tile's first. Both sides have names of their own: an array of what has arrays of
-// matrices in it goes to memory.
-void tile_compute(uint at, uint key, vec2 scales, inout State left, inout State right)
+// Scores of keys 2t and 2t + 1 of both rows, counted from `key`.
+vec4 keys_shape(vec4 s, uint key)
 {
-    MatrixC even_left = matrix_c(vec4(0)), even_right = even_left, odd_left = even_left, odd_right = even_left;
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        s[i] = score_shape(selves[i >> 1], s[i], key + 2 * t + (i & 1));
+    return s;
+}
+
+// Scores (low: rows g and g + 8 x keys 2t and 2t + 1; high: keys 2t + 8 and 2t + 9) to weights. As weigh() does it.
+MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high)
+{
+    const vec4 pairs = max(low, high);
+    const vec2 tops = vec2(row_maximum(max(pairs.x, pairs.y)), row_maximum(max(pairs.z, pairs.w)));
+    const vec2 larger = max(tally.maxima, tops), factor = exp2(tally.maxima - larger);
+    tally.maxima = larger;
+    [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
+        matrix_scale(tally.sums[i], factor.xxyy);
+    precise vec4 low_exponents = low - larger.xxyy, high_exponents = high - larger.xxyy;
+    const vec4 p = exp2(low_exponents), q = exp2(high_exponents);
+    precise vec4 weights = tally.weights * factor.xxyy + (p + q);
+    tally.weights = weights;
+    return matrix_a(uvec4(halves_round(p.xy), halves_round(q.xy), halves_round(p.zw), halves_round(q.zw)));
+}
+
+// `at` is the lane's first fragment of the tile; `key` the tile's first.
+void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, inout Tally tally)
+{
+    MatrixC even_low = matrix_c(vec4(0)), even_high = even_low, odd_low = even_low, odd_high = even_low;
     [[unroll]] for (uint i = 0; i < Q_MATRICES; i += 2) {
-        matrix_multiply_two(fragment(at, i), q_matrices[i], q_matrices[Q_MATRICES + i], even_left, even_right);
-        matrix_multiply_two(fragment(at, i + 1), q_matrices[i + 1], q_matrices[Q_MATRICES + i + 1], odd_left, odd_right);
+        const uvec4 even = fragments[at + i * WARP], odd = fragments[at + (i + 1) * WARP];
+        matrix_multiply_two(q_matrices[i], matrix_b(even.xy), matrix_b(even.zw), even_low, even_high);
+        matrix_multiply_two(q_matrices[i + 1], matrix_b(odd.xy), matrix_b(odd.zw), odd_low, odd_high);
     }
-    const MatrixB left_weights = side_weigh(0, even_left, odd_left, key, scales, left);
-    const MatrixB right_weights = side_weigh(1, even_right, odd_right, key, scales, right);
-    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
-        matrix_multiply_two(fragment(at, Q_MATRICES + i), left_weights, right_weights, left.sums[i], right.sums[i]);
+    precise vec4 low = scores_scaled(even_low, odd_low), high = scores_scaled(even_high, odd_high);
+    if (K_SCALES) {
+        low *= low_scales;
+        high *= high_scales;
+    }
+    if (SHAPED) {
+        low = keys_shape(low, key);
+        high = keys_shape(high, key + 8);
+    }
+    const MatrixA weights = tally_weigh(tally, low, high);
+    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++) {
+        const uvec4 words = fragments[at + (Q_MATRICES + i) * WARP];
+        matrix_multiply_two(weights, matrix_b(words.xy), matrix_b(words.zw), tally.sums[2 * i], tally.sums[2 * i + 1]);
+    }
 }
 
 #ifdef MATRIX_EMULATED
@@ -163,91 +209,114 @@ void tile_compute(uint at, uint key, vec2 scales, inout State left, inout State 
 #define STEP_LOOP [[unroll]]
 #endif
 
-void step_compute(uint stage, uint key, inout State left, inout State right)
+vec4 scales_of(uint first)
+{
+    return K_SCALES ? vec2(key_scales[first], key_scales[first + 1]).xyxy : vec4(1);
+}
+
+void step_compute(uint stage, uint key, inout Tally tally)
 {
     STEP_LOOP for (uint tile = 0; tile < TILES; tile++) {
-        const uint number = stage * TILES + tile, first = number * KEYS + g;
-        const vec2 scales = K_SCALES ? vec2(key_scales[first], key_scales[first + 8]) : vec2(1);
-        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales, left, right);
+        const uint number = stage * TILES + tile, first = number * KEYS + 2 * t;
+        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales_of(first), scales_of(first + 8), tally);
     }
 }
 
 // ---- units ----
 
-layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer HalfSums { vec4 at[]; };
-
-// Of this warp's two tiles of rows.
-uint64_t addresses[SIDES]; // of their partial results
-uint rows[SIDES];          // 0: there is none
-
-// What the units so far have of rows 2t and 2t + 1 of each side; their sums lie in the partial result, each lane's own.
+// What the units so far have of both rows; the sums each lane's own.
 struct Half {
     vec2 maxima, weights;
+    vec4 sums[2 * SUM_MATRICES];
 };
 
-// Sums of four dims of row 2t + i, from sum matrices `m` and m + 1, and where they lie in a partial result.
-vec4 sums_quad(State state, uint m, uint i)
+// Sums of four dims of row `i`, from those of fragments `m` and m + 1, column 2t + c; and which four these are.
+vec4 quad_of(Tally tally, uint m, uint c, uint i)
 {
-    const vec4 low = matrix_elements(state.sums[m]), high = matrix_elements(state.sums[m + 1]);
-    return (i == 0 ? vec4(low.xz, high.xz) : vec4(low.yw, high.yw)) * HALVES_FACTOR(V_DTYPE);
+    const uint e = 2 * i + c;
+    return vec4(matrix_elements(tally.sums[2 * m])[e], matrix_elements(tally.sums[2 * m + 1])[e],
+                matrix_elements(tally.sums[2 * m + 2])[e], matrix_elements(tally.sums[2 * m + 3])[e]) *
+           HALVES_FACTOR(V_DTYPE);
 }
 
-uint quad_at(uint m, uint i)
+uint quad_piece(uint m, uint c) { return 8 * (m / V_MATRICES) + 2 * t + c; }
+uint quad_number(uint m, uint c) { return (quad_piece(m, c) * V_ELEMENTS + m % V_MATRICES * 2) / 4; }
+
+float row_sum(vec2 value)
 {
-    return ((2 * t + i) * HEAD_DIM_V + piece_of(m) * V_ELEMENTS + m % V_MATRICES * 2) / 4;
+    float sum = value.x + value.y;
+    sum += warp_xor(sum, 1);
+    return sum + warp_xor(sum, 2);
 }
 
-// The unit's state of one side becomes the half's or joins it.
-void unit_take(inout Half whole, uint side, State state, bool joins)
+// The unit's state becomes the half's or joins it.
+void unit_take(inout Half whole, Tally tally, bool joins)
 {
-    const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
-    HalfSums sums = HalfSums(addresses[side]);
+    const vec2 weights = vec2(row_sum(tally.weights.xy), row_sum(tally.weights.zw));
     [[unroll]] for (uint i = 0; i < 2; i++) {
-        const Fold f = fold_begin(whole.maxima[i], state.maxima[i]);
-        [[unroll]] for (uint m = 0; m < SUM_MATRICES; m += 2) {
-            const uint at = quad_at(m, i);
-            vec4 quad = sums_quad(state, m, i);
-            if (2 * t + i < rows[side] && (V_WHOLE || piece_of(m) < V_PIECES)) {
-                if (joins)
-                    quad = fold(f, sums.at[at], quad);
-                sums.at[at] = quad;
+        const Fold f = fold_begin(whole.maxima[i], tally.maxima[i]);
+        [[unroll]] for (uint m = 0; m < SUM_MATRICES; m += 2)
+            [[unroll]] for (uint c = 0; c < 2; c++) {
+                const vec4 quad = quad_of(tally, m, c, i);
+                const uint n = (m + c) * 2 + i;
+                whole.sums[n] = joins ? fold(f, whole.sums[n], quad) : quad;
             }
-        }
         whole.weights[i] = joins ? fold(f, whole.weights[i], weights[i]) : weights[i];
-        whole.maxima[i] = joins ? f.maximum : state.maxima[i];
+        whole.maxima[i] = joins ? f.maximum : tally.maxima[i];
     }
 }
 
 // Behind the last unit.
-void half_leave(Half whole, uint side)
+void half_leave(Half whole)
 {
-    [[unroll]] for (uint i = 0; i < 2; i++)
-        if (g == 0 && 2 * t + i < rows[side]) {
-            PartFloats(addresses[side]).at[PARTIAL_MAXIMA + 2 * t + i] = whole.maxima[i];
-            PartFloats(addresses[side]).at[PARTIAL_WEIGHTS + 2 * t + i] = whole.weights[i];
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        if (addresses[i] == 0)
+            continue;
+        [[unroll]] for (uint m = 0; m < SUM_MATRICES; m += 2)
+            [[unroll]] for (uint c = 0; c < 2; c++)
+                if (V_WHOLE || quad_piece(m, c) < V_PIECES)
+                    PartSums(addresses[i]).at[inside[i] * (HEAD_DIM_V / 4) + quad_number(m, c)] = whole.sums[(m + c) * 2 + i];
+        if (t == 0) {
+            PartFloats(addresses[i]).at[PARTIAL_MAXIMA + inside[i]] = whole.maxima[i];
+            PartFloats(addresses[i]).at[PARTIAL_WEIGHTS + inside[i]] = whole.weights[i];
         }
+    }
 }
 
 // ---- the item ----
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Crowds { gpu_crowd at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Crowds { gpu_crowd at[]; };
 
-void side_begin(Crowds crowds, uint item, uint side)
+gpu_crowd crowd;
+
+// Row `i` of the lane's two: of which member it is, and what is to be known of it.
+void row_take(uint i)
 {
-    const uint member = warp_number() * SIDES + side;
+    const uint row = warp_number() * WARP_ROWS + g + 8 * i, member = row / crowd.width;
+    inside[i] = row % crowd.width;
     num_rows = 0;
-    addresses[side] = 0;
-    if (member < crowds.at[item].num_members) {
-        work_begin(crowds.at[item].members[member].tile);
-        addresses[side] = partial_address(crowds.at[item].members[member].partial);
+    addresses[i] = 0;
+    if (member < crowd.num_members) {
+        const gpu_item item = Items(crowd.members).at[member];
+        work_begin(item.tile);
+        if (inside[i] < num_rows)
+            addresses[i] = partial_address(item.partial);
     }
-    rows[side] = num_rows;
-    [[unroll]] for (uint i = 0; i < 2; i++)
-        selves[side * 2 + i] = row_begin(2 * t + i);
-    [[unroll]] for (uint i = 0; i < Q_MATRICES / 2; i++) {
-        const uvec4 words = q_pair(i);
-        q_matrices[side * Q_MATRICES + 2 * i] = matrix_b(words.xy);
-        q_matrices[side * Q_MATRICES + 2 * i + 1] = matrix_b(words.zw);
+    selves[i] = row_begin(inside[i]);
+}
+
+void rows_begin()
+{
+    uvec4 words[Q_MATRICES]; // two rows' pairs
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        row_take(i);
+        [[unroll]] for (uint n = 0; n < Q_MATRICES / 2; n++)
+            words[i * (Q_MATRICES / 2) + n] = q_pair_of(inside[i], n);
+    }
+    [[unroll]] for (uint n = 0; n < Q_MATRICES / 2; n++) {
+        const uvec4 first = words[n], second = words[Q_MATRICES / 2 + n];
+        q_matrices[2 * n] = matrix_a(uvec4(first.xy, second.xy));
+        q_matrices[2 * n + 1] = matrix_a(uvec4(first.zw, second.zw));
     }
 }
 
@@ -258,58 +327,62 @@ void units_compute(uint first, uint steps)
     uvec4 moved[MOVED];
     float scale;
     uint step = 0;
-    Half left_half, right_half;
+    Half whole;
     Place place = tile_place(tile_block(mine), mine);
     pieces_load(place, moved, scale);
     place = tile_place(tile_block(min(mine + STEP_KEYS, last)), min(mine + STEP_KEYS, last));
     uint block = tile_block(min(mine + 2 * STEP_KEYS, last));
     [[dont_unroll]] for (uint end = steps; end <= total; end += steps) {
-        State left, right;
-        state_clear(left);
-        state_clear(right);
+        Tally tally;
+        tally_clear(tally);
         [[dont_unroll]] do {
             pieces_store(step & 1, moved, scale);
             barrier(); // the step is there, and all are done with the one before last, whose place the next one takes
             pieces_load(place, moved, scale);
             place = tile_place(block, min(mine + (step + 2) * STEP_KEYS, last));
             block = tile_block(min(mine + (step + 3) * STEP_KEYS, last));
-            step_compute(step & 1, first + step * STEP_KEYS, left, right);
+            step_compute(step & 1, first + step * STEP_KEYS, tally);
         } while (++step < end);
-        unit_take(left_half, 0, left, end > steps);
-        unit_take(right_half, 1, right, end > steps);
+        unit_take(whole, tally, end > steps);
     }
-    half_leave(left_half, 0);
-    half_leave(right_half, 1);
+    half_leave(whole);
 }
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counter { uint done; };
 shared bool is_last[AULE_MOST_MEMBERS];
 
-// A member's tile that has no other workgroup to wait for becomes its rows here.
-void members_end(Crowds crowds, uint item)
+// Whether all workgroups of member `i` have left what they have.
+bool member_done(uint i)
 {
-    const uint num_members = crowds.at[item].num_members;
-    groupMemoryBarrier(); // what each has left is thread 0's to release
+    const gpu_item item = Items(crowd.members).at[i];
+    Counter counter = Counter(run.counters + (uint64_t(item.merge) * NUM_KV_HEADS + kv_head) * 4);
+    const bool last = atomicAdd(counter.done, 1) == item.num_partials - 1;
+    if (last)
+        counter.done = 0; // for the next dispatch
+    return last;
+}
+
+// A member's tile that has no other workgroup to wait for becomes its rows here. The threads share out all members' rows.
+void members_end()
+{
+    groupMemoryBarrier(); // what each has left is for those to release who ask
     barrier();
-    if (gl_LocalInvocationID.x == 0) {
+    if (gl_LocalInvocationID.x < crowd.num_members) {
         memoryBarrierBuffer();
-        for (uint i = 0; i < num_members; i++) {
-            const uint merge = crowds.at[item].members[i].merge;
-            Counter counter = Counter(run.counters + (uint64_t(merge) * NUM_KV_HEADS + kv_head) * 4);
-            is_last[i] = atomicAdd(counter.done, 1) == crowds.at[item].members[i].num_partials - 1;
-            if (is_last[i])
-                counter.done = 0; // for the next dispatch
-        }
+        is_last[gl_LocalInvocationID.x] = member_done(gl_LocalInvocationID.x);
         memoryBarrierBuffer();
     }
     barrier();
-    groupMemoryBarrier(); // and what it has acquired is everybody's
-    [[dont_unroll]] for (uint i = 0; i < num_members; i++) {
-        if (!is_last[i])
+    groupMemoryBarrier(); // and what they have acquired is everybody's
+    const uint each = crowd.width * V_OCTS;
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < crowd.num_members * each; i += gl_WorkGroupSize.x) {
+        const uint member = i / each, row = i % each / V_OCTS;
+        if (!is_last[member])
             continue;
-        work_begin(crowds.at[item].members[i].tile);
-        parts_end(crowds.at[item].members[i].first_partial, crowds.at[item].members[i].num_partials,
-                  crowds.at[item].members[i].num_halved);
+        const gpu_item item = Items(crowd.members).at[member];
+        work_begin(item.tile);
+        if (row < num_rows)
+            part_end(item.first_partial, item.num_partials, item.num_halved, row, i % V_OCTS);
     }
 }
 
@@ -322,15 +395,13 @@ void main()
     uint index;
     RUN_FIND(runs, dispatch.num_runs, first_item, number, index)
     run = runs.at[index];
-    Crowds crowds = Crowds(run.items);
-    const uint item = number - run.first_item;
+    crowd = Crowds(run.items).at[number - run.first_item];
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     kv_head = gl_WorkGroupID.x;
-    [[unroll]] for (uint side = 0; side < SIDES; side++)
-        side_begin(crowds, item, side);
-    seq = crowds.at[item].members[0].tile.seq; // whose table is read
-    units_compute(crowds.at[item].members[0].first_key + crowds.at[item].members[0].which_half * KEYS,
-                  crowds.at[item].members[0].span / (UNITS * STEP_KEYS));
-    members_end(crowds, item);
+    rows_begin();
+    const gpu_item item = Items(crowd.members).at[0];
+    seq = item.tile.seq; // whose table is read
+    units_compute(item.first_key + item.which_half * KEYS, item.span / (UNITS * STEP_KEYS));
+    members_end();
 }

@@ -55,11 +55,16 @@ uvec4 q_halves(uint row, uint oct)
 }
 
 // Matrix number n of piece j belongs to elements 4n to 4n + 3 of pieces 4j + t, lane by lane: this is what pair number `i` of
-// matrices is made of.
-uvec4 q_pair(uint i)
+// matrices is made of, from row `row`.
+uvec4 q_pair_of(uint row, uint i)
 {
     const uint octs = K_ELEMENTS / 8;
-    return q_halves(g, (4 * (i / octs) + t) * octs + i % octs);
+    return q_halves(row, (4 * (i / octs) + t) * octs + i % octs);
+}
+
+uvec4 q_pair(uint i)
+{
+    return q_pair_of(g, i);
 }
 
 // ---- K and V ----

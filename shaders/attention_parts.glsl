@@ -96,19 +96,23 @@ Part parts_join(uint first, uint count, uint halved, uint row, uint oct)
     return all;
 }
 
-// The rows of the tile, by all threads of the workgroup. Whoever has a row's first dims stores its LSE, too.
+// Eight dims of a row of the tile. Whoever has a row's first dims stores its LSE, too.
+void part_end(uint first, uint count, uint halved, uint row, uint oct)
+{
+    const Part all = parts_join(first, count, halved, row, oct);
+    const float maximum = ALIBI ? true_maximum(row_begin(row), all.maximum) : all.maximum;
+    const vec2 end = row_end(row, all.weights, maximum);
+    if (LSE && oct == 0)
+        lse_store(row, end.y);
+    oct_store(out_address(row) + oct * 8 * DTYPE_BYTES(IO_DTYPE), IO_DTYPE,
+              oct_convert(Oct(plus_zero(all.low * end.x), plus_zero(all.high * end.x)), DTYPE_F32, IO_DTYPE));
+}
+
+// The rows of the tile, by all threads of the workgroup.
 void parts_end(uint first, uint count, uint halved)
 {
-    for (uint i = gl_LocalInvocationID.x; i < num_rows * V_OCTS; i += gl_WorkGroupSize.x) {
-        const uint row = i / V_OCTS, oct = i % V_OCTS;
-        const Part all = parts_join(first, count, halved, row, oct);
-        const float maximum = ALIBI ? true_maximum(row_begin(row), all.maximum) : all.maximum;
-        const vec2 end = row_end(row, all.weights, maximum);
-        if (LSE && oct == 0)
-            lse_store(row, end.y);
-        oct_store(out_address(row) + oct * 8 * DTYPE_BYTES(IO_DTYPE), IO_DTYPE,
-                  oct_convert(Oct(plus_zero(all.low * end.x), plus_zero(all.high * end.x)), DTYPE_F32, IO_DTYPE));
-    }
+    for (uint i = gl_LocalInvocationID.x; i < num_rows * V_OCTS; i += gl_WorkGroupSize.x)
+        part_end(first, count, halved, i / V_OCTS, i % V_OCTS);
 }
 
 #endif

@@ -112,11 +112,12 @@ struct gpu_item {
 #define AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) ((TILE_ROWS) * ((HEAD_DIM_V) + 2u))
 
 // Items of several tiles whose keys [first_key, end_key) are the same ones, in the same blocks, and seen by all their rows: members
-// [0, num_members), each as it would be alone, with a partial result of its own.
-#define AULE_MOST_MEMBERS 16u
+// [0, num_members), each as it would be alone, with a partial result of its own. None has more rows than `width`, a power of two up to the
+// rows of a tile; num_members * width is at most 16 rows a warp.
+#define AULE_MOST_MEMBERS 128u
 struct gpu_crowd {
-    AULE_U32 num_members;
-    AULE_STRUCT(gpu_item) members[AULE_MOST_MEMBERS];
+    AULE_U64 members;               // struct gpu_item[num_members]
+    AULE_U32 num_members, width;
 };
 
 // The splits of one tile of rows, merged in their order: partials [first_partial, first_partial + num_partials).

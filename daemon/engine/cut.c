@@ -30,6 +30,7 @@ struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, const st
         .tile_rows = tile_rows,
         .tiles = divide_up(tokens * cutting->group, tile_rows),
         .live_tiles = divide_up(rows, tile_rows),
+        .rows = rows,
         .length = length,
         .parts = parts ? parts : 1,
         .halves = cutting->halves >> number & 1,
@@ -83,11 +84,25 @@ static bool find_crowds(struct cuts *cuts, const struct engine_batch *batch, uin
     bool found = crowds_find(&cuts->crowds, &batch->sharing, &shared);
     for (uint32_t seq = 0; found && seq < batch->num_seqs; seq++)
         cuts->of[seq].shared = cuts->crowds.parts[seq];
-    cuts->most = helper->most_members;
+    cuts->rows = helper->crowd_rows;
     if (cuts->crowds.num_crowds)
         cuts->tiles = calloc(batch->num_seqs, sizeof *cuts->tiles);
     free(keys);
     return found && (cuts->tiles || !cuts->crowds.num_crowds);
+}
+
+uint32_t cuts_crowd_width(const struct cuts *cuts, const struct crowd *crowd)
+{
+    uint32_t width = 1;
+    for (uint32_t i = 0; i < crowd->count; i++)
+        while (width < cuts->of[cuts->crowds.members[crowd->first + i]].rows)
+            width *= 2;
+    return width;
+}
+
+uint32_t cuts_crowd_items(const struct cuts *cuts, const struct crowd *crowd)
+{
+    return (uint32_t)divide_up((uint64_t)crowd->count * cuts_crowd_width(cuts, crowd), cuts->rows);
 }
 
 bool cuts_make(struct cuts *cuts, const struct engine_batch *batch, const struct cutting *cutting)

@@ -21,6 +21,7 @@ struct items {
     struct cutting cutting;
     struct work works[MOST_KERNELS];
     struct piece piece;     // for each kernel struct gpu_item[num_items], then gpu_merge_item[num_merges]; owned
+                            // of one that helps struct gpu_crowd[num_items], then gpu_item[num_members]
     uint64_t last_sequence; // of a submission that uses it
     struct job end;
     struct items *prev, *next;
@@ -93,8 +94,11 @@ static bool count_work(const struct engine_batch *batch, const struct cuts *cuts
         work->num_merges += num_partials > 1 ? (uint32_t)cut->live_tiles : 0;
         work->num_partials += num_partials > 1 ? (uint32_t)split_items : 0;
     }
-    for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++)
-        works[cuts->helper].num_items += 2 * (uint32_t)divide_up(cuts->crowds.crowds[i].count, cuts->most);
+    for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++) {
+        const struct crowd *crowd = &cuts->crowds.crowds[i];
+        works[cuts->helper].num_items += 2 * cuts_crowd_items(cuts, crowd);
+        works[cuts->helper].num_members += 2 * crowd->count;
+    }
     return true;
 }
 
@@ -108,7 +112,7 @@ enum { SIZES = 4 * 33 };
 struct fill {
     bool counting;
     uint32_t at[SIZES]; // of each size, the largest first: how many there are; then, where the next one goes
-    void *items;        // struct gpu_item[], or struct gpu_crowd[]
+    struct gpu_item *items;
     struct gpu_merge_item *merges;
     uint32_t partial, num_merges; // the next ones' numbers
 };
@@ -124,7 +128,7 @@ static void fill_item(struct fill *fill, struct gpu_item item, uint64_t keys)
 {
     uint32_t *at = &fill->at[size_of_keys(keys)];
     if (!fill->counting)
-        ((struct gpu_item *)fill->items)[*at] = item;
+        fill->items[*at] = item;
     (*at)++;
 }
 
@@ -169,30 +173,37 @@ static struct gpu_item fill_split_tile(struct fill *fill, struct gpu_item tile, 
     return tile;
 }
 
-// One half of a crowd's part for some of its members.
-static struct gpu_crowd crowd_of(const struct cuts *cuts, const struct crowd *crowd, uint32_t first, uint32_t end,
-                                 uint32_t which_half)
+// The lists of the kernel that helps, as they are filled.
+struct crowd_fill {
+    struct gpu_crowd *to;
+    struct gpu_item *member;
+    uint64_t member_address; // of that one, for shaders
+};
+
+// One half of a crowd's part for members [first, end).
+static void fill_crowd_item(struct crowd_fill *fill, const struct cuts *cuts, const struct crowd *crowd, uint32_t first,
+                            uint32_t end, uint32_t which_half)
 {
-    struct gpu_crowd to = {.num_members = end - first};
-    for (uint32_t i = 0; i < end - first; i++) {
-        uint32_t seq = cuts->crowds.members[crowd->first + first + i];
+    *fill->to++ = (struct gpu_crowd){
+        .members = fill->member_address, .num_members = end - first, .width = cuts_crowd_width(cuts, crowd)};
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t seq = cuts->crowds.members[crowd->first + i];
         const struct gpu_item *tile = &cuts->tiles[seq];
-        to.members[i] = item_of_part(tile, &cuts->of[seq], crowd->part, which_half,
-                                     tile->first_partial + 2 * crowd->part + which_half);
+        *fill->member++ = item_of_part(tile, &cuts->of[seq], crowd->part, which_half,
+                                       tile->first_partial + 2 * crowd->part + which_half);
     }
-    return to;
+    fill->member_address += (end - first) * sizeof *fill->member;
 }
 
 // In work items of about equal size.
-static struct gpu_crowd *fill_crowd(struct gpu_crowd *to, const struct cuts *cuts, const struct crowd *crowd)
+static void fill_crowd(struct crowd_fill *fill, const struct cuts *cuts, const struct crowd *crowd)
 {
-    uint64_t num_items = divide_up(crowd->count, cuts->most);
+    uint64_t num_items = cuts_crowd_items(cuts, crowd);
     for (uint64_t i = 0; i < num_items; i++) {
         uint32_t first = (uint32_t)(crowd->count * i / num_items), end = (uint32_t)(crowd->count * (i + 1) / num_items);
-        *to++ = crowd_of(cuts, crowd, first, end, 0);
-        *to++ = crowd_of(cuts, crowd, first, end, 1);
+        fill_crowd_item(fill, cuts, crowd, first, end, 0);
+        fill_crowd_item(fill, cuts, crowd, first, end, 1);
     }
-    return to;
 }
 
 // Keys that the tile's last query sees if it is causal.
@@ -238,25 +249,34 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
     }
 }
 
-static uint64_t item_bytes(const struct engine_batch *batch, uint32_t kernel, const struct work *work)
+// Where a kernel's lists lie, counted from the first, and where the next kernel's may begin.
+struct lists {
+    uint64_t members_at, merges_at, end;
+};
+
+static struct lists lists_of(const struct engine_batch *batch, uint32_t kernel, const struct work *work)
 {
     bool crowds = variant_of(batch)->kernels[kernel]->helps;
-    return work->num_items * (crowds ? sizeof(struct gpu_crowd) : sizeof(struct gpu_item));
+    struct lists lists = {work->num_items * (crowds ? sizeof(struct gpu_crowd) : sizeof(struct gpu_item)), 0, 0};
+    lists.merges_at = lists.members_at + work->num_members * sizeof(struct gpu_item);
+    lists.end = padded(lists.merges_at + work->num_merges * sizeof(struct gpu_merge_item));
+    return lists;
 }
 
-// Where each kernel's lists lie in the piece, for shaders and in `fills` for us.
+// For shaders and in `fills` for us.
 static void place_lists(const struct engine_batch *batch, struct items *items, struct fill fills[MOST_KERNELS])
 {
     uint64_t at = 0;
     for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++) {
         struct work *work = &items->works[i];
+        struct lists lists = lists_of(batch, i, work);
         char *to = (char *)items->piece.mapped + at;
-        uint64_t merges_at = at + item_bytes(batch, i, work);
         work->items = work->num_items ? items->piece.address + at : 0;
-        work->merges = work->num_merges ? items->piece.address + merges_at : 0;
-        fills[i] =
-            (struct fill){.counting = true, .items = to, .merges = (struct gpu_merge_item *)(to + merges_at - at)};
-        at = merges_at + work->num_merges * sizeof(struct gpu_merge_item);
+        work->merges = work->num_merges ? items->piece.address + at + lists.merges_at : 0;
+        fills[i] = (struct fill){.counting = true,
+                                 .items = (struct gpu_item *)to,
+                                 .merges = (struct gpu_merge_item *)(to + lists.merges_at)};
+        at += lists.end;
     }
 }
 
@@ -279,6 +299,21 @@ static void fill_sequences(const struct engine_batch *batch, const struct cuts *
         fill_sequence(batch, seq, cuts, &fills[cuts->of[seq].kernel]);
 }
 
+// `lists` is where the lists of the kernel that helps begin.
+static void fill_crowds(const struct engine_batch *batch, const struct items *items, const struct cuts *cuts,
+                        void *lists)
+{
+    const struct work *work = &items->works[cuts->helper];
+    uint64_t members_at = lists_of(batch, cuts->helper, work).members_at;
+    struct crowd_fill fill = {
+        .to = lists,
+        .member = (struct gpu_item *)((char *)lists + members_at),
+        .member_address = work->items + members_at,
+    };
+    for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++)
+        fill_crowd(&fill, cuts, &cuts->crowds.crowds[i]);
+}
+
 static void fill_items(const struct engine_batch *batch, struct items *items, const struct cuts *cuts)
 {
     struct fill fills[MOST_KERNELS];
@@ -287,9 +322,8 @@ static void fill_items(const struct engine_batch *batch, struct items *items, co
     for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++)
         place_sizes(&fills[i]);
     fill_sequences(batch, cuts, fills);
-    struct gpu_crowd *to = cuts->helper == NO_KERNEL ? NULL : fills[cuts->helper].items;
-    for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++)
-        to = fill_crowd(to, cuts, &cuts->crowds.crowds[i]);
+    if (cuts->crowds.num_crowds)
+        fill_crowds(batch, items, cuts, fills[cuts->helper].items);
 }
 
 // ---- lists ----
@@ -341,7 +375,7 @@ static enum status make_list(struct engine_batch *batch, const struct cutting *c
     *items = (struct items){.engine = batch->engine, .cutting = *cutting};
     memcpy(items->works, works, sizeof items->works);
     for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++)
-        bytes += item_bytes(batch, i, &works[i]) + works[i].num_merges * sizeof(struct gpu_merge_item);
+        bytes += lists_of(batch, i, &works[i]).end;
     enum status status = slab_take(&batch->engine->slabs, bytes, &items->piece, error);
     if (status != STATUS_OK) {
         free(items);

@@ -186,9 +186,10 @@ const struct kernel kernel_decode_emulated_bf16 = {
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
-// ---- attention_cascade.comp: 16 rows a warp, two tiles of decode's; four warps bring 16 keys and values a step ----
+// ---- attention_cascade.comp: 16 rows a warp, whosever they are; four warps bring 16 keys and values a step ----
 
 enum {
+    CASCADE_WARP_ROWS = 16,
     CASCADE_WARPS = 8,
     CASCADE_WARPS_EMULATED = 4,
     CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * MATRIX_MOST_HEAD_DIM * 2, // K and V, of this step and the next
@@ -198,7 +199,7 @@ enum {
                                      CASCADE_WARPS_EMULATED * MATRIX_WARP * MATRIX_WORD_BYTES,
     CASCADE_LEAST_MEMBERS = 4, // a guess: with fewer, most warps have no rows
 };
-_Static_assert(2 * CASCADE_WARPS <= AULE_MOST_MEMBERS, "there is room in a work item");
+_Static_assert((int)CASCADE_WARP_ROWS *CASCADE_WARPS <= (int)AULE_MOST_MEMBERS, "of one row each");
 _Static_assert((int)CASCADE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
 static bool cascade_serves(const struct geometry *geometry)
@@ -210,7 +211,7 @@ static bool cascade_serves(const struct geometry *geometry)
 
 #define CASCADE_JOB(DECODE, WARPS, UNITS)                                                                              \
     .tile_rows = decode_rows, .serves = cascade_serves, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,  \
-    .helps = &(DECODE), .most_members = 2 * (WARPS), .least_members = CASCADE_LEAST_MEMBERS,                           \
+    .helps = &(DECODE), .crowd_rows = CASCADE_WARP_ROWS * (WARPS), .least_members = CASCADE_LEAST_MEMBERS,             \
     .crowd_grain = 2 * (UNITS) * (WARPS) / 4 * MATRIX_LEAST_BLOCK_SIZE, .merges = true
 
 const struct kernel kernel_cascade_emulated = {

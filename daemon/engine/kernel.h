@@ -14,6 +14,11 @@ static inline uint64_t divide_up(uint64_t value, uint64_t by)
     return (value + by - 1) / by;
 }
 
+static inline uint64_t padded(uint64_t bytes) // to where the next tensor or array may begin
+{
+    return (bytes + 15) & ~UINT64_C(15);
+}
+
 // All that is decided here depends on the run's geometry and on one sequence's own lengths, so that a row's bits do; but for the
 // local size, which no bit may depend on.
 struct kernel {
@@ -32,10 +37,10 @@ struct kernel {
     // Local sizes that give the same bits, of which tuning takes the fastest that shader.local_size allows; what local_size() answers is
     // among them; 0 is behind the last. NULL = there is but one way.
     const uint32_t *candidates;
-    // Not for sequences: it computes half parts that tiles of that kernel have in common, with the same bits, so many tiles in one work
-    // item. Parts are a multiple of so many keys; fewer tiles are not worth the while.
+    // Not for sequences: it computes half parts that tiles of that kernel have in common, with the same bits, so many rows in one work
+    // item, of which a tile takes a power of two. Parts are a multiple of so many keys; fewer tiles are not worth the while.
     const struct kernel *helps;
-    uint32_t most_members, least_members, crowd_grain;
+    uint32_t crowd_rows, least_members, crowd_grain;
     uint32_t shared_memory; // bytes that its largest pipeline needs of a workgroup
 };
 

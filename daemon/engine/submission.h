@@ -12,11 +12,6 @@
 
 #define NO_GROUP UINT32_MAX
 
-static inline uint64_t padded(uint64_t bytes) // to where the next tensor or array may begin
-{
-    return (bytes + 15) & ~UINT64_C(15);
-}
-
 // From when to when, by the GPU's clock.
 struct gpu_span {
     uint64_t begin, end; // ticks
