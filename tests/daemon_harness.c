@@ -85,6 +85,11 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
         arguments[count++] = "--socket";
         arguments[count++] = daemon->socket;
     }
+    const char *ring_entries = getenv("AULE_TEST_RING_ENTRIES"); // aule_lanes() of the build
+    if (ring_entries) {
+        arguments[count++] = "--ring-entries";
+        arguments[count++] = ring_entries;
+    }
     for (size_t i = 0; options && options[i] && count + 1 < MAX_ARGUMENTS; i++)
         arguments[count++] = options[i];
     arguments[count] = NULL;
