@@ -29,6 +29,7 @@ namespace w = aule::wire;
 #define RUN_ENTRY(F, X)  F(batch) X(layer) X(num_heads) X(q) X(k) X(v) X(out) X(lse) X(slopes) X(sinks) X(scale)       \
                          X(logits_soft_cap) X(mask_value) X(window_left) X(window_right) X(num_splits) X(flags)        \
                          X(rope_theta) X(rope_dim) X(k_scale) X(v_scale) X(kind) X(rope_frequencies) X(keys) X(values)
+#define LAYERS(F, X)     F(num_layers) X(layer_step) X(q) X(k) X(v) X(out) X(lse) X(keys) X(values) X(slopes) X(sinks)
 #define SESSION(F, X)    F(session) X(pid) X(uid) X(arena_imported) X(dead) X(arena_bytes) X(blocks_held)              \
                          X(quota_blocks) X(batches) X(tickets_unreaped) X(runs_done) X(tokens_attended) X(gpu_ns)      \
                          X(lookup_tokens) X(hit_tokens) X(age_ms)
@@ -59,6 +60,8 @@ namespace w = aule::wire;
                                X(block_table_span) X(slot_mapping_span) X(positions_span) X(mask_span)                 \
                                X(q_lens_span) X(token_rows_span) X(kv_starts_span)
 #define BATCH_ID(X)            X(batch)
+#define BATCH_ADVANCE(X)       X(batch) X(seq_lens_kv) X(entries) X(slot_mapping) X(positions) X(seq_lens_kv_span)     \
+                               X(entries_span) X(slot_mapping_span) X(positions_span)
 #define MERGE(X)               X(num_tokens) X(num_heads) X(head_dim) X(outs) X(lses) X(out) X(lse) X(flags)           \
                                X(timeout_ms)
 #define WAIT(X)                X(ticket) X(timeout_ms)
@@ -87,7 +90,9 @@ namespace w = aule::wire;
                                X(pool_limit_blocks) X(free_blocks) X(leased_blocks) X(held_blocks) X(cached_blocks)    \
                                X(quarantined_blocks) X(runs_done) X(runs_failed) X(dispatches) X(submissions)          \
                                X(tokens_attended) X(lookups) X(lookup_tokens) X(hit_tokens) X(evictions)               \
-                               X(session_deaths) X(stopping) X(max_sessions_per_dispatch)
+                               X(session_deaths) X(stopping) X(max_sessions_per_dispatch)                              \
+                               X(sessions_served) X(dispatches_of_1) X(dispatches_of_2) X(dispatches_of_4)             \
+                               X(dispatches_of_8) X(dispatches_of_more)
 #define DEVICE_REPLY(X)        X(name) X(driver) X(api_version) X(uuid) X(index) X(type) X(software) X(heap_bytes)     \
                                X(budget_bytes) X(subgroup_size) X(shared_memory_bytes) X(max_allocation_bytes)         \
                                X(host_import) X(import_alignment) X(pipelines) X(variant) X(variants)                  \
@@ -106,6 +111,7 @@ namespace w = aule::wire;
     T(BlocksCopy,        wire_blocks_copy,          BLOCKS_COPY)                                                       \
     T(KvLayout,          wire_kv_layout,            KV_LAYOUT)                                                         \
     T(BatchDestroy,      wire_batch_destroy,        BATCH_ID)                                                          \
+    T(BatchAdvance,      wire_batch_advance,        BATCH_ADVANCE)                                                     \
     T(Merge,             wire_merge,                MERGE)                                                             \
     T(Wait,              wire_wait,                 WAIT)                                                              \
     T(InspectSessions,   wire_inspect_range,        RANGE)                                                             \
@@ -259,6 +265,7 @@ void unpack(wire_span &to, const w::Span &from)
     }
 STRUCT(w::Tensor, wire_tensor, TENSOR)
 STRUCT(w::RunEntry, wire_run, RUN_ENTRY)
+STRUCT(w::Layers, wire_layers, LAYERS)
 STRUCT(w::SessionState, wire_session_state, SESSION)
 STRUCT(w::CacheCounts, wire_cache_counts, CACHE)
 STRUCT(w::BlockState, wire_block_state, BLOCK)
@@ -350,6 +357,12 @@ const w::Tensor *argument(const w::Tensor &tensor)
 {
     const w::Tensor none;
     return memcmp(&tensor, &none, sizeof none) != 0 ? &tensor : nullptr;
+}
+
+const w::Layers *argument(const w::Layers &layers)
+{
+    const w::Layers none;
+    return memcmp(&layers, &none, sizeof none) != 0 ? &layers : nullptr;
 }
 
 template <class T> T argument(const T &value)
@@ -556,7 +569,8 @@ void measure_table(measure &, const wire_run &, const w::Run *)
 fb::Offset<void> put_table(writer &to, const wire_run &from, const w::Run *)
 {
     w::RunEntry entry = pack(from);
-    return w::CreateRun(to.builder, &entry, from.timeout_ms).Union();
+    w::Layers layers = pack(from.layers);
+    return w::CreateRun(to.builder, &entry, from.timeout_ms, argument(layers)).Union();
 }
 
 void get_table(reader &from, wire_run &to, const w::Run *table)
@@ -566,6 +580,8 @@ void get_table(reader &from, wire_run &to, const w::Run *table)
         return from.fail(STATUS_MALFORMED, "%s is absent from a run");
     unpack(to, *table->entry());
     to.timeout_ms = table->timeout_ms();
+    if (table->layers())
+        unpack(to.layers, *table->layers());
 }
 
 // The answers that list things: structs beside the vectors of their names.
@@ -1048,7 +1064,8 @@ void wire_put_submission(const wire_submission *from, void *entry)
 {
     const w::Submission packed(from->sequence, from->command,
                                from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
-                               from->waits, from->wait_ms, 0, from->wait.ticket, pack(from->run));
+                               from->waits, from->wait_ms, 0, from->wait.ticket, pack(from->run),
+                               pack(from->run.layers));
     memset(entry, 0, WIRE_SUBMISSION_SIZE);
     memcpy(entry, &packed, sizeof packed);
 }
@@ -1064,6 +1081,7 @@ void wire_get_submission(const void *entry, wire_submission *to)
     to->wait = {packed->ticket(), packed->timeout_ms()};
     unpack(to->run, packed->run());
     to->run.timeout_ms = packed->timeout_ms();
+    unpack(to->run.layers, packed->layers());
 }
 
 void wire_put_completion(const wire_completion *from, void *entry)

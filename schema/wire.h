@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 #define WIRE_PROTOCOL_MAJOR 2u   // another major is refused
-#define WIRE_PROTOCOL_MINOR 0u   // a higher minor only adds
+#define WIRE_PROTOCOL_MINOR 1u   // a higher minor only adds; 1: layers of a run, BatchAdvance
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_MAX_NAME 255u       // bytes of a client, tenant or cache name
 #define WIRE_MAX_FINGERPRINT 64u
@@ -80,6 +80,13 @@ struct wire_batch_create {
     struct wire_span q_lens_span, token_rows_span, kv_starts_span;
 };
 struct wire_batch_destroy { uint64_t batch; };
+struct wire_batch_advance {
+    uint64_t batch;
+    struct wire_ints seq_lens_kv, entries;
+    struct wire_longs slot_mapping;
+    struct wire_ints positions;
+    struct wire_span seq_lens_kv_span, entries_span, slot_mapping_span, positions_span;
+};
 
 enum wire_run_flag {   // RunFlag of aule.fbs
     WIRE_RUN_CAUSAL = 1u << 0,
@@ -87,6 +94,10 @@ enum wire_run_flag {   // RunFlag of aule.fbs
     WIRE_RUN_ROPE_INTERLEAVED = 1u << 2,
 };
 enum wire_run_kind { WIRE_RUN_ATTEND, WIRE_RUN_WRITE, WIRE_RUN_GATHER };   // RunKind of aule.fbs
+struct wire_layers {   // strides in bytes
+    uint32_t num_layers, layer_step;
+    uint64_t q, k, v, out, lse, keys, values, slopes, sinks;
+};
 struct wire_run {
     uint64_t batch;
     uint32_t layer, num_heads;
@@ -101,6 +112,7 @@ struct wire_run {
     uint32_t kind;
     struct wire_span rope_frequencies;
     struct wire_tensor keys, values;
+    struct wire_layers layers;   // all 0: one layer
     int32_t timeout_ms;
 };
 struct wire_merge {
@@ -143,7 +155,8 @@ struct wire_tune { uint32_t action, first, max; };
     X(KILL_SESSION,     kill_session,    KillSession)                                                                 \
     X(BLOCKS_COPY,      blocks_copy,     BlocksCopy)                                                                  \
     X(MERGE,            merge,           Merge)                                                                       \
-    X(TUNE,             tune,            Tune)
+    X(TUNE,             tune,            Tune)                                                                        \
+    X(BATCH_ADVANCE,    batch_advance,   BatchAdvance)
 
 enum wire_command {
     WIRE_COMMAND_NONE,
@@ -177,6 +190,7 @@ struct wire_request {
         struct wire_blocks_copy blocks_copy;
         struct wire_merge merge;
         struct wire_tune tune;
+        struct wire_batch_advance batch_advance;
     };
 };
 
@@ -220,6 +234,7 @@ struct wire_inspect_daemon_reply {
     uint64_t lookups, lookup_tokens, hit_tokens, evictions, session_deaths;
     bool stopping;
     uint32_t max_sessions_per_dispatch;
+    uint64_t sessions_served, dispatches_of_1, dispatches_of_2, dispatches_of_4, dispatches_of_8, dispatches_of_more;
 };
 struct wire_session_state {
     uint64_t session, pid;
@@ -356,8 +371,8 @@ void wire_reply_finish(struct wire_reply *reply);      // frees what decoding al
 
 // ---- the ring lane's entries: what a Run or Wait and its answer are there. See ring.h for the rings themselves. ----
 
-#define WIRE_SUBMISSION_SIZE 448u   // bytes from one entry to the next
-#define WIRE_COMPLETION_SIZE 448u
+#define WIRE_SUBMISSION_SIZE 512u   // bytes from one entry to the next
+#define WIRE_COMPLETION_SIZE 512u
 
 struct wire_submission {
     uint32_t sequence;

@@ -742,7 +742,7 @@ static void random_operation(void)
 
 START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
 {
-    random_state = 0x9e3779b97f4a7c15ull * (uint64_t)(_i + 1);
+    random_state = 0x9e3779b97f4a7c15ull * (uint64_t)(_i + 21);
     world_open(&world, &(struct core_params){.max_blocks = MAX_BLOCKS,
                                              .quota_blocks = QUOTA,
                                              .max_tickets = MAX_TICKETS,

@@ -436,6 +436,9 @@ START_TEST(status_shows_what_the_workers_did)
     ck_assert_double_eq(number(json, "runs_failed"), 0);
     ck_assert_double_eq(number(json, "dispatches"), 1);
     ck_assert_double_eq(number(json, "max_sessions_per_dispatch"), 1);
+    ck_assert_double_eq(number(json, "sessions_served"), 1);
+    ck_assert_double_eq(number(json, "dispatches_of_1"), 1);
+    ck_assert_double_eq(number(json, "dispatches_of_2"), 0);
     ck_assert_double_eq(number(json, "lookups"), 1);
     ck_assert_double_eq(number(json, "lookup_tokens"), 2 * BLOCK_SIZE);
     ck_assert_double_eq(number(json, "hit_tokens"), 2 * BLOCK_SIZE);
@@ -447,7 +450,8 @@ START_TEST(status_shows_what_the_workers_did)
     cJSON_Delete(json);
     struct outcome outcome = ASK("status");
     ck_assert_ptr_nonnull(strstr(outcome.out, "16 of 16 tokens were hits (100.0 %)"));
-    ck_assert_ptr_nonnull(strstr(outcome.out, "the most sessions that one dispatch served: 1"));
+    ck_assert_ptr_nonnull(
+        strstr(outcome.out, "sharing   1.00 sessions a dispatch, at most 1; dispatches for 1: 1, for 2: 0,"));
     outcome_finish(&outcome);
 }
 END_TEST

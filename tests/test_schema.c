@@ -160,6 +160,13 @@ static const struct field batch_create[] = {FIELD(cache, U64),
 #define SHAPE wire_batch_destroy
 static const struct field batch_destroy[] = {FIELD(batch, U64), END};
 #undef SHAPE
+#define SHAPE wire_batch_advance
+static const struct field batch_advance[] = {FIELD(batch, U64),           FIELD(seq_lens_kv, INTS),
+                                             FIELD(entries, INTS),        FIELD(slot_mapping, LONGS),
+                                             FIELD(positions, INTS),      FIELD(seq_lens_kv_span, SPAN),
+                                             FIELD(entries_span, SPAN),   FIELD(slot_mapping_span, SPAN),
+                                             FIELD(positions_span, SPAN), END};
+#undef SHAPE
 #define SHAPE wire_run
 static const struct field run[] = {FIELD(batch, U64),
                                    FIELD(layer, U32),
@@ -186,6 +193,17 @@ static const struct field run[] = {FIELD(batch, U64),
                                    FIELD(rope_frequencies, SPAN),
                                    FIELD(keys, TENSOR),
                                    FIELD(values, TENSOR),
+                                   FIELD(layers.num_layers, U32),
+                                   FIELD(layers.layer_step, U32),
+                                   FIELD(layers.q, U64),
+                                   FIELD(layers.k, U64),
+                                   FIELD(layers.v, U64),
+                                   FIELD(layers.out, U64),
+                                   FIELD(layers.lse, U64),
+                                   FIELD(layers.keys, U64),
+                                   FIELD(layers.values, U64),
+                                   FIELD(layers.slopes, U64),
+                                   FIELD(layers.sinks, U64),
                                    FIELD(timeout_ms, I32),
                                    END};
 #undef SHAPE
@@ -300,6 +318,12 @@ static const struct field inspect_daemon_reply[] = {FIELD(epoch, U64),
                                                     FIELD(session_deaths, U64),
                                                     FIELD(stopping, BOOL),
                                                     FIELD(max_sessions_per_dispatch, U32),
+                                                    FIELD(sessions_served, U64),
+                                                    FIELD(dispatches_of_1, U64),
+                                                    FIELD(dispatches_of_2, U64),
+                                                    FIELD(dispatches_of_4, U64),
+                                                    FIELD(dispatches_of_8, U64),
+                                                    FIELD(dispatches_of_more, U64),
                                                     END};
 #undef SHAPE
 #define SHAPE wire_inspect_device_reply
@@ -405,6 +429,7 @@ static const struct shape commands[WIRE_COMMAND_COUNT] = {
     [WIRE_COMMAND_BATCH_CREATE] = {"batch_create", batch_create},
     [WIRE_COMMAND_BATCH_DESTROY] = {"batch_destroy", batch_destroy},
     [WIRE_COMMAND_RUN] = {"run", run},
+    [WIRE_COMMAND_BATCH_ADVANCE] = {"batch_advance", batch_advance},
     [WIRE_COMMAND_WAIT] = {"wait", wait_for},
     [WIRE_COMMAND_INSPECT_DAEMON] = {"inspect_daemon", none},
     [WIRE_COMMAND_INSPECT_SESSIONS] = {"inspect_sessions", inspect_range},
@@ -1197,7 +1222,7 @@ START_TEST(an_unknown_or_missing_union_member_is_refused_with_its_number)
     struct wire_request request = {.session = 1, .epoch = 1, .command = WIRE_COMMAND_WAIT};
     struct wire_buffer buffer = encoded_request(&request);
     *field_at(follow(buffer.data), REQUEST_TYPE) = WIRE_COMMAND_COUNT;
-    assert_request_refused(&buffer, "unknown command 25");
+    assert_request_refused(&buffer, "unknown command 26");
     buffer = encoded_request(&request);
     *field_at(follow(buffer.data), REQUEST_TYPE) = 0;
     assert_request_refused(&buffer, "no command");
@@ -1487,7 +1512,7 @@ START_TEST(encoding_refuses_what_is_no_command_or_too_long)
     struct wire_request request = {.command = WIRE_COMMAND_NONE};
     assert_not_encoded(&request, STATUS_INVALID, "no command");
     request.command = WIRE_COMMAND_COUNT;
-    assert_not_encoded(&request, STATUS_INVALID, "unknown command 25");
+    assert_not_encoded(&request, STATUS_INVALID, "unknown command 26");
     request = (struct wire_request){.command = WIRE_COMMAND_HELLO, .hello = {.client_name = name}};
     assert_not_encoded(&request, STATUS_INVALID, "client_name has 256 bytes");
     request = (struct wire_request){.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = {.fingerprint = {bytes, 65}}};

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - one model step's metadata, sent to the daemon. Checks only what it needs to know how long the caller's arrays are;
+// batch.c - one model step's metadata, sent to the daemon, and what the next step changes of it. Checks only what it needs to know how long the caller's arrays are;
 // the daemon checks what is in them. Any thread.
 
 #include "batch.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -14,6 +15,8 @@
 #include "session.h"
 
 enum { DEFAULT_DTYPE = AULE_F16 };
+
+static_assert(sizeof(struct aule_table_entry) == 3 * sizeof(int32_t), "on the wire an entry is three numbers");
 
 // The arrays of a batch, in the order of `struct wire_batch_create`.
 enum {
@@ -154,6 +157,8 @@ enum aule_status batch_create(struct attachment *attachment, const struct batch_
         return fail(AULE_NO_MEMORY, "no memory for a batch");
     *batch = (struct aule_batch){
         .num_kv_heads = source->layout ? source->layout->num_kv_heads : source->cache->num_kv_heads,
+        .num_seqs = params->num_seqs,
+        .num_tokens = (uint32_t)params->cu_seqlens_q[params->num_seqs],
         .path = source->layout && source->layout->block_size == 0 ? AULE_PATH_CONTIGUOUS : AULE_PATH_PAGED};
     enum aule_status status = ask(attachment, source, params, &batch->id);
     if (status != AULE_OK) {
@@ -198,6 +203,65 @@ enum aule_status aule_batch_create_local(struct aule_session *session, const str
         return status;
     status = batch_create(attachment, &(struct batch_source){.layout = layout}, params, out);
     session_put(attachment);
+    return status;
+}
+
+// ---- the next step ----
+
+enum { NEXT_SEQ_LENS, NEXT_ENTRIES, NEXT_SLOTS, NEXT_POSITIONS, NUM_NEXT };
+
+static enum aule_status send_advance(const struct aule_batch *batch, const struct aule_advance *advance)
+{
+    struct attachment *attachment = batch->attachment;
+    struct metadata metadata;
+    struct vector vectors[NUM_NEXT] = {
+        [NEXT_SEQ_LENS] = ints_of(advance->seq_lens_kv, batch->num_seqs),
+        [NEXT_ENTRIES] = ints_of((const int32_t *)advance->entries, UINT64_C(3) * advance->num_entries),
+        [NEXT_SLOTS] = {.data = advance->slot_mapping,
+                        .count = advance->slot_mapping ? batch->num_tokens : 0,
+                        .element_size = 8},
+        [NEXT_POSITIONS] = ints_of(advance->positions, batch->num_tokens),
+    };
+    enum aule_status status = metadata_begin(attachment, vectors, NUM_NEXT, 0, &metadata);
+    if (status != AULE_OK)
+        return status;
+    struct wire_request request = {
+        .command = WIRE_COMMAND_BATCH_ADVANCE,
+        .batch_advance =
+            {
+                .batch = batch->id,
+                .seq_lens_kv = vector_ints(&vectors[NEXT_SEQ_LENS]),
+                .entries = vector_ints(&vectors[NEXT_ENTRIES]),
+                .slot_mapping = vector_longs(&vectors[NEXT_SLOTS]),
+                .positions = vector_ints(&vectors[NEXT_POSITIONS]),
+                .seq_lens_kv_span = vectors[NEXT_SEQ_LENS].span,
+                .entries_span = vectors[NEXT_ENTRIES].span,
+                .slot_mapping_span = vectors[NEXT_SLOTS].span,
+                .positions_span = vectors[NEXT_POSITIONS].span,
+            },
+    };
+    struct answer answer;
+    status = attachment_call(attachment, &request, 0, WIRE_ANSWER_EMPTY, &answer);
+    metadata_finish(attachment, &metadata);
+    answer_finish(&answer);
+    return status;
+}
+
+enum aule_status aule_batch_advance(struct aule_batch *batch, const struct aule_advance *advance)
+{
+    REQUIRE(batch);
+    REQUIRE(advance);
+    const struct aule_session_info *info = &batch->attachment->info;
+    if (advance->num_entries > 0 && !advance->entries)
+        return fail(AULE_INVALID, "entries is NULL, num_entries %u", advance->num_entries);
+    if (info->protocol_minor < 1)
+        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no next step of a batch", info->protocol_major,
+                    info->protocol_minor);
+    enum aule_status status = attachment_enter(batch->attachment);
+    if (status != AULE_OK)
+        return status;
+    status = send_advance(batch, advance);
+    attachment_leave(batch->attachment);
     return status;
 }
 

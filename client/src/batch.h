@@ -11,7 +11,7 @@
 struct aule_batch {
     struct attachment *attachment; // a reference
     uint64_t id;
-    uint32_t num_kv_heads;
+    uint32_t num_kv_heads, num_seqs, num_tokens;
     enum aule_path path; // contiguous: K and V lie in the arena without blocks
 };
 

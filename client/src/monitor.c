@@ -142,6 +142,12 @@ enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_d
         .evictions = reply->evictions,
         .session_deaths = reply->session_deaths,
         .max_sessions_per_dispatch = reply->max_sessions_per_dispatch,
+        .sessions_served = reply->sessions_served,
+        .dispatches_of_1 = reply->dispatches_of_1,
+        .dispatches_of_2 = reply->dispatches_of_2,
+        .dispatches_of_4 = reply->dispatches_of_4,
+        .dispatches_of_8 = reply->dispatches_of_8,
+        .dispatches_of_more = reply->dispatches_of_more,
     };
     COPY_TEXT(state->version, reply->version);
     COPY_TEXT(state->socket, reply->socket);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - a batch and a layer, queued. What a run may be is the daemon's to say: every parameter goes out, so that it can name
+// run.c - a batch and a layer, or several, queued. What a run may be is the daemon's to say: every parameter goes out, so that it can name
 // the one it refuses. Slopes, sinks and frequencies go through the arena, for as long as the call takes: the daemon copies
 // them when the command arrives. Any thread.
 
@@ -10,6 +10,11 @@
 #include "error.h"
 #include "ticket.h"
 #include "work.h"
+
+enum { MOST_LAYERS = 1024 };
+
+// Of runs that are not asked for several.
+static const struct aule_layers one_layer = {.num_layers = 1};
 
 static enum aule_status check_tensors(const struct attachment *attachment, const struct aule_run_params *params)
 {
@@ -52,7 +57,40 @@ static struct wire_run command_of(uint64_t batch, enum wire_run_kind kind, const
     };
 }
 
-static void add_array(struct work *work, const void *data, uint32_t count, uint32_t element_size,
+static struct wire_layers wire_layers(const struct aule_layers *layers)
+{
+    return (struct wire_layers){
+        .num_layers = layers->num_layers,
+        .layer_step = layers->layer_step,
+        .q = layers->q_stride,
+        .k = layers->k_stride,
+        .v = layers->v_stride,
+        .out = layers->out_stride,
+        .lse = layers->lse_stride,
+        .keys = layers->keys_stride,
+        .values = layers->values_stride,
+        .slopes = layers->slopes_stride,
+        .sinks = layers->sinks_stride,
+    };
+}
+
+static enum aule_status check_layers(const struct attachment *attachment, const struct aule_layers *layers)
+{
+    if (layers->num_layers == 0 || layers->num_layers > MOST_LAYERS)
+        return fail(AULE_INVALID, "num_layers = %u; a run has from 1 to %d", layers->num_layers, MOST_LAYERS);
+    if (attachment->info.protocol_minor < 1)
+        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no runs of several layers",
+                    attachment->info.protocol_major, attachment->info.protocol_minor);
+    return AULE_OK;
+}
+
+// How many floats a caller's array has whose part of a layer lies `stride` bytes behind that of the layer before.
+static uint64_t num_heads_given(const struct aule_run_params *params, const struct aule_layers *layers, uint64_t stride)
+{
+    return params->num_heads + (layers->num_layers - UINT64_C(1)) * (stride / sizeof(float));
+}
+
+static void add_array(struct work *work, const void *data, uint64_t count, uint32_t element_size,
                       struct wire_span *span)
 {
     if (!data)
@@ -63,9 +101,12 @@ static void add_array(struct work *work, const void *data, uint32_t count, uint3
 
 // *work points into itself: it stays where it is.
 static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_kind kind,
-                                const struct aule_run_params *params, struct work *work)
+                                const struct aule_run_params *params, const struct aule_layers *layers,
+                                struct work *work)
 {
     enum aule_status status = check_tensors(batch->attachment, params);
+    if (status == AULE_OK && layers != &one_layer)
+        status = check_layers(batch->attachment, layers);
     if (status != AULE_OK)
         return status;
     *work = (struct work){
@@ -75,22 +116,34 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
     struct wire_run *run = &work->request.run;
     work->timeout_ms = &run->timeout_ms;
     work->flags = &run->flags;
-    add_array(work, params->alibi_slopes, params->num_heads, sizeof(float), &run->slopes);
-    add_array(work, params->sinks, params->num_heads, sizeof(float), &run->sinks);
+    if (layers->num_layers > 1)
+        run->layers = wire_layers(layers);
+    uint64_t num_slopes = num_heads_given(params, layers, layers->slopes_stride);
+    uint64_t num_sinks = num_heads_given(params, layers, layers->sinks_stride);
+    add_array(work, params->alibi_slopes, num_slopes, sizeof(float), &run->slopes);
+    add_array(work, params->sinks, num_sinks, sizeof(float), &run->sinks);
     add_array(work, params->rope.frequencies, params->rope.dim / 2, sizeof(double), &run->rope_frequencies);
     return AULE_OK;
+}
+
+static enum aule_status submit(const struct aule_batch *batch, enum wire_run_kind kind,
+                               const struct aule_run_params *params, const struct aule_layers *layers, int timeout_ms,
+                               uint64_t *id)
+{
+    struct work work;
+    enum aule_status status = prepare(batch, kind, params, layers, &work);
+    return status == AULE_OK ? work_submit(batch->attachment, &work, timeout_ms, id) : status;
 }
 
 enum aule_status run_submit(const struct aule_batch *batch, enum wire_run_kind kind,
                             const struct aule_run_params *params, int timeout_ms, uint64_t *id)
 {
-    struct work work;
-    enum aule_status status = prepare(batch, kind, params, &work);
-    return status == AULE_OK ? work_submit(batch->attachment, &work, timeout_ms, id) : status;
+    return submit(batch, kind, params, &one_layer, timeout_ms, id);
 }
 
-enum aule_status run_queue(const struct aule_batch *batch, enum wire_run_kind kind,
-                           const struct aule_run_params *params, int timeout_ms, struct aule_ticket *ticket)
+static enum aule_status queue(const struct aule_batch *batch, enum wire_run_kind kind,
+                              const struct aule_run_params *params, const struct aule_layers *layers, int timeout_ms,
+                              struct aule_ticket *ticket)
 {
     uint64_t id = 0;
     enum aule_status status = timeout_check(timeout_ms);
@@ -98,11 +151,17 @@ enum aule_status run_queue(const struct aule_batch *batch, enum wire_run_kind ki
         status = attachment_enter(batch->attachment);
     if (status != AULE_OK)
         return status;
-    status = run_submit(batch, kind, params, timeout_ms, ticket ? &id : NULL);
+    status = submit(batch, kind, params, layers, timeout_ms, ticket ? &id : NULL);
     if (status == AULE_OK && ticket)
         *ticket = ticket_make(batch->attachment, id, kind == WIRE_RUN_ATTEND ? batch->path : AULE_PATH_AUTO);
     attachment_leave(batch->attachment);
     return status;
+}
+
+enum aule_status run_queue(const struct aule_batch *batch, enum wire_run_kind kind,
+                           const struct aule_run_params *params, int timeout_ms, struct aule_ticket *ticket)
+{
+    return queue(batch, kind, params, &one_layer, timeout_ms, ticket);
 }
 
 enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
@@ -113,20 +172,44 @@ enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run
     return run_queue(batch, WIRE_RUN_ATTEND, params, timeout_ms, ticket);
 }
 
-enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
-                          struct aule_run_result *result)
+enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct aule_run_params *params,
+                                        const struct aule_layers *layers, int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(batch);
     REQUIRE(params);
+    REQUIRE(layers);
+    return queue(batch, WIRE_RUN_ATTEND, params, layers, timeout_ms, ticket);
+}
+
+static enum aule_status run_and_wait(struct aule_batch *batch, const struct aule_run_params *params,
+                                     const struct aule_layers *layers, int timeout_ms, struct aule_run_result *result)
+{
     struct work work;
     enum aule_status status = timeout_check(timeout_ms);
     if (status == AULE_OK)
         status = attachment_enter(batch->attachment);
     if (status != AULE_OK)
         return status;
-    status = prepare(batch, WIRE_RUN_ATTEND, params, &work);
+    status = prepare(batch, WIRE_RUN_ATTEND, params, layers, &work);
     if (status == AULE_OK)
         status = work_run(batch->attachment, &work, timeout_ms, result);
     attachment_leave(batch->attachment);
     return status;
+}
+
+enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
+                          struct aule_run_result *result)
+{
+    REQUIRE(batch);
+    REQUIRE(params);
+    return run_and_wait(batch, params, &one_layer, timeout_ms, result);
+}
+
+enum aule_status aule_run_layers(struct aule_batch *batch, const struct aule_run_params *params,
+                                 const struct aule_layers *layers, int timeout_ms, struct aule_run_result *result)
+{
+    REQUIRE(batch);
+    REQUIRE(params);
+    REQUIRE(layers);
+    return run_and_wait(batch, params, layers, timeout_ms, result);
 }

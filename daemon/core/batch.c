@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "draft.h"
 #include "state.h"
@@ -19,6 +20,7 @@ static void batch_free(struct batch *batch)
     free(batch->blocks);
     free(batch->writes);
     free(batch->masks);
+    free(batch->kept_arrays);
     free(batch);
 }
 
@@ -49,14 +51,52 @@ static enum status make_engine_batch(const struct draft *d)
     return engine_batch_create(&params, &batch->engine, d->error);
 }
 
-static enum status batch_register(struct batch *batch, struct error *error)
+// ---- what the next step may build on ----
+
+static const int32_t *keep(int32_t **at, const int32_t *from, uint64_t count)
+{
+    if (!count)
+        return NULL;
+    int32_t *to = memcpy(*at, from, count * sizeof *from);
+    *at += count;
+    return to;
+}
+
+// Layouts are not kept by address: the caller's is gone.
+static enum status keep_params(struct batch *batch, const struct core_batch_params *p, struct error *error)
+{
+    uint64_t count = (uint64_t)p->num_cu_seqlens_q + p->num_seq_lens_kv + p->num_block_table + p->num_positions +
+                     p->num_q_lens + p->num_token_rows + p->num_kv_starts;
+    int32_t *at = batch->kept_arrays = malloc((count ? count : 1) * sizeof *at);
+    if (!at)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
+    batch->kept = *p;
+    batch->kept.layout = NULL;
+    batch->num_layout_blocks = p->layout ? p->layout->num_blocks : 0;
+    batch->kept.cu_seqlens_q = keep(&at, p->cu_seqlens_q, p->num_cu_seqlens_q);
+    batch->kept.seq_lens_kv = keep(&at, p->seq_lens_kv, p->num_seq_lens_kv);
+    batch->kept.block_table = keep(&at, p->block_table, p->num_block_table);
+    batch->kept.positions = keep(&at, p->positions, p->num_positions);
+    batch->kept.q_lens = keep(&at, p->q_lens, p->num_q_lens);
+    batch->kept.token_rows = keep(&at, p->token_rows, p->num_token_rows);
+    batch->kept.kv_starts = keep(&at, p->kv_starts, p->num_kv_starts);
+    batch->kept.slot_mapping = NULL;
+    batch->kept.mask = NULL;
+    return STATUS_OK;
+}
+
+// ---- among the session's ----
+
+static enum status batch_register(struct batch *batch, struct batch *old, struct error *error)
 {
     struct core_session *session = batch->session;
-    batch->id = ++session->core->last_id;
+    batch->id = old ? old->id : ++session->core->last_id;
     batch->users = 1;
     HASH_ADD(hh, session->batches, id, sizeof batch->id, batch);
     if (!HASH_ADDED(batch))
         return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
+    if (old)
+        HASH_DEL(session->batches, old);
     session->kept_bytes += batch->bytes;
     if (!batch->table)
         return STATUS_OK;
@@ -100,7 +140,8 @@ static enum status find_place(struct batch *batch, const struct core_batch_param
     return check_layout(batch->session->core, layout, error);
 }
 
-static enum status batch_build(struct batch *batch, const struct core_batch_params *params, struct error *error)
+static enum status batch_build(struct batch *batch, const struct core_batch_params *params, struct batch *old,
+                               struct error *error)
 {
     struct core_session *session = batch->session;
     enum status status = find_place(batch, params, error);
@@ -120,8 +161,28 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
     status = draft_check(&draft);
     free(draft.seen);
     if (status == STATUS_OK)
+        status = keep_params(batch, params, error);
+    if (status == STATUS_OK)
         status = make_engine_batch(&draft);
-    return status == STATUS_OK ? batch_register(batch, error) : status;
+    return status == STATUS_OK ? batch_register(batch, old, error) : status;
+}
+
+enum status batch_make(struct core_session *session, const struct core_batch_params *params, struct batch *old,
+                       struct batch **out, struct error *error)
+{
+    struct batch *batch = calloc(1, sizeof *batch);
+    if (!batch)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
+    batch->session = session;
+    enum status status = batch_build(batch, params, old, error);
+    if (status != STATUS_OK) {
+        batch_free(batch);
+        return status;
+    }
+    if (old)
+        batch_unref(old);
+    *out = batch;
+    return STATUS_OK;
 }
 
 enum status core_batch_create(struct core_session *session, const struct core_batch_params *params, uint64_t *id,
@@ -133,15 +194,10 @@ enum status core_batch_create(struct core_session *session, const struct core_ba
     if (HASH_COUNT(session->batches) >= session->core->params.max_batches)
         return error_set(error, STATUS_LIMIT, "all %" PRIu32 " batches of the session are live (--max-batches)",
                          session->core->params.max_batches);
-    struct batch *batch = calloc(1, sizeof *batch);
-    if (!batch)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
-    batch->session = session;
-    status = batch_build(batch, params, error);
-    if (status != STATUS_OK) {
-        batch_free(batch);
+    struct batch *batch;
+    status = batch_make(session, params, NULL, &batch, error);
+    if (status != STATUS_OK)
         return status;
-    }
     *id = batch->id;
     *num_tokens = batch->num_tokens;
     return STATUS_OK;

@@ -58,8 +58,14 @@ struct batch {
     struct block **writes; // those that it writes
     uint8_t *masks;        // [num_writes, block_size / 8]: the slots it writes
     uint32_t num_writes, write_capacity;
+    struct core_batch_params kept; // as it was made, but for what no later step needs: slots and the mask
+    int32_t *kept_arrays;          // owned
+    uint32_t num_layout_blocks;    // of the block tensors in the arena
 };
 
+// A new one from checked parameters, under the id of `old`, which it replaces; NULL: under an id of its own. On failure nothing has changed.
+enum status batch_make(struct core_session *session, const struct core_batch_params *params, struct batch *old,
+                       struct batch **out, struct error *error);
 enum status batch_find(struct core_session *session, uint64_t id, struct batch **out, struct error *error);
 void batch_destroy(struct batch *batch); // its runs finish first
 void batch_unref(struct batch *batch);

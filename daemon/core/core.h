@@ -147,7 +147,30 @@ enum status core_batch_create(struct core_session *session, const struct core_ba
                               uint32_t *num_tokens, struct error *error);
 enum status core_batch_destroy(struct core_session *session, uint64_t batch, struct error *error);
 
+// The next step of a batch, by what changes; number of sequences, rows of each, q_lens, token_rows, kv_starts, place and shape stay.
+struct core_entry { uint32_t seq, column; int32_t block; };
+struct core_advance {
+    uint64_t batch;
+    const int32_t *seq_lens_kv;       uint32_t num_seq_lens_kv;     // 0: each grows by its number of queries; else num_seqs
+    const struct core_entry *entries; uint32_t num_entries;         // of the block table, in this order: of two for one place the last counts
+    const int64_t *slot_mapping;      uint32_t num_slot_mapping;    // the number of tokens if the batch has slots, else 0
+    const int32_t *positions;         uint32_t num_positions;       // 0: each grows as its sequence does; else the number of tokens, if it has any
+};
+// The batch is the next step's, under its number; what core_batch_create() would refuse is refused, and the batch is as it was. Runs that are
+// queued keep what it was, with its references. What does not change is not looked at again. INVALID: it has a mask, or no keys.
+enum status core_batch_advance(struct core_session *session, const struct core_advance *advance, struct error *error);
+
 struct core_tensor { uint32_t memory, dtype; uint64_t offset, token_stride, head_stride, outer_stride; };
+
+enum { CORE_MAX_LAYERS = 1024 };   // of one run
+
+// The same run for several layers: layer + n * layer_step, each tensor n strides (bytes) behind that of the first.
+struct core_layers {
+    uint32_t num_layers;          // 0 = 1, and all else is unused
+    uint32_t layer_step;          // 0 = 1
+    uint64_t q, k, v, out, lse, keys, values;
+    uint64_t slopes, sinks;       // 0 = the same in all layers; else multiples of 4
+};
 struct core_run_params {
     enum engine_kind kind;        // ENGINE_ATTEND, ENGINE_WRITE or ENGINE_GATHER
     uint64_t batch;
@@ -159,14 +182,18 @@ struct core_run_params {
     bool windowed;
     int32_t window_left, window_right;   // only if windowed; -1 = unbounded
     float soft_cap;               // 0 = none
-    const float *slopes, *sinks;  // [num_heads], copied; NULL = none
+    const float *slopes, *sinks;  // [core_run_heads()], copied; NULL = none
     struct core_tensor lse;       // dtype 0 = none, else f32 [T, num_heads], heads contiguous, token_stride counts; head_stride must be 0 or 4;
                                   //   offset and token_stride are multiples of 4, those of all other tensors of 16
     uint32_t num_splits;
     struct engine_rope rope;      // theta 0 = 10000; frequencies are copied
     float k_scale, v_scale;       // 0 = 1
+    struct core_layers layers;
 };
-// Queues one run. BUSY: max_tickets unreaped already. LIMIT: more work than max_run_work, which stands for seconds on the GPU;
+// Slopes or sinks that it must have, where those of a layer lie `stride` bytes behind those of the layer before.
+uint64_t core_run_heads(const struct core_run_params *params, uint64_t stride);
+// Queues one run. With several layers it is done when all are, failed with the first that fails, and each layer is scheduled as a run
+// would be: the limit on work is for one layer, each pays its tokens. BUSY: max_tickets unreaped already. LIMIT: more work than max_run_work, which stands for seconds on the GPU;
 // partial results beyond --max-scratch; arrays beyond max_kept_bytes, for which a run counts until it is reaped, a detached one
 // until it is done. Copies and merges likewise.
 enum status core_run(struct core_session *session, const struct core_run_params *params, uint64_t *ticket, struct error *error);
@@ -191,8 +218,8 @@ bool core_session_waits(const struct core_session *session);
 
 struct core_ticket_result {
     enum status status;           // of the run
-    uint64_t gpu_ns;              // of its dispatch
-    uint32_t num_runs;            // that shared the dispatch
+    uint64_t gpu_ns;              // of its dispatches
+    uint32_t num_runs;            // that shared one of them, with several layers at most
     uint32_t num_sessions;
 };
 // OK: done, *out filled, the ticket is gone; of a run that failed *error says why. TIMEOUT: not done yet. NOT_FOUND: never given, or reaped already.
@@ -200,6 +227,7 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket, stru
 
 // ---- looking inside ----
 
+enum { CORE_SERVED = 5 };
 struct core_totals {
     uint32_t num_sessions, num_caches;
     uint64_t pool_bytes, pool_limit_bytes, pool_blocks, pool_limit_blocks;
@@ -207,6 +235,8 @@ struct core_totals {
     uint64_t runs_done, runs_failed, dispatches, submissions, tokens_attended;
     uint64_t lookups, lookup_tokens, hit_tokens, evictions, session_deaths;
     uint32_t max_sessions_per_dispatch;
+    uint64_t sessions_served;     // by all dispatches that runs had
+    uint64_t served[CORE_SERVED]; // how many dispatches served 1, 2, 3 or 4, 5 to 8, more sessions
 };
 void core_totals(const struct core *core, struct core_totals *out);
 

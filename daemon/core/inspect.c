@@ -60,7 +60,9 @@ void core_totals(const struct core *core, struct core_totals *out)
         .evictions = core->evictions,
         .session_deaths = core->session_deaths,
         .max_sessions_per_dispatch = core->max_sessions_per_dispatch,
+        .sessions_served = core->sessions_served,
     };
+    memcpy(out->served, core->served, sizeof out->served);
     for (uint32_t i = 0; i < core->num_caches; i++) {
         const uint64_t *counts = core->caches[i]->counts;
         out->free += counts[CORE_FREE];

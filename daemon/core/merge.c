@@ -137,6 +137,32 @@ static enum status check_all(const struct core_session *session, const struct co
     return run_check_tickets(session, status, error);
 }
 
+static struct tensor_extent both(struct tensor_extent a, struct tensor_extent b)
+{
+    if (a.begin == a.end || b.begin == b.end)
+        return a.begin == a.end ? b : a;
+    return (struct tensor_extent){a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end, a.written};
+}
+
+// All parts' outs are one range, their lses another.
+static struct run_tensors tensors_of(const struct core_merge_params *p)
+{
+    enum { OUT, LSE, OUTS, LSES, COUNT };
+    struct run_tensors tensors = {.num_extents = COUNT};
+    struct tensor_use out = use_out(p, "out", &p->out), lse = use_lse(p, "lse", &p->lse);
+    out.written = lse.written = true;
+    tensors.extents[OUT] = tensor_extent(&out, 1);
+    if (p->lse.dtype)
+        tensors.extents[LSE] = tensor_extent(&lse, 1);
+    for (uint32_t i = 0; i < p->num_parts; i++) {
+        out = use_out(p, "outs", &p->parts[i].out);
+        lse = use_lse(p, "lses", &p->parts[i].lse);
+        tensors.extents[OUTS] = both(tensors.extents[OUTS], tensor_extent(&out, 1));
+        tensors.extents[LSES] = both(tensors.extents[LSES], tensor_extent(&lse, 1));
+    }
+    return tensors;
+}
+
 static void describe(struct run *run, const struct core_merge_params *p)
 {
     struct engine_part *parts = (struct engine_part *)run->arrays;
@@ -167,6 +193,7 @@ enum status core_merge(struct core_session *session, const struct core_merge_par
         return status;
     run->weight = weight_moved_in_queue(cost(params));
     run->work = weight_moved_work(cost(params));
+    run->tensors = tensors_of(params);
     describe(run, params);
     status = run_queue(run, params->detached, ticket, error);
     if (status != STATUS_OK)

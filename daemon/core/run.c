@@ -52,6 +52,7 @@ enum status run_create(struct core_session *session, size_t arrays_size, size_t 
     if (!run)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a run with %zu bytes of arrays", arrays_size);
     run->session = session;
+    run->num_links = 1;
     run->bytes = bytes;
     session->kept_bytes += bytes;
     *out = run;
@@ -103,13 +104,18 @@ struct arrays {
     size_t frequencies, slopes, sinks; // bytes
 };
 
+static size_t measure_heads(const struct core_run_params *p, const float *values, uint64_t stride)
+{
+    uint64_t times = p->layers.num_layers > 1 && stride ? p->layers.num_layers : 1;
+    return values && p->kind == ENGINE_ATTEND ? times * p->num_heads * sizeof(float) : 0;
+}
+
 static struct arrays measure(const struct core_run_params *p)
 {
-    bool attends = p->kind == ENGINE_ATTEND;
     return (struct arrays){
         .frequencies = p->rope.frequencies && p->kind != ENGINE_GATHER ? p->rope.dim / 2 * sizeof(double) : 0,
-        .slopes = p->slopes && attends ? p->num_heads * sizeof(float) : 0,
-        .sinks = p->sinks && attends ? p->num_heads * sizeof(float) : 0,
+        .slopes = measure_heads(p, p->slopes, p->layers.slopes),
+        .sinks = measure_heads(p, p->sinks, p->layers.sinks),
     };
 }
 
@@ -119,6 +125,20 @@ static const void *copy_array(char **at, const void *from, size_t size)
         return NULL;
     void *to = memcpy(*at, from, size);
     *at += size;
+    return to;
+}
+
+// Those of the layers one after the other; *stride, from one's to the next one's, is that of the copy then.
+static const float *copy_heads(char **at, const float *from, size_t size, uint32_t num_heads, uint64_t *stride)
+{
+    size_t one = num_heads * sizeof(float);
+    float *to = (float *)*at;
+    if (!size)
+        return NULL;
+    for (size_t i = 0; i < size / one; i++)
+        memcpy(*at + i * one, (const char *)from + i * *stride, one);
+    *at += size;
+    *stride = size > one ? one : 0;
     return to;
 }
 
@@ -182,20 +202,56 @@ static void describe(struct run *run, const struct core_run_params *p, const str
     if (p->kind == ENGINE_ATTEND)
         describe_attention(run, p);
     run->engine.rope.frequencies = copy_array(&at, p->rope.frequencies, sizes->frequencies);
-    run->engine.slopes = copy_array(&at, p->slopes, sizes->slopes);
-    run->engine.sinks = copy_array(&at, p->sinks, sizes->sinks);
+    run->engine.slopes = copy_heads(&at, p->slopes, sizes->slopes, p->num_heads, &run->layers.slopes);
+    run->engine.sinks = copy_heads(&at, p->sinks, sizes->sinks, p->num_heads, &run->layers.sinks);
+}
+
+static struct core_layers layers_of(const struct core_run_params *p)
+{
+    struct core_layers layers = p->layers;
+    if (layers.num_layers < 2)
+        return (struct core_layers){.num_layers = 1, .layer_step = 1};
+    layers.layer_step = layers.layer_step ? layers.layer_step : 1;
+    return layers;
+}
+
+static const float *move_floats(const float *from, uint64_t bytes)
+{
+    return from ? (const float *)((const char *)from + bytes) : NULL;
+}
+
+struct engine_run run_link(const struct run *run, uint32_t link)
+{
+    const struct core_layers *l = &run->layers;
+    struct engine_run engine = run->engine;
+    if (!link)
+        return engine;
+    const struct {
+        uint64_t *offset, stride;
+    } moves[] = {
+        {&engine.q.offset, l->q},           {&engine.k.offset, l->k},     {&engine.v.offset, l->v},
+        {&engine.out.offset, l->out},       {&engine.lse.offset, l->lse}, {&engine.keys.offset, l->keys},
+        {&engine.values.offset, l->values},
+    };
+    for (size_t i = 0; i < sizeof moves / sizeof *moves; i++)
+        *moves[i].offset += link * moves[i].stride;
+    engine.layer += run->batch->table ? link * l->layer_step : 0;
+    engine.slopes = move_floats(engine.slopes, link * l->slopes);
+    engine.sinks = move_floats(engine.sinks, link * l->sinks);
+    return engine;
 }
 
 static enum status check_all(struct core_session *session, const struct core_run_params *params, struct batch **batch,
-                             struct error *error)
+                             struct run_tensors *tensors, struct error *error)
 {
+    bool several = params->layers.num_layers > 1;
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
         status = batch_find(session, params->batch, batch, error);
     if (status == STATUS_OK)
-        status = run_check(*batch, params, error);
+        status = run_check(*batch, params, tensors, error);
     if (status == STATUS_OK)
-        status = run_check_work(session, weight_work(*batch, params), "the run",
+        status = run_check_work(session, weight_work(*batch, params), several ? "each layer of the run" : "the run",
                                 "use smaller chunks of queries or fewer sequences", error);
     if (status == STATUS_OK)
         status = batch_check_seals(*batch, error);
@@ -206,7 +262,8 @@ enum status core_run(struct core_session *session, const struct core_run_params 
                      struct error *error)
 {
     struct batch *batch;
-    enum status status = check_all(session, params, &batch, error);
+    struct run_tensors tensors;
+    enum status status = check_all(session, params, &batch, &tensors, error);
     if (status != STATUS_OK)
         return status;
     const struct arrays sizes = measure(params);
@@ -215,6 +272,9 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     if (status != STATUS_OK)
         return status;
     run->batch = batch;
+    run->tensors = tensors;
+    run->layers = layers_of(params);
+    run->num_links = run->layers.num_layers;
     run->attended = weight_attended(batch, params);
     run->weight = weight_in_queue(batch, params);
     run->work = weight_work(batch, params);
@@ -242,18 +302,16 @@ static void count_run(const struct run *run)
         return;
     }
     core->runs_done++;
-    core->tokens_attended += run->attended;
+    core->tokens_attended += run->attended * run->num_links;
     session->runs_done++;
-    session->tokens_attended += run->attended;
-    session->gpu_ns += run->result.gpu_ns / run->result.num_runs; // its share of the dispatch
+    session->tokens_attended += run->attended * run->num_links;
 }
 
-void run_end(struct run *run, const struct core_ticket_result *result)
+static void run_end(struct run *run)
 {
-    run->result = *result;
     run->over = true;
     count_run(run);
-    written_end(run, result->status == STATUS_OK);
+    written_end(run, run->result.status == STATUS_OK);
     if (run->batch)
         batch_unref(run->batch);
     copy_destroy(run->copy);
@@ -261,10 +319,32 @@ void run_end(struct run *run, const struct core_ticket_result *result)
     run->copy = NULL;
 }
 
-void run_explain(struct run *run, const char *why)
+// It stands first in its session's queue if some of it is picked and some not.
+static void run_cut(struct run *run)
 {
-    free(run->why);
+    struct core_session *session = run->session;
+    bool leaves = run->num_picked && run->num_picked < run->num_links;
+    run->num_links = run->num_picked ? run->num_picked : 1;
+    if (!leaves || session->queued != run)
+        return;
+    session->queued = run->next;
+    if (!session->queued)
+        scheduler_forget(session);
+}
+
+void run_fail(struct run *run, enum status status, const char *why)
+{
+    if (run->result.status != STATUS_OK)
+        return;
+    run->result = (struct core_ticket_result){.status = status};
     run->why = why && *why ? strdup(why) : NULL;
+    run_cut(run);
+}
+
+void run_link_over(struct run *run)
+{
+    if (++run->num_over == run->num_links)
+        run_end(run);
 }
 
 void run_bury(struct run *run)
@@ -291,18 +371,28 @@ void run_deliver(struct core_session *session)
     }
 }
 
+// Of one that is partly in flight the rest: it is over with that.
+static void run_drop(struct run *run, enum status status)
+{
+    bool partly = run->num_picked > run->num_over;
+    run_fail(run, status, NULL);
+    if (partly)
+        return;
+    run->num_links = run->num_over + 1; // of those that will never be, one stands for all
+    run_link_over(run);
+}
+
 // The last first, so that none has to tell those behind it that they copy what it never wrote.
 void run_drop_queued(struct core_session *session, enum status status)
 {
-    const struct core_ticket_result result = {.status = status};
     scheduler_forget(session);
     if (!session->queued)
         return;
     struct run *first = session->queued, *run = session->runs->prev;
     session->queued = NULL;
     for (; run != first; run = run->prev)
-        run_end(run, &result);
-    run_end(first, &result);
+        run_drop(run, status);
+    run_drop(first, status);
 }
 
 enum status core_ticket_reap(struct core_session *session, uint64_t ticket, struct core_ticket_result *out,

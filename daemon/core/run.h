@@ -9,6 +9,7 @@
 
 #include "batch.h"
 #include "copy.h"
+#include "run_check.h"
 
 struct run {
     UT_hash_handle hh;       // session->tickets, unless detached
@@ -17,11 +18,18 @@ struct run {
     struct batch *batch; // ATTEND, WRITE, GATHER: referenced until the run is over
     struct copy *copy;   // COPY: owned until the run is over
     uint64_t ticket;
-    uint64_t attended; // tokens
-    uint64_t weight;   // in the queue: tokens, or what moving bytes counts as
-    uint64_t work;     // multiply-adds
-    uint64_t bytes;    // of `arrays` and the copy's pairs: they count for the session until run_free()
-    uint32_t wave;     // in its submission
+    uint64_t attended;          // tokens; this and the next two of each layer
+    uint64_t weight;            // in the queue: tokens, or what moving bytes counts as
+    uint64_t work;              // multiply-adds
+    uint64_t bytes;             // of `arrays` and the copy's pairs: they count for the session until run_free()
+    struct core_layers layers;  // num_layers and layer_step are not 0, but a copy's and a merge's
+    struct run_tensors tensors; // what its layers touch in the arena
+    // Links: a layer each; a copy and a merge have one. They go in order, each into a submission of its own or one with others.
+    uint32_t num_links;  // there will be no more: all, or those that were picked before it failed
+    uint32_t num_picked; // by the scheduler
+    uint32_t num_over;
+    struct run *beside; // scratch: another run of its session in the same wave
+    uint64_t stamp;     // scratch: counted already
     bool detached;
     bool over;      // `result` is final
     bool delivered; // and every earlier ticket of the session is over too
@@ -45,11 +53,14 @@ void run_free(struct run *run);
 enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error);
 struct engine_tensor run_tensor(const struct core_tensor *tensor);
 
-// The run is over: failed before or on the GPU, or done. run_deliver() then shows it, once the earlier ones are over too.
-void run_end(struct run *run, const struct core_ticket_result *result);
-void run_explain(struct run *run, const char *why); // if it failed; a copy of the sentence, NULL = there is none
+struct engine_run run_link(const struct run *run, uint32_t link); // as the engine gets it
+// A link of it has failed, before or on the GPU; `why` is copied, NULL = no sentence. The first failure is the run's; none of its links is
+// picked any more.
+void run_fail(struct run *run, enum status status, const char *why);
+// A link is over. With the last one the run is: run_deliver() then shows it, once the earlier ones are over too.
+void run_link_over(struct run *run);
 void run_bury(struct run *run); // its session died; what it names becomes the dead's until it is over
-void run_drop_queued(struct core_session *session, enum status status); // ends every run that was not submitted
+void run_drop_queued(struct core_session *session, enum status status); // ends what was not submitted
 // Makes what is over reapable, in the order of tickets. Frees runs that nobody can reap: detached, or of a closed session.
 void run_deliver(struct core_session *session);
 

@@ -43,11 +43,17 @@ static enum status check_kind(const struct batch *batch, const struct core_run_p
 
 static enum status check_layer(const struct batch *batch, const struct core_run_params *p, struct error *error)
 {
+    const struct core_layers *l = &p->layers;
+    uint64_t count = l->num_layers ? l->num_layers : 1, step = l->layer_step ? l->layer_step : 1;
+    uint64_t last = p->layer + (count - 1) * step;
+    if (count > CORE_MAX_LAYERS)
+        return error_set(error, STATUS_LIMIT, "a run of %" PRIu32 " layers; at most %d are one run", l->num_layers,
+                         CORE_MAX_LAYERS);
     if (!batch->table && p->layer)
         return error_set(error, STATUS_OUT_OF_RANGE, "layer %" PRIu32 " of K and V in the arena, which have one, 0",
                          p->layer);
-    if (batch->table && p->layer >= batch->table->cache->identity.num_layers)
-        return error_set(error, STATUS_OUT_OF_RANGE, "layer %" PRIu32 " of a cache with %" PRIu32 " layers", p->layer,
+    if (batch->table && last >= batch->table->cache->identity.num_layers)
+        return error_set(error, STATUS_OUT_OF_RANGE, "layer %" PRIu64 " of a cache with %" PRIu32 " layers", last,
                          batch->table->cache->identity.num_layers);
     return STATUS_OK;
 }
@@ -95,6 +101,35 @@ static enum status check_window(const struct batch *batch, const struct core_run
     return missing->num_entries && !hidden ? missing_error(missing, p, error) : STATUS_OK;
 }
 
+uint64_t core_run_heads(const struct core_run_params *p, uint64_t stride)
+{
+    uint64_t more = p->layers.num_layers > 1 ? p->layers.num_layers - 1 : 0, floats = stride / sizeof(float), all;
+    if (__builtin_mul_overflow(more, floats, &all) || __builtin_add_overflow(all, p->num_heads, &all))
+        return UINT64_MAX;
+    return all;
+}
+
+// Arrays that the caller could have must be as long as strides say: the product is counted, and elements lie at multiples of 4.
+static enum status check_head_strides(const struct batch *batch, const struct core_run_params *p, struct error *error)
+{
+    (void)batch;
+    const struct {
+        const char *name;
+        const float *values;
+        uint64_t stride;
+    } arrays[] = {{"slopes", p->slopes, p->layers.slopes}, {"sinks", p->sinks, p->layers.sinks}};
+    for (size_t i = 0; p->layers.num_layers > 1 && i < sizeof arrays / sizeof *arrays; i++) {
+        if (arrays[i].values && arrays[i].stride % sizeof(float))
+            return error_set(error, STATUS_MISALIGNED, "%s has layer stride %" PRIu64 "; it must be a multiple of %zu",
+                             arrays[i].name, arrays[i].stride, sizeof(float));
+        if (arrays[i].values && arrays[i].stride > UINT32_MAX)
+            return error_set(error, STATUS_OUT_OF_RANGE,
+                             "%s has a layer stride of %" PRIu64 " bytes; at most %" PRIu32 " are allowed",
+                             arrays[i].name, arrays[i].stride, UINT32_MAX);
+    }
+    return STATUS_OK;
+}
+
 // Attention of a head whose slope or sink is no number would be none; a sink of -inf is none at all, and harms nobody.
 static enum status check_heads(const struct batch *batch, const struct core_run_params *p, struct error *error)
 {
@@ -102,14 +137,16 @@ static enum status check_heads(const struct batch *batch, const struct core_run_
     const struct {
         const char *name;
         const float *values;
+        uint64_t stride;
         bool may_be_none;
-    } arrays[] = {{"slopes", p->slopes, false}, {"sinks", p->sinks, true}};
+    } arrays[] = {{"slopes", p->slopes, p->layers.slopes, false}, {"sinks", p->sinks, p->layers.sinks, true}};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        for (uint32_t h = 0; arrays[i].values && h < p->num_heads; h++) {
+        uint64_t count = arrays[i].values ? core_run_heads(p, arrays[i].stride) : 0;
+        for (uint64_t h = 0; h < count; h++) {
             float value = arrays[i].values[h];
             if (!is_finite_in_log2(value) && !(arrays[i].may_be_none && value == -INFINITY))
                 return error_set(error, STATUS_INVALID,
-                                 "%s[%" PRIu32 "] is %g; it must be finite in f32, also times log2(e)", arrays[i].name,
+                                 "%s[%" PRIu64 "] is %g; it must be finite in f32, also times log2(e)", arrays[i].name,
                                  h, (double)value);
         }
     }
@@ -234,18 +271,15 @@ static const struct {
     unsigned kinds;
     enum status (*check)(const struct batch *batch, const struct core_run_params *params, struct error *error);
 } checks[] = {
-    {ATTENDS, check_head_count},
-    {ATTENDS, check_window},
-    {ATTENDS, check_soft_cap},
-    {ATTENDS, check_heads},
-    {ATTENDS, check_lse},
-    {ATTENDS | WRITES, check_rope},
-    {ATTENDS | WRITES | GATHERS, check_scales},
+    {ATTENDS, check_head_count},    {ATTENDS, check_window},
+    {ATTENDS, check_soft_cap},      {ATTENDS, check_head_strides},
+    {ATTENDS, check_heads},         {ATTENDS, check_lse},
+    {ATTENDS | WRITES, check_rope}, {ATTENDS | WRITES | GATHERS, check_scales},
     {ATTENDS, check_score_scale},
-    {ATTENDS | WRITES | GATHERS, run_check_tensors},
 };
 
-enum status run_check(const struct batch *batch, const struct core_run_params *params, struct error *error)
+enum status run_check(const struct batch *batch, const struct core_run_params *params, struct run_tensors *tensors,
+                      struct error *error)
 {
     enum status status = check_kind(batch, params, error);
     if (status == STATUS_OK)
@@ -254,5 +288,5 @@ enum status run_check(const struct batch *batch, const struct core_run_params *p
         if (checks[i].kinds >> params->kind & 1)
             status = checks[i].check(batch, params, error);
     }
-    return status;
+    return status == STATUS_OK ? run_check_tensors(batch, params, tensors, error) : status;
 }

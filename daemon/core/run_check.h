@@ -7,10 +7,22 @@
 #define AULE_CORE_RUN_CHECK_H
 
 #include "batch.h"
+#include "tensor.h"
+
+enum { RUN_MAX_EXTENTS = 8 };
+
+// What its tensors come to.
+struct run_tensors {
+    bool chained; // its layers must be done one after the other
+    uint32_t num_extents;
+    struct tensor_extent extents[RUN_MAX_EXTENTS];
+};
 
 // What a kind of run does not use is not looked at.
-enum status run_check(const struct batch *batch, const struct core_run_params *params, struct error *error);
-enum status run_check_tensors(const struct batch *batch, const struct core_run_params *params, struct error *error);
+enum status run_check(const struct batch *batch, const struct core_run_params *params, struct run_tensors *tensors,
+                      struct error *error);
+enum status run_check_tensors(const struct batch *batch, const struct core_run_params *params,
+                              struct run_tensors *tensors, struct error *error);
 // The heads of one token of an LSE are one row.
 enum status run_check_lse(const struct core_tensor *lse, struct error *error);
 

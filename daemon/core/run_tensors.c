@@ -19,23 +19,30 @@ enum {
 // The first that a run has gives the element type of all without one of their own.
 static const struct role {
     const char *name;
-    size_t offset;                      // in struct core_run_params
+    size_t offset, layer;               // of the tensor, of its layer stride, in struct core_run_params
     enum { QUERY, FRESH, STORED } rows; // of the queries; of K and V on their way; of K and V where they stay
     bool is_v;                          // head_dim_v, and not there if V is a part of K
     unsigned kinds, written;            // by these kinds of run
 } roles[] = {
-    {"out", offsetof(struct core_run_params, out), QUERY, true, ATTENDS, ATTENDS},
-    {"q", offsetof(struct core_run_params, q), QUERY, false, ATTENDS, 0},
-    {"k", offsetof(struct core_run_params, k), FRESH, false, ANY, GATHERS},
-    {"v", offsetof(struct core_run_params, v), FRESH, true, ANY, GATHERS},
-    {"keys", offsetof(struct core_run_params, keys), STORED, false, ANY, ATTENDS | WRITES},
-    {"values", offsetof(struct core_run_params, values), STORED, true, ANY, ATTENDS | WRITES},
+#define FIELD(name) #name, offsetof(struct core_run_params, name), offsetof(struct core_run_params, layers.name)
+    {FIELD(out), QUERY, true, ATTENDS, ATTENDS},
+    {FIELD(q), QUERY, false, ATTENDS, 0},
+    {FIELD(k), FRESH, false, ANY, GATHERS},
+    {FIELD(v), FRESH, true, ANY, GATHERS},
+    {FIELD(keys), STORED, false, ANY, ATTENDS | WRITES},
+    {FIELD(values), STORED, true, ANY, ATTENDS | WRITES},
+#undef FIELD
 };
 enum { NUM_ROLES = sizeof roles / sizeof *roles };
 
 static const struct core_tensor *tensor_of(const struct core_run_params *p, const struct role *role)
 {
     return (const struct core_tensor *)((const char *)p + role->offset);
+}
+
+static uint64_t layer_stride_of(const struct core_run_params *p, const struct role *role)
+{
+    return *(const uint64_t *)((const char *)p + role->layer);
 }
 
 static bool has_role(const struct batch *batch, const struct core_run_params *p, const struct role *role)
@@ -105,6 +112,7 @@ static enum status describe_use(const struct batch *batch, const struct core_run
         .heads = role->rows == QUERY ? p->num_heads : kv->num_kv_heads,
         .head_dim = role->is_v ? kv->head_dim_v : kv->head_dim_k,
         .written = role->written >> p->kind & 1,
+        .layer_stride = layer_stride_of(p, role),
     };
     if (role->rows != STORED)
         return extend_rows(batch, p, use, error);
@@ -122,9 +130,14 @@ static enum status check_stored_absent(const struct batch *batch, const struct c
                      given, batch->id, batch->table->cache_id);
 }
 
-enum status run_check_tensors(const struct batch *batch, const struct core_run_params *p, struct error *error)
+enum status run_check_tensors(const struct batch *batch, const struct core_run_params *p, struct run_tensors *tensors,
+                              struct error *error)
 {
-    struct tensor_check check = {.arena_size = batch->session->arena_size, .steps = TENSOR_STEPS};
+    struct tensor_check check = {
+        .arena_size = batch->session->arena_size,
+        .steps = TENSOR_STEPS,
+        .num_layers = p->layers.num_layers,
+    };
     struct tensor_use uses[NUM_ROLES + 1];
     struct core_tensor lse = p->lse;
     uint32_t count = 0;
@@ -147,6 +160,13 @@ enum status run_check_tensors(const struct batch *batch, const struct core_run_p
                                             .head_dim = p->num_heads,
                                             .dtype = DTYPE_F32,
                                             .written = true,
-                                            .counts_elements = true};
-    return tensor_check_all(&check, uses, count, error);
+                                            .counts_elements = true,
+                                            .layer_stride = p->layers.lse};
+    status = tensor_check_all(&check, uses, count, error);
+    if (status != STATUS_OK)
+        return status;
+    *tensors = (struct run_tensors){.chained = check.chained, .num_extents = count};
+    for (uint32_t i = 0; i < count; i++)
+        tensors->extents[i] = tensor_extent(&uses[i], p->layers.num_layers);
+    return STATUS_OK;
 }

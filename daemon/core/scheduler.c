@@ -6,14 +6,18 @@
 // which nobody may go cost nothing, and one step costs the logarithm of the waiting sessions. A run is never split: a big
 // one goes when its session's turn comes, and the debt keeps that session from going again before the others had as much.
 //
-// Which runs go and how they lie in the submission are two questions: the n-th run that a session has in a submission goes
-// into wave n, whatever the order of picking, so that sessions in step share waves and the engine merges their runs.
+// A run of several layers goes layer by layer, each a link that is paid for by itself, so that a long step holds nobody up longer than the
+// same step in single runs would.
+//
+// Which links go and how they lie in the submission are two questions: those of one session lie in one wave while they touch nothing in
+// common (beside.c), in the next one else, whatever the order of picking; so sessions in step share waves and the engine merges their runs.
 
 #include "scheduler.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "beside.h"
 #include "state.h"
 
 static void wait_for_turn(struct scheduler *scheduler, struct core_session *session)
@@ -36,7 +40,7 @@ void scheduler_forget(struct core_session *session)
 
 // ---- building a submission ----
 
-static struct run *pick(struct scheduler *scheduler, uint64_t number)
+static struct link pick(struct scheduler *scheduler, uint64_t number)
 {
     struct core_session *session = HEAP_OBJECT(heap_first(&scheduler->ready), struct core_session, ready);
     struct run *run = session->queued;
@@ -46,22 +50,23 @@ static struct run *pick(struct scheduler *scheduler, uint64_t number)
     if (__builtin_add_overflow(session->served, run->weight, &session->served))
         session->served = UINT64_MAX;
     if (session->submission != number)
-        session->wave = 0;
+        beside_begin(session);
     session->submission = number;
-    run->wave = session->wave++;
-    session->queued = run->next;
+    const struct link link = {.run = run, .number = run->num_picked, .wave = beside_place(session, run)};
+    if (++run->num_picked == run->num_links)
+        session->queued = run->next;
     if (session->queued)
         wait_for_turn(scheduler, session);
-    return run;
+    return link;
 }
 
-// The work of the run whose turn it is; there is one.
+// The work of the link whose turn it is; there is one.
 static uint64_t next_work(const struct scheduler *scheduler)
 {
     return HEAP_OBJECT(heap_first(&scheduler->ready), struct core_session, ready)->queued->work;
 }
 
-static uint32_t pick_runs(struct core *core, uint64_t number)
+static uint32_t pick_links(struct core *core, uint64_t number)
 {
     struct scheduler *scheduler = &core->scheduler;
     uint32_t count = 0;
@@ -69,20 +74,20 @@ static uint32_t pick_runs(struct core *core, uint64_t number)
     while (count < SCHEDULER_MAX_RUNS && budget && heap_first(&scheduler->ready)) {
         if (count && next_work(scheduler) > room)
             break;
-        struct run *run = pick(scheduler, number);
-        budget -= run->weight < budget ? run->weight : budget;
-        room -= run->work < room ? run->work : room;
-        scheduler->picked[count++] = run;
+        const struct link link = pick(scheduler, number);
+        budget -= link.run->weight < budget ? link.run->weight : budget;
+        room -= link.run->work < room ? link.run->work : room;
+        scheduler->picked[count++] = link;
     }
     return count;
 }
 
-// Sorts the picked runs by wave, in the order of picking within one; returns the number of waves.
+// Sorts the picked links by wave, in the order of picking within one; returns the number of waves.
 static uint32_t lay_waves(struct scheduler *scheduler, struct submission *submission)
 {
     uint32_t *ends = scheduler->wave_ends, waves = 0;
-    for (uint32_t i = 0; i < submission->num_runs; i++) {
-        uint32_t wave = scheduler->picked[i]->wave;
+    for (uint32_t i = 0; i < submission->num_links; i++) {
+        uint32_t wave = scheduler->picked[i].wave;
         while (waves <= wave)
             ends[waves++] = 0;
         ends[wave]++;
@@ -92,29 +97,34 @@ static uint32_t lay_waves(struct scheduler *scheduler, struct submission *submis
         ends[w] = before;
         before += size;
     }
-    for (uint32_t i = 0; i < submission->num_runs; i++) { // begins become ends
-        uint32_t place = ends[scheduler->picked[i]->wave]++;
-        submission->runs[place] = scheduler->picked[i];
-        scheduler->engine_runs[place] = scheduler->picked[i]->engine;
+    for (uint32_t i = 0; i < submission->num_links; i++) { // begins become ends
+        const struct link *link = &scheduler->picked[i];
+        uint32_t place = ends[link->wave]++;
+        submission->links[place] = *link;
+        scheduler->engine_runs[place] = run_link(link->run, link->number);
     }
     return waves;
 }
 
+static void end_links(struct submission *submission)
+{
+    for (uint32_t i = 0; i < submission->num_links; i++)
+        run_link_over(submission->links[i].run);
+}
+
 static void end_all(struct submission *submission, enum status status, const struct error *error)
 {
-    const struct core_ticket_result result = {.status = status};
-    for (uint32_t i = 0; i < submission->num_runs; i++) {
-        run_explain(submission->runs[i], error->text);
-        run_end(submission->runs[i], &result);
-    }
+    for (uint32_t i = 0; i < submission->num_links; i++)
+        run_fail(submission->links[i].run, status, error->text);
+    end_links(submission);
 }
 
 // Delivering may free the runs, and the last one its session.
 static void deliver(struct scheduler *scheduler, struct submission *submission)
 {
-    for (uint32_t i = 0; i < submission->num_runs; i++)
-        scheduler->served[i] = submission->runs[i]->session;
-    for (uint32_t i = 0; i < submission->num_runs; i++) {
+    for (uint32_t i = 0; i < submission->num_links; i++)
+        scheduler->served[i] = submission->links[i].run->session;
+    for (uint32_t i = 0; i < submission->num_links; i++) {
         struct core_session *session = scheduler->served[i];
         run_deliver(session);
         session->num_in_flight--;
@@ -124,8 +134,8 @@ static void deliver(struct scheduler *scheduler, struct submission *submission)
 
 static void count_in_flight(struct submission *submission)
 {
-    for (uint32_t i = 0; i < submission->num_runs; i++)
-        submission->runs[i]->session->num_in_flight++;
+    for (uint32_t i = 0; i < submission->num_links; i++)
+        submission->links[i].run->session->num_in_flight++;
 }
 
 static void refused(struct core *core, enum status status, const struct error *error)
@@ -154,7 +164,7 @@ static enum status submit(struct core *core, const struct engine_submission *ord
 
 static void fail_runs(struct core *core, struct submission *submission, enum status status, const struct error *error)
 {
-    core_log(core, CORE_LOG_ERROR, "a submission of %" PRIu32 " runs failed: %s", submission->num_runs, error->text);
+    core_log(core, CORE_LOG_ERROR, "a submission of %" PRIu32 " runs failed: %s", submission->num_links, error->text);
     end_all(submission, status, error);
     deliver(&core->scheduler, submission);
     refused(core, status, error);
@@ -165,10 +175,10 @@ static void submit_runs(struct core *core)
     struct scheduler *s = &core->scheduler;
     struct submission *submission = next_submission(s);
     struct error error = {0};
-    submission->num_runs = pick_runs(core, ++s->submissions);
+    submission->num_links = pick_links(core, ++s->submissions);
     const struct engine_submission order = {
         .runs = s->engine_runs,
-        .num_runs = submission->num_runs,
+        .num_runs = submission->num_links,
         .wave_ends = s->wave_ends,
         .num_waves = lay_waves(s, submission),
     };
@@ -186,7 +196,7 @@ static void submit_zeroes(struct core *core)
     struct submission *submission = next_submission(s);
     struct error error = {0};
     enum status status = STATUS_NO_MEMORY;
-    submission->num_runs = 0;
+    submission->num_links = 0;
     for (uint32_t count = zeroes_slice(core); count && status == STATUS_NO_MEMORY; count /= 2) {
         const struct engine_submission order = {.zeroes = core->zeroes, .num_zeroes = count};
         status = submit(core, &order, submission, &error);
@@ -195,7 +205,7 @@ static void submit_zeroes(struct core *core)
     }
     if (status == STATUS_OK || (status == STATUS_NO_MEMORY && s->num_in_flight))
         return;
-    submission->num_runs = pick_runs(core, ++s->submissions);
+    submission->num_links = pick_links(core, ++s->submissions);
     lay_waves(s, submission);
     count_in_flight(submission);
     fail_runs(core, submission, status, &error);
@@ -224,39 +234,69 @@ static int by_dispatch(const void *a, const void *b, void *results)
     return (x > y) - (x < y);
 }
 
-// order[0 .. count) are the runs of one dispatch.
+// By how many sessions it served: 1, 2, 3 or 4, 5 to 8, more.
+static uint32_t served_class(uint32_t sessions)
+{
+    uint32_t class = sessions > 1 ? 32 - (uint32_t)__builtin_clz(sessions - 1) : 0;
+    return class < CORE_SERVED ? class : CORE_SERVED - 1;
+}
+
+static void count_dispatch(struct core *core, uint32_t sessions)
+{
+    core->sessions_served += sessions;
+    core->served[served_class(sessions)]++;
+    if (sessions > core->max_sessions_per_dispatch)
+        core->max_sessions_per_dispatch = sessions;
+}
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+// A dispatch joins its run's result: what else the run had is there already.
+static void add_result(struct run *run, uint64_t gpu_ns, uint32_t runs, uint32_t sessions)
+{
+    if (run->result.status != STATUS_OK)
+        return;
+    run->result.gpu_ns += gpu_ns;
+    run->result.num_runs = max_u32(run->result.num_runs, runs);
+    run->result.num_sessions = max_u32(run->result.num_sessions, sessions);
+}
+
+// order[0 .. count) are the links of one dispatch, or the one of none.
 static void share(struct core *core, const struct submission *submission, const struct engine_event *event,
                   const uint32_t *order, uint32_t count)
 {
-    uint32_t sessions = 0;
+    uint32_t sessions = 0, runs = 0;
     uint64_t stamp = ++core->last_stamp;
     for (uint32_t i = 0; i < count; i++) {
-        struct core_session *session = submission->runs[order[i]]->session;
-        sessions += session->stamp != stamp;
-        session->stamp = stamp;
+        struct run *run = submission->links[order[i]].run;
+        sessions += run->session->stamp != stamp;
+        runs += run->stamp != stamp;
+        run->session->stamp = run->stamp = stamp;
+        run->session->gpu_ns += event->results[order[i]].gpu_ns / count; // its share of the dispatch
     }
+    stamp = ++core->last_stamp;
     for (uint32_t i = 0; i < count; i++) {
-        submission->runs[order[i]]->result = (struct core_ticket_result){
-            .status = STATUS_OK,
-            .gpu_ns = event->results[order[i]].gpu_ns,
-            .num_runs = count,
-            .num_sessions = sessions,
-        };
+        struct run *run = submission->links[order[i]].run;
+        if (run->stamp != stamp) // of several layers the first speaks for all: they were computed at once
+            add_result(run, event->results[order[i]].gpu_ns, runs, sessions);
+        run->stamp = stamp;
     }
-    if (sessions > core->max_sessions_per_dispatch)
-        core->max_sessions_per_dispatch = sessions;
+    if (event->results[order[0]].dispatch < event->num_dispatches)
+        count_dispatch(core, sessions);
 }
 
 static void read_results(struct core *core, struct submission *submission, const struct engine_event *event)
 {
     uint32_t *order = core->scheduler.order, good = 0;
-    for (uint32_t i = 0; i < submission->num_runs; i++) {
+    for (uint32_t i = 0; i < submission->num_links; i++) {
         enum status status = i < event->num_results ? event->results[i].status : STATUS_INTERNAL;
-        submission->runs[i]->result = (struct core_ticket_result){.status = status};
         if (status == STATUS_OK)
             order[good++] = i;
-        else if (i < event->num_results)
-            run_explain(submission->runs[i], event->results[i].message);
+        else
+            run_fail(submission->links[i].run, status, i < event->num_results ? event->results[i].message : NULL);
     }
     qsort_r(order, good, sizeof *order, by_dispatch, (void *)event->results);
     for (uint32_t first = 0, end; first < good; first = end) {
@@ -288,10 +328,7 @@ void scheduler_done(struct core *core, const struct engine_event *event)
     struct submission *submission = take_first(s);
     read_results(core, submission, event);
     core->dispatches += event->num_dispatches;
-    for (uint32_t i = 0; i < submission->num_runs; i++) {
-        const struct core_ticket_result result = submission->runs[i]->result;
-        run_end(submission->runs[i], &result);
-    }
+    end_links(submission);
     deliver(s, submission);
 }
 

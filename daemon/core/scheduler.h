@@ -24,10 +24,16 @@ enum {
     SCHEDULER_BUDGET = 1 << 22,
 };
 
+// One layer of a run, which is a run to the engine.
+struct link {
+    struct run *run;
+    uint32_t number, wave;
+};
+
 struct submission {
     uint64_t sequence; // the engine's
-    uint32_t num_runs;
-    struct run *runs[SCHEDULER_MAX_RUNS]; // in the engine's order
+    uint32_t num_links;
+    struct link links[SCHEDULER_MAX_RUNS]; // in the engine's order
 };
 
 struct scheduler {
@@ -37,7 +43,7 @@ struct scheduler {
     uint32_t num_in_flight, first_in_flight; // ring positions in `in_flight`
     struct submission in_flight[SCHEDULER_MAX_IN_FLIGHT];
     // Scratch of the submission that is being built or finished.
-    struct run *picked[SCHEDULER_MAX_RUNS];
+    struct link picked[SCHEDULER_MAX_RUNS];
     struct engine_run engine_runs[SCHEDULER_MAX_RUNS];
     uint32_t wave_ends[SCHEDULER_MAX_RUNS];
     uint32_t order[SCHEDULER_MAX_RUNS];

@@ -37,8 +37,10 @@ struct core_session {
     struct heap_node ready; // in core->scheduler.ready while runs are queued
     uint64_t served;        // tokens attended for it, in the scheduler's virtual time
     uint64_t submission;    // the last one that a run of it went into
-    uint32_t wave;          // and its next wave there
-    uint64_t stamp;         // scratch: counted already
+    uint32_t wave;          // where there its next run goes, if it may lie beside those of this wave
+    struct run *beside;     // scratch: these
+    uint32_t num_beside;
+    uint64_t stamp; // scratch: counted already
 
     uint64_t runs_done, tokens_attended, gpu_ns, lookup_tokens, hit_tokens;
 };

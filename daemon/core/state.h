@@ -43,6 +43,7 @@ struct core {
     uint64_t runs_done, runs_failed, dispatches, submissions, tokens_attended;
     uint64_t lookups, lookup_tokens, hit_tokens, evictions, session_deaths;
     uint32_t max_sessions_per_dispatch;
+    uint64_t sessions_served, served[CORE_SERVED]; // as in struct core_totals
 };
 
 enum { CORE_LOG_ERROR, CORE_LOG_WARNING, CORE_LOG_INFO, CORE_LOG_DEBUG };

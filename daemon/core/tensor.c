@@ -15,15 +15,18 @@ typedef __int128 wide;
 enum { OUTER, TOKEN, HEAD, DIMENSIONS };
 struct rows {
     wide offset, row;
+    wide layers, layer; // how many times all that, each so many bytes behind the one before
     wide counts[DIMENSIONS], strides[DIMENSIONS];
 };
 
-static struct rows rows_of(const struct tensor_use *use)
+static struct rows rows_of(const struct tensor_use *use, uint32_t num_layers)
 {
     const struct core_tensor *t = use->tensor;
     struct rows rows = {
         .offset = t->offset,
         .row = (wide)use->head_dim * dtype_size((int)t->dtype),
+        .layers = num_layers ? num_layers : 1,
+        .layer = num_layers > 1 ? use->layer_stride : 0,
         .counts = {use->num_outer, use->num_tokens, use->heads},
         .strides = {t->outer_stride, t->token_stride, t->head_stride},
     };
@@ -43,6 +46,12 @@ static wide rows_end(const struct rows *r)
     for (int d = 0; d < DIMENSIONS; d++)
         end += (r->counts[d] - 1) * r->strides[d];
     return end;
+}
+
+// Of the last layer.
+static wide layers_end(const struct rows *r)
+{
+    return rows_end(r) + (r->layers - 1) * r->layer;
 }
 
 // ---- one tensor ----
@@ -79,22 +88,28 @@ static enum status check_place(const struct tensor_use *use, const struct rows *
                                struct error *error)
 {
     const struct core_tensor *t = use->tensor;
+    if (rows->layer % unit_of(use))
+        return error_set(error, STATUS_MISALIGNED, "%s has layer stride %" PRIu64 "; it must be a multiple of %" PRIu32,
+                         use->name, use->layer_stride, unit_of(use));
     if ((t->offset | t->token_stride | t->head_stride | t->outer_stride) % unit_of(use))
         return error_set(error, STATUS_MISALIGNED,
                          "%s has offset %" PRIu64 ", token stride %" PRIu64 ", head stride %" PRIu64
                          ", outer stride %" PRIu64 ": each must be a multiple of %" PRIu32,
                          use->name, t->offset, t->token_stride, t->head_stride, t->outer_stride, unit_of(use));
-    if (num_rows(rows) == 0 || rows_end(rows) <= (wide)arena_size)
+    if (num_rows(rows) == 0 || layers_end(rows) <= (wide)arena_size)
         return STATUS_OK;
-    char outer[96] = "";
+    char outer[96] = "", layers[96] = "";
     if (use->num_outer > 1)
         snprintf(outer, sizeof outer, " and an outer stride of %" PRIu64 " for %" PRIu64 ", each", t->outer_stride,
                  use->num_outer);
+    if (rows->layers > 1)
+        snprintf(layers, sizeof layers, " in %" PRIu32 " layers, each %" PRIu64 " bytes behind the one before,",
+                 (uint32_t)rows->layers, use->layer_stride);
     return error_set(error, STATUS_OUT_OF_RANGE,
                      "%s at %" PRIu64 " with strides %" PRIu64 " and %" PRIu64 "%s for %" PRIu64 " tokens and %" PRIu32
-                     " heads of %" PRIu32 " bytes ends past the arena's %" PRIu64 " bytes",
+                     " heads of %" PRIu32 " bytes%s ends past the arena's %" PRIu64 " bytes",
                      use->name, t->offset, t->token_stride, t->head_stride, outer, use->num_tokens, use->heads,
-                     (uint32_t)rows->row, arena_size);
+                     (uint32_t)rows->row, layers, arena_size);
 }
 
 // The engine counts the two inner strides in 32 bits, in those units.
@@ -115,9 +130,9 @@ struct axis {
 };
 
 // The largest stride first.
-static void sort_axes(struct axis axes[DIMENSIONS])
+static void sort_axes(struct axis *axes, int count)
 {
-    for (int i = 1; i < DIMENSIONS; i++) {
+    for (int i = 1; i < count; i++) {
         for (int j = i; j > 0 && axes[j - 1].stride < axes[j].stride; j--) {
             struct axis axis = axes[j];
             axes[j] = axes[j - 1];
@@ -130,7 +145,7 @@ static void axes_of(const struct rows *r, struct axis axes[DIMENSIONS])
 {
     for (int d = 0; d < DIMENSIONS; d++)
         axes[d] = (struct axis){0, r->counts[d] - 1, r->strides[d]};
-    sort_axes(axes);
+    sort_axes(axes, DIMENSIONS);
 }
 
 static bool rows_nest(const struct rows *r)
@@ -223,13 +238,16 @@ static bool same_strides(const struct rows *a, const struct rows *b)
     return true;
 }
 
-static bool rows_touch_rows(const struct rows *a, const struct rows *b, uint32_t *steps)
+// Of one stride in each dimension; `more`: another axis of distances beside those of the rows, NULL: none.
+static bool rows_touch_rows(const struct rows *a, const struct rows *b, const struct axis *more, uint32_t *steps)
 {
-    struct axis axes[DIMENSIONS];
+    struct axis axes[DIMENSIONS + 1];
     for (int d = 0; d < DIMENSIONS; d++)
         axes[d] = (struct axis){1 - b->counts[d], a->counts[d] - 1, a->strides[d] ? a->strides[d] : b->strides[d]};
-    sort_axes(axes);
-    return axes_meet(axes, DIMENSIONS, a->offset - b->offset, -a->row, b->row, steps);
+    if (more)
+        axes[DIMENSIONS] = *more;
+    sort_axes(axes, DIMENSIONS + (more != NULL));
+    return axes_meet(axes, DIMENSIONS + (more != NULL), a->offset - b->offset, -a->row, b->row, steps);
 }
 
 static bool overlap(const struct rows *out, const struct rows *in, uint32_t *steps)
@@ -237,11 +255,73 @@ static bool overlap(const struct rows *out, const struct rows *in, uint32_t *ste
     if (num_rows(out) == 0 || num_rows(in) == 0 || rows_end(out) <= in->offset || rows_end(in) <= out->offset)
         return false;
     if (same_strides(out, in))
-        return rows_touch_rows(out, in, steps);
+        return rows_touch_rows(out, in, NULL, steps);
     if (is_dense(out))
         return rows_touch(in, out->offset, rows_end(out), steps);
     return is_dense(in) && rows_touch(out, in->offset, rows_end(in), steps);
 }
+
+// ---- two tensors in several layers ----
+
+static bool apart_in_all(const struct rows *a, const struct rows *b)
+{
+    return num_rows(a) == 0 || num_rows(b) == 0 || layers_end(a) <= b->offset || layers_end(b) <= a->offset;
+}
+
+// In one and the same layer.
+static bool overlap_in_some(const struct rows *out, const struct rows *in, uint32_t *steps)
+{
+    wide different = out->layer == in->layer ? 1 : out->layers;
+    if (apart_in_all(out, in))
+        return false;
+    for (wide i = 0; i < different; i++) {
+        struct rows a = *out, b = *in;
+        a.offset += i * a.layer;
+        b.offset += i * b.layer;
+        if (overlap(&a, &b, steps))
+            return true;
+    }
+    return false;
+}
+
+// Does the range of `a` in layer `i` meet that of `b` in another one?
+static bool meets_another(const struct rows *a, const struct rows *b, wide i)
+{
+    wide begin = a->offset + i * a->layer, end = rows_end(a) + i * a->layer;
+    if (!b->layer)
+        return begin < rows_end(b) && b->offset < end;
+    wide first = floor_div(begin - rows_end(b), b->layer) + 1, last = -floor_div(b->offset - end, b->layer) - 1;
+    first = first > 0 ? first : 0;
+    last = last < b->layers - 1 ? last : b->layers - 1;
+    return last - first + 1 - (first <= i && i <= last) > 0;
+}
+
+// In two different layers; exact for tensors with the same strides, else by their ranges.
+static bool layers_meet(const struct rows *a, const struct rows *b, uint32_t *steps)
+{
+    if (a->layers == 1 || apart_in_all(a, b))
+        return false;
+    if (a->layer == b->layer && same_strides(a, b)) {
+        const struct axis ahead = {1, a->layers - 1, a->layer}, behind = {1 - a->layers, -1, a->layer};
+        bool meet = rows_touch_rows(a, b, &ahead, steps) || rows_touch_rows(a, b, &behind, steps);
+        return meet || !*steps;
+    }
+    for (wide i = 0; i < a->layers; i++) {
+        if (meets_another(a, b, i))
+            return true;
+    }
+    return false;
+}
+
+struct tensor_extent tensor_extent(const struct tensor_use *use, uint32_t num_layers)
+{
+    const struct rows rows = rows_of(use, num_layers);
+    if (num_rows(&rows) == 0)
+        return (struct tensor_extent){0};
+    return (struct tensor_extent){(uint64_t)rows.offset, (uint64_t)layers_end(&rows), use->written};
+}
+
+// ---- all ----
 
 static bool is_twin(const struct tensor_use *use, const struct core_tensor *other)
 {
@@ -259,12 +339,19 @@ static enum status check_apart(struct tensor_check *check, const struct tensor_u
         const struct tensor_use *other = uses[j].written ? &uses[i] : &uses[j];
         if (!out->written || is_twin(&uses[i], uses[j].tensor))
             continue;
-        const struct rows a = rows_of(out), b = rows_of(other);
-        if (overlap(&a, &b, &check->steps))
-            return error_set(error, STATUS_INVALID, "%s at %" PRIu64 " overlaps %s at %" PRIu64, out->name,
-                             out->tensor->offset, other->name, other->tensor->offset);
+        const struct rows a = rows_of(out, check->num_layers), b = rows_of(other, check->num_layers);
+        if (overlap_in_some(&a, &b, &check->steps))
+            return error_set(error, STATUS_INVALID, "%s at %" PRIu64 " overlaps %s at %" PRIu64 "%s", out->name,
+                             out->tensor->offset, other->name, other->tensor->offset,
+                             a.layer == b.layer ? "" : " in some layer");
+        check->chained = check->chained || layers_meet(&a, &b, &check->steps);
     }
     return STATUS_OK;
+}
+
+static void look_at_itself(struct tensor_check *check, const struct rows *rows)
+{
+    check->chained = check->chained || layers_meet(rows, rows, &check->steps);
 }
 
 enum status tensor_check_all(struct tensor_check *check, const struct tensor_use *uses, uint32_t count,
@@ -272,7 +359,7 @@ enum status tensor_check_all(struct tensor_check *check, const struct tensor_use
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
-        const struct rows rows = rows_of(&uses[i]);
+        const struct rows rows = rows_of(&uses[i], check->num_layers);
         status = check_type(&uses[i], &uses[0], error);
         if (status == STATUS_OK)
             status = check_place(&uses[i], &rows, check->arena_size, error);
@@ -282,6 +369,8 @@ enum status tensor_check_all(struct tensor_check *check, const struct tensor_use
             status = check_nested(&uses[i], &rows, error);
         if (status == STATUS_OK)
             status = check_apart(check, uses, i, error);
+        if (status == STATUS_OK && uses[i].written)
+            look_at_itself(check, &rows);
     }
     return status;
 }

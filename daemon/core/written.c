@@ -11,13 +11,20 @@
 #include "prefix.h"
 #include "state.h"
 
-static void mark(const struct batch *batch, uint32_t index, uint32_t layer, bool written)
+static void mark_layer(const struct batch *batch, uint32_t index, uint32_t layer, bool written)
 {
     const struct cache *cache = batch->table->cache;
     uint8_t *bits = block_written(cache, batch->writes[index], layer);
     const uint8_t *mask = batch->masks + index * (size_t)cache->layer_bytes;
     for (uint32_t i = 0; i < cache->layer_bytes; i++)
         bits[i] = (uint8_t)(written ? bits[i] | mask[i] : bits[i] & ~mask[i]);
+}
+
+// In all layers of the run.
+static void mark(const struct run *run, uint32_t index, bool written)
+{
+    for (uint32_t i = 0; i < run->layers.num_layers; i++)
+        mark_layer(run->batch, index, run->engine.layer + i * run->layers.layer_step, written);
 }
 
 // The bits of all layers of `to` become those of `from`; NULL: none.
@@ -35,7 +42,7 @@ void written_begin(struct run *run)
     const struct batch *batch = run->engine.kind == ENGINE_GATHER ? NULL : run->batch;
     for (uint32_t i = 0; batch && i < batch->num_writes; i++) {
         batch->writes[i]->pending++;
-        mark(batch, i, run->engine.layer, true);
+        mark(run, i, true);
     }
     for (uint32_t i = 0; run->copy && i < run->copy->count; i++) {
         struct copy_pair *pair = &run->copy->pairs[i];
@@ -98,7 +105,7 @@ static void end_writes(const struct run *run, bool ok, uint64_t stamp)
         struct block *block = batch->writes[i];
         bool last = block->filled < run->ticket;
         if (last)
-            mark(batch, i, run->engine.layer, ok); // again, if a failed run before this one took the bits back
+            mark(run, i, ok); // again, if a failed run before this one took the bits back
         if (!ok && last)
             distrust(cache, block, stamp);
         else if (!ok)

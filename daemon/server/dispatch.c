@@ -36,6 +36,7 @@ static const struct command {
     [WIRE_COMMAND_PREFIX_PUBLISH] = {handle_prefix_publish, NEEDS_SESSION},
     [WIRE_COMMAND_BATCH_CREATE] = {handle_batch_create, NEEDS_SESSION},
     [WIRE_COMMAND_BATCH_DESTROY] = {handle_batch_destroy, NEEDS_SESSION | WHILE_STOPPING},
+    [WIRE_COMMAND_BATCH_ADVANCE] = {handle_batch_advance, NEEDS_SESSION},
     [WIRE_COMMAND_RUN] = {handle_run, NEEDS_SESSION},
     [WIRE_COMMAND_BLOCKS_COPY] = {handle_blocks_copy, NEEDS_SESSION},
     [WIRE_COMMAND_MERGE] = {handle_merge, NEEDS_SESSION},

@@ -55,6 +55,7 @@ enum status handle_prefix_lookup(struct call *call);
 enum status handle_prefix_publish(struct call *call);
 enum status handle_batch_create(struct call *call); // handlers_batch.c
 enum status handle_batch_destroy(struct call *call);
+enum status handle_batch_advance(struct call *call);
 enum status handle_run(struct call *call); // handlers_run.c
 enum status handle_blocks_copy(struct call *call);
 enum status handle_merge(struct call *call);

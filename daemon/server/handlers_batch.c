@@ -7,6 +7,10 @@
 #include "dispatch.h"
 #include "metadata.h"
 
+#include <assert.h>
+
+static_assert(sizeof(struct core_entry) == 3 * sizeof(int32_t), "on the wire an entry is three numbers");
+
 // The vectors of a BatchCreate, in the order of the table below.
 enum vector {
     CU_SEQLENS_Q,
@@ -117,6 +121,56 @@ enum status handle_batch_create(struct call *call)
     call->reply.answer = WIRE_ANSWER_BATCH_CREATE;
     call->reply.batch_create = answer;
     return STATUS_OK;
+}
+
+// ---- the next step ----
+
+enum { NEXT_SEQ_LENS, NEXT_ENTRIES, NEXT_SLOTS, NEXT_POSITIONS, NUM_NEXT };
+
+static enum status fetch_next(struct call *call, struct fetched out[NUM_NEXT])
+{
+    const struct wire_batch_advance *next = &call->request->batch_advance;
+#define VECTOR(name, size)                                                                                             \
+    {                                                                                                                  \
+#name, next->name.data, next->name.count, next->name##_span, size                                              \
+    }
+    const struct metadata fields[NUM_NEXT] = {
+        [NEXT_SEQ_LENS] = VECTOR(seq_lens_kv, 4),
+        [NEXT_ENTRIES] = VECTOR(entries, 4),
+        [NEXT_SLOTS] = VECTOR(slot_mapping, 8),
+        [NEXT_POSITIONS] = VECTOR(positions, 4),
+    };
+#undef VECTOR
+    for (int i = 0; i < NUM_NEXT; i++) {
+        enum status status = metadata_fetch(call, &fields[i], &out[i].data, &out[i].count);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+enum status handle_batch_advance(struct call *call)
+{
+    enum { NUMBERS_AN_ENTRY = 3 };
+    struct fetched next[NUM_NEXT];
+    enum status status = fetch_next(call, next);
+    if (status != STATUS_OK)
+        return status;
+    if (next[NEXT_ENTRIES].count % NUMBERS_AN_ENTRY)
+        return error_set(&call->error, STATUS_INVALID, "entries has %u numbers; an entry is %d",
+                         next[NEXT_ENTRIES].count, NUMBERS_AN_ENTRY);
+    const struct core_advance advance = {
+        .batch = call->request->batch_advance.batch,
+        .seq_lens_kv = next[NEXT_SEQ_LENS].data,
+        .num_seq_lens_kv = next[NEXT_SEQ_LENS].count,
+        .entries = next[NEXT_ENTRIES].data,
+        .num_entries = next[NEXT_ENTRIES].count / NUMBERS_AN_ENTRY,
+        .slot_mapping = next[NEXT_SLOTS].data,
+        .num_slot_mapping = next[NEXT_SLOTS].count,
+        .positions = next[NEXT_POSITIONS].data,
+        .num_positions = next[NEXT_POSITIONS].count,
+    };
+    return core_batch_advance(call->session->core, &advance, &call->error);
 }
 
 enum status handle_batch_destroy(struct call *call)

@@ -71,6 +71,12 @@ enum status handle_inspect_daemon(struct call *call)
         .session_deaths = totals.session_deaths,
         .stopping = server->stopping,
         .max_sessions_per_dispatch = totals.max_sessions_per_dispatch,
+        .sessions_served = totals.sessions_served,
+        .dispatches_of_1 = totals.served[0],
+        .dispatches_of_2 = totals.served[1],
+        .dispatches_of_4 = totals.served[2],
+        .dispatches_of_8 = totals.served[3],
+        .dispatches_of_more = totals.served[4],
     };
     return STATUS_OK;
 }

@@ -97,7 +97,8 @@ static enum status check_mask_value(struct call *call, float value)
 struct run_vector {
     const char *name, *per;
     struct wire_span span;
-    uint32_t wanted, element_size;
+    uint64_t wanted;
+    uint32_t element_size;
 };
 
 static enum status fetch_vector(struct call *call, const struct run_vector *vector, const void **values)
@@ -105,7 +106,7 @@ static enum status fetch_vector(struct call *call, const struct run_vector *vect
     const struct metadata field = {.name = vector->name, .span = vector->span, .element_size = vector->element_size};
     uint32_t count;
     if (vector->span.count && vector->span.count != vector->wanted)
-        return error_set(&call->error, STATUS_INVALID, "%s has %" PRIu64 " entries; %s is %" PRIu32, vector->name,
+        return error_set(&call->error, STATUS_INVALID, "%s has %" PRIu64 " entries; %s is %" PRIu64, vector->name,
                          vector->span.count, vector->per, vector->wanted);
     return metadata_fetch(call, &field, values, &count);
 }
@@ -113,9 +114,10 @@ static enum status fetch_vector(struct call *call, const struct run_vector *vect
 static enum status fetch_vectors(struct call *call, struct core_run_params *params)
 {
     const struct wire_run *run = &call->request->run;
+    const char *heads = run->layers.num_layers > 1 ? "what num_heads and the layers come to" : "num_heads";
     const struct run_vector vectors[] = {
-        {"slopes", "num_heads", run->slopes, run->num_heads, sizeof(float)},
-        {"sinks", "num_heads", run->sinks, run->num_heads, sizeof(float)},
+        {"slopes", heads, run->slopes, core_run_heads(params, run->layers.slopes), sizeof(float)},
+        {"sinks", heads, run->sinks, core_run_heads(params, run->layers.sinks), sizeof(float)},
         {"rope_frequencies", "rope_dim / 2", run->rope_frequencies, run->rope_dim / 2, sizeof(double)},
     };
     const void *values[sizeof vectors / sizeof vectors[0]] = {NULL};
@@ -128,6 +130,23 @@ static enum status fetch_vectors(struct call *call, struct core_run_params *para
     params->sinks = values[1];
     params->rope.frequencies = values[2];
     return STATUS_OK;
+}
+
+static struct core_layers layers_of(const struct wire_layers *layers)
+{
+    return (struct core_layers){
+        .num_layers = layers->num_layers,
+        .layer_step = layers->layer_step,
+        .q = layers->q,
+        .k = layers->k,
+        .v = layers->v,
+        .out = layers->out,
+        .lse = layers->lse,
+        .keys = layers->keys,
+        .values = layers->values,
+        .slopes = layers->slopes,
+        .sinks = layers->sinks,
+    };
 }
 
 static struct core_run_params run_params(const struct wire_run *run, enum engine_kind kind)
@@ -160,6 +179,7 @@ static struct core_run_params run_params(const struct wire_run *run, enum engine
             },
         .k_scale = run->k_scale,
         .v_scale = run->v_scale,
+        .layers = layers_of(&run->layers),
     };
 }
 

@@ -28,7 +28,7 @@ struct keeper {
     uint8_t *place;
 };
 
-// No product overflows: counts have 32 bits, and elements some bytes.
+// No product overflows: what is counted was fetched, and has less than 32 bits.
 static const void *keep(struct keeper *keeper, const void *array, uint64_t count, uint64_t element_size)
 {
     if (!array)
@@ -45,8 +45,8 @@ static void keep_arrays(struct keeper *keeper, struct work *work)
     struct core_merge_params *merge = &work->merge;
     switch (work->kind) {
     case WORK_RUN:
-        run->slopes = keep(keeper, run->slopes, run->num_heads, sizeof *run->slopes);
-        run->sinks = keep(keeper, run->sinks, run->num_heads, sizeof *run->sinks);
+        run->slopes = keep(keeper, run->slopes, core_run_heads(run, run->layers.slopes), sizeof *run->slopes);
+        run->sinks = keep(keeper, run->sinks, core_run_heads(run, run->layers.sinks), sizeof *run->sinks);
         run->rope.frequencies = keep(keeper, run->rope.frequencies, run->rope.dim / 2, sizeof *run->rope.frequencies);
         break;
     case WORK_COPY:

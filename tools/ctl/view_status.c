@@ -46,6 +46,12 @@ static const struct column daemon_columns[] = {
     FIELD(U64, evictions),
     FIELD(U64, session_deaths),
     FIELD(U32, max_sessions_per_dispatch),
+    FIELD(U64, sessions_served),
+    FIELD(U64, dispatches_of_1),
+    FIELD(U64, dispatches_of_2),
+    FIELD(U64, dispatches_of_4),
+    FIELD(U64, dispatches_of_8),
+    FIELD(U64, dispatches_of_more),
     {.key = NULL},
 };
 
@@ -88,9 +94,25 @@ static void print_work(const struct aule_daemon_state *state)
                100 * hit_rate(state));
     printf("\nruns      %" PRIu64 " done, %" PRIu64 " failed, %s tokens attended\n", state->runs_done,
            state->runs_failed, units_count(state->tokens_attended, tokens));
-    printf("GPU       %" PRIu64 " dispatches in %" PRIu64
-           " submissions; the most sessions that one dispatch served: %u\n",
-           state->dispatches, state->submissions, state->max_sessions_per_dispatch);
+    printf("GPU       %" PRIu64 " dispatches in %" PRIu64 " submissions\n", state->dispatches, state->submissions);
+}
+
+// Of the dispatches that runs had.
+static uint64_t count_serving(const struct aule_daemon_state *state)
+{
+    return state->dispatches_of_1 + state->dispatches_of_2 + state->dispatches_of_4 + state->dispatches_of_8 +
+           state->dispatches_of_more;
+}
+
+static void print_sharing(const struct aule_daemon_state *state)
+{
+    uint64_t count = count_serving(state);
+    if (!count)
+        return;
+    printf("sharing   %.2f sessions a dispatch, at most %u; dispatches for 1: %" PRIu64 ", for 2: %" PRIu64
+           ", for 3-4: %" PRIu64 ", for 5-8: %" PRIu64 ", for 9 and more: %" PRIu64 "\n",
+           (double)state->sessions_served / (double)count, state->max_sessions_per_dispatch, state->dispatches_of_1,
+           state->dispatches_of_2, state->dispatches_of_4, state->dispatches_of_8, state->dispatches_of_more);
 }
 
 enum exit_code show_status(struct ctl *ctl)
@@ -106,5 +128,6 @@ enum exit_code show_status(struct ctl *ctl)
     print_daemon(&state);
     print_pool(&state);
     print_work(&state);
+    print_sharing(&state);
     return EXIT_OK;
 }

@@ -350,6 +350,27 @@ AULE_API enum aule_status aule_batch_create(struct aule_cache *cache, const stru
                                             struct aule_batch **batch);
 AULE_API void aule_batch_destroy(struct aule_batch *batch); /* runs in flight finish first, in the daemon */
 
+/*
+ * The next step of the same sequences by what changes. Their number, the rows of each, q_lens, token_rows, kv_starts and the shape of the table stay.
+ */
+struct aule_table_entry { uint32_t seq, column; int32_t block; }; /* block_table[seq][column] becomes `block`, -1 = none */
+struct aule_advance {
+    const int32_t *seq_lens_kv;   /* [num_seqs]; NULL: each grows by its number of queries */
+    const int64_t *slot_mapping;  /* [T]; NULL only for a batch that has none */
+    const struct aule_table_entry *entries; /* [num_entries]; of two for one place the later counts; NULL if there are none */
+    uint32_t num_entries;
+    const int32_t *positions;     /* [T], for a batch that has positions; NULL: each grows as its sequence does */
+};
+
+/*
+ * Makes `batch` the next step's. Costs as much as changes: sequences, tokens and entries, however long the table is. Runs that are
+ * queued already are done over the step before, so this may be called while they are on the GPU; blocks that the step before named and the next
+ * one does not are let go of when these runs are over. On any status but AULE_OK the batch is as it was.
+ * AULE_INVALID: it has a custom mask, or no keys. AULE_UNSUPPORTED: the daemon is too old. Statuses else as aule_batch_create().
+ * Not beside another call that uses the batch.
+ */
+AULE_API enum aule_status aule_batch_advance(struct aule_batch *batch, const struct aule_advance *advance);
+
 /* How K and V lie in the session's own arena: a batch over these needs no cache, and its runs name them (keys, values). */
 struct aule_kv_layout {
     uint32_t num_kv_heads;
@@ -499,6 +520,31 @@ AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct 
 AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                    struct aule_run_result *result);
 
+/*
+ * The same run for several layers of a batch whose K and V, queries and so on are all there: layer run->layer + n * layer_step, n from 0, with tensors
+ * that lie n strides behind those of `run`. A model whose layers are not all alike calls it once for each kind (windows differ, say).
+ * Done one after the other if a layer reads or writes what another one writes; else in whatever order and as many at once as the device takes.
+ */
+struct aule_layers {
+    uint32_t num_layers;          /* from 1 to 1024 */
+    uint32_t layer_step;          /* 0: 1 */
+    uint64_t q_stride, k_stride, v_stride, out_stride; /* bytes, multiples of 16; 0: the same for all layers */
+    uint64_t lse_stride;          /* bytes, a multiple of 4 */
+    uint64_t keys_stride, values_stride; /* only over K and V in the arena, which have as many layers as strides give room for */
+    uint64_t slopes_stride, sinks_stride; /* bytes, multiples of 4, in arrays that are num_layers - 1 strides longer; 0: the same for all */
+};
+
+/*
+ * aule_run_submit() of all these layers with one ticket: it is done when all are, its GPU time is that of all, and when a layer fails,
+ * its status is that of the first that failed, and layers that were not under way then are left out. All are checked before anything is queued.
+ * --max-run-work holds for each layer by itself. AULE_UNSUPPORTED: the daemon is too old.
+ */
+AULE_API enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct aule_run_params *run,
+                                                 const struct aule_layers *layers, int timeout_ms, struct aule_ticket *ticket);
+/* The same, and waits for it, as aule_run() does. */
+AULE_API enum aule_status aule_run_layers(struct aule_batch *batch, const struct aule_run_params *run, const struct aule_layers *layers,
+                                          int timeout_ms, struct aule_run_result *result);
+
 /* ---- contiguous tensors ---- */
 
 /*
@@ -629,6 +675,8 @@ struct aule_daemon_state {
     uint64_t runs_done, runs_failed, dispatches, submissions, tokens_attended;
     uint64_t lookups, lookup_tokens, hit_tokens, evictions, session_deaths;
     uint32_t max_sessions_per_dispatch;
+    uint64_t sessions_served;     /* by all dispatches that runs had; and how many of these served 1, 2, 3 or 4, 5 to 8, more sessions */
+    uint64_t dispatches_of_1, dispatches_of_2, dispatches_of_4, dispatches_of_8, dispatches_of_more;
 };
 AULE_API enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_daemon_state *state);
 
