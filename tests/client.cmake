@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The aule authors
 #
 # The client library: its parts alone, against a fake daemon, and (test_client, _refused,
-# _process, _attention, _contiguous, _kv) against the real one, by both lanes.
+# _process, _layers, _attention, _contiguous, _kv) against the real one, by both lanes.
 
 find_package(nng CONFIG REQUIRED)   # the fake daemon speaks it, too
 
@@ -17,7 +17,7 @@ foreach(suite fake gone wire fake_attention)
   aule_check(test_client_${suite} SOURCES test_client_${suite}.c client_world.c fake_daemon.c
              LIBS client_expect aule_schema nng::nng LABELS process tsan ENVIRONMENT ${tsan_environment})
 endforeach()
-foreach(suite test_client test_client_refused test_client_process)
+foreach(suite test_client test_client_refused test_client_process test_client_layers)
   aule_check(${suite} SOURCES ${suite}.c client_step.c LIBS client_expect aule_schema daemon_harness
              LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 endforeach()
@@ -32,6 +32,7 @@ aule_check(test_client_lane SOURCES test_client_lane.c client_step.c LIBS client
 
 aule_lanes(test_client NARROW)
 aule_lanes(test_client_process NARROW)
+aule_lanes(test_client_layers)
 aule_lanes(test_client_refused LONG)
 aule_lanes(test_client_attention LONG NARROW)
 aule_lanes(test_client_contiguous LONG)
