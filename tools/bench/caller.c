@@ -286,19 +286,21 @@ static struct aule_run_params run_of(const struct caller *c, uint32_t set)
     return run;
 }
 
-// The last run's ticket stands for all of them: runs of a session end in order.
+// Several are layers of one run, each with tensors of its own.
 static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
 {
     struct caller *c = context;
     struct aule_ticket *ticket = &c->tickets[c->submitted % CALLER_MOST_IN_FLIGHT];
-    for (uint32_t i = 0; i < count; i++) {
-        const struct aule_run_params run = run_of(c, (first_set + i) % c->num_sets);
-        if (aule_run_submit(c->batch, &run, TIMEOUT_MS, i + 1 < count ? NULL : ticket) == AULE_OK)
-            continue;
-        failed("run");
-        return 0;
-    }
-    return ++c->submitted;
+    const struct aule_run_params run = run_of(c, first_set % c->num_sets);
+    uint64_t stride = 2 * (c->q_bytes + c->new_bytes);
+    const struct aule_layers layers = {
+        .num_layers = count, .q_stride = stride, .k_stride = stride, .v_stride = stride, .out_stride = stride};
+    enum aule_status status = count > 1 ? aule_run_layers_submit(c->batch, &run, &layers, TIMEOUT_MS, ticket)
+                                        : aule_run_submit(c->batch, &run, TIMEOUT_MS, ticket);
+    if (status == AULE_OK)
+        return ++c->submitted;
+    failed("run");
+    return 0;
 }
 
 static bool wait(void *context, uint64_t number, uint32_t count, uint64_t *gpu_ns)

@@ -25,7 +25,7 @@ static const char *poll_text(uint32_t poll_us, char *text, size_t size)
     return poll_us ? text : NULL;
 }
 
-static bool start_daemon(struct fleet *fleet)
+static bool start_daemon(struct fleet *fleet, bool tune)
 {
     const struct options *o = fleet->options;
     char path[4096], poll[16];
@@ -35,10 +35,10 @@ static bool start_daemon(struct fleet *fleet)
         return false;
     argv[0] = o->daemon ? o->daemon : path;
     const char *const options[][2] = {
-        {"--socket", fleet->socket},  {"--device", o->device},
-        {"--variant", o->variant},    {"--completion-poll", poll_text(o->completion_poll_us, poll, sizeof poll)},
-        {"--memory-fraction", "0.9"}, {"--max-arena", "4G"},
-        {"--log-level", "warn"}};
+        {"--socket", fleet->socket},     {"--device", o->device},
+        {"--variant", o->variant},       {"--completion-poll", poll_text(o->completion_poll_us, poll, sizeof poll)},
+        {"--tune", tune ? NULL : "off"}, {"--memory-fraction", "0.9"},
+        {"--max-arena", "4G"},           {"--log-level", "warn"}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         if (!options[i][1])
             continue;
@@ -65,7 +65,7 @@ static enum aule_status ask(struct fleet *fleet)
     return status;
 }
 
-bool fleet_open(struct fleet *fleet, const struct options *options)
+bool fleet_open(struct fleet *fleet, const struct options *options, bool tune)
 {
     const char *base = getenv("TMPDIR");
     *fleet = (struct fleet){.options = options};
@@ -77,7 +77,7 @@ bool fleet_open(struct fleet *fleet, const struct options *options)
         return false;
     }
     snprintf(fleet->socket, sizeof fleet->socket, "%s/sock", fleet->folder);
-    if (!start_daemon(fleet))
+    if (!start_daemon(fleet, tune))
         return false;
     enum aule_status status = AULE_DAEMON_GONE;
     for (int ms = 0; ms < START_MS && status == AULE_DAEMON_GONE; ms += STEP_MS) {

@@ -18,8 +18,8 @@ struct fleet {
     char device[256], driver[256], variant[64];
 };
 
-// Starts the daemon, in a folder of its own. False: standard error says why. fleet_close() takes a zeroed and a half-made one.
-bool fleet_open(struct fleet *fleet, const struct options *options);
+// Starts the daemon, in a folder of its own; `tune` false: it never tries other ways to the same bits. False: standard error says why. fleet_close() takes a zeroed and a half-made one.
+bool fleet_open(struct fleet *fleet, const struct options *options, bool tune);
 void fleet_close(struct fleet *fleet);
 
 // What one client does: the part'th share of a workload, through the daemon or on an engine of its own, with so many steps in flight.

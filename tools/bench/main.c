@@ -7,6 +7,7 @@
 #include "fleet.h"
 #include "plot.h"
 #include "result.h"
+#include "study.h"
 
 #include <math.h>
 #include <signal.h>
@@ -22,6 +23,8 @@ struct bench {
     struct options options;
     struct selection selection;
     bool software, people, bar;
+    struct engine_device device;
+    char variant[64];
     struct ceiling *ceiling; // NULL: not asked for
     struct engine *engine;   // --via engine
     struct fleet fleet;      // --via nng, ring
@@ -29,10 +32,14 @@ struct bench {
 
 static void list(void)
 {
-    for (uint32_t i = 0; i < num_workloads; i++)
+    for (uint32_t i = 0; i < num_workloads && workloads[i].kind != WORKLOAD_STUDY; i++)
         printf("%-4s %s (%u/%u heads, head_dim %u, blocks of %u)\n", workloads[i].name, workloads[i].what,
                workloads[i].num_heads, workloads[i].num_kv_heads, workloads[i].head_dim, workloads[i].block_size);
-    puts("all, lengths, batches, decode:NxLENGTH, prefill:NxLENGTH: see --help");
+    for (uint32_t i = 0; i < num_workloads; i++) {
+        if (workloads[i].kind == WORKLOAD_STUDY)
+            printf("%-8s %s\n", workloads[i].name, workloads[i].what);
+    }
+    puts("all, sharing, lengths, batches, decode:NxLENGTH, prefill:NxLENGTH: see --help");
 }
 
 static void show_progress(double share)
@@ -195,18 +202,41 @@ static bool run_one(struct bench *b, struct workload *workload)
     return ok && say(b, &result) && result.checked;
 }
 
+static bool run_study(const struct bench *b, const char *name)
+{
+    const struct study study = {
+        .name = name,
+        .options = b->options,
+        .device = {b->device.name, b->device.driver, b->variant},
+        .heap_bytes = b->device.heap_bytes,
+        .software = b->software,
+        .people = b->people,
+    };
+    return study_run(&study);
+}
+
 static bool run(struct bench *b, const struct workload *asked)
 {
     struct workload workload = *asked;
     double asked_gib = b->options.pool_gib;
     if (!(asked_gib > 0))
         b->options.pool_gib = default_pool_gib(b, asked);
-    bool ok = run_one(b, &workload);
+    bool ok = asked->kind == WORKLOAD_STUDY ? run_study(b, asked->name) : run_one(b, &workload);
     b->options.pool_gib = asked_gib;
     return ok;
 }
 
 // ---- all of them ----
+
+// Whether anything else than studies, which open what they want by themselves, is to be measured.
+static bool any_workload(const struct bench *b)
+{
+    for (uint32_t i = 0; i < b->selection.count; i++) {
+        if (b->selection.list[i].kind != WORKLOAD_STUDY)
+            return true;
+    }
+    return false;
+}
 
 static bool prepare(struct bench *b)
 {
@@ -216,17 +246,21 @@ static bool prepare(struct bench *b)
     b->engine = world_engine(options);
     if (!b->engine)
         return false;
-    b->software = engine_device(b->engine)->software;
-    if (options->via != VIA_ENGINE) { // the device is the daemon's
+    b->device = *engine_device(b->engine);
+    b->software = b->device.software;
+    snprintf(b->variant, sizeof b->variant, "%s", engine_variant(b->engine));
+    if (options->via != VIA_ENGINE || !any_workload(b)) { // the device is the daemon's, or the studies'
         engine_destroy(b->engine);
         b->engine = NULL;
     }
+    if (!any_workload(b))
+        return true;
     if (!options->check) {
         b->ceiling = ceiling_open(options->device, b->software);
         if (!b->ceiling)
             return false;
     }
-    return options->via == VIA_ENGINE || fleet_open(&b->fleet, options);
+    return options->via == VIA_ENGINE || fleet_open(&b->fleet, options, true);
 }
 
 static int run_selected(struct bench *b)

@@ -28,6 +28,7 @@ enum { RAGGED = sizeof ragged / sizeof *ragged };
 #define GQA     .num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .block_size = 32
 #define MHA     .num_heads = 32, .num_kv_heads = 32, .head_dim = 128, .block_size = 32
 #define GQA8    .num_heads = 64, .num_kv_heads = 8, .head_dim = 128, .block_size = 32
+#define STUDY   .kind = WORKLOAD_STUDY
 #define MEMORY  .bound_by_memory = true
 
 const struct workload workloads[] = {
@@ -59,6 +60,12 @@ const struct workload workloads[] = {
     {"A1", "append: 64 sequences x 1 token x 32 layers through the slot mapping", WORKLOAD_APPEND, GQA,
      .num_layers = 32, .runs = DECODES(64, 32), MEMORY},
     {"S1", "causal prefill, 1 x 1024: small enough for a CPU", GQA, .runs = {{1, 1024, 1024}}},
+    {"border", "a decode of one sequence of 16 by a daemon's lanes, beside an engine in this process", STUDY},
+    {"step", "32 layers of D1 and of D5 by a daemon's lanes, beside an engine in this process", STUDY},
+    {"clients", "D1 among 1 to 8 clients of a daemon, and among 8 owners of an engine", STUDY},
+    {"fairness", "light clients of a daemon beside one with 8 x their load", STUDY},
+    {"copies", "D1 with q and out in the device's memory, in shared memory in place, and staged", STUDY},
+    {"growth", "what checks, submissions, leases and releases cost as they grow", STUDY},
 };
 // clang-format on
 
@@ -98,13 +105,20 @@ static bool has(const struct selection *selection, const char *name)
     return false;
 }
 
+// "all" are the workloads, "sharing" the studies.
+static bool means(const char *name, const struct workload *workload)
+{
+    bool study = workload->kind == WORKLOAD_STUDY;
+    return strcmp(name, workload->name) == 0 || strcmp(name, study ? "sharing" : "all") == 0;
+}
+
 static bool add_rows(struct selection *selection, const char *name, bool *known)
 {
-    bool all = strcmp(name, "all") == 0, before[sizeof workloads / sizeof *workloads];
+    bool before[sizeof workloads / sizeof *workloads];
     for (uint32_t i = 0; i < num_workloads; i++)
         before[i] = has(selection, workloads[i].name);
     for (uint32_t i = 0; i < num_workloads; i++) {
-        if (!all && strcmp(workloads[i].name, name) != 0)
+        if (!means(name, &workloads[i]))
             continue;
         *known = true;
         if (!before[i] && !add(selection, &workloads[i]))

@@ -12,6 +12,7 @@ enum workload_kind {
     WORKLOAD_ATTEND,  // attention, again and again
     WORKLOAD_APPEND,  // no attention: one new token a sequence is written, in every layer
     WORKLOAD_GROWTH,  // attention while the pool grows
+    WORKLOAD_STUDY,   // several cases beside each other: see study.h; no sequences of its own
     WORKLOAD_LONGEST, // attention over the longest batch that a pool holds: see workload_fit()
 };
 
@@ -41,7 +42,7 @@ struct selection {
     uint32_t count;
 };
 
-// Adds what `name` means: a row of the table (D6 is two), "all", a family ("lengths", "batches"), or decode:NxLENGTH and
+// Adds what `name` means: a row of the table (D6 is two), "all" (but the studies), "sharing" (the studies), a family ("lengths", "batches"), or decode:NxLENGTH and
 // prefill:NxLENGTH. False: it means nothing, or there is no memory; standard error says which.
 bool selection_add(struct selection *selection, const char *name);
 void selection_finish(struct selection *selection);

@@ -168,6 +168,7 @@ static uint32_t sets_for(const struct world *world)
     case WORKLOAD_APPEND: return world->workload->num_layers * wanted;
     case WORKLOAD_LONGEST: return world->workload->num_layers;
     case WORKLOAD_GROWTH: return wanted < world->workload->num_layers ? wanted : world->workload->num_layers;
+    case WORKLOAD_STUDY:
     case WORKLOAD_ATTEND: break;
     }
     return wanted;

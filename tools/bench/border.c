@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// border.c - studies "border" and "step": the same round trips through a daemon by each of its lanes, and on an engine in this process over
+// memory that it imports as the daemon imports a client's. They take turns.
+
+#include "caller.h"
+#include "player.h"
+#include "study.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { LEAST_TRIPS = 3, IN_PROCESS = 0, NUM_PLACES = 3, NUM_WAYS = 2, NUM_PLAYERS = NUM_PLACES * NUM_WAYS };
+
+static const enum via places[NUM_PLACES] = {VIA_ENGINE, VIA_RING, VIA_NNG};
+
+struct border {
+    const struct study *study;
+    const struct workload *workload;
+    uint32_t layers;
+    struct fleet fleet;
+    struct engine *engine;
+    struct world world;
+    struct caller callers[NUM_PLACES]; // [0] is not used
+    struct verdict verdicts[NUM_PLACES];
+};
+
+static bool open_world(struct border *b)
+{
+    const struct world_params params = {
+        .dtype = b->study->options.dtype,
+        .kv_dtype = b->study->options.dtype,
+        .layers = b->layers,
+        .host = true,
+        .append = true,
+    };
+    b->engine = world_engine(&b->study->options);
+    return b->engine && world_open(&b->world, b->engine, b->workload, &params);
+}
+
+static bool open_caller(struct border *b, uint32_t place)
+{
+    const struct caller_params params = {
+        .socket = b->fleet.socket,
+        .lane = via_name(places[place]),
+        .workload = b->workload,
+        .dtype = b->study->options.dtype,
+        .kv_dtype = b->study->options.dtype,
+        .count = workload_num_seqs(b->workload),
+        .layers = b->layers,
+        .append = true,
+    };
+    return caller_open(&b->callers[place], &params);
+}
+
+static bool border_open(struct border *b)
+{
+    bool ok = study_fleet(b->study, &b->fleet) && open_world(b);
+    for (uint32_t place = IN_PROCESS + 1; ok && place < NUM_PLACES; place++)
+        ok = open_caller(b, place);
+    return ok;
+}
+
+static void border_close(struct border *b)
+{
+    for (uint32_t place = IN_PROCESS + 1; place < NUM_PLACES; place++)
+        caller_close(&b->callers[place]);
+    fleet_close(&b->fleet);
+    if (b->world.engine)
+        world_close(&b->world);
+    engine_destroy(b->engine);
+}
+
+static struct lane lane_of(struct border *b, uint32_t place)
+{
+    return place == IN_PROCESS ? world_lane(&b->world) : caller_lane(&b->callers[place]);
+}
+
+static bool poison(struct border *b, uint32_t place)
+{
+    if (place == IN_PROCESS)
+        return world_poison(&b->world);
+    caller_poison(&b->callers[place]);
+    return true;
+}
+
+static bool look(struct border *b, uint32_t place, uint32_t set, struct verdict *verdict)
+{
+    return place == IN_PROCESS ? world_look(&b->world, set, verdict) : caller_look(&b->callers[place], set, verdict);
+}
+
+// One trip more over all layers, of which the first, the middle and the last are looked at.
+static bool check(struct border *b, struct player *player, uint32_t place)
+{
+    const uint32_t sets[] = {0, b->layers / 2, b->layers - 1};
+    double wall_us;
+    bool ok = poison(b, place) && player_trip(player, &wall_us);
+    for (uint32_t i = 0; ok && i < (b->layers > 2 ? 3 : b->layers); i++) {
+        struct verdict now = {0};
+        ok = look(b, place, sets[i], &now);
+        b->verdicts[place].num_rows += now.num_rows;
+        b->verdicts[place].worst = fmax(b->verdicts[place].worst, now.worst);
+    }
+    return ok;
+}
+
+// What the border costs, beside the engine's own.
+static bool say(struct border *b, const struct player *players, const struct times *times, uint32_t i, uint32_t ways)
+{
+    static const char *const how[] = {", one submission", ", each layer waited for"};
+    uint32_t place = i / ways;
+    const struct times *base = &times[i % ways];
+    struct figure figure = study_figure(b->study, via_name(places[place]), b->workload, players[i].runs);
+    figure.times = times[i];
+    figure.verdict = b->verdicts[place];
+    figure.checked = true;
+    snprintf(figure.name, sizeof figure.name, "%s%s by %s", b->workload->name, ways > 1 ? how[i % ways] : "",
+             place == IN_PROCESS ? "an engine of its own" : via_name(places[place]));
+    figure_add(&figure, "layers", b->layers, "");
+    if (place != IN_PROCESS) {
+        figure_add(&figure, "extra_us", times[i].median_us - base->median_us, "us");
+        figure_add(&figure, "extra_p99_us", times[i].p99_us - base->p99_us, "us");
+        figure_add(&figure, "ratio", times[i].median_us / base->median_us, "x");
+    }
+    return study_say(b->study, &figure);
+}
+
+static bool measure_ways(struct border *b, uint32_t ways)
+{
+    struct player players[NUM_PLAYERS] = {0};
+    struct times times[NUM_PLAYERS];
+    uint32_t count = NUM_PLACES * ways;
+    bool ok = true;
+    for (uint32_t i = 0; i < count; i++)
+        players[i] = (struct player){.lane = lane_of(b, i / ways), .runs = b->layers, .apart = i % ways == 1};
+    for (uint32_t i = 0; ok && i < count; i++)
+        ok = check(b, &players[i], i / ways);
+    if (ok && !b->study->options.check)
+        ok = players_measure(players, count, b->study->options.seconds * ways, LEAST_TRIPS);
+    for (uint32_t i = 0; ok && i < count; i++)
+        ok = check(b, &players[i], i / ways);
+    for (uint32_t i = 0; i < count; i++)
+        samples_times(&players[i].samples, true, &times[i]);
+    for (uint32_t i = 0; ok && i < count; i++)
+        ok = say(b, players, times, i, ways);
+    players_finish(players, count);
+    return ok;
+}
+
+static bool measure_workload(const struct study *study, const char *name, uint32_t layers, uint32_t ways)
+{
+    struct selection selection;
+    if (!study_workload(name, &selection))
+        return false;
+    struct border border = {.study = study, .workload = selection.list, .layers = layers};
+    enum dtype dtype = study->options.dtype;
+    double each = NUM_PLACES * workload_bytes(selection.list, dtype, dtype);
+    while (border.layers > 1 && each * border.layers > 0.8 * (double)study->heap_bytes)
+        border.layers /= 2;
+    bool ok = border_open(&border) && measure_ways(&border, ways);
+    border_close(&border);
+    selection_finish(&selection);
+    return ok;
+}
+
+bool study_border(const struct study *study)
+{
+    return measure_workload(study, "decode:1x16", 1, 1);
+}
+
+bool study_step(const struct study *study)
+{
+    enum { LAYERS = 32, LAYERS_SOFTWARE = 8 };
+    if (study->software)
+        return measure_workload(study, "decode:8x128", LAYERS_SOFTWARE, NUM_WAYS) &
+               measure_workload(study, "decode:2x64", LAYERS_SOFTWARE, NUM_WAYS);
+    return measure_workload(study, "D1", LAYERS, NUM_WAYS) & measure_workload(study, "D5", LAYERS, NUM_WAYS);
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// crowd.c - studies "clients" and "fairness": processes that share one daemon, beside as many that each own a Vulkan device and time-slice.
+
+#include "study.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MOST_CLIENTS = 8, LIGHT = MOST_CLIENTS, DEPTH = 8 };
+
+// Clients at the same time, and what each of them did.
+struct crowd {
+    const struct study *study;
+    const struct fleet *fleet;
+    uint32_t count;
+    struct fleet_job jobs[MOST_CLIENTS];
+    struct samples samples[MOST_CLIENTS];
+    struct verdict verdict;
+};
+
+static bool crowd_measure(struct crowd *c)
+{
+    return fleet_measure(c->fleet, c->jobs, c->count, c->samples, &c->verdict);
+}
+
+static void crowd_finish(struct crowd *c)
+{
+    for (uint32_t i = 0; i < c->count; i++)
+        samples_finish(&c->samples[i]);
+}
+
+static struct fleet_job job(const struct crowd *c, const struct workload *workload, enum via via, uint32_t part,
+                            uint32_t clients)
+{
+    return (struct fleet_job){.workload = workload,
+                              .via = via,
+                              .part = part,
+                              .clients = clients,
+                              .in_flight = 1,
+                              .kv_dtype = c->study->options.dtype};
+}
+
+static uint32_t seqs_of(const struct fleet_job *job)
+{
+    uint64_t all = workload_num_seqs(job->workload);
+    return (uint32_t)(all * (job->part + 1) / job->clients - all * job->part / job->clients);
+}
+
+// Sequences that client `i` decoded a token of, in a second. Of equal ones it is what was attended to, too.
+static double tokens_per_s(const struct crowd *c, uint32_t i)
+{
+    const struct samples *s = &c->samples[i];
+    return s->elapsed_us > 0 ? 1e6 * s->count * seqs_of(&c->jobs[i]) / s->elapsed_us : 0;
+}
+
+static double all_tokens_per_s(const struct crowd *c)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < c->count; i++)
+        sum += tokens_per_s(c, i);
+    return sum;
+}
+
+// 1: all had the same; 1 / count: one had everything (Jain, Chiu, Hawe 1984).
+static double jain(const struct crowd *c)
+{
+    double sum = 0, squares = 0;
+    for (uint32_t i = 0; i < c->count; i++) {
+        sum += tokens_per_s(c, i);
+        squares += tokens_per_s(c, i) * tokens_per_s(c, i);
+    }
+    return squares > 0 ? sum * sum / (c->count * squares) : 0;
+}
+
+// Round trips of clients `first` and later together.
+static bool times_from(const struct crowd *c, uint32_t first, struct times *times)
+{
+    struct samples all = {0};
+    bool ok = true;
+    for (uint32_t i = first; i < c->count; i++)
+        for (uint32_t j = 0; ok && j < c->samples[i].count; j++)
+            ok = samples_add(&all, 0, c->samples[i].wall_us[j]);
+    samples_times(&all, true, times);
+    samples_finish(&all);
+    return ok;
+}
+
+static bool crowd_figure(const struct crowd *c, uint32_t first, const char *name, struct figure *figure)
+{
+    *figure = study_figure(c->study, via_name(c->jobs[0].via), NULL, 0);
+    snprintf(figure->name, sizeof figure->name, "%s", name);
+    figure->verdict = c->verdict;
+    figure->checked = true;
+    figure_add(figure, "clients", c->count, "");
+    figure_add(figure, "tokens_per_s", all_tokens_per_s(c), "/s");
+    return times_from(c, first, &figure->times);
+}
+
+// ---- clients ----
+
+static bool share(const struct study *study, const struct fleet *fleet, const struct workload *workload, enum via via,
+                  uint32_t count, struct figure *figure, double *throughput)
+{
+    struct crowd crowd = {.study = study, .fleet = fleet, .count = count};
+    char name[96];
+    for (uint32_t i = 0; i < count; i++)
+        crowd.jobs[i] = job(&crowd, workload, via, i, count);
+    snprintf(name, sizeof name, "%s among %u, %s", workload->name, count,
+             via == VIA_ENGINE ? "an engine each" : "one daemon");
+    bool ok = crowd_measure(&crowd) && crowd_figure(&crowd, 0, name, figure);
+    *throughput = all_tokens_per_s(&crowd);
+    crowd_finish(&crowd);
+    return ok;
+}
+
+// The daemon's clients against one that has all sequences; then owners of engines, and what sharing gives against them.
+static bool share_out(const struct study *study, const struct fleet *fleet, const struct workload *workload)
+{
+    static const uint32_t counts[] = {1, 2, 4, 8};
+    double one = 0, shared = 0, apart;
+    struct figure figure;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        if (!share(study, fleet, workload, VIA_RING, counts[i], &figure, &shared))
+            return false;
+        one = i == 0 ? shared : one;
+        figure_add(&figure, "of_one", shared / one, "x");
+        if (!study_say(study, &figure))
+            return false;
+    }
+    if (!share(study, fleet, workload, VIA_ENGINE, MOST_CLIENTS, &figure, &apart))
+        return false;
+    figure_add(&figure, "of_one", apart / one, "x");
+    figure_add(&figure, "shared_over_apart", shared / apart, "x");
+    return study_say(study, &figure);
+}
+
+static bool with_fleet(const struct study *study, const char *name,
+                       bool (*run)(const struct study *study, const struct fleet *fleet, const struct workload *))
+{
+    struct selection selection;
+    struct fleet fleet = {0};
+    bool ok = study_workload(name, &selection) && study_fleet(study, &fleet) && run(study, &fleet, selection.list);
+    fleet_close(&fleet);
+    selection_finish(&selection);
+    return ok;
+}
+
+bool study_clients(const struct study *study)
+{
+    return with_fleet(study, study->software ? "decode:16x128" : "D1", share_out);
+}
+
+// ---- fairness ----
+
+// Light ones have an eighth of the sequences each. `heavy`: the first has them all.
+static bool light(const struct study *study, const struct fleet *fleet, const struct workload *workload, uint32_t count,
+                  bool heavy, const char *name, struct figure *figure)
+{
+    struct crowd crowd = {.study = study, .fleet = fleet, .count = count};
+    for (uint32_t i = 0; i < count; i++)
+        crowd.jobs[i] = job(&crowd, workload, VIA_RING, i, LIGHT);
+    if (heavy)
+        crowd.jobs[0] = job(&crowd, workload, VIA_RING, 0, 1);
+    bool ok = crowd_measure(&crowd) && crowd_figure(&crowd, heavy ? 1 : 0, name, figure);
+    crowd_finish(&crowd);
+    return ok;
+}
+
+// All of them want more than there is.
+static bool saturate(const struct study *study, const struct fleet *fleet, const struct workload *workload)
+{
+    struct crowd crowd = {.study = study, .fleet = fleet, .count = MOST_CLIENTS};
+    struct figure figure;
+    for (uint32_t i = 0; i < crowd.count; i++) {
+        crowd.jobs[i] = i ? job(&crowd, workload, VIA_RING, i, LIGHT) : job(&crowd, workload, VIA_RING, 0, 1);
+        crowd.jobs[i].in_flight = DEPTH;
+    }
+    bool ok = crowd_measure(&crowd) && crowd_figure(&crowd, 1, "saturated: 7 light ones and one of 8 x", &figure);
+    if (ok) {
+        figure_add(&figure, "heavy_tokens_per_s", tokens_per_s(&crowd, 0), "/s");
+        figure_add(&figure, "jain", jain(&crowd), "");
+    }
+    crowd_finish(&crowd);
+    return ok && study_say(study, &figure);
+}
+
+static bool neighbours(const struct study *study, const struct fleet *fleet, const struct workload *workload)
+{
+    struct figure pair, equal, beside;
+    if (!light(study, fleet, workload, 2, false, "a light one and its equal", &pair) ||
+        !light(study, fleet, workload, MOST_CLIENTS, false, "7 light ones and their equal", &equal) ||
+        !light(study, fleet, workload, MOST_CLIENTS, true, "7 light ones beside one of 8 x", &beside))
+        return false;
+    if (!study->options.check) {
+        figure_add(&beside, "p99_over_equal", beside.times.p99_us / equal.times.p99_us, "x");
+        figure_add(&beside, "p99_over_pair", beside.times.p99_us / pair.times.p99_us, "x");
+    }
+    return study_say(study, &pair) && study_say(study, &equal) && study_say(study, &beside) &&
+           saturate(study, fleet, workload);
+}
+
+bool study_fairness(const struct study *study)
+{
+    return with_fleet(study, study->software ? "decode:8x64" : "decode:64x1024", neighbours);
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// figure.c - see figure.h.
+
+#include "figure.h"
+
+#include <assert.h>
+#include <cjson/cJSON.h>
+#include <stdio.h>
+
+void figure_add(struct figure *figure, const char *name, double number, const char *unit)
+{
+    assert(figure->num_numbers < FIGURE_NUMBERS);
+    figure->numbers[figure->num_numbers++] = (struct figure_number){name, number, unit};
+}
+
+static double rate(double amount, const struct figure *figure, double unit)
+{
+    return figure->times.median_us > 0 ? amount / figure->times.median_us / unit : 0;
+}
+
+static bool add_texts(cJSON *json, const struct figure *f, const struct figure_device *device)
+{
+    const struct {
+        const char *name, *text;
+    } texts[] = {{"workload", f->study}, {"case", f->name},   {"device", device->name},     {"driver", device->driver},
+                 {"via", f->via},        {"dtype", f->dtype}, {"variant", device->variant}, {"place", "paged"}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        if (!cJSON_AddStringToObject(json, texts[i].name, texts[i].text))
+            return false;
+    }
+    return true;
+}
+
+static bool add_numbers(cJSON *json, const struct figure *f)
+{
+    const struct figure_number common[] = {
+        {"median_us", f->times.median_us, NULL},
+        {"p99_us", f->times.p99_us, NULL},
+        {"gb_per_s", rate(f->bytes, f, 1e3), NULL},
+        {"tflops", rate(f->flops, f, 1e6), NULL},
+        {"runs", f->times.runs, NULL},
+        {"checked_rows", f->verdict.num_rows, NULL},
+        {"worst_error", f->verdict.worst, NULL},
+    };
+    for (size_t i = 0; i < sizeof common / sizeof *common; i++) {
+        if (!cJSON_AddNumberToObject(json, common[i].name, common[i].number))
+            return false;
+    }
+    for (uint32_t i = 0; i < f->num_numbers; i++) {
+        if (!cJSON_AddNumberToObject(json, f->numbers[i].name, f->numbers[i].number))
+            return false;
+    }
+    return cJSON_AddNullToObject(json, "ceiling_ratio") && cJSON_AddBoolToObject(json, "checked", f->checked);
+}
+
+static bool print_json(const struct figure *f, const struct figure_device *device)
+{
+    cJSON *json = cJSON_CreateObject();
+    bool ok = json && add_texts(json, f, device) && add_numbers(json, f);
+    char *text = ok ? cJSON_PrintUnformatted(json) : NULL;
+    if (text)
+        puts(text);
+    else
+        fprintf(stderr, "aule-bench: no host memory\n");
+    fflush(stdout);
+    cJSON_free(text);
+    cJSON_Delete(json);
+    return text != NULL;
+}
+
+static void print_text(const struct figure *f)
+{
+    printf("%-8s %-46s %10.1f us (p99 %.1f)", f->study, f->name, f->times.median_us, f->times.p99_us);
+    for (uint32_t i = 0; i < f->num_numbers; i++)
+        printf("%s %s %.4g%s%s", i ? "," : " ", f->numbers[i].name, f->numbers[i].number,
+               f->numbers[i].unit[0] ? " " : "", f->numbers[i].unit);
+    if (f->verdict.num_rows)
+        printf("; %u rows %s to %.1e", f->verdict.num_rows, f->checked ? "right" : "WRONG", f->verdict.worst);
+    putchar('\n');
+    fflush(stdout);
+}
+
+bool figure_print(const struct figure *figure, const struct figure_device *device, bool people)
+{
+    if (!people)
+        return print_json(figure, device);
+    print_text(figure);
+    return true;
+}

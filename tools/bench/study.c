@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// study.c - the table of studies, and what they have in common.
+
+#include "study.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    bool (*run)(const struct study *study);
+} studies[] = {
+    {"border", study_border},     {"step", study_step},     {"clients", study_clients},
+    {"fairness", study_fairness}, {"copies", study_copies}, {"growth", study_growth},
+};
+
+bool study_run(const struct study *study)
+{
+    for (size_t i = 0; i < sizeof studies / sizeof *studies; i++) {
+        if (strcmp(studies[i].name, study->name) == 0)
+            return studies[i].run(study);
+    }
+    return false;
+}
+
+bool study_fleet(const struct study *study, struct fleet *fleet)
+{
+    return fleet_open(fleet, &study->options, false);
+}
+
+bool study_workload(const char *name, struct selection *selection)
+{
+    *selection = (struct selection){0};
+    return selection_add(selection, name);
+}
+
+struct figure study_figure(const struct study *study, const char *via, const struct workload *workload, double steps)
+{
+    enum dtype dtype = study->options.dtype;
+    struct figure figure = {.study = study->name, .via = via, .dtype = dtype_name((int)dtype)};
+    if (!workload)
+        return figure;
+    figure.bytes = steps * workload_bytes(workload, dtype, dtype);
+    figure.flops = steps * workload_flops(workload);
+    return figure;
+}
+
+bool study_say(const struct study *study, const struct figure *figure)
+{
+    return figure_print(figure, &study->device, study->people) && figure->checked;
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// study.h - what sharing a GPU costs and gives: several cases each, measured in one run, so that their ratios mean something. A study prints
+// a figure (figure.h) a case.
+
+#ifndef AULE_BENCH_STUDY_H
+#define AULE_BENCH_STUDY_H
+
+#include "figure.h"
+#include "fleet.h"
+#include "world.h"
+
+struct study {
+    const char *name;
+    struct options options; // pool_gib set
+    struct figure_device device;
+    uint64_t heap_bytes;
+    bool software, people;
+};
+
+// False: something was wrong or not to be had; standard error says what.
+bool study_border(const struct study *study); // border.c
+bool study_step(const struct study *study);
+bool study_clients(const struct study *study); // crowd.c
+bool study_fairness(const struct study *study);
+bool study_copies(const struct study *study); // copies.c
+bool study_growth(const struct study *study); // costs.c
+
+// By its name; false also where there is none.
+bool study_run(const struct study *study);
+
+// ---- what they have in common ----
+
+// Of the options, with a daemon of its own that measures no tuning meanwhile: both sides take the kernels' rules.
+bool study_fleet(const struct study *study, struct fleet *fleet);
+// A workload by name; false: standard error says why. Owned by the caller (selection_finish()).
+bool study_workload(const char *name, struct selection *selection);
+struct figure study_figure(const struct study *study, const char *via, const struct workload *workload, double steps);
+bool study_say(const struct study *study, const struct figure *figure);
+
+#endif
