@@ -74,7 +74,7 @@ namespace w = aule::wire;
                                X(arena_offset) X(arena_size) X(submission_ring_offset) X(submission_ring_size)         \
                                X(completion_ring_offset) X(completion_ring_size) X(max_message) X(max_tickets)         \
                                X(max_batches) X(quota_blocks) X(device_name) X(device_uuid) X(arena_imported)          \
-                               X(ring_entries) X(doorbell)
+                               X(ring_entries) X(doorbell) X(ring_entry_size)
 #define PING_REPLY(X)          X(payload) X(epoch) X(version) X(major) X(minor)
 #define CACHE_OPEN_REPLY(X)    X(cache) X(chunk_blocks) X(block_bytes)
 #define CACHE_STATE_REPLY(X)   X(total_blocks) X(free_blocks) X(leased_blocks) X(held_blocks) X(cached_blocks)         \

@@ -208,7 +208,7 @@ struct wire_hello_reply {
     const char *device_name;
     uint8_t device_uuid[16];
     bool arena_imported;
-    uint32_t ring_entries;
+    uint32_t ring_entries, ring_entry_size;
     const char *doorbell;
 };
 struct wire_ping_reply { uint64_t payload, epoch; const char *version; uint32_t major, minor; };

@@ -181,7 +181,7 @@ static void other_arena(struct fake_daemon *daemon, struct wire_reply *reply)
 }
 
 static const struct hello_case hello_cases[] = {
-    {"other major", other_major, FAKE_ANSWER, AULE_VERSION, "9.0"},
+    {"other major", other_major, FAKE_ANSWER, AULE_VERSION, "protocol 9."},
     {"refused version", refused_version, FAKE_ANSWER, AULE_VERSION, "protocol 1.0 is not mine, 9.3"},
     {"refused user", refused_user, FAKE_ANSWER, AULE_DENIED, "uid 12 is not uid 34"},
     {"other kind", other_kind, FAKE_ANSWER, AULE_MALFORMED, "HELLO"},

@@ -250,6 +250,7 @@ static const struct field hello_reply[] = {FIELD(major, U32),
                                            FIELD(device_uuid, UUID),
                                            FIELD(arena_imported, BOOL),
                                            FIELD(ring_entries, U32),
+                                           FIELD(ring_entry_size, U32),
                                            FIELD(doorbell, TEXT),
                                            END};
 #undef SHAPE

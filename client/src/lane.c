@@ -134,14 +134,23 @@ static enum aule_status reach_bell(struct lane *lane, enum lane_choice choice, c
     return choice == LANE_AUTO ? AULE_OK : status;
 }
 
+static enum aule_status not_offered(const char *path, const struct wire_hello_reply *hello)
+{
+    if (hello->ring_entries)
+        return fail(AULE_VERSION,
+                    "AULE_LANE is ring, but the rings of the daemon at %s have entries of %u bytes, not %u", path,
+                    hello->ring_entry_size, WIRE_SUBMISSION_SIZE);
+    return fail(AULE_UNSUPPORTED, "AULE_LANE is ring, but the daemon at %s offers no ring lane (--ring-entries)", path);
+}
+
 enum aule_status lane_open(const struct lane_plan *plan, const char *path, const struct wire_hello_reply *hello,
                            const struct segment *segment, struct connection *connection, struct lane **out)
 {
     *out = NULL;
-    if (hello->ring_entries == 0 && plan->choice == LANE_RING)
-        return fail(AULE_UNSUPPORTED, "AULE_LANE is ring, but the daemon at %s offers no ring lane (--ring-entries)",
-                    path);
-    if (hello->ring_entries == 0 || plan->choice == LANE_NNG)
+    bool fits = hello->ring_entries && hello->ring_entry_size == WIRE_SUBMISSION_SIZE;
+    if (!fits && plan->choice == LANE_RING)
+        return not_offered(path, hello);
+    if (!fits || plan->choice == LANE_NNG)
         return AULE_OK;
     struct lane *lane = calloc(1, sizeof *lane);
     if (!lane)

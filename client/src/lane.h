@@ -22,7 +22,7 @@ struct lane_plan {
 enum aule_status lane_choose(int spin_us, struct lane_plan *plan);
 
 // Opens the ring lane if the plan allows it and the daemon, whose socket is `path`, offers it and can be rung; else *out is NULL, which is a
-// failure only where the plan wants the ring: AULE_UNSUPPORTED, AULE_DAEMON_GONE, AULE_NO_MEMORY. From then on the end of the connection
+// failure only where the plan wants the ring: AULE_UNSUPPORTED, AULE_VERSION, AULE_DAEMON_GONE, AULE_NO_MEMORY. From then on the end of the connection
 // ends the lane's waits.
 enum aule_status lane_open(const struct lane_plan *plan, const char *path, const struct wire_hello_reply *hello,
                            const struct segment *segment, struct connection *connection, struct lane **out);

@@ -162,6 +162,7 @@ static void answer_hello(struct session *session)
                 .completion_ring_offset = session->segment.completions_offset,
                 .completion_ring_size = session->segment.ring_size,
                 .ring_entries = session->segment.ring_entries,
+                .ring_entry_size = session->segment.ring_entries ? WIRE_SUBMISSION_SIZE : 0,
                 .doorbell = session->segment.ring_entries ? server->bell_name : "",
             },
     };

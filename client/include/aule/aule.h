@@ -117,8 +117,9 @@ struct aule_session_params {
  * Runs and waits go to the daemon over rings in the session's shared memory where it offers them (the ring lane), all else as messages over
  * its socket; without rings, or where their doorbell beside the socket cannot be reached, everything goes as messages. It makes no
  * difference but in time: what finds the ring full goes as a message, too. $AULE_LANE forces one: nng is messages alone; with ring a
- * session that cannot have the ring lane is not opened (AULE_UNSUPPORTED: not offered, AULE_DAEMON_GONE: the doorbell, AULE_NO_MEMORY: no
- * file descriptor is left), and the sentence says why. Any other value of it, or of $AULE_RING_SPIN, is AULE_INVALID.
+ * session that cannot have the ring lane is not opened (AULE_UNSUPPORTED: not offered, AULE_VERSION: rings of another version,
+ * AULE_DAEMON_GONE: the doorbell, AULE_NO_MEMORY: no file descriptor is left), and the sentence says why. Any other value of it, or of
+ * $AULE_RING_SPIN, is AULE_INVALID.
  */
 
 /*
