@@ -13,6 +13,10 @@
 
 #include "attention_tiles.glsl"
 
+void scores_begin()
+{
+}
+
 // Keys outside [keys.x, keys.y) are not touched: the first or the last one takes their place, and no row uses that score.
 void scores(uint slot, uvec2 keys)
 {
@@ -45,6 +49,16 @@ void scores(uint slot, uvec2 keys)
     for (uint r = 0; r < TILE_ROWS; r++)
         for (uint j = 0; j < KEYS; j += 2)
             scores_store(slot, r, key + j, sums[r][j] * scales[j], sums[r][j + 1] * scales[j + 1]);
+}
+
+uint values_thread()
+{
+    return gl_LocalInvocationID.x;
+}
+
+void values(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 totals[TILE_ROWS])
+{
+    values_add(slot, keys, quad, group_index, totals);
 }
 
 void main()

@@ -7,6 +7,10 @@
 //
 // Same bits: a lane's share is every LANES-th oct of the head, the shares are added as a tree over the lanes: neither depends on
 // the size of the subgroup.
+//
+// On a software device (SOFTWARE) a load is a loop over lanes, of shared memory too, while a shuffle is one instruction and a lane's own
+// array is as near as shared memory. So there Q is each lane's own, and weights and addresses of values go round by shuffles; the sums
+// are the same ones in the same order.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -19,8 +23,32 @@
 
 #include "attention_tiles.glsl"
 
+layout(constant_id = AULE_SPEC_SOFTWARE) const uint SOFTWARE = 0;
+
 const uint LANES = 8;
 const uint SUMS = TILE_ROWS * KEYS; // of one cluster of lanes
+
+// ---- Q ----
+
+// SOFTWARE: this lane's share of each row. It is filled in a loop, since a compiler there makes a loop of each load, and read at constant
+// indexes, which costs nothing.
+const bool OWN_Q = SOFTWARE != 0;
+const uint LANE_OCTS = (K_OCTS + LANES - 1) / LANES;
+Eight own_q[OWN_Q ? LANE_OCTS * TILE_ROWS : 1]; // [number of the lane's oct][row]
+
+uint lane_of_eight()
+{
+    return gl_SubgroupInvocationID % LANES;
+}
+
+void scores_begin()
+{
+    if (OWN_Q)
+        [[dont_unroll]] for (uint i = 0; i < LANE_OCTS * TILE_ROWS; i++)
+            own_q[i] = q_eight(i % TILE_ROWS, min(lane_of_eight() + i / TILE_ROWS * LANES, K_OCTS - 1));
+}
+
+// ---- scores ----
 
 // Halves the number of sums and doubles what each stands for: a lane keeps the half that its bit names and gets its
 // neighbour's share of it. After three of these each lane has SUMS / 8 whole dots.
@@ -30,6 +58,20 @@ const uint SUMS = TILE_ROWS * KEYS; // of one cluster of lanes
         const float keep = upper ? FROM[i + (COUNT) / 2] : FROM[i], give = upper ? FROM[i] : FROM[i + (COUNT) / 2];    \
         TO[i] = keep + subgroupShuffleXor(give, BIT);                                                                  \
     }
+
+// Adds the products of four keys with one oct of all rows: oct number `i` of this lane.
+void oct_scores(uint64_t k[KEYS], uint i, inout float sums[SUMS])
+{
+    const uint oct = lane_of_eight() + i * LANES;
+    Eight keys8[KEYS];
+    for (uint j = 0; j < KEYS; j++)
+        keys8[j] = eight_load(k[j] + oct * K_OCT_BYTES, K_DTYPE);
+    for (uint r = 0; r < TILE_ROWS; r++) {
+        const Eight q = OWN_Q ? own_q[i * TILE_ROWS + r] : q_eight(r, oct);
+        for (uint j = 0; j < KEYS; j++)
+            sums[r * KEYS + j] += dot_eight(q, keys8[j]);
+    }
+}
 
 // The four keys from `key` on; those outside [keys.x, keys.y) are not touched: the first or the last one takes their place.
 // Shuffles want every lane, so that a cluster beyond the keys repeats the last ones and stores nothing.
@@ -41,15 +83,13 @@ void cluster_scores(uint slot, uvec2 keys, uint key, uint lane)
     float sums[SUMS];
     for (uint i = 0; i < SUMS; i++)
         sums[i] = 0;
-    [[dont_unroll]] for (uint oct = lane; oct < K_OCTS; oct += LANES) {
-        Eight keys8[KEYS];
-        for (uint j = 0; j < KEYS; j++)
-            keys8[j] = eight_load(k[j] + oct * K_OCT_BYTES, K_DTYPE);
-        for (uint r = 0; r < TILE_ROWS; r++) {
-            const Eight q = q_eight(r, oct);
-            for (uint j = 0; j < KEYS; j++)
-                sums[r * KEYS + j] += dot_eight(q, keys8[j]);
-        }
+    if (OWN_Q) {
+        [[unroll]] for (uint i = 0; i < LANE_OCTS; i++)
+            if (lane + i * LANES < K_OCTS)
+                oct_scores(k, i, sums);
+    } else {
+        [[dont_unroll]] for (uint i = 0; lane + i * LANES < K_OCTS; i++)
+            oct_scores(k, i, sums);
     }
     float half_sums[SUMS / 2], quarter_sums[SUMS / 4], whole[SUMS / 8];
     FOLD(sums, half_sums, SUMS, 4)
@@ -70,13 +110,74 @@ void cluster_scores(uint slot, uvec2 keys, uint key, uint lane)
 
 void scores(uint slot, uvec2 keys)
 {
-    const uint lane = gl_SubgroupInvocationID % LANES, clusters = LOCAL_SIZE / LANES;
-    const uint cluster = gl_SubgroupID * (gl_SubgroupSize / LANES) + gl_SubgroupInvocationID / LANES;
+    const uint lane = lane_of_eight(), clusters = LOCAL_SIZE / LANES, cluster = values_thread() / LANES;
     uint first = keys.x / (clusters * KEYS) * (clusters * KEYS); // the same for all clusters
     do {
         cluster_scores(slot, keys, first + cluster * KEYS, lane);
         first += clusters * KEYS;
     } while (first < keys.y);
+}
+
+// ---- values ----
+
+// Neighbours in a subgroup have neighbouring numbers.
+uint values_thread()
+{
+    return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+}
+
+uvec2 from_lane(uvec2 value, uint lane)
+{
+    return uvec2(subgroupShuffle(value.x, lane), subgroupShuffle(value.y, lane));
+}
+
+// SOFTWARE, where eight lanes are of one group: values_add() with each lane looking up one of the next eight pairs for all of them.
+void values_shared(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 totals[TILE_ROWS])
+{
+    for (uint r = 0; r < TILE_ROWS; r++)
+        totals[r] *= row_rescale[r];
+    const uint lane = lane_of_eight(), first_lane = gl_SubgroupInvocationID - lane;
+    const uint quad_bytes = quad * 4 * DTYPE_BYTES(V_DTYPE);
+    const uint rounds = ((keys.y + 1) / 2 + GROUPS - 1) / GROUPS;
+    uint round = WINDOW ? keys.x / 2 / GROUPS : 0;
+    do {
+        vec4 sums[TILE_ROWS];
+        for (uint r = 0; r < TILE_ROWS; r++)
+            sums[r] = vec4(0);
+        const uint end = min((round / CHUNK_PAIRS + 1) * CHUNK_PAIRS, rounds);
+        do {
+            const uint pair = min(round + lane, end - 1) * GROUPS + group_index;
+            const uint first = clamp(pair * 2, keys.x, keys.y - 1), second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
+            const bool weighed = pair * 2 < keys.y && (!WINDOW || pair * 2 + 1 >= keys.x);
+            const uvec2 own_value = unpackUint2x32(tile_value(slot, first));
+            uvec2 own_weights[TILE_ROWS];
+            for (uint r = 0; r < TILE_ROWS; r++)
+                own_weights[r] = weighed ? unpackUint2x32(weight_pairs[r * TILE_PAIRS + pair]) : floatBitsToUint(vec2(UNSEEN));
+            const uint last = first_lane + min(LANES, end - round);
+            uint from = first_lane;
+            [[dont_unroll]] do {
+                const uint64_t v = packUint2x32(from_lane(own_value, from)) + quad_bytes;
+                const vec4 v0 = four_load(v, V_DTYPE);
+                const vec4 v1 = four_load(v + value_offset(subgroupShuffle(second - first, from)), V_DTYPE);
+                for (uint r = 0; r < TILE_ROWS; r++) {
+                    const vec2 w = uintBitsToFloat(from_lane(own_weights[r], from));
+                    sums[r] = weighted(weighted(sums[r], w.x, v0), w.y, v1);
+                }
+            } while (++from < last);
+            round += LANES;
+        } while (round < end);
+        for (uint r = 0; r < TILE_ROWS; r++)
+            totals[r] += sums[r];
+        round = end;
+    } while (round < rounds);
+}
+
+void values(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 totals[TILE_ROWS])
+{
+    if (SOFTWARE != 0 && QUADS % LANES == 0)
+        values_shared(slot, keys, quad, group_index, totals);
+    else
+        values_add(slot, keys, quad, group_index, totals);
 }
 
 void main()

@@ -3,7 +3,8 @@
 //
 // attention_tiles.glsl - the main part of the variants that keep a tile's scores in shared memory: one workgroup computes one
 // tile of attention, TILE_ROWS rows of one sequence against every key that some row of the tile sees. Whoever includes it
-// defines scores() behind it, the way from Q and K to products, and calls tiles_main(). NOTES.md says why it is built as it is.
+// defines behind it scores_begin() and scores(), the way from Q and K to products, values_thread() and values(), which may be
+// values_add(), and calls tiles_main(). NOTES.md says why it is built as it is.
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is
 // the last not beyond it. Bindings: none; everything is reached by address. Push constants: struct gpu_dispatch.
@@ -113,6 +114,7 @@ void scores_store(uint slot, uint row, uint key, float first, float second)
     weight_pairs[row * TILE_PAIRS + key / 2] = pair_store(first * run.scale_log2e, second * run.scale_log2e);
 }
 
+void scores_begin(); // Q is in shared memory
 void scores(uint slot, uvec2 keys);
 
 // ---- step 2 ----
@@ -219,6 +221,10 @@ void values_add(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 t
     } while (round < rounds);
 }
 
+// For all threads with a group, each by the number that values_thread() gives it: adds what the tile has to `totals`.
+uint values_thread();
+void values(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 totals[TILE_ROWS]);
+
 // ---- the end ----
 
 // The groups' totals, through the weights' memory: [group][row][quad], two pairs a quad.
@@ -292,7 +298,7 @@ void tiles_main()
 
     const uint thread = gl_LocalInvocationID.x;
     const uint row = thread / ROW_THREADS, share = thread % ROW_THREADS; // of step 2
-    const uint group_index = thread / QUADS, quad = thread % QUADS;      // of step 3; threads beyond GROUPS idle
+    const uint group_index = values_thread() / QUADS, quad = values_thread() % QUADS; // of step 3; beyond GROUPS idle
     const uint first_key = SPLIT ? item.first_key : 0;
     const Row self = row_begin(row);
     uvec2 range = tile_range(), own = self.range;
@@ -305,6 +311,8 @@ void tiles_main()
     for (uint r = 0; r < TILE_ROWS; r++)
         totals[r] = vec4(0);
 
+    barrier();
+    scores_begin();
     uint slot = 0;
     if (range.x < range.y) {
         uint start = first_key + (WINDOW ? (range.x - first_key) / TILE_KEYS * TILE_KEYS : 0);
@@ -327,7 +335,7 @@ void tiles_main()
                 row_rescale[row] = rescale;
             barrier();
             if (group_index < GROUPS)
-                values_add(slot, keys, quad, group_index, totals);
+                values(slot, keys, quad, group_index, totals);
             start += TILE_KEYS;
             slot ^= 1;
         } while (start < range.y);
