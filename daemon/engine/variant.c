@@ -35,6 +35,8 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
         snprintf(text, size, "full subgroups (computeFullSubgroups)");
 }
 
+// Of what attention_decode.comp and attention_prefill.comp do not take (head dims up to 256, small blocks), matrices through shared memory
+// take what is f16; they ask for no more than those do, as matrix.c has it: a size that is theirs, full subgroups with shuffles.
 // Where matrices are not known there is a row to say so, and never a kernel of it in use.
 static const struct variant variants[] = {
     {
@@ -42,8 +44,8 @@ static const struct variant variants[] = {
         .needs = "cooperative matrices of 16x8x16 (f16) and 16x16x16 (bf16), sums in f32, subgroups of 32 invocations",
 #ifdef AULE_HAVE_MATRIX
         .kernels = {&kernel_decode, &kernel_prefill, &kernel_decode_bf16, &kernel_prefill_bf16, &kernel_cascade,
-                    &kernel_subgroup},
-        .num_kernels = 6,
+                    &kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
+        .num_kernels = 8,
 #else
         .kernels = {&kernel_subgroup},
         .num_kernels = 1,
@@ -54,8 +56,9 @@ static const struct variant variants[] = {
         .name = "matrix_f16",
         .needs = "cooperative matrices of 16x8x16 (f16, sums in f32), subgroups of 32 invocations",
 #ifdef AULE_HAVE_MATRIX
-        .kernels = {&kernel_decode, &kernel_prefill, &kernel_cascade, &kernel_subgroup},
-        .num_kernels = 4,
+        .kernels = {&kernel_decode, &kernel_prefill, &kernel_cascade, &kernel_coop_few, &kernel_coop_many,
+                    &kernel_subgroup},
+        .num_kernels = 6,
 #else
         .kernels = {&kernel_subgroup},
         .num_kernels = 1,
@@ -172,22 +175,22 @@ enum status variant_choose(const struct adapter *adapter, const char *name, cons
                            struct error *error)
 {
     char missing[256] = "";
-    bool known = false;
+    const struct variant *tried = NULL; // the last one: of all, the one that asks for least
     bool any = !name || !name[0];
     for (uint32_t i = 0; i < NUM_VARIANTS; i++) {
         if (any ? variants[i].only_by_name : strcmp(variants[i].name, name) != 0)
             continue;
-        known = true;
+        tried = &variants[i];
         lacking(&variants[i], adapter, missing, sizeof missing);
         if (missing[0] == '\0') {
             *out = &variants[i];
             return STATUS_OK;
         }
     }
-    if (!known)
+    if (!tried)
         return unknown(name, error);
     return error_set(error, STATUS_UNSUPPORTED, "attention variant %s does not run on %.100s, which lacks %.160s",
-                     any ? variants[NUM_VARIANTS - 1].name : name, adapter->info.name, missing);
+                     tried->name, adapter->info.name, missing);
 }
 
 uint32_t variant_least_shared_memory(void)
