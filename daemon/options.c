@@ -87,6 +87,8 @@ static const struct option options[] = {
      TUNE, FIELD(server.tune), 0, 0, "auto"},
     {"tune-time", "MS", "that measuring may take for one kind of dispatch", COUNT32, FIELD(server.tune_time_ms), 1,
      60000, "200"},
+    {"tune-memory", "BYTES", "the device's memory that measuring may take meanwhile", BYTES,
+     FIELD(server.tune_memory_bytes), 1 << 20, ONE_TIB, "256M"},
     {"max-tuned", "N", "kinds of dispatches to measure and remember", COUNT32, FIELD(server.max_tuned), 1, 65536,
      "256"},
     {"log-level", "LEVEL", "error, warn, info or debug", LEVEL, FIELD(log_level), 0, 0, "info"},

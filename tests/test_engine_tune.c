@@ -7,6 +7,7 @@
 #include "engine_world.h"
 
 #include "../daemon/engine/tune_file.h"
+#include "layout.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -28,6 +29,8 @@ static void teardown_folder(void)
     ck_assert_msg(rmdir(folder) == 0, "something was left in %s", folder);
 }
 
+static uint64_t tune_memory; // 0 = the default
+
 static void begin_life(enum engine_tune tune, uint32_t max_tuned)
 {
     uint16_t block[2 * KEYS * DIM];
@@ -36,6 +39,7 @@ static void begin_life(enum engine_tune tune, uint32_t max_tuned)
                                                 .tune = tune,
                                                 .tune_time_ms = UINT32_MAX, // no test depends on how fast a machine is
                                                 .max_tuned = max_tuned,
+                                                .tune_memory_bytes = tune_memory,
                                                 .tune_folder = folder});
     open_arena();
     struct engine_cache_params params = shape(1, 1, DIM, DTYPE_F16);
@@ -240,6 +244,169 @@ START_TEST(every_candidate_gives_the_same_bits_and_what_is_none_is_ignored)
 }
 END_TEST
 
+static void other_tile_rows(struct tune_key *key)
+{
+    key->spec[AULE_SPEC_TILE_ROWS] *= 2;
+}
+
+static void unknown_feature(struct tune_key *key)
+{
+    key->spec[AULE_SPEC_FEATURES] |= 1u << 31;
+}
+
+static void no_splits(struct tune_key *key)
+{
+    key->num_splits = 1;
+}
+
+static void odd_splits(struct tune_key *key)
+{
+    key->num_splits = 3;
+}
+
+static void odd_block_size(struct tune_key *key)
+{
+    key->spec[AULE_SPEC_BLOCK_SIZE] = 12;
+}
+
+static void custom_mask(struct tune_key *key)
+{
+    key->spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_MASK;
+}
+
+static void other_code(struct tune_key *key)
+{
+    key->shader++;
+}
+
+START_TEST(entries_that_no_run_can_ask_for_are_ignored_with_the_reason)
+{
+    static const struct {
+        void (*change)(struct tune_key *key);
+        const char *why;
+    } cases[] = {
+        {other_tile_rows, "its tile rows are not the kernel's"},
+        {unknown_feature, "its features are not those of a run with its splits"},
+        {no_splits, "its features are not those of a run with its splits"},
+        {odd_splits, "it is of a size that is none"},
+        {odd_block_size, "no run is of its geometry"},
+        {custom_mask, "the kernel does not serve its geometry"},
+        {other_code, "the kernel has changed"},
+    };
+    enum { CASES = sizeof cases / sizeof *cases };
+    struct tune_entry entries[CASES + 1];
+    struct tune_list list, spoilt = {.entries = entries, .count = CASES + 1};
+    struct error error = {0};
+    char path[256];
+    begin_life(ENGINE_TUNE_ON, 0);
+    decode(KV_LEN, OUT);
+    await_measured(1);
+    snprintf(path, sizeof path, "%s", state().path);
+    await_file(path, true);
+    struct tune_device device = tune_device_of(engine_device(engine));
+    end_life();
+    ck_assert_int_eq(tune_file_read(path, &device, &list, &error), STATUS_OK);
+    ck_assert_uint_eq(list.count, 1);
+    for (int i = 0; i <= CASES; i++) {
+        entries[i] = list.entries[0];
+        if (i < CASES)
+            cases[i].change(&entries[i].key);
+    }
+    tune_list_finish(&list);
+    ck_assert_int_eq(tune_file_write(path, &device, &spoilt, &error), STATUS_OK);
+    begin_life(ENGINE_TUNE_OFF, 0);
+    for (int i = 0; i < CASES; i++)
+        ck_assert_msg(logged(cases[i].why), "\"%s\" is not in:\n%s", cases[i].why, log_text);
+    ck_assert_uint_eq(state().num_entries, 1); // as it was, it is believed
+    engine_tune(engine, ENGINE_TUNE_CLEAR);
+    await_file(path, false);
+    end_life();
+}
+END_TEST
+
+static uint32_t count_in_file(const char *path)
+{
+    struct tune_device device = tune_device_of(engine_device(engine));
+    struct tune_list list;
+    struct error error = {0};
+    uint32_t count = tune_file_read(path, &device, &list, &error) == STATUS_OK ? list.count : 0;
+    tune_list_finish(&list);
+    return count;
+}
+
+// Another daemon of the same device measures another kind meanwhile.
+START_TEST(what_another_daemon_keeps_in_the_same_file_stays_and_is_learnt)
+{
+    struct tune_list list;
+    struct error error = {0};
+    char path[256];
+    begin_life(ENGINE_TUNE_ON, 0);
+    decode(KV_LEN, OUT);
+    await_measured(1);
+    snprintf(path, sizeof path, "%s", state().path);
+    await_file(path, true);
+    struct tune_device device = tune_device_of(engine_device(engine));
+    ck_assert_int_eq(tune_file_read(path, &device, &list, &error), STATUS_OK);
+    list.entries[0].key.num_keys = 4096;
+    ck_assert_int_eq(tune_file_write(path, &device, &list, &error), STATUS_OK); // and ours is not there
+    tune_list_finish(&list);
+    decode(2 * KV_LEN, OUT);
+    await_measured(3);
+    double deadline = now_s() + PATIENCE_S;
+    while (count_in_file(path) < 3) {
+        ck_assert(now_s() < deadline);
+        nap();
+    }
+    ck_assert_uint_eq(tuned_at(2).num_keys, 4096);
+    engine_tune(engine, ENGINE_TUNE_CLEAR);
+    await_file(path, false);
+    end_life();
+}
+END_TEST
+
+START_TEST(other_splits_are_another_kind)
+{
+    begin_life(ENGINE_TUNE_ON, 0);
+    struct engine_batch *batch = batch_of(ENGINE_POOL, 3 * KV_LEN, false);
+    struct engine_run run = run_of(batch, OUT);
+    for (run.num_splits = 0; run.num_splits <= 4; run.num_splits += 2)
+        expect_done(submit_runs(&run, 1));
+    await_measured(3);
+    engine_batch_destroy(batch);
+    engine_tune(engine, ENGINE_TUNE_CLEAR);
+    await_file(state().path, false);
+    end_life();
+}
+END_TEST
+
+START_TEST(what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so)
+{
+    tune_memory = 4096;
+    begin_life(ENGINE_TUNE_ON, 0);
+    decode(KV_LEN, OUT);
+    double deadline = now_s() + PATIENCE_S;
+    while (state().num_waiting > 0 && now_s() < deadline)
+        nap();
+    ck_assert_uint_eq(state().num_entries, 1);
+    ck_assert_int_eq(tuned_at(0).state, ENGINE_TUNE_MEASURED); // several sequences read the same few blocks
+    end_life();
+    tune_memory = 64;
+    begin_life(ENGINE_TUNE_ON, 0);
+    engine_tune(engine, ENGINE_TUNE_RENEW);
+    while (state().num_waiting > 0 && now_s() < deadline)
+        nap();
+    ck_assert_msg(logged("--tune-memory allows 64"), "%s", log_text);
+    ck_assert_int_eq(tuned_at(0).state, ENGINE_TUNE_MEASURED); // as it was
+    engine_tune(engine, ENGINE_TUNE_CLEAR);
+    await_file(state().path, false);
+    decode(KV_LEN, OUT);
+    while (state().num_waiting > 0 && now_s() < deadline)
+        nap();
+    ck_assert_int_eq(tuned_at(0).state, ENGINE_TUNE_FAILED);
+    end_life();
+}
+END_TEST
+
 static void add_features(struct engine_run *run)
 {
     static const float zeroes[HEADS];
@@ -329,6 +496,10 @@ void add_tune_tests(Suite *suite)
     tcase_add_checked_fixture(tcase, setup_folder, teardown_folder);
     tcase_add_test(tcase, what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes_no_bit);
     tcase_add_test(tcase, every_candidate_gives_the_same_bits_and_what_is_none_is_ignored);
+    tcase_add_test(tcase, entries_that_no_run_can_ask_for_are_ignored_with_the_reason);
+    tcase_add_test(tcase, what_another_daemon_keeps_in_the_same_file_stays_and_is_learnt);
+    tcase_add_test(tcase, other_splits_are_another_kind);
+    tcase_add_test(tcase, what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so);
     tcase_add_test(tcase, what_a_rule_says_is_among_the_candidates);
     tcase_add_test(tcase, every_place_and_feature_can_be_measured);
     tcase_add_test(tcase, a_full_table_measures_no_more_and_says_so);

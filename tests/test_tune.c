@@ -6,6 +6,7 @@
 
 #include "check_main.h"
 
+#include "../daemon/engine/file.h"
 #include "../daemon/engine/trial.h"
 #include "../daemon/engine/tune_file.h"
 #include "layout.h"
@@ -18,7 +19,7 @@
 static struct tune_entry entry(uint32_t number)
 {
     struct tune_entry out = {
-        .key = {.shader = 0xfedcba9876543210u, .num_workgroups = 64, .num_keys = 1024},
+        .key = {.shader = 0xfedcba9876543210u, .num_workgroups = 64, .num_keys = 1024, .num_splits = 4},
         .kernel = "attention_of_the_test",
         .local_size = 64,
         .rule_local_size = 128,
@@ -220,8 +221,70 @@ START_TEST(cleared_entries_are_gone_even_while_they_are_measured)
     tune_clear(&tune);
     ck_assert(!tune_goes_on(&tune, &task.entry.key));
     tune_done(&tune, &task.entry);
+    ck_assert(tune_merge(&tune, &wanted)); // read from the file before it was cleared
     ck_assert_uint_eq(tune_count(&tune).num_entries, 0);
-    ck_assert(tune_wait(&tune, &task) && task.save && !task.measure);
+    ck_assert(tune_wait(&tune, &task) && task.save && task.clear && !task.measure);
+}
+END_TEST
+
+START_TEST(what_the_file_says_by_now_counts_unless_it_was_measured_here_since)
+{
+    struct tune_entry wanted = entry(0), others = entry(0), at;
+    struct tune_task task;
+    wanted.local_size = 0;
+    tune_want(&tune, &wanted);
+    ck_assert(tune_wait(&tune, &task) && task.measure);
+    others.gpu_ns = 700;
+    ck_assert(tune_merge(&tune, &others)); // another daemon was sooner
+    ck_assert(tune_at(&tune, 0, &at));
+    ck_assert_int_eq(at.state, ENGINE_TUNE_MEASURED);
+    ck_assert_uint_eq(at.gpu_ns, 700);
+    task.entry.state = ENGINE_TUNE_MEASURED;
+    task.entry.gpu_ns = 800;
+    tune_done(&tune, &task.entry);
+    ck_assert(tune_merge(&tune, &others)); // now ours is newer
+    ck_assert(tune_at(&tune, 0, &at));
+    ck_assert_uint_eq(at.gpu_ns, 800);
+    tune_saved(&tune);
+    ck_assert(tune_merge(&tune, &others)); // and now the file is
+    ck_assert(tune_at(&tune, 0, &at));
+    ck_assert_uint_eq(at.gpu_ns, 700);
+    tune_renew(&tune); // an operator wants it measured here
+    ck_assert(tune_merge(&tune, &others));
+    ck_assert_uint_eq(tune_count(&tune).num_waiting, 1);
+}
+END_TEST
+
+START_TEST(what_another_daemon_measured_joins_the_table_while_there_is_room)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        struct tune_entry one = entry(i);
+        ck_assert(tune_merge(&tune, &one) == (i < 3));
+    }
+    uint32_t count = 0;
+    struct tune_entry *copy = tune_copy(&tune, 1, &count);
+    ck_assert_uint_eq(count, 3);
+    for (uint32_t i = 0; i < count; i++) {
+        struct tune_entry one = entry(i);
+        ck_assert_int_eq(memcmp(&copy[i].key, &one.key, sizeof one.key), 0);
+    }
+    free(copy);
+}
+END_TEST
+
+START_TEST(a_large_table_keeps_the_order_of_arrival)
+{
+    enum { MANY = 500 };
+    tune.max_entries = MANY;
+    for (uint32_t i = 0; i < MANY; i++) {
+        struct tune_entry one = entry(i);
+        ck_assert(tune_add(&tune, &one));
+    }
+    for (uint32_t i = 0; i < MANY; i++) {
+        struct tune_entry one = entry(i), at;
+        ck_assert(tune_at(&tune, i, &at));
+        ck_assert_int_eq(memcmp(&at.key, &one.key, sizeof one.key), 0);
+    }
 }
 END_TEST
 
@@ -338,6 +401,21 @@ START_TEST(a_file_without_entries_goes)
 }
 END_TEST
 
+START_TEST(a_folder_that_another_has_locked_is_waited_for_until_the_deadline)
+{
+    struct error error = {0};
+    int first = file_lock_folder(path, 0, &error);
+    ck_assert_msg(first >= 0, "%s", error.text);
+    ck_assert_int_eq(file_lock_folder(path, 20, &error), -1);
+    ck_assert_int_eq(error.status, STATUS_TIMEOUT);
+    ck_assert_msg(strstr(error.text, "locked for 20 ms") != NULL, "%s", error.text);
+    close(first);
+    int second = file_lock_folder(path, 0, &error);
+    ck_assert_int_ge(second, 0);
+    close(second);
+}
+END_TEST
+
 static void expect_ignored(enum status status, const char *why)
 {
     struct tune_list list;
@@ -358,8 +436,8 @@ START_TEST(a_spoilt_file_or_another_devices_is_ignored_with_the_reason)
     expect_ignored(STATUS_MALFORMED, "no JSON document");
     write_text("");
     expect_ignored(STATUS_MALFORMED, "no JSON document");
-    write_text("{\"format\": \"aule tuning 2\", \"entries\": []}");
-    expect_ignored(STATUS_MALFORMED, "\"aule tuning 1\"");
+    write_text("{\"format\": \"aule tuning 3\", \"entries\": []}");
+    expect_ignored(STATUS_MALFORMED, "\"aule tuning 2\"");
     write_entries(&one, 1);
     snprintf(device.driver, sizeof device.driver, "another");
     expect_ignored(STATUS_MISMATCH, "its driver is \"Some Driver  1.2.3 (x)\", not \"another\"");
@@ -367,6 +445,8 @@ START_TEST(a_spoilt_file_or_another_devices_is_ignored_with_the_reason)
     device.uuid[0] = 'x';
     expect_ignored(STATUS_MISMATCH, "its device is");
     device = other;
+    ck_assert_int_eq(truncate(path, 65 << 20), 0);
+    expect_ignored(STATUS_LIMIT, "it has 68157440 bytes, and no more than 67108864 are read");
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(mkfifo(path, 0600), 0); // nobody writes there
     expect_ignored(STATUS_LIMIT, "no file");
@@ -376,9 +456,10 @@ END_TEST
 START_TEST(a_damaged_entry_is_left_out_and_counted_and_the_others_stay)
 {
     static const char *const spoilt[][2] = {
-        {"\"shader\":\t\"fedc", "\"shader\":\t\"fexc"},   {"\"gpu_ns\":\t1000", "\"gpu_ns\":\t-1"},
-        {"\"num_keys\":\t1024", "\"num_keys\":\t1.5"},    {"\"local_size\":\t64", "\"local_size\":\t\"64\""},
-        {"\"kernel\":\t\"attention", "\"cernel\":\t\"a"}, {"\"spec\":\t[0, 64", "\"spec\":\t[0, 64, 1"},
+        {"\"shader\":\t\"fedc", "\"shader\":\t\"fexc"},     {"\"gpu_ns\":\t1000", "\"gpu_ns\":\t-1"},
+        {"\"num_keys\":\t1024", "\"num_keys\":\t1.5"},      {"\"num_splits\":\t4", "\"splits\":\t4"},
+        {"\"local_size\":\t64", "\"local_size\":\t\"64\""}, {"\"kernel\":\t\"attention", "\"cernel\":\t\"a"},
+        {"\"spec\":\t[0, 64", "\"spec\":\t[0, 64, 1"},
     };
     struct tune_entry entries[2] = {entry(0), entry(1)};
     for (size_t i = 0; i < sizeof spoilt / sizeof *spoilt; i++) {
@@ -418,6 +499,9 @@ int main(void)
     tcase_add_test(tcase, off_neither_measures_nor_chooses_and_on_goes_on);
     tcase_add_test(tcase, renewed_entries_wait_while_the_old_choice_holds);
     tcase_add_test(tcase, cleared_entries_are_gone_even_while_they_are_measured);
+    tcase_add_test(tcase, what_the_file_says_by_now_counts_unless_it_was_measured_here_since);
+    tcase_add_test(tcase, what_another_daemon_measured_joins_the_table_while_there_is_room);
+    tcase_add_test(tcase, a_large_table_keeps_the_order_of_arrival);
     tcase_add_test(tcase, a_full_table_takes_no_more_and_says_so);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("file");
@@ -425,6 +509,7 @@ int main(void)
     tcase_add_test(tcase, the_file_is_named_after_device_and_driver_and_is_the_users_alone);
     tcase_add_test(tcase, entries_come_back_as_they_were);
     tcase_add_test(tcase, a_file_without_entries_goes);
+    tcase_add_test(tcase, a_folder_that_another_has_locked_is_waited_for_until_the_deadline);
     tcase_add_test(tcase, a_spoilt_file_or_another_devices_is_ignored_with_the_reason);
     tcase_add_test(tcase, a_damaged_entry_is_left_out_and_counted_and_the_others_stay);
     suite_add_tcase(suite, tcase);

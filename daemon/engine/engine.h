@@ -43,6 +43,7 @@ struct engine_params {
     enum engine_tune tune;            // measure what gives the same bits sooner
     uint32_t tune_time_ms;            // that measuring one kind of dispatch may take; 0 = 200
     uint32_t max_tuned;               // kinds of dispatches to know; 0 = 256
+    uint64_t tune_memory_bytes;       // of the device, for what is made up to be measured; 0 = 256 MiB
     const char *tune_folder;          // where what was measured is kept, in a file a device and driver; NULL = nowhere
     void (*wake)(void *context);      // called from engine threads when engine_poll() has news; must not block
     void (*log)(void *context, int level, const char *text);  // any thread; level 0 error, 1 warning, 2 info, 3 debug; NULL = silent
@@ -202,6 +203,18 @@ struct engine_batch_params {
 };
 // Copies everything it needs.
 enum status engine_batch_create(const struct engine_batch_params *params, struct engine_batch **out, struct error *error);
+// The next step of `batch`, one of a cache without a mask: what is not here is the same. `batch` stays as it is and is ended like any other.
+struct engine_entry { uint32_t seq, column; int32_t block; };
+struct engine_advance {
+    const int32_t *seq_lens_kv;           // [num_seqs]
+    const struct engine_entry *entries;   // [num_entries] that changed in the block table, each place once
+    uint32_t num_entries;
+    const int32_t *block_table;           // all of it, as it is now
+    const int64_t *slot_mapping;          // [num_tokens] if `batch` has one
+    const int32_t *positions;             // likewise
+};
+enum status engine_batch_advance(struct engine_batch *batch, const struct engine_advance *params, struct engine_batch **out,
+                                 struct error *error);
 void engine_batch_destroy(struct engine_batch *batch);
 
 // ---- submissions ----

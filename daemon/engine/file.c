@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static enum status failed(struct error *error)
@@ -39,8 +41,11 @@ static enum status read_open(int fd, size_t most, char **data, size_t *size, str
     struct stat info;
     if (fstat(fd, &info) != 0)
         return failed(error);
-    if (!S_ISREG(info.st_mode) || info.st_size < 0 || (uint64_t)info.st_size > most)
-        return error_set(error, STATUS_LIMIT, "it is no file of at most %zu bytes", most);
+    if (!S_ISREG(info.st_mode) || info.st_size < 0)
+        return error_set(error, STATUS_LIMIT, "it is no file");
+    if ((uint64_t)info.st_size > most)
+        return error_set(error, STATUS_LIMIT, "it has %lld bytes, and no more than %zu are read",
+                         (long long)info.st_size, most);
     char *text = malloc((size_t)info.st_size + 1);
     if (!text)
         return error_set(error, STATUS_NO_MEMORY, "there is no memory for it");
@@ -67,16 +72,54 @@ enum status file_read(const char *path, size_t most, char **data, size_t *size, 
 
 // ---- replacing ----
 
-// The last folder of the path; those above must exist.
-static void make_folder(const char *path)
+// The folder of the path, malloc'd; NULL without memory. It is made if only it is missing.
+static char *make_folder(const char *path)
 {
-    char *folder = strdup(path);
+    char *folder = strdup(strchr(path, '/') ? path : "./");
     char *slash = folder ? strrchr(folder, '/') : NULL;
-    if (slash && slash != folder) {
-        *slash = '\0';
-        mkdir(folder, 0700); // if this fails, so does the file, which says why
+    if (slash)
+        slash[slash == folder] = '\0';
+    if (folder)
+        mkdir(folder, 0700); // if this fails, so does what wants it, which says why
+    return folder;
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+// There is no flock() with a deadline.
+static bool lock_within(int fd, int timeout_ms)
+{
+    int64_t deadline = now_ms() + timeout_ms;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if ((errno != EWOULDBLOCK && errno != EINTR) || now_ms() >= deadline)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
+    return true;
+}
+
+int file_lock_folder(const char *path, int timeout_ms, struct error *error)
+{
+    char *folder = make_folder(path);
+    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     free(folder);
+    if (fd < 0) {
+        failed(error);
+        return -1;
+    }
+    if (lock_within(fd, timeout_ms))
+        return fd;
+    if (errno == EWOULDBLOCK)
+        error_set(error, STATUS_TIMEOUT, "another process has its folder locked for %d ms", timeout_ms);
+    else
+        failed(error);
+    close(fd);
+    return -1;
 }
 
 static bool write_all(int fd, const void *data, size_t size)
@@ -111,7 +154,7 @@ enum status file_replace(const char *path, const struct iovec *pieces, int num_p
     if (!beside)
         return error_set(error, STATUS_NO_MEMORY, "no memory");
     snprintf(beside, length + 8, "%s.XXXXXX", path);
-    make_folder(path);
+    free(make_folder(path));
     int fd = mkostemp(beside, O_CLOEXEC);
     bool done = fd >= 0 && write_pieces(fd, pieces, num_pieces) && rename(beside, path) == 0;
     enum status status = done ? STATUS_OK : failed(error);

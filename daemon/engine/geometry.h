@@ -18,6 +18,8 @@ struct geometry {
 // What `run` is, whichever kernel does it: without AULE_SPEC_LOCAL_SIZE, _TILE_ROWS and AULE_FEATURE_SPLIT, which come with the kernel.
 // Any thread.
 struct geometry geometry_of_run(const struct engine_run *run);
+// The other way: how K and V lie, by a geometry.
+struct engine_kv geometry_kv(const uint32_t spec[SPEC_CONSTANTS]);
 // For people: "d64/64 heads8 block32 kf16 vf16 iof32 place0 scales0 features40 local128"; without a local size if there is none.
 void geometry_text(const uint32_t spec[SPEC_CONSTANTS], char *text, size_t size);
 

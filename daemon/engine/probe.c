@@ -11,13 +11,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-// More than any cache on a GPU holds, so that K and V come from where they do in earnest; more sequences read the same blocks again.
-static const uint64_t most_pool_bytes = UINT64_C(256) << 20;
-static const uint64_t most_arena_bytes = UINT64_C(64) << 20; // of K and V that lie there
-enum { BUDGET_SHARE = 4 };                                   // of what the device has left no more than a quarter
-enum { GROUP = 4 };                                          // query heads a KV head
+enum { BUDGET_SHARE = 4 }; // of what the device has left no more than a quarter
+enum { GROUP = 4 };        // query heads a KV head
 
 static uint64_t at_most(uint64_t value, uint64_t most)
 {
@@ -36,21 +32,6 @@ struct shape {
     enum dtype io;
 };
 
-static struct engine_kv kv_of(const uint32_t *spec)
-{
-    bool rows = spec[AULE_SPEC_PLACE] == AULE_PLACE_ROWS;
-    return (struct engine_kv){
-        .num_kv_heads = spec[AULE_SPEC_NUM_KV_HEADS],
-        .head_dim_k = spec[AULE_SPEC_HEAD_DIM_K],
-        .head_dim_v = spec[AULE_SPEC_HEAD_DIM_V],
-        .block_size = rows ? 0 : spec[AULE_SPEC_BLOCK_SIZE],
-        .k_dtype = (enum dtype)spec[AULE_SPEC_K_DTYPE],
-        .v_dtype = (enum dtype)spec[AULE_SPEC_V_DTYPE],
-        .v_is_k_prefix = spec[AULE_SPEC_V_IN_K],
-        .scale_mode = (enum scale_mode)spec[AULE_SPEC_SCALE_MODE],
-    };
-}
-
 static uint64_t power_of_two_up(uint64_t number)
 {
     uint64_t power = 1;
@@ -59,31 +40,51 @@ static uint64_t power_of_two_up(uint64_t number)
     return power;
 }
 
-// As many blocks or rows as the sequences have together, or as there is room for.
-static void count_blocks(struct shape *shape)
+// Of a token, about.
+static uint64_t pair_bytes(const struct shape *shape)
 {
-    uint64_t pair = shape->kv.num_kv_heads * (shape->key_row + shape->value_row); // bytes of a token, about
-    uint64_t most = shape->place == ENGINE_POOL ? most_pool_bytes : most_arena_bytes;
-    if (shape->place == ENGINE_ROWS) {
-        uint64_t wanted = (uint64_t)shape->num_seqs * shape->num_keys, fit = most / pair;
-        shape->num_blocks = at_most(wanted, fit > shape->num_keys ? fit : shape->num_keys);
-        return;
+    uint64_t scales = shape->kv.scale_mode == SCALE_PER_TOKEN_HEAD ? 2 * sizeof(float) : 0;
+    return shape->kv.num_kv_heads * (shape->key_row + shape->value_row + scales);
+}
+
+// Beside K and V.
+static uint64_t rows_bytes(const struct shape *shape)
+{
+    return (uint64_t)shape->num_seqs * shape->num_heads * (shape->query_row + shape->out_row + sizeof(float)) + 64;
+}
+
+// As many blocks or rows as the sequences have together, so that K and V come from where they do in earnest; or as there is room for:
+// then several sequences read the same ones. The default is more than any cache on a GPU holds.
+static enum status count_blocks(struct shape *shape, uint64_t most, struct error *error)
+{
+    uint64_t left = most > rows_bytes(shape) ? most - rows_bytes(shape) : 0;
+    bool rows = shape->place == ENGINE_ROWS;
+    uint64_t one = (rows ? shape->num_keys : shape->kv.block_size) * pair_bytes(shape); // the least that there can be
+    if (one > left)
+        return error_set(error, STATUS_LIMIT,
+                         "%u sequences of %u keys take at least %" PRIu64
+                         " bytes to measure, and --tune-memory allows %" PRIu64,
+                         shape->num_seqs, shape->num_keys, one + rows_bytes(shape), most);
+    if (rows) {
+        shape->num_blocks = at_most((uint64_t)shape->num_seqs * shape->num_keys, left / pair_bytes(shape));
+        return STATUS_OK;
     }
     shape->max_blocks = (uint32_t)divide_up(shape->num_keys, shape->kv.block_size);
     shape->num_blocks = power_of_two_up((uint64_t)shape->num_seqs * shape->max_blocks);
-    while (shape->num_blocks > 1 && shape->num_blocks * shape->kv.block_size * pair > most)
+    while (shape->num_blocks * one > left)
         shape->num_blocks /= 2;
+    return STATUS_OK;
 }
 
-static enum status shape_of(const struct engine *engine, const struct tune_key *key, struct shape *shape,
+static enum status shape_of(const struct engine *engine, const struct tune_key *key, uint64_t most, struct shape *shape,
                             struct error *error)
 {
     const uint32_t *spec = key->spec;
     *shape = (struct shape){
-        .kv = kv_of(spec),
+        .kv = geometry_kv(spec),
         .place = (enum engine_place)spec[AULE_SPEC_PLACE],
         .num_keys = key->num_keys,
-        .num_splits = spec[AULE_SPEC_FEATURES] & AULE_FEATURE_SPLIT ? 0 : 1,
+        .num_splits = key->num_splits,
         .io = (enum dtype)spec[AULE_SPEC_IO_DTYPE],
     };
     enum status status = engine_kv_check(engine, shape->place, &shape->kv, error);
@@ -100,8 +101,7 @@ static enum status shape_of(const struct engine *engine, const struct tune_key *
     shape->value_row = kv->v_is_k_prefix ? 0 : padded((uint64_t)kv->head_dim_v * dtype_size(kv->v_dtype));
     shape->query_row = padded((uint64_t)kv->head_dim_k * dtype_size(shape->io));
     shape->out_row = padded((uint64_t)kv->head_dim_v * dtype_size(shape->io));
-    count_blocks(shape);
-    return STATUS_OK;
+    return count_blocks(shape, most, error);
 }
 
 // ---- memory ----
@@ -111,7 +111,9 @@ static enum status check_budget(struct engine *engine, uint64_t bytes, struct er
     uint64_t left = engine_budget_bytes(engine);
     if (bytes <= left / BUDGET_SHARE)
         return STATUS_OK;
-    return error_set(error, STATUS_NO_MEMORY, "%" PRIu64 " bytes are wanted, of which the device has %" PRIu64 " left",
+    return error_set(error, STATUS_NO_MEMORY,
+                     "%" PRIu64 " bytes are wanted to measure, and of the %" PRIu64
+                     " that the device has left no more than a quarter is taken; --tune-memory says how much at most",
                      bytes, left);
 }
 
@@ -128,8 +130,8 @@ static enum status make_cache(struct probe *probe, const struct shape *shape, st
 // Takes a place in the arena.
 static uint64_t take(struct probe *probe, uint64_t bytes)
 {
-    uint64_t at = probe->memory_size;
-    probe->memory_size += padded(bytes);
+    uint64_t at = probe->arena_bytes;
+    probe->arena_bytes += padded(bytes);
     return at;
 }
 
@@ -156,7 +158,7 @@ static struct engine_tensor kv_tensor(struct probe *probe, enum dtype dtype, con
                                        : blocks(probe, dtype, shape, row_bytes);
 }
 
-// As a client's: pages of this process.
+// Where the engine has its metadata, so that nothing is copied around a run. All zeroes: what was there before might be no numbers.
 static enum status make_arena(struct probe *probe, const struct shape *shape, struct error *error)
 {
     struct engine_run *run = &probe->run;
@@ -169,15 +171,13 @@ static enum status make_arena(struct probe *probe, const struct shape *shape, st
                                           .dtype = DTYPE_F32};
     run->keys = kv_tensor(probe, shape->kv.k_dtype, shape, shape->key_row);
     run->values = kv_tensor(probe, shape->kv.v_dtype, shape, shape->value_row);
-    probe->memory = mmap(NULL, probe->memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (probe->memory == MAP_FAILED) {
-        probe->memory = NULL;
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu bytes", probe->memory_size);
-    }
-    enum status status = check_budget(probe->engine, probe->memory_size, error);
-    if (status != STATUS_OK)
-        return status;
-    return engine_arena_create(probe->engine, probe->memory, probe->memory_size, &probe->arena, error);
+    enum status status = check_budget(probe->engine, probe->arena_bytes, error);
+    if (status == STATUS_OK)
+        status = engine_arena_create(probe->engine, NULL, probe->arena_bytes, &probe->arena, error);
+    if (status == STATUS_OK)
+        memset(engine_arena_base(probe->arena), 0, probe->arena_bytes);
+    run->arena = probe->arena;
+    return status;
 }
 
 // ---- the batch ----
@@ -265,7 +265,6 @@ static enum status make_run(struct probe *probe, const struct shape *shape, stru
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u heads", shape->num_heads);
     run->kind = ENGINE_ATTEND;
     run->batch = probe->batch;
-    run->arena = probe->arena;
     run->num_heads = shape->num_heads;
     run->num_splits = shape->num_splits;
     run->scale = run->k_scale = run->v_scale = 1;
@@ -282,12 +281,13 @@ static enum status make_run(struct probe *probe, const struct shape *shape, stru
     return engine_run_check(probe->engine, run, error);
 }
 
-enum status probe_open(struct probe *probe, struct engine *engine, const struct tune_key *key, struct error *error)
+enum status probe_open(struct probe *probe, struct engine *engine, const struct tune_key *key, uint64_t memory_bytes,
+                       struct error *error)
 {
     struct shape shape;
     probe->engine = engine;
     probe->key = *key;
-    enum status status = shape_of(engine, key, &shape, error);
+    enum status status = shape_of(engine, key, memory_bytes, &shape, error);
     if (status == STATUS_OK && shape.place == ENGINE_POOL)
         status = make_cache(probe, &shape, error);
     if (status == STATUS_OK)
@@ -301,9 +301,7 @@ void probe_close(struct probe *probe)
 {
     engine_batch_destroy(probe->batch);
     engine_cache_destroy(probe->cache);
-    bool free_to_unmap = engine_arena_destroy(probe->arena);
-    if (probe->memory && free_to_unmap)
-        munmap(probe->memory, probe->memory_size);
+    (void)engine_arena_destroy(probe->arena); // if the device is lost, the engine ends it
     free(probe->zeroes);
     *probe = (struct probe){.engine = NULL};
 }

@@ -17,8 +17,7 @@ struct probe {
     struct engine_cache *cache; // owned, as the next ones; NULL unless ENGINE_POOL
     struct engine_batch *batch;
     struct engine_arena *arena;
-    void *memory; // of the arena, mapped
-    size_t memory_size;
+    uint64_t arena_bytes;
     float *zeroes; // slopes, sinks
     struct engine_run run;
 
@@ -28,8 +27,10 @@ struct probe {
     struct error error;
 };
 
-// Fills *probe (zeroed), which must not move. NO_MEMORY and others, with why.
-enum status probe_open(struct probe *probe, struct engine *engine, const struct tune_key *key, struct error *error);
+// Fills *probe (zeroed), which must not move, with what takes at most so much of the device's memory; the engine ends it if the device is
+// lost. LIMIT, NO_MEMORY and others, with why.
+enum status probe_open(struct probe *probe, struct engine *engine, const struct tune_key *key, uint64_t memory_bytes,
+                       struct error *error);
 void probe_close(struct probe *probe); // takes a zeroed and a half-built one
 
 // Runs it once with workgroups of that size, which it waits for. *gpu_ns is never 0. STOPPING, DEVICE_LOST; MISMATCH: it came out as a

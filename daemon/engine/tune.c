@@ -13,6 +13,7 @@
 
 struct tune_row {
     struct tune_entry entry;
+    bool fresh; // measured here, and not saved yet
     UT_hash_handle hh;
 };
 
@@ -51,6 +52,8 @@ static void drop_rows(struct tune *tune)
 void tune_finish(struct tune *tune)
 {
     drop_rows(tune);
+    free(tune->rows);
+    tune->rows = NULL;
     if (tune->changed_made)
         pthread_cond_destroy(&tune->changed);
     if (tune->lock_made)
@@ -67,26 +70,42 @@ static struct tune_row *find(struct tune *tune, const struct tune_key *key)
     return row;
 }
 
+// Room for one more.
+static bool reserve(struct tune *tune)
+{
+    uint32_t count = HASH_COUNT(tune->by_key), wanted = count < 16 ? 16 : 2 * count;
+    tune->full |= count >= tune->max_entries;
+    if (count >= tune->max_entries || count < tune->capacity)
+        return count < tune->max_entries;
+    struct tune_row **rows = realloc(tune->rows, wanted * sizeof *rows);
+    if (rows) {
+        tune->rows = rows;
+        tune->capacity = wanted;
+    }
+    return rows;
+}
+
 static struct tune_row *insert(struct tune *tune, const struct tune_entry *entry)
 {
-    tune->full |= HASH_COUNT(tune->by_key) >= tune->max_entries;
-    struct tune_row *row = HASH_COUNT(tune->by_key) < tune->max_entries ? calloc(1, sizeof *row) : NULL;
+    struct tune_row *row = reserve(tune) ? calloc(1, sizeof *row) : NULL;
     if (!row)
         return NULL;
     row->entry = *entry;
     HASH_ADD(hh, tune->by_key, entry.key, sizeof row->entry.key, row);
-    if (row->hh.tbl)
+    if (row->hh.tbl) {
+        tune->rows[HASH_COUNT(tune->by_key) - 1] = row;
         return row;
+    }
     free(row);
     return NULL;
 }
 
 static struct tune_row *first_waiting(struct tune *tune)
 {
-    struct tune_row *row = tune->by_key;
-    while (row && row->entry.state != ENGINE_TUNE_WAITING)
-        row = row->hh.next;
-    return row;
+    for (uint32_t i = 0; i < HASH_COUNT(tune->by_key); i++)
+        if (tune->rows[i]->entry.state == ENGINE_TUNE_WAITING)
+            return tune->rows[i];
+    return NULL;
 }
 
 // ---- choosing ----
@@ -133,6 +152,24 @@ bool tune_add(struct tune *tune, const struct tune_entry *entry)
     return added;
 }
 
+// Whether what is known of the row is no newer than what the file says.
+static bool is_older(const struct tune_row *row)
+{
+    bool renewed = row->entry.state == ENGINE_TUNE_WAITING && row->entry.local_size;
+    return !row->fresh && !renewed;
+}
+
+bool tune_merge(struct tune *tune, const struct tune_entry *entry)
+{
+    pthread_mutex_lock(&tune->lock);
+    struct tune_row *row = find(tune, &entry->key);
+    if (row && is_older(row))
+        row->entry = *entry;
+    bool there = row || tune->cleared || insert(tune, entry); // cleared: what the file says is to go, too
+    pthread_mutex_unlock(&tune->lock);
+    return there;
+}
+
 // ---- measuring ----
 
 bool tune_wait(struct tune *tune, struct tune_task *task)
@@ -141,12 +178,12 @@ bool tune_wait(struct tune *tune, struct tune_task *task)
     pthread_mutex_lock(&tune->lock);
     while (!tune->unsaved && !tune->stopping && !(tune->enabled && (row = first_waiting(tune))))
         pthread_cond_wait(&tune->changed, &tune->lock);
-    *task = (struct tune_task){.save = tune->unsaved};
+    *task = (struct tune_task){.save = tune->unsaved, .clear = tune->cleared};
     if (row && !tune->unsaved && !tune->stopping) {
         task->measure = true;
         task->entry = row->entry;
     }
-    tune->unsaved = false;
+    tune->unsaved = tune->cleared = false;
     pthread_mutex_unlock(&tune->lock);
     return task->save || task->measure;
 }
@@ -166,7 +203,7 @@ void tune_done(struct tune *tune, const struct tune_entry *entry)
     struct tune_row *row = find(tune, &entry->key);
     if (row && entry->state == ENGINE_TUNE_MEASURED) {
         row->entry = *entry;
-        tune->unsaved = true;
+        row->fresh = tune->unsaved = true;
     } else if (row) {
         row->entry.state = row->entry.local_size ? ENGINE_TUNE_MEASURED : entry->state; // the old choice is still good
     }
@@ -196,9 +233,9 @@ void tune_enable(struct tune *tune, bool enabled)
 void tune_renew(struct tune *tune)
 {
     pthread_mutex_lock(&tune->lock);
-    for (struct tune_row *row = tune->by_key; row; row = row->hh.next)
-        if (row->entry.ours)
-            row->entry.state = ENGINE_TUNE_WAITING;
+    for (uint32_t i = 0; i < HASH_COUNT(tune->by_key); i++)
+        if (tune->rows[i]->entry.ours)
+            tune->rows[i]->entry.state = ENGINE_TUNE_WAITING;
     pthread_cond_signal(&tune->changed);
     pthread_mutex_unlock(&tune->lock);
 }
@@ -208,7 +245,7 @@ void tune_clear(struct tune *tune)
     pthread_mutex_lock(&tune->lock);
     drop_rows(tune);
     tune->full = false;
-    tune->unsaved = true;
+    tune->unsaved = tune->cleared = true;
     pthread_cond_signal(&tune->changed);
     pthread_mutex_unlock(&tune->lock);
 }
@@ -218,21 +255,38 @@ void tune_clear(struct tune *tune)
 bool tune_at(struct tune *tune, uint32_t index, struct tune_entry *out)
 {
     pthread_mutex_lock(&tune->lock);
-    const struct tune_row *row = tune->by_key;
-    while (row && index-- > 0)
-        row = row->hh.next;
-    if (row)
-        *out = row->entry;
+    bool there = index < HASH_COUNT(tune->by_key);
+    if (there)
+        *out = tune->rows[index]->entry;
     pthread_mutex_unlock(&tune->lock);
-    return row;
+    return there;
+}
+
+struct tune_entry *tune_copy(struct tune *tune, uint32_t more, uint32_t *count)
+{
+    pthread_mutex_lock(&tune->lock);
+    *count = HASH_COUNT(tune->by_key);
+    struct tune_entry *entries = calloc((size_t)*count + more + 1, sizeof *entries);
+    for (uint32_t i = 0; entries && i < *count; i++)
+        entries[i] = tune->rows[i]->entry;
+    pthread_mutex_unlock(&tune->lock);
+    return entries;
+}
+
+void tune_saved(struct tune *tune)
+{
+    pthread_mutex_lock(&tune->lock);
+    for (uint32_t i = 0; i < HASH_COUNT(tune->by_key); i++)
+        tune->rows[i]->fresh = false;
+    pthread_mutex_unlock(&tune->lock);
 }
 
 struct tune_counts tune_count(struct tune *tune)
 {
     pthread_mutex_lock(&tune->lock);
     struct tune_counts counts = {.enabled = tune->enabled, .full = tune->full, .num_entries = HASH_COUNT(tune->by_key)};
-    for (const struct tune_row *row = tune->by_key; row; row = row->hh.next)
-        counts.num_waiting += row->entry.state == ENGINE_TUNE_WAITING;
+    for (uint32_t i = 0; i < counts.num_entries; i++)
+        counts.num_waiting += tune->rows[i]->entry.state == ENGINE_TUNE_WAITING;
     pthread_mutex_unlock(&tune->lock);
     return counts;
 }

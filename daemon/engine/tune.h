@@ -14,11 +14,11 @@
 
 // A kind of dispatch. Numbers of which only the size matters are rounded down to a power of two: tune_size().
 struct tune_key {
-    uint64_t shader;               // XXH3 of its code
+    uint64_t shader;               // tune_store.h, kernel_hash()
     uint32_t spec[SPEC_CONSTANTS]; // AULE_SPEC_LOCAL_SIZE: 0
     uint32_t num_workgroups;       // of the dispatch
     uint32_t num_keys;             // of a sequence, on average
-    uint32_t reserved;             // 0: keys are compared byte by byte
+    uint32_t num_splits;           // that the run asks for; 0 = by the kernel's rule
 };
 uint32_t tune_size(uint64_t number, uint32_t most); // 1 .. most
 
@@ -40,9 +40,12 @@ struct tune {
     bool lock_made, changed_made;
     bool enabled, stopping;
     bool unsaved;            // the file is behind
+    bool cleared;            // and whatever stands there is to go
     bool full;               // something was refused for want of room
     uint32_t max_entries;    // the rest keep to their rules
-    struct tune_row *by_key; // uthash, in the order of arrival
+    struct tune_row *by_key; // uthash
+    struct tune_row **rows;  // [HASH_COUNT(by_key) <= capacity], in the order of arrival
+    uint32_t capacity;
 };
 
 enum status tune_init(struct tune *tune, bool enabled, uint32_t max_entries, struct error *error);
@@ -54,10 +57,14 @@ bool tune_lacks(struct tune *tune, const struct tune_key *key); // whether tune_
 void tune_want(struct tune *tune, const struct tune_entry *entry);
 // What an earlier life measured. false: it is there already, or there is no room.
 bool tune_add(struct tune *tune, const struct tune_entry *entry);
+// What stands in the file by now, maybe by another daemon: newer than all but what was measured here and is not saved yet. false: it is
+// not in the table, which has no room.
+bool tune_merge(struct tune *tune, const struct tune_entry *entry);
 
 // For the thread that measures: waits for something to do. false: it is to end.
 struct tune_task {
     bool measure, save;
+    bool clear;              // save: what the file says counts no more
     struct tune_entry entry; // to measure
 };
 bool tune_wait(struct tune *tune, struct tune_task *task);
@@ -70,8 +77,11 @@ void tune_enable(struct tune *tune, bool enabled);
 void tune_renew(struct tune *tune); // all of ours; until then the old choices hold
 void tune_clear(struct tune *tune);
 
-// Entry `index` in the order of arrival, and what there is of all.
+// Entry `index` in the order of arrival, all of them, and what there is of all.
 bool tune_at(struct tune *tune, uint32_t index, struct tune_entry *out);
+struct tune_entry *tune_copy(struct tune *tune, uint32_t more,
+                             uint32_t *count); // malloc'd, room for `more`; NULL without memory
+void tune_saved(struct tune *tune);            // the file has them
 struct tune_counts {
     bool enabled, full;
     uint32_t num_entries, num_waiting;

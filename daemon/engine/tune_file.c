@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char format[] = "aule tuning 1";
-static const size_t largest = 16 << 20; // bytes
+static const char format[] = "aule tuning 2"; // the next one when an entry begins to mean something else
+static const size_t largest = 64 << 20;       // bytes: more than --max-tuned can want
 
 struct tune_device tune_device_of(const struct engine_device *device)
 {
@@ -69,6 +69,7 @@ static const struct field {
     {
         {"num_workgroups", offsetof(struct tune_entry, key.num_workgroups)},
         {"num_keys", offsetof(struct tune_entry, key.num_keys)},
+        {"num_splits", offsetof(struct tune_entry, key.num_splits)},
         NUMBER(local_size),
         NUMBER(rule_local_size),
         NUMBER(num_candidates),
@@ -257,7 +258,11 @@ enum status tune_file_write(const char *path, const struct tune_device *device, 
     if (!text)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u entries", list->count);
     const struct iovec pieces[] = {{text, strlen(text)}, {(void *)"\n", 1}};
-    enum status status = file_replace(path, pieces, 2, error);
+    size_t size = pieces[0].iov_len + pieces[1].iov_len;
+    enum status status =
+        size <= largest ? file_replace(path, pieces, 2, error)
+                        : error_set(error, STATUS_LIMIT, "%u entries take %zu bytes, and no more than %zu are read",
+                                    list->count, size, largest);
     free(text);
     return status;
 }

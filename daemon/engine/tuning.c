@@ -9,40 +9,33 @@
 #include "layout.h"
 #include "probe.h"
 #include "trial.h"
-#include "tune_file.h"
+#include "tune_store.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 enum {
     DEFAULT_TIME_MS = 200,
     DEFAULT_ENTRIES = 256,
-    MOST_WORKGROUPS = 4096, // more fill any device, and a measurement is to be short
-    MOST_KEYS = 131072,
     IDLE_MS = 5, // a measurement waits so long for the device to have nothing else to do
 };
+
+static const uint64_t default_memory = UINT64_C(256) << 20;
 
 struct tuning {
     struct engine *engine;
     struct tune table;
-    struct tune_device device;
-    char *path;                     // of the file; NULL = none; owned
-    uint64_t shaders[MOST_KERNELS]; // XXH3 of each of the variant's
+    struct tune_store store;
     uint32_t time_ms;
-    bool has_candidates; // some kernel of the variant
-    struct probe probe;  // its thread only
+    uint64_t memory_bytes; // of what a measurement makes up
+    bool has_candidates;   // some kernel of the variant
+    struct probe probe;    // its thread only
     pthread_t thread;
     bool runs;
 };
-
-static uint64_t shader_hash(const struct kernel *kernel)
-{
-    return XXH3_64bits(kernel->shader.code, kernel->shader.size);
-}
 
 // ---- choosing ----
 
@@ -51,9 +44,10 @@ static struct tune_key key_of(const struct tuning *tuning, const struct engine_r
 {
     uint64_t num_seqs = run->batch->num_seqs ? run->batch->num_seqs : 1;
     struct tune_key key = {
-        .shader = tuning->shaders[geometry->kernel],
+        .shader = tuning->store.kernels[geometry->kernel],
         .num_workgroups = tune_size(num_workgroups, MOST_WORKGROUPS),
         .num_keys = tune_size(run->batch->num_keys / num_seqs, MOST_KEYS),
+        .num_splits = run->num_splits ? tune_size(run->num_splits, MOST_SPLITS) : 0,
     };
     memcpy(key.spec, geometry->spec, sizeof key.spec);
     key.spec[AULE_SPEC_LOCAL_SIZE] = 0;
@@ -103,97 +97,6 @@ void tuning_want(const struct submission *s, const struct engine_run *run, const
         struct tune_entry entry = entry_of(engine, kernel, &key);
         tune_want(&engine->tuning->table, &entry);
     }
-}
-
-// ---- the file ----
-
-static const struct kernel *find_kernel(const char *name)
-{
-    const struct variant *variant;
-    for (uint32_t i = 0; (variant = variant_at(i)); i++)
-        for (uint32_t j = 0; j < variant->num_kernels; j++)
-            if (strcmp(variant->kernels[j]->shader.name, name) == 0)
-                return variant->kernels[j];
-    return NULL;
-}
-
-static bool is_candidate(const struct kernel *kernel, uint32_t local_size)
-{
-    for (const uint32_t *at = kernel->candidates; at && *at; at++)
-        if (*at == local_size)
-            return local_size <= kernel->shader.local_size;
-    return false;
-}
-
-// Number of the variant's kernel with that code; MOST_KERNELS: it has none.
-static uint32_t number_of(const struct tuning *tuning, uint64_t shader)
-{
-    const struct variant *variant = tuning->engine->pipelines.variant;
-    uint32_t number = 0;
-    while (number < variant->num_kernels && tuning->shaders[number] != shader)
-        number++;
-    return number < variant->num_kernels ? number : MOST_KERNELS;
-}
-
-// What is wrong with an entry of the file, NULL = nothing. A local size that is no candidate would compute something else.
-static const char *check_entry(struct tuning *tuning, struct tune_entry *entry)
-{
-    const struct kernel *kernel = find_kernel(entry->kernel);
-    if (!kernel)
-        return "there is no such kernel";
-    if (shader_hash(kernel) != entry->key.shader)
-        return "the kernel has changed";
-    if (!is_candidate(kernel, entry->local_size) || !is_candidate(kernel, entry->rule_local_size))
-        return "it is none of the kernel's candidates";
-    if (tune_size(entry->key.num_workgroups, MOST_WORKGROUPS) != entry->key.num_workgroups ||
-        tune_size(entry->key.num_keys, MOST_KEYS) != entry->key.num_keys)
-        return "it is of a size that is none";
-    entry->ours = number_of(tuning, entry->key.shader) != MOST_KERNELS;
-    return tune_add(&tuning->table, entry) ? NULL : "it is there twice, or beyond --max-tuned";
-}
-
-static void take_list(struct tuning *tuning, const struct tune_list *list)
-{
-    struct device *device = &tuning->engine->device;
-    uint32_t taken = 0;
-    if (list->num_damaged)
-        device_log(device, 1, "tuning file %s: %u entries are ignored: %s", tuning->path, list->num_damaged,
-                   list->damage);
-    for (uint32_t i = 0; i < list->count; i++) {
-        const char *wrong = check_entry(tuning, &list->entries[i]);
-        if (wrong)
-            device_log(device, 1, "tuning file %s: an entry of %s with workgroups of %u is ignored: %s", tuning->path,
-                       list->entries[i].kernel, list->entries[i].local_size, wrong);
-        taken += !wrong;
-    }
-    device_log(device, 3, "tuning file %s: %u entries", tuning->path, taken);
-}
-
-static void load(struct tuning *tuning)
-{
-    struct tune_list list;
-    struct error error = {0};
-    enum status status = tune_file_read(tuning->path, &tuning->device, &list, &error);
-    if (status == STATUS_OK)
-        take_list(tuning, &list);
-    else if (status != STATUS_NOT_FOUND)
-        device_log(&tuning->engine->device, 1, "tuning file %s is ignored: %s", tuning->path, error.text);
-    tune_list_finish(&list);
-}
-
-static void save(struct tuning *tuning)
-{
-    struct error error = {0};
-    uint32_t most = tune_count(&tuning->table).num_entries;
-    struct tune_list list = {.entries = calloc(most + (size_t)1, sizeof *list.entries)};
-    enum status status = list.entries ? STATUS_OK : error_set(&error, STATUS_NO_MEMORY, "no memory");
-    while (list.entries && list.count < most && tune_at(&tuning->table, list.count, &list.entries[list.count]))
-        list.count++;
-    if (status == STATUS_OK)
-        status = tune_file_write(tuning->path, &tuning->device, &list, &error);
-    if (status != STATUS_OK)
-        device_log(&tuning->engine->device, 1, "tuning file %s is not written: %s", tuning->path, error.text);
-    tune_list_finish(&list);
 }
 
 // ---- measuring ----
@@ -246,12 +149,13 @@ static enum status measure_with(struct tuning *tuning, struct tune_entry *entry,
 {
     const struct kernel *kernel = tuning->engine->pipelines.variant->kernels[number];
     struct trial trial;
-    enum status status = probe_open(&tuning->probe, tuning->engine, &entry->key, error);
+    enum status status = probe_open(&tuning->probe, tuning->engine, &entry->key, tuning->memory_bytes, error);
     if (status == STATUS_OK)
         status = compile_candidates(tuning, entry, number, error);
     if (status != STATUS_OK)
         return status;
-    trial_begin(&trial, kernel->candidates, kernel->shader.local_size, engine_now_ns(), tuning->time_ms * UINT64_C(1000000));
+    trial_begin(&trial, kernel->candidates, kernel->shader.local_size, engine_now_ns(),
+                tuning->time_ms * UINT64_C(1000000));
     status = try_candidates(tuning, entry, &trial, error);
     if (status == STATUS_OK && !trial_end(&trial, entry))
         status = error_set(error, STATUS_LIMIT, "--tune-time %u ms were too short", tuning->time_ms);
@@ -290,7 +194,7 @@ static struct tune_entry blank(const struct tuning *tuning, const struct tune_en
 static bool measure(struct tuning *tuning, const struct tune_entry *waiting)
 {
     struct error error = {.status = STATUS_OK};
-    uint32_t number = number_of(tuning, waiting->key.shader);
+    uint32_t number = tune_store_kernel(&tuning->store, waiting->key.shader);
     struct tune_entry entry = blank(tuning, waiting, number);
     error.status = number < MOST_KERNELS ? measure_with(tuning, &entry, number, &error)
                                          : error_set(&error, STATUS_NOT_FOUND, "it is of another variant");
@@ -311,8 +215,8 @@ static void *tuning_thread(void *argument)
     struct engine *engine = tuning->engine;
     struct tune_task task;
     while (tune_wait(&tuning->table, &task)) {
-        if (task.save && tuning->path)
-            save(tuning);
+        if (task.save)
+            tune_store_save(&tuning->store, task.clear);
         if (task.measure && !measure(tuning, &task.entry))
             break;
     }
@@ -330,14 +234,6 @@ static bool enabled(const struct engine *engine, enum engine_tune tune)
     return tune == ENGINE_TUNE_ON || (tune == ENGINE_TUNE_AUTO && !engine->device.adapter.info.software);
 }
 
-static enum status make_path(struct tuning *tuning, const char *folder, struct error *error)
-{
-    tuning->device = tune_device_of(&tuning->engine->device.adapter.info);
-    if (folder && !(tuning->path = tune_file_path(folder, &tuning->device)))
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
-    return STATUS_OK;
-}
-
 enum status tuning_init(struct engine *engine, const struct engine_params *params, struct error *error)
 {
     const struct variant *variant = engine->pipelines.variant;
@@ -346,16 +242,13 @@ enum status tuning_init(struct engine *engine, const struct engine_params *param
         return error_set(error, STATUS_NO_MEMORY, "no memory for tuning");
     tuning->engine = engine;
     tuning->time_ms = params->tune_time_ms ? params->tune_time_ms : DEFAULT_TIME_MS;
-    for (uint32_t i = 0; i < variant->num_kernels; i++) {
-        tuning->shaders[i] = shader_hash(variant->kernels[i]);
+    tuning->memory_bytes = params->tune_memory_bytes ? params->tune_memory_bytes : default_memory;
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
         tuning->has_candidates |= variant->kernels[i]->candidates != NULL;
-    }
     enum status status = tune_init(&tuning->table, enabled(engine, params->tune),
                                    params->max_tuned ? params->max_tuned : DEFAULT_ENTRIES, error);
     if (status == STATUS_OK)
-        status = make_path(tuning, params->tune_folder, error);
-    if (status == STATUS_OK && tuning->path)
-        load(tuning);
+        status = tune_store_init(&tuning->store, engine, &tuning->table, params->tune_folder, error);
     return status;
 }
 
@@ -392,7 +285,7 @@ void tuning_finish(struct engine *engine)
         return;
     probe_close(&tuning->probe);
     tune_finish(&tuning->table);
-    free(tuning->path);
+    tune_store_finish(&tuning->store);
     free(tuning);
     engine->tuning = NULL;
 }
@@ -412,7 +305,7 @@ static void put_note(const struct tuning *tuning, const struct tune_counts *coun
                  out->max_entries);
     else if (engine->device.adapter.info.software)
         snprintf(out->note, sizeof out->note, "on a software device tuning is off by default: it buys nothing there");
-    else if (!tuning->path)
+    else if (!tuning->store.path)
         snprintf(out->note, sizeof out->note, "nothing is kept: there is no folder for files");
 }
 
@@ -426,7 +319,7 @@ void engine_tuning(const struct engine *engine, struct engine_tuning *out)
         .num_waiting = counts.num_waiting,
         .time_ms = tuning->time_ms,
         .max_entries = tuning->table.max_entries,
-        .path = tuning->path ? tuning->path : "",
+        .path = tuning->store.path ? tuning->store.path : "",
     };
     put_note(tuning, &counts, out);
 }

@@ -113,6 +113,7 @@ static enum status open_engine(struct server *server, struct error *error)
         .tune = params->tune,
         .tune_time_ms = params->tune_time_ms,
         .max_tuned = params->max_tuned,
+        .tune_memory_bytes = params->tune_memory_bytes,
         .tune_folder = params->tune_folder,
         .completion_poll_us = completion_poll(params->completion_poll_us),
         .max_pipelines = params->max_pipelines,

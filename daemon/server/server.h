@@ -20,6 +20,7 @@ struct server_params {
     const char *tune_folder;         // for the file of what was measured; NULL = none
     enum engine_tune tune;
     uint32_t tune_time_ms, max_tuned; // a kind of dispatch; kinds
+    uint64_t tune_memory_bytes;       // while it measures
     bool force_staging, validation;
     double memory_fraction; // of the device's budget, for the pool
     uint64_t max_blocks;    // over all caches; 0 = memory_fraction alone
