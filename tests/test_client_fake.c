@@ -180,6 +180,21 @@ static void other_arena(struct fake_daemon *daemon, struct wire_reply *reply)
     ((struct wire_segment_header *)daemon->segment)->arena_size = 12288;
 }
 
+static void offer_rings(struct wire_reply *reply, uint32_t entry_size)
+{
+    reply->hello.ring_entries = 4;
+    reply->hello.ring_entry_size = entry_size;
+    reply->hello.doorbell = "nobody.bell";
+    reply->hello.submission_ring_offset = WIRE_PAGE;
+    reply->hello.completion_ring_offset = 3 * WIRE_PAGE;
+}
+
+static void rings_without_room(struct fake_daemon *daemon, struct wire_reply *reply)
+{
+    (void)daemon;
+    offer_rings(reply, WIRE_SUBMISSION_SIZE);
+}
+
 static const struct hello_case hello_cases[] = {
     {"other major", other_major, FAKE_ANSWER, AULE_VERSION, "protocol 9."},
     {"refused version", refused_version, FAKE_ANSWER, AULE_VERSION, "protocol 1.0 is not mine, 9.3"},
@@ -198,6 +213,7 @@ static const struct hello_case hello_cases[] = {
     {"other layout version", other_layout_version, FAKE_ANSWER, AULE_MISMATCH, "version 77"},
     {"other session", other_session, FAKE_ANSWER, AULE_MISMATCH, "4242"},
     {"other arena", other_arena, FAKE_ANSWER, AULE_MISMATCH, "12288"},
+    {"rings without room", rings_without_room, FAKE_ANSWER, AULE_MISMATCH, "rings of 4 entries at 4096 and 12288"},
 };
 enum { NUM_HELLO_CASES = sizeof hello_cases / sizeof *hello_cases };
 
@@ -218,6 +234,29 @@ START_TEST(a_greeting_that_is_wrong_is_refused_with_its_values)
     fake_start(&fake, path, spoil_hello, (void *)it);
     expect_open(it->status, it->words);
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_MAPPED]), 0);
+}
+END_TEST
+
+static enum fake_action offer_other_rings(struct fake_daemon *daemon, const struct wire_request *request,
+                                          struct wire_reply *reply)
+{
+    (void)daemon;
+    if (request->command == WIRE_COMMAND_HELLO)
+        offer_rings(reply, 448);
+    return FAKE_ANSWER;
+}
+
+// As a daemon of another version would have them.
+START_TEST(rings_of_other_entries_are_left_alone)
+{
+    struct aule_session_info info;
+    fake_start(&fake, path, offer_other_rings, NULL);
+    struct aule_session *session = open_session(0);
+    ok(aule_session_info(session, &info));
+    ck_assert_uint_eq(info.ring_entries, 0);
+    aule_session_close(session);
+    setenv("AULE_LANE", "ring", 1);
+    expect_open(AULE_VERSION, "entries of 448 bytes");
 }
 END_TEST
 
@@ -678,6 +717,7 @@ int main(void)
             {a_daemon_that_never_greets_runs_into_the_timeout, 0},
             {a_timeout_that_is_none_is_refused, 0},
             {a_greeting_that_is_wrong_is_refused_with_its_values, NUM_HELLO_CASES},
+            {rings_of_other_entries_are_left_alone, 0},
             {the_steps_of_a_handshake_share_one_timeout, 0},
             {a_message_too_small_for_any_block_takes_none, 0},
             {too_few_descriptors_are_no_memory_and_the_limit_is_named, 0},
