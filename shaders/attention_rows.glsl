@@ -50,26 +50,29 @@ bool mask_seen(Row self, uint key)
     return (Word(run.mask + (bit >> 5) * 4).bits >> (uint(bit) & 31u) & 1u) != 0;
 }
 
-// tanh to some 2.5e-7 of its value, for small arguments too: there the polynomial of Cephes' tanhf.
+// tanh to some 2.5e-7 of its value, for small arguments too: there the polynomial of Cephes' tanhf. Precise, as all that shapes a score:
+// a compiler may join a product and a sum in one pipeline and not in the next, and a row's bits are the same in both.
 float tanh_exact(float x)
 {
-    const float z = x * x;
+    precise const float z = x * x;
     float series = fma(z, -5.70498872745e-3, 2.06390887954e-2);
     series = fma(z, series, -5.37397155531e-2);
     series = fma(z, series, 1.33314422036e-1);
     series = fma(z, series, -3.33332819422e-1);
-    const float power = exp2(-2 * LOG2_E * abs(x)), large = 1 - 2 * power / (1 + power);
-    return abs(x) < 0.625 ? fma(x * z, series, x) : x < 0 ? -large : large;
+    const float power = exp2(-2 * LOG2_E * abs(x));
+    precise const float small = fma(x * z, series, x), large = 1 - 2 * power / (1 + power);
+    return abs(x) < 0.625 ? small : x < 0 ? -large : large;
 }
 
 // From scale * q . k to the score that is weighed, both times log2(e).
 float score_shape(Row self, float score, uint key)
 {
+    precise float shaped = score;
     if (SOFT_CAP)
-        score = self.cap_log2e * tanh_exact(score / self.cap_log2e);
+        shaped = self.cap_log2e * tanh_exact(score / self.cap_log2e);
     if (ALIBI)
-        score = fma(-self.slope_log2e, float(abs(self.position - int(key)) - self.nearest), score);
-    return score;
+        shaped = fma(-self.slope_log2e, float(abs(self.position - int(key)) - self.nearest), shaped);
+    return shaped;
 }
 
 bool key_between(uint key, uvec2 range)
