@@ -127,11 +127,11 @@ void lane_close_bell(struct server *server)
 static void wake_up(struct session *session)
 {
     struct lane *lane = &session->lane;
-    if (!lane->open || lane->awake || !ring_has_news(&lane->ring))
+    lane->busy_ns = clock_now_ns();
+    if (lane->awake)
         return;
     ring_wake_up(&lane->ring);
     lane->awake = true;
-    lane->busy_ns = clock_now_ns();
     DL_APPEND2(session->server->awake, session, lane.prev, lane.next);
 }
 
@@ -167,7 +167,8 @@ void lane_hear_bell(struct server *server)
         ;
     HASH_ITER(hh, server->sessions, session, next)
     {
-        wake_up(session);
+        if (session->lane.open && !session->lane.awake && ring_has_news(&session->lane.ring))
+            wake_up(session);
     }
 }
 
@@ -315,19 +316,25 @@ static void wait_for(struct server *server, const struct asker *asker, uint64_t 
     dispatch_request(server, asker->session->peer, &waiter, &wait);
 }
 
-void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply)
+static void post(const struct asker *asker, const struct wire_reply *reply)
 {
     uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
-    struct lane *lane = &asker->session->lane;
-    if (!lane->open)
+    const struct wire_completion completion = completion_of(asker, reply);
+    wire_put_completion(&completion, entry);
+    ring_post(&asker->session->lane.ring, entry);
+}
+
+void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply)
+{
+    if (!asker->session->lane.open)
         return; // the session has ended: nobody reads it, and its segment may be gone
     if (asker->waits && reply->status == STATUS_OK && reply->answer == WIRE_ANSWER_RUN) {
         wait_for(server, asker, reply->run.ticket);
         return;
     }
-    const struct wire_completion completion = completion_of(asker, reply);
-    wire_put_completion(&completion, entry);
-    ring_post(&lane->ring, entry);
+    if (server->ring_spin_ns)
+        wake_up(asker->session); // who has an answer often asks the next thing soon
+    post(asker, reply);
 }
 
 // ---- the end ----
@@ -343,9 +350,10 @@ void lane_close(struct session *session, const char *why)
     leave_awake(session);
     ring_finish(&lane->ring);
     error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
+    const struct wire_reply refusal = {.status = error.status, .message = error.text, .answer = WIRE_ANSWER_EMPTY};
     for (uint32_t i = 0; i < lane->ring.place.num_entries && ring_take(&lane->ring, entry) == RING_TAKEN; i++) {
         const struct asker asker = {.session = session, .sequence = lane->ring.taken - 1};
-        dispatch_refuse(session->server, &asker, &error);
+        post(&asker, &refusal);
     }
     lane->open = false;
 }

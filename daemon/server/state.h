@@ -116,7 +116,7 @@ struct server {
     char bell_path[SOCKET_PATH_ROOM];
     const char *bell_name; // inside it
     uint32_t ring_entries; // that sessions get; 0 = no ring lane
-    int64_t ring_spin_ns;  // after its last entry a ring is looked at for so long before it sleeps
+    int64_t ring_spin_ns;  // after its last entry or answer a ring is looked at so long before it sleeps
     struct session *awake; // whose rings are looked at in every turn
     struct listener *listener;
     struct engine *engine;
