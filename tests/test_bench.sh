@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# test_bench.sh BENCH: lines of JSON have the keys that are promised, the growing pool, the full pool and the baseline are in them, and
-# they become a drawing. How long anything takes is nobody's business here.
+# test_bench.sh BENCH: lines of JSON have the keys that are promised, the growing pool, the full pool, the baseline and the studies are in
+# them, and they become a drawing. How long anything takes is nobody's business here.
 
 set -euo pipefail
 bench=${1:?}
@@ -35,4 +35,13 @@ has '.[5].checked == true and .[5].ceiling_ratio > 0' "what the second turn appe
 tail -n 1 "$work/results.svg" | grep -qx '</svg>' || { echo "the drawing does not end"; exit 1; }
 head -n 1 "$work/results" | "$bench" plot - | grep -qE '<text[^>]*>decode:2x64 f16/f16' || { echo "a decode alone is not a bar"; exit 1; }
 "$bench" plot - <"$work/results" | cmp - "$work/results.svg"
-echo "six workloads say and draw what is promised"
+
+"$bench" run border growth --seconds 0.05 --json >"$work/results"
+has 'all([has("workload", "device", "driver", "via", "dtype", "variant", "median_us", "p99_us", "gb_per_s", "tflops", "ceiling_ratio",
+    "checked", "case")] | all)' "a key of a study is missing"
+has 'map(select(.workload == "border")) | [.[].via] == ["engine", "ring", "nng"] and all(.checked and .checked_rows > 0) and
+    (.[1:] | all(has("extra_us", "extra_p99_us", "ratio")))' "the border has not its three cases"
+has 'map(select(.workload == "growth")) | length > 60 and all(.checked and .unit_ns > 0 and .aim_ns > 0)' "growth has not its sizes"
+"$bench" plot "$work/results" --output "$work/results.svg"
+grep -q 'core as work grows' "$work/results.svg" || { echo "growth is not drawn"; exit 1; }
+echo "six workloads and two studies say and draw what is promised"

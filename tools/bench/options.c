@@ -70,8 +70,9 @@ static void print_help(void)
          "       aule-bench run NAME... [options]\n"
          "       aule-bench plot FILE... [--output FILE]    ('-' is standard input)\n"
          "Times attention on real workloads, each checked against float64 before and after, beside the device's "
-         "ceilings.\nNames: those that list has; all; lengths and batches, decodes to plot; decode:NxLENGTH and "
-         "prefill:NxLENGTH.\nplot draws lines of JSON as SVG.\n");
+         "ceilings.\nNames: those that list has; all; sharing, the studies of several cases side by side; lengths and "
+         "batches, "
+         "decodes to plot;\ndecode:NxLENGTH and prefill:NxLENGTH. plot draws lines of JSON as SVG.\n");
     for (int i = 0; i < NUM_ROWS; i++) {
         char left[40];
         snprintf(left, sizeof left, "--%s %s", rows[i].name, rows[i].argument ? rows[i].argument : "");

@@ -14,13 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 960, BAR = 22, TITLE = 44, CHART = 360, MARGIN = 60, LABEL = 250, VALUES = 230 };
+enum { WIDTH = 960, BAR = 22, TITLE = 44, CHART = 360, MARGIN = 60, LABEL = 250, VALUES = 230, MOST_LABELS = 12 };
 
 // A line of a file.
 struct point {
     char workload[32], variant[64], dtype[32], place[16], via[16], device[256], driver[256];
+    char name[96];                                     // of a study's case; "": this is no study's
     double median_us, gb_per_s, tflops, ceiling_ratio; // ratio 0: unknown
-    double floor_us, seqs, longest, clients;
+    double floor_us, seqs, longest, clients, size;
     bool checked;
 };
 
@@ -54,6 +55,7 @@ static bool take_point(const cJSON *json, struct point *point)
         .seqs = take_number(json, "seqs"),
         .longest = take_number(json, "longest"),
         .clients = take_number(json, "clients"),
+        .size = take_number(json, "size"),
         .checked = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "checked")),
     };
     take_text(json, "workload", point->workload, sizeof point->workload);
@@ -63,6 +65,9 @@ static bool take_point(const cJSON *json, struct point *point)
     take_text(json, "via", point->via, sizeof point->via);
     take_text(json, "device", point->device, sizeof point->device);
     take_text(json, "driver", point->driver, sizeof point->driver);
+    take_text(json, "case", point->name, sizeof point->name);
+    if (take_number(json, "aim_ns") > 0)
+        point->floor_us = 1e-3 * take_number(json, "aim_ns") * take_number(json, "units");
     return point->workload[0] && point->median_us > 0;
 }
 
@@ -120,9 +125,15 @@ static bool is_decode(const struct point *point)
     return strncmp(point->workload, "decode:", 7) == 0;
 }
 
-// One chart: `x` of a decode grows, `fixed` is the same along a curve.
+static bool is_cost(const struct point *point)
+{
+    return strcmp(point->workload, "growth") == 0;
+}
+
+// One chart: `x` of the points that it takes grows, `fixed` is the same along a curve.
 struct chart {
-    const char *title, *x_name, *fixed_name;
+    const char *title, *x_name, *fixed_name, *floor_name;
+    bool (*takes)(const struct point *point);
     double (*x)(const struct point *point);
     double (*fixed)(const struct point *point);
 };
@@ -137,25 +148,44 @@ static double longest_of(const struct point *point)
     return point->longest;
 }
 
+static double size_of(const struct point *point)
+{
+    return point->size;
+}
+
+static double nothing(const struct point *point)
+{
+    (void)point;
+    return 0;
+}
+
+static const char a_read[] = "a plain read of the same bytes";
+
 static const struct chart charts[] = {
-    {"Decode: time against the length of the context", "tokens of context", "sequences", longest_of, seqs_of},
-    {"Decode: time against the size of the batch", "sequences", "tokens each", seqs_of, longest_of},
+    {"Decode: time against the length of the context", "tokens of context", "sequences", a_read, is_decode, longest_of,
+     seqs_of},
+    {"Decode: time against the size of the batch", "sequences", "tokens each", a_read, is_decode, seqs_of, longest_of},
+    {"Cost in the daemon's core as work grows", "blocks, sequences or table entries", NULL,
+     "aims: 50 ns a block, 100 a sequence, 1 an entry", is_cost, size_of, nothing},
 };
 enum { NUM_CHARTS = sizeof charts / sizeof *charts };
 
 static bool same_curve(const struct chart *chart, const struct point *a, const struct point *b)
 {
-    return chart->fixed(a) == chart->fixed(b) && a->clients == b->clients && strcmp(a->variant, b->variant) == 0 &&
-           strcmp(a->dtype, b->dtype) == 0 && strcmp(a->place, b->place) == 0 && strcmp(a->via, b->via) == 0;
+    return chart->fixed(a) == chart->fixed(b) && strcmp(a->name, b->name) == 0 && a->clients == b->clients &&
+           strcmp(a->variant, b->variant) == 0 && strcmp(a->dtype, b->dtype) == 0 && strcmp(a->place, b->place) == 0 &&
+           strcmp(a->via, b->via) == 0;
 }
 
-// A decode that is alone on its curves is a bar, so that no result is left out.
+// A decode that is alone on its curves is a bar, so that no workload is left out. Studies have no ceiling.
 static bool is_bar(const struct points *points, const struct point *p)
 {
+    if (p->name[0])
+        return false;
     for (uint32_t i = 0; i < points->count && is_decode(p); i++) {
         const struct point *other = &points->list[i];
         for (int c = 0; c < NUM_CHARTS && is_decode(other); c++)
-            if (same_curve(&charts[c], p, other) && charts[c].x(other) != charts[c].x(p))
+            if (charts[c].takes(p) && same_curve(&charts[c], p, other) && charts[c].x(other) != charts[c].x(p))
                 return false;
     }
     return true;
@@ -206,13 +236,13 @@ static void draw_bars(FILE *file, const struct points *points, double top)
 
 // ---- curves ----
 
-// The decode that follows `p` on its curve; NULL: it is the last.
+// The point that follows `p` on its curve; NULL: it is the last.
 static const struct point *next_on(const struct chart *chart, const struct points *points, const struct point *p)
 {
     const struct point *best = NULL;
     for (uint32_t i = 0; i < points->count; i++) {
         const struct point *other = &points->list[i];
-        if (is_decode(other) && same_curve(chart, p, other) && chart->x(other) > chart->x(p) &&
+        if (chart->takes(other) && same_curve(chart, p, other) && chart->x(other) > chart->x(p) &&
             (!best || chart->x(other) < chart->x(best)))
             best = other;
     }
@@ -223,11 +253,11 @@ static const struct point *next_on(const struct chart *chart, const struct point
 static bool begins(const struct chart *chart, const struct points *points, uint32_t index)
 {
     const struct point *p = &points->list[index];
-    if (!is_decode(p) || !next_on(chart, points, p))
+    if (!chart->takes(p) || !next_on(chart, points, p))
         return false;
     for (uint32_t i = 0; i < points->count; i++) {
         const struct point *other = &points->list[i];
-        if (is_decode(other) && same_curve(chart, p, other) &&
+        if (chart->takes(other) && same_curve(chart, p, other) &&
             (chart->x(other) < chart->x(p) || (chart->x(other) == chart->x(p) && i < index)))
             return false;
     }
@@ -275,10 +305,11 @@ static void draw_frame(FILE *file, const struct chart *chart, const struct frame
     for (double x = f->low_x; x <= f->high_x; x++) {
         snprintf(text, sizeof text, "%.0f", exp2(x));
         svg_line(file, at_x(f, exp2(x)), f->top, at_x(f, exp2(x)), f->top + f->height, "#e0e0e0");
-        svg_text(file, at_x(f, exp2(x)), f->top + f->height + 16, 11, SVG_MIDDLE, text);
+        if (f->high_x - f->low_x <= MOST_LABELS || fmod(x, 2) == 0)
+            svg_text(file, at_x(f, exp2(x)), f->top + f->height + 16, 11, SVG_MIDDLE, text);
     }
     for (double y = f->low_y; y <= f->high_y; y++) {
-        snprintf(text, sizeof text, "%g us", pow(10, y));
+        snprintf(text, sizeof text, "%g %s", pow(10, y < 5 ? y : y - 3), y < 5 ? "us" : "ms");
         svg_line(file, f->left, at_y(f, pow(10, y)), f->left + f->width, at_y(f, pow(10, y)), "#e0e0e0");
         svg_text(file, f->left - 6, at_y(f, pow(10, y)) + 4, 11, SVG_RIGHT, text);
     }
@@ -303,7 +334,8 @@ static void draw_curve(FILE *file, const struct chart *chart, const struct point
 
 static void draw_chart(FILE *file, const struct chart *chart, const struct points *points, const struct frame *f)
 {
-    static const char *const colors[] = {"#3b7dd8", "#d8483b", "#2f9e58", "#b07a1e", "#7a4fc4", "#1f9ea8"};
+    static const char *const colors[] = {"#3b7dd8", "#d8483b", "#2f9e58", "#b07a1e", "#7a4fc4",
+                                         "#1f9ea8", "#c43f8e", "#5d6d7e", "#8aa82a", "#a0522d"};
     uint32_t curves = 0;
     draw_frame(file, chart, f);
     for (uint32_t i = 0; i < points->count; i++) {
@@ -313,14 +345,17 @@ static void draw_chart(FILE *file, const struct chart *chart, const struct point
             continue;
         const char *color = colors[curves % (sizeof colors / sizeof *colors)];
         draw_curve(file, chart, points, f, p, color);
-        snprintf(text, sizeof text, "%.0f %s, %s, %s, %s", chart->fixed(p), chart->fixed_name, p->dtype, p->variant,
-                 p->place);
+        if (p->name[0])
+            snprintf(text, sizeof text, "%s", p->name);
+        else
+            snprintf(text, sizeof text, "%.0f %s, %s, %s, %s", chart->fixed(p), chart->fixed_name, p->dtype, p->variant,
+                     p->place);
         svg_box(file, f->left + f->width + 10, f->top + 18 * curves, 10, 10, color);
         svg_text(file, f->left + f->width + 25, f->top + 18 * curves + 10, 11, SVG_LEFT, text);
         curves++;
     }
     svg_box(file, f->left + f->width + 10, f->top + 18 * curves, 10, 10, "#aaaaaa");
-    svg_text(file, f->left + f->width + 25, f->top + 18 * curves + 10, 11, SVG_LEFT, "a plain read of the same bytes");
+    svg_text(file, f->left + f->width + 25, f->top + 18 * curves + 10, 11, SVG_LEFT, chart->floor_name);
 }
 
 // ---- the page ----

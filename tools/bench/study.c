@@ -49,5 +49,10 @@ struct figure study_figure(const struct study *study, const char *via, const str
 
 bool study_say(const struct study *study, const struct figure *figure)
 {
-    return figure_print(figure, &study->device, study->people) && figure->checked;
+    if (!study->options.check)
+        return figure_print(figure, &study->device, study->people) && figure->checked;
+    printf("%-8s %s: %u rows %s to %.1e\n", study->name, figure->name, figure->verdict.num_rows,
+           figure->checked ? "right" : "WRONG", figure->verdict.worst);
+    fflush(stdout);
+    return figure->checked;
 }
