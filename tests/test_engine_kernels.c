@@ -7,6 +7,7 @@
 #include "engine_world.h"
 
 #include "../daemon/engine/matrix.h"
+#include "layout.h"
 
 #include <string.h>
 
@@ -355,6 +356,58 @@ START_TEST(parts_of_a_decode_follow_its_length)
 }
 END_TEST
 
+// On matrix units, whichever way, as far as elements and head dims fit; the rest on what computes all.
+START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
+{
+    static const struct {
+        uint32_t head_dim, block_size;
+        enum dtype io, kv;
+        uint64_t rows;
+        const char *shader;
+    } cases[] = {
+        {128, 16, DTYPE_F16, DTYPE_F16, 4, "attention_decode_matrix"},
+        {128, 16, DTYPE_F16, DTYPE_F16, 400, "attention_prefill_matrix"},
+        {128, 16, DTYPE_BF16, DTYPE_BF16, 400, "attention_prefill_bf16"},
+        {256, 16, DTYPE_F16, DTYPE_F16, 4, "attention_coop"},
+        {256, 16, DTYPE_F16, DTYPE_F16, 400, "attention_coop"},
+        {128, 8, DTYPE_F16, DTYPE_F16, 4, "attention_coop"},
+        {128, 16, DTYPE_F16, DTYPE_FP8_E4M3, 4, "attention_decode_matrix"},
+        {128, 16, DTYPE_F16, DTYPE_FP8_E4M3, 400, "attention_coop"},
+        {256, 16, DTYPE_BF16, DTYPE_BF16, 4, "attention_subgroup"},
+        {264, 16, DTYPE_F16, DTYPE_F16, 4, "attention_subgroup"},
+        {128, 16, DTYPE_F32, DTYPE_F32, 400, "attention_subgroup"},
+    };
+    const struct variant *variant = variant_at(0);
+    ck_assert_str_eq(variant->name, "matrix");
+    for (size_t i = 0; variant->num_kernels > 1 && i < sizeof cases / sizeof *cases; i++) {
+        struct geometry geometry = {.spec = {[AULE_SPEC_HEAD_DIM_K] = cases[i].head_dim,
+                                             [AULE_SPEC_HEAD_DIM_V] = cases[i].head_dim,
+                                             [AULE_SPEC_BLOCK_SIZE] = cases[i].block_size,
+                                             [AULE_SPEC_K_DTYPE] = cases[i].kv,
+                                             [AULE_SPEC_V_DTYPE] = cases[i].kv,
+                                             [AULE_SPEC_IO_DTYPE] = cases[i].io}};
+        uint32_t kernel = variant_kernel(variant, variant_serving(variant, &geometry), cases[i].rows, 1024);
+        ck_assert_msg(strcmp(variant->kernels[kernel]->shader.name, cases[i].shader) == 0, "case %zu: %s, not %s", i,
+                      variant->kernels[kernel]->shader.name, cases[i].shader);
+    }
+}
+END_TEST
+
+// Of those that it tries by itself, the last one is the one that asks for least.
+START_TEST(device_that_can_run_no_variant_is_told_what_the_plainest_lacks)
+{
+    struct adapter poor = engine->device.adapter;
+    const struct variant *chosen = NULL;
+    struct error error = {0};
+    poor.info.shared_memory_bytes = 1024;
+    ck_assert_int_eq(variant_choose(&poor, NULL, &chosen, &error), STATUS_UNSUPPORTED);
+    ck_assert_msg(strstr(error.text, "variant plain does not run") && strstr(error.text, "it has 1024"), "%s",
+                  error.text);
+    ck_assert_int_eq(variant_choose(&poor, "subgroup", &chosen, &error), STATUS_UNSUPPORTED);
+    ck_assert_msg(strstr(error.text, "variant subgroup does not run") != NULL, "%s", error.text);
+}
+END_TEST
+
 START_TEST(variant_for_tests_is_chosen_by_name_alone)
 {
     const struct adapter *adapter = &engine->device.adapter;
@@ -469,6 +522,8 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, few_rows_go_to_decode_and_more_where_there_are_many_keys);
     tcase_add_test(tcase, rows_of_a_later_tile_are_what_they_are_alone);
     tcase_add_test(tcase, parts_of_a_decode_follow_its_length);
+    tcase_add_test(tcase, each_geometry_goes_to_the_first_kernel_that_serves_it);
+    tcase_add_test(tcase, device_that_can_run_no_variant_is_told_what_the_plainest_lacks);
     tcase_add_test(tcase, variant_for_tests_is_chosen_by_name_alone);
     tcase_add_test(tcase, matrix_variant_says_what_the_device_lacks);
     tcase_add_test(tcase, shared_matrix_variant_takes_other_sizes_and_any_lanes);
