@@ -41,7 +41,7 @@
 
 const uint WARP_ROWS = 16;
 const uint SCORES = TILE_KEYS / 8; // matrices of a tile
-const uint SUMS = V_STEPS * 4;
+const uint PAIRS = V_STEPS * 2;   // of the sums
 const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alone
 const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
 const float MOST_WEIGHTS = 65504;  // of a lane, tile and row: then f16 holds each of them
@@ -53,7 +53,7 @@ uvec2 full;   // keys that all rows see
 float factor; // from a score to log2 units
 
 MatrixA q_matrices[K_STEPS * 2];
-MatrixC sums[SUMS];
+MATRIX_PAIRS(sums, PAIRS);
 vec2 maxima, weights; // of both rows; maxima those of the row, weights the lane's own
 vec2 most;             // of the lane's weights of one tile, where maxima are not followed
 
@@ -128,20 +128,20 @@ void ranges_find()
 // Eight matrices in a row have no sum in common, so that none waits for the one before.
 void tile_scores(out vec4 s[SCORES])
 {
-    MatrixC products[SCORES];
-    UNROLLED for (uint n = 0; n < SCORES; n++)
-        products[n] = matrix_c(vec4(0));
+    MATRIX_PAIRS(products, SCORES / 2);
+    UNROLLED for (uint pair = 0; pair < SCORES / 2; pair++)
+        pair_clear(products, pair);
     UNROLLED for (uint step = 0; step < K_STEPS; step++) {
         uvec4 keys[SCORES];
         UNROLLED for (uint n = 0; n < SCORES; n++)
             keys[n] = staged_key(n, step, g, t);
-        UNROLLED for (uint n = 0; n < SCORES; n += 2)
-            matrix_multiply_two(q_matrices[step * 2], matrix_b(keys[n].xy), matrix_b(keys[n + 1].xy), products[n], products[n + 1]);
-        UNROLLED for (uint n = 0; n < SCORES; n += 2)
-            matrix_multiply_two(q_matrices[step * 2 + 1], matrix_b(keys[n].zw), matrix_b(keys[n + 1].zw), products[n], products[n + 1]);
+        UNROLLED for (uint pair = 0; pair < SCORES / 2; pair++)
+            pair_multiply(products, pair, q_matrices[step * 2], keys[pair * 2].xy, keys[pair * 2 + 1].xy);
+        UNROLLED for (uint pair = 0; pair < SCORES / 2; pair++)
+            pair_multiply(products, pair, q_matrices[step * 2 + 1], keys[pair * 2].zw, keys[pair * 2 + 1].zw);
     }
     UNROLLED for (uint n = 0; n < SCORES; n++)
-        s[n] = matrix_elements(products[n]);
+        s[n] = pair_elements(products, n);
 }
 
 void scores_shape(uint start, inout vec4 s[SCORES])
@@ -172,8 +172,8 @@ void scores_follow(vec4 s[SCORES])
     const vec2 larger = max(maxima, tops), keep = exp2((maxima - larger) * factor);
     maxima = larger;
     weights *= keep;
-    UNROLLED for (uint n = 0; n < SUMS; n++)
-        matrix_scale(sums[n], keep.xxyy);
+    UNROLLED for (uint pair = 0; pair < PAIRS; pair++)
+        pair_scale(sums, pair, keep.x, keep.y);
 }
 
 // Scores to weights: the words of A. A row that has seen nothing yet has no maximum.
@@ -196,9 +196,9 @@ void values_add(uvec4 words[STRIPS])
 {
     UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
         const MatrixA p = matrix_a(words[strip]);
-        UNROLLED for (uint pair = 0; pair < SUMS / 2; pair++) {
+        UNROLLED for (uint pair = 0; pair < PAIRS; pair++) {
             const uvec4 values = staged_value(strip, pair, g, t);
-            matrix_multiply_two(p, matrix_b(values.xy), matrix_b(values.zw), sums[pair * 2], sums[pair * 2 + 1]);
+            pair_multiply(sums, pair, p, values.xy, values.zw);
         }
     }
 }
@@ -226,8 +226,8 @@ void state_clear()
     UNROLLED for (uint i = 0; i < 2; i++)
         maxima[i] = selves[i].range.x < selves[i].range.y ? NO_MAXIMUM : 0;
     weights = most = vec2(0);
-    UNROLLED for (uint n = 0; n < SUMS; n++)
-        sums[n] = matrix_c(vec4(0));
+    UNROLLED for (uint pair = 0; pair < PAIRS; pair++)
+        pair_clear(sums, pair);
 }
 
 // `tile` has been loaded: into shared memory.
@@ -318,7 +318,7 @@ void row_store(uint i, float sum)
     UNROLLED for (uint step = 0; step < V_STEPS; step++) {
         vec4 low, high;
         UNROLLED for (uint n = 0; n < 4; n++) {
-            const vec4 elements = end.x == 0 ? vec4(0) : matrix_elements(sums[step * 4 + n]) * end.x;
+            const vec4 elements = end.x == 0 ? vec4(0) : pair_elements(sums, step * 4 + n) * end.x;
             low[n] = elements[i * 2];
             high[n] = elements[i * 2 + 1];
         }

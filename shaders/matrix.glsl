@@ -309,6 +309,48 @@ void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
 
 #endif
 
+// Pairs: two C side by side, whose products have A in common, in an array that MATRIX_PAIRS declares. Where there are matrices of 16x16
+// only, a pair is one all the time: to be taken apart for each product and put together again costs registers. Macros, so that no sum is
+// copied on the way, for sources that have UNROLLED. N counts matrices, I pairs.
+#if defined(MATRIX_BF16) && !defined(MATRIX_EMULATED)
+
+#define MATRIX_PAIRS(PAIRS, COUNT) MatrixWideC PAIRS[COUNT]
+#define pair_clear(PAIRS, I)       PAIRS[I] = MatrixWideC(0.0)
+#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                                    \
+    PAIRS[I] = coopMatMulAdd(A, matrix_wide_b(LEFT_B, RIGHT_B), PAIRS[I])
+#define pair_scale(PAIRS, I, UPPER, LOWER)                                                                             \
+    {                                                                                                                  \
+        UNROLLED for (uint element = 0; element < 4; element++)                                                        \
+            PAIRS[I][element] *= UPPER;                                                                                \
+        UNROLLED for (uint element = 4; element < 8; element++)                                                        \
+            PAIRS[I][element] *= LOWER;                                                                                \
+    }
+#define pair_elements(PAIRS, N)                                                                                        \
+    vec4(PAIRS[(N) / 2][(N) % 2 * 2], PAIRS[(N) / 2][(N) % 2 * 2 + 1], PAIRS[(N) / 2][(N) % 2 * 2 + 4],                \
+         PAIRS[(N) / 2][(N) % 2 * 2 + 5])
+
+#else
+
+#define MATRIX_PAIRS(PAIRS, COUNT) MatrixC PAIRS[(COUNT) * 2]
+#define pair_clear(PAIRS, I)                                                                                           \
+    {                                                                                                                  \
+        PAIRS[(I) * 2] = matrix_c(vec4(0));                                                                            \
+        PAIRS[(I) * 2 + 1] = matrix_c(vec4(0));                                                                        \
+    }
+#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                                    \
+    {                                                                                                                  \
+        PAIRS[(I) * 2] = matrix_multiply(A, matrix_b(LEFT_B), PAIRS[(I) * 2]);                                         \
+        PAIRS[(I) * 2 + 1] = matrix_multiply(A, matrix_b(RIGHT_B), PAIRS[(I) * 2 + 1]);                                \
+    }
+#define pair_scale(PAIRS, I, UPPER, LOWER)                                                                             \
+    {                                                                                                                  \
+        matrix_scale(PAIRS[(I) * 2], vec4(UPPER, UPPER, LOWER, LOWER));                                                \
+        matrix_scale(PAIRS[(I) * 2 + 1], vec4(UPPER, UPPER, LOWER, LOWER));                                            \
+    }
+#define pair_elements(PAIRS, N) matrix_elements(PAIRS[N])
+
+#endif
+
 // The words of A by those of its columns, as matrix_a_turned() takes them.
 uvec4 matrix_words_turned(uvec4 columns)
 {
