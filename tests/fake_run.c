@@ -80,6 +80,42 @@ enum status engine_batch_create(const struct engine_batch_params *p, struct engi
     return STATUS_OK;
 }
 
+// The table that comes along must be what the changes make of the old one.
+enum status engine_batch_advance(struct engine_batch *b, const struct engine_advance *a, struct engine_batch **out,
+                                 struct error *error)
+{
+    size_t size = (size_t)b->num_seqs * b->max_blocks;
+    int32_t *table = fake_copy(b->block_table, size, sizeof(*table));
+    if (b->place != ENGINE_POOL || b->mask || !b->seq_lens_kv)
+        fake_broken("a step of a batch that has none");
+    if ((b->slot_mapping != NULL) != (a->slot_mapping != NULL) || (b->positions != NULL) != (a->positions != NULL))
+        fake_broken("a step with other arrays than the one before");
+    for (uint32_t i = 0; i < a->num_entries; i++)
+        table[(size_t)a->entries[i].seq * b->max_blocks + a->entries[i].column] = a->entries[i].block;
+    if (size && memcmp(table, a->block_table, size * sizeof(*table)) != 0)
+        fake_broken("a step whose table is not what changed of the one before");
+    const struct engine_batch_params params = {
+        .engine = b->engine,
+        .cache = b->cache,
+        .place = b->place,
+        .kv = b->kv,
+        .num_seqs = b->num_seqs,
+        .max_blocks = b->max_blocks,
+        .num_tokens = b->num_tokens,
+        .cu_seqlens_q = b->cu_seqlens_q,
+        .seq_lens_kv = a->seq_lens_kv,
+        .block_table = table,
+        .slot_mapping = a->slot_mapping,
+        .positions = a->positions,
+        .q_lens = b->q_lens,
+        .token_rows = b->token_rows,
+        .kv_starts = b->kv_starts,
+    };
+    enum status status = engine_batch_create(&params, out, error);
+    free(table);
+    return status;
+}
+
 void engine_batch_destroy(struct engine_batch *batch)
 {
     if (!batch || --batch->refs)

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// advance.c - a batch becomes the next step's: what it was and what changes make the parameters of the new one, which takes the old one's
-// place and number. Runs that are not over keep the old one.
+// advance.c - a batch becomes the next step's: what was kept of it and what changes make a new one, which takes its place and number. Runs that
+// are not over keep the old one. In a cache only what changes is looked at; K and V in the arena are one session's own affair, and such a
+// batch is made anew.
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "batch.h"
+#include "draft.h"
 #include "state.h"
 
 static enum status check_length(const char *name, uint64_t has, uint64_t wanted, struct error *error)
@@ -85,45 +86,335 @@ static void fill_positions(const struct core_batch_params *old, const struct cor
     }
 }
 
-static enum status advance(struct batch *batch, const struct core_advance *a, int32_t *memory, struct error *error)
+// ---- K and V in the arena: a new batch of what was kept and what changes ----
+
+static void fill_table(const struct batch *batch, const struct core_advance *a, int32_t *table)
 {
-    struct core_batch_params next = batch->kept;
-    const struct core_layout layout = {.kv = batch->kv, .num_blocks = batch->num_layout_blocks};
-    int32_t *seq_lens = memory, *table = seq_lens + next.num_seqs, *positions = table + next.num_block_table;
-    fill_seq_lens(&batch->kept, a, seq_lens);
-    if (next.num_block_table)
-        memcpy(table, next.block_table, next.num_block_table * sizeof *table);
+    const struct core_batch_params *p = &batch->kept;
+    if (p->num_block_table)
+        memcpy(table, p->block_table, p->num_block_table * sizeof *table);
     for (uint32_t i = 0; i < a->num_entries; i++)
-        table[(size_t)a->entries[i].seq * next.max_blocks + a->entries[i].column] = a->entries[i].block;
+        table[(size_t)a->entries[i].seq * p->max_blocks + a->entries[i].column] = a->entries[i].block;
+}
+
+static enum status advance_local(struct batch *batch, const struct core_advance *a, struct error *error)
+{
+    const struct core_layout layout = {.kv = batch->kv, .num_blocks = batch->num_layout_blocks};
+    struct core_batch_params next = batch->kept;
+    uint64_t count = (uint64_t)next.num_seqs + next.num_block_table + next.num_positions + 1;
+    int32_t *memory = malloc(count * sizeof *memory), *lens = memory;
+    if (!memory)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64, batch->id);
+    int32_t *table = lens + next.num_seqs, *positions = table + next.num_block_table;
+    fill_seq_lens(&batch->kept, a, lens);
+    fill_table(batch, a, table);
     if (next.num_positions)
-        fill_positions(&batch->kept, a, seq_lens, positions);
-    next.layout = batch->table ? NULL : &layout;
-    next.seq_lens_kv = seq_lens;
+        fill_positions(&batch->kept, a, lens, positions);
+    next.layout = &layout;
+    next.seq_lens_kv = lens;
     next.block_table = table;
     next.positions = positions;
     next.slot_mapping = a->slot_mapping;
     next.num_slot_mapping = a->num_slot_mapping;
-    return batch_make(batch->session, &next, batch, &batch, error);
+    enum status status = batch_make(batch->session, &next, batch, &batch, error);
+    free(memory);
+    return status;
 }
 
-enum status core_batch_advance(struct core_session *session, const struct core_advance *a, struct error *error)
+// ---- in a cache: the first time, what the batch names is counted ----
+
+// Which columns of a row creation has named: all in sight, or without queries those before the first that names no block it may read.
+static struct named named_at_first(const struct batch *batch, const struct names *names, uint32_t s)
+{
+    const struct core_batch_params *p = &batch->kept;
+    const int32_t *row = batch->kept_table + (size_t)s * p->max_blocks;
+    uint32_t used = ((uint32_t)p->seq_lens_kv[s] + batch->kv.block_size - 1) / batch->kv.block_size;
+    if (num_queries(p, s))
+        return (struct named){draft_count_missing(row, used), used, true};
+    struct named named = {0};
+    while (named.to < used && names_find(names, row[named.to]))
+        named.to++;
+    return named;
+}
+
+static void count_names(struct batch *batch, struct names *names)
+{
+    for (uint32_t s = 0; s < batch->num_seqs; s++) {
+        const int32_t *row = batch->kept_table + (size_t)s * batch->kept.max_blocks;
+        for (uint32_t i = batch->named[s].from; i < batch->named[s].to; i++)
+            names_add(names, names_find(names, row[i])->block, 0);
+    }
+    for (uint32_t i = 0; i < batch->num_writes; i++)
+        names_add(names, batch->writes[i], 0);
+}
+
+// Nobody sees a difference.
+static enum status begin_steps(struct batch *batch, struct error *error)
+{
+    if (batch->named)
+        return STATUS_OK;
+    struct names *names = calloc(1, sizeof *names);
+    batch->named = calloc((size_t)batch->num_seqs + 1, sizeof *batch->named);
+    if (!names || !batch->named || !names_init(names, batch->table, batch->num_blocks)) {
+        free(names);
+        free(batch->named);
+        batch->named = NULL;
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for steps of batch %" PRIu64, batch->id);
+    }
+    for (uint32_t i = 0; i < batch->num_blocks; i++)
+        names_enter(names, batch->blocks[i]);
+    for (uint32_t s = 0; s < batch->num_seqs; s++)
+        batch->named[s] = named_at_first(batch, names, s);
+    count_names(batch, names);
+    free(batch->blocks);
+    batch->blocks = NULL;
+    batch->num_blocks = batch->block_capacity = 0;
+    batch->names = names;
+    return STATUS_OK;
+}
+
+// ---- the step itself ----
+
+struct advance {
+    const struct core_advance *params;
+    struct batch *old, *next;
+    int32_t *lens, *positions;    // of the next step
+    struct draft_change *changes; // [params->num_entries]
+    struct engine_entry *entries; // those that last, one a place
+    struct named *named;          // [num_seqs]
+    struct name_left *left;       // one for each drop
+    struct draft_step step;
+    struct error *error;
+};
+
+static int by_place(const void *left, const void *right)
+{
+    const struct draft_change *a = left, *b = right;
+    if (a->seq != b->seq)
+        return a->seq < b->seq ? -1 : 1;
+    if (a->column != b->column)
+        return a->column < b->column ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
+static int32_t *place_of(const struct batch *batch, const struct core_entry *entry)
+{
+    return batch->kept_table + (size_t)entry->seq * batch->kept.max_blocks + entry->column;
+}
+
+static void change_table(struct advance *a)
+{
+    for (uint32_t i = 0; i < a->params->num_entries; i++) {
+        const struct core_entry *entry = &a->params->entries[i];
+        int32_t *place = place_of(a->old, entry);
+        a->changes[i] = (struct draft_change){entry->seq, entry->column, i, *place};
+        *place = entry->block;
+    }
+    if (a->params->num_entries)
+        qsort(a->changes, a->params->num_entries, sizeof *a->changes, by_place);
+}
+
+// Of one place the first change comes last here.
+static void restore_table(struct advance *a)
+{
+    for (uint32_t i = a->params->num_entries; i-- > 0;)
+        *place_of(a->old, &a->params->entries[a->changes[i].index]) = a->changes[i].was;
+}
+
+static bool allocate(struct advance *a)
+{
+    uint64_t seqs = a->old->num_seqs, entries = a->params->num_entries;
+    a->lens = calloc(seqs + 1, sizeof *a->lens);
+    a->positions = calloc((uint64_t)a->old->kept.num_positions + 1, sizeof *a->positions);
+    a->changes = calloc(entries + 1, sizeof *a->changes);
+    a->entries = calloc(entries + 1, sizeof *a->entries);
+    a->named = calloc(seqs + 1, sizeof *a->named);
+    a->next = calloc(1, sizeof *a->next);
+    return a->lens && a->positions && a->changes && a->entries && a->named && a->next;
+}
+
+// What stays of one step's batch in the next one's.
+static struct batch next_of(const struct batch *old)
+{
+    return (struct batch){
+        .id = old->id,
+        .session = old->session,
+        .table = old->table,
+        .place = old->place,
+        .kv = old->kv,
+        .has_keys = old->has_keys,
+        .has_slots = old->has_slots,
+        .has_positions = old->has_positions,
+        .has_token_rows = old->has_token_rows,
+        .num_seqs = old->num_seqs,
+        .num_tokens = old->num_tokens,
+        .max_rows = old->max_rows,
+        .step = old->step + 1,
+    };
+}
+
+static enum status check(struct advance *a)
+{
+    struct batch *old = a->old;
+    struct core_batch_params params = old->kept;
+    params.seq_lens_kv = a->lens;
+    params.block_table = old->kept_table;
+    params.positions = a->positions;
+    params.slot_mapping = a->params->slot_mapping;
+    params.num_slot_mapping = a->params->num_slot_mapping;
+    struct draft draft = {
+        .params = &params,
+        .session = old->session,
+        .table = old->table,
+        .batch = a->next,
+        .block_size = old->kv.block_size,
+        .block_shift = (uint32_t)__builtin_ctz(old->kv.block_size),
+        .stamp = ++old->session->core->last_stamp,
+        .error = a->error,
+    };
+    a->step.draft = &draft;
+    a->step.old = old;
+    a->step.changes = a->changes;
+    a->step.num_changes = a->params->num_entries;
+    a->step.named = a->named;
+    return draft_check_step(&a->step);
+}
+
+static enum status reserve(struct advance *a)
+{
+    bool room = names_reserve(a->old->names, a->step.adds.count);
+    for (size_t i = 0; room && i < a->step.drops.count; i++) {
+        struct name_left *left = calloc(1, sizeof *left);
+        room = left != NULL;
+        if (!left)
+            break;
+        left->next = a->left;
+        a->left = left;
+    }
+    return room ? STATUS_OK
+                : error_set(a->error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64,
+                            a->old->id);
+}
+
+static uint32_t list_entries(struct advance *a)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < a->params->num_entries; i++) {
+        const struct draft_change *change = &a->changes[i], *next = change + 1;
+        bool last = i + 1 == a->params->num_entries || next->seq != change->seq || next->column != change->column;
+        if (last)
+            a->entries[count++] =
+                (struct engine_entry){change->seq, change->column, a->params->entries[change->index].block};
+    }
+    return count;
+}
+
+static enum status advance_engine(struct advance *a)
+{
+    const struct engine_advance params = {
+        .seq_lens_kv = a->lens,
+        .entries = a->entries,
+        .num_entries = list_entries(a),
+        .block_table = a->old->kept_table,
+        .slot_mapping = a->old->has_slots ? a->params->slot_mapping : NULL,
+        .positions = a->old->has_positions ? a->positions : NULL,
+        .is_used = a->old->users > 1,
+    };
+    return engine_batch_advance(a->old->engine, &params, &a->next->engine, a->error);
+}
+
+// From here on nothing can fail. Adds come first, so that what is dropped and added stays.
+static void exchange_names(struct advance *a)
+{
+    struct batch *old = a->old;
+    struct names *names = a->next->names;
+    for (size_t i = 0; i < a->step.adds.count; i++)
+        names_add(names, a->step.adds.blocks[i], a->next->step);
+    for (size_t i = 0; i < a->step.drops.count; i++) {
+        struct name_left *left = a->left;
+        bool leaves;
+        names_drop(names, a->step.drops.blocks[i], left, &leaves);
+        if (!leaves)
+            continue;
+        a->left = left->next;
+        left->next = old->left;
+        old->left = left;
+    }
+}
+
+static enum status take_place(struct advance *a)
+{
+    struct batch *old = a->old;
+    enum status status = batch_succeed(a->next, old, a->error);
+    if (status != STATUS_OK)
+        return status;
+    struct batch *next = a->next;
+    exchange_names(a);
+    memcpy(next->kept_lens, a->lens, next->num_seqs * sizeof *a->lens);
+    if (next->kept.num_positions)
+        memcpy(next->kept_positions, a->positions, next->kept.num_positions * sizeof *a->positions);
+    memcpy(next->named, a->named, next->num_seqs * sizeof *a->named);
+    a->next = NULL;
+    batch_unref(old);
+    return STATUS_OK;
+}
+
+static void finish(struct advance *a)
+{
+    while (a->left) {
+        struct name_left *left = a->left;
+        a->left = left->next;
+        free(left);
+    }
+    free(a->lens);
+    free(a->positions);
+    free(a->changes);
+    free(a->entries);
+    free(a->named);
+    free(a->step.adds.blocks);
+    free(a->step.drops.blocks);
+    batch_discard(a->next);
+}
+
+static enum status advance_pool(struct batch *batch, const struct core_advance *params, struct error *error)
+{
+    struct advance a = {.params = params, .old = batch, .error = error};
+    enum status status = begin_steps(batch, error);
+    if (status != STATUS_OK)
+        return status;
+    if (!allocate(&a)) {
+        finish(&a);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64, batch->id);
+    }
+    *a.next = next_of(batch);
+    fill_seq_lens(&batch->kept, params, a.lens);
+    if (batch->kept.num_positions)
+        fill_positions(&batch->kept, params, a.lens, a.positions);
+    change_table(&a);
+    status = check(&a);
+    if (status == STATUS_OK)
+        status = reserve(&a);
+    if (status == STATUS_OK)
+        status = advance_engine(&a);
+    if (status == STATUS_OK)
+        status = take_place(&a);
+    if (status != STATUS_OK)
+        restore_table(&a);
+    finish(&a);
+    return status;
+}
+
+enum status core_batch_advance(struct core_session *session, const struct core_advance *params, struct error *error)
 {
     struct batch *batch;
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
-        status = batch_find(session, a->batch, &batch, error);
+        status = batch_find(session, params->batch, &batch, error);
     if (status == STATUS_OK)
-        status = check_lengths(batch, a, error);
+        status = check_lengths(batch, params, error);
     if (status == STATUS_OK)
-        status = check_entries(batch, a, error);
+        status = check_entries(batch, params, error);
     if (status != STATUS_OK)
         return status;
-    const struct core_batch_params *p = &batch->kept;
-    uint64_t count = (uint64_t)p->num_seqs + p->num_block_table + p->num_positions + 1;
-    int32_t *memory = malloc(count * sizeof *memory);
-    if (!memory)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64, batch->id);
-    status = advance(batch, a, memory, error);
-    free(memory);
-    return status;
+    return batch->table ? advance_pool(batch, params, error) : advance_local(batch, params, error);
 }

@@ -41,7 +41,7 @@ static bool first_mention(const struct core_session *session, const struct run *
         return false;
     const struct batch *found;
     HASH_FIND(hh, session->batches, &run->batch->id, sizeof run->batch->id, found);
-    if (found)
+    if (found == run->batch) // else a step before it
         return false;
     for (earlier = session->runs; earlier != run; earlier = earlier->next) {
         if (!earlier->over && earlier->batch == run->batch)
@@ -53,6 +53,10 @@ static bool first_mention(const struct core_session *session, const struct run *
 static uint32_t tally_batch(const struct batch *batch, const struct block *block, struct tally *tally)
 {
     uint32_t found = names(batch->blocks, batch->num_blocks, block);
+    for (size_t i = 0; batch->names && i < batch->names->capacity; i++)
+        found += batch->names->places[i].block == block;
+    for (const struct name_left *left = batch->left; left; left = left->next)
+        found += left->name.block == block;
     tally->refs += found;
     tally->dead_refs += batch->dead ? found : 0;
     return found;
@@ -298,7 +302,7 @@ static bool check_session(const struct core_session *session, struct error *erro
 {
     const struct run *run;
     uint64_t blocks = 0;
-    uint32_t waiting = 0, detached = 0;
+    uint32_t in_flight = 0, detached = 0;
     for (const struct hold_table *table = session->tables; table; table = table->hh.next) {
         EXPECT(count_entries(table) == table->num_blocks, "session %" PRIu64 " miscounts its blocks of cache %" PRIu64,
                session->id, table->cache_id);
@@ -310,13 +314,14 @@ static bool check_session(const struct core_session *session, struct error *erro
            session->num_blocks, blocks);
     DL_FOREACH(session->runs, run)
     {
-        waiting += !run->over;
+        in_flight += run->over ? 0 : run->num_picked - run->num_over;
         detached += run->detached;
     }
     EXPECT((session->queued != NULL) == in_heap(&session->core->scheduler.ready, &session->ready),
            "session %" PRIu64 " is queued but not ready, or the other way round", session->id);
-    EXPECT(session->num_in_flight <= waiting, "session %" PRIu64 ": %" PRIu32 " runs in flight, %" PRIu32 " waiting",
-           session->id, session->num_in_flight, waiting);
+    EXPECT(session->num_in_flight == in_flight,
+           "session %" PRIu64 ": %" PRIu32 " layers of runs in flight, not %" PRIu32, session->id,
+           session->num_in_flight, in_flight);
     EXPECT(session->closed || session->num_unreaped == HASH_COUNT(session->tickets) + detached,
            "session %" PRIu64 ": %" PRIu32 " tickets unreaped, not %" PRIu32, session->id, session->num_unreaped,
            HASH_COUNT(session->tickets) + detached);

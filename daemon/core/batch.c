@@ -12,7 +12,7 @@
 #include "draft.h"
 #include "state.h"
 
-static void batch_free(struct batch *batch)
+void batch_discard(struct batch *batch)
 {
     if (!batch)
         return;
@@ -21,6 +21,7 @@ static void batch_free(struct batch *batch)
     free(batch->writes);
     free(batch->masks);
     free(batch->kept_arrays);
+    free(batch->named);
     free(batch);
 }
 
@@ -53,7 +54,7 @@ static enum status make_engine_batch(const struct draft *d)
 
 // ---- what the next step may build on ----
 
-static const int32_t *keep(int32_t **at, const int32_t *from, uint64_t count)
+static int32_t *keep(int32_t **at, const int32_t *from, uint64_t count)
 {
     if (!count)
         return NULL;
@@ -74,9 +75,9 @@ static enum status keep_params(struct batch *batch, const struct core_batch_para
     batch->kept.layout = NULL;
     batch->num_layout_blocks = p->layout ? p->layout->num_blocks : 0;
     batch->kept.cu_seqlens_q = keep(&at, p->cu_seqlens_q, p->num_cu_seqlens_q);
-    batch->kept.seq_lens_kv = keep(&at, p->seq_lens_kv, p->num_seq_lens_kv);
-    batch->kept.block_table = keep(&at, p->block_table, p->num_block_table);
-    batch->kept.positions = keep(&at, p->positions, p->num_positions);
+    batch->kept.seq_lens_kv = batch->kept_lens = keep(&at, p->seq_lens_kv, p->num_seq_lens_kv);
+    batch->kept.block_table = batch->kept_table = keep(&at, p->block_table, p->num_block_table);
+    batch->kept.positions = batch->kept_positions = keep(&at, p->positions, p->num_positions);
     batch->kept.q_lens = keep(&at, p->q_lens, p->num_q_lens);
     batch->kept.token_rows = keep(&at, p->token_rows, p->num_token_rows);
     batch->kept.kv_starts = keep(&at, p->kv_starts, p->num_kv_starts);
@@ -102,9 +103,13 @@ static enum status batch_register(struct batch *batch, struct batch *old, struct
         return STATUS_OK;
     batch->seals = batch->table->cache->seals;
     batch->table->num_users++;
+    return STATUS_OK;
+}
+
+static void take_references(struct batch *batch)
+{
     for (uint32_t i = 0; i < batch->num_blocks; i++)
         hold_ref(batch->table, batch->blocks[i]);
-    return STATUS_OK;
 }
 
 static enum status check_layout(const struct core *core, const struct core_layout *layout, struct error *error)
@@ -164,7 +169,11 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
         status = keep_params(batch, params, error);
     if (status == STATUS_OK)
         status = make_engine_batch(&draft);
-    return status == STATUS_OK ? batch_register(batch, old, error) : status;
+    if (status == STATUS_OK)
+        status = batch_register(batch, old, error);
+    if (status == STATUS_OK)
+        take_references(batch);
+    return status;
 }
 
 enum status batch_make(struct core_session *session, const struct core_batch_params *params, struct batch *old,
@@ -176,7 +185,7 @@ enum status batch_make(struct core_session *session, const struct core_batch_par
     batch->session = session;
     enum status status = batch_build(batch, params, old, error);
     if (status != STATUS_OK) {
-        batch_free(batch);
+        batch_discard(batch);
         return status;
     }
     if (old)
@@ -212,15 +221,97 @@ enum status batch_find(struct core_session *session, uint64_t id, struct batch *
     return STATUS_NOT_FOUND;
 }
 
+// ---- steps ----
+
+enum status batch_succeed(struct batch *next, struct batch *old, struct error *error)
+{
+    enum status status = batch_register(next, old, error);
+    if (status != STATUS_OK)
+        return status;
+    next->older = old;
+    old->newer = next;
+    next->names = old->names;
+    next->named = old->named;
+    next->kept = old->kept;
+    next->kept_arrays = old->kept_arrays;
+    next->kept_lens = old->kept_lens;
+    next->kept_table = old->kept_table;
+    next->kept_positions = old->kept_positions;
+    old->names = NULL;
+    old->named = NULL;
+    old->kept_arrays = NULL;
+    return STATUS_OK;
+}
+
+static void bury_block(struct batch *batch, struct block *block)
+{
+    block->dead_refs++;
+    block_settle(batch->table->cache, block);
+}
+
+// The reference that `batch` had becomes that of `older`, if that step named the block, too; false: it is given back.
+static bool hand_on(struct batch *batch, struct batch *older, const struct name *name)
+{
+    if (!older || name->since > older->step) {
+        hold_unref(batch->table, name->block, batch->dead);
+        return false;
+    }
+    if (older->dead && !batch->dead)
+        bury_block(older, name->block);
+    return true;
+}
+
+static void hand_on_left(struct batch *batch)
+{
+    while (batch->left) {
+        struct name_left *left = batch->left;
+        batch->left = left->next;
+        if (!hand_on(batch, batch->older, &left->name)) {
+            free(left);
+            continue;
+        }
+        left->next = batch->older->left;
+        batch->older->left = left;
+    }
+}
+
+// Of the newest step that lives. Nobody looks for anything in the older one's: only the references count there.
+static void hand_on_names(struct batch *batch)
+{
+    struct names *names = batch->names;
+    for (size_t i = 0; names && i < names->capacity; i++) {
+        if (names->places[i].block && !hand_on(batch, batch->older, &names->places[i]))
+            names->places[i].block = NULL;
+    }
+    batch->names = NULL;
+    if (names && batch->older) {
+        batch->older->names = names;
+    } else if (names) {
+        names_finish(names);
+        free(names);
+    }
+}
+
+static void leave_steps(struct batch *batch)
+{
+    hand_on_left(batch);
+    hand_on_names(batch);
+    if (batch->older)
+        batch->older->newer = batch->newer;
+    if (batch->newer)
+        batch->newer->older = batch->older;
+}
+
 void batch_unref(struct batch *batch)
 {
     struct hold_table *table = batch->table;
     if (--batch->users)
         return;
+    leave_steps(batch);
     for (uint32_t i = 0; i < batch->num_blocks; i++)
         hold_unref(table, batch->blocks[i], batch->dead);
     batch->session->kept_bytes -= batch->bytes;
-    batch_free(batch);
+    batch_discard(batch);
     if (table)
         hold_table_unuse(table);
 }
@@ -245,10 +336,14 @@ void batch_bury(struct batch *batch)
     if (batch->dead)
         return;
     batch->dead = true;
-    for (uint32_t i = 0; i < batch->num_blocks; i++) {
-        batch->blocks[i]->dead_refs++;
-        block_settle(batch->table->cache, batch->blocks[i]);
+    for (uint32_t i = 0; i < batch->num_blocks; i++)
+        bury_block(batch, batch->blocks[i]);
+    for (size_t i = 0; batch->names && i < batch->names->capacity; i++) {
+        if (batch->names->places[i].block)
+            bury_block(batch, batch->names->places[i].block);
     }
+    for (struct name_left *left = batch->left; left; left = left->next)
+        bury_block(batch, left->name.block);
 }
 
 enum status batch_check_seals(struct batch *batch, struct error *error)

@@ -8,6 +8,7 @@
 #define AULE_CORE_BATCH_H
 
 #include "hold.h"
+#include "names.h"
 
 // Rows of the block table that begin with -1. Only a run whose window_left is from 0 to `max_left` sees none of the keys
 // there. The strictest row decides, and is the one that a sentence names.
@@ -58,15 +59,33 @@ struct batch {
     struct block **writes; // those that it writes
     uint8_t *masks;        // [num_writes, block_size / 8]: the slots it writes
     uint32_t num_writes, write_capacity;
+
+    // For the next step: of the newest one only.
     struct core_batch_params kept; // as it was made, but for what no later step needs: slots and the mask
-    int32_t *kept_arrays;          // owned
-    uint32_t num_layout_blocks;    // of the block tensors in the arena
+    int32_t *kept_arrays;          // owned: all that `kept` points to, and of that the next three
+    int32_t *kept_lens, *kept_table, *kept_positions;
+    uint32_t num_layout_blocks; // of the block tensors in the arena
+    struct named *named;        // [num_seqs] once it has advanced; owned
+    // Its steps, by age, as long as they live: one that has advanced lives while it has runs.
+    uint64_t step;
+    struct batch *older, *newer;
+    struct names *names;    // the newest one's: instead of `blocks`, of a batch in a cache that has advanced; owned
+    struct name_left *left; // blocks that it named and the next step did not, each with a reference; owned
+};
+
+// Columns [from, to) of a sequence's row of the table are named by the batch.
+struct named {
+    uint32_t from, to;
+    bool is_query; // the sequence has some: then entries before `from` are -1, else what is at `to` may not be read
 };
 
 // A new one from checked parameters, under the id of `old`, which it replaces; NULL: under an id of its own. On failure nothing has changed.
 enum status batch_make(struct core_session *session, const struct core_batch_params *params, struct batch *old,
                        struct batch **out, struct error *error);
 enum status batch_find(struct core_session *session, uint64_t id, struct batch **out, struct error *error);
+// The next step of `old`, which is checked and has its part of the engine, takes its place; NO_MEMORY: nothing has changed.
+enum status batch_succeed(struct batch *next, struct batch *old, struct error *error);
+void batch_discard(struct batch *batch); // one that was never registered; takes NULL
 void batch_destroy(struct batch *batch); // its runs finish first
 void batch_unref(struct batch *batch);
 void batch_bury(struct batch *batch); // its session died with runs of it in flight

@@ -209,7 +209,7 @@ static enum status check_q_len(const struct draft *d, uint32_t s)
     return STATUS_OK;
 }
 
-static enum status check_seq_len(const struct draft *d, uint32_t s)
+enum status draft_check_seq_len(const struct draft *d, uint32_t s)
 {
     const struct core_batch_params *p = d->params;
     int32_t seq_len = p->seq_lens_kv[s];
@@ -287,21 +287,31 @@ static void weigh(const struct draft *d, uint32_t s)
         batch->max_seq_len = (uint32_t)seq_len;
 }
 
+enum status draft_check_step_numbers(struct draft *d)
+{
+    enum status status = check_memory(d);
+    return status == STATUS_OK ? check_positions(d) : status;
+}
+
+enum status draft_end_sequence(const struct draft *d, uint32_t s)
+{
+    enum status status = check_writes(d, s);
+    if (status == STATUS_OK)
+        weigh(d, s);
+    return status;
+}
+
 static enum status check_sequence(struct draft *d, uint32_t s)
 {
     enum status status = check_q_len(d, s);
     if (status != STATUS_OK || !d->batch->has_keys)
         return status;
-    status = check_seq_len(d, s);
+    status = draft_check_seq_len(d, s);
     if (status == STATUS_OK)
         status = check_kv_start(d, s);
     if (status == STATUS_OK && d->block_size)
         status = draft_check_entries(d, s);
-    if (status == STATUS_OK)
-        status = check_writes(d, s);
-    if (status == STATUS_OK)
-        weigh(d, s);
-    return status;
+    return status == STATUS_OK ? draft_end_sequence(d, s) : status;
 }
 
 // A part counts all rows of its sequence. The lengths are checked: no part exceeds 2^62 bits, and all rows together are below 2^31,

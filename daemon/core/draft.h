@@ -26,6 +26,39 @@ struct draft {
 // Everything, in the order in which each check may rely on those before it. Fills the batch but for its engine's part.
 enum status draft_check(struct draft *draft);
 
+// draft_step.c: the next step of a batch that has names. What `changes` says is in the draft's table already; the draft's batch has of the
+// step before what does not change.
+struct draft_change {
+    uint32_t seq, column, index; // in this order; the index is that of the caller's list
+    int32_t was;                 // before that change
+};
+struct draft_pile {
+    struct block **blocks; // owned
+    size_t count, capacity;
+};
+struct draft_step {
+    struct draft *draft;
+    const struct batch *old;
+    const struct draft_change *changes; // [num_changes]
+    uint32_t num_changes, next_change;
+    struct named *named;           // [num_seqs], to be filled
+    struct draft_pile adds, drops; // what is named once more, once less; owned by whoever began
+};
+enum status draft_check_step(struct draft_step *step);
+
+enum status draft_check_step_numbers(struct draft *draft); // draft.c: memory and positions
+// Lengths of sequence `s` before its entries, and what depends on both after them.
+enum status draft_check_seq_len(const struct draft *draft, uint32_t s);
+enum status draft_end_sequence(const struct draft *draft, uint32_t s);
+uint32_t draft_num_used(const struct draft *draft, int32_t seq_len); // columns
+
+// draft_blocks.c: OK: the session may read block `id`, and *block is it if it is one of a cache.
+enum status draft_probe(const struct draft *draft, int64_t id, struct block **block);
+enum status draft_entry_error(const struct draft *draft, enum status status, uint32_t s, uint32_t i, int32_t id);
+enum status draft_check_missing(struct draft *draft, uint32_t s, uint32_t entries); // that its row begins with
+void draft_note_hole(const struct draft *draft, uint32_t s, uint32_t entry, int32_t id);
+uint32_t draft_count_missing(const int32_t *row, uint32_t visible);
+
 // draft_blocks.c: the table entries of sequence `s` that a run can read, and all slots.
 enum status draft_check_entries(struct draft *draft, uint32_t s);
 enum status draft_check_slots(struct draft *draft);

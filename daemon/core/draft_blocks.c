@@ -67,8 +67,7 @@ static uint8_t *add_write(struct draft *d, struct block *block)
 
 // ---- table entries ----
 
-// OK: the session may read block `id`, and *block is it if it is one of a cache.
-static enum status probe(const struct draft *d, int64_t id, struct block **block)
+enum status draft_probe(const struct draft *d, int64_t id, struct block **block)
 {
     *block = NULL;
     if (d->table)
@@ -76,7 +75,7 @@ static enum status probe(const struct draft *d, int64_t id, struct block **block
     return id >= 0 && id < (int64_t)d->num_blocks ? STATUS_OK : STATUS_OUT_OF_RANGE;
 }
 
-// Keeps what probe() found for the batch; false: no memory.
+// Keeps what draft_probe() found for the batch; false: no memory.
 static bool keep(struct draft *d, int64_t id, struct block *block)
 {
     if (!block && (uint64_t)id >= d->batch->end_block)
@@ -84,12 +83,17 @@ static bool keep(struct draft *d, int64_t id, struct block *block)
     return !block || add_block(d, block);
 }
 
+uint32_t draft_num_used(const struct draft *d, int32_t seq_len)
+{
+    return ((uint32_t)seq_len + d->block_size - 1) >> d->block_shift;
+}
+
 static uint64_t num_ids(const struct draft *d)
 {
     return d->table ? cache_num_ids(d->table->cache) : d->num_blocks;
 }
 
-static enum status entry_error(const struct draft *d, enum status status, uint32_t s, uint32_t i, int32_t id)
+enum status draft_entry_error(const struct draft *d, enum status status, uint32_t s, uint32_t i, int32_t id)
 {
     if (id == -1)
         return error_set(d->error, STATUS_INVALID,
@@ -118,7 +122,7 @@ static int64_t least_position(const struct draft *d, uint32_t s)
     return least;
 }
 
-static void note_hole(const struct draft *d, uint32_t s, uint32_t entry, int32_t id)
+void draft_note_hole(const struct draft *d, uint32_t s, uint32_t entry, int32_t id)
 {
     if (!d->batch->hole.there)
         d->batch->hole = (struct hole){true, s, entry, id};
@@ -126,21 +130,21 @@ static void note_hole(const struct draft *d, uint32_t s, uint32_t entry, int32_t
 
 // The row begins with `entries` times -1. Which window a run has is not known yet, so the batch remembers the widest that
 // hides them; if not even window_left 0 does, no run could be made.
-static enum status check_missing(struct draft *d, uint32_t s, uint32_t entries)
+enum status draft_check_missing(struct draft *d, uint32_t s, uint32_t entries)
 {
     struct missing *missing = &d->batch->missing;
     int64_t seq_len = d->params->seq_lens_kv[s], keys = (int64_t)entries << d->block_shift;
     int64_t position = least_position(d, s);
     int64_t max_left = position - (keys < seq_len ? keys : seq_len);
     if (max_left < 0)
-        return entry_error(d, STATUS_INVALID, s, position > 0 ? (uint32_t)(position >> d->block_shift) : 0, -1);
+        return draft_entry_error(d, STATUS_INVALID, s, position > 0 ? (uint32_t)(position >> d->block_shift) : 0, -1);
     if (missing->num_entries == 0 || max_left < missing->max_left)
         *missing = (struct missing){.num_entries = entries, .seq = s, .max_left = max_left};
-    note_hole(d, s, 0, -1);
+    draft_note_hole(d, s, 0, -1);
     return STATUS_OK;
 }
 
-static uint32_t count_missing(const int32_t *row, uint32_t visible)
+uint32_t draft_count_missing(const int32_t *row, uint32_t visible)
 {
     uint32_t count = 0;
     while (count < visible && row[count] == -1)
@@ -153,8 +157,8 @@ static enum status look_at_unseen(struct draft *d, uint32_t s, const int32_t *ro
 {
     for (uint32_t i = 0; i < used; i++) {
         struct block *block;
-        if (probe(d, row[i], &block) != STATUS_OK) {
-            note_hole(d, s, i, row[i]);
+        if (draft_probe(d, row[i], &block) != STATUS_OK) {
+            draft_note_hole(d, s, i, row[i]);
             return STATUS_OK;
         }
         if (!keep(d, row[i], block))
@@ -168,18 +172,18 @@ enum status draft_check_entries(struct draft *d, uint32_t s)
 {
     const struct core_batch_params *p = d->params;
     const int32_t *row = p->block_table + (size_t)s * p->max_blocks;
-    uint32_t used = ((uint32_t)p->seq_lens_kv[s] + d->block_size - 1) >> d->block_shift;
+    uint32_t used = draft_num_used(d, p->seq_lens_kv[s]);
     if (draft_q_len(d, s) == 0)
         return look_at_unseen(d, s, row, used);
-    uint32_t missing = count_missing(row, used);
-    enum status status = missing ? check_missing(d, s, missing) : STATUS_OK;
+    uint32_t missing = draft_count_missing(row, used);
+    enum status status = missing ? draft_check_missing(d, s, missing) : STATUS_OK;
     if (status != STATUS_OK)
         return status;
     for (uint32_t i = missing; i < used; i++) {
         struct block *block;
-        status = probe(d, row[i], &block);
+        status = draft_probe(d, row[i], &block);
         if (status != STATUS_OK)
-            return entry_error(d, status, s, i, row[i]);
+            return draft_entry_error(d, status, s, i, row[i]);
         if (!keep(d, row[i], block))
             return draft_no_memory(d);
     }

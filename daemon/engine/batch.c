@@ -35,19 +35,24 @@ static struct array array(const void *from, uint64_t count, size_t size)
     return (struct array){.from = from, .bytes = from ? count * size : 0};
 }
 
-// Where each array lies. false: the sizes cannot be counted.
+// UINT64_MAX: more than can be counted. 0: there is no table.
+static uint64_t table_bytes(const struct engine_batch_params *params)
+{
+    uint64_t entries = (uint64_t)params->num_seqs * params->max_blocks, bytes; // u32 * u32 fits
+    if (!has_sequences(params) || params->place == ENGINE_ROWS || !params->block_table)
+        return 0;
+    return __builtin_mul_overflow(entries, sizeof(int32_t), &bytes) ? UINT64_MAX : bytes;
+}
+
+// Where each array lies, but the table. false: the sizes cannot be counted.
 static bool place_arrays(const struct engine_batch_params *params, struct arrays *arrays)
 {
     uint64_t seqs = params->num_seqs, tokens = params->num_tokens;
-    uint64_t table = 0;
-    bool sequences = has_sequences(params);
-    const int32_t *block_table = sequences && params->place != ENGINE_ROWS ? params->block_table : NULL;
-    bool overflow = __builtin_mul_overflow(seqs * params->max_blocks, sizeof(int32_t), &table); // u32 * u32 fits
+    bool sequences = has_sequences(params), overflow = false;
     *arrays =
         (struct arrays){.by_name = {
                             [BATCH_CU_SEQLENS_Q] = array(seqs ? params->cu_seqlens_q : NULL, seqs + 1, sizeof(int32_t)),
                             [BATCH_SEQ_LENS_KV] = array(params->seq_lens_kv, seqs, sizeof(int32_t)),
-                            [BATCH_BLOCK_TABLE] = {.from = block_table, .bytes = block_table ? table : 0},
                             [BATCH_SLOT_MAPPING] = array(params->slot_mapping, tokens, sizeof(int64_t)),
                             [BATCH_POSITIONS] = array(params->positions, tokens, sizeof(int32_t)),
                             [BATCH_Q_LENS] = array(sequences ? params->q_lens : NULL, seqs, sizeof(int32_t)),
@@ -73,7 +78,8 @@ static enum status measure(const struct engine_batch_params *params, struct arra
     if (params->place == ENGINE_ROWS && params->slot_mapping)
         return error_set(error, STATUS_INVALID, "a slot mapping of %u tokens: contiguous K and V have no slots",
                          params->num_tokens);
-    if (place_arrays(params, arrays) && arrays->bytes <= limit)
+    bool fits = table_bytes(params) <= limit;
+    if (place_arrays(params, arrays) && fits && arrays->bytes <= limit)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
                      "a batch of %u sequences, %u table columns, %u tokens and %" PRIu64 " bytes of mask needs more "
@@ -149,11 +155,12 @@ static bool keep_all(struct engine_batch *batch, const struct engine_batch_param
     if (!keep(&batch->cu_seqlens_q, seqs ? params->cu_seqlens_q : NULL, seqs + 1, sizeof(int32_t)) ||
         !keep(&batch->seq_lens_kv, params->seq_lens_kv, seqs, sizeof(int32_t)) ||
         !keep(&batch->q_lens, sequences ? params->q_lens : NULL, seqs, sizeof(int32_t)) ||
-        !keep(&batch->kv_starts, sequences ? params->kv_starts : NULL, seqs, sizeof(int32_t)))
+        !keep(&batch->kv_starts, sequences ? params->kv_starts : NULL, seqs, sizeof(int32_t)) ||
+        !keep(&batch->token_rows, params->token_rows, params->num_tokens, sizeof(int32_t)))
         return false;
     for (uint32_t seq = 0; sequences && seq < seqs; seq++)
         batch->num_keys += (uint32_t)params->seq_lens_kv[seq];
-    if (sequences && seqs && !find_sharing(batch, params))
+    if (sequences && seqs && !batch->sharing_known && !find_sharing(batch, params))
         return false;
     if (params->place != ENGINE_BLOCKS)
         return true;
@@ -212,6 +219,7 @@ static void put_kv_offsets(const struct engine_batch *batch, int32_t *offsets)
 
 static void upload(struct engine_batch *batch, const struct arrays *arrays)
 {
+    batch->address[BATCH_BLOCK_TABLE] = batch->table ? batch->table->piece.address : 0;
     for (int i = 0; i < BATCH_ARRAYS; i++) {
         const struct array *array = &arrays->by_name[i];
         char *to = (char *)batch->piece.mapped + array->at;
@@ -227,10 +235,80 @@ static void upload(struct engine_batch *batch, const struct arrays *arrays)
     }
 }
 
+// ---- the table ----
+
+static struct table *table_use(struct table *table)
+{
+    atomic_fetch_add(&table->users, 1);
+    return table;
+}
+
+static void table_release(struct engine *engine, struct table *table)
+{
+    if (!table || atomic_fetch_sub(&table->users, 1) != 1)
+        return;
+    slab_give(&engine->slabs, &table->piece);
+    free(table->seen);
+    free(table);
+}
+
+static enum status table_create(const struct engine_batch_params *params, struct table **out, struct error *error)
+{
+    uint64_t bytes = table_bytes(params);
+    struct table *table = calloc(1, sizeof *table);
+    if (!table)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a block table");
+    atomic_init(&table->users, 1);
+    enum status status = slab_take(&params->engine->slabs, bytes, &table->piece, error);
+    if (status != STATUS_OK) {
+        free(table);
+        return status;
+    }
+    memcpy(table->piece.mapped, params->block_table, bytes);
+    *out = table;
+    return STATUS_OK;
+}
+
+// Columns in sight of any step so far; false: no memory.
+static bool table_note_seen(struct engine_batch *batch)
+{
+    struct table *table = batch->table;
+    if (!table->seen)
+        table->seen = calloc((size_t)batch->num_seqs + 1, sizeof *table->seen);
+    for (uint32_t seq = 0; table->seen && seq < batch->num_seqs; seq++) {
+        uint32_t used = num_used(batch, seq);
+        table->seen[seq] = used > table->seen[seq] ? used : table->seen[seq];
+    }
+    return table->seen != NULL;
+}
+
+// Whether the changes can be made in the table that `old` has.
+static bool table_may_change(struct engine_batch *old, const struct engine_advance *a)
+{
+    struct table *table = old->table;
+    if (!a->is_used && atomic_load(&table->users) == 1) { // no other step lives
+        free(table->seen);                                // begins anew with the next one
+        table->seen = NULL;
+        return true;
+    }
+    for (uint32_t i = 0; i < a->num_entries; i++)
+        if (!table->seen || a->entries[i].column < table->seen[a->entries[i].seq])
+            return false;
+    return true;
+}
+
+static void table_change(const struct engine_batch *old, const struct engine_advance *a)
+{
+    int32_t *entries = old->table->piece.mapped;
+    for (uint32_t i = 0; i < a->num_entries; i++)
+        entries[(uint64_t)a->entries[i].seq * old->max_blocks + a->entries[i].column] = a->entries[i].block;
+}
+
 // ---- create and destroy ----
 
-enum status engine_batch_create(const struct engine_batch_params *params, struct engine_batch **out,
-                                struct error *error)
+// Over `table`, of which it becomes a user, or one of its own; with the sharing of `old`, if that stands.
+static enum status make_batch(const struct engine_batch_params *params, struct table *table,
+                              const struct sharing *sharing, struct engine_batch **out, struct error *error)
 {
     struct engine *engine = params->engine;
     struct arrays arrays;
@@ -249,10 +327,15 @@ enum status engine_batch_create(const struct engine_batch_params *params, struct
     batch->num_seqs = params->num_seqs;
     batch->max_blocks = params->max_blocks;
     batch->num_tokens = params->num_tokens;
-    if (!keep_all(batch, params))
+    batch->sharing_known = sharing != NULL;
+    if ((sharing && !sharing_copy(&batch->sharing, sharing)) || !keep_all(batch, params))
         status = error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u sequences", params->num_seqs);
     else
         status = slab_take(&engine->slabs, arrays.bytes, &batch->piece, error);
+    if (status == STATUS_OK && table_bytes(params) && !table)
+        status = table_create(params, &batch->table, error);
+    else if (status == STATUS_OK && table)
+        batch->table = table_use(table);
     if (status != STATUS_OK) {
         batch_free(batch);
         return status;
@@ -265,14 +348,66 @@ enum status engine_batch_create(const struct engine_batch_params *params, struct
     return STATUS_OK;
 }
 
+enum status engine_batch_create(const struct engine_batch_params *params, struct engine_batch **out,
+                                struct error *error)
+{
+    return make_batch(params, NULL, NULL, out, error);
+}
+
+// Whether the sequences whose tables begin alike are those of the step before: nothing has changed where they are alike.
+static bool sharing_stands(const struct engine_batch *old, const struct engine_advance *a)
+{
+    const struct sharing *sharing = &old->sharing;
+    uint32_t size = old->kv.block_size, *alike = calloc((size_t)old->num_seqs + 1, sizeof *alike);
+    bool stands = alike != NULL;
+    for (uint32_t i = 0; stands && i < sharing->num_places; i++) {
+        uint32_t seq = sharing->places[i].seq, next = i + 1 < sharing->num_places ? sharing->places[i + 1].alike : 0;
+        alike[seq] = sharing->places[i].alike > next ? sharing->places[i].alike : next;
+        stands = (uint32_t)a->seq_lens_kv[seq] / size >= alike[seq];
+    }
+    for (uint32_t i = 0; stands && i < a->num_entries; i++)
+        stands = a->entries[i].column >= alike[a->entries[i].seq];
+    free(alike);
+    return stands;
+}
+
+enum status engine_batch_advance(struct engine_batch *old, const struct engine_advance *a, struct engine_batch **out,
+                                 struct error *error)
+{
+    const struct engine_batch_params params = {
+        .engine = old->engine,
+        .cache = old->cache,
+        .place = old->place,
+        .kv = old->kv,
+        .num_seqs = old->num_seqs,
+        .max_blocks = old->max_blocks,
+        .num_tokens = old->num_tokens,
+        .cu_seqlens_q = old->cu_seqlens_q,
+        .seq_lens_kv = a->seq_lens_kv,
+        .block_table = a->block_table,
+        .slot_mapping = a->slot_mapping,
+        .positions = a->positions,
+        .q_lens = old->q_lens,
+        .token_rows = old->token_rows,
+    };
+    const struct sharing *sharing = sharing_stands(old, a) ? &old->sharing : NULL;
+    bool in_place = old->table && table_note_seen(old) && table_may_change(old, a);
+    enum status status = make_batch(&params, in_place ? old->table : NULL, sharing, out, error);
+    if (status == STATUS_OK && in_place)
+        table_change(old, a);
+    return status;
+}
+
 void batch_free(struct engine_batch *batch)
 {
     batch_free_items(batch);
+    table_release(batch->engine, batch->table);
     slab_give(&batch->engine->slabs, &batch->piece);
     free(batch->cu_seqlens_q);
     free(batch->seq_lens_kv);
     free(batch->q_lens);
     free(batch->kv_starts);
+    free(batch->token_rows);
     free(batch->slots);
     free(batch->blocks);
     sharing_finish(&batch->sharing);

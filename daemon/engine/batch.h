@@ -11,6 +11,8 @@
 #include "sharing.h"
 #include "variant.h"
 
+#include <stdatomic.h>
+
 struct items;
 
 // What of a run decides how its sequences are cut into work.
@@ -43,6 +45,16 @@ enum batch_array {
     BATCH_ARRAYS
 };
 
+// A block table on the GPU, which the steps of a batch share. An entry changes in place where no work that is not over reads it: behind what
+// steps have in sight that have any. Caller's thread, but for `users`.
+struct table {
+    struct piece piece;     // owned
+    atomic_uint users;      // batches
+    uint64_t last_sequence; // of a submission that reads it, 0 = none
+    uint32_t
+        *seen; // [num_seqs]: leading columns that some step up to then has in sight; NULL until the second step; owned
+};
+
 struct engine_batch {
     struct engine *engine;
     struct engine_cache *cache; // NULL unless ENGINE_POOL
@@ -50,17 +62,20 @@ struct engine_batch {
     struct engine_kv kv;
     uint32_t num_seqs, max_blocks, num_tokens;
     uint64_t num_keys;              // of all sequences
-    struct piece piece;             // all the arrays; owned
+    struct table *table;            // one of its users; NULL = there is none
+    struct piece piece;             // all the arrays but the table; owned
     uint64_t address[BATCH_ARRAYS]; // 0 = not there
 
     // On the CPU; owned.
     int32_t *cu_seqlens_q;            // [num_seqs + 1]; NULL without sequences
     int32_t *seq_lens_kv;             // [num_seqs]; NULL in a batch that only writes
     int32_t *q_lens, *kv_starts;      // [num_seqs]; NULL = not there
+    int32_t *token_rows;              // [num_tokens]; NULL = not there
     int64_t *slots;                   // ENGINE_BLOCKS: [num_tokens]; NULL = no writes
     int32_t *blocks;                  // ENGINE_BLOCKS: [num_blocks] that a query may see, and some that none does
     uint64_t num_blocks;              // submitter only, as the next
     bool blocks_sorted;               // and each stands there once
+    bool sharing_known;               // that of the step before stands
     struct sharing sharing;           // of few queries each: those whose tables begin alike
     bool checked;                     // the next two are set; caller's thread
     struct cutting checked_cutting;   // of the run that was checked last

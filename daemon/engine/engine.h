@@ -212,6 +212,7 @@ struct engine_advance {
     const int32_t *block_table;           // all of it, as it is now
     const int64_t *slot_mapping;          // [num_tokens] if `batch` has one
     const int32_t *positions;             // likewise
+    bool is_used;                         // `batch` has runs that are not over, submitted or not
 };
 enum status engine_batch_advance(struct engine_batch *batch, const struct engine_advance *params, struct engine_batch **out,
                                  struct error *error);

@@ -123,6 +123,17 @@ bool sharing_find(struct sharing *sharing, const struct sharing_tables *tables)
     return true;
 }
 
+bool sharing_copy(struct sharing *to, const struct sharing *from)
+{
+    *to = (struct sharing){.num_places = from->num_places};
+    if (from->num_places == 0)
+        return true;
+    to->places = malloc(from->num_places * sizeof *to->places);
+    if (to->places)
+        memcpy(to->places, from->places, from->num_places * sizeof *to->places);
+    return to->places != NULL;
+}
+
 void sharing_finish(struct sharing *sharing)
 {
     free(sharing->places);

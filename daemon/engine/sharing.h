@@ -31,7 +31,8 @@ struct sharing {
 
 // In time about linear in what is compared: each entry of a table is looked at a few times at most. false: no memory.
 bool sharing_find(struct sharing *sharing, const struct sharing_tables *tables);
-void sharing_finish(struct sharing *sharing); // takes a zeroed one
+bool sharing_copy(struct sharing *to, const struct sharing *from); // false: no memory
+void sharing_finish(struct sharing *sharing);                      // takes a zeroed one
 
 // How the sequences are cut: sequence s into parts of part_keys[s] keys, counted from key 0, of which those below whole_keys[s] may be
 // computed together with other sequences'. Parts of different lengths are never the same.

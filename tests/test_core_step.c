@@ -1,0 +1,676 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_core_step.c - steps: a run of several layers (what the engine gets, what is checked, how it fails, what it is charged), a batch that
+// advances (what it names, compared with one created anew, also while runs of steps before are under way), and runs of one session that
+// lie in one wave.
+
+#include <string.h>
+
+#include "check_main.h"
+#include "core_world.h"
+#include "scheduler.h"
+
+static struct world world;
+static struct worker a, b;
+static int32_t blocks[24], blocks_b[8], tokens[64];
+
+static void open_world(void)
+{
+    world_open(&world, &(struct core_params){.max_run_work = 1 << 20});
+    worker_open(&a, &world, 1, "");
+    worker_open(&b, &world, 1, "");
+    worker_lease(&a, 24, blocks);
+    worker_lease(&b, 8, blocks_b);
+    count_tokens(tokens, 64, 1);
+}
+
+static void close_all(void)
+{
+    world_finish_all(&world);
+    world_check(&world);
+    world_close(&world);
+}
+
+// ---- layers ----
+
+// Layers 0 and 1 of a batch of 8 new tokens; tensors of a layer lie `stride` bytes behind those of the one before.
+static struct core_run_params two_layers(uint64_t batch, uint64_t stride)
+{
+    struct core_run_params params = worker_run_params(&a, batch, 0, 8, tokens);
+    params.layers = (struct core_layers){.num_layers = 2, .q = stride, .k = stride, .v = stride, .out = stride};
+    return params;
+}
+
+static uint64_t queue(const struct core_run_params *params)
+{
+    uint64_t ticket;
+    ck_assert_status(core_run(a.session, params, &ticket, &error), STATUS_OK);
+    return ticket;
+}
+
+static struct core_ticket_result reap(struct worker *worker, uint64_t ticket)
+{
+    struct core_ticket_result result;
+    ck_assert_status(core_ticket_reap(worker->session, ticket, &result, &error), STATUS_OK);
+    return result;
+}
+
+START_TEST(layers_that_touch_nothing_in_common_lie_in_one_wave)
+{
+    uint64_t batch = worker_batch(&a, blocks, 8, 8);
+    const struct core_run_params params = two_layers(batch, 4096);
+    uint64_t ticket = queue(&params);
+    core_step(world.core);
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 2);
+    ck_assert_uint_eq(s->num_waves, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        ck_assert_uint_eq(s->runs[i].run.layer, i);
+        ck_assert_uint_eq(s->runs[i].run.q.offset, params.q.offset + i * 4096);
+        ck_assert_uint_eq(s->runs[i].run.out.offset, params.out.offset + i * 4096);
+    }
+    world_finish_all(&world);
+    struct core_ticket_result result = reap(&a, ticket);
+    ck_assert_int_eq((int)result.status, STATUS_OK);
+    ck_assert_uint_eq(result.num_runs, 1);
+    struct core_totals totals;
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.runs_done, 1);
+    ck_assert_uint_eq(totals.tokens_attended, 2 * 64);
+}
+END_TEST
+
+START_TEST(layers_that_write_what_another_one_reads_go_one_after_the_other)
+{
+    uint64_t batch = worker_batch(&a, blocks, 8, 8);
+    struct core_run_params params = two_layers(batch, 4096);
+    params.out.offset = params.q.offset + 4096; // the next layer's queries
+    queue(&params);
+    core_step(world.core);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, 2);
+    world_finish_all(&world);
+    params = two_layers(batch, 4096);
+    params.layers.out = 0; // the same for both
+    queue(&params);
+    core_step(world.core);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, 2);
+    world_finish_all(&world);
+    // Rows of both layers side by side overlap in range, not in bytes.
+    params = two_layers(batch, 16);
+    params.q.token_stride = params.k.token_stride = params.v.token_stride = params.out.token_stride = 128;
+    params.k.offset = params.q.offset + 32;
+    params.v.offset = params.q.offset + 64;
+    params.out.offset = params.q.offset + 96;
+    queue(&params);
+    core_step(world.core);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, 1);
+}
+END_TEST
+
+START_TEST(every_layer_is_checked_before_any_is_queued)
+{
+    uint64_t batch = worker_batch(&a, blocks, 8, 8), ticket;
+    struct core_run_params params = two_layers(batch, 4096);
+    params.layers.num_layers = 3;
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE, "layer 2 of a cache with 2");
+    params = two_layers(batch, 4096);
+    params.layers.layer_step = UINT32_MAX;
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE, "layer 4294967295 of");
+    params = two_layers(batch, 4096);
+    params.layers.num_layers = CORE_MAX_LAYERS + 1;
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_LIMIT, "a run of 1025 layers");
+    params = two_layers(batch, 4096);
+    params.layers.out = WORLD_ARENA;
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE, "in 2 layers");
+    params.layers.out = UINT64_MAX - 15;
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE, "out at");
+    params = two_layers(batch, 4096);
+    params.layers.k = 8;
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_MISALIGNED, "k has layer stride 8");
+    params = two_layers(batch, 4096);
+    params.out.offset = params.q.offset + 8 * 4096; // apart in the first layer
+    params.layers.q = 8 * 4096;
+    params.layers.out = 0;
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_INVALID, "in some layer");
+    const float slopes[3] = {1, 2, 0.0f / 0.0f};
+    params = two_layers(batch, 4096);
+    params.slopes = slopes;
+    params.layers.slopes = 2 * sizeof(float);
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_INVALID, "slopes[2] is");
+    core_step(world.core);
+    ck_assert_ptr_null(fake_engine_newest(world.engine));
+}
+END_TEST
+
+START_TEST(slopes_and_sinks_of_a_layer_are_a_stride_behind_those_before_it)
+{
+    const float slopes[3] = {1, 2, 3}, sinks[1] = {4};
+    uint64_t batch = worker_batch(&a, blocks, 8, 8);
+    struct core_run_params params = two_layers(batch, 4096);
+    params.slopes = slopes;
+    params.sinks = sinks;
+    params.layers.slopes = 2 * sizeof(float);
+    ck_assert_uint_eq(core_run_heads(&params, params.layers.slopes), 3);
+    ck_assert_uint_eq(core_run_heads(&params, params.layers.sinks), 1);
+    queue(&params);
+    core_step(world.core);
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    for (uint32_t i = 0; i < 2; i++) {
+        ck_assert_float_eq(s->runs[i].run.slopes[0], slopes[2 * i]);
+        ck_assert_float_eq(s->runs[i].run.sinks[0], 4);
+    }
+}
+END_TEST
+
+START_TEST(a_run_of_layers_fails_with_its_first_failure_and_nothing_counts_as_written)
+{
+    uint64_t batch = worker_batch(&a, blocks, 8, 8);
+    struct core_run_params params = two_layers(batch, 4096);
+    uint64_t ticket = queue(&params);
+    core_step(world.core);
+    struct fake_submission *s = fake_engine_newest(world.engine);
+    s->runs[1].fail = STATUS_UNSUPPORTED;
+    s->runs[1].why = "no shader for it";
+    world_finish_all(&world);
+    struct core_ticket_result result;
+    struct error why = {0};
+    ck_assert_int_eq((int)core_ticket_reap(a.session, ticket, &result, &why), STATUS_OK);
+    ck_assert_int_eq((int)result.status, STATUS_UNSUPPORTED);
+    ck_assert_str_eq(why.text, "no shader for it");
+    uint32_t existing;
+    ck_assert_refused(worker_try_publish(&a, tokens, 8, blocks, &existing, &error), STATUS_UNWRITTEN, "");
+}
+END_TEST
+
+START_TEST(the_layers_of_a_run_write_what_single_runs_would)
+{
+    uint64_t batch = worker_batch(&a, blocks, 8, 8);
+    struct core_run_params params = two_layers(batch, 0); // the same k for both
+    params.layers.out = 4096;
+    uint64_t ticket = queue(&params);
+    world_finish_all(&world);
+    ck_assert_int_eq((int)reap(&a, ticket).status, STATUS_OK);
+    ck_assert_uint_eq(worker_publish(&a, tokens, 8, blocks), 0);
+}
+END_TEST
+
+START_TEST(a_session_that_ends_between_two_layers_lets_go_of_its_blocks)
+{
+    uint64_t batch = worker_batch(&a, blocks, 8, 8);
+    struct core_run_params params = two_layers(batch, 4096);
+    for (int i = 0; i < SCHEDULER_MAX_IN_FLIGHT; i++) {
+        worker_run(&b, worker_batch(&b, blocks_b, 8, 8), 0, 8, tokens);
+        core_step(world.core);
+    }
+    queue(&params);
+    worker_close(&a, true);
+    world_check(&world);
+    world_finish_all(&world);
+    world_check(&world);
+}
+END_TEST
+
+START_TEST(each_layer_has_its_share_of_the_work_that_a_submission_may_have)
+{
+    uint64_t batch = worker_batch(&a, blocks, 8, 8);
+    struct core_run_params params = two_layers(batch, 4096);
+    world_close(&world);
+    world_open(&world, &(struct core_params){.max_run_work = 1});
+    worker_open(&a, &world, 1, "");
+    worker_open(&b, &world, 1, "");
+    worker_lease(&a, 1, blocks);
+    batch = worker_batch(&a, blocks, 8, 8);
+    params.batch = batch;
+    uint64_t ticket;
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_LIMIT, "each layer of the run takes");
+}
+END_TEST
+
+// ---- waves ----
+
+START_TEST(runs_of_one_session_that_touch_nothing_in_common_share_a_wave)
+{
+    uint64_t batch = worker_batch(&a, blocks, 8, 8), reader = worker_batch(&a, blocks + 4, 8, 8);
+    uint64_t other = worker_open_cache(&a, "other");
+    struct core_run_params first = worker_run_params(&a, batch, 0, 8, tokens);
+    struct core_run_params second = worker_run_params(&a, reader, 1, 8, tokens);
+    struct core_run_params third = worker_run_params(&a, reader, 0, 8, tokens); // the first one's layer
+    (void)other;
+    for (int i = 0; i < SCHEDULER_MAX_IN_FLIGHT; i++) {
+        worker_run(&b, worker_batch(&b, blocks_b, 8, 8), 0, 8, tokens);
+        core_step(world.core);
+    }
+    queue(&first);
+    queue(&second);
+    queue(&third);
+    struct core_run_params fourth = worker_run_params(&a, batch, 1, 8, tokens);
+    fourth.q = third.out; // reads what the third writes
+    queue(&fourth);
+    fake_engine_finish(world.engine);
+    core_step(world.core);
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 4);
+    const uint32_t waves[4] = {0, 0, 1, 2};
+    for (uint32_t i = 0; i < 4; i++)
+        ck_assert_uint_eq(s->runs[i].wave, waves[i]);
+}
+END_TEST
+
+START_TEST(dispatches_are_counted_by_the_sessions_that_they_served)
+{
+    uint64_t of_a = worker_batch(&a, blocks, 8, 8), of_b = worker_batch(&b, blocks_b, 8, 8);
+    worker_run(&a, of_a, 0, 8, tokens);
+    core_step(world.core);
+    worker_run(&b, of_b, 0, 8, tokens);
+    core_step(world.core);
+    worker_run(&a, of_a, 1, 8, tokens);
+    worker_run(&b, of_b, 1, 8, tokens);
+    world_finish_all(&world);
+    struct core_totals totals;
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.served[0], 2);
+    ck_assert_uint_eq(totals.served[1], 1);
+    ck_assert_uint_eq(totals.served[2], 0);
+    ck_assert_uint_eq(totals.sessions_served, 4);
+}
+END_TEST
+
+// ---- a batch that advances ----
+
+enum { SEQS = 4, COLUMNS = 4, TOKENS = 4 };
+static const int32_t cu[SEQS + 1] = {0, 1, 3, 3, 4}; // the third sequence is padding
+
+struct model {
+    int32_t lens[SEQS], table[SEQS * COLUMNS], positions[TOKENS];
+    int64_t slots[TOKENS];
+    bool has_positions;
+};
+
+static struct core_batch_params params_of(const struct model *m)
+{
+    return (struct core_batch_params){
+        .cache = a.cache,
+        .num_seqs = SEQS,
+        .max_blocks = COLUMNS,
+        .cu_seqlens_q = cu,
+        .num_cu_seqlens_q = SEQS + 1,
+        .seq_lens_kv = m->lens,
+        .num_seq_lens_kv = SEQS,
+        .block_table = m->table,
+        .num_block_table = SEQS * COLUMNS,
+        .slot_mapping = m->slots,
+        .num_slot_mapping = TOKENS,
+        .positions = m->positions,
+        .num_positions = m->has_positions ? TOKENS : 0,
+    };
+}
+
+static uint64_t random_state;
+
+static uint32_t roll(uint32_t limit)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)(random_state >> 33) % limit;
+}
+
+static uint32_t refs_of(int32_t block)
+{
+    return worker_block(&a, block).batch_refs;
+}
+
+// What the next step is: mostly something good, and now and then anything.
+static void next_model(struct model *m, struct core_entry entries[8], uint32_t *num_entries)
+{
+    *num_entries = roll(5);
+    for (uint32_t i = 0; i < *num_entries; i++) {
+        struct core_entry entry = {roll(SEQS), roll(COLUMNS), blocks[roll(24)]};
+        if (roll(4) == 0) {
+            entry.block = -1;
+            entry.column = roll(2);
+        } else if (roll(60) == 0) {
+            entry.block = 40 + (int32_t)roll(2000);
+        }
+        entries[i] = entry;
+        m->table[entry.seq * COLUMNS + entry.column] = entry.block;
+    }
+    for (uint32_t s = 0; s < SEQS; s++)
+        m->lens[s] = roll(3) ? m->lens[s] + (int32_t)roll(3) : (int32_t)roll(8 * COLUMNS + (roll(30) == 0));
+    for (uint32_t t = 0; t < TOKENS; t++) {
+        m->slots[t] = roll(3) ? (int64_t)blocks[16 + 2 * t + roll(2)] * WORLD_BLOCK + roll(WORLD_BLOCK) : -1;
+        m->positions[t] = (int32_t)roll(32);
+    }
+}
+
+static enum status try_advance(uint64_t batch, const struct model *m, const struct core_entry *entries, uint32_t count)
+{
+    const struct core_advance advance = {
+        .batch = batch,
+        .seq_lens_kv = m->lens,
+        .num_seq_lens_kv = SEQS,
+        .entries = entries,
+        .num_entries = count,
+        .slot_mapping = m->slots,
+        .num_slot_mapping = TOKENS,
+        .positions = m->has_positions ? m->positions : NULL,
+        .num_positions = m->has_positions ? TOKENS : 0,
+    };
+    return core_batch_advance(a.session, &advance, NULL);
+}
+
+static uint64_t create(const struct model *m)
+{
+    const struct core_batch_params params = params_of(m);
+    uint32_t num_tokens;
+    uint64_t batch;
+    ck_assert_status(core_batch_create(a.session, &params, &batch, &num_tokens, &error), STATUS_OK);
+    return batch;
+}
+
+// Every block is named by both or by none, and a gather reads or does not read the same.
+static void expect_alike(uint64_t advanced, uint64_t created)
+{
+    struct core_batch_view {
+        enum status status;
+        struct error error;
+    } views[2];
+    const uint64_t batches[2] = {advanced, created};
+    for (int i = 0; i < 24; i++)
+        ck_assert_msg(refs_of(blocks[i]) == 0 || refs_of(blocks[i]) == 2, "block %d has %u refs", blocks[i],
+                      refs_of(blocks[i]));
+    for (int i = 0; i < 2; i++) {
+        struct core_run_params params = worker_run_params(&a, batches[i], 0, 4, NULL);
+        uint64_t ticket;
+        params.kind = ENGINE_GATHER;
+        params.k.offset = params.v.offset = 0; // refused for that at the latest
+        params.windowed = true;
+        views[i].status = core_run(a.session, &params, &ticket, &views[i].error);
+        ck_assert_int_ne((int)views[i].status, STATUS_OK);
+    }
+    ck_assert_int_eq((int)views[0].status, (int)views[1].status);
+    ck_assert_str_eq(views[0].error.text, views[1].error.text);
+}
+
+// Nothing of it under way: refs of all blocks are those of the batch alone.
+START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
+{
+    struct model m = {.table = {0}, .has_positions = _i % 2};
+    uint32_t refused = 0, advanced = 0;
+    random_state = 0x9e3779b97f4a7c15ull * (uint64_t)(_i + 1);
+    for (uint32_t i = 0; i < SEQS * COLUMNS; i++)
+        m.table[i] = blocks[i];
+    for (uint32_t t = 0; t < TOKENS; t++)
+        m.slots[t] = -1;
+    for (uint32_t s = 0; s < SEQS; s++)
+        m.lens[s] = 4;
+    uint64_t batch = create(&m);
+    for (int i = 0; i < 400; i++) {
+        struct model next = m;
+        struct core_entry entries[8];
+        uint32_t count, made, before[24];
+        next_model(&next, entries, &count);
+        const struct core_batch_params params = params_of(&next);
+        uint64_t anew = 0;
+        for (int j = 0; j < 24; j++)
+            before[j] = refs_of(blocks[j]);
+        enum status expected = core_batch_create(a.session, &params, &anew, &made, NULL);
+        enum status status = try_advance(batch, &next, entries, count);
+        ck_assert_msg(status == expected, "step %d: %s, but created anew it is %s", i, status_name((int)status),
+                      status_name((int)expected));
+        if (status == STATUS_OK) {
+            expect_alike(batch, anew);
+            ck_assert_status(core_batch_destroy(a.session, anew, &error), STATUS_OK);
+            m = next;
+        } else {
+            for (int j = 0; j < 24; j++)
+                ck_assert_uint_eq(refs_of(blocks[j]), before[j]);
+        }
+        advanced += status == STATUS_OK;
+        refused += status != STATUS_OK;
+        world_check(&world);
+    }
+    ck_assert_uint_gt(advanced, 40);
+    ck_assert_uint_gt(refused, 40);
+    ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
+    for (int i = 0; i < 24; i++)
+        ck_assert_uint_eq(refs_of(blocks[i]), 0);
+}
+END_TEST
+
+// The audit counts every reference anew after each thing that happens.
+START_TEST(steps_with_runs_under_way_keep_what_they_name)
+{
+    struct model m = {.table = {0}};
+    random_state = 0x2545f4914f6cdd1dull * (uint64_t)(_i + 1);
+    for (uint32_t i = 0; i < SEQS * COLUMNS; i++)
+        m.table[i] = blocks[i];
+    for (uint32_t t = 0; t < TOKENS; t++)
+        m.slots[t] = -1;
+    uint64_t batch = create(&m);
+    for (int i = 0; i < 300; i++) {
+        struct model next = m;
+        struct core_entry entries[8];
+        uint32_t count;
+        struct core_run_params params = worker_run_params(&a, batch, roll(WORLD_LAYERS), TOKENS, tokens);
+        uint64_t ticket;
+        params.detached = true;
+        params.windowed = true; // hides what may be missing
+        params.kind = ENGINE_WRITE;
+        switch (roll(6)) {
+        case 0:
+        case 1:
+        case 2:
+            next_model(&next, entries, &count);
+            if (try_advance(batch, &next, entries, count) == STATUS_OK)
+                m = next;
+            break;
+        case 3:
+            (void)core_run(a.session, &params, &ticket, NULL);
+            core_step(world.core);
+            break;
+        case 4:
+            fake_engine_finish(world.engine);
+            core_step(world.core);
+            break;
+        default:
+            if (roll(8))
+                break;
+            ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
+            world_check(&world);
+            batch = create(&m);
+            break;
+        }
+        world_check(&world);
+    }
+    if (_i % 2)
+        worker_close(&a, true);
+    else
+        ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
+    world_check(&world);
+    world_finish_all(&world);
+    world_check(&world);
+    for (int i = 0; _i % 2 == 0 && i < 24; i++)
+        ck_assert_uint_eq(refs_of(blocks[i]), 0);
+}
+END_TEST
+
+START_TEST(a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over)
+{
+    const int32_t q[] = {0, 1}, lens[] = {16};
+    const int64_t slots[] = {-1};
+    const struct core_batch_params params = {.cache = a.cache,
+                                             .num_seqs = 1,
+                                             .max_blocks = 3,
+                                             .cu_seqlens_q = q,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .block_table = blocks,
+                                             .num_block_table = 3,
+                                             .slot_mapping = slots,
+                                             .num_slot_mapping = 1};
+    uint64_t batch;
+    uint32_t made;
+    ck_assert_status(core_batch_create(a.session, &params, &batch, &made, &error), STATUS_OK);
+    uint64_t ticket = worker_run(&a, batch, 0, 1, tokens);
+    core_step(world.core);
+    worker_release(&a, blocks, 1); // the batch keeps it
+    const struct core_entry entry = {0, 0, -1};
+    const struct core_advance advance = {
+        .batch = batch, .entries = &entry, .num_entries = 1, .slot_mapping = slots, .num_slot_mapping = 1};
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    world_check(&world);
+    ck_assert_uint_eq(refs_of(blocks[0]), 1);
+    ck_assert_uint_eq(refs_of(blocks[2]), 1); // 17 keys reach into it
+    ck_assert_int_ne((int)worker_block(&a, blocks[0]).state, CORE_FREE);
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_ptr_nonnull(s->runs[0].batch);
+    world_finish_all(&world);
+    ck_assert_uint_eq(refs_of(blocks[0]), 0);
+    ck_assert_int_eq((int)worker_block(&a, blocks[0]).state, CORE_FREE);
+    worker_reap(&a, ticket, STATUS_OK);
+    // A run that sees the hidden keys is refused now, one whose window hides them is not.
+    struct core_run_params run = worker_run_params(&a, batch, 0, 1, tokens);
+    ck_assert_refused(core_run(a.session, &run, &ticket, &error), STATUS_INVALID, "block_table[0][0] = -1");
+    run.windowed = true;
+    run.window_left = 8;
+    ck_assert_status(core_run(a.session, &run, &ticket, &error), STATUS_OK);
+}
+END_TEST
+
+START_TEST(only_what_changes_is_looked_at_again)
+{
+    uint64_t batch = worker_batch(&a, blocks, 9, 1);
+    const int64_t slots[] = {(int64_t)blocks[1] * WORLD_BLOCK + 1};
+    struct core_advance advance = {.batch = batch, .slot_mapping = slots, .num_slot_mapping = 1};
+    worker_release(&a, blocks, 1); // named by the batch, and held by nobody
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    const struct core_entry entry = {0, 0, blocks[0]};
+    advance.entries = &entry;
+    advance.num_entries = 1;
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_NOT_HELD, "block_table[0][0]");
+}
+END_TEST
+
+START_TEST(lengths_and_positions_grow_by_themselves)
+{
+    const int32_t positions[] = {8};
+    const int32_t q[] = {0, 1}, lens[] = {9};
+    struct core_batch_params params = {.cache = a.cache,
+                                       .num_seqs = 1,
+                                       .max_blocks = 2,
+                                       .cu_seqlens_q = q,
+                                       .num_cu_seqlens_q = 2,
+                                       .seq_lens_kv = lens,
+                                       .num_seq_lens_kv = 1,
+                                       .block_table = blocks,
+                                       .num_block_table = 2,
+                                       .positions = positions,
+                                       .num_positions = 1};
+    uint64_t batch;
+    uint32_t made;
+    ck_assert_status(core_batch_create(a.session, &params, &batch, &made, &error), STATUS_OK);
+    const struct core_advance advance = {.batch = batch};
+    for (int i = 10; i <= 16; i++)
+        ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_OUT_OF_RANGE,
+                      "seq_lens_kv[0] = 17 exceeds the 16 tokens");
+    worker_run(&a, batch, 0, 1, tokens);
+    world_finish_all(&world);
+    struct core_totals totals;
+    core_totals(world.core, &totals);
+    ck_assert_uint_eq(totals.tokens_attended, 16);
+}
+END_TEST
+
+START_TEST(what_has_no_next_step_says_so)
+{
+    const uint8_t mask[1] = {1};
+    const int32_t q[] = {0, 1}, lens[] = {1};
+    const int64_t slots[] = {0};
+    struct core_batch_params params = {.cache = a.cache,
+                                       .num_seqs = 1,
+                                       .max_blocks = 1,
+                                       .cu_seqlens_q = q,
+                                       .num_cu_seqlens_q = 2,
+                                       .seq_lens_kv = lens,
+                                       .num_seq_lens_kv = 1,
+                                       .block_table = blocks,
+                                       .num_block_table = 1,
+                                       .mask = mask,
+                                       .mask_bytes = 1};
+    struct core_advance advance = {0};
+    uint32_t made;
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_NOT_FOUND, "has no batch 0");
+    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID, "has a mask");
+    params.mask_bytes = 0;
+    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    advance.slot_mapping = slots;
+    advance.num_slot_mapping = 1;
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID,
+                      "slot_mapping has 1 entries; 0 are needed");
+}
+END_TEST
+
+START_TEST(a_batch_over_the_arena_advances_too)
+{
+    const struct core_layout layout = {
+        .kv = {.num_kv_heads = 1, .head_dim_k = 8, .head_dim_v = 8, .k_dtype = DTYPE_F16, .v_dtype = DTYPE_F16}};
+    const int32_t q[] = {0, 1}, lens[] = {3}, starts[] = {0};
+    const struct core_batch_params params = {.layout = &layout,
+                                             .num_seqs = 1,
+                                             .cu_seqlens_q = q,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .kv_starts = starts,
+                                             .num_kv_starts = 1};
+    struct core_advance advance = {0};
+    uint32_t made;
+    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    world_check(&world);
+    ck_assert_status(core_batch_destroy(a.session, advance.batch, &error), STATUS_OK);
+}
+END_TEST
+
+static void add(Suite *suite, const char *name, const TTest *const *tests, int times)
+{
+    TCase *tcase = tcase_create(name);
+    tcase_add_checked_fixture(tcase, open_world, close_all);
+    for (; *tests; tests++)
+        tcase_add_loop_test(tcase, *tests, 0, times);
+    suite_add_tcase(suite, tcase);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("core step");
+    add(suite, "layers",
+        (const TTest *[]){layers_that_touch_nothing_in_common_lie_in_one_wave,
+                          layers_that_write_what_another_one_reads_go_one_after_the_other,
+                          every_layer_is_checked_before_any_is_queued,
+                          slopes_and_sinks_of_a_layer_are_a_stride_behind_those_before_it,
+                          a_run_of_layers_fails_with_its_first_failure_and_nothing_counts_as_written,
+                          the_layers_of_a_run_write_what_single_runs_would,
+                          a_session_that_ends_between_two_layers_lets_go_of_its_blocks,
+                          each_layer_has_its_share_of_the_work_that_a_submission_may_have, NULL},
+        1);
+    add(suite, "waves",
+        (const TTest *[]){runs_of_one_session_that_touch_nothing_in_common_share_a_wave,
+                          dispatches_are_counted_by_the_sessions_that_they_served, NULL},
+        1);
+    add(suite, "steps",
+        (const TTest *[]){a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over,
+                          only_what_changes_is_looked_at_again, lengths_and_positions_grow_by_themselves,
+                          what_has_no_next_step_says_so, a_batch_over_the_arena_advances_too, NULL},
+        1);
+    add(suite, "random steps",
+        (const TTest *[]){an_advanced_batch_is_what_one_created_anew_would_be,
+                          steps_with_runs_under_way_keep_what_they_name, NULL},
+        10);
+    return check_main(suite);
+}
