@@ -90,18 +90,14 @@ static bool look(struct border *b, uint32_t place, uint32_t set, struct verdict 
     return place == IN_PROCESS ? world_look(&b->world, set, verdict) : caller_look(&b->callers[place], set, verdict);
 }
 
-// One trip more over all layers, of which the first, the middle and the last are looked at.
-static bool check(struct border *b, struct player *player, uint32_t place)
+// One trip more over all layers, of which one is looked at.
+static bool check(struct border *b, struct player *player, uint32_t place, uint32_t layer)
 {
-    const uint32_t sets[] = {0, b->layers / 2, b->layers - 1};
+    struct verdict now = {0};
     double wall_us;
-    bool ok = poison(b, place) && player_trip(player, &wall_us);
-    for (uint32_t i = 0; ok && i < (b->layers > 2 ? 3 : b->layers); i++) {
-        struct verdict now = {0};
-        ok = look(b, place, sets[i], &now);
-        b->verdicts[place].num_rows += now.num_rows;
-        b->verdicts[place].worst = fmax(b->verdicts[place].worst, now.worst);
-    }
+    bool ok = poison(b, place) && player_trip(player, &wall_us) && look(b, place, layer, &now);
+    b->verdicts[place].num_rows += now.num_rows;
+    b->verdicts[place].worst = fmax(b->verdicts[place].worst, now.worst);
     return ok;
 }
 
@@ -135,11 +131,11 @@ static bool measure_ways(struct border *b, uint32_t ways)
     for (uint32_t i = 0; i < count; i++)
         players[i] = (struct player){.lane = lane_of(b, i / ways), .runs = b->layers, .apart = i % ways == 1};
     for (uint32_t i = 0; ok && i < count; i++)
-        ok = check(b, &players[i], i / ways);
+        ok = check(b, &players[i], i / ways, 0);
     if (ok && !b->study->options.check)
         ok = players_measure(players, count, b->study->options.seconds * ways, LEAST_TRIPS);
     for (uint32_t i = 0; ok && i < count; i++)
-        ok = check(b, &players[i], i / ways);
+        ok = check(b, &players[i], i / ways, b->layers - 1);
     for (uint32_t i = 0; i < count; i++)
         samples_times(&players[i].samples, true, &times[i]);
     for (uint32_t i = 0; ok && i < count; i++)

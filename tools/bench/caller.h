@@ -24,7 +24,7 @@ struct caller_params {
     bool append;           // as there
 };
 
-enum { CALLER_MOST_IN_FLIGHT = 16 };
+enum { CALLER_MOST_IN_FLIGHT = 64 };
 
 struct caller {
     struct caller_params params;

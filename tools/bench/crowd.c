@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOST_CLIENTS = 8, LIGHT = MOST_CLIENTS, DEPTH = 8 };
+// In flight of a client that saturates the daemon: more than two submissions' budget (SCHEDULER_BUDGET) has room for, of a light one's too. So
+// much attention takes minutes in software, where the daemon takes whatever there is and is never saturated.
+enum { MOST_CLIENTS = 8, LIGHT = MOST_CLIENTS, DEPTH = 64, DEPTH_SOFTWARE = 4 };
 
 // Clients at the same time, and what each of them did.
 struct crowd {
@@ -176,7 +178,7 @@ static bool saturate(const struct study *study, const struct fleet *fleet, const
     struct figure figure;
     for (uint32_t i = 0; i < crowd.count; i++) {
         crowd.jobs[i] = i ? job(&crowd, workload, VIA_RING, i, LIGHT) : job(&crowd, workload, VIA_RING, 0, 1);
-        crowd.jobs[i].in_flight = DEPTH;
+        crowd.jobs[i].in_flight = study->software ? DEPTH_SOFTWARE : DEPTH;
     }
     bool ok = crowd_measure(&crowd) && crowd_figure(&crowd, 1, "saturated: 7 light ones and one of 8 x", &figure);
     if (ok) {
@@ -198,11 +200,11 @@ static bool neighbours(const struct study *study, const struct fleet *fleet, con
         figure_add(&beside, "p99_over_equal", beside.times.p99_us / equal.times.p99_us, "x");
         figure_add(&beside, "p99_over_pair", beside.times.p99_us / pair.times.p99_us, "x");
     }
-    return study_say(study, &pair) && study_say(study, &equal) && study_say(study, &beside) &&
-           saturate(study, fleet, workload);
+    return study_say(study, &pair) && study_say(study, &equal) && study_say(study, &beside);
 }
 
 bool study_fairness(const struct study *study)
 {
-    return with_fleet(study, study->software ? "decode:8x64" : "decode:64x1024", neighbours);
+    return with_fleet(study, study->software ? "decode:8x64" : "decode:64x1024", neighbours) &&
+           with_fleet(study, study->software ? "decode:8x64" : "D1", saturate);
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { MOST_IN_FLIGHT = 16, MOST_STEPS = 64, ROUND_US = 1000 };
+enum { MOST_IN_FLIGHT = 64, MOST_STEPS = 64, ROUND_US = 1000 };
 
 double now_us(void)
 {
