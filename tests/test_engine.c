@@ -20,6 +20,7 @@ static Suite *engine_suite(void)
     add_split_tests(suite);
     add_kernel_tests(suite);
     add_cascade_tests(suite);
+    add_step_tests(suite);
     add_fault_tests(suite);
     add_file_tests(suite);
     add_tune_tests(suite);
