@@ -99,14 +99,15 @@ static enum status lease_more(struct error *error)
     return lease_blocks(20, more, error);
 }
 
+static int64_t all_slots[320];
+
 // 40 blocks over 3 chunks: enough for all arrays of a batch to grow.
 static enum status create_batch(struct error *error)
 {
-    int64_t slots[320];
     const int32_t cu[] = {0, 320}, lens[] = {320};
     uint32_t made;
     for (uint32_t i = 0; i < 320; i++)
-        slots[i] = (int64_t)blocks[i / 8] * 8 + i % 8;
+        all_slots[i] = (int64_t)blocks[i / 8] * 8 + i % 8;
     const struct core_batch_params params = {.cache = worker.cache,
                                              .num_seqs = 1,
                                              .max_blocks = 40,
@@ -116,9 +117,24 @@ static enum status create_batch(struct error *error)
                                              .num_seq_lens_kv = 1,
                                              .block_table = blocks,
                                              .num_block_table = 40,
-                                             .slot_mapping = slots,
+                                             .slot_mapping = all_slots,
                                              .num_slot_mapping = 320};
     return core_batch_create(worker.session, &params, &batch, &made, error);
+}
+
+// The same slots, another block in sight.
+static enum status advance(struct error *error)
+{
+    const int32_t lens[] = {320};
+    const struct core_entry entry = {0, 39, more[0]};
+    const struct core_advance params = {.batch = batch,
+                                        .seq_lens_kv = lens,
+                                        .num_seq_lens_kv = 1,
+                                        .entries = &entry,
+                                        .num_entries = 1,
+                                        .slot_mapping = all_slots,
+                                        .num_slot_mapping = 320};
+    return core_batch_advance(worker.session, &params, error);
 }
 
 static enum status run(uint32_t layer, struct error *error)
@@ -210,9 +226,9 @@ static const struct {
     enum status (*call)(struct error *error);
     bool finish; // let the GPU work afterwards
 } steps[] = {
-    {open_session, false}, {open_cache, false}, {lease, false},        {lease_more, false}, {create_batch, false},
-    {run_first, false},    {run_second, false}, {create_local, false}, {run_local, false},  {copy_blocks, false},
-    {merge, true},         {publish, false},    {lookup, false},
+    {open_session, false}, {open_cache, false}, {lease, false},      {lease_more, false},   {create_batch, false},
+    {run_first, false},    {advance, false},    {run_second, false}, {create_local, false}, {run_local, false},
+    {copy_blocks, false},  {merge, true},       {publish, false},    {lookup, false},
 };
 enum { NUM_STEPS = sizeof(steps) / sizeof(*steps) };
 
