@@ -56,7 +56,7 @@ static const struct option options[] = {
      "after its last request or answer, look at a ring for so long before sleeping; auto: 50 with 3 cores, else 0",
      WORK, FIELD(server.ring_spin_us), 0, 1000000, "auto"},
     {"completion-poll", "US",
-     "about the predicted end of work, look at the GPU so long before sleeping; auto: 100 on a GPU with 3 cores, else 0",
+     "about the predicted end of work, look at the GPU for so long, then sleep; auto: 100 on a GPU with 3 cores, else 0",
      WORK, FIELD(server.completion_poll_us), 0, 10000, "auto"},
     {"max-pipelines", "N", "compiled shaders to keep, the latest used ones", COUNT32, FIELD(server.max_pipelines), 1,
      65536, "256"},
