@@ -123,29 +123,17 @@ static enum status advance_local(struct batch *batch, const struct core_advance 
 
 // ---- in a cache: the first time, what the batch names is counted ----
 
-// Which columns of a row creation has named: all in sight, or without queries those before the first that names no block it may read.
-static struct named named_at_first(const struct batch *batch, const struct names *names, uint32_t s)
+// Counts the columns of a row that creation has named: all in sight, or without queries those before the first that names no block it may read.
+static struct named count_row(const struct batch *batch, struct names *names, uint32_t s)
 {
     const struct core_batch_params *p = &batch->kept;
     const int32_t *row = batch->kept_table + (size_t)s * p->max_blocks;
     uint32_t used = ((uint32_t)p->seq_lens_kv[s] + batch->kv.block_size - 1) / batch->kv.block_size;
-    if (num_queries(p, s))
-        return (struct named){draft_count_missing(row, used), used, true};
-    struct named named = {0};
-    while (named.to < used && names_find(names, row[named.to]))
-        named.to++;
+    bool is_query = num_queries(p, s) > 0;
+    struct named named = {.from = is_query ? draft_count_missing(row, used) : 0, .is_query = is_query};
+    for (named.to = named.from; named.to < used && names_again(names, row[named.to]); named.to++)
+        ;
     return named;
-}
-
-static void count_names(struct batch *batch, struct names *names)
-{
-    for (uint32_t s = 0; s < batch->num_seqs; s++) {
-        const int32_t *row = batch->kept_table + (size_t)s * batch->kept.max_blocks;
-        for (uint32_t i = batch->named[s].from; i < batch->named[s].to; i++)
-            names_add(names, names_find(names, row[i])->block, 0);
-    }
-    for (uint32_t i = 0; i < batch->num_writes; i++)
-        names_add(names, batch->writes[i], 0);
 }
 
 // Nobody sees a difference.
@@ -164,8 +152,9 @@ static enum status begin_steps(struct batch *batch, struct error *error)
     for (uint32_t i = 0; i < batch->num_blocks; i++)
         names_enter(names, batch->blocks[i]);
     for (uint32_t s = 0; s < batch->num_seqs; s++)
-        batch->named[s] = named_at_first(batch, names, s);
-    count_names(batch, names);
+        batch->named[s] = count_row(batch, names, s);
+    for (uint32_t i = 0; i < batch->num_writes; i++)
+        names_again(names, batch->writes[i]->id);
     free(batch->blocks);
     batch->blocks = NULL;
     batch->num_blocks = batch->block_capacity = 0;

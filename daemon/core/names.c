@@ -18,7 +18,7 @@ static size_t home_of(const struct names *names, int32_t id)
 static struct name *place_of(const struct names *names, int32_t id)
 {
     size_t at = home_of(names, id);
-    while (names->places[at].block && names->places[at].block->id != id)
+    while (names->places[at].block && names->places[at].id != id)
         at = (at + 1) & (names->capacity - 1);
     return &names->places[at];
 }
@@ -55,23 +55,24 @@ bool names_reserve(struct names *names, size_t more)
         return false;
     for (size_t i = 0; i < names->capacity; i++) {
         if (names->places[i].block)
-            *place_of(&larger, names->places[i].block->id) = names->places[i];
+            *place_of(&larger, names->places[i].id) = names->places[i];
     }
     free(names->places);
     *names = larger;
     return true;
 }
 
-const struct name *names_find(const struct names *names, int32_t id)
-{
-    const struct name *name = place_of(names, id);
-    return name->block ? name : NULL;
-}
-
 void names_enter(struct names *names, struct block *block)
 {
-    *place_of(names, block->id) = (struct name){.block = block};
+    *place_of(names, block->id) = (struct name){.block = block, .id = block->id};
     names->count++;
+}
+
+bool names_again(struct names *names, int32_t id)
+{
+    struct name *name = place_of(names, id);
+    name->count += name->block != NULL;
+    return name->block != NULL;
 }
 
 void names_add(struct names *names, struct block *block, uint64_t step)
@@ -79,7 +80,7 @@ void names_add(struct names *names, struct block *block, uint64_t step)
     struct name *name = place_of(names, block->id);
     if (!name->block) {
         hold_ref(names->table, block);
-        *name = (struct name){.block = block, .since = step};
+        *name = (struct name){.block = block, .id = block->id, .since = step};
         names->count++;
     }
     name->count++;
@@ -90,7 +91,7 @@ static void close_up(struct names *names, size_t gap)
 {
     size_t mask = names->capacity - 1;
     for (size_t at = (gap + 1) & mask; names->places[at].block; at = (at + 1) & mask) {
-        size_t home = home_of(names, names->places[at].block->id);
+        size_t home = home_of(names, names->places[at].id);
         if (((at - home) & mask) < ((at - gap) & mask))
             continue; // its home lies behind the gap
         names->places[gap] = names->places[at];

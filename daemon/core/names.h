@@ -11,6 +11,7 @@
 
 struct name {
     struct block *block; // NULL: a free place
+    int32_t id;          // of the block
     uint32_t count;
     uint64_t since; // the first step that named it
 };
@@ -30,9 +31,9 @@ struct names {
 bool names_init(struct names *names, struct hold_table *table, size_t room); // false: no memory
 void names_finish(struct names *names);                                      // takes a zeroed one; the references stay
 bool names_reserve(struct names *names, size_t more);                        // so that names_add() cannot fail
-const struct name *names_find(const struct names *names, int32_t id);        // NULL: not named
 
 void names_enter(struct names *names, struct block *block); // not at all so far; it has its reference
+bool names_again(struct names *names, int32_t id);          // one that is there once more; false: it is not there
 // Once more; the first time takes a reference.
 void names_add(struct names *names, struct block *block, uint64_t step);
 // Once less; the last time it leaves, into *left, and keeps its reference.
