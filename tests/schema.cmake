@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 
-aule_check(test_schema SOURCES test_schema.c LIBS aule_schema LABELS unit)
+aule_check(test_schema SOURCES test_schema.c test_schema_damaged.c test_schema_forged.c schema_messages.c schema_fields.c
+           LIBS aule_schema LABELS unit)
 target_link_options(test_schema PRIVATE -Wl,--wrap=malloc -Wl,--wrap=calloc)   # it makes allocations fail
 
 set(schema_flags)
