@@ -352,6 +352,31 @@ START_TEST(no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows)
 }
 END_TEST
 
+// As on a machine with cores to spare.
+START_TEST(threads_that_look_before_they_sleep_miss_nothing)
+{
+    teardown();
+    engine = open_engine((struct engine_params){.completion_poll_us = 300});
+    open_arena();
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    for (int i = 0; i < 60; i++) {
+        fill(128, (float)i);
+        for (int j = 0; j < i % 4; j++)
+            submit_runs(&run, 1);
+        uint64_t last = submit_runs(&run, 1);
+        for (uint64_t sequence = last - (uint64_t)(i % 4); sequence <= last; sequence++)
+            expect_done(sequence);
+        expect_floats(192, (float)i);
+        if (i % 10 == 0)
+            nap(); // longer than they look
+    }
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 START_TEST(zeroes_that_cannot_be_done_lose_the_device)
 {
     struct engine_cache *cache = plain_cache();
@@ -401,6 +426,7 @@ void add_fault_tests(Suite *suite)
     tcase_add_test(tcase, batch_keeps_few_work_lists_however_many_head_counts_run);
     tcase_add_test(tcase, transfer_behind_slow_submissions_is_no_hang);
     tcase_add_test(tcase, no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows);
+    tcase_add_test(tcase, threads_that_look_before_they_sleep_miss_nothing);
     tcase_add_test(tcase, zeroes_that_cannot_be_done_lose_the_device);
     tcase_add_test(tcase, wait_has_a_deadline_and_knows_what_was_submitted);
     suite_add_tcase(suite, tcase);

@@ -12,15 +12,6 @@
 #include <sys/prctl.h>
 #include <utlist.h>
 
-// While a core only looks, its other thread may have it.
-#if defined(__x86_64__)
-#define RELAX() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define RELAX() __asm__ volatile("yield")
-#else
-#define RELAX() ((void)0)
-#endif
-
 // The oldest submission that is not done. NULL: there will be none.
 static struct submission *head(struct engine *engine)
 {
@@ -54,7 +45,7 @@ static bool has_passed(void *submission)
     vkGetSemaphoreCounterValue(s->engine->device.handle, s->engine->timeline, &value);
     if (value >= s->sequence)
         return true;
-    RELAX();
+    pace_relax();
     return false;
 }
 

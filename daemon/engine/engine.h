@@ -36,7 +36,8 @@ struct engine_params {
     uint32_t max_pipelines;           // compiled shaders to keep, the latest used ones; 0 = 256
     uint64_t max_scratch_bytes;       // for the partial results of split runs, of one submission; 0 = 256 MiB
     bool no_cascade;                  // keys that several sequences of a batch share are read for each of them: the same bits, more slowly
-    uint32_t completion_poll_us;      // about the end of a submission its thread looks at the GPU for at most so long before it waits;
+    uint32_t completion_poll_us;      // about the end of a submission its thread looks at the GPU for at most so long before it waits, and
+                                      //   then another one for the next submission;
                                       //   0 = 100 with 3 cores and a GPU, else never; ENGINE_NO_POLL = never
     const char *variant;              // name of the attention shader to use (AULE_VARIANT); NULL = the best that fits
     const char *pipeline_cache_path;  // file to load and keep compiled pipelines in; NULL = none

@@ -24,6 +24,16 @@ struct pace {
     struct pace_shape shapes[PACE_SHAPES];
 };
 
+// While a core only looks, its other thread may have it.
+static inline void pace_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 // How long the GPU may be looked at, in microseconds. `asked` 0: what suits a machine of so many cores and such a device.
 uint64_t pace_poll_us(uint32_t asked, long num_cores, bool software);
 

@@ -63,7 +63,7 @@ struct engine {
     bool no_cascade;
     struct rope_memory rope; // submitter only
     struct tuning *tuning;   // owned
-    struct pace pace;        // completer only
+    struct pace pace;        // completer only, but for poll_ns
     VkSemaphore timeline;    // reaches n when submission n has passed
     void (*wake)(void *context);
     void *context;
@@ -77,8 +77,8 @@ struct engine {
     bool maker_gone;
     bool tuning_gone;
     bool lost, lost_told;
-    uint64_t last_sequence; // given out
-    uint64_t completed;     // all up to this one are done
+    _Atomic uint64_t last_sequence; // given out; changes under the lock
+    uint64_t completed;             // all up to this one are done
     struct submission *waiting, *flying;
     struct event_node *events;
     struct event_node lost_event;
