@@ -187,6 +187,21 @@ START_TEST(a_ring_full_of_runs_keeps_no_wait_out)
 }
 END_TEST
 
+// The one ticket is still that of the run that nobody waits for, and the next run reaps it.
+START_TEST(a_run_that_was_given_up_keeps_no_ticket_from_the_next)
+{
+    struct step *step = &crowd.step;
+    open_step(step, NULL);
+    crowd.batch = create_batch(step);
+    for (int i = 0; i < 4; i++) {
+        enum aule_status status = aule_run(crowd.batch, &step->run, 0, NULL);
+        ck_assert_msg(status == AULE_TIMEOUT || status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
+        ok(aule_run(crowd.batch, &step->run, WAIT_MS, NULL));
+    }
+    end_crowd();
+}
+END_TEST
+
 // Some wait in the ring, some by messages; and whoever asks later is told the same.
 START_TEST(a_session_that_an_operator_ends_wakes_every_thread)
 {
@@ -341,8 +356,10 @@ int main(void)
                                 {a_worker_killed_in_ring_traffic_leaves_nothing, 0},
                                 {an_idle_session_and_its_daemon_use_no_cpu, 0},
                                 {NULL, 0}};
-    const struct entry one[] = {
-        {a_ring_full_of_runs_keeps_no_wait_out, 0}, {a_session_that_an_operator_ends_wakes_every_thread, 0}, {NULL, 0}};
+    const struct entry one[] = {{a_ring_full_of_runs_keeps_no_wait_out, 0},
+                                {a_run_that_was_given_up_keeps_no_ticket_from_the_next, 0},
+                                {a_session_that_an_operator_ends_wakes_every_thread, 0},
+                                {NULL, 0}};
     const struct entry none[] = {{a_ring_that_is_not_offered_is_an_error_only_where_it_is_asked_for, 0}, {NULL, 0}};
     Suite *suite = suite_create("client, lane");
     add(suite, "two entries", launch_with_two_entries, two);
