@@ -229,6 +229,29 @@ START_TEST(a_session_that_an_operator_ends_wakes_every_thread)
 }
 END_TEST
 
+START_TEST(a_session_that_is_closed_wakes_every_thread)
+{
+    pthread_t threads[THREADS];
+    struct step *step = &crowd.step;
+    struct aule_ticket ticket;
+    open_step(step, NULL);
+    crowd.batch = create_batch(step);
+    ok(aule_run_submit(crowd.batch, &step->run, WAIT_MS, &ticket));
+    crowd.num_runs = -1;
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, work, NULL), 0);
+    for (int i = 0; i < 10; i++)
+        pause_briefly();
+    aule_session_close(step->session);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < THREADS; i++) // or it came when all was over
+        ck_assert(crowd.last[i] == AULE_DAEMON_GONE || crowd.last[i] == AULE_NO_SESSION);
+    aule_batch_destroy(crowd.batch);
+    aule_cache_close(step->cache);
+}
+END_TEST
+
 // Its threads are in the midst of runs by then.
 static void work_for_ever(int told)
 {
@@ -359,6 +382,7 @@ int main(void)
     const struct entry one[] = {{a_ring_full_of_runs_keeps_no_wait_out, 0},
                                 {a_run_that_was_given_up_keeps_no_ticket_from_the_next, 0},
                                 {a_session_that_an_operator_ends_wakes_every_thread, 0},
+                                {a_session_that_is_closed_wakes_every_thread, 0},
                                 {NULL, 0}};
     const struct entry none[] = {{a_ring_that_is_not_offered_is_an_error_only_where_it_is_asked_for, 0}, {NULL, 0}};
     Suite *suite = suite_create("client, lane");
