@@ -139,8 +139,14 @@ static struct named count_row(const struct batch *batch, struct names *names, ui
 // Nobody sees a difference.
 static enum status begin_steps(struct batch *batch, struct error *error)
 {
+    struct core_session *session = batch->session;
+    const struct names none = {0};
+    enum status status = STATUS_OK;
     if (batch->named)
         return STATUS_OK;
+    status = session_check_kept(session, names_bytes_for(&none, batch->num_blocks), "names of blocks", error);
+    if (status != STATUS_OK)
+        return status;
     struct names *names = calloc(1, sizeof *names);
     batch->named = calloc((size_t)batch->num_seqs + 1, sizeof *batch->named);
     if (!names || !batch->named || !names_init(names, batch->table, batch->num_blocks)) {
@@ -159,6 +165,7 @@ static enum status begin_steps(struct batch *batch, struct error *error)
     batch->blocks = NULL;
     batch->num_blocks = batch->block_capacity = 0;
     batch->names = names;
+    session->kept_bytes += names_bytes(names);
     return STATUS_OK;
 }
 
@@ -271,7 +278,15 @@ static enum status check(struct advance *a)
 
 static enum status reserve(struct advance *a)
 {
-    bool room = names_reserve(a->old->names, a->step.adds.count);
+    struct core_session *session = a->old->session;
+    struct names *names = a->old->names;
+    uint64_t before = names_bytes(names), more = names_bytes_for(names, a->step.adds.count) - before;
+    enum status status = session_check_kept(session, a->next->bytes + more + a->step.drops.count * sizeof *a->left,
+                                            "metadata of the next step", a->error);
+    if (status != STATUS_OK)
+        return status;
+    bool room = names_reserve(names, a->step.adds.count);
+    session->kept_bytes += names_bytes(names) - before;
     for (size_t i = 0; room && i < a->step.drops.count; i++) {
         struct name_left *left = calloc(1, sizeof *left);
         room = left != NULL;
@@ -328,6 +343,7 @@ static void exchange_names(struct advance *a)
         a->left = left->next;
         left->next = old->left;
         old->left = left;
+        old->session->kept_bytes += sizeof *left;
     }
 }
 

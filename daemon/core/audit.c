@@ -279,15 +279,23 @@ static bool check_users(const struct core_session *session, const struct hold_ta
 }
 
 // Of batches, registered or kept by runs; of runs in the queue or the air, and of those that wait to be reaped.
+static uint64_t bytes_of(const struct batch *batch)
+{
+    uint64_t bytes = batch->bytes + (batch->names ? names_bytes(batch->names) : 0);
+    for (const struct name_left *left = batch->left; left; left = left->next)
+        bytes += sizeof *left;
+    return bytes;
+}
+
 static bool check_kept_bytes(const struct core_session *session, struct error *error)
 {
     const struct run *run;
     uint64_t bytes = 0;
     for (const struct batch *batch = session->batches; batch; batch = batch->hh.next)
-        bytes += batch->bytes;
+        bytes += bytes_of(batch);
     DL_FOREACH(session->runs, run)
     {
-        bytes += run->bytes + (first_mention(session, run) ? run->batch->bytes : 0);
+        bytes += run->bytes + (first_mention(session, run) ? bytes_of(run->batch) : 0);
         EXPECT(!run->over || (!run->batch && !run->copy), "run %" PRIu64 " is over and keeps what it named",
                run->ticket);
     }

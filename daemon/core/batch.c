@@ -267,6 +267,7 @@ static void hand_on_left(struct batch *batch)
         struct name_left *left = batch->left;
         batch->left = left->next;
         if (!hand_on(batch, batch->older, &left->name)) {
+            batch->session->kept_bytes -= sizeof *left;
             free(left);
             continue;
         }
@@ -287,6 +288,7 @@ static void hand_on_names(struct batch *batch)
     if (names && batch->older) {
         batch->older->names = names;
     } else if (names) {
+        batch->session->kept_bytes -= names_bytes(names);
         names_finish(names);
         free(names);
     }

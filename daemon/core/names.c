@@ -31,6 +31,23 @@ static size_t capacity_for(size_t count)
     return capacity;
 }
 
+// What it has, if the names so far and so many more find room there.
+static size_t capacity_with(const struct names *names, size_t more)
+{
+    size_t count = names->count + more;
+    return 2 * count <= names->capacity ? names->capacity : capacity_for(names->count ? 2 * count : count);
+}
+
+uint64_t names_bytes(const struct names *names)
+{
+    return names->capacity * sizeof *names->places;
+}
+
+uint64_t names_bytes_for(const struct names *names, size_t more)
+{
+    return capacity_with(names, more) * sizeof *names->places;
+}
+
 bool names_init(struct names *names, struct hold_table *table, size_t room)
 {
     *names = (struct names){.table = table, .capacity = capacity_for(room)};
@@ -47,9 +64,9 @@ void names_finish(struct names *names)
 bool names_reserve(struct names *names, size_t more)
 {
     struct names larger = {.table = names->table, .count = names->count};
-    if (2 * (names->count + more) <= names->capacity)
+    larger.capacity = capacity_with(names, more);
+    if (larger.capacity == names->capacity)
         return true;
-    larger.capacity = capacity_for(2 * (names->count + more));
     larger.places = calloc(larger.capacity, sizeof *larger.places);
     if (!larger.places)
         return false;

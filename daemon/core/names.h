@@ -28,6 +28,9 @@ struct names {
     size_t capacity, count;
 };
 
+// Bytes that it takes: now, and with room for so many more (of a zeroed one: when it is begun with so much room).
+uint64_t names_bytes(const struct names *names);
+uint64_t names_bytes_for(const struct names *names, size_t more);
 bool names_init(struct names *names, struct hold_table *table, size_t room); // false: no memory
 void names_finish(struct names *names);                                      // takes a zeroed one; the references stay
 bool names_reserve(struct names *names, size_t more);                        // so that names_add() cannot fail
