@@ -26,3 +26,10 @@ set_property(TEST test_attention_plain test_attention_matrix APPEND PROPERTY LAB
 add_test(NAME test_attention_matrix_emulated COMMAND test_attention)
 set_tests_properties(test_attention_matrix_emulated PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1800 LABELS "device;shader" COST 100
   ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;AULE_VARIANT=matrix_emulated;AULE_TEST_CASES=25;${validation}")
+
+# The host's code for several kernels a run, under a sanitizer: the examples are enough for it.
+if(AULE_SANITIZE)
+  add_test(NAME test_attention_matrix_emulated_examples COMMAND test_attention)
+  set_tests_properties(test_attention_matrix_emulated_examples PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1200 LABELS device
+    ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;AULE_VARIANT=matrix_emulated;CK_RUN_CASE=worked examples")
+endif()

@@ -37,3 +37,8 @@ aule_lanes(test_client_refused LONG)
 aule_lanes(test_client_attention LONG NARROW)
 aule_lanes(test_client_contiguous LONG)
 aule_lanes(test_client_kv LONG)
+# Of that suite, whose answers other builds judge, ThreadSanitizer looks at the part in which threads share a session.
+if(AULE_SANITIZE MATCHES thread)
+  aule_twin(test_client_contiguous threads "CK_RUN_CASE=nothing is left" ${tsan_environment})
+  set_property(TEST test_client_contiguous_threads APPEND PROPERTY LABELS tsan)
+endif()
