@@ -140,6 +140,12 @@ START_TEST(one_that_took_long_does_not_make_the_next_ones_late)
     work(SHAPE, 500); // others had the GPU
     struct gpu gpu = work(SHAPE, 200);
     ck_assert_uint_le(gpu.now_ns - gpu.end_ns, LOOK_NS);
+    work(SHAPE, 1500);
+    work(SHAPE, 200); // late, by an eighth of that
+    gpu = work(SHAPE, 200);
+    ck_assert_uint_le(gpu.now_ns - gpu.end_ns, WAKE_US * 1000);
+    gpu = work(SHAPE, 200);
+    ck_assert_uint_le(gpu.now_ns - gpu.end_ns, LOOK_NS);
 }
 END_TEST
 

@@ -50,25 +50,32 @@ static bool look(const struct pace_ops *ops, void *context, uint64_t end_ns, boo
     return passed;
 }
 
+// Less by what sleeps are too long by. false: it is past already.
+static bool sleep_before(struct pace *pace, uint64_t until_ns, const struct pace_ops *ops, void *context)
+{
+    if (ops->now_ns(context) + pace->late_ns >= until_ns)
+        return false;
+    ops->sleep_until(context, until_ns - pace->late_ns);
+    uint64_t now = ops->now_ns(context), asked = until_ns - pace->late_ns, late = now > asked ? now - asked : 0;
+    pace->late_ns = late > pace->late_ns ? late : pace->late_ns - (pace->late_ns - late) / 8;
+    return true;
+}
+
 bool pace_wait(struct pace *pace, uint64_t shape, uint64_t sent_ns, const struct pace_ops *ops, void *context)
 {
     uint64_t begin = sent_ns > pace->done_ns ? sent_ns : pace->done_ns, expected = expect(pace, shape);
-    uint64_t poll = pace->poll_ns, lead = poll / 2, now = poll ? ops->now_ns(context) : 0;
-    bool sleeps = expected > lead && now + lead < begin + expected, first = false, passed = false;
-    if (poll && expected <= LONG_POLLS * poll) {
-        if (sleeps) {
-            ops->sleep_until(context, begin + expected - lead);
-            now = ops->now_ns(context);
-        }
-        passed = look(ops, context, now + poll, &first);
-    }
+    uint64_t poll = pace->poll_ns, lead = poll / 2;
+    bool looks = poll && expected <= LONG_POLLS * poll, first = false, passed = false;
+    bool slept = looks && expected > lead && sleep_before(pace, begin + expected - lead, ops, context);
+    if (looks)
+        passed = look(ops, context, ops->now_ns(context) + poll, &first);
     if (!passed && !ops->wait(context))
         return false;
     pace->done_ns = poll ? ops->now_ns(context) : 0;
     uint64_t took = pace->done_ns > begin ? pace->done_ns - begin : 1;
-    if (poll && sleeps && first) // it had passed before, nobody knows when: next time the look begins earlier
-        took = expected - lead / 2;
-    if (poll)
-        remember(pace, shape, took);
+    if (slept && first) // it had passed before, nobody knows when: next time it is waited for
+        *place_of(pace, shape) = (struct pace_shape){shape, UINT64_MAX};
+    else if (poll)
+        remember(pace, shape, passed || took <= lead ? took : took - lead / 2); // a wait hears late
     return true;
 }

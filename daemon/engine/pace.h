@@ -20,6 +20,7 @@ struct pace_shape {
 
 struct pace {
     uint64_t poll_ns; // at most so long for one piece of work; 0 = never
+    uint64_t late_ns; // that a sleep is too long, of late
     uint64_t done_ns; // when the last one was seen to have passed: it kept the GPU from the next
     struct pace_shape shapes[PACE_SHAPES];
 };
