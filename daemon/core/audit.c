@@ -169,13 +169,15 @@ static bool check_block(const struct core *core, const struct cache *cache, cons
 
 static bool check_free_stack(const struct cache *cache, const struct chunk *chunk, struct error *error)
 {
-    uint32_t length = 0;
-    for (int32_t i = chunk->first_free; i >= 0; i = chunk->blocks[i].next_free) {
-        EXPECT(chunk->blocks[i].state == CORE_FREE, "block %" PRId32 " is on the free stack", chunk->blocks[i].id);
-        EXPECT(++length <= chunk->num_free, "chunk %" PRIu32 ": the free stack is too long", chunk->number);
+    uint32_t length = chunk->num_free;
+    uint64_t stamp = ++cache->core->last_stamp;
+    EXPECT(length <= cache->chunk_blocks, "chunk %" PRIu32 ": the free stack is too long", chunk->number);
+    for (uint32_t i = 0; i < length; i++) {
+        struct block *block = &chunk->blocks[chunk->free[i]];
+        EXPECT(block->state == CORE_FREE, "block %" PRId32 " is on the free stack", block->id);
+        EXPECT(block->stamp != stamp, "block %" PRId32 " is on the free stack twice", block->id);
+        block->stamp = stamp;
     }
-    EXPECT(length == chunk->num_free, "chunk %" PRIu32 ": %" PRIu32 " free, %" PRIu32 " on the stack", chunk->number,
-           chunk->num_free, length);
     EXPECT(in_heap(&cache->usable, &chunk->usable) == (length > 0), "chunk %" PRIu32 " in the usable heap",
            chunk->number);
     EXPECT(in_heap(&cache->empty, &chunk->spare) == (length == cache->chunk_blocks),

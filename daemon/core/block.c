@@ -52,8 +52,7 @@ void block_touch(struct cache *cache, struct block *block)
 static void push_free(struct cache *cache, struct block *block)
 {
     struct chunk *chunk = block_chunk(cache, block);
-    block->next_free = chunk->first_free;
-    chunk->first_free = block->id & (int32_t)(cache->chunk_blocks - 1);
+    chunk->free[chunk->num_free] = (uint32_t)block->id & (cache->chunk_blocks - 1);
     if (chunk->num_free++ == 0)
         heap_add(&cache->usable, &chunk->usable, chunk->number);
     if (chunk->num_free == cache->chunk_blocks) // the highest shall go first
@@ -99,13 +98,13 @@ void block_resort(struct cache *cache, struct block *block)
 struct block *block_take(struct cache *cache)
 {
     struct chunk *chunk = HEAP_OBJECT(heap_first(&cache->usable), struct chunk, usable);
-    struct block *block = &chunk->blocks[chunk->first_free];
+    struct block *block = &chunk->blocks[chunk->free[chunk->num_free - 1]];
+    if (chunk->num_free > BLOCK_AHEAD)
+        __builtin_prefetch(&chunk->blocks[chunk->free[chunk->num_free - 1 - BLOCK_AHEAD]], 1);
     if (chunk->num_free == cache->chunk_blocks)
         heap_remove(&cache->empty, &chunk->spare);
     if (--chunk->num_free == 0)
         heap_remove(&cache->usable, &chunk->usable);
-    chunk->first_free = block->next_free;
-    block->next_free = -1;
     block->filled = 0;
     memset(block_written(cache, block, 0), 0, (size_t)cache->identity.num_layers * cache->layer_bytes);
     return block;

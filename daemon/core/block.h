@@ -26,13 +26,14 @@ struct block {
     uint8_t state;            // enum core_block_kind; always what block_settle() last found
     bool sealed;
     bool zeroing;              // in core's list of blocks that the next submission zeroes
-    int32_t next_free;         // index in its chunk of the next free block, -1 = none
     uint64_t last_use;         // core's use counter
     uint64_t salt;             // of its last lease; 0 = none since its chunk was zeroed
     uint64_t writer;           // session that leased it; 0 = free or sealed
     uint64_t filled;           // the writer's ticket of the last copy into it, or zeroing of it; 0 = none
     struct heap_node eviction; // in the cache's leaves or inner heap while CORE_CACHED
 };
+
+enum { BLOCK_AHEAD = 8 }; // places in a list of blocks, or of free ones, that are fetched before they are wanted
 
 enum chunk_state { CHUNK_ABSENT, CHUNK_GROWING, CHUNK_PRESENT };
 
@@ -41,8 +42,9 @@ struct chunk {
     uint32_t number;
     enum chunk_state state;
     struct block *blocks; // [chunk_blocks] unless ABSENT; owned
-    uint8_t *written;   // [chunk_blocks, num_layers, block_size / 8]: bit = slot that a run of that layer writes; owned
-    int32_t first_free; // index of a free block, -1 = none
+    uint8_t *written; // [chunk_blocks, num_layers, block_size / 8]: bit = slot that a run of that layer writes; owned
+    uint32_t *
+        free; // [chunk_blocks], the first num_free: indices of free blocks, the last of which goes first; owned with `blocks`
     uint32_t num_free;
     struct heap_node usable; // in cache->usable while it has free blocks, lowest chunk first
     struct heap_node spare;  // in cache->absent while ABSENT, in cache->empty while wholly free

@@ -264,6 +264,7 @@ static void chunk_destroy(struct chunk *chunk)
     if (!chunk)
         return;
     free(chunk->blocks);
+    free(chunk->free);
     free(chunk->written);
     free(chunk);
 }
@@ -367,8 +368,10 @@ static struct chunk *chunk_get(struct cache *cache)
 static void chunk_clear(struct cache *cache, struct chunk *chunk)
 {
     free(chunk->blocks);
+    free(chunk->free);
     free(chunk->written);
     chunk->blocks = NULL;
+    chunk->free = NULL;
     chunk->written = NULL;
     chunk->num_free = 0;
     chunk->state = CHUNK_ABSENT;
@@ -380,14 +383,17 @@ enum status cache_grow(struct cache *cache, struct error *error)
     struct chunk *chunk = chunk_get(cache);
     size_t written = (size_t)cache->chunk_blocks * cache->identity.num_layers * cache->layer_bytes;
     struct block *blocks = chunk ? calloc(cache->chunk_blocks, sizeof *blocks) : NULL;
-    uint8_t *bits = blocks ? calloc(written, 1) : NULL;
+    uint32_t *places = blocks ? calloc(cache->chunk_blocks, sizeof *places) : NULL;
+    uint8_t *bits = places ? calloc(written, 1) : NULL;
     if (!bits) {
+        free(places);
         free(blocks);
         return error_set(error, STATUS_NO_MEMORY, "no host memory to grow cache \"%.64s\" by %" PRIu32 " blocks",
                          cache->name, cache->chunk_blocks);
     }
     heap_remove(&cache->absent, &chunk->spare);
     chunk->blocks = blocks;
+    chunk->free = places;
     chunk->written = bits;
     chunk->state = CHUNK_GROWING;
     cache->num_growing++;
@@ -400,11 +406,10 @@ static void chunk_open(struct cache *cache, struct chunk *chunk)
 {
     chunk->state = CHUNK_PRESENT;
     chunk->num_free = cache->chunk_blocks;
-    chunk->first_free = 0;
     for (uint32_t i = 0; i < cache->chunk_blocks; i++) {
         struct block *block = &chunk->blocks[i];
         block->id = (int32_t)((chunk->number << cache->chunk_shift) + i);
-        block->next_free = i + 1 < cache->chunk_blocks ? (int32_t)i + 1 : -1;
+        chunk->free[cache->chunk_blocks - 1 - i] = i;
         block->state = CORE_FREE;
     }
     cache->num_present++;

@@ -181,6 +181,8 @@ enum status draft_check_entries(struct draft *d, uint32_t s)
         return status;
     for (uint32_t i = missing; i < used; i++) {
         struct block *block;
+        if (d->table)
+            hold_fetch_ahead(d->table, row, i, used);
         status = draft_probe(d, row[i], &block);
         if (status != STATUS_OK)
             return draft_entry_error(d, status, s, i, row[i]);

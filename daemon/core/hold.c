@@ -78,6 +78,18 @@ void hold_table_release_all(struct hold_table *table)
     }
 }
 
+void hold_fetch(const struct hold_table *table, int32_t id)
+{
+    const struct block *block = block_find(table->cache, id);
+    uint32_t page = (uint32_t)id >> table->cache->chunk_shift;
+    if (!block)
+        return;
+    __builtin_prefetch(block, 1);
+    __builtin_prefetch(&block->last_use, 1);
+    if (page < table->num_pages && table->pages[page])
+        __builtin_prefetch(&table->pages[page]->holds[(uint32_t)id & (table->cache->chunk_blocks - 1)], 1);
+}
+
 enum status hold_probe(const struct hold_table *table, int64_t id, struct block **out)
 {
     if (id < 0 || (uint64_t)id >= cache_num_ids(table->cache))

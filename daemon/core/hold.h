@@ -48,6 +48,15 @@ static inline const struct hold *hold_find(const struct hold_table *table, const
     return &table->pages[page]->holds[(uint32_t)block->id & (table->cache->chunk_blocks - 1)];
 }
 
+// What the calls below touch of the block some places on in a list is fetched meanwhile: of a large pool it is in no cache. Any number may
+// stand there.
+void hold_fetch(const struct hold_table *table, int32_t id);
+static inline void hold_fetch_ahead(const struct hold_table *table, const int32_t *list, uint64_t i, uint64_t count)
+{
+    if (i + BLOCK_AHEAD < count)
+        hold_fetch(table, list[i + BLOCK_AHEAD]);
+}
+
 // OUT_OF_RANGE: no such id; NOT_HELD: not by this session; no sentence yet, the caller knows where the id came from.
 enum status hold_probe(const struct hold_table *table, int64_t id, struct block **out);
 // The same with the sentence "blocks[index] = id ...".

@@ -71,8 +71,10 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
         status = pool_make_room(table->cache, count, growing, error);
     if (status == STATUS_OK)
         status = lease_take(table, count, blocks, error);
-    for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
+    for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
+        hold_fetch_ahead(table, blocks, i, count);
         lease_commit(table, block_find(table->cache, blocks[i]));
+    }
     return status;
 }
 
@@ -83,6 +85,7 @@ static enum status release_check(const struct hold_table *table, const int32_t *
     uint64_t stamp = ++table->session->core->last_stamp;
     for (uint32_t i = 0; i < count; i++) {
         struct block *block;
+        hold_fetch_ahead(table, blocks, i, count);
         enum status status = hold_check(table, i, blocks[i], &block, error);
         if (status != STATUS_OK)
             return status;
@@ -104,7 +107,9 @@ enum status core_blocks_release(struct core_session *session, uint64_t cache, co
     enum status status = hold_table_find(session, cache, &table, error);
     if (status == STATUS_OK)
         status = release_check(table, blocks, count, error);
-    for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
+    for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
+        hold_fetch_ahead(table, blocks, i, count);
         hold_drop(table, block_find(table->cache, blocks[i]));
+    }
     return status;
 }
