@@ -9,6 +9,7 @@
 #include "../daemon/engine/cut.h"
 #include "dice.h"
 
+#include <dlfcn.h>
 #include <string.h>
 
 enum { DIM = 32, KEYS = 16, HEADS = 4, KV_HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */, SEQS = 11, BLOCKS = 256 };
@@ -22,12 +23,14 @@ static const int32_t kv_lens[SEQS] = {660, 700, 745, 768, 770, 790, 800, 650, 64
 
 static const struct look {
     const char *name;
+    enum dtype dtype; // of Q and the results
     enum dtype kv_dtype;
     enum scale_mode scale_mode;
     bool features;
 } looks[] = {
-    {"f16", DTYPE_F16, SCALE_NONE, false},
-    {"f16 with soft cap, ALiBi, sinks and LSE", DTYPE_F16, SCALE_NONE, true},
+    {"f16", DTYPE_F16, DTYPE_F16, SCALE_NONE, false},
+    {"f16 with soft cap, ALiBi, sinks and LSE", DTYPE_F16, DTYPE_F16, SCALE_NONE, true},
+    {"bf16", DTYPE_BF16, DTYPE_BF16, SCALE_NONE, false},
 };
 
 static struct engine_cache *cache_;
@@ -47,9 +50,10 @@ static void fill_table(void)
     ck_assert_int_le(next, BLOCKS);
 }
 
-static uint16_t any_half(struct dice *dice) // 0.125 to 1, of either sign
+static uint16_t any_half(struct dice *dice, enum dtype dtype) // 0.125 to 1, of either sign
 {
-    return (uint16_t)(0x3000 + dice_below(dice, 0xc00) + (dice_chance(dice, 50) ? 0x8000 : 0));
+    uint32_t least = dtype == DTYPE_BF16 ? 0x3e00 : 0x3000, one = dtype == DTYPE_BF16 ? 0x3f80 : 0x3c00;
+    return (uint16_t)(least + dice_below(dice, one - least) + (dice_chance(dice, 50) ? 0x8000 : 0));
 }
 
 static void fill_blocks(const struct look *look)
@@ -58,8 +62,8 @@ static void fill_blocks(const struct look *look)
     struct dice dice = {.state = 5};
     for (int32_t i = 0; i < BLOCKS; i++) {
         for (size_t n = 0; n < sizeof block / 2; n++) {
-            uint16_t half = any_half(&dice);
-            if (look->kv_dtype == DTYPE_F16)
+            uint16_t half = any_half(&dice, look->dtype);
+            if (look->kv_dtype == look->dtype)
                 memcpy(block + 2 * n, &half, 2);
             else
                 block[n] = (uint8_t)(half >> 8 & 0x80) | (uint8_t)(0x20 + (half & 0x1f));
@@ -82,7 +86,7 @@ static void open_world(const struct look *look, bool no_cascade)
     fill_blocks(look);
     fill_table();
     for (uint32_t i = 0; i < MOST_TOKENS * ROW / 2; i++)
-        ((uint16_t *)(memory + Q))[i] = any_half(&dice);
+        ((uint16_t *)(memory + Q))[i] = any_half(&dice, look->dtype);
 }
 
 static void close_world(void)
@@ -114,8 +118,8 @@ static struct engine_run run_of(struct engine_batch *batch, const struct look *l
         .batch = batch,
         .arena = arena,
         .num_heads = HEADS,
-        .q = dense(Q + token * ROW, HEADS, DIM, DTYPE_F16),
-        .out = dense(out + token * ROW, HEADS, DIM, DTYPE_F16),
+        .q = dense(Q + token * ROW, HEADS, DIM, look->dtype),
+        .out = dense(out + token * ROW, HEADS, DIM, look->dtype),
         .scale = 0.5f,
         .k_scale = 0.5f,
         .v_scale = 2,
@@ -207,6 +211,46 @@ START_TEST(runs_that_share_a_dispatch_share_the_help_in_it)
 }
 END_TEST
 
+// ---- a driver that makes no pipeline for what is shared ----
+
+static VkShaderModule refused;
+
+static VkShaderModule module_that_helps(void)
+{
+    const struct variant *variant = engine->pipelines.variant;
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (variant->kernels[i]->helps == variant->kernels[0])
+            return engine->pipelines.kernels[i];
+    return VK_NULL_HANDLE;
+}
+
+// In front of the loader's.
+VKAPI_ATTR VkResult VKAPI_CALL vkCreateComputePipelines(VkDevice device, VkPipelineCache cache, uint32_t count,
+                                                        const VkComputePipelineCreateInfo *infos,
+                                                        const VkAllocationCallbacks *allocator, VkPipeline *pipelines)
+{
+    void *symbol = dlsym(RTLD_NEXT, "vkCreateComputePipelines");
+    PFN_vkCreateComputePipelines create;
+    memcpy(&create, &symbol, sizeof create);
+    if (refused && infos->stage.module == refused)
+        return VK_ERROR_OUT_OF_HOST_MEMORY;
+    return create(device, cache, count, infos, allocator, pipelines);
+}
+
+START_TEST(without_a_pipeline_for_what_is_shared_runs_go_on)
+{
+    open_world(&looks[0], false);
+    refused = module_that_helps();
+    ck_assert(refused != VK_NULL_HANDLE);
+    ck_assert_uint_eq(run_all(&looks[0], OUT, LSE, 2), 1);
+    ck_assert(engine->helpers_refused);
+    refused = VK_NULL_HANDLE;
+    ck_assert_uint_eq(run_all(&looks[0], OTHER, LSE, 2), 1); // it is not asked again
+    expect_same(&looks[0], 0, 18, "without help");
+    close_world();
+}
+END_TEST
+
 void add_cascade_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("cascade");
@@ -214,5 +258,6 @@ void add_cascade_tests(Suite *suite)
                         sizeof looks / sizeof *looks);
     tcase_add_test(tcase, an_engine_that_shares_nothing_gives_the_same_bits);
     tcase_add_test(tcase, runs_that_share_a_dispatch_share_the_help_in_it);
+    tcase_add_test(tcase, without_a_pipeline_for_what_is_shared_runs_go_on);
     suite_add_tcase(suite, tcase);
 }

@@ -8,6 +8,7 @@
 
 #include "layout.h"
 
+#include "attention_cascade_emulated_bf16_spv.h"
 #include "attention_cascade_emulated_spv.h"
 #include "attention_decode_emulated_bf16_spv.h"
 #include "attention_decode_emulated_spv.h"
@@ -16,6 +17,7 @@
 #include "attention_prefill_emulated_spv.h"
 #include "attention_subgroup_spv.h"
 #ifdef AULE_HAVE_MATRIX
+#include "attention_cascade_bf16_spv.h"
 #include "attention_cascade_matrix_spv.h"
 #include "attention_coop_spv.h"
 #include "attention_decode_bf16_spv.h"
@@ -202,23 +204,44 @@ enum {
 _Static_assert((int)CASCADE_WARP_ROWS *CASCADE_WARPS <= (int)AULE_MOST_MEMBERS, "of one row each");
 _Static_assert((int)CASCADE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
-static bool cascade_serves(const struct geometry *geometry)
+static bool cascade_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
-    return decode_serves_f16(geometry) && spec[AULE_SPEC_PLACE] != AULE_PLACE_ROWS &&
+    return decode_serves(geometry, element) && spec[AULE_SPEC_PLACE] != AULE_PLACE_ROWS &&
            !(spec[AULE_SPEC_FEATURES] & (AULE_FEATURE_WINDOW | AULE_FEATURE_POSITIONS));
 }
 
+static bool cascade_serves_f16(const struct geometry *geometry)
+{
+    return cascade_serves(geometry, DTYPE_F16);
+}
+
+static bool cascade_serves_bf16(const struct geometry *geometry)
+{
+    return cascade_serves(geometry, DTYPE_BF16);
+}
+
 #define CASCADE_JOB(DECODE, WARPS, UNITS)                                                                              \
-    .tile_rows = decode_rows, .serves = cascade_serves, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,  \
-    .helps = &(DECODE), .crowd_rows = CASCADE_WARP_ROWS * (WARPS), .least_members = CASCADE_LEAST_MEMBERS,             \
+    .tile_rows = decode_rows, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN, .helps = &(DECODE),        \
+    .crowd_rows = CASCADE_WARP_ROWS * (WARPS), .least_members = CASCADE_LEAST_MEMBERS,                                 \
     .crowd_grain = 2 * (UNITS) * (WARPS) / 4 * MATRIX_LEAST_BLOCK_SIZE, .merges = true
+
+#define CASCADE_EMULATED(DECODE)                                                                                       \
+    CASCADE_JOB(DECODE, CASCADE_WARPS_EMULATED, DECODE_HALF_WARPS_EMULATED),                                           \
+        .shared_memory = CASCADE_SHARED_MEMORY_EMULATED
 
 const struct kernel kernel_cascade_emulated = {
     .shader = {"attention_cascade_emulated", attention_cascade_emulated_spv, sizeof attention_cascade_emulated_spv,
                CASCADE_WARPS_EMULATED *MATRIX_WARP, false},
-    CASCADE_JOB(kernel_decode_emulated, CASCADE_WARPS_EMULATED, DECODE_HALF_WARPS_EMULATED),
-    .shared_memory = CASCADE_SHARED_MEMORY_EMULATED,
+    .serves = cascade_serves_f16,
+    CASCADE_EMULATED(kernel_decode_emulated),
+};
+
+const struct kernel kernel_cascade_emulated_bf16 = {
+    .shader = {"attention_cascade_emulated_bf16", attention_cascade_emulated_bf16_spv,
+               sizeof attention_cascade_emulated_bf16_spv, CASCADE_WARPS_EMULATED *MATRIX_WARP, false},
+    .serves = cascade_serves_bf16,
+    CASCADE_EMULATED(kernel_decode_emulated_bf16),
 };
 
 // ---- attention_prefill.comp: 16 rows a warp, and tiles of keys and values in shared memory that all warps read ----
@@ -304,6 +327,16 @@ const struct kernel kernel_cascade = {
     .shader = {"attention_cascade_matrix", attention_cascade_matrix_spv, sizeof attention_cascade_matrix_spv,
                CASCADE_WARPS *MATRIX_WARP, true},
     CASCADE_JOB(kernel_decode, CASCADE_WARPS, DECODE_HALF_WARPS),
+    .serves = cascade_serves_f16,
+    .shared_memory = CASCADE_SHARED_MEMORY,
+};
+
+// In no variant yet: nobody has seen its bits and its time on a device.
+const struct kernel kernel_cascade_bf16 = {
+    .shader = {"attention_cascade_bf16", attention_cascade_bf16_spv, sizeof attention_cascade_bf16_spv,
+               CASCADE_WARPS *MATRIX_WARP, true},
+    CASCADE_JOB(kernel_decode_bf16, CASCADE_WARPS, DECODE_HALF_WARPS),
+    .serves = cascade_serves_bf16,
     .shared_memory = CASCADE_SHARED_MEMORY,
 };
 

@@ -162,16 +162,17 @@ static enum status plan_kernels(const struct submission *s, const struct engine_
 }
 
 // Where there is no memory for halves, as many workgroups as there may be take whole parts, and nothing is computed together; nor is a
-// probe, whose sequences have blocks in common for want of memory.
+// probe, whose sequences have blocks in common for want of memory, nor anything if there is no pipeline for it.
 static enum status plan_work(const struct submission *s, const struct engine_run *run, uint64_t num_workgroups,
                              struct geometry geometries[MOST_KERNELS], struct work works[MOST_KERNELS],
                              struct error *error)
 {
     enum status status = STATUS_LIMIT;
+    bool alone = s->probe || s->engine->helpers_refused;
     for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY); attempt++) {
         for (uint32_t i = 0; i < plan_num_shares(s->engine, run); i++)
             geometries[i] = geometry_of_kernel(s, run, i, attempt ? UINT64_MAX : num_workgroups);
-        status = plan_kernels(s, run, geometries, attempt > 0 || s->probe, works, error);
+        status = plan_kernels(s, run, geometries, attempt > 0 || alone, works, error);
     }
     return status;
 }
@@ -222,35 +223,75 @@ static uint32_t helped_by(const struct submission *s, uint32_t kernel)
     return NO_KERNEL;
 }
 
+// A run's shares, each as a group of its own, before they join others.
+struct plan {
+    struct group fresh[MOST_KERNELS];
+    uint32_t first, end; // shares [first, end); the first one writes K and V
+};
+
+static bool share_is_there(const struct plan *plan, const struct share *share, uint32_t number)
+{
+    return number == plan->first || share->work.num_items;
+}
+
+// `failed` is the share whose pipelines cannot be had; NO_KERNEL: it is not for that.
+static enum status plan_shares(struct submission *s, uint32_t index, uint64_t num_workgroups, struct plan *plan,
+                               uint32_t *failed, struct error *error)
+{
+    const struct engine_run *run = &s->runs[index];
+    struct share *shares = s->planned[index].shares;
+    struct work works[MOST_KERNELS] = {{0}};
+    struct geometry geometries[MOST_KERNELS];
+    enum status status = STATUS_OK;
+    *failed = NO_KERNEL;
+    if (run->kind != ENGINE_ATTEND)
+        geometries[0] = geometry_of_run(run);
+    else
+        status = plan_work(s, run, num_workgroups, geometries, works, error);
+    plan->end = plan_num_shares(s->engine, run);
+    plan->first = status == STATUS_OK ? first_share(run, plan->end, works) : 0;
+    for (uint32_t i = plan->first; i < plan->end && status == STATUS_OK; i++) {
+        shares[i].work = works[i];
+        shares[i].writes = i == plan->first && writes(run);
+        plan->fresh[i] = group_of_share(s, index, i, &shares[i], &geometries[i]);
+        if (share_is_there(plan, &shares[i], i))
+            status = get_pipelines(s, run, &plan->fresh[i], error);
+        if (status != STATUS_OK)
+            *failed = i;
+        if (works[i].num_items && has_choice(s->engine->pipelines.variant->kernels[i], run))
+            tuning_want(s, run, &geometries[i], num_workgroups);
+    }
+    return status;
+}
+
+// Whoever helps is not needed: from now on what sequences share is read for each of them.
+static bool go_without_helpers(struct submission *s, uint32_t failed, const struct error *error)
+{
+    if (failed == NO_KERNEL || helped_by(s, failed) == NO_KERNEL || error->status == STATUS_DEVICE_LOST)
+        return false;
+    s->engine->helpers_refused = true;
+    device_log(&s->engine->device, 0, "what sequences share is read for each of them, the same bits more slowly: %s",
+               error->text);
+    return true;
+}
+
 // Adds run `index` to groups of the wave whose groups begin at `first`: all its shares or none.
 static enum status plan_run(struct submission *s, uint32_t first, uint32_t index, uint64_t num_workgroups,
                             struct error *error)
 {
-    const struct engine_run *run = &s->runs[index];
-    uint32_t num_shares = plan_num_shares(s->engine, run);
     struct share *shares = s->planned[index].shares;
-    struct work works[MOST_KERNELS] = {{0}};
-    struct geometry geometries[MOST_KERNELS];
-    struct group fresh[MOST_KERNELS];
-    enum status status = engine_run_fits(s->engine, run, error);
-    if (run->kind != ENGINE_ATTEND)
-        geometries[0] = geometry_of_run(run);
-    else if (status == STATUS_OK)
-        status = plan_work(s, run, num_workgroups, geometries, works, error);
-    uint32_t first_one = status == STATUS_OK ? first_share(run, num_shares, works) : 0;
-    for (uint32_t i = first_one; i < num_shares && status == STATUS_OK; i++) {
-        shares[i].work = works[i];
-        shares[i].writes = i == first_one && writes(run);
-        fresh[i] = group_of_share(s, index, i, &shares[i], &geometries[i]);
-        if (i == first_one || works[i].num_items)
-            status = get_pipelines(s, run, &fresh[i], error);
-        if (works[i].num_items && has_choice(s->engine->pipelines.variant->kernels[i], run))
-            tuning_want(s, run, &geometries[i], num_workgroups);
-    }
-    for (uint32_t i = first_one; i < num_shares && status == STATUS_OK; i++)
-        if (i == first_one || works[i].num_items)
-            shares[i].group = helped_by(s, i) == NO_KERNEL ? join_group(s, first, &fresh[i])
-                                                           : join_helper(s, shares[helped_by(s, i)].group, &fresh[i]);
+    struct plan plan = {.end = 0};
+    uint32_t failed = NO_KERNEL;
+    enum status status = engine_run_fits(s->engine, &s->runs[index], error);
+    if (status == STATUS_OK)
+        status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
+    if (status != STATUS_OK && go_without_helpers(s, failed, error))
+        status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
+    for (uint32_t i = plan.first; i < plan.end && status == STATUS_OK; i++)
+        if (share_is_there(&plan, &shares[i], i))
+            shares[i].group = helped_by(s, i) == NO_KERNEL
+                                  ? join_group(s, first, &plan.fresh[i])
+                                  : join_helper(s, shares[helped_by(s, i)].group, &plan.fresh[i]);
     return status;
 }
 

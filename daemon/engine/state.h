@@ -61,6 +61,7 @@ struct engine {
     struct slot slots[ENGINE_SLOTS];
     uint64_t max_scratch_bytes; // of one slot
     bool no_cascade;
+    bool helpers_refused; // there is no pipeline for what sequences share: it is read for each of them; submitter only
     struct rope_memory rope; // submitter only
     struct tuning *tuning;   // owned
     struct pace pace;        // completer only, but for poll_ns

@@ -95,8 +95,9 @@ static const struct variant variants[] = {
         .name = "matrix_emulated",
         .needs = "any Vulkan 1.2 device; what matrix does, with products made in shared memory",
         .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
-                    &kernel_prefill_emulated_bf16, &kernel_cascade_emulated, &kernel_plain},
-        .num_kernels = 6,
+                    &kernel_prefill_emulated_bf16, &kernel_cascade_emulated, &kernel_cascade_emulated_bf16,
+                    &kernel_plain},
+        .num_kernels = 7,
         .only_by_name = true,
     },
 };
