@@ -117,7 +117,7 @@ void values_store(uint stage, uvec4 moved[MOVED])
         const uint number = my_half() * V_SHARE * V_MATRICES + i, n = i / V_MATRICES * 4;
         if (number < SUM_MATRICES)
             fragment_store(stage, Q_MATRICES + number,
-                           matrix_words_turned(value_words(moved[n], moved[n + 1], moved[n + 2], moved[n + 3], i % V_MATRICES)));
+                           value_words(moved[n], moved[n + 1], moved[n + 2], moved[n + 3], i % V_MATRICES));
     }
 }
 
@@ -234,9 +234,8 @@ struct Half {
 vec4 quad_of(Tally tally, uint m, uint c, uint i)
 {
     const uint e = 2 * i + c;
-    return vec4(matrix_elements(tally.sums[2 * m])[e], matrix_elements(tally.sums[2 * m + 1])[e],
-                matrix_elements(tally.sums[2 * m + 2])[e], matrix_elements(tally.sums[2 * m + 3])[e]) *
-           HALVES_FACTOR(V_DTYPE);
+    return vec4(sums_numbers(tally.sums[2 * m])[e], sums_numbers(tally.sums[2 * m + 1])[e],
+                sums_numbers(tally.sums[2 * m + 2])[e], sums_numbers(tally.sums[2 * m + 3])[e]);
 }
 
 uint quad_piece(uint m, uint c) { return 8 * (m / V_MATRICES) + 2 * t + c; }
@@ -374,15 +373,15 @@ void members_end()
     }
     barrier();
     groupMemoryBarrier(); // and what they have acquired is everybody's
-    const uint each = crowd.width * V_OCTS;
+    const uint each = crowd.width * V_QUADS;
     [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < crowd.num_members * each; i += gl_WorkGroupSize.x) {
-        const uint member = i / each, row = i % each / V_OCTS;
+        const uint member = i / each, row = i % each / V_QUADS;
         if (!is_last[member])
             continue;
         const gpu_item item = Items(crowd.members).at[member];
         work_begin(item.tile);
         if (row < num_rows)
-            part_end(item.first_partial, item.num_partials, item.num_halved, row, i % V_OCTS);
+            part_end(item.first_partial, item.num_partials, item.num_halved, row, i % V_QUADS);
     }
 }
 

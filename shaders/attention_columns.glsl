@@ -34,6 +34,7 @@ const uint V_STEPS = (V_PIECES + 7) / 8; // the same of a value
 const uint K_MATRICES = K_ELEMENTS / 4;  // that one piece of a key has a share in
 const uint V_MATRICES = V_ELEMENTS / 2;
 const uint Q_MATRICES = K_STEPS * K_MATRICES;
+const uint Q_PAIRS = Q_MATRICES / 2;
 const uint SUM_MATRICES = V_STEPS * V_MATRICES;
 const bool V_WHOLE = V_PIECES % 8 == 0; // no lane has pieces beyond the end
 
@@ -43,23 +44,35 @@ uint g, t; // the lane in its warp: 4 g + t
 
 // ---- Q ----
 
-// Elements [8 * oct, 8 * oct + 8) of a row; zeroes where there are none.
+// Elements [8 * oct, 8 * oct + 8) of a row; zeroes where there are none. Those are loaded all the same, from where there are some, if a
+// tile is known to have rows: behind a branch, nothing would be loaded meanwhile.
 uvec4 q_halves(uint row, uint oct)
 {
-    if (row >= num_rows || oct >= HEAD_DIM_K / 8)
+    const bool idle = row >= num_rows || oct >= HEAD_DIM_K / 8;
+#ifndef FEW_ROWS
+    if (idle)
         return uvec4(0);
-    if (!ROPE)
-        return Pieces(q_address(row)).at[oct];
-    const Eight q = q_oct(row, oct);
-    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
+#endif
+    const uint at_row = idle ? num_rows - 1 : row, at = idle ? 0 : oct;
+    uvec4 halves;
+    if (!ROPE) {
+        halves = Pieces(q_address(at_row)).at[at];
+    } else {
+        const Eight q = q_oct(at_row, at);
+        halves = oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
+    }
+    return mix(halves, uvec4(0), bvec4(idle));
 }
 
-// Matrix number n of piece j belongs to elements 4n to 4n + 3 of pieces 4j + t, lane by lane: this is what pair number `i` of
-// matrices is made of, from row `row`.
+// Matrix number n of piece j belongs to elements 4n to 4n + 3 of pieces 4j + t, lane by lane, in the order of key_words(): this is what
+// pair number `i` of matrices is made of, from row `row`.
 uvec4 q_pair_of(uint row, uint i)
 {
     const uint octs = K_ELEMENTS / 8;
-    return q_halves(row, (4 * (i / octs) + t) * octs + i % octs);
+    const uvec4 q = q_halves(row, (4 * (i / octs) + t) * octs + i % octs);
+    if (DTYPE_BYTES(K_DTYPE) == 2)
+        return q;
+    return uvec4(halves_low(q.x, q.y), halves_high(q.x, q.y), halves_low(q.z, q.w), halves_high(q.z, q.w));
 }
 
 uvec4 q_pair(uint i)
@@ -70,22 +83,23 @@ uvec4 q_pair(uint i)
 // ---- K and V ----
 // A lane has keys g and g + 8 of the tile, pieces 4j + t; and values 2t, 2t + 1, 2t + 8, 2t + 9, pieces 8s + g.
 
-// Elements 4n to 4n + 3 of a piece of a key.
+// Elements 4n to 4n + 3 of a piece of a key; those of 8 bits as 0, 2, 1, 3, which takes the fewest operations.
 uvec2 key_words(uvec4 piece, uint n)
 {
     if (DTYPE_BYTES(K_DTYPE) == 2)
         return n == 0 ? piece.xy : piece.zw;
-    return halves_widen(piece[n], K_DTYPE);
+    return uvec2(halves_even(piece[n], K_DTYPE), halves_odd(piece[n], K_DTYPE));
 }
 
-// Elements 2n and 2n + 1 of pieces of four values.
+// Elements 2n and 2n + 1 of pieces of four values: the words of A, one element a row.
 uvec4 value_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, uint n)
 {
     if (DTYPE_BYTES(V_DTYPE) == 2)
-        return uvec4(a[n], b[n], c[n], d[n]);
-    const uint w = n / 2, h = n % 2;
-    return uvec4(halves_widen(a[w], V_DTYPE)[h], halves_widen(b[w], V_DTYPE)[h], halves_widen(c[w], V_DTYPE)[h],
-                 halves_widen(d[w], V_DTYPE)[h]);
+        return matrix_words_turned(uvec4(a[n], b[n], c[n], d[n]));
+    const uint w = n / 2;
+    const uint x = n % 2 == 0 ? halves_low(a[w], b[w]) : halves_high(a[w], b[w]);
+    const uint y = n % 2 == 0 ? halves_low(c[w], d[w]) : halves_high(c[w], d[w]);
+    return uvec4(halves_even(x, V_DTYPE), halves_even(y, V_DTYPE), halves_odd(x, V_DTYPE), halves_odd(y, V_DTYPE));
 }
 
 // ---- one tile of keys ----
@@ -94,7 +108,8 @@ uvec4 value_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, uint n)
 vec4 scores_scaled(MatrixC even, MatrixC odd)
 {
     // not to be fused with what follows, in one pipeline more than in the other
-    precise vec4 scaled = (matrix_elements(even) + matrix_elements(odd)) * (run.scale_log2e * HALVES_FACTOR(K_DTYPE));
+    const vec4 products = halves_numbers(matrix_elements(even) + matrix_elements(odd), K_DTYPE);
+    precise vec4 scaled = products * (run.scale_log2e * HALVES_FACTOR(K_DTYPE));
     return scaled;
 }
 
@@ -155,6 +170,12 @@ vec4 weigh(inout State state, vec4 s, bvec4 seen)
 }
 
 // ---- units ----
+
+// The sums of weighted values that a sum matrix has.
+vec4 sums_numbers(MatrixC sums)
+{
+    return halves_numbers(matrix_elements(sums), V_DTYPE) * HALVES_FACTOR(V_DTYPE);
+}
 
 // Which piece of V this lane has in sum matrix `i`.
 uint piece_of(uint i)

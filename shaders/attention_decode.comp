@@ -12,15 +12,16 @@
 //
 // A part of gpu_item.span keys has two halves, whose tiles of 16 keys take turns, and a half has UNITS units of equally many tiles in a row.
 // Each unit is computed from scratch; half = ((unit + unit) + unit) + .., part = half + half (attention_parts.glsl). With two warps, a
-// workgroup has a part, and each warp folds its half as it goes; with UNITS warps, it has a half, and each warp has one unit. The last
-// workgroup that is done with a tile merges what all have left of it.
+// workgroup has a part, and each warp folds its half as it goes; with more, those of a half take turns with its units, and fold one after
+// the other; with UNITS warps, it has a half, and each warp has one unit. The last workgroup that is done with a tile merges what all have
+// left of it.
 //
 // Same bits: what a unit does for a row depends on its keys and that row alone, so neither the number of warps nor the number of
 // items nor the row's neighbours matter.
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
-// 2 or UNITS; Q and out are MATRIX_DTYPE, K and V the same or of 8 bits, head dims up to 128, those of 8 bits multiples of 16;
+// 2, 4 or UNITS; Q and out are MATRIX_DTYPE, K and V the same or of 8 bits, head dims up to 128, those of 8 bits multiples of 16;
 // BLOCK_SIZE is 16 or more, V is not in K and has no scales per token and head: no f16 weight could hold them. No MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -31,27 +32,37 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 
 #define PARTS_COHERENT coherent
+#define FEW_ROWS
 #include "attention_columns.glsl"
 
 const bool HALVES = WARPS == UNITS;        // an item is a half
+const uint SHARE = HALVES ? 1 : WARPS / 2; // warps that take turns with the units of a half
+const uint SLOTS = HALVES ? WARPS : 2;
 const uint V_LOADS = V_STEPS * 4;          // that a lane has of the tile's values
 const bool K_WHOLE = K_PIECES % 4 == 0;    // no lane reads beyond
 
 // What each warp has in the end: its unit, or its half. Small, since what a multiprocessor has of this bounds its workgroups.
-shared float slot_sums[WARPS * ROWS * HEAD_DIM_V]; // [slot][row][dim], not normalised
-shared float slot_maxima[WARPS * ROWS], slot_weights[WARPS * ROWS];
+shared float slot_sums[SLOTS * ROWS * HEAD_DIM_V]; // [slot][row][dim], not normalised
+shared float slot_maxima[SLOTS * ROWS], slot_weights[SLOTS * ROWS];
 
+uint part_first; // key
 uvec2 hull;    // keys that some row sees are in here
 Row selves[2]; // of rows 2t and 2t + 1
 
 MatrixB q_matrices[Q_MATRICES];
 
-void q_load()
+// Two steps, so that tables are looked up in between.
+void q_load(out uvec4 pairs[Q_PAIRS])
 {
-    for (uint i = 0; i < Q_MATRICES / 2; i++) {
-        const uvec4 words = q_pair(i);
-        q_matrices[2 * i] = matrix_b(words.xy);
-        q_matrices[2 * i + 1] = matrix_b(words.zw);
+    [[unroll]] for (uint i = 0; i < Q_PAIRS; i++)
+        pairs[i] = q_pair(i);
+}
+
+void q_take(uvec4 pairs[Q_PAIRS])
+{
+    [[unroll]] for (uint i = 0; i < Q_PAIRS; i++) {
+        q_matrices[2 * i] = matrix_b(pairs[i].xy);
+        q_matrices[2 * i + 1] = matrix_b(pairs[i].zw);
     }
 }
 
@@ -94,7 +105,7 @@ uint safe_key(uint key, uint offset)
 // Values that no row sees may be anything, and nothing times what is no number is no number: the nearest that a row sees stands in.
 uint seen_key(uint key, uint offset)
 {
-    return clamp(key + offset, hull.x, hull.y - 1) - key;
+    return (WINDOW ? clamp(key + offset, hull.x, hull.y - 1) : min(key + offset, hull.y - 1)) - key;
 }
 
 // Indices of the loads are constants where they can be: then they cost no instruction.
@@ -158,39 +169,37 @@ bvec4 seen_of(uint key, inout vec4 s)
 
 void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 {
-    [[unroll]] for (uint i = 0; i < V_STEPS * 4; i++) {
-        const uint s = i / 4, w = i % 4;
-        const uint a = v[s * 4][w], b = v[s * 4 + 1][w], c = v[s * 4 + 2][w], d = v[s * 4 + 3][w];
-        if (DTYPE_BYTES(V_DTYPE) == 2) {
-            state.sums[i] = matrix_multiply(matrix_a_turned(uvec4(a, b, c, d)), weights, state.sums[i]);
-        } else {
-            const uvec2 a2 = halves_widen(a, V_DTYPE), b2 = halves_widen(b, V_DTYPE);
-            const uvec2 c2 = halves_widen(c, V_DTYPE), d2 = halves_widen(d, V_DTYPE);
-            state.sums[i * 2] = matrix_multiply(matrix_a_turned(uvec4(a2.x, b2.x, c2.x, d2.x)), weights, state.sums[i * 2]);
-            state.sums[i * 2 + 1] = matrix_multiply(matrix_a_turned(uvec4(a2.y, b2.y, c2.y, d2.y)), weights, state.sums[i * 2 + 1]);
-        }
+    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++) {
+        const uint s = i / V_MATRICES * 4, n = i % V_MATRICES;
+        if (DTYPE_BYTES(V_DTYPE) == 2) // named halves, not words, which the driver makes fewer instructions of
+            state.sums[i] = matrix_multiply(matrix_a_turned(uvec4(v[s][n], v[s + 1][n], v[s + 2][n], v[s + 3][n])), weights,
+                                            state.sums[i]);
+        else
+            state.sums[i] = matrix_multiply(matrix_a(value_words(v[s], v[s + 1], v[s + 2], v[s + 3], n)), weights, state.sums[i]);
     }
 }
 
 // ---- units ----
 
-// The unit's state, with its own weights on all lanes that have the same t, becomes the slot's or joins it.
-void slot_take(uint slot, State state, bool joins)
+// The unit's state, with its own weights on all lanes that have the same t, becomes the slot's or joins it, if it is this warp's turn.
+void slot_take(uint slot, State state, bool joins, bool mine)
 {
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
     const uint row = slot * ROWS + 2 * t;
     Fold folds[2];
-    [[unroll]] for (uint i = 0; i < 2; i++)
-        folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
-    [[unroll]] for (uint i = 0; i < SUM_MATRICES && (V_WHOLE || piece_of(i) < V_PIECES); i++) {
-        const vec4 sums = matrix_elements(state.sums[i]) * HALVES_FACTOR(V_DTYPE);
-        [[unroll]] for (uint n = 0; n < 4; n++) {
-            const uint at = (row + (n & 1)) * HEAD_DIM_V + piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2 + (n >> 1);
-            slot_sums[at] = joins ? fold(folds[n & 1], slot_sums[at], sums[n]) : sums[n];
+    if (mine) {
+        [[unroll]] for (uint i = 0; i < 2; i++)
+            folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
+        [[unroll]] for (uint i = 0; i < SUM_MATRICES && (V_WHOLE || piece_of(i) < V_PIECES); i++) {
+            const vec4 sums = sums_numbers(state.sums[i]);
+            [[unroll]] for (uint n = 0; n < 4; n++) {
+                const uint at = (row + (n & 1)) * HEAD_DIM_V + piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2 + (n >> 1);
+                slot_sums[at] = joins ? fold(folds[n & 1], slot_sums[at], sums[n]) : sums[n];
+            }
         }
     }
     warp_wait(); // every lane has read the maxima that lane t changes now
-    if (g == 0)
+    if (g == 0 && mine)
         [[unroll]] for (uint i = 0; i < 2; i++) {
             slot_weights[row + i] = joins ? fold(folds[i], slot_weights[row + i], weights[i]) : weights[i];
             slot_maxima[row + i] = joins ? folds[i].maximum : state.maxima[i];
@@ -201,14 +210,15 @@ void slot_take(uint slot, State state, bool joins)
 // The first key of a tile, moved to where there are keys.
 uint tile_key(uint first, uint number)
 {
-    return clamp(first + number * STEP, hull.x & ~(KEYS - 1), hull.y - 1 & ~(KEYS - 1));
+    const uint key = first + number * STEP, last = hull.y - 1 & ~(KEYS - 1);
+    return WINDOW ? clamp(key, hull.x & ~(KEYS - 1), last) : min(key, last); // without a window none comes before the hull
 }
 
-void slot_clear(uint slot)
+void slot_clear(uint slot, bool mine)
 {
     State state;
     state_clear(state);
-    slot_take(slot, state, false);
+    slot_take(slot, state, false, mine);
 }
 
 // Of `count` units, those up to the hull's end; 0 if they all lie before it. (Emulated, all warps go together.)
@@ -222,7 +232,8 @@ uint units_needed(uint first, uint count, uint tiles)
 
 // The tiles of some units, one after the other. K of the next tile is on its way from behind Q K^T on, V of this one from before it.
 struct Walk {
-    uint first;          // key of tile 0
+    uint begin, skip;    // key of tile 0; keys of others between two units
+    uint first;          // where tile 0 would be, were those of tile `number` its neighbours
     uint number;         // of the tile whose keys are loaded
     uint found_from;     // each lane has found the tile this far on,
     Place found, coming; // and the one 32 further
@@ -230,20 +241,32 @@ struct Walk {
     uvec4 low[K_STEPS], high[K_STEPS];
 };
 
-void walk_begin(out Walk walk, uint first, uint number)
+// The key of a tile, of `tiles` a unit.
+uint walk_key(Walk walk, uint number, uint tiles)
 {
-    walk.first = first;
-    walk.number = walk.found_from = number;
-    walk.found = place_find(tile_key(first, number + warp_lane()));
-    walk.coming = place_find(tile_key(first, number + warp_lane() + WARP));
-    walk.place = place_of(walk.found, 0, tile_key(first, number));
-    key_load(walk.place, tile_key(first, number), walk.low, walk.high);
+    return tile_key(walk.begin + (SHARE > 1 ? number / tiles * walk.skip : 0), number);
 }
 
-void tile_compute(inout Walk walk, inout State state)
+void walk_begin(out Walk walk, uint first, uint number, uint tiles)
+{
+    walk.begin = first;
+    walk.skip = (SHARE - 1) * tiles * STEP;
+    walk.first = first + (SHARE > 1 ? number / tiles * walk.skip : 0);
+    walk.number = walk.found_from = number;
+    walk.found = place_find(walk_key(walk, number + warp_lane(), tiles));
+    walk.coming = place_find(walk_key(walk, number + warp_lane() + WARP, tiles));
+    walk.place = place_of(walk.found, 0, tile_key(walk.first, number));
+    key_load(walk.place, tile_key(walk.first, number), walk.low, walk.high);
+}
+
+// `end` is the unit's.
+void tile_compute(inout Walk walk, inout State state, uint end)
 {
     const uint key = walk.first + walk.number * STEP; // beyond the keys there is none, but what is loaded lies somewhere
-    const uint at = tile_key(walk.first, walk.number), next = tile_key(walk.first, walk.number + 1);
+    const uint at = tile_key(walk.first, walk.number);
+    if (SHARE > 1)
+        walk.first += walk.number + 1 == end ? walk.skip : 0;
+    const uint next = tile_key(walk.first, walk.number + 1);
     uvec4 v[V_LOADS];
     value_load(walk.place, at, v);
     const vec2 scales = K_SCALES ? scales_load(walk.place, at) : vec2(1);
@@ -258,34 +281,55 @@ void tile_compute(inout Walk walk, inout State state)
 }
 
 // Up to tile `end`. The inner loop has no branch.
-void tiles_compute(inout Walk walk, inout State state, uint end)
+void tiles_compute(inout Walk walk, inout State state, uint end, uint tiles)
 {
     [[dont_unroll]] do {
         if (walk.number + 1 == walk.found_from + WARP) {
             walk.found_from += WARP;
             walk.found = walk.coming;
-            walk.coming = place_find(tile_key(walk.first, walk.found_from + warp_lane() + WARP));
+            walk.coming = place_find(walk_key(walk, walk.found_from + warp_lane() + WARP, tiles));
         }
         const uint stop = min(end, walk.found_from + WARP - 1);
         [[dont_unroll]] do {
-            tile_compute(walk, state);
+            tile_compute(walk, state, end);
         } while (walk.number < stop);
     } while (walk.number < end);
 }
 
-// `units` units of `tiles` tiles each, of which the first begins at key `first`, into the warp's slot.
-void units_compute(uint first, uint units, uint tiles)
+// Tiles that no row sees, before others. Those of warps that share a half: of whole rounds, as many for each.
+uint hidden_tiles(uint first, uint tiles)
 {
-    const uint hidden = !EMULATED && WINDOW && hull.x > first ? (hull.x - first) / STEP : 0;
+    if (EMULATED || !WINDOW || hull.x <= first)
+        return 0;
+    return SHARE > 1 ? (hull.x - part_first) / (SHARE * tiles * STEP) * tiles : (hull.x - first) / STEP;
+}
+
+// `units` units of `tiles` tiles each, of which the first begins at key `first` and SHARE - 1 others lie between two, into the slot. If warps
+// share a half, all go through as many units, and wait for their turn before each joins.
+void units_compute(uint slot, uint first, uint units, uint tiles)
+{
+    const uint hidden = hidden_tiles(first, tiles);
     const uint first_end = (hidden / tiles + 1) * tiles; // of the first unit with a key that is seen: others would fold as nothing
+    const uint turn = SHARE > 1 ? warp_number() % SHARE : 0;
     Walk walk;
-    walk_begin(walk, first, hidden);
-    q_load(); // while the first keys are on their way
+    uvec4 q_pairs[Q_PAIRS];
+    q_load(q_pairs);
+    walk_begin(walk, first, hidden, tiles);
+    q_take(q_pairs);
+    if (SHARE > 1)
+        slot_clear(slot, turn == 0);
     [[dont_unroll]] for (uint end = first_end; end <= units * tiles; end += tiles) {
         State state;
         state_clear(state);
-        tiles_compute(walk, state, end);
-        slot_take(warp_number(), state, end > first_end);
+        tiles_compute(walk, state, end, tiles);
+        if (SHARE > 1) {
+            [[dont_unroll]] for (uint i = 0; i < SHARE; i++) {
+                barrier();
+                slot_take(slot, state, true, i == turn);
+            }
+        } else {
+            slot_take(slot, state, !HALVES && end > first_end, true);
+        }
     }
 }
 
@@ -300,7 +344,7 @@ struct Whole {
 Whole slots_fold(uint row, uint quad)
 {
     Whole whole;
-    for (uint slot = 0; slot < WARPS; slot++) {
+    for (uint slot = 0; slot < SLOTS; slot++) {
         const uint at = slot * ROWS + row;
         vec4 sums;
         for (uint i = 0; i < 4; i++)
@@ -313,15 +357,12 @@ Whole slots_fold(uint row, uint quad)
     return whole;
 }
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer Quad { uvec2 halves; };
-
 void quad_store(uint row, uint quad, Whole whole)
 {
     const vec2 end = row_end(row, whole.weights, ALIBI ? true_maximum(row_begin(row), whole.maximum) : whole.maximum);
     if (LSE && quad == 0)
         lse_store(row, end.y);
-    const uvec4 bits = plus_zero(whole.sums * end.x); // rounded as parts_end() does it: who ends a row must not show
-    Quad(out_address(row) + quad * 8).halves = uvec2(pair16(bits.x, bits.y, IO_DTYPE), pair16(bits.z, bits.w, IO_DTYPE));
+    quad_end(row, quad, whole.sums * end.x);
 }
 
 void quad_leave(uint64_t address, uint row, uint quad, Whole whole)
@@ -345,9 +386,10 @@ bool tile_done(gpu_item item)
         Counter counter = Counter(run.counters + (uint64_t(item.merge) * NUM_KV_HEADS + kv_head) * 4);
         memoryBarrierBuffer();
         is_last = atomicAdd(counter.done, 1) == item.num_partials - 1;
-        memoryBarrierBuffer();
-        if (is_last)
+        if (is_last) {
+            memoryBarrierBuffer();
             counter.done = 0; // for the next dispatch
+        }
     }
     barrier();
     groupMemoryBarrier(); // and what it has acquired is everybody's
@@ -380,24 +422,49 @@ void ranges_find(gpu_item item)
     }
 }
 
+// What all lanes have alike is said to be so: else the loops ask again and again whether all lanes are still there, and keep their state
+// twice for the case that not.
+void work_uniform(inout gpu_item item)
+{
+    item.tile.seq = warp_first(item.tile.seq);
+    item.tile.first_row = warp_first(item.tile.first_row);
+    item.tile.first_token = warp_first(item.tile.first_token);
+    item.tile.num_tokens = warp_first(item.tile.num_tokens);
+    item.tile.q_len = warp_first(item.tile.q_len);
+    item.tile.kv_len = warp_first(item.tile.kv_len);
+    item.first_key = warp_first(item.first_key);
+    item.end_key = warp_first(item.end_key);
+    item.span = warp_first(item.span);
+    item.which_half = warp_first(item.which_half);
+    run.num_heads = warp_first(run.num_heads);
+    const uvec2 token_rows = unpackUint2x32(run.token_rows);
+    run.token_rows = packUint2x32(uvec2(warp_first(token_rows.x), warp_first(token_rows.y)));
+}
+
 void main()
 {
     gpu_item item;
     if (!item_find(item))
         return;
+    work_uniform(item);
     work_begin(item.tile);
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     for (uint i = 0; i < 2; i++)
         selves[i] = row_begin(2 * t + i);
     ranges_find(item);
-    const uint count = HALVES ? 1 : UNITS, tiles = item.span / (UNITS * STEP);
-    const uint half_number = HALVES ? item.which_half : warp_number(), unit = HALVES ? warp_number() : 0;
-    const uint first = (SPLIT ? item.first_key : 0) + half_number * KEYS + unit * tiles * STEP;
-    const uint needed = hull.x < hull.y ? units_needed(first, count, tiles) : 0;
+    hull = uvec2(warp_first(hull.x), warp_first(hull.y));
+    const uint count = HALVES ? 1 : UNITS / SHARE, tiles = item.span / (UNITS * STEP);
+    const uint slot = HALVES ? warp_number() : warp_number() / SHARE;
+    const uint half_number = HALVES ? item.which_half : slot, unit = HALVES ? warp_number() : warp_number() % SHARE;
+    part_first = SPLIT ? item.first_key : 0;
+    const uint first = warp_first(part_first + half_number * KEYS + unit * tiles * STEP);
+    // Warps that share halves all go through as many rounds of units.
+    const uint needed =
+        warp_first(hull.x < hull.y ? units_needed(SHARE > 1 ? part_first : first, count, SHARE * tiles) : 0);
     if (needed > 0)
-        units_compute(first, needed, tiles);
+        units_compute(slot, first, needed, tiles);
     else
-        slot_clear(warp_number());
+        slot_clear(slot, unit == 0 || HALVES);
     item_end(item);
 }

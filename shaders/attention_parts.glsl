@@ -42,77 +42,90 @@ vec4 fold(Fold f, vec4 first, vec4 second)
     return fma(second, vec4(f.second), kept);
 }
 
-// What a part has of a row, of eight dims.
+// What a part has of a row, of four dims.
 struct Part {
     float maximum, weights;
-    vec4 low, high;
+    vec4 sums;
 };
 
 Part part_join(Part a, Part b)
 {
     const Fold f = fold_begin(a.maximum, b.maximum);
-    return Part(f.maximum, fold(f, a.weights, b.weights), fold(f, a.low, b.low), fold(f, a.high, b.high));
+    return Part(f.maximum, fold(f, a.weights, b.weights), fold(f, a.sums, b.sums));
 }
 
-const uint V_OCTS = HEAD_DIM_V / 8;
-const uint PARTS_BATCH = 8; // whose loads are in flight together; even
+const uint V_QUADS = HEAD_DIM_V / 4;
+const uint PARTS_BATCH = 4; // whose loads are in flight together
 
-Part part_load(uint number, uint row, uint oct)
+Part part_load(uint number, uint row, uint quad)
 {
     const uint64_t address = partial_address(number);
-    const uint at = (row * V_OCTS + oct) * 2;
     return Part(PartFloats(address).at[PARTIAL_MAXIMA + row], PartFloats(address).at[PARTIAL_WEIGHTS + row],
-                PartSums(address).at[at], PartSums(address).at[at + 1]);
+                PartSums(address).at[row * V_QUADS + quad]);
+}
+
+// One part, of which two neighbours may be the halves.
+struct Halved {
+    Part first, second;
+};
+
+Halved halved_load(uint first, uint pairs, uint number, uint row, uint quad)
+{
+    const uint at = first + number + min(number, pairs);
+    return Halved(part_load(at, row, quad), part_load(number < pairs ? at + 1 : at, row, quad));
 }
 
 // All partial results [first, first + count) of a row; of the first `halved`, each two neighbours are one part's.
-Part parts_join(uint first, uint count, uint halved, uint row, uint oct)
+Part parts_join(uint first, uint count, uint halved, uint row, uint quad)
 {
-    if (count == 2) // often so, and where little is to do it should be quick
-        return part_join(part_load(first, row, oct), part_load(first + 1, row, oct));
-    Part all = Part(NO_MAXIMUM, 0, vec4(0), vec4(0)), half_part = all;
-    [[dont_unroll]] for (uint begin = 0; begin < count; begin += PARTS_BATCH) {
-        Part parts[PARTS_BATCH];
+    const uint pairs = halved / 2, last = count - pairs - 1;
+    Part all = Part(NO_MAXIMUM, 0, vec4(0));
+    [[dont_unroll]] for (uint begin = 0; begin <= last; begin += PARTS_BATCH) {
+        Halved batch[PARTS_BATCH];
         [[unroll]] for (uint n = 0; n < PARTS_BATCH; n++)
-            parts[n] = part_load(first + min(begin + n, count - 1), row, oct);
+            batch[n] = halved_load(first, pairs, min(begin + n, last), row, quad);
         [[unroll]] for (uint n = 0; n < PARTS_BATCH; n++) {
             const uint number = begin + n;
-            if (number >= count)
-                continue;
-            Part part = parts[n];
-            if (number < halved) {
-                if (n % 2 == 0) {
-                    half_part = part;
-                    continue;
-                }
-                part = part_join(half_part, part);
-            }
-            if (number == (halved > 0 ? 1 : 0))
-                all = part;
-            else
-                all = part_join(all, part);
+            if (number > last)
+                break;
+            Part part = batch[n].first;
+            if (number < pairs)
+                part = part_join(part, batch[n].second);
+            if (number > 0)
+                part = part_join(all, part);
+            all = part;
         }
     }
     return all;
 }
 
-// Eight dims of a row of the tile. Whoever has a row's first dims stores its LSE, too.
-void part_end(uint first, uint count, uint halved, uint row, uint oct)
+// Four elements of a row's result, rounded. One way for all: who ends a row must not show.
+void quad_end(uint row, uint quad, vec4 values)
 {
-    const Part all = parts_join(first, count, halved, row, oct);
+    const uvec4 bits = plus_zero(values);
+    const uint64_t address = out_address(row) + quad * 4 * DTYPE_BYTES(IO_DTYPE);
+    if (IO_DTYPE == DTYPE_F32)
+        Units(address).at[0] = bits;
+    else
+        Bytes8(address).bytes = uvec2(pair16(bits.x, bits.y, IO_DTYPE), pair16(bits.z, bits.w, IO_DTYPE));
+}
+
+// Four dims of a row of the tile. Whoever has a row's first dims stores its LSE, too.
+void part_end(uint first, uint count, uint halved, uint row, uint quad)
+{
+    const Part all = parts_join(first, count, halved, row, quad);
     const float maximum = ALIBI ? true_maximum(row_begin(row), all.maximum) : all.maximum;
     const vec2 end = row_end(row, all.weights, maximum);
-    if (LSE && oct == 0)
+    if (LSE && quad == 0)
         lse_store(row, end.y);
-    oct_store(out_address(row) + oct * 8 * DTYPE_BYTES(IO_DTYPE), IO_DTYPE,
-              oct_convert(Oct(plus_zero(all.low * end.x), plus_zero(all.high * end.x)), DTYPE_F32, IO_DTYPE));
+    quad_end(row, quad, all.sums * end.x);
 }
 
 // The rows of the tile, by all threads of the workgroup.
 void parts_end(uint first, uint count, uint halved)
 {
-    for (uint i = gl_LocalInvocationID.x; i < num_rows * V_OCTS; i += gl_WorkGroupSize.x)
-        part_end(first, count, halved, i / V_OCTS, i % V_OCTS);
+    for (uint i = gl_LocalInvocationID.x; i < num_rows * V_QUADS; i += gl_WorkGroupSize.x)
+        part_end(first, count, halved, i / V_QUADS, i % V_QUADS);
 }
 
 #endif

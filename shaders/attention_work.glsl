@@ -37,6 +37,9 @@ uint first_token;         // of the sequence, among the run's tokens
 uint q_len, kv_len;       // queries (rows of tokens beyond see nothing), keys
 uint first_row, num_rows; // of the tile; rows beyond the sequence's end are idle
 
+#ifdef FEW_ROWS
+bool one_token; // is all that the sequence has
+#endif
 uint run_number; // of `run`, in the dispatch
 
 // This workgroup's item, and its run in `run`; false: there are no more.
@@ -75,12 +78,23 @@ void work_begin(gpu_tile tile)
     q_len = tile.q_len;
     kv_len = tile.kv_len;
     first_row = tile.first_row;
+#ifdef FEW_ROWS
+    one_token = tile.num_tokens == 1;
+#endif
     num_rows = min(TILE_ROWS, tile.num_tokens * group - first_row);
 }
 
 uint row_query(uint row)
 {
-    return (first_row + row) / group;
+    const uint at = first_row + row;
+#ifdef FEW_ROWS // most often those of one token, and a division is some thirty instructions
+    uint query = 0;
+    if (!one_token)
+        query = at / group;
+    return query;
+#else
+    return at / group;
+#endif
 }
 
 // ---- which keys ----
@@ -100,6 +114,10 @@ uvec2 row_range(uint row)
 {
     if (row >= num_rows || row_query(row) >= q_len)
         return uvec2(0);
+    if (!WINDOW) {
+        const int last = run.causal != 0 ? min(row_position(row), int(kv_len) - 1) : int(kv_len) - 1;
+        return uvec2(0, uint(max(last + 1, 0)));
+    }
     const int64_t position = row_position(row);
     int64_t first = 0, last = int64_t(kv_len) - 1;
     if (run.causal != 0)
@@ -130,7 +148,11 @@ uvec2 tile_range()
 
 uint row_head(uint row)
 {
+#ifdef FEW_ROWS
+    return kv_head * group + first_row + row - row_query(row) * group;
+#else
     return kv_head * group + (first_row + row) % group;
+#endif
 }
 
 // The address of row `row` in q or out; the outer stride in bytes, the others in 16-byte units.

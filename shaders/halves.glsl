@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // halves.glsl - elements of 16 bits for matrix units, MATRIX_DTYPE: four elements of 8 bits in one word become four of them in two
-// words, a few operations for two at once, every value exact; two floats become one word, rounded. e4m3 comes out as the 256th part of
-// what it is (HALVES_FACTOR), since its exponent then needs no sum. Scales are not applied.
+// words, a few operations for two at once, every value exact; two floats become one word, rounded. e4m3 comes out as 144 times
+// what it is (HALVES_FACTOR): the one number that is none, 480 by its bits, is then beyond what f16 holds and infinite, all others
+// are not, and 8 bits of mantissa hold them. Whoever sums them takes an infinite sum for no number: halves_numbers(). Scales are not applied.
 
 #ifndef AULE_HALVES_GLSL
 #define AULE_HALVES_GLSL
@@ -13,7 +14,16 @@
 #include "matrix.glsl"
 
 // What a result is to be multiplied with.
-#define HALVES_FACTOR(DTYPE) ((DTYPE) == DTYPE_FP8_E4M3 ? 256.0 : 1.0)
+#define HALVES_FACTOR(DTYPE) ((DTYPE) == DTYPE_FP8_E4M3 ? 1.0 / 144 : 1.0)
+
+// Sums of products with such elements.
+vec4 halves_numbers(vec4 sums, uint dtype)
+{
+    if (dtype != DTYPE_FP8_E4M3)
+        return sums;
+    const uvec4 bits = floatBitsToUint(sums);
+    return uintBitsToFloat(mix(bits, uvec4(0x7fc00000u), equal(bits & 0x7fffffffu, uvec4(0x7f800000u))));
+}
 
 // Two floats as one word, to the nearest, ties to even.
 uint halves_round(vec2 pair)
@@ -32,6 +42,7 @@ uint halves_cast(uint f16)
     return MATRIX_DTYPE == DTYPE_BF16 ? halves_high(bits.x, bits.y) : f16;
 }
 
+// Two f16 with two f16 in each, as MATRIX_DTYPE: sums and products that are exact.
 #if defined(MATRIX_EMULATED) || defined(MATRIX_BF16)
 uint halves_minus(uint words, float value)
 {
@@ -39,34 +50,46 @@ uint halves_minus(uint words, float value)
     const uvec2 bits = floatBitsToUint(difference);
     return MATRIX_DTYPE == DTYPE_BF16 ? halves_high(bits.x, bits.y) : packHalf2x16(difference);
 }
+
+// What is beyond f16 becomes infinite, which packHalf2x16 need not do.
+uint halves_times(uint words, float value)
+{
+    const vec2 product = unpackHalf2x16(words) * value;
+    const uvec2 bits = mix(floatBitsToUint(product), floatBitsToUint(product) & 0x80000000u | 0x7f800000u,
+                           greaterThan(abs(product), vec2(65504)));
+    return MATRIX_DTYPE == DTYPE_BF16 ? halves_high(bits.x, bits.y) : packHalf2x16(uintBitsToFloat(bits));
+}
 #else
 uint halves_minus(uint words, float value)
 {
     return packFloat2x16(unpackFloat2x16(words) - float16_t(value));
 }
+
+uint halves_times(uint words, float value)
+{
+    return packFloat2x16(unpackFloat2x16(words) * float16_t(value));
+}
 #endif
 
-// Bytes in the upper half of each f16. Its exponent is one bit longer, its mantissa begins right behind; 0x7f is no number.
-uint e4m3_halves(uint bytes)
-{
-    const uint nan = (bytes & 0x7f007f00u) + 0x01000100u & 0x80008000u;
-    return halves_cast(bytes & 0x80008000u | (bytes & 0x7f007f00u) >> 1 | nan - (nan >> 5));
-}
-
-// Bytes in the lower half of each f16: as the last bits of 1024 + 128 + x, a number whose mantissa counts ones.
-uint int8_halves(uint bytes)
-{
-    return halves_minus(bytes ^ 0x64806480u, 1152.0);
-}
-
-uvec2 halves_widen(uint word, uint dtype)
+// Bytes 0 and 2 of a word, and bytes 1 and 3. e5m2 is the upper half of an f16. e4m3 has an exponent one bit shorter, and its mantissa
+// begins right behind: one bit to the right it is the 256th part of what it is. int8: the last bits of 1024 + 128 + x, a number whose
+// mantissa counts ones.
+uint halves_even(uint word, uint dtype)
 {
     if (dtype == DTYPE_INT8)
-        return uvec2(int8_halves(word & 0xffu | (word & 0xff00u) << 8),
-                     int8_halves(word >> 16 & 0xffu | word >> 8 & 0xff0000u));
-    const uvec2 bytes = uvec2((word & 0xffu) << 8 | (word & 0xff00u) << 16, word >> 8 & 0xff00u | word & 0xff000000u);
-    return dtype == DTYPE_FP8_E5M2 ? uvec2(halves_cast(bytes.x), halves_cast(bytes.y))
-                                   : uvec2(e4m3_halves(bytes.x), e4m3_halves(bytes.y));
+        return halves_minus((word & 0x00ff00ffu) ^ 0x64806480u, 1152.0);
+    if (dtype == DTYPE_FP8_E5M2)
+        return halves_cast((word & 0x00ff00ffu) << 8);
+    return halves_times(word << 8 & 0x80008000u | word << 7 & 0x3f803f80u, 36864.0);
+}
+
+uint halves_odd(uint word, uint dtype)
+{
+    if (dtype == DTYPE_INT8)
+        return halves_minus((word >> 8 & 0x00ff00ffu) ^ 0x64806480u, 1152.0);
+    if (dtype == DTYPE_FP8_E5M2)
+        return halves_cast(word & 0xff00ff00u);
+    return halves_times(word & 0x80008000u | word >> 1 & 0x3f803f80u, 36864.0);
 }
 
 #endif

@@ -55,7 +55,13 @@ uint token_row(uint token)
 {
     const uint null = uint(run.token_rows - 1ul >> 63);
     const uint64_t readable = run.token_rows + run.cu_seqlens_q * null;
+#ifdef FEW_ROWS // and nothing is loaded in vain
+    if (run.token_rows != 0)
+        token = uint(Ints(readable).at[token * (1u - null)]);
+    return token;
+#else
     return run.token_rows != 0 ? uint(Ints(readable).at[token * (1u - null)]) : token;
+#endif
 }
 
 // ---- blocks ----

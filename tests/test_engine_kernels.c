@@ -283,11 +283,13 @@ START_TEST(size_of_workgroups_follows_their_number_and_changes_no_bit)
     static const uint32_t multiprocessors[] = {1, 1000};
     struct engine_batch *batch =
         batch_of((int32_t[]){1, 1, 4, 1, 1}, (int32_t[]){1100, 300, 700, KV_LEN, 5}, 5, NULL, NULL);
-    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 1500, 1000), 64);
-    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 1499, 1000), 128);
+    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 3001, 1000), 64);
+    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 3000, 1000), 128);
     ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, 1, 1000), 128); // all that its shader can have
-    ck_assert_uint_eq(kernel_decode_emulated.local_size(1500, 1000), 64);        // a part, or half of one
-    ck_assert_uint_eq(kernel_decode_emulated.local_size(1499, 1000), 256);
+    ck_assert_uint_eq(kernel_decode_emulated.local_size(3001, 1000),
+                      64); // a part, by two warps or by four, or half of one
+    ck_assert_uint_eq(kernel_decode_emulated.local_size(3000, 1000), 128);
+    ck_assert_uint_eq(kernel_decode_emulated.local_size(1000, 1000), 256);
     ck_assert_uint_eq(kernel_local_size(&kernel_plain, 1, 1000), 128);
     for (uint32_t i = 0; i < 2; i++) {
         struct engine_run run = run_of(batch, 0, i ? OTHER : OUT);
