@@ -15,7 +15,7 @@ enum { DIM = 16, KEYS = 16, COLUMNS = 160, KV_LEN = COLUMNS / 2 * KEYS, HEADS = 
 enum { Q = 0, K = 1 << 16, V = 1 << 17, OUT = 1 << 18, OTHER = 1 << 19 };
 
 // Kernels of the variant for f16: 0 decodes, 1 is the prefill, the last one takes what is left.
-enum { LAST = 5, ALL = 1 << 0 | 1 << 1 | 1 << LAST };
+enum { LAST = 6, ALL = 1 << 0 | 1 << 1 | 1 << LAST };
 
 static struct engine_cache *cache_;
 
