@@ -92,7 +92,7 @@ static bool matrix_serves(const uint32_t *spec, enum dtype element)
            !spec[AULE_SPEC_V_IN_K] && !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
 
-// ---- attention_decode.comp: two warps have a part, or one warp a unit of half a part; each warp's sums lie in shared memory ----
+// ---- attention_decode.comp: two or four warps have a part, or eight a half of one; each warp's sums lie in shared memory ----
 
 enum {
     DECODE_ROWS = 8,
@@ -201,10 +201,11 @@ enum {
     CASCADE_WARPS = 8,
     CASCADE_WARPS_EMULATED = 4,
     CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * MATRIX_MOST_HEAD_DIM * 2, // K and V, of this step and the next
-    CASCADE_TILE_OTHER_BYTES = 2 * MATRIX_LEAST_BLOCK_SIZE * 4 + 64,             // scales
-    CASCADE_SHARED_MEMORY = CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_TILE_OTHER_BYTES),
-    CASCADE_SHARED_MEMORY_EMULATED = CASCADE_WARPS_EMULATED / 4 * (CASCADE_TILE_BYTES + CASCADE_TILE_OTHER_BYTES) +
-                                     CASCADE_WARPS_EMULATED * MATRIX_WARP * MATRIX_WORD_BYTES,
+    CASCADE_SCALES_BYTES = 2 * MATRIX_LEAST_BLOCK_SIZE * 4,                      // of K, of both
+    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,                               // who is last
+    CASCADE_SHARED_MEMORY = CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
+    CASCADE_SHARED_MEMORY_EMULATED = CASCADE_WARPS_EMULATED / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) +
+                                     CASCADE_MEMBERS_BYTES + CASCADE_WARPS_EMULATED * MATRIX_WARP * MATRIX_WORD_BYTES,
     CASCADE_LEAST_MEMBERS = 4, // a guess: with fewer, most warps have no rows
 };
 _Static_assert((int)CASCADE_WARP_ROWS *CASCADE_WARPS <= (int)AULE_MOST_MEMBERS, "of one row each");
