@@ -36,6 +36,7 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
     (void)error;
     struct engine *engine = fake_make(1, sizeof(*engine));
     engine->params = *params;
+    engine->gpu_ns = 1000;
     engine->device = (struct engine_device){
         .name = "fake",
         .driver = "none",
@@ -607,6 +608,11 @@ static void zero(const struct engine_zero *zero)
     }
 }
 
+void fake_engine_slow(struct engine *engine, uint64_t gpu_ns)
+{
+    engine->gpu_ns = gpu_ns;
+}
+
 bool fake_engine_finish(struct engine *engine)
 {
     struct fake_submission *s = engine->submissions;
@@ -619,7 +625,7 @@ bool fake_engine_finish(struct engine *engine)
         zero(&s->zeroes[i]);
     for (uint32_t i = 0; i < s->num_runs; i++) {
         enum status status = s->runs[i].fail;
-        event->results[i] = (struct engine_run_result){status, s->runs[i].dispatch, 1000, s->runs[i].why};
+        event->results[i] = (struct engine_run_result){status, s->runs[i].dispatch, engine->gpu_ns, s->runs[i].why};
         if (s->runs[i].fail == STATUS_OK)
             fake_run_do(&s->runs[i]);
     }

@@ -52,7 +52,8 @@ void fake_engine_limit_allocation(struct engine *engine, uint64_t bytes);
 void fake_engine_automatic(struct engine *engine, bool automatic);
 struct fake_submission *fake_engine_oldest(struct engine *engine); // unfinished; NULL = none
 struct fake_submission *fake_engine_newest(struct engine *engine);
-bool fake_engine_finish(struct engine *engine);                            // the oldest; false: none
+void fake_engine_slow(struct engine *engine, uint64_t gpu_ns); // that each dispatch from now on takes; at first 1000
+bool fake_engine_finish(struct engine *engine);                // the oldest; false: none
 void fake_engine_refuse_submit(struct engine *engine, enum status status); // the next one
 void fake_engine_lose(struct engine *engine, const char *why);
 

@@ -63,7 +63,7 @@ struct engine {
     struct fake_submission *submissions; // unfinished, oldest first
     struct fake_growth *growths;
     struct fake_event *events, *shown; // shown: the one that the last poll gave out
-    uint64_t sequence;
+    uint64_t sequence, gpu_ns; // that a dispatch takes
     bool hold_chunks, automatic;
     uint32_t limit_splits;
     atomic_bool lost; // engine_arena_destroy() asks from any thread

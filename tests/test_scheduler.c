@@ -13,6 +13,7 @@
 #include "core_world.h"
 #include "scheduler.h"
 #include "session.h"
+#include "state.h"
 
 static struct world world;
 static struct worker a, b, c;
@@ -357,6 +358,44 @@ START_TEST(a_big_run_does_not_let_its_session_go_again_before_the_others_had_the
     ck_assert_uint_eq(of_b, 40);
     for (uint32_t i = 0; i < 40; i++)
         ck_assert_uint_eq(s->runs[i].wave, 0); // they read one cache and write different rows
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(a_slow_device_is_given_less_at_a_time_and_a_quick_one_more_again)
+{
+    uint64_t large = make_reader(&a, blocks[0], 64, 8192); // 2^19 tokens
+    occupy();
+    for (int i = 0; i < 40; i++)
+        worker_run(&a, large, 0, 64, NULL);
+    finish_one();
+    finish_one();
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 8); // 2^22 tokens
+    fake_engine_slow(world.engine, 8 * (uint64_t)SCHEDULER_TIME_NS);
+    finish_one();
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 1); // an eighth of it
+    finish_one();
+    finish_one(); // one of 2^19 took as long
+    ck_assert_uint_eq(world.core->scheduler.budget, SCHEDULER_QUANTUM);
+    fake_engine_slow(world.engine, 1000);
+    for (uint64_t budget = SCHEDULER_QUANTUM; budget < SCHEDULER_BUDGET; budget *= 2) {
+        ck_assert_uint_eq(world.core->scheduler.budget, budget);
+        ck_assert(finish_one());
+    }
+    ck_assert_uint_eq(world.core->scheduler.budget, SCHEDULER_BUDGET);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(small_work_says_nothing_about_how_much_is_too_much)
+{
+    occupy();
+    fake_engine_slow(world.engine, SCHEDULER_TIME_NS / 2 - 1);
+    finish_one();
+    ck_assert_uint_eq(world.core->scheduler.budget, SCHEDULER_BUDGET);
+    fake_engine_slow(world.engine, UINT64_MAX / 2);
+    finish_one();
+    ck_assert_uint_eq(world.core->scheduler.budget, SCHEDULER_QUANTUM); // never less
     world_finish_all(&world);
 }
 END_TEST
@@ -870,6 +909,8 @@ int main(void)
     tcase_add_test(waves, tiny_runs_are_bounded_in_number);
     tcase_add_test(fair, sessions_are_served_alike_in_tokens_not_in_runs);
     tcase_add_test(fair, a_big_run_does_not_let_its_session_go_again_before_the_others_had_theirs);
+    tcase_add_test(fair, a_slow_device_is_given_less_at_a_time_and_a_quick_one_more_again);
+    tcase_add_test(fair, small_work_says_nothing_about_how_much_is_too_much);
     tcase_add_test(fair, a_session_that_was_away_is_not_owed_what_it_did_not_ask_for);
     tcase_add_test(tickets, tickets_count_from_one_and_complete_in_order);
     tcase_add_test(tickets, a_run_that_fails_early_is_not_done_before_those_ahead_of_it);

@@ -56,6 +56,7 @@ enum status core_create(const struct core_params *params, struct core **out, str
     core->pool.limit_bytes = params->pool_limit_bytes;
     core->pool.limit_blocks = params->max_blocks ? params->max_blocks : UINT64_MAX;
     core->hash = hash_prefix;
+    scheduler_init(&core->scheduler);
     *out = core;
     return STATUS_OK;
 }

@@ -3,14 +3,16 @@
 //
 // scheduler.c - deficit round robin by tokens attended. A session that was served `cost` tokens is that much in debt; rounds
 // pay SCHEDULER_QUANTUM each, and the sessions wait in a heap for the round in which their debt is paid, so that rounds in
-// which nobody may go cost nothing, and one step costs the logarithm of the waiting sessions. A run is never split: a big
-// one goes when its session's turn comes, and the debt keeps that session from going again before the others had as much.
+// which nobody may go cost nothing, and one step costs the logarithm of the waiting sessions. A layer of a run
+// is never split: a big one goes when its session's turn comes, and the debt keeps that session from going again before the others had as much.
 //
 // A run of several layers goes layer by layer, each a link that is paid for by itself, so that a long step holds nobody up longer than the
 // same step in single runs would.
 //
 // Which links go and how they lie in the submission are two questions: those of one session lie in one wave while they touch nothing in
 // common (beside.c), in the next one else, whatever the order of picking; so sessions in step share waves and the engine merges their runs.
+
+// How much goes into one submission follows the device: see learn_budget().
 
 #include "scheduler.h"
 
@@ -19,6 +21,11 @@
 
 #include "beside.h"
 #include "state.h"
+
+void scheduler_init(struct scheduler *scheduler)
+{
+    scheduler->budget = SCHEDULER_BUDGET;
+}
 
 static void wait_for_turn(struct scheduler *scheduler, struct core_session *session)
 {
@@ -70,7 +77,7 @@ static uint32_t pick_links(struct core *core, uint64_t number)
 {
     struct scheduler *scheduler = &core->scheduler;
     uint32_t count = 0;
-    uint64_t budget = SCHEDULER_BUDGET, room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
+    uint64_t budget = scheduler->budget, room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
     while (count < SCHEDULER_MAX_RUNS && budget && heap_first(&scheduler->ready)) {
         if (count && next_work(scheduler) > room)
             break;
@@ -288,8 +295,10 @@ static void share(struct core *core, const struct submission *submission, const 
         count_dispatch(core, sessions);
 }
 
-static void read_results(struct core *core, struct submission *submission, const struct engine_event *event)
+// Returns the GPU time of all dispatches.
+static uint64_t read_results(struct core *core, struct submission *submission, const struct engine_event *event)
 {
+    uint64_t gpu_ns = 0;
     uint32_t *order = core->scheduler.order, good = 0;
     for (uint32_t i = 0; i < submission->num_links; i++) {
         enum status status = i < event->num_results ? event->results[i].status : STATUS_INTERNAL;
@@ -306,6 +315,24 @@ static void read_results(struct core *core, struct submission *submission, const
                 break;
         }
         share(core, submission, event, order + first, end - first);
+        gpu_ns += event->results[order[first]].gpu_ns;
+    }
+    return gpu_ns;
+}
+
+// A submission that took too long says how much would not have; one that was full and quick makes room for more.
+static void learn_budget(struct scheduler *scheduler, const struct submission *submission, uint64_t gpu_ns)
+{
+    const uint64_t least = SCHEDULER_QUANTUM, most = SCHEDULER_BUDGET, budget = scheduler->budget;
+    uint64_t weight = 0;
+    for (uint32_t i = 0; i < submission->num_links; i++)
+        if (__builtin_add_overflow(weight, submission->links[i].run->weight, &weight))
+            weight = UINT64_MAX;
+    if (gpu_ns > SCHEDULER_TIME_NS) {
+        uint64_t would_do = (uint64_t)((double)weight * SCHEDULER_TIME_NS / (double)gpu_ns);
+        scheduler->budget = would_do > budget ? budget : would_do > least ? would_do : least;
+    } else if (gpu_ns < SCHEDULER_TIME_NS / 2 && weight >= budget / 2) {
+        scheduler->budget = budget < most / 2 ? budget * 2 : most;
     }
 }
 
@@ -326,7 +353,7 @@ void scheduler_done(struct core *core, const struct engine_event *event)
         return;
     }
     struct submission *submission = take_first(s);
-    read_results(core, submission, event);
+    learn_budget(s, submission, read_results(core, submission, event));
     core->dispatches += event->num_dispatches;
     end_links(submission);
     deliver(s, submission);

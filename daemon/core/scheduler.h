@@ -19,9 +19,11 @@ enum {
     // Tokens attended by which one session may be ahead of another before it has to wait: about one decode step of a long
     // sequence, so that steps alternate and no session's small runs are torn apart one by one.
     SCHEDULER_QUANTUM = 1 << 16,
-    // Tokens attended after which a submission is closed: some milliseconds of decode on a large GPU. With two in flight it
-    // bounds how long a newcomer waits for others; smaller ones would leave the GPU to submission overhead.
+    // Tokens attended after which a submission is closed at the latest: some milliseconds of decode on a large GPU. With two in
+    // flight it bounds how long a newcomer waits for others; smaller ones would leave the GPU to submission overhead.
     SCHEDULER_BUDGET = 1 << 22,
+    // GPU time that a submission should not take: on slow devices it is closed sooner, as those before it tell.
+    SCHEDULER_TIME_NS = 20 * 1000 * 1000,
 };
 
 // One layer of a run, which is a run to the engine.
@@ -40,6 +42,7 @@ struct scheduler {
     struct heap ready; // sessions with queued runs, by served / SCHEDULER_QUANTUM
     uint64_t now;      // virtual time: `served` of the session that was served last
     uint64_t submissions;
+    uint64_t budget;                         // tokens attended after which the next submission is closed
     uint32_t num_in_flight, first_in_flight; // ring positions in `in_flight`
     struct submission in_flight[SCHEDULER_MAX_IN_FLIGHT];
     // Scratch of the submission that is being built or finished.
@@ -50,6 +53,7 @@ struct scheduler {
     struct core_session *served[SCHEDULER_MAX_RUNS];
 };
 
+void scheduler_init(struct scheduler *scheduler);    // one of zeroes
 void scheduler_ready(struct core_session *session);  // it has queued runs now
 void scheduler_forget(struct core_session *session); // it has none any more
 void scheduler_submit(struct core *core);            // while the GPU can take more
