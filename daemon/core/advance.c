@@ -313,8 +313,12 @@ static uint32_t list_entries(struct advance *a)
     return count;
 }
 
+// The last step that may fail: where no run reads it, the engine's table has changed with this. So `next` has its room before.
 static enum status advance_engine(struct advance *a)
 {
+    enum status status = batch_enter(a->next, a->old, a->error);
+    if (status != STATUS_OK)
+        return status;
     const struct engine_advance params = {
         .seq_lens_kv = a->lens,
         .entries = a->entries,
@@ -324,7 +328,10 @@ static enum status advance_engine(struct advance *a)
         .positions = a->old->has_positions ? a->positions : NULL,
         .is_used = a->old->users > 1,
     };
-    return engine_batch_advance(a->old->engine, &params, &a->next->engine, a->error);
+    status = engine_batch_advance(a->old->engine, &params, &a->next->engine, a->error);
+    if (status != STATUS_OK)
+        batch_withdraw(a->next);
+    return status;
 }
 
 // From here on nothing can fail. Adds come first, so that what is dropped and added stays.
@@ -347,13 +354,10 @@ static void exchange_names(struct advance *a)
     }
 }
 
-static enum status take_place(struct advance *a)
+static void take_place(struct advance *a)
 {
-    struct batch *old = a->old;
-    enum status status = batch_succeed(a->next, old, a->error);
-    if (status != STATUS_OK)
-        return status;
-    struct batch *next = a->next;
+    struct batch *old = a->old, *next = a->next;
+    batch_succeed(next, old);
     exchange_names(a);
     memcpy(next->kept_lens, a->lens, next->num_seqs * sizeof *a->lens);
     if (next->kept.num_positions)
@@ -361,7 +365,6 @@ static enum status take_place(struct advance *a)
     memcpy(next->named, a->named, next->num_seqs * sizeof *a->named);
     a->next = NULL;
     batch_unref(old);
-    return STATUS_OK;
 }
 
 static void finish(struct advance *a)
@@ -402,8 +405,8 @@ static enum status advance_pool(struct batch *batch, const struct core_advance *
     if (status == STATUS_OK)
         status = advance_engine(&a);
     if (status == STATUS_OK)
-        status = take_place(&a);
-    if (status != STATUS_OK)
+        take_place(&a);
+    else
         restore_table(&a);
     finish(&a);
     return status;

@@ -88,22 +88,32 @@ static enum status keep_params(struct batch *batch, const struct core_batch_para
 
 // ---- among the session's ----
 
-static enum status batch_register(struct batch *batch, struct batch *old, struct error *error)
+// Beside `old`, if there is one.
+enum status batch_enter(struct batch *batch, const struct batch *old, struct error *error)
 {
     struct core_session *session = batch->session;
     batch->id = old ? old->id : ++session->core->last_id;
-    batch->users = 1;
     HASH_ADD(hh, session->batches, id, sizeof batch->id, batch);
-    if (!HASH_ADDED(batch))
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
+    return HASH_ADDED(batch) ? STATUS_OK : error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
+}
+
+void batch_withdraw(struct batch *batch)
+{
+    HASH_DEL(batch->session->batches, batch);
+}
+
+// One that is entered, in the place of `old`, if there is one. Nothing of this can fail.
+static void batch_register(struct batch *batch, struct batch *old)
+{
+    struct core_session *session = batch->session;
+    batch->users = 1;
     if (old)
         HASH_DEL(session->batches, old);
     session->kept_bytes += batch->bytes;
     if (!batch->table)
-        return STATUS_OK;
+        return;
     batch->seals = batch->table->cache->seals;
     batch->table->num_users++;
-    return STATUS_OK;
 }
 
 static void take_references(struct batch *batch)
@@ -170,10 +180,12 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
     if (status == STATUS_OK)
         status = make_engine_batch(&draft);
     if (status == STATUS_OK)
-        status = batch_register(batch, old, error);
-    if (status == STATUS_OK)
-        take_references(batch);
-    return status;
+        status = batch_enter(batch, old, error);
+    if (status != STATUS_OK)
+        return status;
+    batch_register(batch, old);
+    take_references(batch);
+    return STATUS_OK;
 }
 
 enum status batch_make(struct core_session *session, const struct core_batch_params *params, struct batch *old,
@@ -223,11 +235,9 @@ enum status batch_find(struct core_session *session, uint64_t id, struct batch *
 
 // ---- steps ----
 
-enum status batch_succeed(struct batch *next, struct batch *old, struct error *error)
+void batch_succeed(struct batch *next, struct batch *old)
 {
-    enum status status = batch_register(next, old, error);
-    if (status != STATUS_OK)
-        return status;
+    batch_register(next, old);
     next->older = old;
     old->newer = next;
     next->names = old->names;
@@ -240,7 +250,6 @@ enum status batch_succeed(struct batch *next, struct batch *old, struct error *e
     old->names = NULL;
     old->named = NULL;
     old->kept_arrays = NULL;
-    return STATUS_OK;
 }
 
 static void bury_block(struct batch *batch, struct block *block)

@@ -83,8 +83,11 @@ struct named {
 enum status batch_make(struct core_session *session, const struct core_batch_params *params, struct batch *old,
                        struct batch **out, struct error *error);
 enum status batch_find(struct core_session *session, uint64_t id, struct batch **out, struct error *error);
-// The next step of `old`, which is checked and has its part of the engine, takes its place; NO_MEMORY: nothing has changed.
-enum status batch_succeed(struct batch *next, struct batch *old, struct error *error);
+// The next step of `old`, in two: room among the session's batches, where nobody looks for it yet (NO_MEMORY: nothing has changed), then it
+// takes its place, or with batch_withdraw() leaves the room. In between only the engine's part is made.
+enum status batch_enter(struct batch *next, const struct batch *old, struct error *error);
+void batch_succeed(struct batch *next, struct batch *old);
+void batch_withdraw(struct batch *next);
 void batch_discard(struct batch *batch); // one that was never registered; takes NULL
 void batch_destroy(struct batch *batch); // its runs finish first
 void batch_unref(struct batch *batch);
