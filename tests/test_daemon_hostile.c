@@ -394,14 +394,17 @@ END_TEST
 START_TEST(another_protocol_version_is_refused_with_both_versions)
 {
     struct wire_reply reply;
+    char theirs[32], ours[32];
+    snprintf(theirs, sizeof theirs, "protocol %u.7", WIRE_PROTOCOL_MAJOR + 1);
+    snprintf(ours, sizeof ours, "the daemon %u.%u", WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
     start(NULL);
     struct raw_client *raw = raw_open(daemon_.socket);
     const struct wire_request request = {.command = WIRE_COMMAND_HELLO,
                                          .hello = {WIRE_PROTOCOL_MAJOR + 1, 7, "new", "", 0}};
     raw_call(raw, &request, &reply);
     ck_assert_int_eq(reply.status, STATUS_VERSION);
-    ck_assert_ptr_nonnull(strstr(reply.message, "protocol 3.7"));
-    ck_assert_ptr_nonnull(strstr(reply.message, "the daemon 2.0"));
+    ck_assert_ptr_nonnull(strstr(reply.message, theirs));
+    ck_assert_ptr_nonnull(strstr(reply.message, ours));
     raw_attach(raw, 0); // the right one still works, on the same connection
     raw_close(raw);
     stop_clean();
