@@ -168,7 +168,7 @@ static enum status plan_work(const struct submission *s, const struct engine_run
                              struct error *error)
 {
     enum status status = STATUS_LIMIT;
-    bool alone = s->probe || s->engine->helpers_refused;
+    bool alone = s->probe || s->alone || s->engine->helpers_refused;
     for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY); attempt++) {
         for (uint32_t i = 0; i < plan_num_shares(s->engine, run); i++)
             geometries[i] = geometry_of_kernel(s, run, i, attempt ? UINT64_MAX : num_workgroups);
@@ -264,12 +264,13 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
     return status;
 }
 
-// Whoever helps is not needed: from now on what sequences share is read for each of them.
+// Whoever helps is not needed: what sequences share is read for each of them, from now on, or in this submission for want of memory.
 static bool go_without_helpers(struct submission *s, uint32_t failed, const struct error *error)
 {
     if (failed == NO_KERNEL || helped_by(s, failed) == NO_KERNEL || error->status == STATUS_DEVICE_LOST)
         return false;
-    s->engine->helpers_refused = true;
+    s->alone = true;
+    s->engine->helpers_refused = error->status != STATUS_NO_MEMORY;
     device_log(&s->engine->device, 0, "what sequences share is read for each of them, the same bits more slowly: %s",
                error->text);
     return true;

@@ -61,6 +61,7 @@ struct probe;
 struct submission {
     struct event_node node; // of ENGINE_EVENT_DONE
     struct probe *probe;    // it measures, and nobody but who waits for it is told; NULL = it is a caller's
+    bool alone; // nothing that its sequences share is computed together: there was no memory for a pipeline of that
     struct engine *engine;
     uint64_t sequence;
     struct engine_zero *zeroes; // [num_zeroes]
