@@ -3,15 +3,15 @@
 //
 // scheduler.c - deficit round robin by tokens attended. A session that was served `cost` tokens is that much in debt; rounds
 // pay SCHEDULER_QUANTUM each, and the sessions wait in a heap for the round in which their debt is paid, so that rounds in
-// which nobody may go cost nothing, and one step costs the logarithm of the waiting sessions. A layer of a run
-// is never split: a big one goes when its session's turn comes, and the debt keeps that session from going again before the others had as much.
+// which nobody may go cost nothing, and one step costs the logarithm of the waiting sessions. A layer of a run is never
+// split: a big one goes when its session's turn comes, and the debt keeps that session from going again before the others had as much.
 //
 // A run of several layers goes layer by layer, each a link that is paid for by itself, so that a long step holds nobody up longer than the
 // same step in single runs would.
 //
 // Which links go and how they lie in the submission are two questions: those of one session lie in one wave while they touch nothing in
 // common (beside.c), in the next one else, whatever the order of picking; so sessions in step share waves and the engine merges their runs.
-
+//
 // How much goes into one submission follows the device: see learn_budget().
 
 #include "scheduler.h"
