@@ -167,6 +167,56 @@ START_TEST(runs_of_a_batch_after_the_first_take_no_metadata)
 }
 END_TEST
 
+// ---- what sequences share ----
+
+struct pair {
+    struct engine_batch *batch;
+    int32_t lens[2], table[2 * COLUMNS];
+};
+
+// Steps to `lens`; what the sequences share is found anew or stands, as `known` says.
+static void step_pair(struct pair *pair, const int32_t lens[2], const struct engine_entry *entries, uint32_t count,
+                      bool known, uint32_t places)
+{
+    struct engine_batch *next = NULL;
+    struct error error = {0};
+    for (uint32_t i = 0; i < count; i++)
+        pair->table[entries[i].seq * COLUMNS + entries[i].column] = entries[i].block;
+    const struct engine_advance params = {
+        .seq_lens_kv = lens, .entries = entries, .num_entries = count, .block_table = pair->table};
+    ck_assert_msg(engine_batch_advance(pair->batch, &params, &next, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_int_eq(next->sharing_known, known);
+    ck_assert_uint_eq(next->sharing.num_places, places);
+    engine_batch_destroy(pair->batch);
+    pair->batch = next;
+}
+
+START_TEST(sequences_that_come_to_share_blocks_are_found_in_that_step)
+{
+    struct line line = open_line();
+    struct pair pair = {.table = {-1, -1, -1, -1, -1, -1, -1, -1}};
+    pair.batch = open_batch((struct engine_batch_params){
+        .cache = line.cache,
+        .num_seqs = 2,
+        .max_blocks = COLUMNS,
+        .num_tokens = 2,
+        .cu_seqlens_q = (int32_t[]){0, 1, 2},
+        .seq_lens_kv = pair.lens, // nobody is there yet
+        .block_table = pair.table,
+    });
+    const struct engine_entry alike[] = {{0, 0, 0}, {0, 1, 1}, {1, 0, 0}, {1, 1, 2}}, other[] = {{1, 0, 3}};
+    const struct engine_entry hidden[] = {{1, 1, -1}}, grown[] = {{0, 2, 2}, {1, 2, 3}};
+    step_pair(&pair, (int32_t[]){16, 0}, alike, 4, false, 0); // one of them has none yet
+    step_pair(&pair, (int32_t[]){16, 16}, NULL, 0, false, 2);
+    step_pair(&pair, (int32_t[]){17, 17}, grown, 2, true, 2);
+    step_pair(&pair, (int32_t[]){18, 18}, hidden, 1, true, 2);
+    step_pair(&pair, (int32_t[]){18, 18}, other, 1, false, 0);
+    step_pair(&pair, (int32_t[]){18, 18}, alike + 2, 1, false, 2);
+    engine_batch_destroy(pair.batch);
+    close_line(&line);
+}
+END_TEST
+
 // ---- sessions ----
 
 enum { MOST = 8, ARENA = ARENA_BYTES / MOST };
@@ -315,6 +365,7 @@ void add_step_tests(Suite *suite)
     tcase_add_test(tcase, what_waiting_runs_see_changes_in_a_table_of_its_own);
     tcase_add_test(tcase, a_table_that_no_run_reads_changes_where_it_is);
     tcase_add_test(tcase, runs_of_a_batch_after_the_first_take_no_metadata);
+    tcase_add_test(tcase, sequences_that_come_to_share_blocks_are_found_in_that_step);
     tcase_add_loop_test(tcase, runs_of_sessions_that_wait_together_share_one_dispatch, 0, 2);
     suite_add_tcase(suite, tcase);
 }

@@ -124,6 +124,14 @@ static bool keep_blocks(struct engine_batch *batch, const int32_t *table)
     return batch->blocks || !count;
 }
 
+// The same in all steps.
+static bool may_share(const struct engine_batch *batch, uint32_t seq)
+{
+    uint32_t queries = batch_num_queries(batch, seq);
+    bool whole = queries == (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
+    return queries > 0 && queries <= MOST_SHARING_QUERIES && whole;
+}
+
 // Sequences of few queries whose keys lie in the same blocks may be computed together. Not with a mask or positions of their own, which
 // could hide keys from some of them.
 static bool find_sharing(struct engine_batch *batch, const struct engine_batch_params *params)
@@ -132,12 +140,8 @@ static bool find_sharing(struct engine_batch *batch, const struct engine_batch_p
         params->positions)
         return true;
     uint32_t *used = calloc(batch->num_seqs, sizeof *used);
-    for (uint32_t seq = 0; used && seq < batch->num_seqs; seq++) {
-        uint32_t queries = batch_num_queries(batch, seq);
-        bool few = queries > 0 && queries <= MOST_SHARING_QUERIES;
-        bool whole = queries == (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
-        used[seq] = few && whole ? num_used(batch, seq) : 0;
-    }
+    for (uint32_t seq = 0; used && seq < batch->num_seqs; seq++)
+        used[seq] = may_share(batch, seq) ? num_used(batch, seq) : 0;
     bool found = used && sharing_find(&batch->sharing, &(struct sharing_tables){
                                                            .table = params->block_table,
                                                            .used = used,
@@ -354,10 +358,26 @@ enum status engine_batch_create(const struct engine_batch_params *params, struct
     return make_batch(params, NULL, NULL, out, error);
 }
 
-// Whether the sequences whose tables begin alike are those of the step before: nothing has changed where they are alike.
+// Whether some sequence may share now what it could not: it had no keys, or has other blocks where it had some. What only grows shares no more
+// than it did, and no block is nobody's.
+static bool may_begin(const struct engine_batch *old, const struct engine_advance *a)
+{
+    bool begins = false;
+    for (uint32_t seq = 0; !begins && seq < old->num_seqs; seq++)
+        begins = old->seq_lens_kv[seq] == 0 && a->seq_lens_kv[seq] > 0 && may_share(old, seq);
+    for (uint32_t i = 0; !begins && i < a->num_entries; i++) {
+        const struct engine_entry *entry = &a->entries[i];
+        begins = entry->block >= 0 && entry->column < num_used(old, entry->seq) && may_share(old, entry->seq);
+    }
+    return begins;
+}
+
+// Whether the sequences whose tables begin alike are those of the step before: nothing has changed where they are alike, and nobody joins them.
 static bool sharing_stands(const struct engine_batch *old, const struct engine_advance *a)
 {
     const struct sharing *sharing = &old->sharing;
+    if (may_begin(old, a))
+        return false;
     uint32_t size = old->kv.block_size, *alike = calloc((size_t)old->num_seqs + 1, sizeof *alike);
     bool stands = alike != NULL;
     for (uint32_t i = 0; stands && i < sharing->num_places; i++) {
