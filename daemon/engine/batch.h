@@ -48,9 +48,8 @@ enum batch_array {
 // A block table on the GPU, which the steps of a batch share. An entry changes in place where no work that is not over reads it: behind what
 // steps have in sight that have any. Caller's thread, but for `users`.
 struct table {
-    struct piece piece;     // owned
-    atomic_uint users;      // batches
-    uint64_t last_sequence; // of a submission that reads it, 0 = none
+    struct piece piece; // owned
+    atomic_uint users;  // batches
     uint32_t
         *seen; // [num_seqs]: leading columns that some step up to then has in sight; NULL until the second step; owned
 };
