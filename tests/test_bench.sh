@@ -41,7 +41,9 @@ has 'all([has("workload", "device", "driver", "via", "dtype", "variant", "median
     "checked", "case")] | all)' "a key of a study is missing"
 has 'map(select(.workload == "border")) | [.[].via] == ["engine", "ring", "nng"] and all(.checked and .checked_rows > 0) and
     (.[1:] | all(has("extra_us", "extra_p99_us", "ratio")))' "the border has not its three cases"
-has 'map(select(.workload == "growth")) | length > 60 and all(.checked and .unit_ns > 0 and .aim_ns > 0)' "growth has not its sizes"
+has 'map(select(.workload == "growth")) | length > 60 and all(.checked and .unit_ns > 0 and .aim_ns > 0) and
+    ([.[] | select(.case == "first advance of a batch by table entries") | .size] ==
+     [.[] | select(.case == "check of a batch by table entries") | .size])' "growth has not its sizes"
 "$bench" plot "$work/results" --output "$work/results.svg"
 grep -q 'core as work grows' "$work/results.svg" || { echo "growth is not drawn"; exit 1; }
 echo "six workloads and two studies say and draw what is promised"
