@@ -79,10 +79,7 @@ static struct lane lane_of(struct border *b, uint32_t place)
 
 static bool poison(struct border *b, uint32_t place)
 {
-    if (place == IN_PROCESS)
-        return world_poison(&b->world);
-    caller_poison(&b->callers[place]);
-    return true;
+    return place == IN_PROCESS ? world_poison(&b->world) : caller_poison(&b->callers[place]);
 }
 
 static bool look(struct border *b, uint32_t place, uint32_t set, struct verdict *verdict)

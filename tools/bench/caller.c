@@ -326,11 +326,48 @@ struct lane caller_lane(struct caller *caller)
                          .wait = wait};
 }
 
-void caller_poison(struct caller *c)
+// K and V of the last tokens, which runs write: no numbers, until one has.
+static bool poison_slots(struct caller *c, uint32_t set, uint64_t offset, const int64_t *slots)
+{
+    const struct aule_tensor rows = rows_tensor(c, offset, c->params.workload->num_kv_heads);
+    const struct aule_kv_import import = {
+        .layer = set,
+        .num_rows = c->shape.num_seqs,
+        .slot_mapping = slots,
+        .k = rows,
+        .v = rows,
+        .k_scale = scale_of(c),
+        .v_scale = scale_of(c),
+    };
+    struct aule_ticket ticket;
+    enum aule_status status = aule_kv_import(c->cache, &import, TIMEOUT_MS, &ticket);
+    return wait_for(c, status, ticket, "poison");
+}
+
+static bool poison_all_slots(struct caller *c)
+{
+    void *memory = NULL;
+    uint64_t offset;
+    int64_t *slots = malloc(c->shape.num_seqs * sizeof *slots);
+    bool ok = slots || no_memory();
+    ok = ok && (aule_arena_alloc(c->session, c->new_bytes, &memory, &offset) == AULE_OK || failed("poison"));
+    if (ok)
+        memset(memory, 0xff, c->new_bytes);
+    for (uint32_t s = 0; ok && s < c->shape.num_seqs; s++)
+        slots[s] = shape_last_slot(&c->shape, s, c->blocks);
+    for (uint32_t set = 0; ok && set < c->num_sets; set++)
+        ok = poison_slots(c, set, offset, slots);
+    aule_arena_free(c->session, memory);
+    free(slots);
+    return ok;
+}
+
+bool caller_poison(struct caller *c)
 {
     uint64_t each = 2 * (c->q_bytes + c->new_bytes);
     for (uint32_t set = 0; set < c->num_q_sets; set++)
         memset(c->memory + set * each + c->q_bytes, 0xff, c->q_bytes);
+    return !c->params.append || poison_all_slots(c);
 }
 
 bool caller_look(struct caller *c, uint32_t set, struct verdict *verdict)
@@ -350,7 +387,8 @@ bool caller_look(struct caller *c, uint32_t set, struct verdict *verdict)
 bool caller_check(struct caller *c, uint32_t set, struct verdict *verdict)
 {
     uint64_t gpu_ns, number;
-    caller_poison(c);
+    if (!caller_poison(c))
+        return false;
     number = submit(c, set, 1);
     return number && wait(c, number, 1, &gpu_ns) && caller_look(c, set, verdict);
 }

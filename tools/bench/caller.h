@@ -48,7 +48,7 @@ void caller_close(struct caller *caller);
 struct lane caller_lane(struct caller *caller);
 // As world.h has them.
 bool caller_check(struct caller *caller, uint32_t set, struct verdict *verdict);
-void caller_poison(struct caller *caller);
+bool caller_poison(struct caller *caller);
 bool caller_look(struct caller *caller, uint32_t set, struct verdict *verdict);
 
 #endif

@@ -57,7 +57,7 @@ uint32_t world_step_runs(const struct world *world); // independent of each othe
 struct lane world_lane(struct world *world);
 // Does step `set` of the lane's num_sets, and looks at what it left.
 bool world_check(struct world *world, uint32_t set, struct verdict *verdict);
-// The two halves of it, of attention: no out is left, and what a step over `set` has put there.
+// The two halves of it, of attention: no out is left, and with `append` no K and V of the last tokens; what a step over `set` has put there.
 bool world_poison(struct world *world);
 bool world_look(struct world *world, uint32_t set, struct verdict *verdict);
 

@@ -32,40 +32,73 @@ static struct touched touched(const struct world *world, uint32_t layer, uint32_
     };
 }
 
-static bool poison_block(struct world *world, const struct touched *t)
+static bool write_block(struct world *world, const struct touched *t)
 {
-    memset(t->bytes, POISON, t->size);
     if (engine_block_write(world->cache, t->layer, t->number, t->bytes) == STATUS_OK)
         return true;
     fprintf(stderr, "aule-bench: block %d of layer %u could not be poisoned\n", t->number, t->layer);
     return false;
 }
 
+static bool read_block(struct world *world, const struct touched *t)
+{
+    if (engine_block_read(world->cache, t->layer, t->number, t->bytes) == STATUS_OK)
+        return true;
+    fprintf(stderr, "aule-bench: block %d of layer %u could not be read\n", t->number, t->layer);
+    return false;
+}
+
+static bool poison_block(struct world *world, const struct touched *t)
+{
+    memset(t->bytes, POISON, t->size);
+    return write_block(world, t);
+}
+
+static uint64_t row_bytes(const struct world *world)
+{
+    return (uint64_t)world->workload->head_dim * dtype_size(world->params.kv_dtype);
+}
+
+// The last token's row of K of head 0; others follow, of all heads of K, then of V.
+static char *slot_row(const struct world *world, const struct touched *t, uint32_t i)
+{
+    uint32_t size = world->workload->block_size, last = ((uint32_t)world->shape.seq_lens_kv[t->seq] - 1) % size;
+    return t->bytes + ((uint64_t)i * size + last) * row_bytes(world);
+}
+
+static void poison_rows(const struct world *world, const struct touched *t)
+{
+    for (uint32_t i = 0; i < 2 * world->workload->num_kv_heads; i++)
+        memset(slot_row(world, t, i), POISON, row_bytes(world));
+}
+
+// Of a block whose other tokens are attended to.
+static bool poison_slot(struct world *world, const struct touched *t)
+{
+    if (!read_block(world, t))
+        return false;
+    poison_rows(world, t);
+    return write_block(world, t);
+}
+
 // The written token's rows; what they were is poisoned again.
 static bool check_slot(struct world *world, const struct touched *t)
 {
     const struct workload *w = world->workload;
-    uint32_t last = ((uint32_t)world->shape.seq_lens_kv[t->seq] - 1) % w->block_size;
     for (uint32_t i = 0; i < 2 * w->num_kv_heads; i++) {
-        uint32_t head = i % w->num_kv_heads;
-        uint64_t from = ((uint64_t)t->seq * w->num_kv_heads + head) * w->head_dim;
-        uint64_t row = (uint64_t)w->head_dim * dtype_size(world->params.kv_dtype);
-        char *at = t->bytes + ((uint64_t)i * w->block_size + last) * row;
+        uint64_t from = ((uint64_t)t->seq * w->num_kv_heads + i % w->num_kv_heads) * w->head_dim;
         enum shape_part part = i < w->num_kv_heads ? SHAPE_K : SHAPE_V;
-        if (!check_elements(world->params.kv_dtype, shape_stream(t->layer, part), from, w->head_dim, at))
+        if (!check_elements(world->params.kv_dtype, shape_stream(t->layer, part), from, w->head_dim,
+                            slot_row(world, t, i)))
             return false;
-        memset(at, POISON, row);
     }
+    poison_rows(world, t);
     return true;
 }
 
 static bool check_block(struct world *world, const struct touched *t)
 {
-    if (engine_block_read(world->cache, t->layer, t->number, t->bytes) != STATUS_OK) {
-        fprintf(stderr, "aule-bench: block %d of layer %u could not be read\n", t->number, t->layer);
-        return false;
-    }
-    if (!check_slot(world, t))
+    if (!read_block(world, t) || !check_slot(world, t))
         return false;
     for (uint64_t i = 0; i < t->size; i++) {
         if ((unsigned char)t->bytes[i] != POISON) {
@@ -118,9 +151,13 @@ bool world_check(struct world *world, uint32_t set, struct verdict *verdict)
     return world_poison(world) && one_step(world, set) && world_look(world, set, verdict);
 }
 
+// With `append`, every layer's slots that runs write: a write that is lost, or comes too late, makes an out that is no number.
 bool world_poison(struct world *world)
 {
-    return store_poison(&world->store, world->out_at, world->num_out_sets * world->q_bytes);
+    bool ok = store_poison(&world->store, world->out_at, world->num_out_sets * world->q_bytes);
+    for (uint32_t set = 0; ok && world->params.append && set < world->num_sets; set++)
+        ok = for_touched(world, set, poison_slot);
+    return ok;
 }
 
 bool world_look(struct world *world, uint32_t set, struct verdict *verdict)
