@@ -40,6 +40,9 @@ static enum status check_lengths(const struct batch *batch, const struct core_ad
 static enum status check_entries(const struct batch *batch, const struct core_advance *a, struct error *error)
 {
     uint32_t columns = batch->place == ENGINE_ROWS ? 0 : batch->kept.max_blocks;
+    if (a->num_entries > batch->kept.num_block_table)
+        return error_set(error, STATUS_INVALID, "%" PRIu32 " entries change; the block table has %" PRIu32,
+                         a->num_entries, batch->kept.num_block_table);
     for (uint32_t i = 0; i < a->num_entries; i++) {
         const struct core_entry *entry = &a->entries[i];
         if (entry->seq >= batch->num_seqs || entry->column >= columns)
@@ -102,6 +105,9 @@ static enum status advance_local(struct batch *batch, const struct core_advance 
     const struct core_layout layout = {.kv = batch->kv, .num_blocks = batch->num_layout_blocks};
     struct core_batch_params next = batch->kept;
     uint64_t count = (uint64_t)next.num_seqs + next.num_block_table + next.num_positions + 1;
+    enum status status = session_check_kept(batch->session, count * sizeof(int32_t), "arrays of the next step", error);
+    if (status != STATUS_OK)
+        return status;
     int32_t *memory = malloc(count * sizeof *memory), *lens = memory;
     if (!memory)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64, batch->id);
@@ -116,7 +122,7 @@ static enum status advance_local(struct batch *batch, const struct core_advance 
     next.positions = positions;
     next.slot_mapping = a->slot_mapping;
     next.num_slot_mapping = a->num_slot_mapping;
-    enum status status = batch_make(batch->session, &next, batch, &batch, error);
+    status = batch_make(batch->session, &next, batch, &batch, error);
     free(memory);
     return status;
 }
@@ -215,6 +221,15 @@ static void restore_table(struct advance *a)
 {
     for (uint32_t i = a->params->num_entries; i-- > 0;)
         *place_of(a->old, &a->params->entries[a->changes[i].index]) = a->changes[i].was;
+}
+
+// What allocate() takes, for as long as the call takes.
+static enum status check_scratch(const struct advance *a)
+{
+    uint64_t seqs = a->old->num_seqs, entries = a->params->num_entries;
+    uint64_t bytes = seqs * (sizeof *a->lens + sizeof *a->named) + a->old->kept.num_positions * sizeof *a->positions +
+                     entries * (sizeof *a->changes + sizeof *a->entries);
+    return session_check_kept(a->old->session, bytes, "arrays of the next step", a->error);
 }
 
 static bool allocate(struct advance *a)
@@ -388,6 +403,8 @@ static enum status advance_pool(struct batch *batch, const struct core_advance *
 {
     struct advance a = {.params = params, .old = batch, .error = error};
     enum status status = begin_steps(batch, error);
+    if (status == STATUS_OK)
+        status = check_scratch(&a);
     if (status != STATUS_OK)
         return status;
     if (!allocate(&a)) {
