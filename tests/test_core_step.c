@@ -568,7 +568,8 @@ START_TEST(lengths_and_positions_grow_by_themselves)
                                        .block_table = blocks,
                                        .num_block_table = 2,
                                        .positions = positions,
-                                       .num_positions = 1};
+                                       .num_positions = 1,
+                                       .max_context_len = 9}; // of the first step alone
     uint64_t batch;
     uint32_t made;
     ck_assert_status(core_batch_create(a.session, &params, &batch, &made, &error), STATUS_OK);
@@ -612,6 +613,14 @@ START_TEST(what_has_no_next_step_says_so)
     advance.num_slot_mapping = 1;
     ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID,
                       "slot_mapping has 1 entries; 0 are needed");
+    const struct core_entry entries[2] = {{0, 0, blocks[0]}, {0, 0, blocks[0]}};
+    advance.num_slot_mapping = 0;
+    advance.entries = entries;
+    advance.num_entries = 2;
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID,
+                      "2 entries change; the block table has 1");
+    advance.num_entries = 1;
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
 }
 END_TEST
 
@@ -627,7 +636,8 @@ START_TEST(a_batch_over_the_arena_advances_too)
                                              .seq_lens_kv = lens,
                                              .num_seq_lens_kv = 1,
                                              .kv_starts = starts,
-                                             .num_kv_starts = 1};
+                                             .num_kv_starts = 1,
+                                             .max_context_len = 3};
     struct core_advance advance = {0};
     uint32_t made;
     ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);

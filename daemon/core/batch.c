@@ -83,6 +83,7 @@ static enum status keep_params(struct batch *batch, const struct core_batch_para
     batch->kept.kv_starts = keep(&at, p->kv_starts, p->num_kv_starts);
     batch->kept.slot_mapping = NULL;
     batch->kept.mask = NULL;
+    batch->kept.max_context_len = 0; // a bound on what that call was given
     return STATUS_OK;
 }
 

@@ -140,7 +140,7 @@ struct core_batch_params {
     const int32_t *q_lens;            uint32_t num_q_lens;          // 0 or num_seqs
     const int32_t *token_rows;        uint32_t num_token_rows;      // 0 or the number of tokens, then a permutation
     const int32_t *kv_starts;         uint32_t num_kv_starts;       // 0 or num_seqs; only with a contiguous layout
-    uint32_t max_context_len;         // 0 = not given; else no seq_len may exceed it
+    uint32_t max_context_len;         // 0 = not given; else no seq_len may exceed it in that call; later steps may
     uint32_t max_seqlen_q;            // 0 = not given; else no q_len may exceed it
 };
 enum status core_batch_create(struct core_session *session, const struct core_batch_params *params, uint64_t *batch,

@@ -333,7 +333,7 @@ struct aule_batch_params {
     const void *mask;             /* custom mask, replaces causal; NULL: none. One part a sequence, ceil(q_len * seq_len / 8)
                                      bytes each, one after the other; in a part bit i * seq_len + j (LSB first) lets query i see key j */
     size_t mask_size;             /* bytes of all parts */
-    uint32_t max_context_len;     /* a bound that seq_lens_kv is checked against; 0: none */
+    uint32_t max_context_len;     /* a bound that seq_lens_kv is checked against in this call, not in later steps; 0: none */
     uint32_t max_seqlen_q;        /* a bound for every q_len; 0: none */
     const int32_t *q_lens;        /* [num_seqs] how many of a sequence's rows are queries; `out` of the others becomes 0, their LSE
                                      -inf, and bottom-right alignment counts the queries alone; NULL: all */
@@ -359,7 +359,7 @@ struct aule_advance {
     const int32_t *seq_lens_kv;   /* [num_seqs]; NULL: each grows by its number of queries */
     const int64_t *slot_mapping;  /* [T]; NULL only for a batch that has none */
     const struct aule_table_entry *entries; /* [num_entries]; of two for one place the later counts; NULL if there are none */
-    uint32_t num_entries;
+    uint32_t num_entries;         /* at most as many as the table has */
     const int32_t *positions;     /* [T], for a batch that has positions; NULL: each grows as its sequence does */
 };
 
