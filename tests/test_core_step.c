@@ -554,6 +554,32 @@ START_TEST(only_what_changes_is_looked_at_again)
 }
 END_TEST
 
+// A gather reads it, a query does not: no error but there.
+START_TEST(what_padding_could_not_read_is_looked_at_in_each_step)
+{
+    const int32_t q[] = {0, 0}, lens[] = {8};
+    const struct core_batch_params params = {.cache = a.cache,
+                                             .num_seqs = 1,
+                                             .max_blocks = 1,
+                                             .cu_seqlens_q = q,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .block_table = blocks_b,
+                                             .num_block_table = 1};
+    struct core_advance advance = {0};
+    uint32_t made;
+    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    worker_release(&b, blocks_b, 1);
+    for (int32_t leased = -1; leased != blocks_b[0];)
+        worker_lease(&a, 1, &leased);
+    ck_assert_uint_eq(refs_of(blocks_b[0]), 0);
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_uint_eq(refs_of(blocks_b[0]), 1);
+}
+END_TEST
+
 START_TEST(lengths_and_positions_grow_by_themselves)
 {
     const int32_t positions[] = {8};
@@ -675,8 +701,9 @@ int main(void)
         1);
     add(suite, "steps",
         (const TTest *[]){a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over,
-                          only_what_changes_is_looked_at_again, lengths_and_positions_grow_by_themselves,
-                          what_has_no_next_step_says_so, a_batch_over_the_arena_advances_too, NULL},
+                          only_what_changes_is_looked_at_again, what_padding_could_not_read_is_looked_at_in_each_step,
+                          lengths_and_positions_grow_by_themselves, what_has_no_next_step_says_so,
+                          a_batch_over_the_arena_advances_too, NULL},
         1);
     add(suite, "random steps",
         (const TTest *[]){an_advanced_batch_is_what_one_created_anew_would_be,

@@ -151,7 +151,7 @@ static enum status check_queried(struct draft_step *step, uint32_t s, const stru
     return status;
 }
 
-// ---- a sequence without queries: what it has is looked at anew if anything of it changes ----
+// ---- a sequence without queries: what it has is looked at anew if anything of it changes, or not all of it could be read ----
 
 static enum status look_at_unseen(struct draft_step *step, uint32_t s, uint32_t used)
 {
@@ -172,7 +172,8 @@ static enum status check_unqueried(struct draft_step *step, uint32_t s, const st
     uint32_t was_used = draft_num_used(step->draft, step->old->kept_lens[s]);
     enum status status = STATUS_OK;
     step->named[s] = *old;
-    if (changes->count || used != was_used) {
+    bool had_hole = old->to < was_used; // which the session may read by now
+    if (changes->count || used != was_used || had_hole) {
         status = drop_entries(step, s, changes, 0, old->to);
         if (status == STATUS_OK)
             status = look_at_unseen(step, s, used);
@@ -196,15 +197,22 @@ static enum status check_sequence(struct draft_step *step, uint32_t s)
 
 // ---- all ----
 
-// Blocks that are written are named for that as well.
+// Blocks that are written are named for that as well; who is written again stays named.
 static enum status exchange_writes(struct draft_step *step)
 {
     const struct batch *now = step->draft->batch, *old = step->old;
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; status == STATUS_OK && i < now->num_writes; i++)
-        status = pile_add(step, &step->adds, now->writes[i]);
-    for (uint32_t i = 0; status == STATUS_OK && i < old->num_writes; i++)
-        status = pile_add(step, &step->drops, old->writes[i]);
+    for (uint32_t i = 0; status == STATUS_OK && i < old->num_writes; i++) {
+        struct block *block = old->writes[i];
+        if (block->stamp == step->draft->stamp && block->mark)
+            block->mark = 0;
+        else
+            status = pile_add(step, &step->drops, block);
+    }
+    for (uint32_t i = 0; status == STATUS_OK && i < now->num_writes; i++) {
+        if (now->writes[i]->mark)
+            status = pile_add(step, &step->adds, now->writes[i]);
+    }
     return status;
 }
 
