@@ -12,13 +12,6 @@
 #include "draft.h"
 #include "state.h"
 
-static enum status check_length(const char *name, uint64_t has, uint64_t wanted, struct error *error)
-{
-    if (has == wanted)
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s has %" PRIu64 " entries; %" PRIu64 " are needed", name, has, wanted);
-}
-
 static enum status check_lengths(const struct batch *batch, const struct core_advance *a, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -29,11 +22,12 @@ static enum status check_lengths(const struct batch *batch, const struct core_ad
         return error_set(error, STATUS_INVALID, "batch %" PRIu64 " was created without seq_lens_kv, which would grow",
                          batch->id);
     if (a->num_seq_lens_kv)
-        status = check_length("seq_lens_kv", a->num_seq_lens_kv, batch->num_seqs, error);
+        status = draft_check_length("seq_lens_kv", a->num_seq_lens_kv, batch->num_seqs, error);
     if (status == STATUS_OK)
-        status = check_length("slot_mapping", a->num_slot_mapping, batch->has_slots ? batch->num_tokens : 0, error);
+        status =
+            draft_check_length("slot_mapping", a->num_slot_mapping, batch->has_slots ? batch->num_tokens : 0, error);
     if (status == STATUS_OK && a->num_positions)
-        status = check_length("positions", a->num_positions, batch->has_positions ? batch->num_tokens : 0, error);
+        status = draft_check_length("positions", a->num_positions, batch->has_positions ? batch->num_tokens : 0, error);
     return status;
 }
 

@@ -32,11 +32,11 @@ uint32_t draft_row(const struct draft *d, uint32_t t)
 
 // ---- lengths ----
 
-static enum status check_length(const struct draft *d, const char *name, uint64_t has, uint64_t wanted)
+enum status draft_check_length(const char *name, uint64_t has, uint64_t wanted, struct error *error)
 {
     if (has == wanted)
         return STATUS_OK;
-    return error_set(d->error, STATUS_INVALID, "%s has %" PRIu64 " entries; %" PRIu64 " are needed", name, has, wanted);
+    return error_set(error, STATUS_INVALID, "%s has %" PRIu64 " entries; %" PRIu64 " are needed", name, has, wanted);
 }
 
 // A batch without keys writes and does nothing else.
@@ -87,7 +87,7 @@ static enum status check_lengths(const struct draft *d)
         status = check_place(d);
     for (size_t i = 0; status == STATUS_OK && i < sizeof lengths / sizeof *lengths; i++) {
         if (lengths[i].has || !lengths[i].may_be_absent)
-            status = check_length(d, lengths[i].name, lengths[i].has, lengths[i].wanted);
+            status = draft_check_length(lengths[i].name, lengths[i].has, lengths[i].wanted, d->error);
     }
     return status;
 }
@@ -145,7 +145,7 @@ static enum status check_tokens(const struct draft *d)
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < sizeof arrays / sizeof *arrays; i++) {
         if (arrays[i].has)
-            status = check_length(d, arrays[i].name, arrays[i].has, tokens);
+            status = draft_check_length(arrays[i].name, arrays[i].has, tokens, d->error);
     }
     return status;
 }

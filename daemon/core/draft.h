@@ -46,6 +46,7 @@ struct draft_step {
 };
 enum status draft_check_step(struct draft_step *step);
 
+enum status draft_check_length(const char *name, uint64_t has, uint64_t wanted, struct error *error); // draft.c
 enum status draft_check_step_numbers(struct draft *draft); // draft.c: memory and positions
 // Lengths of sequence `s` before its entries, and what depends on both after them.
 enum status draft_check_seq_len(const struct draft *draft, uint32_t s);
