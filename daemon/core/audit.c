@@ -280,7 +280,6 @@ static bool check_users(const struct core_session *session, const struct hold_ta
     return true;
 }
 
-// Of batches, registered or kept by runs; of runs in the queue or the air, and of those that wait to be reaped.
 static uint64_t bytes_of(const struct batch *batch)
 {
     uint64_t bytes = batch->bytes + (batch->names ? names_bytes(batch->names) : 0);
@@ -289,6 +288,7 @@ static uint64_t bytes_of(const struct batch *batch)
     return bytes;
 }
 
+// Of batches, registered or kept by runs; of runs in the queue or the air, and of those that wait to be reaped.
 static bool check_kept_bytes(const struct core_session *session, struct error *error)
 {
     const struct run *run;
