@@ -16,9 +16,9 @@ enum {
     SCHEDULER_MAX_IN_FLIGHT = 2,
     // Runs in one submission: bounds the time to record it when runs are tiny.
     SCHEDULER_MAX_RUNS = 1024,
-    // Tokens attended by which one session may be ahead of another before it has to wait: about one decode step of a long
-    // sequence, so that steps alternate and no session's small runs are torn apart one by one.
-    SCHEDULER_QUANTUM = 1 << 16,
+    // Tokens attended by which one session may be ahead of another before it has to wait: a decode step of one long sequence or of
+    // many short ones. It is less than what clients have in flight, else who has more there would be served more.
+    SCHEDULER_QUANTUM = 1 << 12,
     // Tokens attended after which a submission is closed at the latest: some milliseconds of decode on a large GPU. With two in
     // flight it bounds how long a newcomer waits for others; smaller ones would leave the GPU to submission overhead.
     SCHEDULER_BUDGET = 1 << 22,

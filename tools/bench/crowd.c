@@ -9,9 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// In flight of a client that saturates the daemon: more than two submissions' budget (SCHEDULER_BUDGET) has room for, of a light one's too. So
-// much attention takes minutes in software, where the daemon takes whatever there is and is never saturated.
-enum { MOST_CLIENTS = 8, LIGHT = MOST_CLIENTS, DEPTH = 64, DEPTH_SOFTWARE = 4 };
+// In flight of a client that saturates the daemon: more than two submissions (SCHEDULER_BUDGET, SCHEDULER_TIME_NS) have room for, of a light one's too.
+enum { MOST_CLIENTS = 8, LIGHT = MOST_CLIENTS, DEPTH = 64 };
 
 // Clients at the same time, and what each of them did.
 struct crowd {
@@ -42,7 +41,8 @@ static struct fleet_job job(const struct crowd *c, const struct workload *worklo
                               .part = part,
                               .clients = clients,
                               .in_flight = 1,
-                              .kv_dtype = c->study->options.dtype};
+                              .kv_dtype = c->study->options.dtype,
+                              .append = true};
 }
 
 static uint32_t seqs_of(const struct fleet_job *job)
@@ -103,40 +103,50 @@ static bool crowd_figure(const struct crowd *c, uint32_t first, const char *name
 
 // ---- clients ----
 
-static bool share(const struct study *study, const struct fleet *fleet, const struct workload *workload, enum via via,
-                  uint32_t count, struct figure *figure, double *throughput)
+struct sharing {
+    enum via via;
+    uint32_t clients, in_flight; // of each client
+};
+
+static bool share(const struct study *study, const struct fleet *fleet, const struct workload *workload,
+                  const struct sharing *sharing, struct figure *figure, double *throughput)
 {
-    struct crowd crowd = {.study = study, .fleet = fleet, .count = count};
+    struct crowd crowd = {.study = study, .fleet = fleet, .count = sharing->clients};
     char name[96];
-    for (uint32_t i = 0; i < count; i++)
-        crowd.jobs[i] = job(&crowd, workload, via, i, count);
-    snprintf(name, sizeof name, "%s among %u, %s", workload->name, count,
-             via == VIA_ENGINE ? "an engine each" : "one daemon");
+    for (uint32_t i = 0; i < crowd.count; i++) {
+        crowd.jobs[i] = job(&crowd, workload, sharing->via, i, crowd.count);
+        crowd.jobs[i].in_flight = sharing->in_flight;
+    }
+    snprintf(name, sizeof name, "%s among %u, %s%s", workload->name, crowd.count,
+             sharing->via == VIA_ENGINE ? "an engine each" : "one daemon",
+             sharing->in_flight > 1 ? ", 2 in flight" : "");
     bool ok = crowd_measure(&crowd) && crowd_figure(&crowd, 0, name, figure);
     *throughput = all_tokens_per_s(&crowd);
     crowd_finish(&crowd);
     return ok;
 }
 
-// The daemon's clients against one that has all sequences; then owners of engines, and what sharing gives against them.
+// The base of the others; one client that waits for each run before the next, and leaves the GPU idle meanwhile; several; owners of engines.
+static const struct sharing sharings[] = {{VIA_RING, 1, 2}, {VIA_RING, 1, 1}, {VIA_RING, 2, 1},
+                                          {VIA_RING, 4, 1}, {VIA_RING, 8, 1}, {VIA_ENGINE, 8, 1}};
+enum { BASE, WAITING, SHARED = 4, APART, NUM_SHARINGS };
+
 static bool share_out(const struct study *study, const struct fleet *fleet, const struct workload *workload)
 {
-    static const uint32_t counts[] = {1, 2, 4, 8};
-    double one = 0, shared = 0, apart;
     struct figure figure;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        if (!share(study, fleet, workload, VIA_RING, counts[i], &figure, &shared))
+    double throughput[NUM_SHARINGS];
+    for (int i = 0; i < NUM_SHARINGS; i++) {
+        if (!share(study, fleet, workload, &sharings[i], &figure, &throughput[i]))
             return false;
-        one = i == 0 ? shared : one;
-        figure_add(&figure, "of_one", shared / one, "x");
+        figure_add(&figure, "of_one", throughput[i] / throughput[BASE], "x");
+        if (i >= WAITING)
+            figure_add(&figure, "of_one_waiting", throughput[i] / throughput[WAITING], "x");
+        if (i == APART)
+            figure_add(&figure, "shared_over_apart", throughput[SHARED] / throughput[APART], "x");
         if (!study_say(study, &figure))
             return false;
     }
-    if (!share(study, fleet, workload, VIA_ENGINE, MOST_CLIENTS, &figure, &apart))
-        return false;
-    figure_add(&figure, "of_one", apart / one, "x");
-    figure_add(&figure, "shared_over_apart", shared / apart, "x");
-    return study_say(study, &figure);
+    return true;
 }
 
 static bool with_fleet(const struct study *study, const char *name,
@@ -178,7 +188,7 @@ static bool saturate(const struct study *study, const struct fleet *fleet, const
     struct figure figure;
     for (uint32_t i = 0; i < crowd.count; i++) {
         crowd.jobs[i] = i ? job(&crowd, workload, VIA_RING, i, LIGHT) : job(&crowd, workload, VIA_RING, 0, 1);
-        crowd.jobs[i].in_flight = study->software ? DEPTH_SOFTWARE : DEPTH;
+        crowd.jobs[i].in_flight = DEPTH;
     }
     bool ok = crowd_measure(&crowd) && crowd_figure(&crowd, 1, "saturated: 7 light ones and one of 8 x", &figure);
     if (ok) {
