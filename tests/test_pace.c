@@ -159,6 +159,20 @@ START_TEST(a_clock_that_wakes_late_is_allowed_for)
 }
 END_TEST
 
+START_TEST(one_late_sleep_is_forgotten)
+{
+    struct gpu gpu = {0};
+    for (int i = 0; i < 5; i++)
+        work(SHAPE, 400);
+    work_with(SHAPE, 400, 2000);
+    for (int i = 0; i < 60; i++)
+        gpu = work(SHAPE, 400);
+    ck_assert_uint_eq(gpu.waits, 0);
+    ck_assert_uint_gt(gpu.slept_ns, 0);
+    ck_assert_uint_le(gpu.now_ns - gpu.end_ns, LOOK_NS);
+}
+END_TEST
+
 START_TEST(what_waited_behind_others_is_counted_from_their_end)
 {
     uint64_t sent = clock_ns;
@@ -212,6 +226,7 @@ int main(void)
     tcase_add_test(tcase, work_that_becomes_shorter_or_longer_is_met_again);
     tcase_add_test(tcase, one_that_took_long_does_not_make_the_next_ones_late);
     tcase_add_test(tcase, a_clock_that_wakes_late_is_allowed_for);
+    tcase_add_test(tcase, one_late_sleep_is_forgotten);
     tcase_add_test(tcase, what_waited_behind_others_is_counted_from_their_end);
     tcase_add_test(tcase, without_leave_to_look_it_is_only_waited);
     tcase_add_test(tcase, what_never_ends_is_said);

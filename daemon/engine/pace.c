@@ -50,11 +50,13 @@ static bool look(const struct pace_ops *ops, void *context, uint64_t end_ns, boo
     return passed;
 }
 
-// Less by what sleeps are too long by. false: it is past already.
+// Less by what sleeps are too long by. false: it is past already. What keeps it from sleeping is forgotten, too: one late sleep is no rule.
 static bool sleep_before(struct pace *pace, uint64_t until_ns, const struct pace_ops *ops, void *context)
 {
-    if (ops->now_ns(context) + pace->late_ns >= until_ns)
+    if (ops->now_ns(context) + pace->late_ns >= until_ns) {
+        pace->late_ns -= pace->late_ns / 8;
         return false;
+    }
     ops->sleep_until(context, until_ns - pace->late_ns);
     uint64_t now = ops->now_ns(context), asked = until_ns - pace->late_ns, late = now > asked ? now - asked : 0;
     pace->late_ns = late > pace->late_ns ? late : pace->late_ns - (pace->late_ns - late) / 8;
