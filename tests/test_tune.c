@@ -227,6 +227,39 @@ START_TEST(cleared_entries_are_gone_even_while_they_are_measured)
 }
 END_TEST
 
+START_TEST(what_was_cleared_is_not_brought_back_by_the_file)
+{
+    struct tune_entry wanted = entry(0), others = entry(0);
+    wanted.local_size = 0;
+    tune_clear(&tune);
+    tune_want(&tune, &wanted);
+    ck_assert(tune_merge(&tune, &others));
+    ck_assert_uint_eq(tune_count(&tune).num_waiting, 1);
+    ck_assert_uint_eq(tune_choice(&tune, &wanted.key), 0);
+}
+END_TEST
+
+START_TEST(what_could_not_be_saved_is_tried_again_after_the_next_measurement_and_at_the_end)
+{
+    struct tune_entry wanted = entry(0);
+    struct tune_task task;
+    tune_clear(&tune);
+    ck_assert(tune_wait(&tune, &task) && task.save && task.clear);
+    tune_not_saved(&tune, task.clear);
+    tune_want(&tune, &wanted);
+    ck_assert(tune_wait(&tune, &task));
+    ck_assert(task.measure && !task.save && !task.clear); // not at once
+    task.entry.state = ENGINE_TUNE_FAILED;
+    tune_done(&tune, &task.entry);
+    ck_assert(tune_wait(&tune, &task) && task.save && task.clear);
+    tune_not_saved(&tune, task.clear);
+    tune_stop(&tune);
+    ck_assert(tune_wait(&tune, &task) && task.save && task.clear);
+    tune_not_saved(&tune, task.clear);
+    ck_assert(!tune_wait(&tune, &task));
+}
+END_TEST
+
 START_TEST(what_the_file_says_by_now_counts_unless_it_was_measured_here_since)
 {
     struct tune_entry wanted = entry(0), others = entry(0), at;
@@ -499,6 +532,8 @@ int main(void)
     tcase_add_test(tcase, off_neither_measures_nor_chooses_and_on_goes_on);
     tcase_add_test(tcase, renewed_entries_wait_while_the_old_choice_holds);
     tcase_add_test(tcase, cleared_entries_are_gone_even_while_they_are_measured);
+    tcase_add_test(tcase, what_was_cleared_is_not_brought_back_by_the_file);
+    tcase_add_test(tcase, what_could_not_be_saved_is_tried_again_after_the_next_measurement_and_at_the_end);
     tcase_add_test(tcase, what_the_file_says_by_now_counts_unless_it_was_measured_here_since);
     tcase_add_test(tcase, what_another_daemon_measured_joins_the_table_while_there_is_room);
     tcase_add_test(tcase, a_large_table_keeps_the_order_of_arrival);

@@ -163,7 +163,7 @@ bool tune_merge(struct tune *tune, const struct tune_entry *entry)
 {
     pthread_mutex_lock(&tune->lock);
     struct tune_row *row = find(tune, &entry->key);
-    if (row && is_older(row))
+    if (row && !tune->cleared && is_older(row))
         row->entry = *entry;
     bool there = row || tune->cleared || insert(tune, entry); // cleared: what the file says is to go, too
     pthread_mutex_unlock(&tune->lock);
@@ -178,12 +178,13 @@ bool tune_wait(struct tune *tune, struct tune_task *task)
     pthread_mutex_lock(&tune->lock);
     while (!tune->unsaved && !tune->stopping && !(tune->enabled && (row = first_waiting(tune))))
         pthread_cond_wait(&tune->changed, &tune->lock);
-    *task = (struct tune_task){.save = tune->unsaved, .clear = tune->cleared};
+    *task = (struct tune_task){.save = tune->unsaved, .clear = tune->unsaved && tune->cleared};
     if (row && !tune->unsaved && !tune->stopping) {
         task->measure = true;
         task->entry = row->entry;
     }
-    tune->unsaved = tune->cleared = false;
+    if (task->save)
+        tune->unsaved = tune->cleared = tune->failed = false;
     pthread_mutex_unlock(&tune->lock);
     return task->save || task->measure;
 }
@@ -207,6 +208,7 @@ void tune_done(struct tune *tune, const struct tune_entry *entry)
     } else if (row) {
         row->entry.state = row->entry.local_size ? ENGINE_TUNE_MEASURED : entry->state; // the old choice is still good
     }
+    tune->unsaved |= tune->failed;
     pthread_mutex_unlock(&tune->lock);
 }
 
@@ -216,6 +218,7 @@ void tune_stop(struct tune *tune)
         return;
     pthread_mutex_lock(&tune->lock);
     tune->stopping = true;
+    tune->unsaved |= tune->failed;
     pthread_cond_signal(&tune->changed);
     pthread_mutex_unlock(&tune->lock);
 }
@@ -278,6 +281,14 @@ void tune_saved(struct tune *tune)
     pthread_mutex_lock(&tune->lock);
     for (uint32_t i = 0; i < HASH_COUNT(tune->by_key); i++)
         tune->rows[i]->fresh = false;
+    pthread_mutex_unlock(&tune->lock);
+}
+
+void tune_not_saved(struct tune *tune, bool clear)
+{
+    pthread_mutex_lock(&tune->lock);
+    tune->failed = true;
+    tune->cleared |= clear;
     pthread_mutex_unlock(&tune->lock);
 }
 

@@ -41,6 +41,7 @@ struct tune {
     bool enabled, stopping;
     bool unsaved;            // the file is behind
     bool cleared;            // and whatever stands there is to go
+    bool failed;             // it could not be written: again after the next measurement, and at the end
     bool full;               // something was refused for want of room
     uint32_t max_entries;    // the rest keep to their rules
     struct tune_row *by_key; // uthash
@@ -80,8 +81,9 @@ void tune_clear(struct tune *tune);
 // Entry `index` in the order of arrival, all of them, and what there is of all.
 bool tune_at(struct tune *tune, uint32_t index, struct tune_entry *out);
 struct tune_entry *tune_copy(struct tune *tune, uint32_t more,
-                             uint32_t *count); // malloc'd, room for `more`; NULL without memory
-void tune_saved(struct tune *tune);            // the file has them
+                             uint32_t *count);      // malloc'd, room for `more`; NULL without memory
+void tune_saved(struct tune *tune);                 // the file has them
+void tune_not_saved(struct tune *tune, bool clear); // it has not; `clear`: the task's
 struct tune_counts {
     bool enabled, full;
     uint32_t num_entries, num_waiting;

@@ -149,22 +149,28 @@ static void keep_sound(const struct tune_store *store, struct tune_list *list)
     list->count = kept;
 }
 
-// An empty list if there is no file, or none of use.
-static void read_sound(const struct tune_store *store, struct tune_list *list)
+// An empty list if there is no file, or none of use; false: there may be one, but it cannot be read now.
+static bool read_sound(const struct tune_store *store, struct tune_list *list, struct error *error)
 {
-    struct error error = {0};
-    enum status status = tune_file_read(store->path, &store->device, list, &error);
-    if (status == STATUS_OK)
-        keep_sound(store, list);
-    else if (status != STATUS_NOT_FOUND)
-        device_log(&store->engine->device, 1, "tuning file %s is ignored: %s", store->path, error.text);
+    switch (tune_file_read(store->path, &store->device, list, error)) {
+    case STATUS_OK: keep_sound(store, list); return true;
+    case STATUS_NOT_FOUND: return true;
+    case STATUS_MALFORMED:
+    case STATUS_MISMATCH:
+    case STATUS_LIMIT:
+        device_log(&store->engine->device, 1, "tuning file %s is ignored: %s", store->path, error->text);
+        return true;
+    default: return false;
+    }
 }
 
 static void load(struct tune_store *store)
 {
     struct tune_list list;
+    struct error error = {0};
     uint32_t taken = 0;
-    read_sound(store, &list);
+    if (!read_sound(store, &list, &error))
+        device_log(&store->engine->device, 1, "tuning file %s cannot be read: %s", store->path, error.text);
     for (uint32_t i = 0; i < list.count; i++) {
         bool added = tune_add(store->table, &list.entries[i]);
         if (!added)
@@ -197,14 +203,20 @@ static enum status merge(const struct tune_store *store, struct tune_list *file,
 static enum status replace(const struct tune_store *store, bool clear, struct error *error)
 {
     struct tune_list file = {.entries = NULL}, list;
-    if (!clear)
-        read_sound(store, &file);
+    if (!clear && !read_sound(store, &file, error))
+        return error->status; // what stands there is not lost for that
     enum status status = merge(store, &file, &list, error);
     if (status == STATUS_OK)
         status = tune_file_write(store->path, &store->device, &list, error);
     tune_list_finish(&file);
     tune_list_finish(&list);
     return status;
+}
+
+static void give_up(const struct tune_store *store, bool clear, const struct error *error)
+{
+    device_log(&store->engine->device, 1, "tuning file %s is not written: %s", store->path, error->text);
+    tune_not_saved(store->table, clear);
 }
 
 void tune_store_save(struct tune_store *store, bool clear)
@@ -216,7 +228,7 @@ void tune_store_save(struct tune_store *store, bool clear)
     if (lock >= 0 && replace(store, clear, &error) == STATUS_OK)
         tune_saved(store->table);
     else
-        device_log(&store->engine->device, 1, "tuning file %s is not written: %s", store->path, error.text);
+        give_up(store, clear, &error);
     if (lock >= 0)
         close(lock);
 }

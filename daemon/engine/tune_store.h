@@ -31,7 +31,8 @@ uint64_t kernel_hash(const struct kernel *kernel);
 enum status tune_store_init(struct tune_store *store, struct engine *engine, struct tune *table, const char *folder,
                             struct error *error);
 void tune_store_finish(struct tune_store *store); // takes a zeroed one
-// Replaces the file by what stands in it and in the table; with `clear` by the table alone. What goes wrong is logged.
+// Replaces the file by what stands in it and in the table; with `clear` by the table alone. What goes wrong is
+// logged, and tried again when the table says so.
 void tune_store_save(struct tune_store *store, bool clear);
 // Number of the variant's kernel with that hash; MOST_KERNELS: it has none.
 uint32_t tune_store_kernel(const struct tune_store *store, uint64_t hash);
