@@ -215,6 +215,15 @@ START_TEST(a_leader_whose_time_is_over_leaves_the_watch_to_another)
 }
 END_TEST
 
+START_TEST(a_thread_that_would_spin_for_hours_looks_no_longer_than_it_may_wait)
+{
+    open_world(ENTRIES, INT64_C(10000000000000));
+    ask_shortly(NULL);
+    ck_assert_int_eq(world.let_go, 1);
+    close_world();
+}
+END_TEST
+
 START_TEST(a_full_ring_and_one_that_is_over_have_no_place)
 {
     struct wire_submission submissions[2] = {{.command = WIRE_COMMAND_WAIT}, {.command = WIRE_COMMAND_WAIT}};
@@ -280,10 +289,27 @@ START_TEST(a_ticket_is_forecast_from_its_own_submission)
     struct forecast forecast = {.past = {{0, 0}}};
     forecast_ticket(&forecast, 1, 7, 1000);
     ck_assert_int_eq(forecast_ticket_end(&forecast, 1), 0);
-    forecast_ticket_done(&forecast, 1, 1500);
+    forecast_ticket_done(&forecast, 1, 1010, 1500);
     forecast_ticket(&forecast, 2, 7, 3000);
     ck_assert_int_eq(forecast_ticket_end(&forecast, 2), 3500);
     ck_assert_int_eq(forecast_ticket_end(&forecast, 2 + FORECAST_TICKETS), 0);
+}
+END_TEST
+
+START_TEST(what_was_done_long_before_it_was_asked_for_says_only_that_it_took_no_longer)
+{
+    struct forecast forecast = {.past = {{0, 0}}};
+    forecast_ticket(&forecast, 1, 7, 1000);
+    forecast_ticket_done(&forecast, 1, 6000, 6030);
+    ck_assert_int_eq(forecast_run(&forecast, 7, 5000), 0);
+    forecast_ticket(&forecast, 2, 7, 10000);
+    forecast_ticket_done(&forecast, 2, 10010, 10800);
+    forecast_ticket(&forecast, 3, 7, 20000);
+    forecast_ticket_done(&forecast, 3, 25000, 25030);
+    ck_assert_int_eq(forecast_run(&forecast, 7, 5000), 5800);
+    forecast_ticket(&forecast, 4, 7, 30000);
+    forecast_ticket_done(&forecast, 4, 30480, 30500);
+    ck_assert_int_eq(forecast_run(&forecast, 7, 5000), 5500);
 }
 END_TEST
 
@@ -294,11 +320,13 @@ int main(void)
     tcase_add_loop_test(threads, each_thread_gets_its_own_answers_in_any_order, 0, 2);
     tcase_add_loop_test(threads, the_end_of_the_connection_lets_every_thread_go, 0, 2);
     tcase_add_test(threads, a_leader_whose_time_is_over_leaves_the_watch_to_another);
+    tcase_add_test(threads, a_thread_that_would_spin_for_hours_looks_no_longer_than_it_may_wait);
     tcase_add_test(threads, a_full_ring_and_one_that_is_over_have_no_place);
     tcase_add_test(threads, an_answer_that_nobody_asked_for_breaks_the_ring);
     tcase_add_test(forecasts, a_batch_that_never_ran_has_no_forecast);
     tcase_add_test(forecasts, a_forecast_follows_what_took_less_at_once_and_what_took_more_slowly);
     tcase_add_test(forecasts, a_ticket_is_forecast_from_its_own_submission);
+    tcase_add_test(forecasts, what_was_done_long_before_it_was_asked_for_says_only_that_it_took_no_longer);
     suite_add_tcase(suite, threads);
     suite_add_tcase(suite, forecasts);
     return check_main(suite);

@@ -55,7 +55,7 @@ static void learn(struct answers *answers, const struct waiter *waiter)
     if (completion->status != STATUS_OK)
         return;
     if (submission->command == WIRE_COMMAND_WAIT)
-        forecast_ticket_done(forecast, submission->wait.ticket, now_ns());
+        forecast_ticket_done(forecast, submission->wait.ticket, waiter->start_ns, now_ns());
     else if (submission->waits)
         forecast_run_done(forecast, submission->run.batch, waiter->start_ns, now_ns());
     else
@@ -123,17 +123,30 @@ static bool spin(const struct answers *answers, uint32_t consumed, int64_t end_n
     return false;
 }
 
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+// Until `end_ns`; INT64_MAX: for ever.
+static void rest(struct answers *answers, uint32_t consumed, int64_t end_ns)
+{
+    const int64_t left_ns = end_ns - now_ns();
+    const struct timespec left = time_of(left_ns);
+    if (left_ns > 0)
+        ring_sleep(&answers->ring, consumed, end_ns == INT64_MAX ? NULL : &left);
+}
+
 // Without the mutex: until something is posted, or left_ns are over; it may come back too early. What is expected late is slept for first.
 static void watch(struct answers *answers, uint32_t consumed, int64_t expected_ns, int64_t left_ns)
 {
-    const int64_t now = now_ns(), rest_ns = expected_ns - early_ns - now;
-    bool sleeps_first = answers->spin_ns && rest_ns > early_ns;
-    int64_t sleep_ns = sleeps_first && (left_ns < 0 || rest_ns < left_ns) ? rest_ns : left_ns;
-    if (answers->spin_ns && !sleeps_first &&
-        spin(answers, consumed, (expected_ns > now ? expected_ns : now) + answers->spin_ns))
-        return;
-    const struct timespec rest = time_of(sleep_ns);
-    ring_sleep(&answers->ring, consumed, sleep_ns < 0 ? NULL : &rest);
+    const int64_t now = now_ns(), end_ns = left_ns < 0 ? INT64_MAX : now + left_ns;
+    bool sleeps_first = answers->spin_ns && expected_ns - now > 2 * early_ns;
+    int64_t spin_end_ns = (expected_ns > now ? expected_ns : now) + answers->spin_ns;
+    if (sleeps_first)
+        rest(answers, consumed, earlier(expected_ns - early_ns, end_ns));
+    else if (!answers->spin_ns || !spin(answers, consumed, earlier(spin_end_ns, end_ns)))
+        rest(answers, consumed, end_ns);
 }
 
 // With the mutex, which is let go in the meantime. What others expect first counts as well.

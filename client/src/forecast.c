@@ -5,6 +5,8 @@
 
 #include "forecast.h"
 
+enum { LEAST_PART = 4 }; // what was waited for so large a part of its time was not done before
+
 static const struct past *past_of(const struct forecast *forecast, uint64_t batch)
 {
     return &forecast->past[batch % FORECAST_BATCHES];
@@ -37,9 +39,14 @@ int64_t forecast_ticket_end(const struct forecast *forecast, uint64_t ticket)
     return queued->ticket == ticket ? forecast_run(forecast, queued->batch, queued->start_ns) : 0;
 }
 
-void forecast_ticket_done(struct forecast *forecast, uint64_t ticket, int64_t end_ns)
+// An answer that came soon after the question may have lain there for long: it says only that the run took no longer than that.
+void forecast_ticket_done(struct forecast *forecast, uint64_t ticket, int64_t asked_ns, int64_t end_ns)
 {
     const struct queued *queued = &forecast->queued[ticket % FORECAST_TICKETS];
-    if (queued->ticket == ticket)
+    if (queued->ticket != ticket)
+        return;
+    int64_t took_ns = end_ns - queued->start_ns, expected_ns = forecast_run(forecast, queued->batch, queued->start_ns);
+    bool waited = end_ns - asked_ns >= took_ns / LEAST_PART, less = expected_ns && end_ns < expected_ns;
+    if (waited || less)
         forecast_run_done(forecast, queued->batch, queued->start_ns, end_ns);
 }

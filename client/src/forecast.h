@@ -30,6 +30,7 @@ void forecast_run_done(struct forecast *forecast, uint64_t batch, int64_t start_
 // The same for one that is waited for by its ticket.
 void forecast_ticket(struct forecast *forecast, uint64_t ticket, uint64_t batch, int64_t start_ns);
 int64_t forecast_ticket_end(const struct forecast *forecast, uint64_t ticket);
-void forecast_ticket_done(struct forecast *forecast, uint64_t ticket, int64_t end_ns);
+// It was asked for at asked_ns, maybe long after it was done.
+void forecast_ticket_done(struct forecast *forecast, uint64_t ticket, int64_t asked_ns, int64_t end_ns);
 
 #endif
