@@ -22,8 +22,9 @@ struct lane_plan {
 enum aule_status lane_choose(int spin_us, struct lane_plan *plan);
 
 // Opens the ring lane if the plan allows it and the daemon, whose socket is `path`, offers it and can be rung; else *out is NULL, which is a
-// failure only where the plan wants the ring: AULE_UNSUPPORTED, AULE_VERSION, AULE_DAEMON_GONE, AULE_NO_MEMORY. From then on the end of the connection
-// ends the lane's waits.
+// failure only where the plan wants the ring: AULE_UNSUPPORTED, AULE_VERSION, AULE_DAEMON_GONE; AULE_NO_MEMORY, AULE_MISMATCH of the bell. Unless
+// the plan is LANE_NNG it always is one without memory for the lane (AULE_NO_MEMORY), and where the offered rings do not fit into the
+// segment (AULE_MISMATCH). From then on the end of the connection ends the lane's waits.
 enum aule_status lane_open(const struct lane_plan *plan, const char *path, const struct wire_hello_reply *hello,
                            const struct segment *segment, struct connection *connection, struct lane **out);
 void lane_close(struct lane *lane);                 // after connection_close(), before segment_close(); takes NULL
