@@ -297,10 +297,12 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
         .num_layers = count, .q_stride = stride, .k_stride = stride, .v_stride = stride, .out_stride = stride};
     enum aule_status status = count > 1 ? aule_run_layers_submit(c->batch, &run, &layers, TIMEOUT_MS, ticket)
                                         : aule_run_submit(c->batch, &run, TIMEOUT_MS, ticket);
-    if (status == AULE_OK)
-        return ++c->submitted;
-    failed("run");
-    return 0;
+    if (status != AULE_OK) {
+        failed("run");
+        return 0;
+    }
+    c->last_set = (first_set + count - 1) % c->num_sets;
+    return ++c->submitted;
 }
 
 static bool wait(void *context, uint64_t number, uint32_t count, uint64_t *gpu_ns)

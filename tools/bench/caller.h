@@ -39,6 +39,7 @@ struct caller {
     int32_t *blocks;                         // [num_blocks] the daemon's number of each block of the shape
     struct aule_ticket tickets[CALLER_MOST_IN_FLIGHT];
     uint64_t submitted, waited;
+    uint32_t last_set; // that a run was submitted over
 };
 
 // False: standard error says why. caller_close() takes a zeroed and a half-made one.

@@ -59,6 +59,7 @@ static bool client_open(struct client *c, const struct workload *workload)
         .first = first,
         .count = end - first,
         .host = true,
+        .append = o->append,
     };
     const struct caller_params caller = {
         .socket = o->socket,
@@ -71,6 +72,7 @@ static bool client_open(struct client *c, const struct workload *workload)
         .splits = o->splits,
         .pool_bytes = pool_bytes,
         .in_flight = o->in_flight,
+        .append = o->append,
     };
     return owns(c) ? open_world(c, &world, workload) : open_caller(c, &caller);
 }
@@ -83,13 +85,32 @@ static void client_close(struct client *c)
     caller_close(&c->caller);
 }
 
+static bool keep(struct verdict *verdict, const struct verdict *now, bool right)
+{
+    verdict->num_rows = now->num_rows;
+    verdict->worst = fmax(verdict->worst, now->worst);
+    return right;
+}
+
 static bool check(struct client *c, uint32_t set, struct verdict *verdict)
 {
     struct verdict now = {0};
-    bool ok = owns(c) ? world_check(&c->world, set, &now) : caller_check(&c->caller, set, &now);
-    verdict->num_rows = now.num_rows;
-    verdict->worst = fmax(verdict->worst, now.worst);
-    return ok;
+    bool right = owns(c) ? world_check(&c->world, set, &now) : caller_check(&c->caller, set, &now);
+    return keep(verdict, &now, right);
+}
+
+static bool poison(struct client *c)
+{
+    return owns(c) ? world_poison(&c->world) : caller_poison(&c->caller);
+}
+
+// What the last timed run left, which others contended with.
+static bool look(struct client *c, struct verdict *verdict)
+{
+    struct verdict now = {0};
+    bool right =
+        owns(c) ? world_look(&c->world, c->world.last_set, &now) : caller_look(&c->caller, c->caller.last_set, &now);
+    return keep(verdict, &now, right);
 }
 
 // Everybody begins together.
@@ -114,10 +135,10 @@ bool client_run(const struct options *options, const struct workload *workload)
     struct client c = {.options = options};
     struct samples samples = {0};
     struct verdict verdict = {0};
-    bool ok = client_open(&c, workload) && check(&c, 0, &verdict) && meet();
+    bool ok = client_open(&c, workload) && check(&c, 0, &verdict) && poison(&c) && meet();
     if (ok && !options->check)
-        ok =
-            measure(&c.lane, options->seconds, LEAST_STEPS, NULL, &samples) && check(&c, c.lane.num_sets - 1, &verdict);
+        ok = measure(&c.lane, options->seconds, LEAST_STEPS, NULL, &samples) && look(&c, &verdict) &&
+             check(&c, c.lane.num_sets - 1, &verdict);
     if (ok)
         say(&samples, &verdict);
     samples_finish(&samples);

@@ -142,6 +142,8 @@ static bool start_client(const struct fleet *fleet, const struct fleet_job *job,
     }
     if (o->check)
         argv[n++] = "--check";
+    if (job->append)
+        argv[n++] = "--append";
     return process_start(process, argv);
 }
 

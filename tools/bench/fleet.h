@@ -28,6 +28,7 @@ struct fleet_job {
     enum via via;
     uint32_t part, clients, in_flight;
     enum dtype kv_dtype;
+    bool append; // its runs also write K and V of each sequence's last token
 };
 // All at once; samples[i], zeroed before, are those of jobs[i], and `verdict` gets all their rows. Without a daemon (fleet_open()) only
 // `options` has to be there. False: standard error says why.

@@ -51,6 +51,7 @@ static const struct row rows[] = {
     {"socket", "PATH", TEXT, FIELD(socket), NULL},
     {"part", "N", COUNT, FIELD(part), NULL},
     {"in-flight", "N", COUNT, FIELD(in_flight), NULL},
+    {"append", NULL, FLAG, FIELD(append), NULL},
     {"version", NULL, VERSION, 0, "the version"},
     {"help", NULL, HELP, 0, "this text"},
 };

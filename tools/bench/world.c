@@ -507,8 +507,10 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
     if (!runs || engine_submit(world->engine, &submission, &sequence, &error) != STATUS_OK)
         failed(&error);
     free(runs);
-    if (sequence)
+    if (sequence) {
         world->submitted = sequence;
+        world->last_set = (first_set + count - 1) % turns;
+    }
     return sequence;
 }
 

@@ -41,6 +41,7 @@ struct world {
     uint64_t q_bytes, kv_bytes, new_bytes; // of one set, of K or V alone
     uint64_t out_at, kv_at, new_at;        // in the arena; Q is at 0
     uint64_t submitted, done;              // the last submissions
+    uint32_t last_set;                     // of the last one's last step
 };
 
 // An engine, for worlds one after the other, as the options want it. NULL: standard error says why.
