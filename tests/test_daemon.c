@@ -458,6 +458,43 @@ START_TEST(a_lease_waits_until_another_session_releases)
 }
 END_TEST
 
+// Three blocks are free; the fourth is kept by the batch alone until its next step names another one.
+START_TEST(a_lease_waits_until_a_step_lets_go_of_a_block)
+{
+    static const int32_t lens[1] = {BLOCK};
+    int32_t all[8];
+    int64_t slots[BLOCK];
+    pthread_t thread;
+    start((const char *const[]){"--max-blocks", "8", NULL});
+    struct raw_client *owner = raw_session(daemon_.socket, ARENA);
+    struct waiter waiter = {.raw = raw_session(daemon_.socket, 0), .status = -1};
+    uint64_t cache = open_cache(owner, "full");
+    waiter.cache = open_cache(waiter.raw, "full");
+    lease(owner, cache, 8, all);
+    slots_of(all[0], slots);
+    const struct wire_request create = fill_request(cache, &all[0], slots);
+    uint64_t batch = create_batch(owner, &create);
+    release(owner, cache, all, 4);
+    ck_assert_int_eq(lease_status(waiter.raw, cache, 4, 0, waiter.blocks), STATUS_NO_BLOCKS);
+    ck_assert_int_eq(pthread_create(&thread, NULL, wait_for_blocks, &waiter), 0);
+    wait_parked();
+    const int32_t entry[3] = {0, 0, all[7]};
+    slots_of(all[7], slots);
+    const struct wire_request advance = {
+        .command = WIRE_COMMAND_BATCH_ADVANCE,
+        .batch_advance = {
+            .batch = batch, .seq_lens_kv = {lens, 1}, .entries = {entry, 3}, .slot_mapping = {slots, BLOCK}}};
+    struct wire_reply reply;
+    raw_call(owner, &advance, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BatchAdvance: %s", reply.message);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(waiter.status, STATUS_OK);
+    raw_close(owner);
+    raw_close(waiter.raw);
+    stop_clean();
+}
+END_TEST
+
 // Four of eight wait for blocks that come only when the others' small leases have let them finish.
 START_TEST(a_small_lease_goes_while_a_large_one_cannot_be_met)
 {
@@ -983,9 +1020,10 @@ int main(void)
     suite_add(suite, "work",
               (const TTest *const[]){
                   the_corrupt_prefix_fault_spoils_what_others_get, as_many_pipelines_are_kept_as_the_option_says,
-                  a_lease_waits_until_another_session_releases, a_small_lease_goes_while_a_large_one_cannot_be_met,
-                  what_comes_free_goes_to_the_oldest_lease_first, a_parked_lease_is_told_that_the_daemon_stops,
-                  a_ticket_is_reaped_once, a_run_of_too_much_work_is_refused_and_the_session_lives_on,
+                  a_lease_waits_until_another_session_releases, a_lease_waits_until_a_step_lets_go_of_a_block,
+                  a_small_lease_goes_while_a_large_one_cannot_be_met, what_comes_free_goes_to_the_oldest_lease_first,
+                  a_parked_lease_is_told_that_the_daemon_stops, a_ticket_is_reaped_once,
+                  a_run_of_too_much_work_is_refused_and_the_session_lives_on,
                   a_run_without_a_free_ticket_waits_and_is_told_busy, a_drain_deadline_ends_what_does_not_finish,
                   a_session_that_never_maps_its_segment_ends,
                   a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},

@@ -170,7 +170,9 @@ enum status handle_batch_advance(struct call *call)
         .positions = next[NEXT_POSITIONS].data,
         .num_positions = next[NEXT_POSITIONS].count,
     };
-    return core_batch_advance(call->session->core, &advance, &call->error);
+    status = core_batch_advance(call->session->core, &advance, &call->error);
+    call->server->retry |= status == STATUS_OK; // blocks may have come free
+    return status;
 }
 
 enum status handle_batch_destroy(struct call *call)
