@@ -270,6 +270,11 @@ static int run_selected(struct bench *b)
         if (!selection_add(&b->selection, b->options.names[i]))
             return 2;
     }
+    for (uint32_t i = 0; i < b->selection.count; i++) {
+        const struct workload *workload = &b->selection.list[i];
+        if (workload->kind == WORKLOAD_STUDY && !study_takes(workload->name, &b->options))
+            return 2;
+    }
     if (!prepare(b))
         return 1;
     for (uint32_t i = 0; i < b->selection.count; i++)

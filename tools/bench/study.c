@@ -11,9 +11,10 @@
 static const struct {
     const char *name;
     bool (*run)(const struct study *study);
+    bool splits; // takes --splits
 } studies[] = {
-    {"border", study_border},     {"step", study_step},     {"clients", study_clients},
-    {"fairness", study_fairness}, {"copies", study_copies}, {"growth", study_growth},
+    {"border", study_border, false},    {"step", study_step, false},     {"clients", study_clients, true},
+    {"fairness", study_fairness, true}, {"copies", study_copies, false}, {"growth", study_growth, false},
 };
 
 bool study_run(const struct study *study)
@@ -23,6 +24,29 @@ bool study_run(const struct study *study)
             return studies[i].run(study);
     }
     return false;
+}
+
+// A study's cases say themselves where and how they run.
+bool study_takes(const char *name, const struct options *o)
+{
+    bool splits = false;
+    for (size_t i = 0; i < sizeof studies / sizeof *studies; i++)
+        splits |= studies[i].splits && strcmp(studies[i].name, name) == 0;
+    const struct {
+        const char *option;
+        bool given;
+    } refused[] = {
+        {"via", o->via != VIA_ENGINE},    {"clients", o->clients > 1},   {"kv-dtype", o->kv_dtype != 0},
+        {"splits", o->splits && !splits}, {"contiguous", o->contiguous}, {"no-cascade", o->no_cascade},
+        {"baseline", o->baseline},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (!refused[i].given)
+            continue;
+        fprintf(stderr, "aule-bench: study %s takes no --%s: its cases say that themselves\n", name, refused[i].option);
+        return false;
+    }
+    return true;
 }
 
 bool study_fleet(const struct study *study, struct fleet *fleet)

@@ -29,6 +29,8 @@ bool study_growth(const struct study *study); // costs.c
 
 // By its name; false also where there is none.
 bool study_run(const struct study *study);
+// False: the study does not take one of these options, and standard error says which.
+bool study_takes(const char *name, const struct options *options);
 
 // ---- what they have in common ----
 
