@@ -86,17 +86,20 @@ static void unpark(struct server *server, struct parked *parked)
     free(parked);
 }
 
+// Its place is free before the answer is: a Run that is to be waited for goes on as a Wait, which may park.
 static void refuse(struct server *server, struct parked *parked, const struct error *error)
 {
+    const struct asker asker = parked->asker;
     log_debug("%s: parked command: %s: %s", parked->session->label, status_name(error->status), error->text);
-    dispatch_refuse(server, &parked->asker, error);
     unpark(server, parked);
+    dispatch_refuse(server, &asker, error);
 }
 
 static void answer(struct server *server, struct parked *parked, const struct wire_reply *reply)
 {
-    dispatch_reply(server, &parked->asker, reply);
+    const struct asker asker = parked->asker;
     unpark(server, parked);
+    dispatch_reply(server, &asker, reply);
 }
 
 // ---- trying again ----
