@@ -267,6 +267,19 @@ START_TEST(what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start)
 }
 END_TEST
 
+START_TEST(what_is_in_the_doorbells_way_stays_and_stops_only_a_daemon_that_wants_one)
+{
+    struct stat info;
+    start(NULL);
+    ck_assert_int_eq(daemon_stop(&daemon_), 0);
+    ck_assert_int_eq(mkdir(bell_path(), 0700), 0);
+    ck_assert(daemon_start(&daemon_, (const char *const[]){"--ring-entries", "0", NULL}));
+    ck_assert_int_eq(daemon_stop(&daemon_), 0);
+    ck_assert_int_eq(stat(bell_path(), &info), 0);
+    ck_assert_int_eq(rmdir(bell_path()), 0);
+}
+END_TEST
+
 // What is parked, what lies there, and whoever comes later.
 START_TEST(a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting)
 {
@@ -305,6 +318,56 @@ START_TEST(a_run_that_waits_and_gets_no_ticket_says_so)
     struct wire_completion late = call(&end, run);
     ck_assert_int_eq(late.status, STATUS_BUSY);
     ck_assert_uint_eq(late.ticket, 0); // none was given
+    close_end(&end);
+}
+END_TEST
+
+// A ticket that is done is reaped at once, without a place for the Wait.
+static void reap_without_parking(struct raw_client *raw, uint64_t ticket)
+{
+    const struct wire_request wait = {.command = WIRE_COMMAND_WAIT, .wait = {.ticket = ticket}};
+    struct wire_reply reply;
+    for (;;) {
+        raw_call(raw, &wait, &reply);
+        int status = reply.status;
+        wire_reply_finish(&reply);
+        if (status != STATUS_TIMEOUT) {
+            ck_assert_int_eq(status, STATUS_OK);
+            return;
+        }
+        nap();
+    }
+}
+
+// The session may have 65 commands parked: 64 leases, and the run, whose wait takes its place.
+START_TEST(a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end)
+{
+    enum { LEASES = 64 };
+    static struct raw_pending leases[LEASES];
+    struct wire_reply reply;
+    start((const char *const[]){"--max-tickets", "1", "--max-blocks", "8", NULL});
+    struct ring_end end = open_end();
+    uint64_t cache = open_cache(end.raw, "c");
+    struct wire_submission run = run_of(fresh_batch(end.raw, cache));
+    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                       .blocks_lease = {.cache = cache, .count = 8, .timeout_ms = -1}};
+    ck_assert_uint_eq(call(&end, run).ticket, 1);
+    for (int i = 0; i < LEASES; i++)
+        raw_begin(end.raw, &lease, &leases[i]);
+    raw_inspect(end.raw); // and all are parked
+    run.waits = true;
+    run.wait_ms = SLEEP_MS;
+    put(&end, run);
+    ck_assert_int_eq(call(&end, run).status, STATUS_LIMIT); // before the one that is parked
+    reap_without_parking(end.raw, 1);
+    struct wire_completion done = get(&end);
+    ck_assert_msg(done.status == STATUS_OK && done.answer == WIRE_ANSWER_WAIT, "%s", done.text);
+    raw_expect(end.raw, &(struct wire_request){.command = WIRE_COMMAND_CLOSE_SESSION}, STATUS_OK);
+    for (int i = 0; i < LEASES; i++) {
+        raw_end(&leases[i], &reply);
+        ck_assert_int_eq(reply.status, STATUS_NO_SESSION);
+        wire_reply_finish(&reply);
+    }
     close_end(&end);
 }
 END_TEST
@@ -477,8 +540,10 @@ int main(void)
         without_entries_there_is_no_ring_lane,
         two_daemons_never_share_a_doorbell,
         what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start,
+        what_is_in_the_doorbells_way_stays_and_stops_only_a_daemon_that_wants_one,
         a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting,
         a_run_that_waits_and_gets_no_ticket_says_so,
+        a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end,
         a_daemon_that_spins_serves_as_well,
         NULL,
     };

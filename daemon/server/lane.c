@@ -98,15 +98,21 @@ enum status lane_open_bell(struct server *server, struct error *error)
 {
     const bool wanted = server->params->ring_entries > 0;
     bool named = name_bell(server);
-    if (wanted && !named) {
+    struct error unheard; // what lies there is in nobody's way
+    if (!wanted) {
+        if (named)
+            clear_bell(server, &unheard);
+        return STATUS_OK;
+    }
+    if (!named) {
         log_warn("daemon: no ring lane: %s leaves no room for its doorbell's name, at most %zu bytes", server->socket,
                  sizeof server->bell_path - 1);
         return STATUS_OK;
     }
-    enum status status = named ? clear_bell(server, error) : STATUS_OK;
-    if (status == STATUS_OK && wanted)
+    enum status status = clear_bell(server, error);
+    if (status == STATUS_OK)
         status = bind_bell(server, error);
-    if (status != STATUS_OK || !wanted)
+    if (status != STATUS_OK)
         return status;
     server->ring_entries = server->params->ring_entries;
     server->ring_spin_ns = (int64_t)spin_us(server) * 1000;
