@@ -202,6 +202,26 @@ START_TEST(a_run_that_was_given_up_keeps_no_ticket_from_the_next)
 }
 END_TEST
 
+// It waits in the daemon for a while, asks for what was abandoned meanwhile, and waits again.
+START_TEST(a_run_that_finds_no_ticket_for_long_gets_the_first_that_comes_free)
+{
+    pthread_t thread;
+    struct step *step = &crowd.step;
+    struct aule_ticket ticket;
+    open_step(step, NULL);
+    crowd.batch = create_batch(step);
+    ok(aule_run_submit(crowd.batch, &step->run, WAIT_MS, &ticket));
+    crowd.num_runs = 1;
+    ck_assert_int_eq(pthread_create(&thread, NULL, work, NULL), 0);
+    nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 200000000}, NULL);
+    ck_assert_int_eq(crowd.runs, 0);
+    ok(aule_ticket_wait(step->session, ticket, WAIT_MS, NULL));
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(crowd.last[0], AULE_OK);
+    end_crowd();
+}
+END_TEST
+
 // Some wait in the ring, some by messages; and whoever asks later is told the same.
 START_TEST(a_session_that_an_operator_ends_wakes_every_thread)
 {
@@ -380,6 +400,7 @@ int main(void)
                                 {an_idle_session_and_its_daemon_use_no_cpu, 0},
                                 {NULL, 0}};
     const struct entry one[] = {{a_ring_full_of_runs_keeps_no_wait_out, 0},
+                                {a_run_that_finds_no_ticket_for_long_gets_the_first_that_comes_free, 0},
                                 {a_run_that_was_given_up_keeps_no_ticket_from_the_next, 0},
                                 {a_session_that_an_operator_ends_wakes_every_thread, 0},
                                 {a_session_that_is_closed_wakes_every_thread, 0},

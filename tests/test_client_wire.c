@@ -5,6 +5,8 @@
 // of its own with a fake daemon in it.
 
 #include <math.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <string.h>
 #include <time.h>
 
@@ -221,6 +223,84 @@ START_TEST(a_run_without_end_waits_for_the_runs_that_were_abandoned)
     crowd.stuck = false;
     for (int i = 0; i < 10; i++)
         ck_assert_int_eq(aule_run(batch, &run, -1, NULL), AULE_OK);
+    aule_batch_destroy(batch);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
+// One ticket; the first wait finds no place in the daemon, and a run waits for the ticket as long as it asks for.
+struct cramped {
+    bool taken, refused;
+    sem_t begun;
+};
+
+static enum fake_action cramped(struct fake_daemon *daemon, const struct wire_request *request,
+                                struct wire_reply *reply)
+{
+    struct cramped *at = daemon->context;
+    bool refuses = false;
+    if (request->command == WIRE_COMMAND_RUN) {
+        int timeout_ms = request->run.timeout_ms;
+        reply->status = STATUS_BUSY;
+        refuses = at->taken;
+        at->taken = true;
+        sem_post(&at->begun);
+        if (refuses && timeout_ms < 0)
+            return FAKE_SILENCE;
+        nanosleep(&(struct timespec){.tv_nsec = (refuses ? timeout_ms : 100) * 1000000L}, NULL);
+    } else if (request->command == WIRE_COMMAND_WAIT) {
+        reply->status = STATUS_LIMIT;
+        refuses = !at->refused;
+        at->refused = true;
+        at->taken &= refuses;
+    }
+    if (refuses) {
+        reply->message = "there is no room";
+        reply->answer = WIRE_ANSWER_EMPTY;
+    } else {
+        reply->status = STATUS_OK;
+    }
+    return FAKE_ANSWER;
+}
+
+static void *run_without_a_wait(void *batch)
+{
+    expect(aule_run(batch, &(struct aule_run_params){.num_heads = 1}, 5000, NULL), AULE_LIMIT, "no room");
+    return NULL;
+}
+
+START_TEST(a_run_whose_wait_finds_no_place_is_reaped_by_the_next)
+{
+    struct cramped at = {.taken = false};
+    sem_init(&at.begun, 0, 0);
+    fake_start(&fake, path, cramped, &at);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    struct aule_batch *batch = create_batch(cache);
+    run_without_a_wait(batch);
+    ck_assert(at.taken);
+    ck_assert_int_eq(aule_run(batch, &(struct aule_run_params){.num_heads = 1}, 0, NULL), AULE_OK);
+    aule_batch_destroy(batch);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
+// The other thread's run has the ticket when this one begins to wait for it, and gives it up then.
+START_TEST(a_run_without_end_reaps_what_another_thread_abandons_meanwhile)
+{
+    struct cramped at = {.taken = false};
+    pthread_t other;
+    sem_init(&at.begun, 0, 0);
+    fake_start(&fake, path, cramped, &at);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    struct aule_batch *batch = create_batch(cache);
+    ck_assert_int_eq(pthread_create(&other, NULL, run_without_a_wait, batch), 0);
+    sem_wait(&at.begun);
+    ck_assert_int_eq(aule_run(batch, &(struct aule_run_params){.num_heads = 1}, -1, NULL), AULE_OK);
+    pthread_join(other, NULL);
     aule_batch_destroy(batch);
     aule_cache_close(cache);
     aule_session_close(session);
@@ -665,6 +745,8 @@ int main(void)
             {a_run_that_failed_says_why, 0},
             {a_run_whose_wait_timed_out_is_reaped_by_the_next_submission, 0},
             {a_run_without_end_waits_for_the_runs_that_were_abandoned, 4},
+            {a_run_whose_wait_finds_no_place_is_reaped_by_the_next, 0},
+            {a_run_without_end_reaps_what_another_thread_abandons_meanwhile, 0},
             {metadata_larger_than_a_message_travels_through_the_arena, 0},
             {a_prompt_larger_than_a_message_travels_through_the_arena, 0},
             {a_list_of_blocks_larger_than_a_message_is_refused, 0},

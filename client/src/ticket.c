@@ -40,16 +40,34 @@ enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id, s
     return status;
 }
 
-enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result)
+// False: no answer came, and the ticket is as it was.
+static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result,
+                 enum aule_status *status)
 {
     struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {.ticket = id, .timeout_ms = timeout_ms}};
     struct answer answer;
-    enum aule_status status = attachment_call(attachment, &request, timeout_ms, WIRE_ANSWER_WAIT, &answer);
-    if (status != AULE_OK)
-        return status;
-    status = ticket_read(&answer.reply.wait, id, result);
+    *status = attachment_call(attachment, &request, timeout_ms, WIRE_ANSWER_WAIT, &answer);
+    if (*status != AULE_OK)
+        return false;
+    *status = ticket_read(&answer.reply.wait, id, result);
     answer_finish(&answer);
+    return true;
+}
+
+enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result)
+{
+    enum aule_status status;
+    reap(attachment, id, timeout_ms, result, &status);
     return status;
+}
+
+bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result,
+                     enum aule_status *status)
+{
+    if (reap(attachment, id, timeout_ms, result, status) || *status == AULE_NOT_FOUND)
+        return true;
+    ticket_abandon(attachment, id);
+    return false;
 }
 
 // The copying of K and V was done before the run began; where it failed, the run has read something else.
@@ -137,10 +155,7 @@ bool ticket_take_abandoned(struct attachment *attachment, uint64_t *id)
 void ticket_reap_abandoned(struct attachment *attachment)
 {
     uint64_t id;
-    while (ticket_take_abandoned(attachment, &id)) {
-        if (ticket_reap(attachment, id, 0, NULL) != AULE_TIMEOUT)
-            continue;
-        ticket_abandon(attachment, id);
-        return;
-    }
+    enum aule_status status;
+    while (ticket_take_abandoned(attachment, &id) && ticket_reap_own(attachment, id, 0, NULL, &status))
+        ;
 }

@@ -22,7 +22,10 @@ enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id, s
 // aule_ticket_wait() of the daemon's ticket `id`.
 enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int timeout_ms,
                              struct aule_run_result *result);
-// The same of a public one and of what goes before it; nothing of it is left, but after AULE_TIMEOUT all.
+// The same of one that nobody else can wait for. False: no answer says that it is gone (*status says why), and it is abandoned.
+bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result,
+                     enum aule_status *status);
+// ticket_reap() of a public one and of what goes before it; nothing of it is left, but after AULE_TIMEOUT all.
 enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket, int timeout_ms,
                                struct aule_run_result *result);
 

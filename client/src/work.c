@@ -8,6 +8,8 @@
 #include "error.h"
 #include "ticket.h"
 
+enum { SLICE_MS = 500 }; // long enough that who waits in the daemon mostly keeps its turn
+
 struct wire_tensor work_tensor(const struct aule_tensor *tensor)
 {
     return (struct wire_tensor){.memory = tensor->memory,
@@ -50,39 +52,70 @@ static enum aule_status send_work(struct attachment *attachment, struct work *wo
     return ticket_check(ticket);
 }
 
-// While a run waits for room in the daemon nobody would reap what was abandoned; so with any of those it does not wait there.
+// ---- waiting for room ----
+// While work waits for room in the daemon nobody would reap what was abandoned, maybe by another thread in the meantime. So with any of
+// those it does not wait there, and without for a while only.
+
+static struct timeout begin_slice(const struct timeout *timeout)
+{
+    int left_ms = timeout_left(timeout);
+    return timeout_start(left_ms < 0 || left_ms > SLICE_MS ? SLICE_MS : left_ms);
+}
+
+// There was no room for all of the slice, which was not all of the time. A daemon that refused sooner is not asked again and again.
+static bool goes_on(enum aule_status status, const struct timeout *slice, const struct timeout *timeout)
+{
+    return status == AULE_BUSY && timeout_left(slice) == 0 && timeout_left(timeout) != 0;
+}
+
+// BUSY: there is no room, and nothing was abandoned, or could be waited for.
+static enum aule_status submit_after_abandoned(struct attachment *attachment, struct work *work,
+                                               const struct timeout *timeout, uint64_t *id)
+{
+    uint64_t abandoned;
+    enum aule_status status = AULE_BUSY, waited;
+    ticket_reap_abandoned(attachment);
+    while (status == AULE_BUSY && ticket_take_abandoned(attachment, &abandoned)) {
+        status = send_work(attachment, work, 0, id);
+        if (status != AULE_BUSY)
+            ticket_abandon(attachment, abandoned);
+        else if (!ticket_reap_own(attachment, abandoned, timeout_left(timeout), NULL, &waited))
+            break;
+    }
+    return status;
+}
+
 enum aule_status work_submit(struct attachment *attachment, struct work *work, int timeout_ms, uint64_t *id)
 {
     const struct timeout timeout = timeout_start(timeout_ms);
-    uint64_t abandoned;
-    ticket_reap_abandoned(attachment);
-    for (bool waited = true; waited && ticket_take_abandoned(attachment, &abandoned);) {
-        enum aule_status status = send_work(attachment, work, 0, id);
-        waited =
-            status == AULE_BUSY && ticket_reap(attachment, abandoned, timeout_left(&timeout), NULL) != AULE_TIMEOUT;
-        if (!waited)
-            ticket_abandon(attachment, abandoned);
-        if (status != AULE_BUSY)
-            return status;
-    }
-    return send_work(attachment, work, timeout_left(&timeout), id);
+    struct timeout slice;
+    enum aule_status status;
+    do {
+        status = submit_after_abandoned(attachment, work, &timeout, id);
+        slice = begin_slice(&timeout);
+        if (status == AULE_BUSY)
+            status = send_work(attachment, work, slice.ms, id);
+    } while (goes_on(status, &slice, &timeout));
+    return status;
 }
 
 // ---- to the end ----
 
-// In one call, where the session has a lane that does that: false, and nothing has happened, where it has none or no place.
-static bool run_at_once(struct attachment *attachment, struct work *work, int timeout_ms,
+// In one call, where the session has a lane that does that: false, and nothing has happened, where it has none or no place, or there was no
+// room for a while.
+static bool run_at_once(struct attachment *attachment, struct work *work, const struct timeout *timeout,
                         struct aule_run_result *result, enum aule_status *status)
 {
+    const struct timeout slice = begin_slice(timeout);
     struct metadata metadata;
     struct answer answer;
     uint64_t ticket;
     if (attachment->info.ring_entries == 0)
         return false;
-    *status = prepare(attachment, work, timeout_ms, false, &metadata);
+    *status = prepare(attachment, work, slice.ms, false, &metadata);
     if (*status != AULE_OK)
         return true;
-    bool done = attachment_run(attachment, &work->request, timeout_ms, &answer, &ticket, status);
+    bool done = attachment_run(attachment, &work->request, timeout_left(timeout), &answer, &ticket, status);
     metadata_finish(attachment, &metadata);
     if (!done)
         return false;
@@ -92,7 +125,7 @@ static bool run_at_once(struct attachment *attachment, struct work *work, int ti
     } else if (ticket) {
         ticket_abandon(attachment, ticket);
     }
-    return true;
+    return !goes_on(*status, &slice, timeout);
 }
 
 // With abandoned tickets a submission may have to reap some first.
@@ -103,14 +136,12 @@ enum aule_status work_run(struct attachment *attachment, struct work *work, int 
     enum aule_status status;
     uint64_t id;
     ticket_reap_abandoned(attachment);
-    if (!ticket_any_abandoned(attachment) && run_at_once(attachment, work, timeout_ms, result, &status))
+    if (!ticket_any_abandoned(attachment) && run_at_once(attachment, work, &timeout, result, &status))
         return status;
     status = work_submit(attachment, work, timeout_left(&timeout), &id);
     if (status != AULE_OK)
         return status;
-    status = ticket_reap(attachment, id, timeout_left(&timeout), result);
-    if (status == AULE_TIMEOUT)
-        ticket_abandon(attachment, id);
+    ticket_reap_own(attachment, id, timeout_left(&timeout), result, &status);
     return status;
 }
 
