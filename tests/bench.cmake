@@ -29,7 +29,7 @@ if(TARGET aule-bench)
   bench_test(bench_checks_steps_and_copies device "by ring: [0-9]+ rows right.*shared memory, staged, layer by layer: [0-9]+ rows right"
     run step copies --check)
   bench_test(bench_looks_at_what_clients_and_owners_of_engines_contended_for device
-    "among 1, one daemon, 2 in flight\\".*among 8, an engine each\\"[^\n]*\\"checked_rows\\":512[^\n]*\\"shared_over_apart\\"[^\n]*\\"checked\\":true" run clients --seconds 0.05 --json)
+    "among 1, one daemon, 2 in flight.*among 8, an engine each[^\n]*checked_rows.:512,[^\n]*shared_over_apart[^\n]*.checked.:true" run clients --seconds 0.05 --json)
   bench_test(bench_checks_light_and_heavy_neighbours device "saturated: 7 light ones and one of 8 x: [0-9]+ rows right" run fairness --check)
   bench_test(bench_refuses_what_a_study_does_not_take process "study border takes no --kv-dtype: its cases say that themselves" run D5 border --kv-dtype int8)
   bench_test(bench_wants_a_daemon_for_clients process "--clients 2 wants --via nng or ring" run D5 --clients 2)
