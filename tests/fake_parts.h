@@ -41,6 +41,7 @@ struct engine_batch {
     int64_t *slot_mapping;
     int32_t *positions, *q_lens, *token_rows, *kv_starts;
     uint8_t *mask;
+    uint64_t table; // steps with the same one share it on a real device; here each has a copy
 };
 
 struct fake_growth {
@@ -63,7 +64,7 @@ struct engine {
     struct fake_submission *submissions; // unfinished, oldest first
     struct fake_growth *growths;
     struct fake_event *events, *shown; // shown: the one that the last poll gave out
-    uint64_t sequence, gpu_ns; // that a dispatch takes
+    uint64_t sequence, gpu_ns;         // that a dispatch takes
     bool hold_chunks, automatic;
     uint32_t limit_splits;
     atomic_bool lost; // engine_arena_destroy() asks from any thread

@@ -112,8 +112,19 @@ enum status engine_batch_advance(struct engine_batch *b, const struct engine_adv
         .kv_starts = b->kv_starts,
     };
     enum status status = engine_batch_create(&params, out, error);
+    bool stays = true; // not where what runs see changes
+    for (uint32_t i = 0; i < a->num_entries; i++)
+        stays = stays &&
+                (!a->is_used || a->entries[i].column * b->kv.block_size >= (uint32_t)b->seq_lens_kv[a->entries[i].seq]);
+    if (status == STATUS_OK)
+        (*out)->table = b->table + !stays;
     free(table);
     return status;
+}
+
+bool engine_batch_shares_table(const struct engine_batch *batch, const struct engine_batch *next)
+{
+    return batch->table == next->table;
 }
 
 void engine_batch_destroy(struct engine_batch *batch)

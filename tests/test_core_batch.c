@@ -189,15 +189,15 @@ START_TEST(local_batches_count_against_the_limits_of_all)
     struct worker worker;
     uint64_t batch, last;
     uint32_t made;
-    world_open(&strict, &(struct core_params){.max_batches = 2, .max_kept_bytes = 200});
+    world_open(&strict, &(struct core_params){.max_batches = 2, .max_kept_bytes = 300});
     worker_open(&worker, &strict, 1, "");
-    make_local(8); // (3 + 2 + 4) * 4 + 5 * 8 = 76 bytes
+    make_local(8); // twice (3 + 2 + 4) * 4, and 5 * 8: 112 bytes
     ck_assert_status(core_batch_create(worker.session, &m.params, &batch, &made, &error), STATUS_OK);
     m.params.num_q_lens = 2;
     m.params.num_positions = 5;
     m.params.mask_bytes = 100;
     ck_assert_refused(core_batch_create(worker.session, &m.params, &last, &made, &error), STATUS_LIMIT,
-                      "204 bytes of metadata more");
+                      "268 bytes of metadata more");
     m.params.mask_bytes = UINT64_MAX;
     ck_assert_refused(core_batch_create(worker.session, &m.params, &last, &made, &error), STATUS_LIMIT,
                       "--max-batch-memory");

@@ -9,7 +9,9 @@
 
 #include "check_main.h"
 #include "core_world.h"
+#include "names.h"
 #include "scheduler.h"
+#include "session.h"
 
 static struct world world;
 static struct worker a, b;
@@ -554,6 +556,45 @@ START_TEST(only_what_changes_is_looked_at_again)
 }
 END_TEST
 
+// Each has lengths and a slot of its own; where a run sees what changes, the engine makes another table.
+START_TEST(steps_under_way_count_a_table_that_they_share_once)
+{
+    enum { OWN = 3 * sizeof(int32_t) + sizeof(int64_t), TABLE = 3 * sizeof(int32_t) };
+    const int32_t q[] = {0, 1}, lens[] = {9};
+    const int64_t slots[] = {-1};
+    const struct core_batch_params params = {.cache = a.cache,
+                                             .num_seqs = 1,
+                                             .max_blocks = 3,
+                                             .cu_seqlens_q = q,
+                                             .num_cu_seqlens_q = 2,
+                                             .seq_lens_kv = lens,
+                                             .num_seq_lens_kv = 1,
+                                             .block_table = blocks,
+                                             .num_block_table = 3,
+                                             .slot_mapping = slots,
+                                             .num_slot_mapping = 1};
+    const struct core_entry behind = {0, 2, blocks[3]}, seen = {0, 0, blocks[4]};
+    struct core_advance advance = {.slot_mapping = slots, .num_slot_mapping = 1};
+    uint32_t made;
+    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    ck_assert_uint_eq(a.session->kept_bytes, 2 * (3 * sizeof(int32_t) + TABLE) + sizeof(int64_t));
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    uint64_t idle = a.session->kept_bytes;
+    worker_run(&a, advance.batch, 0, 1, tokens);
+    advance.entries = &behind;
+    advance.num_entries = 1;
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_uint_eq(a.session->kept_bytes, idle + OWN);
+    worker_run(&a, advance.batch, 0, 1, tokens);
+    advance.entries = &seen;
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_uint_eq(a.session->kept_bytes, idle + 2 * OWN + TABLE + sizeof(struct name_left));
+    world_check(&world);
+    world_finish_all(&world);
+    ck_assert_uint_eq(a.session->kept_bytes, idle);
+}
+END_TEST
+
 // A gather reads it, a query does not: no error but there.
 START_TEST(what_padding_could_not_read_is_looked_at_in_each_step)
 {
@@ -702,8 +743,8 @@ int main(void)
     add(suite, "steps",
         (const TTest *[]){a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over,
                           only_what_changes_is_looked_at_again, what_padding_could_not_read_is_looked_at_in_each_step,
-                          lengths_and_positions_grow_by_themselves, what_has_no_next_step_says_so,
-                          a_batch_over_the_arena_advances_too, NULL},
+                          steps_under_way_count_a_table_that_they_share_once, lengths_and_positions_grow_by_themselves,
+                          what_has_no_next_step_says_so, a_batch_over_the_arena_advances_too, NULL},
         1);
     add(suite, "random steps",
         (const TTest *[]){an_advanced_batch_is_what_one_created_anew_would_be,

@@ -510,8 +510,8 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     int32_t block;
     uint64_t batch, last;
     uint32_t made;
-    const int32_t cu[] = {0, 0}, lens[] = {8}; // with the table 16 bytes, of worker_batch() 80
-    world_open(&strict, &(struct core_params){.max_kept_bytes = 100});
+    const int32_t cu[] = {0, 0}, lens[] = {8}; // with the table twice 16 bytes, of worker_batch() 96
+    world_open(&strict, &(struct core_params){.max_kept_bytes = 130});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
     const struct core_batch_params params = {.cache = worker.cache,
@@ -527,18 +527,18 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     ck_assert_status(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_OK);
     ck_assert_refused(
         core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT,
-        "16 bytes of metadata more would exceed the session's 100, of which its batches and unreaped runs have 96 "
+        "32 bytes of metadata more would exceed the session's 130, of which its batches and unreaped runs have 128 "
         "(--max-batch-memory)");
     worker_run(&worker, batch, 0, 8, tokens);
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
-    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT, "have 96");
+    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT, "have 128");
     world_finish_all(&strict);
     worker_batch(&worker, &block, 8, 8);
     world_close(&strict);
 }
 END_TEST
 
-// A batch of 80 bytes, and runs of 4 for the slope of their head.
+// A batch of 96 bytes, and runs of 4 for the slope of their head.
 START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
 {
     struct world strict;
@@ -546,7 +546,7 @@ START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
     const float slope = 1;
     int32_t block;
     uint64_t batch, tickets[3], none = 0;
-    world_open(&strict, &(struct core_params){.max_kept_bytes = 88});
+    world_open(&strict, &(struct core_params){.max_kept_bytes = 104});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
     batch = worker_batch(&worker, &block, 8, 8);
@@ -555,14 +555,14 @@ START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
     for (int i = 0; i < 2; i++)
         ck_assert_status(core_run(worker.session, &params, &tickets[i], &error), STATUS_OK);
     ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT,
-                      "4 bytes of arrays more would exceed the session's 88, of which its batches and unreaped runs "
-                      "have 88 (--max-batch-memory)");
+                      "4 bytes of arrays more would exceed the session's 104, of which its batches and unreaped runs "
+                      "have 104 (--max-batch-memory)");
     params.slopes = NULL;
     ck_assert_status(core_run(worker.session, &params, &tickets[2], &error), STATUS_OK);
     params.slopes = &slope;
     world_check(&strict);
     world_finish_all(&strict);
-    ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT, "have 88");
+    ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT, "have 104");
     worker_reap(&worker, tickets[1], STATUS_OK);
     ck_assert_status(core_run(worker.session, &params, &tickets[1], &error), STATUS_OK);
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);

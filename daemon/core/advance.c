@@ -144,7 +144,9 @@ static enum status begin_steps(struct batch *batch, struct error *error)
     enum status status = STATUS_OK;
     if (batch->named)
         return STATUS_OK;
-    status = session_check_kept(session, names_bytes_for(&none, batch->num_blocks), "names of blocks", error);
+    uint64_t named_bytes = (uint64_t)batch->num_seqs * sizeof *batch->named;
+    status =
+        session_check_kept(session, names_bytes_for(&none, batch->num_blocks) + named_bytes, "names of blocks", error);
     if (status != STATUS_OK)
         return status;
     struct names *names = calloc(1, sizeof *names);
@@ -165,7 +167,8 @@ static enum status begin_steps(struct batch *batch, struct error *error)
     batch->blocks = NULL;
     batch->num_blocks = batch->block_capacity = 0;
     batch->names = names;
-    session->kept_bytes += names_bytes(names);
+    batch->kept_bytes += named_bytes;
+    session->kept_bytes += names_bytes(names) + named_bytes;
     return STATUS_OK;
 }
 
@@ -285,13 +288,31 @@ static enum status check(struct advance *a)
     return draft_check_step(&a->step);
 }
 
+static uint64_t table_bytes(const struct batch *batch)
+{
+    return batch->kept.num_block_table * sizeof(int32_t);
+}
+
+// Of a table of its own, if `next` may need one: where runs that are not over see what changes.
+static uint64_t most_table_bytes(const struct advance *a)
+{
+    const struct batch *old = a->old;
+    uint32_t size = old->kv.block_size;
+    if (old->users == 1 && !old->older)
+        return 0;
+    for (uint32_t i = 0; i < a->params->num_entries; i++)
+        if (a->changes[i].column < ((uint32_t)old->kept_lens[a->changes[i].seq] + size - 1) / size)
+            return table_bytes(old);
+    return 0;
+}
+
 static enum status reserve(struct advance *a)
 {
     struct core_session *session = a->old->session;
     struct names *names = a->old->names;
     uint64_t before = names_bytes(names), more = names_bytes_for(names, a->step.adds.count) - before;
-    enum status status = session_check_kept(session, a->next->bytes + more + a->step.drops.count * sizeof *a->left,
-                                            "metadata of the next step", a->error);
+    more += a->next->bytes + most_table_bytes(a) + a->step.drops.count * sizeof *a->left;
+    enum status status = session_check_kept(session, more, "metadata of the next step", a->error);
     if (status != STATUS_OK)
         return status;
     bool room = names_reserve(names, a->step.adds.count);
@@ -338,9 +359,13 @@ static enum status advance_engine(struct advance *a)
         .is_used = a->old->users > 1,
     };
     status = engine_batch_advance(a->old->engine, &params, &a->next->engine, a->error);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
         batch_withdraw(a->next);
-    return status;
+        return status;
+    }
+    a->next->shares_table = engine_batch_shares_table(a->old->engine, a->next->engine);
+    a->next->table_bytes = a->next->shares_table ? 0 : table_bytes(a->old);
+    return STATUS_OK;
 }
 
 // From here on nothing can fail. Adds come first, so that what is dropped and added stays.

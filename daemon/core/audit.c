@@ -282,7 +282,7 @@ static bool check_users(const struct core_session *session, const struct hold_ta
 
 static uint64_t bytes_of(const struct batch *batch)
 {
-    uint64_t bytes = batch->bytes + (batch->names ? names_bytes(batch->names) : 0);
+    uint64_t bytes = batch_bytes(batch) + (batch->names ? names_bytes(batch->names) : 0);
     for (const struct name_left *left = batch->left; left; left = left->next)
         bytes += sizeof *left;
     return bytes;

@@ -66,9 +66,7 @@ static int32_t *keep(int32_t **at, const int32_t *from, uint64_t count)
 // Layouts are not kept by address: the caller's is gone.
 static enum status keep_params(struct batch *batch, const struct core_batch_params *p, struct error *error)
 {
-    uint64_t count = (uint64_t)p->num_cu_seqlens_q + p->num_seq_lens_kv + p->num_block_table + p->num_positions +
-                     p->num_q_lens + p->num_token_rows + p->num_kv_starts;
-    int32_t *at = batch->kept_arrays = malloc((count ? count : 1) * sizeof *at);
+    int32_t *at = batch->kept_arrays = malloc(batch->kept_bytes ? batch->kept_bytes : 1);
     if (!at)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
     batch->kept = *p;
@@ -103,6 +101,11 @@ void batch_withdraw(struct batch *batch)
     HASH_DEL(batch->session->batches, batch);
 }
 
+uint64_t batch_bytes(const struct batch *batch)
+{
+    return batch->bytes + batch->table_bytes + batch->kept_bytes;
+}
+
 // One that is entered, in the place of `old`, if there is one. Nothing of this can fail.
 static void batch_register(struct batch *batch, struct batch *old)
 {
@@ -110,7 +113,7 @@ static void batch_register(struct batch *batch, struct batch *old)
     batch->users = 1;
     if (old)
         HASH_DEL(session->batches, old);
-    session->kept_bytes += batch->bytes;
+    session->kept_bytes += batch_bytes(batch);
     if (!batch->table)
         return;
     batch->seals = batch->table->cache->seals;
@@ -248,9 +251,11 @@ void batch_succeed(struct batch *next, struct batch *old)
     next->kept_lens = old->kept_lens;
     next->kept_table = old->kept_table;
     next->kept_positions = old->kept_positions;
+    next->kept_bytes = old->kept_bytes;
     old->names = NULL;
     old->named = NULL;
     old->kept_arrays = NULL;
+    old->kept_bytes = 0;
 }
 
 static void bury_block(struct batch *batch, struct block *block)
@@ -304,8 +309,18 @@ static void hand_on_names(struct batch *batch)
     }
 }
 
+static void hand_on_table(struct batch *batch)
+{
+    if (!batch->newer || !batch->newer->shares_table)
+        return;
+    batch->newer->table_bytes = batch->table_bytes;
+    batch->newer->shares_table = batch->shares_table;
+    batch->table_bytes = 0;
+}
+
 static void leave_steps(struct batch *batch)
 {
+    hand_on_table(batch);
     hand_on_left(batch);
     hand_on_names(batch);
     if (batch->older)
@@ -322,7 +337,7 @@ void batch_unref(struct batch *batch)
     leave_steps(batch);
     for (uint32_t i = 0; i < batch->num_blocks; i++)
         hold_unref(table, batch->blocks[i], batch->dead);
-    batch->session->kept_bytes -= batch->bytes;
+    batch->session->kept_bytes -= batch_bytes(batch);
     batch_discard(batch);
     if (table)
         hold_table_unuse(table);

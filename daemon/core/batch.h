@@ -43,17 +43,20 @@ struct batch {
     struct missing missing;
     struct hole hole;
     uint32_t num_seqs, num_tokens;
-    uint32_t max_rows;     // of one sequence in q, queries or not
-    uint32_t max_seq_len;  // keys
-    uint64_t end_block;    // ENGINE_BLOCKS: the largest id that a run can touch, plus 1
-    uint64_t end_row;      // ENGINE_ROWS: the same for rows without an outer stride
-    uint64_t bytes;        // of its arrays, which count for the session until the engine has ended it
-    uint64_t attended;     // tokens: sum of q_len * seq_len, at least 1
-    uint64_t causal;       // of them, what a causal run without positions sees
-    uint64_t keys;         // of sequences with queries: sum of seq_len in whole tiles of BATCH_TILE_KEYS
-    uint64_t all_keys;     // sum of seq_len: rows of a gather
-    uint64_t local_keys;   // of them in the arena, in whole blocks: a mirrored one copies these for every run
-    uint64_t seals;        // the cache's counter when none of `writes` was sealed
+    uint32_t max_rows;    // of one sequence in q, queries or not
+    uint32_t max_seq_len; // keys
+    uint64_t end_block;   // ENGINE_BLOCKS: the largest id that a run can touch, plus 1
+    uint64_t end_row;     // ENGINE_ROWS: the same for rows without an outer stride
+    uint64_t bytes;       // of its arrays, which count for the session until the engine has ended it; with the next two
+    uint64_t table_bytes; // of the engine's block table; of the steps that share one the oldest has it
+    bool shares_table;    // with the step before, which lives
+    uint64_t kept_bytes;  // of what is for the next step, of the newest one
+    uint64_t attended;    // tokens: sum of q_len * seq_len, at least 1
+    uint64_t causal;      // of them, what a causal run without positions sees
+    uint64_t keys;        // of sequences with queries: sum of seq_len in whole tiles of BATCH_TILE_KEYS
+    uint64_t all_keys;    // sum of seq_len: rows of a gather
+    uint64_t local_keys;  // of them in the arena, in whole blocks: a mirrored one copies these for every run
+    uint64_t seals;       // the cache's counter when none of `writes` was sealed
     struct block **blocks; // each block of the cache that it names, once; referenced
     uint32_t num_blocks, block_capacity;
     struct block **writes; // those that it writes
@@ -88,8 +91,9 @@ enum status batch_find(struct core_session *session, uint64_t id, struct batch *
 enum status batch_enter(struct batch *next, const struct batch *old, struct error *error);
 void batch_succeed(struct batch *next, struct batch *old);
 void batch_withdraw(struct batch *next);
-void batch_discard(struct batch *batch); // one that was never registered; takes NULL
-void batch_destroy(struct batch *batch); // its runs finish first
+uint64_t batch_bytes(const struct batch *batch); // that count for the session, but for names
+void batch_discard(struct batch *batch);         // one that was never registered; takes NULL
+void batch_destroy(struct batch *batch);         // its runs finish first
 void batch_unref(struct batch *batch);
 void batch_bury(struct batch *batch); // its session died with runs of it in flight
 // SEALED if a block that it writes was sealed since it was created.

@@ -92,15 +92,23 @@ static enum status check_lengths(const struct draft *d)
     return status;
 }
 
+// What the engine gets, and what is kept for the next step. A step takes that over, and its table is the one before's as long as it can be.
 static enum status check_memory(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
-    uint64_t words = (uint64_t)p->num_cu_seqlens_q + p->num_seq_lens_kv + p->num_block_table + p->num_positions +
-                     p->num_q_lens + p->num_token_rows + p->num_kv_starts;
-    uint64_t bytes = words * sizeof(int32_t) + p->num_slot_mapping * sizeof(int64_t);
-    if (__builtin_add_overflow(bytes, p->mask_bytes, &d->batch->bytes))
-        d->batch->bytes = UINT64_MAX;
-    return session_check_kept(d->session, d->batch->bytes, "metadata", d->error);
+    struct batch *batch = d->batch;
+    uint64_t words = (uint64_t)p->num_cu_seqlens_q + p->num_seq_lens_kv + p->num_positions + p->num_q_lens +
+                     p->num_token_rows + p->num_kv_starts;
+    uint64_t table = p->num_block_table * sizeof(int32_t), bytes = words * sizeof(int32_t), sum;
+    if (batch->step == 0) {
+        batch->table_bytes = table;
+        batch->kept_bytes = bytes + table;
+    }
+    bytes += p->num_slot_mapping * sizeof(int64_t);
+    if (__builtin_add_overflow(bytes, p->mask_bytes, &batch->bytes) ||
+        __builtin_add_overflow(batch->bytes, batch->table_bytes + batch->kept_bytes, &sum))
+        sum = UINT64_MAX;
+    return session_check_kept(d->session, sum, "metadata", d->error);
 }
 
 // ---- tokens ----

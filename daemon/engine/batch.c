@@ -418,6 +418,11 @@ enum status engine_batch_advance(struct engine_batch *old, const struct engine_a
     return status;
 }
 
+bool engine_batch_shares_table(const struct engine_batch *batch, const struct engine_batch *next)
+{
+    return batch->table == next->table;
+}
+
 void batch_free(struct engine_batch *batch)
 {
     batch_free_items(batch);

@@ -217,6 +217,8 @@ struct engine_advance {
 };
 enum status engine_batch_advance(struct engine_batch *batch, const struct engine_advance *params, struct engine_batch **out,
                                  struct error *error);
+// Whether a batch and the next step of it have one block table.
+bool engine_batch_shares_table(const struct engine_batch *batch, const struct engine_batch *next);
 void engine_batch_destroy(struct engine_batch *batch);
 
 // ---- submissions ----
