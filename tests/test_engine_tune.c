@@ -10,6 +10,7 @@
 #include "layout.h"
 
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PATIENCE_S = 4 * DEADLINE_S };
@@ -364,6 +365,30 @@ START_TEST(what_another_daemon_keeps_in_the_same_file_stays_and_is_learnt)
 }
 END_TEST
 
+// A link to itself stands for whatever keeps a file from being read now.
+START_TEST(a_file_that_cannot_be_read_is_not_replaced_until_it_can)
+{
+    char path[256];
+    struct stat info;
+    begin_life(ENGINE_TUNE_ON, 0);
+    snprintf(path, sizeof path, "%s", state().path);
+    ck_assert_int_eq(symlink(path, path), 0);
+    decode(KV_LEN, OUT);
+    await_measured(1);
+    double deadline = now_s() + PATIENCE_S;
+    while (!logged("is not written")) {
+        ck_assert(now_s() < deadline);
+        nap();
+    }
+    ck_assert_int_eq(lstat(path, &info), 0);
+    ck_assert(S_ISLNK(info.st_mode));
+    ck_assert_int_eq(unlink(path), 0);
+    end_life(); // which tries again
+    ck_assert_int_eq(access(path, R_OK), 0);
+    ck_assert_int_eq(unlink(path), 0);
+}
+END_TEST
+
 START_TEST(other_splits_are_another_kind)
 {
     begin_life(ENGINE_TUNE_ON, 0);
@@ -498,6 +523,7 @@ void add_tune_tests(Suite *suite)
     tcase_add_test(tcase, every_candidate_gives_the_same_bits_and_what_is_none_is_ignored);
     tcase_add_test(tcase, entries_that_no_run_can_ask_for_are_ignored_with_the_reason);
     tcase_add_test(tcase, what_another_daemon_keeps_in_the_same_file_stays_and_is_learnt);
+    tcase_add_test(tcase, a_file_that_cannot_be_read_is_not_replaced_until_it_can);
     tcase_add_test(tcase, other_splits_are_another_kind);
     tcase_add_test(tcase, what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so);
     tcase_add_test(tcase, what_a_rule_says_is_among_the_candidates);

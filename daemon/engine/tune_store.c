@@ -215,8 +215,8 @@ static enum status replace(const struct tune_store *store, bool clear, struct er
 
 static void give_up(const struct tune_store *store, bool clear, const struct error *error)
 {
-    device_log(&store->engine->device, 1, "tuning file %s is not written: %s", store->path, error->text);
     tune_not_saved(store->table, clear);
+    device_log(&store->engine->device, 1, "tuning file %s is not written: %s", store->path, error->text);
 }
 
 void tune_store_save(struct tune_store *store, bool clear)
