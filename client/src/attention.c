@@ -294,9 +294,9 @@ static enum aule_status run_over(const struct step *step, const struct blocks *b
 // After a failure nobody else would reap the import; where the time is over before it is done, the next submission does.
 static void drop_import(const struct step *step, uint64_t before)
 {
+    enum aule_status status;
     error_mute(true);
-    if (ticket_reap(step->attachment, before, timeout_left(&step->timeout), NULL) == AULE_TIMEOUT)
-        ticket_abandon(step->attachment, before);
+    ticket_reap_own(step->attachment, before, timeout_left(&step->timeout), NULL, &status);
     error_mute(false);
 }
 
