@@ -80,11 +80,15 @@ bool fleet_open(struct fleet *fleet, const struct options *options, bool tune)
     if (!start_daemon(fleet, tune))
         return false;
     enum aule_status status = AULE_DAEMON_GONE;
-    for (int ms = 0; ms < START_MS && status == AULE_DAEMON_GONE; ms += STEP_MS) {
+    bool runs = true;
+    for (int ms = 0; ms < START_MS && status == AULE_DAEMON_GONE && runs; ms += STEP_MS) {
         usleep(STEP_MS * 1000);
-        status = ask(fleet);
+        runs = process_runs(&fleet->daemon);
+        status = runs ? ask(fleet) : status;
     }
-    if (status != AULE_OK)
+    if (!runs)
+        fprintf(stderr, "aule-bench: the daemon ended before it answered\n");
+    else if (status != AULE_OK)
         fprintf(stderr, "aule-bench: the daemon does not answer: %s\n", aule_error());
     return status == AULE_OK;
 }

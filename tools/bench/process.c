@@ -25,6 +25,10 @@ static void become(const char *const *argv, const int *in, const int *out, pid_t
     dup2(in[READ_END], STDIN_FILENO);
     dup2(out[WRITE_END], STDOUT_FILENO);
     execv(argv[0], (char *const *)argv);
+    const char *const words[] = {"aule-bench: cannot run ", argv[0], "\n"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (write(STDERR_FILENO, words[i], strlen(words[i])) < 0)
+            break;
     _exit(127);
 }
 
@@ -84,6 +88,12 @@ bool process_end(struct process *process, bool ask)
     }
     *process = (struct process){0};
     return WIFEXITED(code) && WEXITSTATUS(code) == 0;
+}
+
+bool process_runs(const struct process *process)
+{
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
 }
 
 bool process_find(const char *name, char *path, size_t size)

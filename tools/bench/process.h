@@ -20,6 +20,9 @@ bool process_start(struct process *process, const char *const *argv);
 // Asks it to end (SIGTERM), if `ask`, and waits for that. True: it ended with 0. Takes a zeroed one.
 bool process_end(struct process *process, bool ask);
 
+// Whether it has not ended yet.
+bool process_runs(const struct process *process);
+
 // Where `name` lies beside this program, once installed or in a build folder. False: standard error says where it was looked for.
 bool process_find(const char *name, char *path, size_t size);
 
