@@ -12,7 +12,7 @@
 
 #include <semaphore.h>
 
-enum { RIG_MAX_RUNS = 8, RIG_MAX_PARTS = 16, RIG_DEADLINE_S = 60 };
+enum { RIG_MAX_RUNS = 8, RIG_MAX_PARTS = 16, RIG_DEADLINE_S = 240 };
 
 struct rig {
     struct engine *engine;
