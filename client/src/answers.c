@@ -26,13 +26,6 @@ void answers_finish(struct answers *answers)
     pthread_mutex_destroy(&answers->mutex);
 }
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static struct timespec time_of(int64_t ns)
 {
     return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
@@ -55,9 +48,9 @@ static void learn(struct answers *answers, const struct waiter *waiter)
     if (completion->status != STATUS_OK)
         return;
     if (submission->command == WIRE_COMMAND_WAIT)
-        forecast_ticket_done(forecast, submission->wait.ticket, waiter->start_ns, now_ns());
+        forecast_ticket_done(forecast, submission->wait.ticket, waiter->start_ns, monotonic_ns());
     else if (submission->waits)
-        forecast_run_done(forecast, submission->run.batch, waiter->start_ns, now_ns());
+        forecast_run_done(forecast, submission->run.batch, waiter->start_ns, monotonic_ns());
     else
         forecast_ticket(forecast, completion->ticket, submission->run.batch, waiter->start_ns);
 }
@@ -119,7 +112,7 @@ static bool spin(const struct answers *answers, uint32_t consumed, int64_t end_n
                 return true;
             relax();
         }
-    } while (now_ns() < end_ns);
+    } while (monotonic_ns() < end_ns);
     return false;
 }
 
@@ -131,7 +124,7 @@ static int64_t earlier(int64_t a, int64_t b)
 // Until `end_ns`; INT64_MAX: for ever.
 static void rest(struct answers *answers, uint32_t consumed, int64_t end_ns)
 {
-    const int64_t left_ns = end_ns - now_ns();
+    const int64_t left_ns = end_ns - monotonic_ns();
     const struct timespec left = time_of(left_ns);
     if (left_ns > 0)
         ring_sleep(&answers->ring, consumed, end_ns == INT64_MAX ? NULL : &left);
@@ -140,7 +133,7 @@ static void rest(struct answers *answers, uint32_t consumed, int64_t end_ns)
 // Without the mutex: until something is posted, or left_ns are over; it may come back too early. What is expected late is slept for first.
 static void watch(struct answers *answers, uint32_t consumed, int64_t expected_ns, int64_t left_ns)
 {
-    const int64_t now = now_ns(), end_ns = left_ns < 0 ? INT64_MAX : now + left_ns;
+    const int64_t now = monotonic_ns(), end_ns = left_ns < 0 ? INT64_MAX : now + left_ns;
     bool sleeps_first = answers->spin_ns && expected_ns - now > 2 * early_ns;
     int64_t spin_end_ns = (expected_ns > now ? expected_ns : now) + answers->spin_ns;
     if (sleeps_first)
@@ -171,7 +164,7 @@ static void lead(struct answers *answers, int left_ms)
 static void follow(struct answers *answers, struct waiter *waiter, int left_ms)
 {
     pthread_condattr_t clock;
-    const struct timespec end = time_of(now_ns() + left_ms * INT64_C(1000000));
+    const struct timespec end = time_of(monotonic_ns() + left_ms * INT64_C(1000000));
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&waiter->news, &clock);
@@ -227,7 +220,7 @@ static enum answers_place place(struct answers *answers, struct wire_submission 
     if (answers->over)
         return ANSWERS_NO_PLACE;
     if (answers->spin_ns) {
-        waiter->start_ns = now_ns();
+        waiter->start_ns = monotonic_ns();
         waiter->expected_ns = expect(answers, submission, waiter->start_ns);
     }
     DL_APPEND(answers->waiters, waiter);

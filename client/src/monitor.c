@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "connection.h"
@@ -72,18 +71,11 @@ static enum aule_status ask(struct aule_monitor *monitor, const struct wire_requ
 
 // ---- one answer each ----
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_ping_info *info)
 {
     REQUIRE(monitor);
     REQUIRE(info);
-    uint64_t start = now_ns();
+    uint64_t start = (uint64_t)monotonic_ns();
     struct wire_request request = {.command = WIRE_COMMAND_PING, .ping = {.payload = start}};
     struct answer answer;
     enum aule_status status = ask(monitor, &request, WIRE_ANSWER_PING, &answer);
@@ -94,7 +86,7 @@ enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_pin
         status = fail(AULE_MALFORMED, "a ping with %" PRIu64 " was answered with %" PRIu64, start, reply->payload);
     else
         *info = (struct aule_ping_info){.epoch = reply->epoch,
-                                        .round_trip_ns = now_ns() - start,
+                                        .round_trip_ns = (uint64_t)monotonic_ns() - start,
                                         .protocol_major = reply->major,
                                         .protocol_minor = reply->minor};
     if (status == AULE_OK)

@@ -10,11 +10,16 @@
 
 #include "error.h"
 
-static int64_t now_ms(void)
+int64_t monotonic_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int64_t now_ms(void)
+{
+    return monotonic_ns() / 1000000;
 }
 
 struct timeout timeout_start(int ms)

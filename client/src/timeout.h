@@ -17,6 +17,9 @@ struct timeout {
     int64_t start_ms; // of the monotonic clock
 };
 
+// Nanoseconds of the monotonic clock.
+int64_t monotonic_ns(void);
+
 // A timeout that begins now.
 struct timeout timeout_start(int ms);
 // What is left: -1 for ever, 0 when it has passed.
