@@ -5,6 +5,8 @@
 
 #include "file.h"
 
+#include "state.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -84,19 +86,12 @@ static char *make_folder(const char *path)
     return folder;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 // There is no flock() with a deadline.
 static bool lock_within(int fd, int timeout_ms)
 {
-    int64_t deadline = now_ms() + timeout_ms;
+    const uint64_t deadline_ns = engine_now_ns() + (uint64_t)timeout_ms * 1000000;
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if ((errno != EWOULDBLOCK && errno != EINTR) || now_ms() >= deadline)
+        if ((errno != EWOULDBLOCK && errno != EINTR) || engine_now_ns() >= deadline_ns)
             return false;
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }
