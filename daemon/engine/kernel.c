@@ -17,7 +17,6 @@
 #include "attention_prefill_emulated_spv.h"
 #include "attention_subgroup_spv.h"
 #ifdef AULE_HAVE_MATRIX
-#include "attention_cascade_bf16_spv.h"
 #include "attention_cascade_matrix_spv.h"
 #include "attention_coop_spv.h"
 #include "attention_decode_bf16_spv.h"
@@ -335,15 +334,6 @@ const struct kernel kernel_cascade = {
                CASCADE_WARPS *MATRIX_WARP, true},
     CASCADE_JOB(kernel_decode, CASCADE_WARPS, DECODE_HALF_WARPS),
     .serves = cascade_serves_f16,
-    .shared_memory = CASCADE_SHARED_MEMORY,
-};
-
-// In no variant yet: nobody has seen its bits and its time on a device.
-const struct kernel kernel_cascade_bf16 = {
-    .shader = {"attention_cascade_bf16", attention_cascade_bf16_spv, sizeof attention_cascade_bf16_spv,
-               CASCADE_WARPS *MATRIX_WARP, true},
-    CASCADE_JOB(kernel_decode_bf16, CASCADE_WARPS, DECODE_HALF_WARPS),
-    .serves = cascade_serves_bf16,
     .shared_memory = CASCADE_SHARED_MEMORY,
 };
 

@@ -48,7 +48,7 @@ extern const struct kernel kernel_plain, kernel_subgroup, kernel_decode_emulated
     kernel_cascade_emulated;
 extern const struct kernel kernel_decode_emulated_bf16, kernel_prefill_emulated_bf16, kernel_cascade_emulated_bf16;
 #ifdef AULE_HAVE_MATRIX
-extern const struct kernel kernel_decode_bf16, kernel_prefill_bf16, kernel_cascade_bf16;
+extern const struct kernel kernel_decode_bf16, kernel_prefill_bf16;
 extern const struct kernel kernel_decode, kernel_prefill, kernel_cascade, kernel_coop_few, kernel_coop_many;
 #endif
 
