@@ -155,6 +155,30 @@ void worker_release(struct worker *worker, const int32_t *blocks, uint32_t count
     ck_assert_status(core_blocks_release(worker->session, worker->cache, blocks, count, &error), STATUS_OK);
 }
 
+struct core_batch_params sequences_over(uint64_t cache, uint32_t num_seqs, const int32_t *cu_seqlens_q,
+                                        const int32_t *seq_lens_kv, const int32_t *block_table, uint32_t max_blocks)
+{
+    return (struct core_batch_params){
+        .cache = cache,
+        .num_seqs = num_seqs,
+        .max_blocks = max_blocks,
+        .cu_seqlens_q = cu_seqlens_q,
+        .num_cu_seqlens_q = num_seqs + 1,
+        .seq_lens_kv = seq_lens_kv,
+        .num_seq_lens_kv = num_seqs,
+        .block_table = block_table,
+        .num_block_table = (uint64_t)num_seqs * max_blocks,
+    };
+}
+
+uint64_t worker_create(struct worker *worker, const struct core_batch_params *params)
+{
+    uint64_t batch = 0;
+    uint32_t num_tokens;
+    ck_assert_status(core_batch_create(worker->session, params, &batch, &num_tokens, &error), STATUS_OK);
+    return batch;
+}
+
 uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num_tokens, uint32_t num_new)
 {
     const int32_t cu_seqlens_q[] = {0, (int32_t)num_new}, seq_lens_kv[] = {(int32_t)num_tokens};
@@ -166,19 +190,9 @@ uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num
         uint32_t position = num_tokens - num_new + i;
         slots[i] = (int64_t)blocks[position / WORLD_BLOCK] * WORLD_BLOCK + position % WORLD_BLOCK;
     }
-    const struct core_batch_params params = {
-        .cache = worker->cache,
-        .num_seqs = 1,
-        .max_blocks = max_blocks,
-        .cu_seqlens_q = cu_seqlens_q,
-        .num_cu_seqlens_q = 2,
-        .seq_lens_kv = seq_lens_kv,
-        .num_seq_lens_kv = 1,
-        .block_table = blocks,
-        .num_block_table = max_blocks,
-        .slot_mapping = slots,
-        .num_slot_mapping = num_new,
-    };
+    struct core_batch_params params = sequences_over(worker->cache, 1, cu_seqlens_q, seq_lens_kv, blocks, max_blocks);
+    params.slot_mapping = slots;
+    params.num_slot_mapping = num_new;
     ck_assert_status(core_batch_create(worker->session, &params, &batch, &num_made, &error), STATUS_OK);
     ck_assert_uint_eq(num_made, num_new);
     free(slots);
@@ -221,11 +235,16 @@ uint64_t worker_run(struct worker *worker, uint64_t batch, uint32_t layer, uint3
     return ticket;
 }
 
-void worker_reap(struct worker *worker, uint64_t ticket, enum status expected)
+struct core_ticket_result worker_result(struct worker *worker, uint64_t ticket)
 {
     struct core_ticket_result result;
     ck_assert_status(core_ticket_reap(worker->session, ticket, &result, &error), STATUS_OK);
-    ck_assert_int_eq((int)result.status, (int)expected);
+    return result;
+}
+
+void worker_reap(struct worker *worker, uint64_t ticket, enum status expected)
+{
+    ck_assert_int_eq((int)worker_result(worker, ticket).status, (int)expected);
 }
 
 void worker_write_async(struct worker *worker, const int32_t *blocks, const int32_t *tokens, uint32_t num_tokens,

@@ -49,12 +49,18 @@ enum status worker_try_lease(struct worker *worker, uint32_t count, int32_t *blo
 void worker_lease(struct worker *worker, uint32_t count, int32_t *blocks);
 void worker_release(struct worker *worker, const int32_t *blocks, uint32_t count);
 
+// The parameters of a batch of sequences over `max_blocks` entries each of the block table (0: the keys lie in no blocks), which writes
+// nothing. The arrays stay the caller's. Cache 0: the layout is the caller's to set.
+struct core_batch_params sequences_over(uint64_t cache, uint32_t num_seqs, const int32_t *cu_seqlens_q,
+                                        const int32_t *seq_lens_kv, const int32_t *block_table, uint32_t max_blocks);
+uint64_t worker_create(struct worker *worker, const struct core_batch_params *params);
 // One sequence of `num_tokens` tokens of which the last `num_new` are written by the batch.
 uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num_tokens, uint32_t num_new);
 // A run of `layer`; the arena's k rows carry `tokens` (num_new of them), which the fake engine keeps as the slots' contents.
 struct core_run_params worker_run_params(struct worker *worker, uint64_t batch, uint32_t layer, uint32_t num_new,
                                          const int32_t *tokens);
 uint64_t worker_run(struct worker *worker, uint64_t batch, uint32_t layer, uint32_t num_new, const int32_t *tokens);
+struct core_ticket_result worker_result(struct worker *worker, uint64_t ticket); // reaps it
 void worker_reap(struct worker *worker, uint64_t ticket, enum status expected);
 // Writes all tokens into the blocks, in every layer, and waits; nothing else is in flight afterwards.
 void worker_write(struct worker *worker, const int32_t *blocks, const int32_t *tokens, uint32_t num_tokens);

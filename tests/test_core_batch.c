@@ -85,9 +85,7 @@ static void make_pooled(void)
 
 static uint64_t create(void)
 {
-    uint64_t batch = 0;
-    uint32_t made;
-    ck_assert_status(core_batch_create(a.session, &m.params, &batch, &made, &error), STATUS_OK);
+    uint64_t batch = worker_create(&a, &m.params);
     world_check(&world);
     return batch;
 }
@@ -192,7 +190,7 @@ START_TEST(local_batches_count_against_the_limits_of_all)
     world_open(&strict, &(struct core_params){.max_batches = 2, .max_kept_bytes = 300});
     worker_open(&worker, &strict, 1, "");
     make_local(8); // twice (3 + 2 + 4) * 4, and 5 * 8: 112 bytes
-    ck_assert_status(core_batch_create(worker.session, &m.params, &batch, &made, &error), STATUS_OK);
+    batch = worker_create(&worker, &m.params);
     m.params.num_q_lens = 2;
     m.params.num_positions = 5;
     m.params.mask_bytes = 100;
@@ -202,11 +200,11 @@ START_TEST(local_batches_count_against_the_limits_of_all)
     ck_assert_refused(core_batch_create(worker.session, &m.params, &last, &made, &error), STATUS_LIMIT,
                       "--max-batch-memory");
     make_local(8);
-    ck_assert_status(core_batch_create(worker.session, &m.params, &last, &made, &error), STATUS_OK);
+    worker_create(&worker, &m.params);
     ck_assert_refused(core_batch_create(worker.session, &m.params, &last, &made, &error), STATUS_LIMIT,
                       "--max-batches");
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
-    ck_assert_status(core_batch_create(worker.session, &m.params, &last, &made, &error), STATUS_OK);
+    worker_create(&worker, &m.params);
     world_check(&strict);
     worker_close(&worker, true);
     ck_assert_uint_eq(strict.gone, 1);

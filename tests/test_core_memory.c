@@ -108,17 +108,9 @@ static enum status create_batch(struct error *error)
     uint32_t made;
     for (uint32_t i = 0; i < 320; i++)
         all_slots[i] = (int64_t)blocks[i / 8] * 8 + i % 8;
-    const struct core_batch_params params = {.cache = worker.cache,
-                                             .num_seqs = 1,
-                                             .max_blocks = 40,
-                                             .cu_seqlens_q = cu,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = blocks,
-                                             .num_block_table = 40,
-                                             .slot_mapping = all_slots,
-                                             .num_slot_mapping = 320};
+    struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, blocks, 40);
+    params.slot_mapping = all_slots;
+    params.num_slot_mapping = 320;
     return core_batch_create(worker.session, &params, &batch, &made, error);
 }
 
@@ -163,19 +155,12 @@ static enum status create_local(struct error *error)
     static const int64_t slots[] = {0, -1};
     const struct core_layout layout = {.kv = world_identity("").kv, .num_blocks = 2};
     uint32_t made;
-    const struct core_batch_params params = {.layout = &layout,
-                                             .num_seqs = 1,
-                                             .max_blocks = 2,
-                                             .cu_seqlens_q = cu,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = table,
-                                             .num_block_table = 2,
-                                             .slot_mapping = slots,
-                                             .num_slot_mapping = 2,
-                                             .token_rows = rows,
-                                             .num_token_rows = 2};
+    struct core_batch_params params = sequences_over(0, 1, cu, lens, table, 2);
+    params.layout = &layout;
+    params.slot_mapping = slots;
+    params.num_slot_mapping = 2;
+    params.token_rows = rows;
+    params.num_token_rows = 2;
     return core_batch_create(worker.session, &params, &local, &made, error);
 }
 

@@ -558,17 +558,9 @@ static void do_batch(int w)
     for (uint32_t i = first; writes && i < text->depth; i++)
         sealed |= model[text->cache][text->blocks[i]].sealed;
     const int32_t cu[] = {0, (int32_t)num_new}, lens[] = {(int32_t)text->depth * 8};
-    const struct core_batch_params params = {.cache = cache_ids[text->cache],
-                                             .num_seqs = 1,
-                                             .max_blocks = text->depth,
-                                             .cu_seqlens_q = cu,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = text->blocks,
-                                             .num_block_table = text->depth,
-                                             .slot_mapping = slots,
-                                             .num_slot_mapping = writes ? num_new : 0};
+    struct core_batch_params params = sequences_over(cache_ids[text->cache], 1, cu, lens, text->blocks, text->depth);
+    params.slot_mapping = slots;
+    params.num_slot_mapping = writes ? num_new : 0;
     uint64_t id;
     enum status status = core_batch_create(workers[w].real.session, &params, &id, &made, NULL);
     ck_assert_int_eq((int)status, sealed ? STATUS_SEALED : STATUS_OK);
@@ -697,15 +689,7 @@ static void do_nonsense(int w)
     ck_assert_int_ne((int)worker_try_publish(real, tokens, 8, &given, &existing, &error), STATUS_OK);
     const int32_t cu[] = {0, 1}, lens[] = {1};
     const int64_t slot = (int64_t)id * 8;
-    struct core_batch_params params = {.cache = cache_ids[0],
-                                       .num_seqs = 1,
-                                       .max_blocks = 1,
-                                       .cu_seqlens_q = cu,
-                                       .num_cu_seqlens_q = 2,
-                                       .seq_lens_kv = lens,
-                                       .num_seq_lens_kv = 1,
-                                       .block_table = &id,
-                                       .num_block_table = 1};
+    struct core_batch_params params = sequences_over(cache_ids[0], 1, cu, lens, &id, 1);
     ck_assert_int_ne((int)core_batch_create(real->session, &params, &none, &made, &error), STATUS_OK);
     params.max_blocks = 1;
     params.slot_mapping = &slot;

@@ -53,10 +53,7 @@ static struct core_run_params run_of(uint64_t batch, enum engine_kind kind)
 
 static uint64_t create(const struct core_batch_params *params)
 {
-    uint64_t batch;
-    uint32_t made;
-    ck_assert_status(core_batch_create(a.session, params, &batch, &made, &error), STATUS_OK);
-    return batch;
+    return worker_create(&a, params);
 }
 
 static struct core_layout layout_of(uint32_t block_size)
@@ -71,31 +68,22 @@ static uint64_t local_blocks(const struct core_layout *layout, bool writes)
 {
     static const int32_t cu[] = {0, 3, 5}, lens[] = {10, 4}, table[] = {6, 2, 4, -1};
     static const int64_t slots[] = {55, 16, 17, 34, 35};
-    return create(&(struct core_batch_params){.layout = layout,
-                                              .num_seqs = 2,
-                                              .max_blocks = 2,
-                                              .cu_seqlens_q = cu,
-                                              .num_cu_seqlens_q = 3,
-                                              .seq_lens_kv = lens,
-                                              .num_seq_lens_kv = 2,
-                                              .block_table = table,
-                                              .num_block_table = 4,
-                                              .slot_mapping = slots,
-                                              .num_slot_mapping = writes ? 5 : 0});
+    struct core_batch_params params = sequences_over(0, 2, cu, lens, table, 2);
+    params.layout = layout;
+    params.slot_mapping = slots;
+    params.num_slot_mapping = writes ? 5 : 0;
+    return create(&params);
 }
 
 // The same over contiguous rows.
 static uint64_t local_rows(const struct core_layout *layout, bool ragged)
 {
     static const int32_t cu[] = {0, 3, 5}, lens[] = {10, 4}, starts[] = {0, 10};
-    return create(&(struct core_batch_params){.layout = layout,
-                                              .num_seqs = 2,
-                                              .cu_seqlens_q = cu,
-                                              .num_cu_seqlens_q = 3,
-                                              .seq_lens_kv = lens,
-                                              .num_seq_lens_kv = 2,
-                                              .kv_starts = starts,
-                                              .num_kv_starts = ragged ? 2 : 0});
+    struct core_batch_params params = sequences_over(0, 2, cu, lens, NULL, 0);
+    params.layout = layout;
+    params.kv_starts = starts;
+    params.num_kv_starts = ragged ? 2 : 0;
+    return create(&params);
 }
 
 // Five rows to write into blocks[0], of which one goes nowhere; `seqs` is 0, or 2 for outer strides.
@@ -223,15 +211,8 @@ START_TEST(a_gather_lays_the_sequences_one_after_the_other)
     put_numbers(AT_K, 64, 0);
     worker_write(&a, (int32_t[]){blocks[5], blocks[1]}, tokens, 16);
     worker_write(&a, &blocks[2], tokens + 30, 8);
-    uint64_t batch = create(&(struct core_batch_params){.cache = a.cache,
-                                                        .num_seqs = 2,
-                                                        .max_blocks = 2,
-                                                        .cu_seqlens_q = cu,
-                                                        .num_cu_seqlens_q = 3,
-                                                        .seq_lens_kv = lens,
-                                                        .num_seq_lens_kv = 2,
-                                                        .block_table = table,
-                                                        .num_block_table = 4});
+    const struct core_batch_params params = sequences_over(a.cache, 2, cu, lens, table, 2);
+    uint64_t batch = create(&params);
     struct core_totals before, after;
     core_totals(world.core, &before);
     ACCEPTED(run_of(batch, ENGINE_GATHER), p.layer = 1);
@@ -253,15 +234,7 @@ START_TEST(a_gather_reads_every_block_and_says_which_it_may_not)
 {
     const int32_t cu[] = {0, 1, 1}, lens[] = {20, 12};
     int32_t table[] = {-1, blocks[1], blocks[2], blocks[3], blocks[4], -1};
-    struct core_batch_params params = {.cache = a.cache,
-                                       .num_seqs = 2,
-                                       .max_blocks = 3,
-                                       .cu_seqlens_q = cu,
-                                       .num_cu_seqlens_q = 3,
-                                       .seq_lens_kv = lens,
-                                       .num_seq_lens_kv = 2,
-                                       .block_table = table,
-                                       .num_block_table = 6};
+    struct core_batch_params params = sequences_over(a.cache, 2, cu, lens, table, 3);
     uint64_t windowed = create(&params);
     REFUSED(run_of(windowed, ENGINE_GATHER), (void)0, STATUS_INVALID,
             "block_table[0][0] = -1 names no block that the session may read; a gather reads every block");
@@ -432,17 +405,11 @@ START_TEST(interleaved_tokens_have_no_outer_stride)
 {
     static const int32_t cu[] = {0, 3, 5}, lens[] = {10, 4}, table[] = {6, 2, 4, 1}, rows[] = {4, 0, 2, 1, 3};
     const struct core_layout layout = layout_of(8);
-    uint64_t batch = create(&(struct core_batch_params){.layout = &layout,
-                                                        .num_seqs = 2,
-                                                        .max_blocks = 2,
-                                                        .cu_seqlens_q = cu,
-                                                        .num_cu_seqlens_q = 3,
-                                                        .seq_lens_kv = lens,
-                                                        .num_seq_lens_kv = 2,
-                                                        .block_table = table,
-                                                        .num_block_table = 4,
-                                                        .token_rows = rows,
-                                                        .num_token_rows = 5});
+    struct core_batch_params params = sequences_over(0, 2, cu, lens, table, 2);
+    params.layout = &layout;
+    params.token_rows = rows;
+    params.num_token_rows = 5;
+    uint64_t batch = create(&params);
     ACCEPTED(over_blocks(batch, ENGINE_ATTEND), (void)0);
     REFUSED(over_blocks(batch, ENGINE_ATTEND), p.q.outer_stride = 64, STATUS_INVALID,
             "q has outer stride 64, but the batch has token_rows");
@@ -636,16 +603,13 @@ START_TEST(writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_ro
     gather.k.token_stride = gather.v.token_stride = 32;
     WORKS(gather, 14 * (8 + 8) * (4 + 2) + 1);
     static const int32_t cu[] = {0, 4}, lens[] = {10}, q_lens[] = {1}, starts[] = {0};
-    uint64_t one = create(&(struct core_batch_params){.layout = &rows,
-                                                      .num_seqs = 1,
-                                                      .cu_seqlens_q = cu,
-                                                      .num_cu_seqlens_q = 2,
-                                                      .seq_lens_kv = lens,
-                                                      .num_seq_lens_kv = 1,
-                                                      .q_lens = q_lens,
-                                                      .num_q_lens = 1,
-                                                      .kv_starts = starts,
-                                                      .num_kv_starts = 1});
+    struct core_batch_params params = sequences_over(0, 1, cu, lens, NULL, 0);
+    params.layout = &rows;
+    params.q_lens = q_lens;
+    params.num_q_lens = 1;
+    params.kv_starts = starts;
+    params.num_kv_starts = 1;
+    uint64_t one = create(&params);
     WORKS(over_rows(one, 0), (10 + 4 * 512 + 512 * 7) * (8 + 8) + 10 * 32); // one query of ten keys, four rows
 }
 END_TEST
@@ -654,15 +618,9 @@ static uint64_t without_queries(const struct core_layout *layout, int32_t seq_le
 {
     static const int32_t cu[] = {0, 0, 0}, table[4] = {0};
     const int32_t lens[] = {seq_len, seq_len};
-    return create(&(struct core_batch_params){.layout = layout,
-                                              .num_seqs = 2,
-                                              .max_blocks = max_blocks,
-                                              .cu_seqlens_q = cu,
-                                              .num_cu_seqlens_q = 3,
-                                              .seq_lens_kv = lens,
-                                              .num_seq_lens_kv = 2,
-                                              .block_table = max_blocks ? table : NULL,
-                                              .num_block_table = 2ull * max_blocks});
+    struct core_batch_params params = sequences_over(0, 2, cu, lens, max_blocks ? table : NULL, max_blocks);
+    params.layout = layout;
+    return create(&params);
 }
 
 START_TEST(keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them)

@@ -51,13 +51,6 @@ static uint64_t queue(const struct core_run_params *params)
     return ticket;
 }
 
-static struct core_ticket_result reap(struct worker *worker, uint64_t ticket)
-{
-    struct core_ticket_result result;
-    ck_assert_status(core_ticket_reap(worker->session, ticket, &result, &error), STATUS_OK);
-    return result;
-}
-
 START_TEST(layers_that_touch_nothing_in_common_lie_in_one_wave)
 {
     uint64_t batch = worker_batch(&a, blocks, 8, 8);
@@ -73,7 +66,7 @@ START_TEST(layers_that_touch_nothing_in_common_lie_in_one_wave)
         ck_assert_uint_eq(s->runs[i].run.out.offset, params.out.offset + i * 4096);
     }
     world_finish_all(&world);
-    struct core_ticket_result result = reap(&a, ticket);
+    struct core_ticket_result result = worker_result(&a, ticket);
     ck_assert_int_eq((int)result.status, STATUS_OK);
     ck_assert_uint_eq(result.num_runs, 1);
     struct core_totals totals;
@@ -192,7 +185,7 @@ START_TEST(the_layers_of_a_run_write_what_single_runs_would)
     params.layers.out = 4096;
     uint64_t ticket = queue(&params);
     world_finish_all(&world);
-    ck_assert_int_eq((int)reap(&a, ticket).status, STATUS_OK);
+    ck_assert_int_eq((int)worker_result(&a, ticket).status, STATUS_OK);
     ck_assert_uint_eq(worker_publish(&a, tokens, 8, blocks), 0);
 }
 END_TEST
@@ -365,10 +358,7 @@ static enum status try_advance(uint64_t batch, const struct model *m, const stru
 static uint64_t create(const struct model *m)
 {
     const struct core_batch_params params = params_of(m);
-    uint32_t num_tokens;
-    uint64_t batch;
-    ck_assert_status(core_batch_create(a.session, &params, &batch, &num_tokens, &error), STATUS_OK);
-    return batch;
+    return worker_create(&a, &params);
 }
 
 // Every block is named by both or by none, and a gather reads or does not read the same.
@@ -502,20 +492,10 @@ START_TEST(a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over
 {
     const int32_t q[] = {0, 1}, lens[] = {16};
     const int64_t slots[] = {-1};
-    const struct core_batch_params params = {.cache = a.cache,
-                                             .num_seqs = 1,
-                                             .max_blocks = 3,
-                                             .cu_seqlens_q = q,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = blocks,
-                                             .num_block_table = 3,
-                                             .slot_mapping = slots,
-                                             .num_slot_mapping = 1};
-    uint64_t batch;
-    uint32_t made;
-    ck_assert_status(core_batch_create(a.session, &params, &batch, &made, &error), STATUS_OK);
+    struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 3);
+    params.slot_mapping = slots;
+    params.num_slot_mapping = 1;
+    uint64_t batch = worker_create(&a, &params);
     uint64_t ticket = worker_run(&a, batch, 0, 1, tokens);
     core_step(world.core);
     worker_release(&a, blocks, 1); // the batch keeps it
@@ -562,21 +542,12 @@ START_TEST(steps_under_way_count_a_table_that_they_share_once)
     enum { OWN = 3 * sizeof(int32_t) + sizeof(int64_t), TABLE = 3 * sizeof(int32_t) };
     const int32_t q[] = {0, 1}, lens[] = {9};
     const int64_t slots[] = {-1};
-    const struct core_batch_params params = {.cache = a.cache,
-                                             .num_seqs = 1,
-                                             .max_blocks = 3,
-                                             .cu_seqlens_q = q,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = blocks,
-                                             .num_block_table = 3,
-                                             .slot_mapping = slots,
-                                             .num_slot_mapping = 1};
+    struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 3);
+    params.slot_mapping = slots;
+    params.num_slot_mapping = 1;
     const struct core_entry behind = {0, 2, blocks[3]}, seen = {0, 0, blocks[4]};
     struct core_advance advance = {.slot_mapping = slots, .num_slot_mapping = 1};
-    uint32_t made;
-    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    advance.batch = worker_create(&a, &params);
     ck_assert_uint_eq(a.session->kept_bytes, 2 * (3 * sizeof(int32_t) + TABLE) + sizeof(int64_t));
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
     uint64_t idle = a.session->kept_bytes;
@@ -599,18 +570,8 @@ END_TEST
 START_TEST(what_padding_could_not_read_is_looked_at_in_each_step)
 {
     const int32_t q[] = {0, 0}, lens[] = {8};
-    const struct core_batch_params params = {.cache = a.cache,
-                                             .num_seqs = 1,
-                                             .max_blocks = 1,
-                                             .cu_seqlens_q = q,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = blocks_b,
-                                             .num_block_table = 1};
-    struct core_advance advance = {0};
-    uint32_t made;
-    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    const struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks_b, 1);
+    const struct core_advance advance = {.batch = worker_create(&a, &params)};
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
     worker_release(&b, blocks_b, 1);
     for (int32_t leased = -1; leased != blocks_b[0];)
@@ -625,21 +586,11 @@ START_TEST(lengths_and_positions_grow_by_themselves)
 {
     const int32_t positions[] = {8};
     const int32_t q[] = {0, 1}, lens[] = {9};
-    struct core_batch_params params = {.cache = a.cache,
-                                       .num_seqs = 1,
-                                       .max_blocks = 2,
-                                       .cu_seqlens_q = q,
-                                       .num_cu_seqlens_q = 2,
-                                       .seq_lens_kv = lens,
-                                       .num_seq_lens_kv = 1,
-                                       .block_table = blocks,
-                                       .num_block_table = 2,
-                                       .positions = positions,
-                                       .num_positions = 1,
-                                       .max_context_len = 9}; // of the first step alone
-    uint64_t batch;
-    uint32_t made;
-    ck_assert_status(core_batch_create(a.session, &params, &batch, &made, &error), STATUS_OK);
+    struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 2);
+    params.positions = positions;
+    params.num_positions = 1;
+    params.max_context_len = 9; // of the first step alone
+    uint64_t batch = worker_create(&a, &params);
     const struct core_advance advance = {.batch = batch};
     for (int i = 10; i <= 16; i++)
         ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
@@ -658,24 +609,15 @@ START_TEST(what_has_no_next_step_says_so)
     const uint8_t mask[1] = {1};
     const int32_t q[] = {0, 1}, lens[] = {1};
     const int64_t slots[] = {0};
-    struct core_batch_params params = {.cache = a.cache,
-                                       .num_seqs = 1,
-                                       .max_blocks = 1,
-                                       .cu_seqlens_q = q,
-                                       .num_cu_seqlens_q = 2,
-                                       .seq_lens_kv = lens,
-                                       .num_seq_lens_kv = 1,
-                                       .block_table = blocks,
-                                       .num_block_table = 1,
-                                       .mask = mask,
-                                       .mask_bytes = 1};
+    struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 1);
+    params.mask = mask;
+    params.mask_bytes = 1;
     struct core_advance advance = {0};
-    uint32_t made;
     ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_NOT_FOUND, "has no batch 0");
-    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    advance.batch = worker_create(&a, &params);
     ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID, "has a mask");
     params.mask_bytes = 0;
-    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    advance.batch = worker_create(&a, &params);
     advance.slot_mapping = slots;
     advance.num_slot_mapping = 1;
     ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID,
@@ -696,18 +638,12 @@ START_TEST(a_batch_over_the_arena_advances_too)
     const struct core_layout layout = {
         .kv = {.num_kv_heads = 1, .head_dim_k = 8, .head_dim_v = 8, .k_dtype = DTYPE_F16, .v_dtype = DTYPE_F16}};
     const int32_t q[] = {0, 1}, lens[] = {3}, starts[] = {0};
-    const struct core_batch_params params = {.layout = &layout,
-                                             .num_seqs = 1,
-                                             .cu_seqlens_q = q,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .kv_starts = starts,
-                                             .num_kv_starts = 1,
-                                             .max_context_len = 3};
-    struct core_advance advance = {0};
-    uint32_t made;
-    ck_assert_status(core_batch_create(a.session, &params, &advance.batch, &made, &error), STATUS_OK);
+    struct core_batch_params params = sequences_over(0, 1, q, lens, NULL, 0);
+    params.layout = &layout;
+    params.kv_starts = starts;
+    params.num_kv_starts = 1;
+    params.max_context_len = 3;
+    const struct core_advance advance = {.batch = worker_create(&a, &params)};
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
     world_check(&world);
     ck_assert_status(core_batch_destroy(a.session, advance.batch, &error), STATUS_OK);

@@ -188,20 +188,11 @@ START_TEST(a_sealed_block_stays_held_for_the_batch_that_reads_it_after_its_relea
     worker_lease(&a, 1, blocks);
     worker_write(&a, blocks, tokens, 8);
     worker_publish(&a, tokens, 8, blocks);
-    uint64_t batch = worker_batch(&a, blocks, 8, 0), reader = 0;
+    uint64_t batch = worker_batch(&a, blocks, 8, 0);
     ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
     const int32_t cu[] = {0, 1}, lens[] = {8};
-    uint32_t made;
-    const struct core_batch_params params = {.cache = a.cache,
-                                             .num_seqs = 1,
-                                             .max_blocks = 1,
-                                             .cu_seqlens_q = cu,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = blocks,
-                                             .num_block_table = 1};
-    ck_assert_status(core_batch_create(a.session, &params, &reader, &made, &error), STATUS_OK);
+    const struct core_batch_params params = sequences_over(a.cache, 1, cu, lens, blocks, 1);
+    uint64_t reader = worker_create(&a, &params);
     worker_release(&a, blocks, 1);
     ck_assert_state(blocks[0], CORE_HELD);
     worker_lease(&b, 63, found);
@@ -344,10 +335,7 @@ static void give_mask(uint64_t bytes)
 
 static uint64_t create_good(void)
 {
-    uint64_t batch = 0;
-    uint32_t made;
-    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
-    return batch;
+    return worker_create(&a, &good.params);
 }
 
 START_TEST(positions_are_one_a_token_and_not_negative)
@@ -492,10 +480,10 @@ START_TEST(too_many_batches_are_a_limit_that_names_its_option)
     worker_lease(&a, 9, blocks);
     make_good();
     for (int i = 0; i < 64; i++)
-        ck_assert_status(core_batch_create(a.session, &good.params, &last, &made, &error), STATUS_OK);
+        last = worker_create(&a, &good.params);
     ck_assert_refused(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_LIMIT, "--max-batches");
     ck_assert_status(core_batch_destroy(a.session, last, &error), STATUS_OK);
-    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
+    worker_create(&a, &good.params);
     struct core_session_counts counts;
     core_session_counts(a.session, &counts);
     ck_assert_uint_eq(counts.batches, 64);
@@ -514,17 +502,9 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     world_open(&strict, &(struct core_params){.max_kept_bytes = 130});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
-    const struct core_batch_params params = {.cache = worker.cache,
-                                             .num_seqs = 1,
-                                             .max_blocks = 1,
-                                             .cu_seqlens_q = cu,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = &block,
-                                             .num_block_table = 1};
+    const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, &block, 1);
     batch = worker_batch(&worker, &block, 8, 8);
-    ck_assert_status(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_OK);
+    worker_create(&worker, &params);
     ck_assert_refused(
         core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT,
         "32 bytes of metadata more would exceed the session's 130, of which its batches and unreaped runs have 128 "
@@ -709,18 +689,8 @@ START_TEST(a_block_that_a_living_session_holds_too_is_not_quarantined)
     worker_publish(&a, tokens, 8, blocks);
     worker_lookup(&b, tokens, 8, found);
     const int32_t cu[] = {0, 1}, lens[] = {8};
-    uint64_t reader;
-    uint32_t made;
-    const struct core_batch_params params = {.cache = a.cache,
-                                             .num_seqs = 1,
-                                             .max_blocks = 1,
-                                             .cu_seqlens_q = cu,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = blocks,
-                                             .num_block_table = 1};
-    ck_assert_status(core_batch_create(a.session, &params, &reader, &made, &error), STATUS_OK);
+    const struct core_batch_params params = sequences_over(a.cache, 1, cu, lens, blocks, 1);
+    uint64_t reader = worker_create(&a, &params);
     worker_run(&a, reader, 0, 1, NULL);
     core_step(world.core);
     worker_close(&a, true);

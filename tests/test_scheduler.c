@@ -46,13 +46,6 @@ static uint64_t run(struct worker *worker, uint32_t layer)
     return worker_run(worker, worker == &a ? batch_a : worker == &b ? batch_b : batch_c, layer, 8, tokens);
 }
 
-static struct core_ticket_result reap(struct worker *worker, uint64_t ticket)
-{
-    struct core_ticket_result result;
-    ck_assert_status(core_ticket_reap(worker->session, ticket, &result, &error), STATUS_OK);
-    return result;
-}
-
 static enum status ask(struct worker *worker, uint64_t ticket)
 {
     struct core_ticket_result result;
@@ -90,7 +83,7 @@ START_TEST(runs_of_several_sessions_for_one_layer_share_one_dispatch)
     ck_assert_uint_eq(s->num_waves, 1);
     ck_assert_uint_eq(s->num_dispatches, 1);
     world_finish_all(&world);
-    const struct core_ticket_result results[] = {reap(&a, ta), reap(&b, tb), reap(&c, tc)};
+    const struct core_ticket_result results[] = {worker_result(&a, ta), worker_result(&b, tb), worker_result(&c, tc)};
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq((int)results[i].status, STATUS_OK);
         ck_assert_uint_eq(results[i].num_runs, 3);
@@ -139,9 +132,9 @@ START_TEST(different_layers_and_caches_do_not_share_a_dispatch)
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_dispatches, 3);
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, 1);
     world_finish_all(&world);
-    ck_assert_uint_eq(reap(&a, ta).num_runs, 1);
-    ck_assert_uint_eq(reap(&b, tb).num_sessions, 1);
-    ck_assert_uint_eq(reap(&c, tc).num_runs, 1);
+    ck_assert_uint_eq(worker_result(&a, ta).num_runs, 1);
+    ck_assert_uint_eq(worker_result(&b, tb).num_sessions, 1);
+    ck_assert_uint_eq(worker_result(&c, tc).num_runs, 1);
 }
 END_TEST
 
@@ -201,22 +194,13 @@ START_TEST(keys_count_as_often_as_they_are_named)
     struct world strict;
     struct worker worker;
     uint64_t batch, ticket;
-    uint32_t made;
     world_open(&strict, &(struct core_params){.max_run_work = 10000000000});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, table);
     for (int i = 1; i < 100000; i++)
         table[i] = table[0];
-    const struct core_batch_params params = {.cache = worker.cache,
-                                             .num_seqs = 1,
-                                             .max_blocks = 100000,
-                                             .cu_seqlens_q = cu,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = table,
-                                             .num_block_table = 100000};
-    ck_assert_status(core_batch_create(worker.session, &params, &batch, &made, &error), STATUS_OK);
+    const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, table, 100000);
+    batch = worker_create(&worker, &params);
     struct core_run_params p = worker_run_params(&worker, batch, 0, 1000, NULL);
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "--max-run-work");
     p.windowed = true; // of which each query sees few
@@ -260,12 +244,7 @@ START_TEST(tiny_runs_are_bounded_in_number)
     world_open(&large, &(struct core_params){.max_tickets = 200});
     for (int i = 0; i < 13; i++) {
         worker_open(&many[i], &large, 1, "");
-        const struct core_batch_params params = {.cache = many[i].cache,
-                                                 .num_seqs = 1,
-                                                 .cu_seqlens_q = cu,
-                                                 .num_cu_seqlens_q = 2,
-                                                 .seq_lens_kv = lens,
-                                                 .num_seq_lens_kv = 1};
+        const struct core_batch_params params = sequences_over(many[i].cache, 1, cu, lens, NULL, 0);
         ck_assert_status(core_batch_create(many[i].session, &params, &batches[i], &made, &error), STATUS_OK);
         for (int j = 0; j < 200; j++)
             worker_run(&many[i], batches[i], 0, 0, NULL);
@@ -295,22 +274,13 @@ static void count_runs(uint32_t *of_a, uint32_t *of_b)
 static uint64_t make_reader(struct worker *worker, const int32_t *ids, int32_t q_len, int32_t seq_len)
 {
     const int32_t cu[] = {0, q_len}, lens[] = {seq_len};
-    uint32_t max_blocks = ((uint32_t)seq_len + 7) / 8, made;
+    uint32_t max_blocks = ((uint32_t)seq_len + 7) / 8;
     int32_t *table = calloc(max_blocks, sizeof(*table));
-    uint64_t batch;
     ck_assert_ptr_nonnull(table);
     for (uint32_t i = 0; i < max_blocks; i++)
         table[i] = ids[i % 8]; // the same block may stand several times
-    const struct core_batch_params params = {.cache = worker->cache,
-                                             .num_seqs = 1,
-                                             .max_blocks = max_blocks,
-                                             .cu_seqlens_q = cu,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1,
-                                             .block_table = table,
-                                             .num_block_table = max_blocks};
-    ck_assert_status(core_batch_create(worker->session, &params, &batch, &made, &error), STATUS_OK);
+    const struct core_batch_params params = sequences_over(worker->cache, 1, cu, lens, table, max_blocks);
+    uint64_t batch = worker_create(worker, &params);
     free(table);
     return batch;
 }
@@ -473,7 +443,7 @@ START_TEST(the_failure_of_one_run_leaves_the_others_of_its_submission_alone)
     ck_assert_int_eq((int)bad.status, STATUS_UNSUPPORTED);
     ck_assert_int_eq((int)why.status, STATUS_UNSUPPORTED);
     ck_assert_str_eq(why.text, "the device gave no 17 bytes");
-    const struct core_ticket_result good = reap(&b, tb);
+    const struct core_ticket_result good = worker_result(&b, tb);
     ck_assert_int_eq((int)good.status, STATUS_OK);
     ck_assert_uint_eq(good.num_runs, 1); // the failed one did not share the dispatch
     worker_reap(&a, later, STATUS_OK);
@@ -874,12 +844,7 @@ START_TEST(a_session_without_an_arena_cannot_run)
     bare_params.owner = &dummy;
     ck_assert_status(core_session_open(bare.core, &bare_params, &session, &error), STATUS_OK);
     ck_assert_status(core_cache_open(session, &identity, &info, &error), STATUS_OK);
-    struct core_batch_params batch_params = {.cache = info.cache,
-                                             .num_seqs = 1,
-                                             .cu_seqlens_q = cu,
-                                             .num_cu_seqlens_q = 2,
-                                             .seq_lens_kv = lens,
-                                             .num_seq_lens_kv = 1};
+    struct core_batch_params batch_params = sequences_over(info.cache, 1, cu, lens, NULL, 0);
     ck_assert_refused(core_batch_create(session, &batch_params, &batch, &made, &error), STATUS_OUT_OF_RANGE,
                       "arena of 0 bytes");
     batch_params.cu_seqlens_q = none;
