@@ -657,6 +657,7 @@ START_TEST(a_forced_shader_is_said_to_be_forced)
     ck_assert_str_eq(string(json, "variant"), name);
     const cJSON *entry;
     bool first = true;
+    int num_used = 0;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItem(json, "variants"))
     {
         if (string(entry, "missing")[0])
@@ -667,7 +668,9 @@ START_TEST(a_forced_shader_is_said_to_be_forced)
                                                : first ? "the best that this device can run"
                                                        : "forced");
         first = false;
+        num_used += used;
     }
+    ck_assert_int_eq(num_used, 1); // what is used is nothing that the device lacks something for
     cJSON_Delete(json);
 }
 END_TEST

@@ -93,7 +93,8 @@ static const struct variant variants[] = {
     },
     {
         .name = "matrix_emulated",
-        .needs = "any Vulkan 1.2 device; what matrix does, with products made in shared memory",
+        .needs = "to be named, for it is for tests: what matrix does, with products made in shared memory, on any "
+                 "Vulkan 1.2 device",
         .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
                     &kernel_prefill_emulated_bf16, &kernel_cascade_emulated, &kernel_cascade_emulated_bf16,
                     &kernel_plain},
@@ -142,8 +143,7 @@ static uint32_t invocations(const struct variant *variant)
     return most;
 }
 
-// What `adapter` lacks, whoever asks.
-static void lacking(const struct variant *variant, const struct adapter *adapter, char *text, size_t size)
+void variant_missing(const struct variant *variant, const struct adapter *adapter, char *text, size_t size)
 {
     text[0] = '\0';
     if (adapter->info.shared_memory_bytes < shared_memory(variant))
@@ -154,13 +154,6 @@ static void lacking(const struct variant *variant, const struct adapter *adapter
                  adapter->max_invocations);
     else if (variant->missing)
         variant->missing(adapter, text, size);
-}
-
-void variant_missing(const struct variant *variant, const struct adapter *adapter, char *text, size_t size)
-{
-    lacking(variant, adapter, text, size);
-    if (!text[0] && variant->only_by_name)
-        snprintf(text, size, "a request for it by name: it is for tests");
 }
 
 static enum status unknown(const char *name, struct error *error)
@@ -182,7 +175,7 @@ enum status variant_choose(const struct adapter *adapter, const char *name, cons
         if (any ? variants[i].only_by_name : strcmp(variants[i].name, name) != 0)
             continue;
         tried = &variants[i];
-        lacking(&variants[i], adapter, missing, sizeof missing);
+        variant_missing(&variants[i], adapter, missing, sizeof missing);
         if (missing[0] == '\0') {
             *out = &variants[i];
             return STATUS_OK;

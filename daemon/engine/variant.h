@@ -29,7 +29,7 @@ extern const struct shader shader_matrix_probe, shader_matrix_probe_bf16;
 
 // Number `index` of the table, best first; NULL: there are no more.
 const struct variant *variant_at(uint32_t index);
-// Fills `text` with why `adapter` would not get `variant` by itself: what it lacks; "" = it runs there.
+// Fills `text` with what `adapter` lacks to run `variant`, whether it would be chosen or not; "" = it runs there.
 void variant_missing(const struct variant *variant, const struct adapter *adapter, char *text, size_t size);
 // The one with that name, or without a name (NULL, "") the first that runs on `adapter`. NOT_FOUND lists the names, UNSUPPORTED says
 // what is missing.
