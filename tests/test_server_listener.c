@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_server_listener.c - the server's listener alone, over bare connections: what becomes of one that the daemon ends while requests
+// pour in. No device, no sessions.
+
+#include "check_main.h"
+#include "listener.h"
+#include "raw_client.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { ROUNDS = 400, DEADLINE_MS = 20000, MAX_MESSAGE = 65536 };
+
+static char folder[64], path[96];
+static struct listener *listener;
+static int wake_fd;
+
+static void open_listener(void)
+{
+    struct error error;
+    strcpy(folder, "/tmp/aule-listener-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/s", folder);
+    wake_fd = eventfd(0, EFD_CLOEXEC);
+    const struct listener_params params = {
+        .path = path, .max_connections = 8, .max_message = MAX_MESSAGE, .wake_fd = wake_fd};
+    ck_assert_int_eq(listener_open(&params, &listener, &error), STATUS_OK);
+}
+
+static void close_listener(void)
+{
+    listener_close(listener);
+    close(wake_fd);
+    rmdir(folder);
+}
+
+// The next event of that kind; a message that comes before it is dropped.
+static struct peer *await_event(bool removed)
+{
+    struct peer *peer;
+    bool was_removed;
+    while (!listener_next_event(listener, &peer, &was_removed)) {
+        struct pollfd fd = {.fd = wake_fd, .events = POLLIN};
+        uint64_t count;
+        ck_assert_msg(poll(&fd, 1, DEADLINE_MS) == 1, "a connection that was hung up is not gone after %d ms",
+                      DEADLINE_MS);
+        ck_assert_int_eq(read(wake_fd, &count, sizeof count), sizeof count);
+    }
+    ck_assert_int_eq(was_removed, removed);
+    return peer;
+}
+
+static void take_messages(int count)
+{
+    while (count) {
+        struct message message;
+        struct pollfd fd = {.fd = listener_fd(listener), .events = POLLIN};
+        ck_assert_int_eq(poll(&fd, 1, DEADLINE_MS), 1);
+        if (!listener_receive(listener, &message))
+            continue;
+        message_finish(&message);
+        count--;
+    }
+}
+
+// Until the other end is closed.
+static void *pour(void *context)
+{
+    const uint8_t payload[16] = {0};
+    const int fd = *(const int *)context;
+    struct pollfd writable = {.fd = fd, .events = POLLOUT};
+    for (uint32_t i = 0;; i++) {
+        poll(&writable, 1, DEADLINE_MS);
+        if (!bare_send(fd, payload, sizeof payload, i) && writable.revents & (POLLERR | POLLHUP))
+            return NULL;
+    }
+}
+
+START_TEST(a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_gone_all_the_same)
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t thread;
+        int fd = bare_connect(path, true);
+        struct peer *peer = await_event(false);
+        ck_assert_int_eq(pthread_create(&thread, NULL, pour, &fd), 0);
+        take_messages(1 + round % 7);
+        listener_hang_up(listener, peer);
+        ck_assert_ptr_eq(await_event(true), peer);
+        listener_forget(listener, peer);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        close(fd);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("server, listener");
+    TCase *tcase = tcase_create("hang up");
+    tcase_add_checked_fixture(tcase, open_listener, close_listener);
+    tcase_add_test(tcase, a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_gone_all_the_same);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}
