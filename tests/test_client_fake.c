@@ -488,9 +488,9 @@ END_TEST
 static enum fake_action twice(struct fake_daemon *daemon, const struct wire_request *request, struct wire_reply *reply)
 {
     (void)daemon;
-    (void)request;
     (void)reply;
-    return FAKE_TWICE;
+    // nng 1.5.2 may wait for ever when it closes a connection at the moment when a message comes; a daemon sends nothing after the farewell.
+    return request->command == WIRE_COMMAND_CLOSE_SESSION ? FAKE_ANSWER : FAKE_TWICE;
 }
 
 START_TEST(an_answer_that_comes_twice_is_taken_once)

@@ -7,6 +7,10 @@
 //
 // Why the mutex is held while an nng operation starts: the pipe's end sets `gone` and aborts what is pending under the same
 // mutex, so an operation either starts before and is aborted, or sees `gone`. None can be left waiting for a pipe that never comes.
+//
+// What nng 1.5.2 leaves open (the daemon's nng_cures.c says how): a pipe that is closed within the microseconds between the head and the body
+// of a message that comes is never taken apart, and nng_close() waits for ever. So the farewell's answer is the last thing that a daemon
+// sends, and only an answer that comes in the very moment when connection_hang_up() gives it up can still meet it.
 
 #include "connection.h"
 
