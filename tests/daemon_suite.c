@@ -5,6 +5,8 @@
 
 #include "daemon_suite.h"
 
+#include "check_main.h"
+
 #include <dirent.h>
 #include <stdio.h>
 #include <time.h>
@@ -60,9 +62,5 @@ static void finish(void)
 
 void suite_add(Suite *suite, const char *name, const TTest *const *tests, int loops)
 {
-    TCase *tcase = tcase_create(name);
-    tcase_add_checked_fixture(tcase, NULL, finish);
-    for (; *tests; tests++)
-        tcase_add_loop_test(tcase, *tests, 0, loops);
-    suite_add_tcase(suite, tcase);
+    check_case(suite, name, NULL, finish, tests, loops);
 }

@@ -650,41 +650,33 @@ START_TEST(a_batch_over_the_arena_advances_too)
 }
 END_TEST
 
-static void add(Suite *suite, const char *name, const TTest *const *tests, int times)
-{
-    TCase *tcase = tcase_create(name);
-    tcase_add_checked_fixture(tcase, open_world, close_all);
-    for (; *tests; tests++)
-        tcase_add_loop_test(tcase, *tests, 0, times);
-    suite_add_tcase(suite, tcase);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("core step");
-    add(suite, "layers",
-        (const TTest *[]){layers_that_touch_nothing_in_common_lie_in_one_wave,
-                          layers_that_write_what_another_one_reads_go_one_after_the_other,
-                          every_layer_is_checked_before_any_is_queued,
-                          slopes_and_sinks_of_a_layer_are_a_stride_behind_those_before_it,
-                          a_run_of_layers_fails_with_its_first_failure_and_nothing_counts_as_written,
-                          the_layers_of_a_run_write_what_single_runs_would,
-                          a_session_that_ends_between_two_layers_lets_go_of_its_blocks,
-                          each_layer_has_its_share_of_the_work_that_a_submission_may_have, NULL},
-        1);
-    add(suite, "waves",
-        (const TTest *[]){runs_of_one_session_that_touch_nothing_in_common_share_a_wave,
-                          dispatches_are_counted_by_the_sessions_that_they_served, NULL},
-        1);
-    add(suite, "steps",
+    check_case(suite, "layers", open_world, close_all,
+               (const TTest *[]){layers_that_touch_nothing_in_common_lie_in_one_wave,
+                                 layers_that_write_what_another_one_reads_go_one_after_the_other,
+                                 every_layer_is_checked_before_any_is_queued,
+                                 slopes_and_sinks_of_a_layer_are_a_stride_behind_those_before_it,
+                                 a_run_of_layers_fails_with_its_first_failure_and_nothing_counts_as_written,
+                                 the_layers_of_a_run_write_what_single_runs_would,
+                                 a_session_that_ends_between_two_layers_lets_go_of_its_blocks,
+                                 each_layer_has_its_share_of_the_work_that_a_submission_may_have, NULL},
+               1);
+    check_case(suite, "waves", open_world, close_all,
+               (const TTest *[]){runs_of_one_session_that_touch_nothing_in_common_share_a_wave,
+                                 dispatches_are_counted_by_the_sessions_that_they_served, NULL},
+               1);
+    check_case(
+        suite, "steps", open_world, close_all,
         (const TTest *[]){a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over,
                           only_what_changes_is_looked_at_again, what_padding_could_not_read_is_looked_at_in_each_step,
                           steps_under_way_count_a_table_that_they_share_once, lengths_and_positions_grow_by_themselves,
                           what_has_no_next_step_says_so, a_batch_over_the_arena_advances_too, NULL},
         1);
-    add(suite, "random steps",
-        (const TTest *[]){an_advanced_batch_is_what_one_created_anew_would_be,
-                          steps_with_runs_under_way_keep_what_they_name, NULL},
-        10);
+    check_case(suite, "random steps", open_world, close_all,
+               (const TTest *[]){an_advanced_batch_is_what_one_created_anew_would_be,
+                                 steps_with_runs_under_way_keep_what_they_name, NULL},
+               10);
     return check_main(suite);
 }
