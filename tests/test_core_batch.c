@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_batch.c - the metadata of batches beyond the plain ones (test_ownership.c): K and V in the session's own arena, rows that are
+// test_core_batch.c - the metadata of batches beyond the plain ones (test_core_metadata.c): K and V in the session's own arena, rows that are
 // no queries, tokens that lie interleaved, batches that only write.
 
 #include <string.h>

@@ -6,26 +6,8 @@
 #include <string.h>
 
 #include "check_main.h"
-#include "core_world.h"
+#include "ownership_world.h"
 #include "state.h"
-
-static struct world world;
-static struct worker a, b, c;
-static int32_t blocks[256], tokens[2048], found[256];
-
-static void open_two(void)
-{
-    world_open(&world, NULL);
-    worker_open(&a, &world, 1, "");
-    worker_open(&b, &world, 1, "");
-    count_tokens(tokens, 2048, 1000);
-}
-
-static void close_all(void)
-{
-    world_check(&world);
-    world_close(&world);
-}
 
 // Leases, writes and publishes `count` blocks of tokens[first...); ids in blocks[].
 static void publish(struct worker *worker, uint32_t count, const int32_t *text)
