@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_run.c - runs beyond plain attention over the pool (test_scheduler.c): writes and gathers, K and V in the arena, outer strides,
+// test_core_run.c - runs beyond plain attention over the pool (test_core_parameters.c): writes and gathers, K and V in the arena, outer strides,
 // scales, RoPE, splits, and what all these weigh.
 
 #include <float.h>
@@ -470,6 +470,87 @@ START_TEST(scales_are_given_for_8_bits_a_tensor_and_nothing_else)
 }
 END_TEST
 
+// Three layers over K and V of 8 bits, which share all but `out`.
+static struct core_run_params three_layers(bool v_is_k_prefix)
+{
+    struct core_layout layout = layout_of(8);
+    layout.kv.k_dtype = layout.kv.v_dtype = DTYPE_INT8;
+    layout.kv.head_dim_k = layout.kv.head_dim_v = 16;
+    layout.kv.v_is_k_prefix = v_is_k_prefix;
+    layout.kv.scale_mode = SCALE_PER_TENSOR;
+    struct core_run_params p = over_blocks(local_blocks(&layout, false), ENGINE_ATTEND);
+    p.keys.dtype = p.values.dtype = DTYPE_INT8;
+    p.q.token_stride = p.out.token_stride = 32;
+    p.layers = (struct core_layers){.num_layers = 3, .out = 512};
+    return p;
+}
+
+// What the engine gets, layer by layer; by then the caller's arrays are no more.
+static void expect_scales(struct core_run_params params, const float *k, const float *v)
+{
+    const size_t size = params.layers.num_layers * sizeof(float);
+    float given[2][3];
+    uint64_t ticket;
+    if (params.layers.k_scales)
+        params.layers.k_scales = memcpy(given[0], params.layers.k_scales, size);
+    if (params.layers.v_scales)
+        params.layers.v_scales = memcpy(given[1], params.layers.v_scales, size);
+    ck_assert_status(core_run(a.session, &params, &ticket, &error), STATUS_OK);
+    memset(given, 0xff, sizeof given);
+    core_step(world.core);
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, params.layers.num_layers);
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        ck_assert_float_eq(s->runs[i].run.k_scale, k[i]);
+        ck_assert_float_eq(s->runs[i].run.v_scale, v[i]);
+    }
+    world_finish_all(&world);
+    worker_reap(&a, ticket, STATUS_OK);
+}
+
+START_TEST(layers_have_scales_of_their_own_where_they_are_given)
+{
+    const float k[] = {0.5f, 0, 2}, v[] = {3, 4, 0};
+    struct core_run_params p = three_layers(false);
+    p.k_scale = 7;
+    p.v_scale = 8;
+    expect_scales(p, (const float[]){7, 7, 7}, (const float[]){8, 8, 8});
+    p.layers.k_scales = k;
+    expect_scales(p, (const float[]){0.5f, 1, 2}, (const float[]){8, 8, 8});
+    p.layers.k_scales = NULL;
+    p.layers.v_scales = v;
+    expect_scales(p, (const float[]){7, 7, 7}, (const float[]){3, 4, 1});
+    p.layers.k_scales = k;
+    p.layers.num_layers = 1;
+    expect_scales(p, (const float[]){0.5f}, (const float[]){3});
+    p = three_layers(true); // V is a part of K
+    p.layers.k_scales = k;
+    expect_scales(p, (const float[]){0.5f, 1, 2}, (const float[]){0.5f, 1, 2});
+}
+END_TEST
+
+START_TEST(a_scale_that_is_none_is_named_with_its_layer)
+{
+    const float none[] = {0, 0, 0}, bad[] = {1, 1, NAN}, negative[] = {1, -1, 1}, tiny[] = {1e-45f, 1, 1};
+    const float large[] = {1, 1e30f, 1}, inf[] = {1, 1, INFINITY};
+    struct core_run_params good = three_layers(false), prefix = three_layers(true);
+    struct core_run_params plain = run_of(worker_batch(&a, blocks, 8, 8), ENGINE_ATTEND);
+    REFUSED(good, p.layers.k_scales = bad, STATUS_INVALID, "k_scales[2] is nan; it and its inverse must be finite");
+    REFUSED(good, p.layers.v_scales = bad, STATUS_INVALID, "v_scales[2] is nan");
+    REFUSED(good, p.layers.v_scales = inf, STATUS_INVALID, "v_scales[2] is inf");
+    REFUSED(good, p.layers.k_scales = negative, STATUS_INVALID, "k_scales[1] is -1");
+    REFUSED(good, p.layers.v_scales = tiny, STATUS_INVALID, "v_scales[0] is 1.4013e-45");
+    REFUSED(good, (p.layers.k_scales = large, p.scale = 1e9f), STATUS_INVALID,
+            "scale is 1e+09 and k_scales[1] 1e+30; their product must be finite");
+    REFUSED(prefix, p.layers.v_scales = negative, STATUS_INVALID, "v_scales[0] is given, but V is a part of K");
+    REFUSED(plain, p.layers.k_scales = large, STATUS_INVALID, "k_scales[0] is given, but K and V have scale_mode 0");
+    ACCEPTED(good, (p.layers.v_scales = large, p.scale = 1e9f));        // V is not multiplied with the scores
+    ACCEPTED(good, (p.layers.num_layers = 2, p.layers.k_scales = bad)); // there is no third
+    ACCEPTED(prefix, p.layers.v_scales = none);
+    ACCEPTED(plain, p.layers.k_scales = p.layers.v_scales = none);
+}
+END_TEST
+
 static float next(float value)
 {
     return nextafterf(value, INFINITY);
@@ -668,6 +749,8 @@ int main(void)
     tcase_add_test(local, interleaved_tokens_have_no_outer_stride);
     tcase_add_test(local, values_that_are_a_part_of_the_keys_have_no_tensor);
     tcase_add_test(parameters, scales_are_given_for_8_bits_a_tensor_and_nothing_else);
+    tcase_add_test(parameters, layers_have_scales_of_their_own_where_they_are_given);
+    tcase_add_test(parameters, a_scale_that_is_none_is_named_with_its_layer);
     tcase_add_test(parameters, what_log2_of_e_makes_infinite_is_refused_by_its_value);
     tcase_add_test(parameters, each_part_of_rope_has_its_range);
     tcase_add_test(parameters, rope_reaches_the_engine_and_frequencies_are_copied);
