@@ -170,6 +170,7 @@ struct core_layers {
     uint32_t layer_step;          // 0 = 1
     uint64_t q, k, v, out, lse, keys, values;
     uint64_t slopes, sinks;       // 0 = the same in all layers; else multiples of 4
+    const float *k_scales, *v_scales;   // [core_run_layers()], copied: each layer's instead of the run's, 0 = 1; NULL = none
 };
 struct core_run_params {
     enum engine_kind kind;        // ENGINE_ATTEND, ENGINE_WRITE or ENGINE_GATHER
@@ -190,6 +191,7 @@ struct core_run_params {
     float k_scale, v_scale;       // 0 = 1
     struct core_layers layers;
 };
+uint32_t core_run_layers(const struct core_run_params *params);   // at least 1
 // Slopes or sinks that it must have, where those of a layer lie `stride` bytes behind those of the layer before.
 uint64_t core_run_heads(const struct core_run_params *params, uint64_t stride);
 // Queues one run. With several layers it is done when all are, failed with the first that fails, and each layer is scheduled as a run

@@ -101,7 +101,7 @@ struct engine_tensor run_tensor(const struct core_tensor *t)
 
 // Frequencies come first: they are the widest.
 struct arrays {
-    size_t frequencies, slopes, sinks; // bytes
+    size_t frequencies, slopes, sinks, k_scales, v_scales; // bytes
 };
 
 static size_t measure_heads(const struct core_run_params *p, const float *values, uint64_t stride)
@@ -110,13 +110,25 @@ static size_t measure_heads(const struct core_run_params *p, const float *values
     return values && p->kind == ENGINE_ATTEND ? times * p->num_heads * sizeof(float) : 0;
 }
 
+static size_t measure_scales(const struct core_run_params *p, const float *scales)
+{
+    return scales ? core_run_layers(p) * sizeof *scales : 0;
+}
+
 static struct arrays measure(const struct core_run_params *p)
 {
     return (struct arrays){
         .frequencies = p->rope.frequencies && p->kind != ENGINE_GATHER ? p->rope.dim / 2 * sizeof(double) : 0,
         .slopes = measure_heads(p, p->slopes, p->layers.slopes),
         .sinks = measure_heads(p, p->sinks, p->layers.sinks),
+        .k_scales = measure_scales(p, p->layers.k_scales),
+        .v_scales = measure_scales(p, p->layers.v_scales),
     };
+}
+
+static size_t size_of(const struct arrays *sizes)
+{
+    return sizes->frequencies + sizes->slopes + sizes->sinks + sizes->k_scales + sizes->v_scales;
 }
 
 static const void *copy_array(char **at, const void *from, size_t size)
@@ -142,6 +154,20 @@ static const float *copy_heads(char **at, const float *from, size_t size, uint32
     return to;
 }
 
+static float scale_at(const float *scales, uint32_t link, float otherwise)
+{
+    float scale = scales ? scales[link] : otherwise;
+    return scale != 0.0f ? scale : 1.0f;
+}
+
+static void describe_scales(struct engine_run *engine, const struct run *run, uint32_t link, float k, float v)
+{
+    engine->k_scale = scale_at(run->layers.k_scales, link, k);
+    engine->v_scale = scale_at(run->layers.v_scales, link, v);
+    if (run->batch->kv.v_is_k_prefix) // V is stored as a part of K
+        engine->v_scale = engine->k_scale;
+}
+
 static void describe_kv(struct run *run, const struct core_run_params *p)
 {
     const struct batch *batch = run->batch;
@@ -155,10 +181,7 @@ static void describe_kv(struct run *run, const struct core_run_params *p)
         engine->keys = run_tensor(&p->keys);
         engine->values = two ? run_tensor(&p->values) : engine->values;
     }
-    engine->k_scale = p->k_scale != 0.0f ? p->k_scale : 1.0f;
-    engine->v_scale = p->v_scale != 0.0f ? p->v_scale : 1.0f;
-    if (!two) // V is stored as a part of K
-        engine->v_scale = engine->k_scale;
+    describe_scales(engine, run, 0, p->k_scale, p->v_scale);
 }
 
 static void describe_rope(struct run *run, const struct core_run_params *p)
@@ -189,6 +212,12 @@ static void describe_attention(struct run *run, const struct core_run_params *p)
 static void describe(struct run *run, const struct core_run_params *p, const struct arrays *sizes)
 {
     char *at = (char *)run->arrays;
+    // In the order of struct arrays; scales before describe_kv(), which reads them.
+    const void *frequencies = copy_array(&at, p->rope.frequencies, sizes->frequencies);
+    const float *slopes = copy_heads(&at, p->slopes, sizes->slopes, p->num_heads, &run->layers.slopes);
+    const float *sinks = copy_heads(&at, p->sinks, sizes->sinks, p->num_heads, &run->layers.sinks);
+    run->layers.k_scales = copy_array(&at, p->layers.k_scales, sizes->k_scales);
+    run->layers.v_scales = copy_array(&at, p->layers.v_scales, sizes->v_scales);
     run->engine = (struct engine_run){
         .kind = p->kind,
         .batch = run->batch->engine,
@@ -201,9 +230,9 @@ static void describe(struct run *run, const struct core_run_params *p, const str
     describe_rope(run, p);
     if (p->kind == ENGINE_ATTEND)
         describe_attention(run, p);
-    run->engine.rope.frequencies = copy_array(&at, p->rope.frequencies, sizes->frequencies);
-    run->engine.slopes = copy_heads(&at, p->slopes, sizes->slopes, p->num_heads, &run->layers.slopes);
-    run->engine.sinks = copy_heads(&at, p->sinks, sizes->sinks, p->num_heads, &run->layers.sinks);
+    run->engine.rope.frequencies = frequencies;
+    run->engine.slopes = slopes;
+    run->engine.sinks = sinks;
 }
 
 static struct core_layers layers_of(const struct core_run_params *p)
@@ -238,6 +267,7 @@ struct engine_run run_link(const struct run *run, uint32_t link)
     engine.layer += run->batch->table ? link * l->layer_step : 0;
     engine.slopes = move_floats(engine.slopes, link * l->slopes);
     engine.sinks = move_floats(engine.sinks, link * l->sinks);
+    describe_scales(&engine, run, link, engine.k_scale, engine.v_scale);
     return engine;
 }
 
@@ -268,7 +298,7 @@ enum status core_run(struct core_session *session, const struct core_run_params 
         return status;
     const struct arrays sizes = measure(params);
     struct run *run;
-    status = run_create(session, sizes.frequencies + sizes.slopes + sizes.sinks, 0, &run, error);
+    status = run_create(session, size_of(&sizes), 0, &run, error);
     if (status != STATUS_OK)
         return status;
     run->batch = batch;

@@ -8,6 +8,7 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "state.h"
 
@@ -41,10 +42,15 @@ static enum status check_kind(const struct batch *batch, const struct core_run_p
     return p->kind == ENGINE_GATHER ? check_gather(batch, error) : STATUS_OK;
 }
 
+uint32_t core_run_layers(const struct core_run_params *p)
+{
+    return p->layers.num_layers ? p->layers.num_layers : 1;
+}
+
 static enum status check_layer(const struct batch *batch, const struct core_run_params *p, struct error *error)
 {
     const struct core_layers *l = &p->layers;
-    uint64_t count = l->num_layers ? l->num_layers : 1, step = l->layer_step ? l->layer_step : 1;
+    uint64_t count = core_run_layers(p), step = l->layer_step ? l->layer_step : 1;
     uint64_t last = p->layer + (count - 1) * step;
     if (count > CORE_MAX_LAYERS)
         return error_set(error, STATUS_LIMIT, "a run of %" PRIu32 " layers; at most %d are one run", l->num_layers,
@@ -186,45 +192,89 @@ static enum status check_lse(const struct batch *batch, const struct core_run_pa
 
 // ---- keys and values ----
 
-static enum status check_scale(const struct batch *batch, const char *name, float scale, const char *dtype_field,
-                               enum dtype dtype, struct error *error)
+static enum status check_score_scale(const struct batch *batch, const struct core_run_params *p, struct error *error)
 {
-    if (scale == 0.0f)
+    (void)batch;
+    if (is_finite_in_log2(p->scale))
         return STATUS_OK;
-    if (batch->kv.scale_mode != SCALE_PER_TENSOR)
+    return error_set(error, STATUS_INVALID, "scale is %g; it must be finite in f32, also times log2(e)",
+                     (double)p->scale);
+}
+
+// A run's scale for all its layers, or each layer's own; 0 is none.
+struct scales {
+    const char *name;
+    const float *values; // [count]; NULL: not given
+    uint32_t count;
+    bool is_v, of_layers;
+};
+
+static void name_scale(const struct scales *scales, uint32_t i, char *name, size_t size)
+{
+    if (scales->of_layers)
+        snprintf(name, size, "%s[%" PRIu32 "]", scales->name, i);
+    else
+        snprintf(name, size, "%s", scales->name);
+}
+
+static bool is_scale(float value)
+{
+    return value > 0.0f && value <= FLT_MAX && isfinite(1.0f / value);
+}
+
+static enum status check_scale(const struct batch *batch, const struct scales *scales, uint32_t i, struct error *error)
+{
+    const struct engine_kv *kv = &batch->kv;
+    float scale = scales->values[i];
+    enum dtype dtype = scales->is_v ? kv->v_dtype : kv->k_dtype;
+    bool has_one = kv->scale_mode == SCALE_PER_TENSOR && dtype_size((int)dtype) == 1;
+    char name[32];
+    if (scale == 0.0f || (has_one && is_scale(scale) && !(scales->is_v && kv->v_is_k_prefix)))
+        return STATUS_OK;
+    name_scale(scales, i, name, sizeof name);
+    if (scales->is_v && kv->v_is_k_prefix)
+        return error_set(error, STATUS_INVALID, "%s is given, but V is a part of K and has its scale", name);
+    if (kv->scale_mode != SCALE_PER_TENSOR)
         return error_set(error, STATUS_INVALID, "%s is given, but K and V have scale_mode %d, not per tensor", name,
-                         (int)batch->kv.scale_mode);
-    if (dtype_size((int)dtype) != 1)
+                         (int)kv->scale_mode);
+    if (!has_one)
         return error_set(error, STATUS_INVALID, "%s is given, but %s %s is not scaled; 8-bit ones are", name,
-                         dtype_field, dtype_name((int)dtype));
-    if (!(scale > 0.0f && scale <= FLT_MAX) || !isfinite(1.0f / scale))
-        return error_set(error, STATUS_INVALID, "%s is %g; it and its inverse must be finite and above 0", name,
-                         (double)scale);
-    return STATUS_OK;
+                         scales->is_v ? "v_dtype" : "k_dtype", dtype_name((int)dtype));
+    return error_set(error, STATUS_INVALID, "%s is %g; it and its inverse must be finite and above 0", name,
+                     (double)scale);
+}
+
+// K is multiplied by its scale together with the scores.
+static enum status check_product(const struct batch *batch, const struct core_run_params *p,
+                                 const struct scales *scales, uint32_t i, struct error *error)
+{
+    double scale = p->scale != 0.0f ? (double)p->scale : 1.0 / sqrt(batch->kv.head_dim_k);
+    char name[32];
+    if (scales->is_v || p->kind != ENGINE_ATTEND || is_finite_in_log2(scale * scales->values[i]))
+        return STATUS_OK;
+    name_scale(scales, i, name, sizeof name);
+    return error_set(error, STATUS_INVALID,
+                     "scale is %g and %s %g; their product must be finite in f32, also times log2(e)", scale, name,
+                     (double)scales->values[i]);
 }
 
 static enum status check_scales(const struct batch *batch, const struct core_run_params *p, struct error *error)
 {
-    if (batch->kv.v_is_k_prefix && p->v_scale != 0.0f)
-        return error_set(error, STATUS_INVALID, "v_scale is given, but V is a part of K and has its scale");
-    enum status status = check_scale(batch, "k_scale", p->k_scale, "k_dtype", batch->kv.k_dtype, error);
-    if (status == STATUS_OK)
-        status = check_scale(batch, "v_scale", p->v_scale, "v_dtype", batch->kv.v_dtype, error);
+    const struct scales all[] = {
+        {"k_scale", &p->k_scale, 1, false, false},
+        {"v_scale", &p->v_scale, 1, true, false},
+        {"k_scales", p->layers.k_scales, core_run_layers(p), false, true},
+        {"v_scales", p->layers.v_scales, core_run_layers(p), true, true},
+    };
+    enum status status = STATUS_OK;
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++) {
+        for (uint32_t i = 0; status == STATUS_OK && all[n].values && i < all[n].count; i++) {
+            status = check_scale(batch, &all[n], i, error);
+            if (status == STATUS_OK)
+                status = check_product(batch, p, &all[n], i, error);
+        }
+    }
     return status;
-}
-
-// K is multiplied by its scale together with the scores.
-static enum status check_score_scale(const struct batch *batch, const struct core_run_params *p, struct error *error)
-{
-    if (!is_finite_in_log2(p->scale))
-        return error_set(error, STATUS_INVALID, "scale is %g; it must be finite in f32, also times log2(e)",
-                         (double)p->scale);
-    double scale = p->scale != 0.0f ? (double)p->scale : 1.0 / sqrt(batch->kv.head_dim_k);
-    if (p->k_scale == 0.0f || is_finite_in_log2(scale * p->k_scale))
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID,
-                     "scale is %g and k_scale %g; their product must be finite in f32, also times log2(e)", scale,
-                     (double)p->k_scale);
 }
 
 static enum status check_frequencies(const struct engine_rope *rope, struct error *error)
@@ -271,11 +321,9 @@ static const struct {
     unsigned kinds;
     enum status (*check)(const struct batch *batch, const struct core_run_params *params, struct error *error);
 } checks[] = {
-    {ATTENDS, check_head_count},    {ATTENDS, check_window},
-    {ATTENDS, check_soft_cap},      {ATTENDS, check_head_strides},
-    {ATTENDS, check_heads},         {ATTENDS, check_lse},
-    {ATTENDS | WRITES, check_rope}, {ATTENDS | WRITES | GATHERS, check_scales},
-    {ATTENDS, check_score_scale},
+    {ATTENDS, check_head_count},    {ATTENDS, check_window},      {ATTENDS, check_soft_cap},
+    {ATTENDS, check_head_strides},  {ATTENDS, check_heads},       {ATTENDS, check_lse},
+    {ATTENDS | WRITES, check_rope}, {ATTENDS, check_score_scale}, {ATTENDS | WRITES | GATHERS, check_scales},
 };
 
 enum status run_check(const struct batch *batch, const struct core_run_params *params, struct run_tensors *tensors,
