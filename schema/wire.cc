@@ -570,7 +570,8 @@ fb::Offset<void> put_table(writer &to, const wire_run &from, const w::Run *)
 {
     w::RunEntry entry = pack(from);
     w::Layers layers = pack(from.layers);
-    return w::CreateRun(to.builder, &entry, from.timeout_ms, argument(layers)).Union();
+    w::Span scales = pack(from.scales);
+    return w::CreateRun(to.builder, &entry, from.timeout_ms, argument(layers), argument(scales)).Union();
 }
 
 void get_table(reader &from, wire_run &to, const w::Run *table)
@@ -582,6 +583,7 @@ void get_table(reader &from, wire_run &to, const w::Run *table)
     to.timeout_ms = table->timeout_ms();
     if (table->layers())
         unpack(to.layers, *table->layers());
+    get(from, to.scales, table->scales());
 }
 
 // The answers that list things: structs beside the vectors of their names.
@@ -1064,8 +1066,8 @@ void wire_put_submission(const wire_submission *from, void *entry)
 {
     const w::Submission packed(from->sequence, from->command,
                                from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
-                               from->waits, from->wait_ms, 0, from->wait.ticket, pack(from->run),
-                               pack(from->run.layers));
+                               from->waits, from->wait_ms, uint32_t(from->run.scales.count), from->wait.ticket,
+                               pack(from->run), pack(from->run.layers), from->run.scales.offset);
     memset(entry, 0, WIRE_SUBMISSION_SIZE);
     memcpy(entry, &packed, sizeof packed);
 }
@@ -1082,6 +1084,7 @@ void wire_get_submission(const void *entry, wire_submission *to)
     unpack(to->run, packed->run());
     to->run.timeout_ms = packed->timeout_ms();
     unpack(to->run.layers, packed->layers());
+    to->run.scales = {packed->scales(), packed->num_scales()};
 }
 
 void wire_put_completion(const wire_completion *from, void *entry)

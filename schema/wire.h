@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 #define WIRE_PROTOCOL_MAJOR 2u   // another major is refused
-#define WIRE_PROTOCOL_MINOR 1u   // a higher minor only adds; 1: layers of a run, BatchAdvance
+#define WIRE_PROTOCOL_MINOR 2u   // a higher minor only adds; 1: layers of a run, BatchAdvance; 2: scales of layers
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_MAX_NAME 255u       // bytes of a client, tenant or cache name
 #define WIRE_MAX_FINGERPRINT 64u
@@ -113,6 +113,7 @@ struct wire_run {
     struct wire_span rope_frequencies;
     struct wire_tensor keys, values;
     struct wire_layers layers;   // all 0: one layer
+    struct wire_span scales;
     int32_t timeout_ms;
 };
 struct wire_merge {

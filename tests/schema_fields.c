@@ -156,6 +156,7 @@ static const struct field run[] = {FIELD(batch, U64),
                                    FIELD(layers.values, U64),
                                    FIELD(layers.slopes, U64),
                                    FIELD(layers.sinks, U64),
+                                   FIELD(scales, SPAN),
                                    FIELD(timeout_ms, I32),
                                    END};
 #undef SHAPE

@@ -254,24 +254,29 @@ END_TEST
 
 // ---- parameters of a run ----
 
-START_TEST(scales_per_tensor_reach_the_write_and_the_gather)
+// A batch that fills a block of a cache of 8 bits.
+static uint64_t scaled_batch(struct raw_client *raw, uint32_t num_layers)
 {
-    int32_t block;
-    int64_t slots[BLOCK];
+    static int32_t block;
+    static int64_t slots[BLOCK];
     struct wire_reply reply;
-    start(memory_path(_i));
-    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     struct wire_request open = cache_request("scaled");
+    open.cache_open.num_layers = num_layers;
     open.cache_open.k_dtype = open.cache_open.v_dtype = DTYPE_INT8;
     open.cache_open.scale_mode = SCALE_PER_TENSOR;
     raw_call(raw, &open, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "CacheOpen: %s", reply.message);
-    uint64_t cache = reply.cache_open.cache;
-    lease(raw, cache, 1, &block);
+    lease(raw, reply.cache_open.cache, 1, &block);
     slots_of(block, slots);
-    const struct wire_request create = fill_request(cache, &block, slots);
-    uint64_t batch = create_batch(raw, &create);
-    struct wire_request run = run_request(batch, 20000);
+    const struct wire_request create = fill_request(reply.cache_open.cache, &block, slots);
+    return create_batch(raw, &create);
+}
+
+START_TEST(scales_per_tensor_reach_the_write_and_the_gather)
+{
+    start(memory_path(_i));
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    struct wire_request run = run_request(scaled_batch(raw, 1), 20000);
     run.run.k_scale = 0.5f;
     run.run.v_scale = 0.25f;
     put_step(raw, 2);
@@ -281,6 +286,44 @@ START_TEST(scales_per_tensor_reach_the_write_and_the_gather)
     run.run.v_scale = 0.5f; // what is stored, 8, now stands for 4
     do_queued(raw, &run);
     check_floats(raw, V_AT, BLOCK * DIM, 4);
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+// All layers of `run` write the same values and have results of their own; of V layer n then holds stored[n].
+static void expect_stored(struct raw_client *raw, struct wire_request gather, uint32_t num_layers, const float *stored)
+{
+    gather.run.kind = WIRE_RUN_GATHER;
+    gather.run.layers = (struct wire_layers){0};
+    gather.run.scales = (struct wire_span){0};
+    gather.run.k_scale = gather.run.v_scale = 1;
+    for (uint32_t layer = 0; layer < num_layers; layer++) {
+        gather.run.layer = layer;
+        do_queued(raw, &gather);
+        check_floats(raw, V_AT, BLOCK * DIM, stored[layer]);
+    }
+}
+
+static struct wire_request three_layers(uint64_t batch)
+{
+    struct wire_request run = run_request(batch, 20000);
+    run.run.layers = (struct wire_layers){.num_layers = 3, .out = BLOCK_BYTES};
+    run.run.scales = (struct wire_span){SPANS_AT, 6};
+    return run;
+}
+
+START_TEST(each_layers_scales_reach_its_write)
+{
+    start(memory_path(_i));
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    struct wire_request run = three_layers(scaled_batch(raw, 3));
+    run.run.v_scale = 1; // is not looked at
+    put_step(raw, 2);
+    memcpy(floats_at(raw, SPANS_AT), (const float[]){1, 0.5f, 0, 0.25f, 0, 0.5f}, 6 * sizeof(float));
+    do_queued(raw, &run);
+    check_floats(raw, OUT_AT, 3 * (size_t)BLOCK * DIM, 2); // each read with what it was written with
+    expect_stored(raw, run, 3, (const float[]){8, 2, 4});
     raw_close(raw);
     stop_clean();
 }
@@ -423,6 +466,28 @@ START_TEST(a_run_that_waits_keeps_its_slopes)
 }
 END_TEST
 
+START_TEST(a_run_that_waits_keeps_the_scales_of_its_layers)
+{
+    struct raw_pending pending;
+    start(one_ticket);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    uint64_t batch = scaled_batch(raw, 3);
+    put_step(raw, 2);
+    struct wire_request run = three_layers(batch);
+    uint64_t first = submit(raw, batch);
+    memcpy(floats_at(raw, SPANS_AT), (const float[]){1, 1, 1, 0.25f, 1, 0.5f}, 6 * sizeof(float));
+    run.run.timeout_ms = -1;
+    raw_begin(raw, &run, &pending);
+    wait_taken(raw);
+    memset(floats_at(raw, SPANS_AT), 0xff, 64); // no numbers, which would be refused
+    wait_done(raw, first);
+    wait_done(raw, end_queued(&pending));
+    expect_stored(raw, run, 3, (const float[]){8, 2, 4});
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
 // The run reads the block that the copy before it fills; the merge, in between, has to wait as well.
 START_TEST(copies_and_merges_wait_and_go_in_their_order)
 {
@@ -526,11 +591,12 @@ int main(void)
                   a_block_copied_from_none_is_zeroed, attention_over_block_tensors_writes_and_reads_the_arena,
                   attention_over_ragged_rows_finds_each_sequence, tokens_may_lie_in_any_rows_and_the_rows_in_the_arena,
                   rows_beyond_q_lens_become_zero, scales_per_tensor_reach_the_write_and_the_gather,
-                  rotary_frequencies_turn_k_as_it_is_written, splits_and_what_means_excluded_are_taken,
-                  partial_results_are_merged_by_their_lse, NULL},
+                  each_layers_scales_reach_its_write, rotary_frequencies_turn_k_as_it_is_written,
+                  splits_and_what_means_excluded_are_taken, partial_results_are_merged_by_their_lse, NULL},
               2);
     suite_add(suite, "waiting",
-              (const TTest *const[]){a_run_that_waits_keeps_its_slopes, copies_and_merges_wait_and_go_in_their_order,
+              (const TTest *const[]){a_run_that_waits_keeps_its_slopes, a_run_that_waits_keeps_the_scales_of_its_layers,
+                                     copies_and_merges_wait_and_go_in_their_order,
                                      a_waiting_command_is_not_looked_at_while_no_ticket_is_free,
                                      what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option, NULL},
               1);

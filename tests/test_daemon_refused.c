@@ -302,6 +302,31 @@ START_TEST(slopes_sinks_and_rotations_that_are_none_are_refused)
 }
 END_TEST
 
+// Two for each layer, whatever number of layers is claimed.
+START_TEST(scales_of_layers_that_are_none_are_refused)
+{
+    set_up();
+    const uint64_t batch = world.batch;
+    floats_at(world.raw, SPANS_AT)[0] = NAN;
+    REFUSED(run_of(batch), r.run.scales = span(0, 1), STATUS_INVALID, "scales has 1 entries; two for each layer is 2");
+    REFUSED(run_of(batch), r.run.scales = span(0, UINT64_MAX), STATUS_INVALID, "two for each layer is 2");
+    REFUSED(run_of(batch), (r.run.layers.num_layers = 3, r.run.scales = span(0, 2)), STATUS_INVALID,
+            "scales has 2 entries; two for each layer is 6");
+    REFUSED(run_of(batch), r.run.scales = span(SPANS_AT, 2), STATUS_INVALID, "k_scales[0] is given");
+    REFUSED(run_of(batch), r.run.scales = span(SPANS_AT - 4, 2), STATUS_INVALID, "v_scales[0] is given");
+    REFUSED(run_of(batch), r.run.scales = span(SPANS_AT + 2, 2), STATUS_MISALIGNED, "scales: arena offset 32770");
+    REFUSED(run_of(batch), r.run.scales = span(ARENA - 4, 2), STATUS_OUT_OF_RANGE, "scales: 2 elements of 4 bytes");
+    REFUSED(run_of(batch), r.run.scales = span(UINT64_MAX - 3, 2), STATUS_OUT_OF_RANGE, "scales: 2 elements");
+    REFUSED(run_of(batch), (r.run.layers.num_layers = 1025, r.run.scales = span(0, 2050)), STATUS_LIMIT,
+            "a run of 1025 layers");
+    REFUSED(run_of(batch), (r.run.layers.num_layers = UINT32_MAX, r.run.scales = span(0, UINT64_C(2) * UINT32_MAX)),
+            STATUS_OUT_OF_RANGE, "scales: 8589934590 elements");
+    REFUSED(run_of(batch), (r.run.layers.num_layers = UINT32_MAX, r.run.scales = span(0, UINT32_MAX - 1)),
+            STATUS_INVALID, "two for each layer is 8589934590");
+    check_served();
+}
+END_TEST
+
 START_TEST(runs_over_memory_that_is_not_theirs_are_refused)
 {
     set_up();
@@ -413,7 +438,8 @@ int main(void)
                   caches_of_no_shape_are_refused, batches_of_no_layout_are_refused,
                   metadata_that_contradicts_itself_is_refused, spans_of_metadata_outside_the_arena_are_refused,
                   runs_with_bad_parameters_are_refused, slopes_sinks_and_rotations_that_are_none_are_refused,
-                  runs_over_memory_that_is_not_theirs_are_refused, copies_that_are_not_the_sessions_to_make_are_refused,
+                  scales_of_layers_that_are_none_are_refused, runs_over_memory_that_is_not_theirs_are_refused,
+                  copies_that_are_not_the_sessions_to_make_are_refused,
                   merges_that_fit_neither_one_another_nor_the_arena_are_refused, NULL},
               1);
     return check_main(suite);

@@ -162,6 +162,32 @@ START_TEST(every_answer_comes_back_as_it_was)
 }
 END_TEST
 
+START_TEST(a_run_in_a_ring_is_the_run_of_a_message)
+{
+    enum { TAIL = 8, NUM_SCALES = 20 }; // bytes of the entry that a client of minor 1 leaves 0
+    uint64_t entry[WIRE_SUBMISSION_SIZE / 8];
+    random_state = 3000017;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct wire_request request = random_request(WIRE_COMMAND_RUN), decoded = request;
+        struct wire_submission back, submission = {.command = WIRE_COMMAND_RUN};
+        request.run.scales.count &= UINT32_MAX;
+        submission.run = request.run;
+        wire_put_submission(&submission, entry);
+        wire_get_submission(entry, &back);
+        decoded.run = back.run;
+        const char *found = request_difference(&request, &decoded);
+        ck_assert_msg(!found, "%s differs", found ? found : "");
+        memset((char *)entry + NUM_SCALES, 0, 4);
+        memset((char *)entry + sizeof entry - TAIL, 0, TAIL);
+        wire_get_submission(entry, &back);
+        request.run.scales = (struct wire_span){0};
+        decoded.run = back.run;
+        found = request_difference(&request, &decoded);
+        ck_assert_msg(!found, "of minor 1: %s differs", found ? found : "");
+    }
+}
+END_TEST
+
 START_TEST(what_is_absent_decodes_to_empty)
 {
     struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN}, decoded;
@@ -347,6 +373,7 @@ static void add_rest(Suite *suite)
     tests = tcase_create("there and back");
     tcase_add_loop_test(tests, every_command_comes_back_as_it_was, 1, WIRE_COMMAND_COUNT);
     tcase_add_loop_test(tests, every_answer_comes_back_as_it_was, 1, WIRE_ANSWER_COUNT);
+    tcase_add_test(tests, a_run_in_a_ring_is_the_run_of_a_message);
     tcase_add_test(tests, what_is_absent_decodes_to_empty);
     tcase_add_test(tests, empty_vectors_are_absent_wherever_they_lie);
     tcase_add_test(tests, an_empty_layout_is_not_an_absent_one);

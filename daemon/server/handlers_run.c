@@ -119,6 +119,7 @@ static enum status fetch_vectors(struct call *call, struct core_run_params *para
         {"slopes", heads, run->slopes, core_run_heads(params, run->layers.slopes), sizeof(float)},
         {"sinks", heads, run->sinks, core_run_heads(params, run->layers.sinks), sizeof(float)},
         {"rope_frequencies", "rope_dim / 2", run->rope_frequencies, run->rope_dim / 2, sizeof(double)},
+        {"scales", "two for each layer", run->scales, UINT64_C(2) * core_run_layers(params), sizeof(float)},
     };
     const void *values[sizeof vectors / sizeof vectors[0]] = {NULL};
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
@@ -129,6 +130,10 @@ static enum status fetch_vectors(struct call *call, struct core_run_params *para
     params->slopes = values[0];
     params->sinks = values[1];
     params->rope.frequencies = values[2];
+    if (values[3]) {
+        params->layers.k_scales = values[3];
+        params->layers.v_scales = params->layers.k_scales + core_run_layers(params);
+    }
     return STATUS_OK;
 }
 
