@@ -218,11 +218,12 @@ static bool say(struct ledger *l, enum cost cost, uint32_t size)
     struct figure figure = study_figure(l->study, "core", NULL, 0);
     struct error error = {0};
     uint32_t units = costs[cost].fixed ? SOME_BLOCKS : size;
-    samples_times(samples, true, &figure.times);
+    if (!l->study->options.check)
+        samples_times(samples, true, &figure.times);
     samples->count = 0;
     figure.checked = core_check(l->core, &error) || failed(&error);
     snprintf(figure.name, sizeof figure.name, "%s", costs[cost].name);
-    figure_add(&figure, "size", size, costs[cost].unit);
+    figure_add_size(&figure, size, costs[cost].unit);
     figure_add(&figure, "unit_ns", 1e3 * figure.times.median_us / units, "ns each");
     figure_add(&figure, "aim_ns", costs[cost].aim_ns, "");
     figure_add(&figure, "units", units, "");
@@ -231,8 +232,8 @@ static bool say(struct ledger *l, enum cost cost, uint32_t size)
 
 static bool more(const struct ledger *l, double start_us, uint32_t rounds)
 {
-    return rounds < LEAST_ROUNDS ||
-           (rounds < MOST_ROUNDS && now_us() - start_us < size_share * 1e6 * l->study->options.seconds);
+    double most_us = l->study->options.check ? 0 : size_share * 1e6 * l->study->options.seconds;
+    return rounds < LEAST_ROUNDS || (rounds < MOST_ROUNDS && now_us() - start_us < most_us);
 }
 
 // ---- blocks ----

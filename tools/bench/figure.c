@@ -9,10 +9,20 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-void figure_add(struct figure *figure, const char *name, double number, const char *unit)
+static void add(struct figure *figure, const struct figure_number *number)
 {
     assert(figure->num_numbers < FIGURE_NUMBERS);
-    figure->numbers[figure->num_numbers++] = (struct figure_number){name, number, unit};
+    figure->numbers[figure->num_numbers++] = *number;
+}
+
+void figure_add(struct figure *figure, const char *name, double number, const char *unit)
+{
+    add(figure, &(struct figure_number){.name = name, .number = number, .unit = unit});
+}
+
+void figure_add_size(struct figure *figure, double size, const char *unit)
+{
+    add(figure, &(struct figure_number){.name = "size", .number = size, .unit = unit, .given = true});
 }
 
 static double rate(double amount, const struct figure *figure, double unit)
@@ -33,23 +43,29 @@ static bool add_texts(cJSON *json, const struct figure *f, const struct figure_d
     return true;
 }
 
+static bool add_number(cJSON *json, const struct figure *f, const struct figure_number *number)
+{
+    return number->given || f->measured ? cJSON_AddNumberToObject(json, number->name, number->number) != NULL
+                                        : cJSON_AddNullToObject(json, number->name) != NULL;
+}
+
 static bool add_numbers(cJSON *json, const struct figure *f)
 {
     const struct figure_number common[] = {
-        {"median_us", f->times.median_us, NULL},
-        {"p99_us", f->times.p99_us, NULL},
-        {"gb_per_s", rate(f->bytes, f, 1e3), NULL},
-        {"tflops", rate(f->flops, f, 1e6), NULL},
-        {"runs", f->times.runs, NULL},
-        {"checked_rows", f->verdict.num_rows, NULL},
-        {"worst_error", f->verdict.worst, NULL},
+        {"median_us", f->times.median_us, NULL, false},
+        {"p99_us", f->times.p99_us, NULL, false},
+        {"gb_per_s", rate(f->bytes, f, 1e3), NULL, false},
+        {"tflops", rate(f->flops, f, 1e6), NULL, false},
+        {"runs", f->times.runs, NULL, true},
+        {"checked_rows", f->verdict.num_rows, NULL, true},
+        {"worst_error", f->verdict.worst, NULL, true},
     };
     for (size_t i = 0; i < sizeof common / sizeof *common; i++) {
-        if (!cJSON_AddNumberToObject(json, common[i].name, common[i].number))
+        if (!add_number(json, f, &common[i]))
             return false;
     }
     for (uint32_t i = 0; i < f->num_numbers; i++) {
-        if (!cJSON_AddNumberToObject(json, f->numbers[i].name, f->numbers[i].number))
+        if (!add_number(json, f, &f->numbers[i]))
             return false;
     }
     return cJSON_AddNullToObject(json, "ceiling_ratio") && cJSON_AddBoolToObject(json, "checked", f->checked);
@@ -88,4 +104,19 @@ bool figure_print(const struct figure *figure, const struct figure_device *devic
         return print_json(figure, device);
     print_text(figure);
     return true;
+}
+
+void figure_print_check(const struct figure *figure)
+{
+    printf("%-8s %s", figure->study, figure->name);
+    for (uint32_t i = 0; i < figure->num_numbers; i++) {
+        if (figure->numbers[i].given)
+            printf(", %.0f %s", figure->numbers[i].number, figure->numbers[i].unit);
+    }
+    if (figure->verdict.num_rows)
+        printf(": %u rows %s to %.1e\n", figure->verdict.num_rows, figure->checked ? "right" : "WRONG",
+               figure->verdict.worst);
+    else
+        printf(": %s\n", figure->checked ? "right" : "WRONG");
+    fflush(stdout);
 }

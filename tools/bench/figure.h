@@ -17,22 +17,27 @@ struct figure {
     double bytes, flops; // of what was timed; 0: nothing attends there
     struct times times;
     struct verdict verdict;
-    bool checked; // and right
+    bool measured; // and not only checked
+    bool checked;  // and right
     struct figure_number {
         const char *name;
         double number;
         const char *unit; // for people: "us", "x", ""
+        bool given;       // what the case is about, and not what was measured of it
     } numbers[FIGURE_NUMBERS];
     uint32_t num_numbers;
 };
 
 void figure_add(struct figure *figure, const char *name, double number, const char *unit);
+// How large the case is, of what: "blocks".
+void figure_add_size(struct figure *figure, double size, const char *unit);
 
 // The device that all figures of a run are of.
 struct figure_device {
     const char *name, *driver, *variant;
 };
-// False: no host memory, said on standard error.
+// Of one that is only checked, JSON has null for what was not measured. False: no host memory, said on standard error.
 bool figure_print(const struct figure *figure, const struct figure_device *device, bool people);
+void figure_print_check(const struct figure *figure);
 
 #endif

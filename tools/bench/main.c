@@ -4,6 +4,7 @@
 // main.c - aule-bench: attention's speed on workloads with names, one after the other: check, measure, check again, say.
 
 #include "client.h"
+#include "exit_code.h"
 #include "fleet.h"
 #include "plot.h"
 #include "result.h"
@@ -167,7 +168,7 @@ static double default_pool_gib(const struct bench *b, const struct workload *wor
 
 static bool say(const struct bench *b, const struct result *result)
 {
-    if (b->options.check)
+    if (b->options.check && !b->options.json)
         result_print_check(result);
     else if (b->people)
         result_print_text(result);
@@ -263,29 +264,63 @@ static bool prepare(struct bench *b)
     return options->via == VIA_ENGINE || fleet_open(&b->fleet, options, true);
 }
 
-static int run_selected(struct bench *b)
+// Whether each of the selection heeds the options; if not, standard error says which does not.
+static bool all_heed(const struct bench *b)
+{
+    const struct options *options = &b->options;
+    bool daemon = options->via != VIA_ENGINE;
+    for (uint32_t i = 0; i < b->selection.count; i++) {
+        const struct workload *workload = &b->selection.list[i];
+        if (workload->kind == WORKLOAD_STUDY && !study_takes(workload->name, options))
+            return false;
+        if (workload->kv_dtype && options->kv_dtype && options->kv_dtype != workload->kv_dtype) {
+            fprintf(stderr, "aule-bench: %s has K and V of %s, and does not go with --kv-dtype %s\n", workload->name,
+                    dtype_name((int)workload->kv_dtype), dtype_name((int)options->kv_dtype));
+            return false;
+        }
+        daemon |= workload->kind == WORKLOAD_STUDY && study_starts_daemon(workload->name);
+    }
+    if (!options->daemon || daemon)
+        return true;
+    fprintf(stderr, "aule-bench: --daemon does not go with --via engine: no daemon is started\n");
+    return false;
+}
+
+static enum exit_code run_selected(struct bench *b)
 {
     bool ok = true;
     for (int i = 0; i < b->options.num_names; i++) {
         if (!selection_add(&b->selection, b->options.names[i]))
-            return 2;
+            return EXIT_CODE_USAGE;
     }
-    for (uint32_t i = 0; i < b->selection.count; i++) {
-        const struct workload *workload = &b->selection.list[i];
-        if (workload->kind == WORKLOAD_STUDY && !study_takes(workload->name, &b->options))
-            return 2;
-    }
+    if (!all_heed(b))
+        return EXIT_CODE_USAGE;
     if (!prepare(b))
-        return 1;
+        return EXIT_CODE_FAILED;
     for (uint32_t i = 0; i < b->selection.count; i++)
         ok &= run(b, &b->selection.list[i]);
-    return ok ? 0 : 1;
+    return ok ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
 }
 
 // One of fleet.c's processes.
-static int run_client(struct bench *b)
+static bool run_client(struct bench *b)
 {
-    return selection_add(&b->selection, b->options.names[0]) && client_run(&b->options, b->selection.list) ? 0 : 1;
+    return selection_add(&b->selection, b->options.names[0]) && client_run(&b->options, b->selection.list);
+}
+
+static enum exit_code run_command(struct bench *b)
+{
+    const struct options *options = &b->options;
+    bool ok = true;
+    if (strcmp(options->command, "run") == 0)
+        return run_selected(b);
+    if (strcmp(options->command, "list") == 0)
+        list();
+    else if (strcmp(options->command, "plot") == 0)
+        ok = plot(options->names, options->num_names, options->output);
+    else
+        ok = run_client(b);
+    return ok ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
 }
 
 // With SIGPIPE ignored nobody else notices that a reader has gone.
@@ -300,23 +335,15 @@ static bool said(void)
 int main(int argc, char **argv)
 {
     struct bench b = {0};
-    int code = 0;
     signal(SIGPIPE, SIG_IGN); // a client that died is an error, and its daemon wants an end
     switch (options_parse(argc, argv, &b.options)) {
-    case OPTIONS_DONE: return 0;
-    case OPTIONS_BAD: return 2;
+    case OPTIONS_DONE: return EXIT_CODE_DONE;
+    case OPTIONS_BAD: return EXIT_CODE_USAGE;
     case OPTIONS_RUN: break;
     }
-    if (strcmp(b.options.command, "list") == 0)
-        list();
-    else if (strcmp(b.options.command, "plot") == 0)
-        code = plot(b.options.names, b.options.num_names, b.options.output) ? 0 : 1;
-    else if (strcmp(b.options.command, "client") == 0)
-        code = run_client(&b);
-    else
-        code = run_selected(&b);
-    if (!said() && code == 0)
-        code = 1;
+    enum exit_code code = run_command(&b);
+    if (!said() && code == EXIT_CODE_DONE)
+        code = EXIT_CODE_FAILED;
     fleet_close(&b.fleet);
     engine_destroy(b.engine);
     ceiling_close(b.ceiling);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the table of options, and what reads it.
+// options.c - the table of options and which command takes which, what does not go together, and what reads all that.
 
 #include "options.h"
 
@@ -17,9 +17,13 @@
 
 enum kind { TEXT, NUMBER, COUNT, POLL, DTYPE, VIA, FLAG, HELP, VERSION };
 
+// The commands that take an option. A client is told by who starts it, and takes whatever may be told.
+enum { LIST = 1 << 0, RUN = 1 << 1, PLOT = 1 << 2, CLIENT = 1 << 3, BOTH = RUN | CLIENT, ANY = LIST | PLOT | BOTH };
+
 struct row {
     const char *name, *argument;
     enum kind kind;
+    unsigned commands;
     size_t offset;
     const char *help; // NULL: for the bench itself
 };
@@ -27,35 +31,39 @@ struct row {
 #define FIELD(name) offsetof(struct options, name)
 
 static const struct row rows[] = {
-    {"via", "LANE", VIA, FIELD(via), "engine: in this process; nng, ring: by a lane of a daemon of its own (engine)"},
-    {"clients", "N", COUNT, FIELD(clients), "processes that share the sequences, with --via nng or ring (1)"},
-    {"device", "NAME", TEXT, FIELD(device), "index, UUID or part of the name (the best)"},
-    {"variant", "NAME", TEXT, FIELD(variant), "of the attention shader ($AULE_VARIANT, else the best that fits)"},
-    {"dtype", "TYPE", DTYPE, FIELD(dtype), "of q and out: f32, f16 or bf16 (f16)"},
-    {"kv-dtype", "TYPE", DTYPE, FIELD(kv_dtype), "of K and V: those, fp8_e4m3, fp8_e5m2 or int8 (as --dtype)"},
-    {"splits", "N", COUNT, FIELD(splits), "parts that a sequence's keys are cut into (0: by the shader's rule)"},
-    {"contiguous", NULL, FLAG, FIELD(contiguous), "K and V in one piece a head, without blocks"},
-    {"no-cascade", NULL, FLAG, FIELD(no_cascade), "keys that sequences share are read for each of them: the same bits"},
-    {"completion-poll", "US", POLL, FIELD(completion_poll_us),
+    {"via", "LANE", VIA, BOTH, FIELD(via),
+     "engine: in this process; nng, ring: by a lane of a daemon of its own (engine)"},
+    {"clients", "N", COUNT, BOTH, FIELD(clients), "processes that share the sequences, with --via nng or ring (1)"},
+    {"device", "NAME", TEXT, BOTH, FIELD(device), "index, UUID or part of the name (the best)"},
+    {"variant", "NAME", TEXT, BOTH, FIELD(variant), "of the attention shader ($AULE_VARIANT, else the best that fits)"},
+    {"dtype", "TYPE", DTYPE, BOTH, FIELD(dtype), "of q and out: f32, f16 or bf16 (f16)"},
+    {"kv-dtype", "TYPE", DTYPE, BOTH, FIELD(kv_dtype), "of K and V: those, fp8_e4m3, fp8_e5m2 or int8 (as --dtype)"},
+    {"splits", "N", COUNT, BOTH, FIELD(splits), "parts that a sequence's keys are cut into (0: by the shader's rule)"},
+    {"contiguous", NULL, FLAG, RUN, FIELD(contiguous), "K and V in one piece a head, without blocks"},
+    {"no-cascade", NULL, FLAG, RUN, FIELD(no_cascade),
+     "keys that sequences share are read for each of them: the same bits"},
+    {"completion-poll", "US", POLL, BOTH, FIELD(completion_poll_us),
      "before it sleeps, a submission's waiter looks at the GPU for so long; auto (auto)"},
-    {"seconds", "S", NUMBER, FIELD(seconds), "for each workload, half of it to warm up (2)"},
-    {"pool", "GIB", NUMBER, FIELD(pool_gib),
+    {"seconds", "S", NUMBER, BOTH, FIELD(seconds), "for each workload, half of it to warm up (2)"},
+    {"pool", "GIB", NUMBER, BOTH, FIELD(pool_gib),
      "K and V to read in turns, more than any cache holds (4; 0.05 in software); E1's pool (8; 0.25)"},
-    {"baseline", NULL, FLAG, FIELD(baseline), "beside it, the same in plain C on all cores"},
-    {"check", NULL, FLAG, FIELD(check), "check, and do not measure"},
-    {"json", NULL, FLAG, FIELD(json), "one line of JSON a workload; so too if standard output is no terminal"},
-    {"verbose", NULL, FLAG, FIELD(verbose),
+    {"baseline", NULL, FLAG, RUN, FIELD(baseline), "beside it, the same in plain C on all cores"},
+    {"check", NULL, FLAG, BOTH, FIELD(check), "check, and do not measure"},
+    {"json", NULL, FLAG, RUN, FIELD(json),
+     "one line of JSON a workload; so too if standard output is no terminal, but for --check"},
+    {"verbose", NULL, FLAG, RUN, FIELD(verbose),
      "say on standard error what each workload is made of, and which kernels serve it"},
-    {"daemon", "FILE", TEXT, FIELD(daemon), "aule-daemon for --via nng and ring (the one beside this program)"},
-    {"output", "FILE", TEXT, FIELD(output), "where plot writes (standard output)"},
-    {"socket", "PATH", TEXT, FIELD(socket), NULL},
-    {"part", "N", COUNT, FIELD(part), NULL},
-    {"in-flight", "N", COUNT, FIELD(in_flight), NULL},
-    {"append", NULL, FLAG, FIELD(append), NULL},
-    {"version", NULL, VERSION, 0, "the version"},
-    {"help", NULL, HELP, 0, "this text"},
+    {"daemon", "FILE", TEXT, RUN, FIELD(daemon), "aule-daemon for --via nng and ring (the one beside this program)"},
+    {"output", "FILE", TEXT, PLOT, FIELD(output), "where plot writes (standard output)"},
+    {"socket", "PATH", TEXT, CLIENT, FIELD(socket), NULL},
+    {"part", "N", COUNT, CLIENT, FIELD(part), NULL},
+    {"in-flight", "N", COUNT, CLIENT, FIELD(in_flight), NULL},
+    {"append", NULL, FLAG, CLIENT, FIELD(append), NULL},
+    {"version", NULL, VERSION, ANY, 0, "the version"},
+    {"help", NULL, HELP, ANY, 0, "this text"},
 };
 enum { NUM_ROWS = sizeof rows / sizeof *rows };
+_Static_assert(NUM_ROWS <= 32, "struct options has a bit for each");
 
 static const char *const vias[] = {[VIA_ENGINE] = "engine", [VIA_NNG] = "nng", [VIA_RING] = "ring"};
 enum { NUM_VIAS = sizeof vias / sizeof *vias };
@@ -80,7 +88,7 @@ static void print_help(void)
         if (rows[i].help)
             printf("  %-20s %s\n", left, rows[i].help);
     }
-    puts("\nExit code: 0 all is right, 1 a result was wrong or not to be had, 2 the command line is.");
+    puts("\nExit codes: 0 all is right, 1 a result is wrong or not to be had, 2 the command line is wrong.");
 }
 
 static bool parse_number(const struct row *row, const char *text, double *number)
@@ -158,12 +166,97 @@ static enum options_result take(const struct row *row, const char *text, struct 
     return ok ? OPTIONS_RUN : OPTIONS_BAD;
 }
 
-static const struct {
+// ---- what goes with what ----
+
+static const struct command {
     const char *name, *wants; // wants: names behind it; NULL: none
-} commands[] = {{"list", NULL}, {"run", "names; aule-bench list has them"}, {"plot", "files"}, {"client", "a name"}};
+    unsigned bit;
+} commands[] = {{"list", NULL, LIST},
+                {"run", "names; aule-bench list has them", RUN},
+                {"plot", "files", PLOT},
+                {"client", "a name", CLIENT}};
 enum { NUM_COMMANDS = sizeof commands / sizeof *commands };
 
-static enum options_result check_command(int argc, char **argv, struct options *options)
+// Of a run. `other` is an option as well.
+static const struct {
+    const char *one, *other, *why;
+} apart[] = {
+    {"baseline", "check", "a check measures nothing"},
+    {"seconds", "check", "a check measures nothing"},
+    {"no-cascade", "contiguous", "without blocks no sequence shares any"},
+};
+enum { NUM_APART = sizeof apart / sizeof *apart };
+
+// Of a run in this process only.
+static const char *const engine_only[] = {"contiguous", "no-cascade", "verbose"};
+enum { NUM_ENGINE_ONLY = sizeof engine_only / sizeof *engine_only };
+
+bool options_given(const struct options *options, const char *name)
+{
+    for (int i = 0; i < NUM_ROWS; i++) {
+        if (strcmp(rows[i].name, name) == 0)
+            return options->given >> i & 1;
+    }
+    return false;
+}
+
+static bool check_names(const struct command *command, const struct options *options)
+{
+    if (command->wants && options->num_names < 1)
+        fprintf(stderr, "aule-bench: %s wants %s\n", command->name, command->wants);
+    else if (!command->wants && options->num_names)
+        fprintf(stderr, "aule-bench: %s takes no '%s'\n", command->name, options->names[0]);
+    else
+        return true;
+    return false;
+}
+
+static bool check_taken(const struct command *command, const struct options *options)
+{
+    for (int i = 0; i < NUM_ROWS; i++) {
+        if (!(options->given >> i & 1) || rows[i].commands & command->bit)
+            continue;
+        const char *taker = rows[i].commands & RUN ? "run" : rows[i].commands & PLOT ? "plot" : NULL;
+        fprintf(stderr, "aule-bench: %s takes no --%s%s%s%s\n", command->name, rows[i].name, taker ? "; " : "",
+                taker ? taker : "", taker ? " does" : "");
+        return false;
+    }
+    return true;
+}
+
+static bool check_apart(const struct options *options)
+{
+    for (int i = 0; i < NUM_APART; i++) {
+        if (!options_given(options, apart[i].one) || !options_given(options, apart[i].other))
+            continue;
+        fprintf(stderr, "aule-bench: --%s does not go with --%s: %s\n", apart[i].one, apart[i].other, apart[i].why);
+        return false;
+    }
+    for (int i = 0; i < NUM_ENGINE_ONLY && options->via != VIA_ENGINE; i++) {
+        if (!options_given(options, engine_only[i]))
+            continue;
+        fprintf(stderr, "aule-bench: --%s goes with --via engine only, not with --via %s\n", engine_only[i],
+                via_name(options->via));
+        return false;
+    }
+    return true;
+}
+
+static bool check_together(const struct command *command, const struct options *options)
+{
+    if (options->clients < 1)
+        fprintf(stderr, "aule-bench: --clients 0: somebody has to do the work\n");
+    else if (command->bit != RUN)
+        return true;
+    else if (options->clients > 1 && options->via == VIA_ENGINE)
+        fprintf(stderr, "aule-bench: --clients %u wants --via nng or ring: an engine serves one process\n",
+                options->clients);
+    else
+        return check_apart(options);
+    return false;
+}
+
+static enum options_result check_all(int argc, char **argv, struct options *options)
 {
     int command = 0;
     options->command = optind < argc ? argv[optind] : NULL;
@@ -175,28 +268,8 @@ static enum options_result check_command(int argc, char **argv, struct options *
         fprintf(stderr, "aule-bench: list, run or plot what? (--help says more)\n");
     else if (command == NUM_COMMANDS)
         fprintf(stderr, "aule-bench: '%s' is none of list, run and plot (--help says more)\n", options->command);
-    else if (commands[command].wants && options->num_names < 1)
-        fprintf(stderr, "aule-bench: %s wants %s\n", options->command, commands[command].wants);
-    else if (!commands[command].wants && options->num_names)
-        fprintf(stderr, "aule-bench: %s takes no '%s'\n", options->command, options->names[0]);
-    else if (options->no_cascade && options->via != VIA_ENGINE)
-        fprintf(stderr, "aule-bench: --no-cascade goes with --via engine only\n");
-    else
-        return OPTIONS_RUN;
-    return OPTIONS_BAD;
-}
-
-// What contradicts itself.
-static enum options_result check_together(const struct options *options)
-{
-    if (options->clients < 1)
-        fprintf(stderr, "aule-bench: --clients 0: somebody has to do the work\n");
-    else if (options->clients > 1 && options->via == VIA_ENGINE && strcmp(options->command, "client") != 0)
-        fprintf(stderr, "aule-bench: --clients %u wants --via nng or ring: an engine serves one process\n",
-                options->clients);
-    else if (options->contiguous && options->via != VIA_ENGINE)
-        fprintf(stderr, "aule-bench: --contiguous goes with --via engine only\n");
-    else
+    else if (check_names(&commands[command], options) && check_taken(&commands[command], options) &&
+             check_together(&commands[command], options))
         return OPTIONS_RUN;
     return OPTIONS_BAD;
 }
@@ -217,7 +290,7 @@ enum options_result options_parse(int argc, char **argv, struct options *options
         enum options_result result = take(&rows[option], optarg, options);
         if (result != OPTIONS_RUN)
             return result;
+        options->given |= UINT32_C(1) << option;
     }
-    enum options_result result = check_command(argc, argv, options);
-    return result == OPTIONS_RUN ? check_together(options) : result;
+    return check_all(argc, argv, options);
 }

@@ -14,6 +14,7 @@ struct options {
     const char *command; // "list", "run", "plot" or "client" (what `run --via nng` starts)
     char **names;        // [num_names] of workloads or files; they point into argv
     int num_names;
+    uint32_t given;               // which options were: see options_given()
     const char *device, *variant; // NULL = the best
     enum dtype dtype, kv_dtype;   // kv_dtype 0: as dtype
     enum via via;
@@ -32,6 +33,7 @@ struct options {
 
 enum options_result { OPTIONS_RUN, OPTIONS_DONE, OPTIONS_BAD };
 enum options_result options_parse(int argc, char **argv, struct options *options);
+bool options_given(const struct options *options, const char *name); // "pool": --pool was
 const char *via_name(enum via via);
 
 #endif

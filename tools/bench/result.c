@@ -20,14 +20,20 @@ static double bytes(const struct result *r)
     return workload_bytes(r->workload, r->dtype, r->kv_dtype);
 }
 
+// 0: of one that was only checked.
+static double rate(const struct result *r, double amount, double unit)
+{
+    return r->times.runs ? amount / step_us(r) / unit : 0;
+}
+
 static double gb_per_s(const struct result *r)
 {
-    return bytes(r) / step_us(r) * 1e-3;
+    return rate(r, bytes(r), 1e3);
 }
 
 static double tflops(const struct result *r)
 {
-    return workload_flops(r->workload) / step_us(r) * 1e-6;
+    return rate(r, workload_flops(r->workload), 1e6);
 }
 
 // Of reading, of copying for what is written too, of products; 0: that ceiling is not known.
@@ -51,6 +57,12 @@ static uint32_t longest(const struct result *r)
 
 // In the order of the line. Numbers with UNKNOWN are null where they are 0.
 enum flag { KNOWN, UNKNOWN, OPTIONAL };
+
+// Of what only a measurement tells.
+static enum flag measured(const struct result *r)
+{
+    return r->times.runs ? KNOWN : UNKNOWN;
+}
 
 static bool add_number(cJSON *json, const char *name, double number, enum flag flag)
 {
@@ -99,10 +111,8 @@ static bool add_numbers(cJSON *json, const struct number *numbers, size_t count)
 static bool add_rates(cJSON *json, const struct result *r)
 {
     const struct number numbers[] = {
-        {"median_us", r->times.median_us, KNOWN},
-        {"p99_us", r->times.p99_us, KNOWN},
-        {"gb_per_s", gb_per_s(r), KNOWN},
-        {"tflops", tflops(r), KNOWN},
+        {"median_us", r->times.median_us, measured(r)}, {"p99_us", r->times.p99_us, measured(r)},
+        {"gb_per_s", gb_per_s(r), measured(r)},         {"tflops", tflops(r), measured(r)},
         {"ceiling_ratio", ceiling_ratio(r), UNKNOWN},
     };
     return add_numbers(json, numbers, sizeof numbers / sizeof *numbers);
@@ -114,11 +124,11 @@ static bool add_rest(cJSON *json, const struct result *r)
         {"checked_rows", r->verdict.num_rows, KNOWN},
         {"worst_error", r->verdict.worst, KNOWN},
         {"runs", r->times.runs, KNOWN},
-        {"wall_us", r->times.wall_us, KNOWN},
+        {"wall_us", r->times.wall_us, measured(r)},
         {"gpu_us", r->times.gpu_us, UNKNOWN},
         {"floor_us", r->floor_us, UNKNOWN},
-        {"read_gb_per_s", r->ceilings.read_gb_per_s, KNOWN},
-        {"copy_gb_per_s", r->ceilings.copy_gb_per_s, KNOWN},
+        {"read_gb_per_s", r->ceilings.read_gb_per_s, measured(r)},
+        {"copy_gb_per_s", r->ceilings.copy_gb_per_s, measured(r)},
         {"matrix_tflops", r->ceilings.matrix_tflops, UNKNOWN},
         {"seqs", workload_num_seqs(r->workload), KNOWN},
         {"longest", longest(r), KNOWN},

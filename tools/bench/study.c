@@ -8,45 +8,66 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct {
+// Each with what it takes of `particular`, and whether it starts a daemon.
+static const struct known {
     const char *name;
     bool (*run)(const struct study *study);
-    bool splits; // takes --splits
+    const char *takes[4];
 } studies[] = {
-    {"border", study_border, false},    {"step", study_step, false},     {"clients", study_clients, true},
-    {"fairness", study_fairness, true}, {"copies", study_copies, false}, {"growth", study_growth, false},
+    {"border", study_border, {"dtype", "daemon"}},
+    {"step", study_step, {"dtype", "daemon"}},
+    {"clients", study_clients, {"dtype", "daemon", "splits", "pool"}},
+    {"fairness", study_fairness, {"dtype", "daemon", "splits", "pool"}},
+    {"copies", study_copies, {"dtype"}},
+    {"growth", study_growth, {NULL}},
 };
+enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 
-bool study_run(const struct study *study)
+// Options of a run that some study, or all of them, cannot heed: their cases say that themselves.
+static const char *const particular[] = {"via",      "clients", "kv-dtype", "contiguous", "no-cascade",
+                                         "baseline", "splits",  "pool",     "dtype"};
+enum { NUM_PARTICULAR = sizeof particular / sizeof *particular };
+
+static const struct known *find(const char *name)
 {
-    for (size_t i = 0; i < sizeof studies / sizeof *studies; i++) {
-        if (strcmp(studies[i].name, study->name) == 0)
-            return studies[i].run(study);
+    for (int i = 0; i < NUM_STUDIES; i++) {
+        if (strcmp(studies[i].name, name) == 0)
+            return &studies[i];
+    }
+    return NULL;
+}
+
+static bool takes(const struct known *study, const char *option)
+{
+    for (size_t i = 0; i < sizeof study->takes / sizeof *study->takes && study->takes[i]; i++) {
+        if (strcmp(study->takes[i], option) == 0)
+            return true;
     }
     return false;
 }
 
-// A study's cases say themselves where and how they run.
-bool study_takes(const char *name, const struct options *o)
+bool study_run(const struct study *study)
 {
-    bool splits = false;
-    for (size_t i = 0; i < sizeof studies / sizeof *studies; i++)
-        splits |= studies[i].splits && strcmp(studies[i].name, name) == 0;
-    const struct {
-        const char *option;
-        bool given;
-    } refused[] = {
-        {"via", o->via != VIA_ENGINE},    {"clients", o->clients > 1},   {"kv-dtype", o->kv_dtype != 0},
-        {"splits", o->splits && !splits}, {"contiguous", o->contiguous}, {"no-cascade", o->no_cascade},
-        {"baseline", o->baseline},
-    };
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (!refused[i].given)
+    const struct known *known = find(study->name);
+    return known && known->run(study);
+}
+
+bool study_starts_daemon(const char *name)
+{
+    const struct known *known = find(name);
+    return known && takes(known, "daemon");
+}
+
+bool study_takes(const char *name, const struct options *options)
+{
+    const struct known *known = find(name);
+    for (int i = 0; known && i < NUM_PARTICULAR; i++) {
+        if (!options_given(options, particular[i]) || takes(known, particular[i]))
             continue;
-        fprintf(stderr, "aule-bench: study %s takes no --%s: its cases say that themselves\n", name, refused[i].option);
+        fprintf(stderr, "aule-bench: study %s takes no --%s: its cases say that themselves\n", name, particular[i]);
         return false;
     }
-    return true;
+    return known != NULL;
 }
 
 bool study_fleet(const struct study *study, struct fleet *fleet)
@@ -63,7 +84,8 @@ bool study_workload(const char *name, struct selection *selection)
 struct figure study_figure(const struct study *study, const char *via, const struct workload *workload, double steps)
 {
     enum dtype dtype = study->options.dtype;
-    struct figure figure = {.study = study->name, .via = via, .dtype = dtype_name((int)dtype)};
+    struct figure figure = {
+        .study = study->name, .via = via, .dtype = dtype_name((int)dtype), .measured = !study->options.check};
     if (!workload)
         return figure;
     figure.bytes = steps * workload_bytes(workload, dtype, dtype);
@@ -73,10 +95,8 @@ struct figure study_figure(const struct study *study, const char *via, const str
 
 bool study_say(const struct study *study, const struct figure *figure)
 {
-    if (!study->options.check)
+    if (!study->options.check || study->options.json)
         return figure_print(figure, &study->device, study->people) && figure->checked;
-    printf("%-8s %s: %u rows %s to %.1e\n", study->name, figure->name, figure->verdict.num_rows,
-           figure->checked ? "right" : "WRONG", figure->verdict.worst);
-    fflush(stdout);
+    figure_print_check(figure);
     return figure->checked;
 }

@@ -29,8 +29,9 @@ bool study_growth(const struct study *study); // costs.c
 
 // By its name; false also where there is none.
 bool study_run(const struct study *study);
-// False: the study does not take one of these options, and standard error says which.
+// False: the study does not take one of the options that were given, and standard error says which.
 bool study_takes(const char *name, const struct options *options);
+bool study_starts_daemon(const char *name);
 
 // ---- what they have in common ----
 

@@ -1,0 +1,82 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# test_bench_usage.sh BENCH: what a command, a workload or another option cannot heed is refused by a sentence that names both, with exit
+# code 2 and before any device is opened.
+
+set -uo pipefail
+bench=${1:?}
+bad=0
+
+# refused SENTENCE ARGUMENT...
+refused()
+{
+    local said code sentence=$1
+    shift
+    said=$("$bench" "$@" 2>&1 </dev/null)
+    code=$?
+    if [ $code != 2 ] || [ "$said" != "aule-bench: $sentence" ]; then
+        echo "aule-bench $*: exit code $code: $said"
+        bad=1
+    fi
+}
+
+# value OPTION: something that the option takes, or nothing for a switch.
+value()
+{
+    case $1 in
+        via) echo ring ;;
+        dtype | kv-dtype) echo f16 ;;
+        device | variant | daemon | output | socket) echo x ;;
+        clients | splits | completion-poll | seconds | pool | part | in-flight) echo 1 ;;
+    esac
+}
+
+measuring=(via clients device variant dtype kv-dtype splits contiguous no-cascade completion-poll seconds pool baseline check json verbose daemon)
+[ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] || { echo "--help has other options than these and output, version and help"; bad=1; }
+for option in "${measuring[@]}"; do
+    read -ra words <<<"--$option $(value "$option")"
+    refused "list takes no --$option; run does" list "${words[@]}"
+    refused "plot takes no --$option; run does" plot - "${words[@]}"
+done
+refused "list takes no --output; plot does" list --output x
+refused "run takes no --output; plot does" run D5 --output x
+for option in socket part in-flight append; do
+    read -ra words <<<"--$option $(value "$option")"
+    refused "run takes no --$option" run D5 "${words[@]}"
+done
+
+refused "--baseline does not go with --check: a check measures nothing" run D5 --check --baseline
+refused "--seconds does not go with --check: a check measures nothing" run D5 --seconds 1 --check
+refused "--no-cascade does not go with --contiguous: without blocks no sequence shares any" run C1 --contiguous --no-cascade
+for option in contiguous no-cascade verbose; do
+    refused "--$option goes with --via engine only, not with --via nng" run D5 --via nng "--$option"
+done
+refused "--clients 2 wants --via nng or ring: an engine serves one process" run D5 --clients 2
+refused "--clients 0: somebody has to do the work" run D5 --clients 0
+refused "--daemon does not go with --via engine: no daemon is started" run D5 copies --daemon x
+refused "D6 has K and V of fp8_e4m3, and does not go with --kv-dtype bf16" run D5 D6 --kv-dtype bf16
+
+for study in border step clients fairness copies growth; do
+    for option in via clients kv-dtype contiguous no-cascade baseline; do
+        read -ra words <<<"--$option $(value "$option")"
+        [ "$option" != clients ] || words=(--clients 1)
+        [ "$option" != via ] || words=(--via engine)
+        refused "study $study takes no --$option: its cases say that themselves" run D5 "$study" "${words[@]}"
+    done
+done
+for study in border step copies growth; do
+    for option in splits pool; do
+        refused "study $study takes no --$option: its cases say that themselves" run "$study" "--$option" 1
+    done
+done
+refused "study growth takes no --dtype: its cases say that themselves" run growth --dtype f32
+
+refused "list, run or plot what? (--help says more)"
+refused "'draw' is none of list, run and plot (--help says more)" draw
+refused "list takes no 'D5'" list D5
+refused "run wants names; aule-bench list has them" run
+refused "there is no workload 'D99'; aule-bench list has them" run D99
+[ $bad = 0 ] && echo "each command takes its own options only, and says so"
+exit $bad
