@@ -20,6 +20,8 @@ const char *const *memory_path(int index);
 void start(const char *const *options); // as daemon_launch()
 void stop_clean(void);                  // it must end with 0 and leave neither socket nor segment
 void nap(void);                         // some milliseconds
+// Until the daemon has looked at what another connection sent: nothing tells that a command is parked but that it is not answered.
+void wait_parked(void);
 int count_fds(pid_t pid);
 
 // A case of `tests` (up to a NULL), each run for 0 .. loops - 1; what is left of a daemon ends after each.
