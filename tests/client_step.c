@@ -6,10 +6,13 @@
 #include "client_step.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 struct daemon daemon_;
 
@@ -241,6 +244,32 @@ void remember_all(struct step *step, struct history *histories)
 {
     for (uint32_t s = 0; s < step->batch.num_seqs; s++)
         remember(step, s, &histories[s]);
+}
+
+pid_t fork_worker(void (*body)(void))
+{
+    int told[2];
+    char byte;
+    ck_assert_int_eq(pipe(told), 0);
+    pid_t worker = fork();
+    ck_assert_int_ge(worker, 0);
+    if (worker == 0) {
+        body();
+        if (write(told[1], "", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(told[1]);
+    ck_assert_int_eq(read(told[0], &byte, 1), 1);
+    close(told[0]);
+    return worker;
+}
+
+void kill_worker(pid_t worker)
+{
+    ck_assert_int_eq(kill(worker, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(worker, NULL, 0), worker);
 }
 
 // The session lives on: fresh blocks, a good batch, a good run.

@@ -12,6 +12,8 @@
 #include "client_expect.h"
 #include "daemon_harness.h"
 
+#include <sys/types.h>
+
 enum { LAYERS = 2, HEADS = 4, KV_HEADS = 2, DIM = 16, BLOCK = 8, MAX_TOKENS = 64, MAX_SEQS = 4, MAX_BLOCKS = 8 };
 enum { WAIT_MS = 60000, DEADLINE_S = 60 };
 
@@ -64,6 +66,10 @@ void run_once(struct step *step);
 // Out of the last run against loops in double over what remember_all() kept of K and V.
 void expect_attention(struct step *step, const struct history *histories);
 void remember_all(struct step *step, struct history *histories);
+
+// A process that does `body` and then waits to be killed; to be forked before this process has a session. Returns when it is through.
+pid_t fork_worker(void (*body)(void));
+void kill_worker(pid_t worker);
 
 // A session that was refused something still computes.
 void still_works(struct step *step);

@@ -116,6 +116,8 @@ END_TEST
 static struct crowd {
     struct step step;
     struct aule_batch *batch;
+    pthread_t threads[THREADS];
+    int num_threads;
     int num_runs; // of a thread; -1 = until one fails
     enum aule_status last[THREADS];
     atomic_int next, runs;
@@ -134,13 +136,40 @@ static void *work(void *context)
     return NULL;
 }
 
-static void begin_crowd(pthread_t threads[THREADS], int num_runs)
+static void open_crowd(void)
 {
     open_step(&crowd.step, NULL);
     crowd.batch = create_batch(&crowd.step);
+}
+
+// With the one ticket taken, by a run that nobody has waited for yet.
+static struct aule_ticket open_crowd_behind_a_run(void)
+{
+    struct aule_ticket ticket;
+    open_crowd();
+    ok(aule_run_submit(crowd.batch, &crowd.step.run, WAIT_MS, &ticket));
+    return ticket;
+}
+
+static void begin_threads(int count, int num_runs)
+{
+    crowd.num_threads = count;
     crowd.num_runs = num_runs;
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, work, NULL), 0);
+    for (int i = 0; i < count; i++)
+        ck_assert_int_eq(pthread_create(&crowd.threads[i], NULL, work, NULL), 0);
+}
+
+static void join_threads(void)
+{
+    for (int i = 0; i < crowd.num_threads; i++)
+        ck_assert_int_eq(pthread_join(crowd.threads[i], NULL), 0);
+}
+
+static void join_threads_with(enum aule_status expected)
+{
+    join_threads();
+    for (int i = 0; i < crowd.num_threads; i++)
+        ck_assert_int_eq(crowd.last[i], expected);
 }
 
 static void end_crowd(void)
@@ -152,13 +181,10 @@ static void end_crowd(void)
 // Spinning and not.
 START_TEST(more_threads_than_a_ring_has_entries_share_it)
 {
-    pthread_t threads[THREADS];
     setenv("AULE_RING_SPIN", _i ? "100" : "0", 1);
-    begin_crowd(threads, RUNS);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(crowd.last[i], AULE_OK);
+    open_crowd();
+    begin_threads(THREADS, RUNS);
+    join_threads_with(AULE_OK);
     end_crowd();
 }
 END_TEST
@@ -166,23 +192,14 @@ END_TEST
 // The ring is full of runs that want the one ticket.
 START_TEST(a_ring_full_of_runs_keeps_no_wait_out)
 {
-    pthread_t threads[THREADS];
     struct step *step = &crowd.step;
-    struct aule_ticket ticket;
-    open_step(step, NULL);
-    crowd.batch = create_batch(step);
-    ok(aule_run_submit(crowd.batch, &step->run, WAIT_MS, &ticket));
-    crowd.num_runs = 1;
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, work, NULL), 0);
+    struct aule_ticket ticket = open_crowd_behind_a_run();
+    begin_threads(THREADS, 1);
     for (int i = 0; i < 10; i++)
         pause_briefly();
     ck_assert_int_eq(crowd.runs, 0);
     ok(aule_ticket_wait(step->session, ticket, WAIT_MS, NULL));
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(crowd.last[i], AULE_OK);
+    join_threads_with(AULE_OK);
     end_crowd();
 }
 END_TEST
@@ -191,8 +208,7 @@ END_TEST
 START_TEST(a_run_that_was_given_up_keeps_no_ticket_from_the_next)
 {
     struct step *step = &crowd.step;
-    open_step(step, NULL);
-    crowd.batch = create_batch(step);
+    open_crowd();
     for (int i = 0; i < 4; i++) {
         enum aule_status status = aule_run(crowd.batch, &step->run, 0, NULL);
         ck_assert_msg(status == AULE_TIMEOUT || status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
@@ -205,19 +221,13 @@ END_TEST
 // It waits in the daemon for a while, asks for what was abandoned meanwhile, and waits again.
 START_TEST(a_run_that_finds_no_ticket_for_long_gets_the_first_that_comes_free)
 {
-    pthread_t thread;
     struct step *step = &crowd.step;
-    struct aule_ticket ticket;
-    open_step(step, NULL);
-    crowd.batch = create_batch(step);
-    ok(aule_run_submit(crowd.batch, &step->run, WAIT_MS, &ticket));
-    crowd.num_runs = 1;
-    ck_assert_int_eq(pthread_create(&thread, NULL, work, NULL), 0);
+    struct aule_ticket ticket = open_crowd_behind_a_run();
+    begin_threads(1, 1);
     nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 200000000}, NULL);
     ck_assert_int_eq(crowd.runs, 0);
     ok(aule_ticket_wait(step->session, ticket, WAIT_MS, NULL));
-    pthread_join(thread, NULL);
-    ck_assert_int_eq(crowd.last[0], AULE_OK);
+    join_threads_with(AULE_OK);
     end_crowd();
 }
 END_TEST
@@ -225,24 +235,15 @@ END_TEST
 // Some wait in the ring, some by messages; and whoever asks later is told the same.
 START_TEST(a_session_that_an_operator_ends_wakes_every_thread)
 {
-    pthread_t threads[THREADS];
     struct aule_session_info info;
     struct aule_monitor *monitor;
     struct step *step = &crowd.step;
-    struct aule_ticket ticket;
-    open_step(step, NULL);
-    crowd.batch = create_batch(step);
-    ok(aule_run_submit(crowd.batch, &step->run, WAIT_MS, &ticket));
-    crowd.num_runs = -1;
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, work, NULL), 0);
+    struct aule_ticket ticket = open_crowd_behind_a_run();
+    begin_threads(THREADS, -1);
     ok(aule_session_info(step->session, &info));
     ok(aule_monitor_open(daemon_.socket, 0, &monitor));
     ok(aule_monitor_close_session(monitor, info.session));
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(crowd.last[i], AULE_NO_SESSION);
+    join_threads_with(AULE_NO_SESSION);
     expect(aule_ticket_wait(step->session, ticket, WAIT_MS, NULL), AULE_NO_SESSION, "session");
     aule_monitor_close(monitor);
     end_crowd();
@@ -251,20 +252,13 @@ END_TEST
 
 START_TEST(a_session_that_is_closed_wakes_every_thread)
 {
-    pthread_t threads[THREADS];
     struct step *step = &crowd.step;
-    struct aule_ticket ticket;
-    open_step(step, NULL);
-    crowd.batch = create_batch(step);
-    ok(aule_run_submit(crowd.batch, &step->run, WAIT_MS, &ticket));
-    crowd.num_runs = -1;
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, work, NULL), 0);
+    open_crowd_behind_a_run();
+    begin_threads(THREADS, -1);
     for (int i = 0; i < 10; i++)
         pause_briefly();
     aule_session_close(step->session);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    join_threads();
     for (int i = 0; i < THREADS; i++) // or it came when all was over
         ck_assert(crowd.last[i] == AULE_DAEMON_GONE || crowd.last[i] == AULE_NO_SESSION);
     aule_batch_destroy(crowd.batch);
@@ -273,31 +267,20 @@ START_TEST(a_session_that_is_closed_wakes_every_thread)
 END_TEST
 
 // Its threads are in the midst of runs by then.
-static void work_for_ever(int told)
+static void work_for_ever(void)
 {
-    pthread_t threads[THREADS];
-    begin_crowd(threads, -1);
+    open_crowd();
+    begin_threads(THREADS, -1);
     while (atomic_load(&crowd.runs) < THREADS)
         pause_briefly();
-    if (write(told, "", 1) != 1)
-        _exit(1);
-    pause();
 }
 
 START_TEST(a_worker_killed_in_ring_traffic_leaves_nothing)
 {
-    int told[2];
-    char byte;
     struct step step;
-    ck_assert_int_eq(pipe(told), 0);
-    pid_t worker = fork(); // before this process has a session
-    ck_assert_int_ge(worker, 0);
-    if (worker == 0)
-        work_for_ever(told[1]);
-    ck_assert_int_eq(read(told[0], &byte, 1), 1);
+    pid_t worker = fork_worker(work_for_ever);
     open_step(&step, NULL);
-    ck_assert_int_eq(kill(worker, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(worker, NULL, 0), worker);
+    kill_worker(worker);
     await_leased(step.cache, 4);
     still_works(&step);
     close_step(&step);
@@ -306,15 +289,12 @@ END_TEST
 
 START_TEST(a_daemon_killed_in_ring_traffic_wakes_every_thread)
 {
-    pthread_t threads[THREADS];
-    begin_crowd(threads, -1);
+    open_crowd();
+    begin_threads(THREADS, -1);
     while (atomic_load(&crowd.runs) < 2 * THREADS)
         pause_briefly();
     daemon_kill(&daemon_);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(crowd.last[i], AULE_DAEMON_GONE);
+    join_threads_with(AULE_DAEMON_GONE);
     end_crowd();
 }
 END_TEST

@@ -88,36 +88,22 @@ START_TEST(a_forked_child_harms_nothing)
 }
 END_TEST
 
-// In a process of its own: lease, tell, wait to be killed.
-static void hold_blocks(int told)
+// In a process of its own.
+static void hold_blocks(void)
 {
     struct step step;
     open_step(&step, NULL);
     struct aule_batch *batch = create_batch(&step);
     ok(aule_run_submit(batch, &step.run, 0, NULL));
-    if (write(told, "", 1) != 1)
-        _exit(1);
-    for (;;)
-        pause();
 }
 
 START_TEST(a_killed_worker_gives_its_blocks_back)
 {
-    int told[2];
-    char byte;
-    ck_assert_int_eq(pipe(told), 0);
-    pid_t worker = fork(); // before this process has a session
-    ck_assert_int_ge(worker, 0);
-    if (worker == 0)
-        hold_blocks(told[1]);
-    close(told[1]);
-    ck_assert_int_eq(read(told[0], &byte, 1), 1);
-    close(told[0]);
     struct step step;
+    pid_t worker = fork_worker(hold_blocks);
     open_step(&step, NULL);
     ck_assert_uint_eq(state_of(step.cache).leased_blocks, 8);
-    ck_assert_int_eq(kill(worker, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(worker, NULL, 0), worker);
+    kill_worker(worker);
     await_leased(step.cache, 4);
     still_works(&step);
     close_step(&step);
