@@ -207,6 +207,101 @@ START_TEST(a_run_of_layers_is_refused_as_a_whole_with_the_layer_that_is_wrong)
 }
 END_TEST
 
+// ---- scales ----
+
+// The scene over a cache of 8 bits.
+static void open_scaled_scene(void)
+{
+    struct step *step = &scene.step;
+    open_scene();
+    aule_cache_close(step->cache);
+    struct aule_cache_params params = cache_params();
+    params.name = "scaled";
+    params.k_dtype = AULE_FP8_E4M3;
+    params.v_dtype = AULE_INT8;
+    params.scale_mode = AULE_SCALE_PER_TENSOR;
+    ok(aule_cache_open(step->session, &params, &step->cache));
+    ok(aule_blocks_lease(step->cache, 4, 0, step->blocks));
+    reset(step);
+    fill_layers(1);
+}
+
+struct results {
+    float of[LAYERS][MAX_TOKENS * HEADS * DIM];
+};
+
+// What lies in `out` now, which then is forgotten.
+static void take_results(struct results *results)
+{
+    float *out = aule_tensor_data(scene.step.session, &scene.out);
+    memcpy(results, out, sizeof *results);
+    memset(out, 0xff, sizeof *results);
+}
+
+static void run_single_layers(struct aule_batch *batch, const float *k_scales, const float *v_scales)
+{
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        at_layer(layer);
+        struct aule_run_params run = scene.step.run;
+        run.layer = layer;
+        run.k_scale = k_scales[layer];
+        run.v_scale = v_scales[layer];
+        ok(aule_run(batch, &run, WAIT_MS, NULL));
+    }
+    at_layer(0);
+}
+
+START_TEST(layers_with_scales_of_their_own_are_bit_for_bit_single_runs)
+{
+    static const float k[LAYERS] = {0.0625f, 0.03f}, v[LAYERS] = {0.01f, 0}, all_v[LAYERS] = {0.02f, 0.02f};
+    struct step *step = &scene.step;
+    struct aule_layers layers;
+    struct aule_ticket ticket;
+    static struct results got, wanted, first;
+    open_scaled_scene();
+    layers = scene.layers;
+    layers.k_scales = k;
+    layers.v_scales = v;
+    struct aule_batch *batch = create_batch(step);
+    take_results(&first); // no results yet: what no run writes is then the same after each
+    run_single_layers(batch, k, v);
+    take_results(&first);
+    ok(aule_run_layers(batch, &step->run, &layers, WAIT_MS, NULL));
+    take_results(&got);
+    ck_assert_mem_eq(got.of, first.of, sizeof got.of);
+    step->run.v_scale = all_v[0];
+    layers.v_scales = NULL;
+    run_single_layers(batch, k, all_v);
+    take_results(&wanted);
+    ok(aule_run_layers_submit(batch, &step->run, &layers, WAIT_MS, &ticket));
+    ok(aule_ticket_wait(step->session, ticket, WAIT_MS, NULL));
+    take_results(&got);
+    ck_assert_mem_eq(got.of, wanted.of, sizeof got.of);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) // they do make a difference
+        ck_assert_mem_ne(got.of[layer], first.of[layer], sizeof got.of[layer]);
+    aule_batch_destroy(batch);
+    close_step(step);
+}
+END_TEST
+
+START_TEST(a_scale_that_is_none_is_refused_with_its_layer)
+{
+    const float negative[LAYERS] = {1, -2}, nothing[LAYERS] = {0.0f / 0.0f, 1};
+    struct step *step = &scene.step;
+    open_scaled_scene();
+    struct aule_batch *batch = create_batch(step);
+    struct aule_layers bad = scene.layers;
+    bad.k_scales = negative;
+    expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_INVALID, "k_scales[1] is -2");
+    bad.k_scales = NULL;
+    bad.v_scales = nothing;
+    expect(aule_run_layers_submit(batch, &step->run, &bad, WAIT_MS, NULL), AULE_INVALID, "v_scales[0] is ");
+    run_layers(batch);
+    aule_batch_destroy(batch);
+    close_step(step);
+}
+END_TEST
+
 // ---- steps ----
 
 START_TEST(a_decode_goes_on_by_what_changes)
@@ -296,6 +391,8 @@ int main(void)
         (const struct entry[]){{layers_of_one_run_are_each_what_a_run_of_that_layer_is, 0},
                                {a_layer_may_read_what_the_layer_before_it_wrote, 0},
                                {a_run_of_layers_is_refused_as_a_whole_with_the_layer_that_is_wrong, 0},
+                               {layers_with_scales_of_their_own_are_bit_for_bit_single_runs, 0},
+                               {a_scale_that_is_none_is_refused_with_its_layer, 0},
                                {NULL, 0}});
     add(suite, "steps", setup,
         (const struct entry[]){{a_decode_goes_on_by_what_changes, 0},

@@ -109,7 +109,7 @@ START_TEST(every_parameter_of_a_run_reaches_the_daemon)
     ck_assert_int_eq(aule_arena_alloc(session, FAKE_ARENA, &most, NULL), AULE_OK);
     unsigned seen_before = atomic_load(&fake.seen[WIRE_COMMAND_RUN]);
     expect(aule_run_submit(batch, &rich, 0, &ticket), AULE_NO_MEMORY,
-           "slopes, sinks and frequencies: 48 bytes have no room");
+           "slopes, sinks, frequencies and scales: 48 bytes have no room");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), seen_before);
     ck_assert_int_eq(aule_run_submit(batch, &plain, 0, NULL), AULE_OK); // without arrays no room is needed
     aule_arena_free(session, most);

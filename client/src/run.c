@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // run.c - a batch and a layer, or several, queued. What a run may be is the daemon's to say: every parameter goes out, so that it can name
-// the one it refuses. Slopes, sinks and frequencies go through the arena, for as long as the call takes: the daemon copies
+// the one it refuses. Slopes, sinks, frequencies and the scales of layers go through the arena, for as long as the call takes: the daemon copies
 // them when the command arrives. Any thread.
 
 #include "run.h"
@@ -15,6 +15,12 @@ enum { MOST_LAYERS = 1024 };
 
 // Of runs that are not asked for several.
 static const struct aule_layers one_layer = {.num_layers = 1};
+
+// A run on its way. Points into itself: it stays where it is.
+struct prepared {
+    struct work work;
+    float scales[2 * MOST_LAYERS]; // as many as there are layers of K's, then of V's
+};
 
 static enum aule_status check_tensors(const struct attachment *attachment, const struct aule_run_params *params)
 {
@@ -81,6 +87,9 @@ static enum aule_status check_layers(const struct attachment *attachment, const 
     if (attachment->info.protocol_minor < 1)
         return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no runs of several layers",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
+    if ((layers->k_scales || layers->v_scales) && attachment->info.protocol_minor < 2)
+        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no scales of single layers",
+                    attachment->info.protocol_major, attachment->info.protocol_minor);
     return AULE_OK;
 }
 
@@ -99,11 +108,24 @@ static void add_array(struct work *work, const void *data, uint64_t count, uint3
     work->spans[work->num_arrays++] = span;
 }
 
-// *work points into itself: it stays where it is.
+// One array of both; whichever is not given says for each layer what the run says.
+static uint32_t fill_scales(const struct aule_run_params *params, const struct aule_layers *layers, float *scales)
+{
+    uint32_t count = layers->num_layers;
+    if (!layers->k_scales && !layers->v_scales)
+        return 0;
+    for (uint32_t n = 0; n < count; n++) {
+        scales[n] = layers->k_scales ? layers->k_scales[n] : params->k_scale;
+        scales[count + n] = layers->v_scales ? layers->v_scales[n] : params->v_scale;
+    }
+    return 2 * count;
+}
+
 static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_kind kind,
                                 const struct aule_run_params *params, const struct aule_layers *layers,
-                                struct work *work)
+                                struct prepared *prepared)
 {
+    struct work *work = &prepared->work;
     enum aule_status status = check_tensors(batch->attachment, params);
     if (status == AULE_OK && layers != &one_layer)
         status = check_layers(batch->attachment, layers);
@@ -111,7 +133,7 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
         return status;
     *work = (struct work){
         .request = {.command = WIRE_COMMAND_RUN, .run = command_of(batch->id, kind, params)},
-        .what = "slopes, sinks and frequencies",
+        .what = "slopes, sinks, frequencies and scales",
     };
     struct wire_run *run = &work->request.run;
     work->timeout_ms = &run->timeout_ms;
@@ -123,6 +145,8 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
     add_array(work, params->alibi_slopes, num_slopes, sizeof(float), &run->slopes);
     add_array(work, params->sinks, num_sinks, sizeof(float), &run->sinks);
     add_array(work, params->rope.frequencies, params->rope.dim / 2, sizeof(double), &run->rope_frequencies);
+    uint32_t num_scales = fill_scales(params, layers, prepared->scales);
+    add_array(work, num_scales ? prepared->scales : NULL, num_scales, sizeof(float), &run->scales);
     return AULE_OK;
 }
 
@@ -130,9 +154,9 @@ static enum aule_status submit(const struct aule_batch *batch, enum wire_run_kin
                                const struct aule_run_params *params, const struct aule_layers *layers, int timeout_ms,
                                uint64_t *id)
 {
-    struct work work;
-    enum aule_status status = prepare(batch, kind, params, layers, &work);
-    return status == AULE_OK ? work_submit(batch->attachment, &work, timeout_ms, id) : status;
+    struct prepared run;
+    enum aule_status status = prepare(batch, kind, params, layers, &run);
+    return status == AULE_OK ? work_submit(batch->attachment, &run.work, timeout_ms, id) : status;
 }
 
 enum aule_status run_submit(const struct aule_batch *batch, enum wire_run_kind kind,
@@ -184,15 +208,15 @@ enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct a
 static enum aule_status run_and_wait(struct aule_batch *batch, const struct aule_run_params *params,
                                      const struct aule_layers *layers, int timeout_ms, struct aule_run_result *result)
 {
-    struct work work;
+    struct prepared run;
     enum aule_status status = timeout_check(timeout_ms);
     if (status == AULE_OK)
         status = attachment_enter(batch->attachment);
     if (status != AULE_OK)
         return status;
-    status = prepare(batch, WIRE_RUN_ATTEND, params, layers, &work);
+    status = prepare(batch, WIRE_RUN_ATTEND, params, layers, &run);
     if (status == AULE_OK)
-        status = work_run(batch->attachment, &work, timeout_ms, result);
+        status = work_run(batch->attachment, &run.work, timeout_ms, result);
     attachment_leave(batch->attachment);
     return status;
 }

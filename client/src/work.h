@@ -8,7 +8,7 @@
 
 #include "metadata.h"
 
-enum { WORK_MAX_ARRAYS = 3 };
+enum { WORK_MAX_ARRAYS = 4 };
 
 struct work {
     struct wire_request request;

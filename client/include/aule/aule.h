@@ -495,7 +495,7 @@ struct aule_ticket {
  * Runs of one session act as if done one after another. With `ticket` NULL nobody can wait for this run; a later one of the
  * session is done only after it. While the session has info.max_tickets unreaped tickets, waits up to timeout_ms
  * (-1: for ever) for one to end. AULE_BUSY: none did, nothing was queued.
- * Slopes, sinks and frequencies are copied; on their way they lie in the arena. AULE_NO_MEMORY: it has no room for them.
+ * Slopes, sinks, frequencies and scales of layers are copied; on their way they lie in the arena. AULE_NO_MEMORY: it has no room for them.
  * AULE_LIMIT: with the session's batches and unreaped tickets they are more than --max-batch-memory.
  */
 AULE_API enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
@@ -535,12 +535,13 @@ struct aule_layers {
     uint64_t lse_stride;          /* bytes, a multiple of 4 */
     uint64_t keys_stride, values_stride; /* only over K and V in the arena, which have as many layers as strides give room for */
     uint64_t slopes_stride, sinks_stride; /* bytes, multiples of 4, in arrays that are num_layers - 1 strides longer; 0: the same for all */
+    const float *k_scales, *v_scales; /* [num_layers] of each layer, instead of the run's k_scale, v_scale; an entry 0: 1; NULL: the run's for all */
 };
 
 /*
  * aule_run_submit() of all these layers with one ticket: it is done when all are, its GPU time is that of all, and when a layer fails,
  * its status is that of the first that failed, and layers that were not under way then are left out. All are checked before anything is queued.
- * --max-run-work holds for each layer by itself. AULE_UNSUPPORTED: the daemon is too old.
+ * --max-run-work holds for each layer by itself. AULE_UNSUPPORTED: the daemon is too old, for layers or for scales of theirs.
  */
 AULE_API enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct aule_run_params *run,
                                                  const struct aule_layers *layers, int timeout_ms, struct aule_ticket *ticket);
