@@ -653,6 +653,14 @@ bool engine_poll(struct engine *engine, struct engine_event *event)
     return true;
 }
 
+bool engine_has_news(const struct engine *engine)
+{
+    const struct fake_growth *growth = engine->growths;
+    while (growth && !growth->ready)
+        growth = growth->next;
+    return growth || engine->events || (engine->automatic && !engine->lost && engine->submissions);
+}
+
 enum status engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms)
 {
     (void)timeout_ms;

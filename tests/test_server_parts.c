@@ -2,13 +2,14 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_server_parts.c - the parts of the server that stand alone: where the socket lies, its lock, segments and the guard around them, the
-// job thread. No device, no nng.
+// job thread, the waker. No device, no nng.
 
 #include "check_main.h"
 #include "jobs.h"
 #include "segment.h"
 #include "sigbus.h"
 #include "socket_path.h"
+#include "waker.h"
 #include "wire.h"
 
 #include <fcntl.h>
@@ -352,10 +353,81 @@ START_TEST(jobs_are_done_once_in_order_and_wake)
 }
 END_TEST
 
+// ---- the waker ----
+
+enum { NEWS = 20000 };
+
+static struct waker waker;
+static atomic_uint num_news; // that can be seen
+static unsigned num_seen;
+
+static bool has_news(const void *context)
+{
+    (void)context;
+    return atomic_load(&num_news) != num_seen;
+}
+
+static void open_waker(void)
+{
+    num_seen = 0;
+    atomic_store(&num_news, 0);
+    waker = (struct waker){.fd = eventfd(0, EFD_NONBLOCK)};
+}
+
+static void close_waker(void)
+{
+    close(waker.fd);
+}
+
+static void *bring_news(void *argument)
+{
+    (void)argument;
+    for (unsigned i = 0; i < NEWS; i++) {
+        atomic_store(&num_news, i + 1);
+        waker_wake(&waker);
+    }
+    return NULL;
+}
+
+START_TEST(who_sleeps_is_woken_by_the_last_news_whatever_the_schedule)
+{
+    struct pollfd woken = {.fd = waker.fd, .events = POLLIN};
+    pthread_t thread;
+    uint64_t count;
+    ck_assert_int_eq(pthread_create(&thread, NULL, bring_news, NULL), 0);
+    while (num_seen < NEWS) {
+        if (waker_fall_asleep(&waker, has_news, NULL)) {
+            if (poll(&woken, 1, -1) < 1 || read(waker.fd, &count, sizeof count) != sizeof count)
+                ck_abort_msg("the eventfd says nothing");
+            waker_wake_up(&waker);
+        }
+        num_seen = atomic_load(&num_news);
+    }
+    pthread_join(thread, NULL);
+}
+END_TEST
+
+START_TEST(who_is_awake_is_not_woken)
+{
+    struct pollfd woken = {.fd = waker.fd, .events = POLLIN};
+    atomic_store(&num_news, 1);
+    waker_wake(&waker);
+    ck_assert_int_eq(poll(&woken, 1, 0), 0);
+    ck_assert(!waker_fall_asleep(&waker, has_news, NULL)); // it has yet to see them
+    waker_wake(&waker);
+    ck_assert_int_eq(poll(&woken, 1, 0), 0);
+    num_seen = 1;
+    ck_assert(waker_fall_asleep(&waker, has_news, NULL));
+    waker_wake(&waker);
+    ck_assert_int_eq(poll(&woken, 1, 0), 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("server parts");
     TCase *paths = tcase_create("socket path"), *segments = tcase_create("segment"), *jobs = tcase_create("jobs");
+    TCase *wakers = tcase_create("waker");
     tcase_add_checked_fixture(paths, make_folder, remove_folder);
     tcase_add_test(paths, the_rule_takes_option_then_runtime_dir_then_xdg);
     tcase_add_test(paths, paths_that_name_no_file_or_lie_open_are_refused);
@@ -373,6 +445,10 @@ int main(void)
     tcase_add_test(jobs, jobs_are_done_once_in_order_and_wake);
     suite_add_tcase(suite, paths);
     suite_add_tcase(suite, segments);
+    tcase_add_checked_fixture(wakers, open_waker, close_waker);
+    tcase_add_test(wakers, who_sleeps_is_woken_by_the_last_news_whatever_the_schedule);
+    tcase_add_test(wakers, who_is_awake_is_not_woken);
     suite_add_tcase(suite, jobs);
+    suite_add_tcase(suite, wakers);
     return check_main(suite);
 }

@@ -97,20 +97,13 @@ static void find_leader(const struct answers *answers)
 
 // ---- waiting ----
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
 static bool spin(const struct answers *answers, uint32_t consumed, int64_t end_ns)
 {
     do {
         for (int i = 0; i < SPINS_A_LOOK; i++) {
             if (ring_posted(&answers->ring, consumed))
                 return true;
-            relax();
+            ring_relax();
         }
     } while (monotonic_ns() < end_ns);
     return false;

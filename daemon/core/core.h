@@ -46,6 +46,9 @@ void core_destroy(struct core *core);   // every session is closed; takes NULL
 bool core_step(struct core *core);
 enum status core_device_status(const struct core *core);
 bool core_idle(const struct core *core);   // nothing queued, nothing in flight
+// What the GPU was given and will end next, by a number of its own; 0 = nothing. And its kind: those of one kind take about as long.
+uint64_t core_in_flight(const struct core *core);
+uint64_t core_in_flight_kind(const struct core *core);
 
 // ---- sessions ----
 

@@ -4,6 +4,7 @@
 // inspect.c - what core shows of itself: sums, caches, blocks. Changes nothing.
 
 #include <inttypes.h>
+#include <xxhash.h>
 
 #include "hold.h"
 #include "prefix.h"
@@ -38,6 +39,39 @@ uint32_t core_cache_block_size(const struct core_session *session, uint64_t cach
 {
     struct hold_table *table;
     return hold_table_find(session, cache, &table, NULL) == STATUS_OK ? table->cache->identity.kv.block_size : 0;
+}
+
+static const struct submission *first_in_flight(const struct core *core)
+{
+    const struct scheduler *s = &core->scheduler;
+    return s->num_in_flight ? &s->in_flight[s->first_in_flight] : NULL;
+}
+
+uint64_t core_in_flight(const struct core *core)
+{
+    const struct submission *submission = first_in_flight(core);
+    return submission ? submission->sequence : 0;
+}
+
+// The first four binary digits: what a sequence grows by in some steps makes no difference.
+static uint64_t about(uint64_t number)
+{
+    int rest = number >> 4 ? 60 - __builtin_clzll(number) : 0;
+    return number >> rest << rest;
+}
+
+uint64_t core_in_flight_kind(const struct core *core)
+{
+    const struct submission *submission = first_in_flight(core);
+    uint64_t tokens = 0, work = 0; // one that wraps says as much
+    if (!submission)
+        return 0;
+    for (uint32_t i = 0; i < submission->num_links; i++) {
+        tokens += submission->links[i].run->weight;
+        work += submission->links[i].run->work;
+    }
+    const uint64_t kind[] = {submission->num_links, about(tokens), about(work)};
+    return XXH3_64bits(kind, sizeof kind);
 }
 
 void core_totals(const struct core *core, struct core_totals *out)

@@ -317,6 +317,8 @@ struct engine_event {
 };
 
 bool engine_poll(struct engine *engine, struct engine_event *event);   // false: no news
+// Any thread, at the cost of a load: false: engine_poll() has none, or `wake` is still to be called for it. May be true for nothing.
+bool engine_has_news(const struct engine *engine);
 // Blocks until submission `sequence` is done and its event can be polled. STATUS_TIMEOUT, STATUS_DEVICE_LOST. For tests and bench.
 enum status engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms);
 

@@ -41,6 +41,7 @@ void event_post(struct engine *engine, struct event_node *node)
 
 void engine_wake(struct engine *engine)
 {
+    atomic_store(&engine->has_news, true); // not under the lock, which who sees it wants at once
     if (engine->wake)
         engine->wake(engine->context);
 }
@@ -57,6 +58,7 @@ bool engine_lost(struct engine *engine)
 static struct event_node *next_event(struct engine *engine)
 {
     struct event_node *node = engine->lost_told ? NULL : engine->events;
+    atomic_store(&engine->has_news, node != NULL);
     if (node) {
         DL_DELETE(engine->events, node);
     } else if (engine->lost && !engine->lost_told) {
@@ -64,6 +66,11 @@ static struct event_node *next_event(struct engine *engine)
         node = &engine->lost_event;
     }
     return node;
+}
+
+bool engine_has_news(const struct engine *engine)
+{
+    return atomic_load(&engine->has_news);
 }
 
 bool engine_poll(struct engine *engine, struct engine_event *event)

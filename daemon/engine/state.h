@@ -68,6 +68,7 @@ struct engine {
     VkSemaphore timeline;    // reaches n when submission n has passed
     void (*wake)(void *context);
     void *context;
+    atomic_bool has_news; // for engine_poll(): set by who has posted, before he wakes; cleared under the lock
 
     pthread_mutex_t lock;   // guards all below
     pthread_cond_t changed; // anything below changed; monotonic clock
@@ -97,9 +98,9 @@ struct engine {
 
 enum status engine_locks_init(struct engine *engine, struct error *error);
 void engine_locks_finish(struct engine *engine); // takes a zeroed one
-// With the lock held; then, without it, engine->wake is to be called.
+// With the lock held; then, without it, engine_wake() is to be called.
 void event_post(struct engine *engine, struct event_node *node);
-void engine_wake(struct engine *engine);
+void engine_wake(struct engine *engine); // there is something to poll
 bool engine_lost(struct engine *engine);
 uint64_t engine_now_ns(void); // of the monotonic clock
 // For pthread_cond_timedwait() on `changed`.

@@ -115,7 +115,7 @@ enum status lane_open_bell(struct server *server, struct error *error)
     if (status != STATUS_OK)
         return status;
     server->ring_entries = server->params->ring_entries;
-    server->ring_spin_ns = (int64_t)spin_us(server) * 1000;
+    server->ring_spin_ns = server->vigil.spin_ns = (int64_t)spin_us(server) * 1000;
     return STATUS_OK;
 }
 
@@ -176,6 +176,17 @@ void lane_hear_bell(struct server *server)
         if (session->lane.open && !session->lane.awake && ring_has_news(&session->lane.ring))
             wake_up(session);
     }
+}
+
+bool lane_has_news(const struct server *server)
+{
+    const struct session *session;
+    DL_FOREACH2(server->awake, session, lane.next)
+    {
+        if (ring_has_news(&session->lane.ring))
+            return true;
+    }
+    return false;
 }
 
 bool lane_fall_asleep(struct server *server)

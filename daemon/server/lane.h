@@ -23,6 +23,8 @@ void lane_close(struct session *session, const char *why);
 void lane_hear_bell(struct server *server);
 // Serves what lies in the rings: of each session a bounded number, in turns, for a bounded time.
 void lane_serve(struct server *server);
+// Whether something lies in a ring that is awake; a load each.
+bool lane_has_news(const struct server *server);
 // Before the dispatcher sleeps: from now on clients ring. False: there is something to do, or soon will be; it may not sleep.
 bool lane_fall_asleep(struct server *server);
 

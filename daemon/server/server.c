@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// server.c - making, running and ending the daemon. The dispatcher sleeps in one epoll_wait() over nng's receive descriptor, an eventfd
-// (engine, jobs, connections, SIGBUS guard), a signalfd and the pidfds of sessions, until the nearest deadline. Nothing it does blocks on
-// a client or on the GPU.
+// server.c - making, running and ending the daemon. The dispatcher waits for events (wait.c) and takes each in its turn. Nothing it does
+// blocks on a client or on the GPU.
 
 #include "server.h"
 
@@ -15,6 +14,7 @@
 #include "session.h"
 #include "sigbus.h"
 #include "state.h"
+#include "wait.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <time.h>
@@ -32,7 +33,7 @@
 
 static const int64_t farewell_ns = 2000 * NS_PER_MS; // the end may take as long, beyond --drain-timeout
 static const int64_t messages_ns = 4 * NS_PER_MS;    // a turn
-enum { MESSAGES_A_TURN = 256, EVENTS_A_TURN = 64 };
+enum { MESSAGES_A_TURN = 256 };
 static const int64_t denied_stay_ns = 3000 * NS_PER_MS; // long enough to ask and to read the refusal
 
 // ---- time ----
@@ -59,10 +60,8 @@ void server_arm(struct server *server, int64_t deadline_ns)
 
 static void wake(void *context)
 {
-    const struct server *server = context;
-    const uint64_t one = 1;
-    if (write(server->wake_fd, &one, sizeof one) < 0)
-        return; // the counter is full: the dispatcher wakes anyway
+    struct server *server = context;
+    waker_wake(&server->waker);
 }
 
 static void log_below(void *context, int level, const char *text)
@@ -90,7 +89,7 @@ static enum status open_descriptors(struct server *server, struct error *error)
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGHUP);
     server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    server->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    server->wake_fd = server->waker.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     server->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     enum status status = watch(server, server->wake_fd, &server->wake_watch, WATCH_WAKE, error);
     return status == STATUS_OK ? watch(server, server->signal_fd, &server->signal_watch, WATCH_SIGNALS, error) : status;
@@ -334,13 +333,6 @@ static void take_messages(struct server *server)
     }
 }
 
-static void drain_wakeups(const struct server *server)
-{
-    uint64_t count;
-    if (read(server->wake_fd, &count, sizeof count) < 0)
-        return; // somebody was faster; what it stands for is looked at in every turn
-}
-
 static void expire(struct server *server)
 {
     int64_t now_ns = clock_now_ns();
@@ -362,31 +354,12 @@ static void advance(struct server *server)
     }
 }
 
-static int sleep_ms(const struct server *server)
+// Whether another piece of work is the next to end now.
+static void keep_vigil(struct server *server)
 {
-    if (server->next_deadline_ns == FOREVER)
-        return -1;
-    int64_t rest_ns = server->next_deadline_ns - clock_now_ns();
-    if (rest_ns <= 0)
-        return 0;
-    int64_t rest_ms = (rest_ns + NS_PER_MS - 1) / NS_PER_MS;
-    return rest_ms > INT32_MAX ? INT32_MAX : (int)rest_ms;
-}
-
-static void wait_for_events(struct server *server)
-{
-    struct epoll_event events[EVENTS_A_TURN];
-    int count = epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, lane_fall_asleep(server) ? sleep_ms(server) : 0);
-    for (int i = 0; i < count; i++) {
-        const struct watch *mark = events[i].data.ptr;
-        switch (mark->kind) {
-        case WATCH_REQUESTS: break; // looked at in every turn
-        case WATCH_WAKE: drain_wakeups(server); break;
-        case WATCH_SIGNALS: server_read_signals(server); break;
-        case WATCH_OWNER: session_end(mark->session, true, "its process is gone"); break;
-        case WATCH_BELL: lane_hear_bell(server); break;
-        }
-    }
+    uint64_t work = core_in_flight(server->core);
+    if (work != server->vigil.work)
+        vigil_next(&server->vigil, work, core_in_flight_kind(server->core), clock_now_ns(), server->woken_by_engine);
 }
 
 static void turn(struct server *server)
@@ -399,6 +372,7 @@ static void turn(struct server *server)
     jobs_finish_done(server->jobs, server);
     expire(server);
     advance(server);
+    keep_vigil(server);
     server_step_drain(server);
 }
 
@@ -423,6 +397,7 @@ enum server_exit server_run(struct server *server)
 {
     log_readiness(server);
     notify_manager("READY=1");
+    prctl(PR_SET_TIMERSLACK, 1000L); // of this thread: by itself a sleep may be 50 us longer
     while (!server->finished)
         turn(server);
     return server->device_lost ? SERVER_EXIT_DEVICE_LOST : SERVER_EXIT_OK;
@@ -438,6 +413,7 @@ static bool at_rest(const struct server *server)
 // Ended sessions go once the GPU is past them. False: it was not in time.
 static bool end_sessions(struct server *server, int64_t deadline_ns)
 {
+    atomic_store(&server->waker.asleep, true); // for good: from here on it only waits
     if (server->jobs)
         session_end_all(server, "the daemon ends");
     while (!at_rest(server) && clock_now_ns() < deadline_ns) {
@@ -445,7 +421,7 @@ static bool end_sessions(struct server *server, int64_t deadline_ns)
         core_step(server->core);
         jobs_finish_done(server->jobs, server);
         if (!at_rest(server) && poll(&news, 1, 100) > 0)
-            drain_wakeups(server);
+            wait_drain(server);
     }
     if (!at_rest(server))
         return false;

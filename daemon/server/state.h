@@ -15,6 +15,8 @@
 #include "segment.h"
 #include "server.h"
 #include "socket_path.h"
+#include "vigil.h"
+#include "waker.h"
 #include "wire.h"
 #include "work.h"
 
@@ -118,6 +120,9 @@ struct server {
     uint32_t ring_entries; // that sessions get; 0 = no ring lane
     int64_t ring_spin_ns;  // after its last entry or answer a ring is looked at so long before it sleeps
     struct session *awake; // whose rings are looked at in every turn
+    struct waker waker;    // wake_fd, for the engine
+    struct vigil vigil;    // over what the GPU was given
+    bool woken_by_engine;  // in this turn
     struct listener *listener;
     struct engine *engine;
     struct core *core;

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// wait.c - see wait.h. Asleep is one epoll_pwait2() over nng's receive descriptor, an eventfd (engine, jobs, connections, SIGBUS guard), a
+// signalfd, the doorbell and the pidfds of sessions. Awake, rings and the engine's news are looked at with plain loads, and with as many of
+// them between two looks at the descriptors as take some microseconds.
+
+#include "wait.h"
+
+#include "lane.h"
+#include "session.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum { EVENTS_A_TURN = 64, LOOKS_A_TURN = 64 };
+
+void wait_drain(const struct server *server)
+{
+    uint64_t count;
+    if (read(server->wake_fd, &count, sizeof count) < 0)
+        return; // somebody was faster; what it stands for is looked at in every turn
+}
+
+static bool engine_has_something(const void *engine)
+{
+    return engine_has_news(engine);
+}
+
+// False: there is something to do, or soon will be. Then nobody needs a system call to be seen.
+static bool fall_asleep(struct server *server, int64_t *until_ns)
+{
+    const struct vigil *vigil = &server->vigil;
+    int64_t now_ns = vigil->spin_ns && vigil->end_ns ? clock_now_ns() : 0;
+    return !vigil_looks(&server->vigil, now_ns, until_ns) && !engine_has_news(server->engine) &&
+           lane_fall_asleep(server) && waker_fall_asleep(&server->waker, engine_has_something, server->engine);
+}
+
+static void look(const struct server *server)
+{
+    for (int i = 0; i < LOOKS_A_TURN && !engine_has_news(server->engine) && !lane_has_news(server); i++)
+        ring_relax();
+}
+
+// For `rest_ns`, which may be FOREVER.
+static int take_events(const struct server *server, struct epoll_event *events, int64_t rest_ns)
+{
+    const struct timespec rest = {.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
+    int count = epoll_pwait2(server->epoll_fd, events, EVENTS_A_TURN, rest_ns == FOREVER ? NULL : &rest, NULL);
+    if (count >= 0 || errno != ENOSYS)
+        return count;
+    int64_t rest_ms = rest_ns / NS_PER_MS + (rest_ns % NS_PER_MS != 0); // Linux before 5.11
+    return epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, rest_ms > INT32_MAX ? -1 : (int)rest_ms);
+}
+
+static int64_t rest_ns(int64_t until_ns)
+{
+    int64_t now_ns = until_ns == FOREVER ? 0 : clock_now_ns();
+    return until_ns == FOREVER ? FOREVER : until_ns > now_ns ? until_ns - now_ns : 0;
+}
+
+static int sleep_for_events(struct server *server, struct epoll_event *events, int64_t until_ns)
+{
+    bool to_look = until_ns < server->next_deadline_ns;
+    int count = take_events(server, events, rest_ns(to_look ? until_ns : server->next_deadline_ns));
+    waker_wake_up(&server->waker);
+    server->woken_by_engine = engine_has_news(server->engine);
+    if (to_look && count == 0)
+        vigil_slept(&server->vigil, until_ns, clock_now_ns());
+    return count;
+}
+
+static int look_for_events(struct server *server, struct epoll_event *events)
+{
+    look(server);
+    server->woken_by_engine = false;
+    return take_events(server, events, 0);
+}
+
+void wait_for_events(struct server *server)
+{
+    struct epoll_event events[EVENTS_A_TURN];
+    int64_t until_ns;
+    int count =
+        fall_asleep(server, &until_ns) ? sleep_for_events(server, events, until_ns) : look_for_events(server, events);
+    for (int i = 0; i < count; i++) {
+        const struct watch *mark = events[i].data.ptr;
+        switch (mark->kind) {
+        case WATCH_REQUESTS: break; // looked at in every turn
+        case WATCH_WAKE: wait_drain(server); break;
+        case WATCH_SIGNALS: server_read_signals(server); break;
+        case WATCH_OWNER: session_end(mark->session, true, "its process is gone"); break;
+        case WATCH_BELL: lane_hear_bell(server); break;
+        }
+    }
+}

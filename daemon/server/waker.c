@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// waker.c - see waker.h.
+
+#include "waker.h"
+
+#include <stdint.h>
+#include <unistd.h>
+
+void waker_wake(struct waker *waker)
+{
+    const uint64_t one = 1;
+    if (atomic_load(&waker->asleep) && write(waker->fd, &one, sizeof one) < 0)
+        return; // the counter is full: the dispatcher wakes anyway
+}
+
+bool waker_fall_asleep(struct waker *waker, bool (*has_news)(const void *context), const void *context)
+{
+    atomic_store(&waker->asleep, true);
+    if (!has_news(context))
+        return true;
+    waker_wake_up(waker);
+    return false;
+}
+
+void waker_wake_up(struct waker *waker)
+{
+    atomic_store_explicit(&waker->asleep, false, memory_order_release);
+}
