@@ -38,6 +38,14 @@ struct engine_event next_event(void);                          // within DEADLIN
 struct engine_event expect_event(enum engine_event_kind kind); // the next one is of this kind
 struct engine_event expect_done(uint64_t sequence);            // waits; every run of it succeeded
 
+// Looks again and again until it is so; after so many seconds the test fails.
+#define AWAIT(seconds, condition)                                                                                      \
+    do {                                                                                                               \
+        for (double deadline_ = now_s() + (seconds); !(condition); nap())                                              \
+            ck_assert_msg(now_s() < deadline_, "%s is not so after %d s; the log:\n%s", #condition, (int)(seconds),    \
+                          log_text);                                                                                   \
+    } while (0)
+
 // ---- short words ----
 
 struct engine_cache_params shape(uint32_t num_layers, uint32_t num_kv_heads, uint32_t head_dim, enum dtype dtype);

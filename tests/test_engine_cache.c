@@ -298,9 +298,7 @@ START_TEST(destroyed_cache_is_heard_of_no_more)
     struct engine_cache *cache = open_cache(shape(2, 1, 8, DTYPE_F32));
     for (uint32_t chunk = 0; chunk < 20; chunk++)
         engine_cache_grow(cache, chunk);
-    double deadline = now_s() + DEADLINE_S;
-    while (atomic_load(&wakes) == 0 && now_s() < deadline)
-        nap();
+    AWAIT(DEADLINE_S, atomic_load(&wakes) > 0);
     engine_cache_destroy(cache);                // with some chunks there, but not yet heard of, and others to come
     struct engine_cache *other = plain_cache(); // its event is the next
     engine_cache_destroy(other);
@@ -319,11 +317,7 @@ START_TEST(memory_of_caches_comes_back)
     ck_assert_uint_le(engine_budget_bytes(engine), budget);
     engine_cache_destroy(cache);
     // A slab of metadata stays in stock.
-    double deadline = now_s() + DEADLINE_S;
-    while (atomic_load(&engine->device.pool_bytes) > before + (1 << 20)) {
-        ck_assert(now_s() < deadline);
-        nap();
-    }
+    AWAIT(DEADLINE_S, atomic_load(&engine->device.pool_bytes) <= before + (1 << 20));
 }
 END_TEST
 

@@ -195,8 +195,7 @@ START_TEST(destroy_of_a_lost_engine_waits_for_what_the_gpu_has)
     fill(128, 6);
     VkSemaphore gate = close_gate();
     uint64_t sequence = submit_runs(&run, 1);
-    while (!on_the_gpu(sequence))
-        nap();
+    AWAIT(DEADLINE_S, on_the_gpu(sequence));
     device_lose(&engine->device, "a test");
     ck_assert(!engine_arena_destroy(arena));
     ck_assert(!engine_destroy_within(engine, 50));
@@ -252,10 +251,7 @@ START_TEST(batch_that_no_submission_names_ends_while_another_runs)
     uint64_t sequence = submit_runs(&run, 1);
     for (int i = 0; i < 100; i++)
         engine_batch_destroy(one_key(cache, 1, true));
-    double deadline = now_s() + DEADLINE_S;
-    while (count_jobs() > 0 && now_s() < deadline)
-        nap();
-    ck_assert_uint_eq(count_jobs(), 0);
+    AWAIT(DEADLINE_S, count_jobs() == 0);
     open_gate(gate, sequence);
     expect_done(sequence);
     engine_batch_destroy(batch);
@@ -275,9 +271,7 @@ START_TEST(batch_keeps_few_work_lists_however_many_head_counts_run)
         expect_done(submit_runs(&run, 1));
         expect_floats(16384 + (run.num_heads - 1) * 32, 9);
     }
-    double deadline = now_s() + DEADLINE_S;
-    while (num_pieces() > before + 4 && now_s() < deadline)
-        nap(); // the maker may be at the last one
+    AWAIT(DEADLINE_S, num_pieces() <= before + 4); // the maker may be at the last one
     ck_assert_uint_eq(num_pieces(), before + 4);
     // One that was given up is made anew; many of one submission all serve it.
     struct engine_run runs[8];
@@ -301,8 +295,7 @@ START_TEST(transfer_behind_slow_submissions_is_no_hang)
     struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
     VkSemaphore gate = close_gate();
     uint64_t sequence = submit_runs(&run, 1);
-    while (!on_the_gpu(sequence))
-        nap();
+    AWAIT(DEADLINE_S, on_the_gpu(sequence));
     for (int i = 0; i < 100; i++)
         nap(); // until its own watchdog is set
     engine->device.watchdog_ns = UINT64_C(1000000000);

@@ -39,11 +39,7 @@ static void live_once(const char *path, bool wait)
     fill(128, 11);
     expect_done(submit_runs(&run, 1));
     expect_floats(192, 11);
-    double deadline = now_s() + DEADLINE_S;
-    while (wait && access(path, R_OK) != 0) {
-        ck_assert(now_s() < deadline);
-        nap();
-    }
+    AWAIT(DEADLINE_S, !wait || access(path, R_OK) == 0);
     engine_batch_destroy(batch);
     engine_cache_destroy(cache);
     teardown();

@@ -494,10 +494,7 @@ START_TEST(steps_that_come_and_go_leave_memory_flat)
         if (i == 50)
             after_warm_up = atomic_load(&engine->device.buffer_bytes);
     }
-    double deadline = now_s() + DEADLINE_S;
-    while (num_pieces() != pieces && now_s() < deadline)
-        nap(); // the maker ends the last batch
-    ck_assert_uint_eq(num_pieces(), pieces);
+    AWAIT(DEADLINE_S, num_pieces() == pieces); // the maker ends the last batch
     ck_assert_uint_gt(after_warm_up, 0);
     ck_assert_uint_eq(atomic_load(&engine->device.buffer_bytes), after_warm_up);
     engine_cache_destroy(cache);

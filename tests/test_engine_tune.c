@@ -139,11 +139,7 @@ static struct engine_tuned tuned_at(uint32_t index)
 // Nothing waits any more, and so many kinds were measured.
 static void await_measured(uint32_t count)
 {
-    double deadline = now_s() + PATIENCE_S;
-    while (state().num_waiting > 0 || state().num_entries < count) {
-        ck_assert_msg(now_s() < deadline, "%u of %u wait:\n%s", state().num_waiting, count, log_text);
-        nap();
-    }
+    AWAIT(PATIENCE_S, state().num_waiting == 0 && state().num_entries >= count);
     ck_assert_uint_eq(state().num_entries, count);
     for (uint32_t i = 0; i < count; i++)
         ck_assert_msg(tuned_at(i).state == ENGINE_TUNE_MEASURED, "%u is not measured:\n%s", i, log_text);
@@ -151,17 +147,28 @@ static void await_measured(uint32_t count)
 
 static void await_file(const char *path, bool there)
 {
-    double deadline = now_s() + PATIENCE_S;
-    while ((access(path, R_OK) == 0) != there) {
-        ck_assert(now_s() < deadline);
-        nap();
-    }
+    AWAIT(PATIENCE_S, (access(path, R_OK) == 0) == there);
+}
+
+// A life in which one kind is measured and kept in the file `path`.
+static void begin_life_that_measured(char path[256])
+{
+    begin_life(ENGINE_TUNE_ON, 0);
+    decode(KV_LEN, OUT);
+    await_measured(1);
+    snprintf(path, 256, "%s", state().path);
+    await_file(path, true);
+}
+
+static void clear(void)
+{
+    engine_tune(engine, ENGINE_TUNE_CLEAR);
+    await_file(state().path, false);
 }
 
 START_TEST(what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes_no_bit)
 {
     struct engine_event event;
-    char path[256];
     begin_life(ENGINE_TUNE_ON, 0);
     decode(KV_LEN, OUT);
     await_measured(1);
@@ -174,8 +181,7 @@ START_TEST(what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes
     ck_assert_msg(!engine_poll(engine, &event), "a measurement is an event");
     decode(KV_LEN, OTHER);
     expect_bytes(memory + OTHER, memory + OUT, ROW, "after it was measured");
-    snprintf(path, sizeof path, "%s", state().path);
-    await_file(path, true);
+    await_file(state().path, true);
     end_life();
     begin_life(ENGINE_TUNE_ON, 0);
     ck_assert_msg(!logged("ignored"), "%s", log_text);
@@ -185,15 +191,14 @@ START_TEST(what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes
     await_measured(1);
     engine_tune(engine, ENGINE_TUNE_CLEAR);
     ck_assert_uint_eq(state().num_entries, 0);
-    await_file(path, false);
+    await_file(state().path, false);
     engine_tune(engine, ENGINE_TUNE_DISABLE);
     decode(KV_LEN, OTHER);
     ck_assert_uint_eq(state().num_entries, 0);
     engine_tune(engine, ENGINE_TUNE_ENABLE);
     decode(KV_LEN, OTHER);
     await_measured(1);
-    engine_tune(engine, ENGINE_TUNE_CLEAR);
-    await_file(path, false);
+    clear();
     end_life();
 }
 END_TEST
@@ -214,13 +219,9 @@ static void change_choice(const char *path, uint32_t local_size)
 START_TEST(every_candidate_gives_the_same_bits_and_what_is_none_is_ignored)
 {
     char path[256], local[32];
-    begin_life(ENGINE_TUNE_ON, 0);
-    decode(KV_LEN, OUT);
+    begin_life_that_measured(path);
     char wanted[ROW];
     memcpy(wanted, memory + OUT, ROW);
-    await_measured(1);
-    snprintf(path, sizeof path, "%s", state().path);
-    await_file(path, true);
     const struct kernel *kernel = engine->pipelines.variant->kernels[0];
     for (const uint32_t *at = kernel->candidates; *at; at++) {
         if (*at > kernel->shader.local_size)
@@ -239,8 +240,7 @@ START_TEST(every_candidate_gives_the_same_bits_and_what_is_none_is_ignored)
     begin_life(ENGINE_TUNE_OFF, 0);
     ck_assert_uint_eq(state().num_entries, 0);
     ck_assert_msg(logged("workgroups of 96 is ignored: it is none of the kernel's candidates"), "%s", log_text);
-    engine_tune(engine, ENGINE_TUNE_CLEAR);
-    await_file(path, false);
+    clear();
     end_life();
 }
 END_TEST
@@ -299,11 +299,7 @@ START_TEST(entries_that_no_run_can_ask_for_are_ignored_with_the_reason)
     struct tune_list list, spoilt = {.entries = entries, .count = CASES + 1};
     struct error error = {0};
     char path[256];
-    begin_life(ENGINE_TUNE_ON, 0);
-    decode(KV_LEN, OUT);
-    await_measured(1);
-    snprintf(path, sizeof path, "%s", state().path);
-    await_file(path, true);
+    begin_life_that_measured(path);
     struct tune_device device = tune_device_of(engine_device(engine));
     end_life();
     ck_assert_int_eq(tune_file_read(path, &device, &list, &error), STATUS_OK);
@@ -319,8 +315,7 @@ START_TEST(entries_that_no_run_can_ask_for_are_ignored_with_the_reason)
     for (int i = 0; i < CASES; i++)
         ck_assert_msg(logged(cases[i].why), "\"%s\" is not in:\n%s", cases[i].why, log_text);
     ck_assert_uint_eq(state().num_entries, 1); // as it was, it is believed
-    engine_tune(engine, ENGINE_TUNE_CLEAR);
-    await_file(path, false);
+    clear();
     end_life();
 }
 END_TEST
@@ -341,11 +336,7 @@ START_TEST(what_another_daemon_keeps_in_the_same_file_stays_and_is_learnt)
     struct tune_list list;
     struct error error = {0};
     char path[256];
-    begin_life(ENGINE_TUNE_ON, 0);
-    decode(KV_LEN, OUT);
-    await_measured(1);
-    snprintf(path, sizeof path, "%s", state().path);
-    await_file(path, true);
+    begin_life_that_measured(path);
     struct tune_device device = tune_device_of(engine_device(engine));
     ck_assert_int_eq(tune_file_read(path, &device, &list, &error), STATUS_OK);
     list.entries[0].key.num_keys = 4096;
@@ -353,14 +344,9 @@ START_TEST(what_another_daemon_keeps_in_the_same_file_stays_and_is_learnt)
     tune_list_finish(&list);
     decode(2 * KV_LEN, OUT);
     await_measured(3);
-    double deadline = now_s() + PATIENCE_S;
-    while (count_in_file(path) < 3) {
-        ck_assert(now_s() < deadline);
-        nap();
-    }
+    AWAIT(PATIENCE_S, count_in_file(path) >= 3);
     ck_assert_uint_eq(tuned_at(2).num_keys, 4096);
-    engine_tune(engine, ENGINE_TUNE_CLEAR);
-    await_file(path, false);
+    clear();
     end_life();
 }
 END_TEST
@@ -375,11 +361,7 @@ START_TEST(a_file_that_cannot_be_read_is_not_replaced_until_it_can)
     ck_assert_int_eq(symlink(path, path), 0);
     decode(KV_LEN, OUT);
     await_measured(1);
-    double deadline = now_s() + PATIENCE_S;
-    while (!logged("is not written")) {
-        ck_assert(now_s() < deadline);
-        nap();
-    }
+    AWAIT(PATIENCE_S, logged("is not written"));
     ck_assert_int_eq(lstat(path, &info), 0);
     ck_assert(S_ISLNK(info.st_mode));
     ck_assert_int_eq(unlink(path), 0);
@@ -398,8 +380,7 @@ START_TEST(other_splits_are_another_kind)
         expect_done(submit_runs(&run, 1));
     await_measured(3);
     engine_batch_destroy(batch);
-    engine_tune(engine, ENGINE_TUNE_CLEAR);
-    await_file(state().path, false);
+    clear();
     end_life();
 }
 END_TEST
@@ -409,24 +390,19 @@ START_TEST(what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so)
     tune_memory = 4096;
     begin_life(ENGINE_TUNE_ON, 0);
     decode(KV_LEN, OUT);
-    double deadline = now_s() + PATIENCE_S;
-    while (state().num_waiting > 0 && now_s() < deadline)
-        nap();
+    AWAIT(PATIENCE_S, state().num_waiting == 0);
     ck_assert_uint_eq(state().num_entries, 1);
     ck_assert_int_eq(tuned_at(0).state, ENGINE_TUNE_MEASURED); // several sequences read the same few blocks
     end_life();
     tune_memory = 64;
     begin_life(ENGINE_TUNE_ON, 0);
     engine_tune(engine, ENGINE_TUNE_RENEW);
-    while (state().num_waiting > 0 && now_s() < deadline)
-        nap();
+    AWAIT(PATIENCE_S, state().num_waiting == 0);
     ck_assert_msg(logged("--tune-memory allows 64"), "%s", log_text);
     ck_assert_int_eq(tuned_at(0).state, ENGINE_TUNE_MEASURED); // as it was
-    engine_tune(engine, ENGINE_TUNE_CLEAR);
-    await_file(state().path, false);
+    clear();
     decode(KV_LEN, OUT);
-    while (state().num_waiting > 0 && now_s() < deadline)
-        nap();
+    AWAIT(PATIENCE_S, state().num_waiting == 0);
     ck_assert_int_eq(tuned_at(0).state, ENGINE_TUNE_FAILED);
     end_life();
 }
@@ -478,8 +454,7 @@ START_TEST(every_place_and_feature_can_be_measured)
         engine_batch_destroy(batch);
     }
     await_measured(3);
-    engine_tune(engine, ENGINE_TUNE_CLEAR);
-    await_file(state().path, false);
+    clear();
     end_life();
 }
 END_TEST
@@ -491,8 +466,7 @@ START_TEST(a_full_table_measures_no_more_and_says_so)
     decode(2 * KV_LEN, OUT);
     await_measured(1);
     ck_assert_msg(strstr(state().note, "--max-tuned 1") != NULL, "%s", state().note);
-    engine_tune(engine, ENGINE_TUNE_CLEAR);
-    await_file(state().path, false);
+    clear();
     end_life();
 }
 END_TEST
