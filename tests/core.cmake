@@ -13,7 +13,7 @@ endforeach()
 foreach(suite ownership core_metadata core_death core_tenants prefix)
   aule_check(test_${suite} SOURCES test_${suite}.c ownership_world.c LIBS core_world LABELS core)
 endforeach()
-foreach(suite scheduler core_tickets core_parameters)
+foreach(suite scheduler scheduler_fairness core_tickets core_parameters)
   aule_check(test_${suite} SOURCES test_${suite}.c scheduler_world.c LIBS core_world LABELS core)
 endforeach()
 
