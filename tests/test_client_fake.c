@@ -54,8 +54,17 @@ START_TEST(a_file_at_the_path_is_no_daemon_and_stays)
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert_int_ge(fd, 0);
     close(fd);
-    expect_open(AULE_DAEMON_GONE, "that is no socket");
+    expect_open(AULE_DAEMON_GONE, "that is no socket but another file, and a daemon leaves it alone");
     ck_assert_int_eq(stat(path, &info), 0);
+}
+END_TEST
+
+START_TEST(a_folder_at_the_path_is_no_place_where_a_daemon_is_advised)
+{
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    expect_open(AULE_DAEMON_GONE, "that is no socket but a folder, and a daemon leaves it alone");
+    ck_assert_ptr_null(strstr(aule_error(), "starts one"));
+    ck_assert_int_eq(rmdir(path), 0);
 }
 END_TEST
 
@@ -714,6 +723,7 @@ int main(void)
             {nobody_listening_is_told_at_once, 0},
             {a_socket_that_a_daemon_left_behind_is_told_from_none, 0},
             {a_file_at_the_path_is_no_daemon_and_stays, 0},
+            {a_folder_at_the_path_is_no_place_where_a_daemon_is_advised, 0},
             {a_daemon_that_never_greets_runs_into_the_timeout, 0},
             {a_timeout_that_is_none_is_refused, 0},
             {a_greeting_that_is_wrong_is_refused_with_its_values, NUM_HELLO_CASES},

@@ -140,7 +140,7 @@ static enum aule_status no_room(const char *path, int error)
     return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
 }
 
-// nng says "connection refused" of all of these.
+// nng says "connection refused" of all of these. A daemon is advised only where one would start.
 static enum aule_status nobody_listens(const char *path)
 {
     struct stat info;
@@ -148,7 +148,8 @@ static enum aule_status nobody_listens(const char *path)
     if (stat(path, &info) != 0)
         why = errno == ENOENT || errno == ENOTDIR ? "there is no such socket" : strerror(errno);
     else if (!S_ISSOCK(info.st_mode))
-        why = "that is no socket";
+        return fail(AULE_DAEMON_GONE, "no daemon listens at %s: that is no socket but %s, and a daemon leaves it alone",
+                    path, S_ISDIR(info.st_mode) ? "a folder" : "another file");
     return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one", path, why, path);
 }
 

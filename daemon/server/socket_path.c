@@ -80,7 +80,7 @@ static enum status resolve_option(const char *option, char path[SOCKET_PATH_ROOM
 {
     const char *slash = strrchr(option, '/'), *name = slash ? slash + 1 : option;
     if (name[0] == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return error_set(error, STATUS_INVALID, "--socket \"%s\" does not name a file", option);
+        return error_set(error, STATUS_INVALID, "--socket \"%s\" names a folder; name a file in it", option);
     if (strlen(option) >= PATH_MAX)
         return too_long(option, error);
     char folder[PATH_MAX] = ".";
@@ -175,6 +175,9 @@ enum status socket_path_clear(const char *path, struct error *error)
             return STATUS_OK;
         return error_set(error, STATUS_INVALID, "socket %s: %s", path, strerror(errno));
     }
+    if (S_ISDIR(info.st_mode))
+        return error_set(error, STATUS_INVALID, "%s is a folder; name a file in it, as %s/0.sock (see --socket)", path,
+                         path);
     if (!S_ISSOCK(info.st_mode))
         return error_set(error, STATUS_INVALID, "%s exists and is not a socket; it was left alone (see --socket)",
                          path);
