@@ -232,8 +232,10 @@ static bool say(struct ledger *l, enum cost cost, uint32_t size)
 
 static bool more(const struct ledger *l, double start_us, uint32_t rounds)
 {
-    double most_us = l->study->options.check ? 0 : size_share * 1e6 * l->study->options.seconds;
-    return rounds < LEAST_ROUNDS || (rounds < MOST_ROUNDS && now_us() - start_us < most_us);
+    if (l->study->options.check)
+        return rounds < 1;
+    return rounds < LEAST_ROUNDS ||
+           (rounds < MOST_ROUNDS && now_us() - start_us < size_share * 1e6 * l->study->options.seconds);
 }
 
 // ---- blocks ----
