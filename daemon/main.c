@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// main.c - aule-daemon: reads the options, sets up the process (umask, signals, descriptors), runs the server. Exit codes: 0 ended as
-// asked, 1 could not start, 3 the GPU was lost.
+// main.c - aule-daemon: reads the options, sets up the process (umask, signals, descriptors), runs the server. Ends as exit_code.h says.
 
 #include "engine.h"
+#include "exit_code.h"
 #include "log.h"
 #include "options.h"
 #include "server.h"
@@ -36,7 +36,7 @@ static int list_devices(void)
     uint32_t count = 0;
     if (engine_list_devices(&devices, &count, &error) != STATUS_OK) {
         fprintf(stderr, "aule-daemon: %s\n", error.text);
-        return SERVER_EXIT_START;
+        return EXIT_CODE_FAILED;
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct engine_device *device = &devices[i];
@@ -49,7 +49,7 @@ static int list_devices(void)
             printf("  not usable: %s\n", device->missing);
     }
     free(devices);
-    return SERVER_EXIT_OK;
+    return EXIT_CODE_DONE;
 }
 
 // ---- the pipeline cache's file ----
@@ -166,7 +166,7 @@ static int serve(struct options *options)
     options->server.variant = variant_name(options->server.variant);
     if (server_create(&options->server, &server, &error) != STATUS_OK) {
         log_error("daemon: cannot start: %s", error.text);
-        return SERVER_EXIT_START;
+        return EXIT_CODE_FAILED;
     }
     enum server_exit code = server_run(server);
     bool ended = server_destroy(server);
@@ -182,15 +182,15 @@ int main(int argc, char **argv)
     struct error error;
     if (options_parse(argc, argv, &options, &error) != STATUS_OK) {
         fprintf(stderr, "aule-daemon: %s\n", error.text);
-        return SERVER_EXIT_START;
+        return EXIT_CODE_USAGE;
     }
     if (options.help) {
         options_print_help();
-        return SERVER_EXIT_OK;
+        return EXIT_CODE_DONE;
     }
     if (options.version) {
         printf("aule-daemon %s\n", AULE_VERSION_STRING);
-        return SERVER_EXIT_OK;
+        return EXIT_CODE_DONE;
     }
     umask(0077);
     keep_software_driver();

@@ -259,5 +259,6 @@ void options_print_help(void)
             printf(" [%s]", options[i].initial);
         printf("\n");
     }
-    printf("\nExit codes: 0 ended as asked, 1 could not start, 3 the GPU was lost. See aule-daemon(8).\n");
+    printf("\nExit codes: 0 ended as asked, 1 could not start, 2 the command line is wrong, 3 the GPU was lost. See "
+           "aule-daemon(8).\n");
 }

@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK, COULD_NOT_ASK, SAID_NO }; // exit codes, as the man page has them
+enum { OK, FAILED, USAGE, GONE }; // exit codes, as the man page has them
 enum { BLOCK_SIZE = 8, HEAD_DIM = 8, MAX_ARGUMENTS = 16 };
 
 extern char **environ;
@@ -172,11 +172,10 @@ static const char *const asking[] = {"status", "sessions", "caches", "blocks", "
 
 START_TEST(without_a_daemon_nothing_can_be_asked)
 {
-    assert_fails(RUN(asking[_i], "--socket", "/tmp/aule-test-nobody.sock"), COULD_NOT_ASK,
-                 "/tmp/aule-test-nobody.sock");
-    assert_fails(RUN(asking[_i], "--socket=/tmp/aule-test-nobody.sock"), COULD_NOT_ASK,
+    assert_fails(RUN(asking[_i], "--socket", "/tmp/aule-test-nobody.sock"), GONE, "/tmp/aule-test-nobody.sock");
+    assert_fails(RUN(asking[_i], "--socket=/tmp/aule-test-nobody.sock"), GONE,
                  "there is no such socket; aule-daemon --socket /tmp/aule-test-nobody.sock starts one");
-    assert_fails_as_json(RUN("--json", asking[_i], "--socket=/tmp/aule-test-nobody.sock"), COULD_NOT_ASK, "DAEMON_GONE",
+    assert_fails_as_json(RUN("--json", asking[_i], "--socket=/tmp/aule-test-nobody.sock"), GONE, "DAEMON_GONE",
                          "/tmp/aule-test-nobody.sock");
 }
 END_TEST
@@ -189,25 +188,25 @@ START_TEST(without_descriptors_nothing_can_be_asked)
     ck_assert_ptr_nonnull(shell);
     ck_assert_uint_gt(fread(text, 1, sizeof text - 1, shell), 0);
     int status = pclose(shell);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == COULD_NOT_ASK, "status 0x%x: %s", (unsigned)status, text);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == FAILED, "status 0x%x: %s", (unsigned)status, text);
     ck_assert_msg(strstr(text, "may have 4 (ulimit -n)") != NULL, "%s", text);
 }
 END_TEST
 
 START_TEST(bad_usage_is_refused_with_the_offending_word)
 {
-    assert_fails(RUN("frobnicate"), COULD_NOT_ASK, "\"frobnicate\" is no command");
-    assert_fails(run_to(NULL, (const char *const[]){NULL}), COULD_NOT_ASK, "name a command");
-    assert_fails(RUN("status", "--cache", "x"), COULD_NOT_ASK, "\"status\" takes no --cache");
-    assert_fails(RUN("version", "--socket", "x"), COULD_NOT_ASK, "\"version\" takes no --socket");
-    assert_fails(RUN("status", "now"), COULD_NOT_ASK, "not 1 arguments");
-    assert_fails(RUN("close-session"), COULD_NOT_ASK, "takes one ID");
-    assert_fails(RUN("ping", "--timeout", "soon"), COULD_NOT_ASK, "--timeout soon");
-    assert_fails(RUN("ping", "--timeout", "0"), COULD_NOT_ASK, "--timeout 0");
-    assert_fails(RUN("ping", "--timeout", "99999999999"), COULD_NOT_ASK, "--timeout 99999999999");
-    assert_fails(RUN("status", "--frob"), COULD_NOT_ASK, "--frob is no option");
-    assert_fails(RUN("status", "--json=yes"), COULD_NOT_ASK, "--json=yes");
-    assert_fails(RUN("ping", "--socket"), COULD_NOT_ASK, "--socket lacks its value");
+    assert_fails(RUN("frobnicate"), USAGE, "\"frobnicate\" is no command");
+    assert_fails(run_to(NULL, (const char *const[]){NULL}), USAGE, "name a command");
+    assert_fails(RUN("status", "--cache", "x"), USAGE, "\"status\" takes no --cache");
+    assert_fails(RUN("version", "--socket", "x"), USAGE, "\"version\" takes no --socket");
+    assert_fails(RUN("status", "now"), USAGE, "not 1 arguments");
+    assert_fails(RUN("close-session"), USAGE, "takes one ID");
+    assert_fails(RUN("ping", "--timeout", "soon"), USAGE, "--timeout soon");
+    assert_fails(RUN("ping", "--timeout", "0"), USAGE, "--timeout 0");
+    assert_fails(RUN("ping", "--timeout", "99999999999"), USAGE, "--timeout 99999999999");
+    assert_fails(RUN("status", "--frob"), USAGE, "--frob is no option");
+    assert_fails(RUN("status", "--json=yes"), USAGE, "--json=yes");
+    assert_fails(RUN("ping", "--socket"), USAGE, "--socket lacks its value");
 }
 END_TEST
 
@@ -215,20 +214,20 @@ END_TEST
 START_TEST(arguments_are_looked_at_before_the_daemon_is_asked)
 {
     static const char socket[] = "--socket=/tmp/aule-test-nobody.sock";
-    assert_fails(RUN("close-session", "seven", socket), COULD_NOT_ASK, "\"seven\" is no session's id");
-    assert_fails(RUN("tune", "harder", socket), COULD_NOT_ASK, "tune \"harder\": there are show, renew, clear");
-    assert_fails(RUN("blocks", "--state", "stolen", socket), COULD_NOT_ASK, "--state stolen is no state");
-    assert_fails_as_json(RUN("blocks", "--state", "stolen", socket, "--json"), COULD_NOT_ASK, NULL, "--state stolen");
+    assert_fails(RUN("close-session", "seven", socket), USAGE, "\"seven\" is no session's id");
+    assert_fails(RUN("tune", "harder", socket), USAGE, "tune \"harder\": there are show, renew, clear");
+    assert_fails(RUN("blocks", "--state", "stolen", socket), USAGE, "--state stolen is no state");
+    assert_fails_as_json(RUN("blocks", "--state", "stolen", socket, "--json"), USAGE, NULL, "--state stolen");
 }
 END_TEST
 
 START_TEST(bad_usage_is_a_document_wherever_json_stands)
 {
-    assert_fails_as_json(RUN("frobnicate", "--json"), COULD_NOT_ASK, NULL, "there are status");
-    assert_fails_as_json(RUN("--json"), COULD_NOT_ASK, NULL, "name a command");
-    assert_fails_as_json(RUN("ping", "--timeout", "soon\xff", "--json"), COULD_NOT_ASK, NULL, "--timeout soon?");
-    assert_fails_as_json(RUN("--json", "status", "--frob"), COULD_NOT_ASK, NULL, "--frob is no option");
-    assert_fails(RUN("status", "--frob", "--", "--json"), COULD_NOT_ASK, "--frob is no option");
+    assert_fails_as_json(RUN("frobnicate", "--json"), USAGE, NULL, "there are status");
+    assert_fails_as_json(RUN("--json"), USAGE, NULL, "name a command");
+    assert_fails_as_json(RUN("ping", "--timeout", "soon\xff", "--json"), USAGE, NULL, "--timeout soon?");
+    assert_fails_as_json(RUN("--json", "status", "--frob"), USAGE, NULL, "--frob is no option");
+    assert_fails(RUN("status", "--frob", "--", "--json"), USAGE, "--frob is no option");
 }
 END_TEST
 
@@ -251,7 +250,7 @@ END_TEST
 START_TEST(output_that_cannot_be_written_is_a_failure)
 {
     struct outcome outcome = run_to("/dev/full", (const char *const[]){"version", NULL});
-    ck_assert_int_eq(outcome.code, COULD_NOT_ASK);
+    ck_assert_int_eq(outcome.code, FAILED);
     ck_assert_ptr_nonnull(strstr(outcome.err, "could not be written"));
     outcome_finish(&outcome);
 }
@@ -270,7 +269,7 @@ START_TEST(a_listener_that_never_answers_is_given_up)
     ck_assert_int_eq(listen(fd, 8), 0);
     time_t start = time(NULL);
     struct outcome outcome = RUN("ping", "--socket", address.sun_path, "--timeout", deadline);
-    ck_assert_int_eq(outcome.code, COULD_NOT_ASK);
+    ck_assert_int_eq(outcome.code, GONE);
     ck_assert_uint_gt(strlen(outcome.err), 20);
     ck_assert_int_lt(time(NULL) - start, 30);
     outcome_finish(&outcome);
@@ -574,10 +573,10 @@ END_TEST
 START_TEST(a_cache_or_state_that_is_none_is_refused)
 {
     open_worker("worker");
-    assert_fails(ASK("blocks", "--cache", "nothing"), SAID_NO, "no cache \"nothing\" among its 1");
-    assert_fails(ASK("blocks", "--cache", "987654321"), SAID_NO, "no cache \"987654321\"");
-    assert_fails(ASK("blocks", "--state", "lost"), COULD_NOT_ASK, "--state lost");
-    assert_fails_as_json(ASK("blocks", "--cache", "nothing", "--json"), SAID_NO, NULL, "no cache \"nothing\"");
+    assert_fails(ASK("blocks", "--cache", "nothing"), FAILED, "no cache \"nothing\" among its 1");
+    assert_fails(ASK("blocks", "--cache", "987654321"), FAILED, "no cache \"987654321\"");
+    assert_fails(ASK("blocks", "--state", "lost"), USAGE, "--state lost");
+    assert_fails_as_json(ASK("blocks", "--cache", "nothing", "--json"), FAILED, NULL, "no cache \"nothing\"");
 }
 END_TEST
 
@@ -692,17 +691,17 @@ START_TEST(close_session_ends_the_session_and_gives_its_blocks_back)
     ck_assert_double_eq(number(json, "leased_blocks"), 0);
     ck_assert_double_eq(number(json, "num_sessions"), 0);
     cJSON_Delete(json);
-    assert_fails(ASK("close-session", id), SAID_NO, id);
+    assert_fails(ASK("close-session", id), FAILED, id);
 }
 END_TEST
 
 START_TEST(close_session_refuses_what_is_no_session)
 {
-    assert_fails(ASK("close-session", "123456"), SAID_NO, "123456");
-    assert_fails_as_json(ASK("close-session", "123456", "--json"), SAID_NO, "NOT_FOUND", "123456");
-    assert_fails(ASK("close-session", "x1"), COULD_NOT_ASK, "\"x1\" is no session's id");
-    assert_fails(ASK("close-session", "-1"), COULD_NOT_ASK, "-1");
-    assert_fails(ASK("close-session", "99999999999999999999"), COULD_NOT_ASK, "99999999999999999999");
+    assert_fails(ASK("close-session", "123456"), FAILED, "123456");
+    assert_fails_as_json(ASK("close-session", "123456", "--json"), FAILED, "NOT_FOUND", "123456");
+    assert_fails(ASK("close-session", "x1"), USAGE, "\"x1\" is no session's id");
+    assert_fails(ASK("close-session", "-1"), USAGE, "-1");
+    assert_fails(ASK("close-session", "99999999999999999999"), USAGE, "99999999999999999999");
 }
 END_TEST
 

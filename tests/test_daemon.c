@@ -7,6 +7,7 @@
 #include "check_main.h"
 #include "daemon_step.h"
 #include "daemon_suite.h"
+#include "exit_code.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -118,10 +119,11 @@ START_TEST(a_regular_file_at_the_path_is_refused_and_stays)
 }
 END_TEST
 
-static const struct {
+struct refused {
     const char *options[3];
     const char *sentence;
-} bad_options[] = {
+};
+static const struct refused bad_options[] = {
     {{"--max-sessions", "0"}, "--max-sessions \"0\""},
     {{"--max-pipelines", "0"}, "--max-pipelines \"0\""},
     {{"--max-sessions", "many"}, "--max-sessions \"many\""},
@@ -135,17 +137,35 @@ static const struct {
     {{"--validation=yes"}, "--validation takes no value"},
     {{"--frobnicate"}, "\"--frobnicate\""},
     {{"somewhere"}, "\"somewhere\""},
-    {{"--socket", "/nowhere/at/all/0.sock"}, "/nowhere/at/all"},
-    {{"--device", "no such device"}, "no such device"},
 };
 enum { NUM_BAD_OPTIONS = sizeof bad_options / sizeof bad_options[0] };
 
-START_TEST(a_bad_option_is_refused_with_its_value)
+// What an option names is not to be had.
+static const struct refused not_had[] = {
+    {{"--socket", "/nowhere/at/all/0.sock"}, "/nowhere/at/all"},
+    {{"--socket", "/nowhere/at/all/"}, "--socket \"/nowhere/at/all/\" names a folder; name a file in it"},
+    {{"--socket", "/tmp"}, "/tmp is a folder; name a file in it, as /tmp/0.sock"},
+    {{"--device", "no such device"}, "no such device"},
+};
+enum { NUM_NOT_HAD = sizeof not_had / sizeof not_had[0] };
+
+static void expect_refused(const struct refused *refused, enum exit_code code)
 {
     ck_assert(daemon_init(&daemon_));
-    ck_assert(!daemon_start(&daemon_, bad_options[_i].options));
-    ck_assert_int_eq(daemon_.exit_code, 1);
-    ck_assert_msg(daemon_log_contains(&daemon_, bad_options[_i].sentence), "%s", bad_options[_i].sentence);
+    ck_assert(!daemon_start(&daemon_, refused->options));
+    ck_assert_int_eq(daemon_.exit_code, code);
+    ck_assert_msg(daemon_log_contains(&daemon_, refused->sentence), "%s", refused->sentence);
+}
+
+START_TEST(a_bad_option_is_refused_with_its_value)
+{
+    expect_refused(&bad_options[_i], EXIT_CODE_USAGE);
+}
+END_TEST
+
+START_TEST(a_place_or_device_that_is_not_to_be_had_is_named)
+{
+    expect_refused(&not_had[_i], EXIT_CODE_FAILED);
 }
 END_TEST
 
@@ -253,5 +273,7 @@ int main(void)
               1);
     suite_add(suite, "bad options", (const TTest *const[]){a_bad_option_is_refused_with_its_value, NULL},
               NUM_BAD_OPTIONS);
+    suite_add(suite, "not to be had", (const TTest *const[]){a_place_or_device_that_is_not_to_be_had_is_named, NULL},
+              NUM_NOT_HAD);
     return check_main(suite);
 }

@@ -8,6 +8,7 @@
 #define AULE_SERVER_H
 
 #include "engine.h"
+#include "exit_code.h"
 #include "fault.h"
 #include "status.h"
 
@@ -44,7 +45,7 @@ struct server_params {
 
 struct server;
 
-enum server_exit { SERVER_EXIT_OK = 0, SERVER_EXIT_START = 1, SERVER_EXIT_DEVICE_LOST = 3 }; // of the process
+enum server_exit { SERVER_EXIT_OK = EXIT_CODE_DONE, SERVER_EXIT_DEVICE_LOST = EXIT_CODE_GONE }; // of the process
 
 // Opens the device, takes the lock, sweeps leftovers and listens. SIGTERM, SIGINT and SIGHUP must be blocked already (they come through a
 // signalfd), before any thread starts. The strings of *params must outlive the server.

@@ -29,7 +29,7 @@ enum exit_code ping(struct ctl *ctl)
         return output_json(ping_columns, &info, NULL, NULL);
     printf("aule-daemon %s answered in %s (protocol %u.%u, epoch %016" PRIx64 ")\n", info.version,
            units_ns(info.round_trip_ns, time), info.protocol_major, info.protocol_minor, info.epoch);
-    return EXIT_OK;
+    return EXIT_CODE_DONE;
 }
 
 static const struct column closed_columns[] = {{"closed_session", NULL, COLUMN_ID, 0}, {.key = NULL}};
@@ -42,7 +42,7 @@ enum exit_code close_session(struct ctl *ctl)
     if (ctl->json)
         return output_json(closed_columns, &ctl->id, NULL, NULL);
     printf("session %" PRIu64 " is closed\n", ctl->id);
-    return EXIT_OK;
+    return EXIT_CODE_DONE;
 }
 
 struct versions {

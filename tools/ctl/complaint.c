@@ -20,23 +20,23 @@ void complaints_as_json(bool json)
     as_json = json;
 }
 
-// A status that is not here is the daemon's no, without a hint.
+// A status that is not here is a failure, without a hint.
 struct meaning {
     enum aule_status status;
     enum exit_code code;
     const char *hint; // NULL = none
 };
 static const struct meaning meanings[] = {
-    {AULE_DAEMON_GONE, EXIT_COULD_NOT_ASK,
-     "start one, or name its socket by --socket or $AULE_SOCKET if it listens elsewhere"},
-    {AULE_TIMEOUT, EXIT_COULD_NOT_ASK, "give it longer with --timeout"},
-    {AULE_INVALID, EXIT_COULD_NOT_ASK, "aule-ctl --help shows what is expected"},
-    {AULE_NO_MEMORY, EXIT_COULD_NOT_ASK, "free some of it and ask again"},
-    {AULE_MALFORMED, EXIT_COULD_NOT_ASK, "use an aule-ctl of the daemon's version"},
-    {AULE_FORKED, EXIT_COULD_NOT_ASK, "this is a defect in aule-ctl; please report it"},
-    {AULE_VERSION, EXIT_SAID_NO, "use an aule-ctl of the daemon's version"},
-    {AULE_DENIED, EXIT_SAID_NO, "ask as the daemon's own user or as root"},
-    {AULE_NOT_FOUND, EXIT_SAID_NO, "aule-ctl sessions and aule-ctl caches list what there is"},
+    {AULE_DAEMON_GONE, EXIT_CODE_GONE, "--socket or $AULE_SOCKET names the socket of one that listens elsewhere"},
+    {AULE_TIMEOUT, EXIT_CODE_GONE, "give it longer with --timeout"},
+    {AULE_DEVICE_LOST, EXIT_CODE_GONE, "start the daemon again"},
+    {AULE_INVALID, EXIT_CODE_USAGE, "aule-ctl --help shows what is expected"},
+    {AULE_NO_MEMORY, EXIT_CODE_FAILED, "free some of it and ask again"},
+    {AULE_MALFORMED, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
+    {AULE_FORKED, EXIT_CODE_FAILED, "this is a defect in aule-ctl; please report it"},
+    {AULE_VERSION, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
+    {AULE_DENIED, EXIT_CODE_FAILED, "ask as the daemon's own user or as root"},
+    {AULE_NOT_FOUND, EXIT_CODE_FAILED, "aule-ctl sessions and aule-ctl caches list what there is"},
 };
 
 static struct meaning meaning_of(enum aule_status status)
@@ -44,7 +44,7 @@ static struct meaning meaning_of(enum aule_status status)
     for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
         if (meanings[i].status == status)
             return meanings[i];
-    return (struct meaning){status, EXIT_SAID_NO, NULL};
+    return (struct meaning){status, EXIT_CODE_FAILED, NULL};
 }
 
 // ---- saying it ----

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ctl.h - what the sub-commands of aule-ctl share: the parsed command line, the monitor, the exit codes. One thread.
+// ctl.h - what the sub-commands of aule-ctl share: the parsed command line, the monitor, complaints. One thread.
 
 #ifndef AULE_CTL_H
 #define AULE_CTL_H
@@ -10,12 +10,7 @@
 #include <stdint.h>
 
 #include "aule/aule.h"
-
-enum exit_code {
-    EXIT_OK = 0,
-    EXIT_COULD_NOT_ASK = 1, // bad usage, no daemon, no answer, output not written
-    EXIT_SAID_NO = 2,       // the daemon answered, and it is no
-};
+#include "exit_code.h"
 
 struct ctl {
     bool json;

@@ -24,13 +24,6 @@ const struct command commands[] = {
     {.name = NULL},
 };
 
-// Before the daemon has heard anything no status is its own.
-static enum exit_code report_unasked(enum aule_status status)
-{
-    report(status);
-    return EXIT_COULD_NOT_ASK;
-}
-
 bool parse_id(const char *text, uint64_t *id)
 {
     if (!*text || text[strspn(text, "0123456789")])
@@ -48,7 +41,7 @@ static enum exit_code run(struct ctl *ctl, const struct command *command)
         return command->run(ctl);
     enum aule_status status = aule_monitor_open(ctl->socket, ctl->timeout_ms, &ctl->monitor);
     if (status != AULE_OK)
-        return report_unasked(status);
+        return report(status);
     enum exit_code code = command->run(ctl);
     aule_monitor_close(ctl->monitor);
     return code;
@@ -62,7 +55,7 @@ int main(int argc, char **argv)
     if (options_parse(argc, argv, &ctl, &command, &code))
         code = run(&ctl, command);
     // A full disk or a closed pipe shows here at the latest.
-    if ((fflush(stdout) || ferror(stdout)) && code == EXIT_OK)
-        code = complain(EXIT_COULD_NOT_ASK, "the output could not be written: %s", strerror(errno));
+    if ((fflush(stdout) || ferror(stdout)) && code == EXIT_CODE_DONE)
+        code = complain(EXIT_CODE_FAILED, "the output could not be written: %s", strerror(errno));
     return code;
 }

@@ -77,7 +77,7 @@ static void print_help(void)
     putchar('\n');
     for (int i = 0; i < NUM_KNOWN; i++)
         print_option(&known[i]);
-    puts("\nExit codes: 0 done, 1 could not ask (bad usage, no daemon, no answer), 2 the daemon said no.");
+    puts("\nExit codes: 0 done, 1 failed or refused by the daemon, 2 the command line is wrong, 3 no daemon answers.");
 }
 
 // ---- parsing ----
@@ -88,7 +88,7 @@ static bool take_timeout(struct ctl *ctl, const char *text)
     errno = 0;
     long value = strtol(text, &end, 10);
     if (errno || end == text || *end || value < 1 || value > INT_MAX) {
-        complain(EXIT_COULD_NOT_ASK, "--timeout %s: give milliseconds from 1 to %d", text, INT_MAX);
+        complain(EXIT_CODE_USAGE, "--timeout %s: give milliseconds from 1 to %d", text, INT_MAX);
         return false;
     }
     ctl->timeout_ms = (int)value;
@@ -99,7 +99,7 @@ static bool take_state(struct ctl *ctl, const char *text)
 {
     if (block_kind_parse(text, &ctl->state))
         return true;
-    complain(EXIT_COULD_NOT_ASK,
+    complain(EXIT_CODE_USAGE,
              "--state %s is no state of a block; give free, leased, held, cached, quarantined or absent", text);
     return false;
 }
@@ -123,7 +123,7 @@ static bool wrong_option(int letter, const char *word)
 {
     const char cluster[] = {'-', (char)optopt, '\0'};
     bool is_short = letter == '?' && optopt && !known_find(optopt);
-    complain(EXIT_COULD_NOT_ASK, "%s %s; aule-ctl --help lists the options", is_short ? cluster : word,
+    complain(EXIT_CODE_USAGE, "%s %s; aule-ctl --help lists the options", is_short ? cluster : word,
              letter == ':' ? "lacks its value" : "is no option, or one that takes no value");
     return false;
 }
@@ -150,14 +150,14 @@ static bool fits(const struct command *command, const char *given, int num_argum
 {
     for (; *given; given++)
         if (!strchr(command->options, *given)) {
-            complain(EXIT_COULD_NOT_ASK, "\"%s\" takes no --%s; aule-ctl %s --help lists what it takes", command->name,
+            complain(EXIT_CODE_USAGE, "\"%s\" takes no --%s; aule-ctl %s --help lists what it takes", command->name,
                      known_find(*given)->name, command->name);
             return false;
         }
     bool optional = command->argument && command->argument[0] == '[';
     if (num_arguments == (command->argument ? 1 : 0) || (optional && num_arguments == 0))
         return true;
-    complain(EXIT_COULD_NOT_ASK, "\"%s\" takes %s%s, not %d arguments", command->name,
+    complain(EXIT_CODE_USAGE, "\"%s\" takes %s%s, not %d arguments", command->name,
              command->argument ? "one " : "no argument", command->argument ? command->argument : "", num_arguments);
     return false;
 }
@@ -166,12 +166,12 @@ static bool take_argument(struct ctl *ctl, const struct command *command, const 
 {
     ctl->argument = command->argument ? text : NULL;
     if (ctl->argument && strcmp(command->argument, "[ACTION]") == 0 && !tune_action_parse(text, &ctl->action)) {
-        complain(EXIT_COULD_NOT_ASK, "%s \"%s\": there are show, renew, clear, on and off", command->name, text);
+        complain(EXIT_CODE_USAGE, "%s \"%s\": there are show, renew, clear, on and off", command->name, text);
         return false;
     }
     if (!command->argument || strcmp(command->argument, "ID") != 0 || parse_id(text, &ctl->id))
         return true;
-    complain(EXIT_COULD_NOT_ASK, "\"%s\" is no session's id; aule-ctl sessions lists them", text);
+    complain(EXIT_CODE_USAGE, "\"%s\" is no session's id; aule-ctl sessions lists them", text);
     return false;
 }
 
@@ -183,9 +183,9 @@ static bool unknown_command(const char *name)
         snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", command->name);
     }
     if (name)
-        complain(EXIT_COULD_NOT_ASK, "\"%s\" is no command; there are %s", name, list);
+        complain(EXIT_CODE_USAGE, "\"%s\" is no command; there are %s", name, list);
     else
-        complain(EXIT_COULD_NOT_ASK, "name a command: %s", list);
+        complain(EXIT_CODE_USAGE, "name a command: %s", list);
     return false;
 }
 
@@ -202,7 +202,7 @@ bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command 
 {
     char given[NUM_KNOWN + 1] = "";
     *ctl = (struct ctl){.timeout_ms = DEFAULT_TIMEOUT_MS, .state = -1};
-    *code = EXIT_COULD_NOT_ASK;
+    *code = EXIT_CODE_USAGE;
     complaints_as_json(asks_for_json(argc, argv));
     if (!take_all(argc, argv, ctl, given))
         return false;
@@ -218,7 +218,7 @@ bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command 
             print_command_help(*command);
         else
             print_help();
-        *code = EXIT_OK;
+        *code = EXIT_CODE_DONE;
         return false;
     }
     return fits(*command, given, argc - optind - 1) && take_argument(ctl, *command, argv[optind + 1]);

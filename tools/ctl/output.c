@@ -65,14 +65,14 @@ static enum exit_code print_list(const struct output_list *list)
         count++;
     int *widths = calloc(count, sizeof *widths), *width = widths;
     if (!widths)
-        return complain(EXIT_COULD_NOT_ASK, "no memory for a table of %zu columns", count);
+        return complain(EXIT_CODE_FAILED, "no memory for a table of %zu columns", count);
     for (const struct column *column = next_shown(list->columns); column; column = next_shown(column + 1))
         *width++ = column_width(column, list);
     print_row(list, widths, NULL);
     for (size_t i = 0; i < list->count; i++)
         print_row(list, widths, (const char *)list->array + i * list->entry_size);
     free(widths);
-    return EXIT_OK;
+    return EXIT_CODE_DONE;
 }
 
 static enum exit_code print_object(const struct column *columns, const void *object)
@@ -85,7 +85,7 @@ static enum exit_code print_object(const struct column *columns, const void *obj
         print_cell(column->heading, width, false, false);
         puts(column_text(column, object, text));
     }
-    return EXIT_OK;
+    return EXIT_CODE_DONE;
 }
 
 // ---- JSON ----
@@ -126,10 +126,10 @@ static enum exit_code print_document(cJSON *document)
     char *text = document ? cJSON_Print(document) : NULL;
     cJSON_Delete(document);
     if (!text)
-        return complain(EXIT_COULD_NOT_ASK, "no memory for the JSON document");
+        return complain(EXIT_CODE_FAILED, "no memory for the JSON document");
     puts(text);
     cJSON_free(text);
-    return EXIT_OK;
+    return EXIT_CODE_DONE;
 }
 
 static enum exit_code print_json_list(const struct output_list *list)

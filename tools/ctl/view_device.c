@@ -78,11 +78,11 @@ static enum exit_code print_device(const struct ctl *ctl, const struct aule_devi
     if (ctl->json) {
         cJSON *array = output_entries(variants);
         return array ? output_json(device_columns, state, variants->name, array)
-                     : complain(EXIT_COULD_NOT_ASK, "no memory for the JSON document");
+                     : complain(EXIT_CODE_FAILED, "no memory for the JSON document");
     }
     enum exit_code code = output_object(ctl, device_columns, state);
     putchar('\n');
-    return code == EXIT_OK ? output_list(ctl, variants) : code;
+    return code == EXIT_CODE_DONE ? output_list(ctl, variants) : code;
 }
 
 enum exit_code show_device(struct ctl *ctl)
@@ -104,7 +104,7 @@ enum exit_code show_device(struct ctl *ctl)
         const struct output_list list = {"variants", variant_columns, rows, count, sizeof *rows};
         code = print_device(ctl, &state, &list);
     } else {
-        code = complain(EXIT_COULD_NOT_ASK, "no memory for %u shaders", count);
+        code = complain(EXIT_CODE_FAILED, "no memory for %u shaders", count);
     }
     free(rows);
     free(variants);

@@ -127,12 +127,12 @@ static enum exit_code add_rows(struct rows *rows, const struct aule_cache_view *
 {
     struct block_row *more = reallocarray(rows->array, rows->count + count + 1, sizeof *more);
     if (!more)
-        return complain(EXIT_COULD_NOT_ASK, "no memory for %zu blocks", rows->count + count);
+        return complain(EXIT_CODE_FAILED, "no memory for %zu blocks", rows->count + count);
     rows->array = more;
     for (uint32_t i = 0; i < count; i++)
         if (state < 0 || (int)blocks[i].state == state)
             more[rows->count++] = (struct block_row){cache->cache, cache->name, blocks[i]};
-    return EXIT_OK;
+    return EXIT_CODE_DONE;
 }
 
 static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows, const struct aule_cache_view *cache)
@@ -141,7 +141,7 @@ static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows, const 
     uint32_t count = 0;
     enum aule_status status = aule_monitor_blocks(ctl->monitor, cache->cache, &blocks, &count);
     if (status == AULE_NOT_FOUND && !ctl->cache)
-        return EXIT_OK; // it ended since we asked for the list
+        return EXIT_CODE_DONE; // it ended since we asked for the list
     if (status != AULE_OK)
         return report(status);
     enum exit_code code = add_rows(rows, cache, blocks, count, ctl->state);
@@ -170,13 +170,13 @@ static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_vie
                 continue;
             found = true;
             enum exit_code code = add_cache(ctl, rows, &caches[i]);
-            if (code != EXIT_OK)
+            if (code != EXIT_CODE_DONE)
                 return code;
         }
     if (found || !ctl->cache)
-        return EXIT_OK;
-    return complain(EXIT_SAID_NO, "the daemon has no cache \"%s\" among its %u; aule-ctl caches lists them", ctl->cache,
-                    count);
+        return EXIT_CODE_DONE;
+    return complain(EXIT_CODE_FAILED, "the daemon has no cache \"%s\" among its %u; aule-ctl caches lists them",
+                    ctl->cache, count);
 }
 
 enum exit_code show_blocks(struct ctl *ctl)
@@ -188,7 +188,7 @@ enum exit_code show_blocks(struct ctl *ctl)
         return report(status);
     struct rows rows = {.array = NULL};
     enum exit_code code = collect(ctl, caches, count, &rows);
-    if (code == EXIT_OK) {
+    if (code == EXIT_CODE_DONE) {
         struct output_list list = {"blocks", block_columns, rows.array, rows.count, sizeof *rows.array};
         code = output_list(ctl, &list);
     }

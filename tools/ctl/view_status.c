@@ -129,5 +129,5 @@ enum exit_code show_status(struct ctl *ctl)
     print_pool(&state);
     print_work(&state);
     print_sharing(&state);
-    return EXIT_OK;
+    return EXIT_CODE_DONE;
 }

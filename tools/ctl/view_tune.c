@@ -66,11 +66,11 @@ static enum exit_code print_tuning(const struct ctl *ctl, const struct aule_tuni
     if (ctl->json) {
         cJSON *array = output_entries(list);
         return array ? output_json(tuning_columns, state, list->name, array)
-                     : complain(EXIT_COULD_NOT_ASK, "no memory for the JSON document");
+                     : complain(EXIT_CODE_FAILED, "no memory for the JSON document");
     }
     enum exit_code code = output_object(ctl, tuning_columns, state);
     putchar('\n');
-    return code == EXIT_OK ? output_list(ctl, list) : code;
+    return code == EXIT_CODE_DONE ? output_list(ctl, list) : code;
 }
 
 bool tune_action_parse(const char *word, int *action)
@@ -100,7 +100,7 @@ enum exit_code tune(struct ctl *ctl)
         const struct output_list list = {"tuned", tuned_columns, rows, count, sizeof *rows};
         code = print_tuning(ctl, &state, &list);
     } else {
-        code = complain(EXIT_COULD_NOT_ASK, "no memory for %u entries", count);
+        code = complain(EXIT_CODE_FAILED, "no memory for %u entries", count);
     }
     free(rows);
     free(tuned);
