@@ -181,7 +181,7 @@ struct advance {
     struct draft_change *changes; // [params->num_entries]
     struct engine_entry *entries; // those that last, one a place
     struct named *named;          // [num_seqs]
-    struct name_left *left;       // one for each drop
+    struct names_left *left;      // with room for all drops; NULL: there are none
     struct draft_step step;
     struct error *error;
 };
@@ -311,20 +311,15 @@ static enum status reserve(struct advance *a)
     struct core_session *session = a->old->session;
     struct names *names = a->old->names;
     uint64_t before = names_bytes(names), more = names_bytes_for(names, a->step.adds.count) - before;
-    more += a->next->bytes + most_table_bytes(a) + a->step.drops.count * sizeof *a->left;
+    size_t num_drops = a->step.drops.count;
+    more += a->next->bytes + most_table_bytes(a) + (num_drops ? names_left_bytes(num_drops) : 0);
     enum status status = session_check_kept(session, more, "metadata of the next step", a->error);
     if (status != STATUS_OK)
         return status;
     bool room = names_reserve(names, a->step.adds.count);
     session->kept_bytes += names_bytes(names) - before;
-    for (size_t i = 0; room && i < a->step.drops.count; i++) {
-        struct name_left *left = calloc(1, sizeof *left);
-        room = left != NULL;
-        if (!left)
-            break;
-        left->next = a->left;
-        a->left = left;
-    }
+    a->left = num_drops ? names_left_create(num_drops) : NULL;
+    room = room && (a->left || !num_drops);
     return room ? STATUS_OK
                 : error_set(a->error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64,
                             a->old->id);
@@ -375,17 +370,15 @@ static void exchange_names(struct advance *a)
     struct names *names = a->next->names;
     for (size_t i = 0; i < a->step.adds.count; i++)
         names_add(names, a->step.adds.blocks[i], a->next->step);
-    for (size_t i = 0; i < a->step.drops.count; i++) {
-        struct name_left *left = a->left;
-        bool leaves;
-        names_drop(names, a->step.drops.blocks[i], left, &leaves);
-        if (!leaves)
-            continue;
-        a->left = left->next;
-        left->next = old->left;
-        old->left = left;
-        old->session->kept_bytes += sizeof *left;
-    }
+    for (size_t i = 0; i < a->step.drops.count; i++)
+        names_drop(names, a->step.drops.blocks[i], a->left);
+    struct names_left *left = a->left ? names_left_fit(a->left) : NULL;
+    a->left = NULL;
+    if (!left)
+        return;
+    left->next = old->left;
+    old->left = left;
+    old->session->kept_bytes += names_left_bytes(left->capacity);
 }
 
 static void take_place(struct advance *a)
@@ -403,11 +396,7 @@ static void take_place(struct advance *a)
 
 static void finish(struct advance *a)
 {
-    while (a->left) {
-        struct name_left *left = a->left;
-        a->left = left->next;
-        free(left);
-    }
+    free(a->left);
     free(a->lens);
     free(a->positions);
     free(a->changes);

@@ -55,8 +55,9 @@ static uint32_t tally_batch(const struct batch *batch, const struct block *block
     uint32_t found = names(batch->blocks, batch->num_blocks, block);
     for (size_t i = 0; batch->names && i < batch->names->capacity; i++)
         found += batch->names->places[i].block == block;
-    for (const struct name_left *left = batch->left; left; left = left->next)
-        found += left->name.block == block;
+    for (const struct names_left *left = batch->left; left; left = left->next)
+        for (size_t i = 0; i < left->count; i++)
+            found += left->names[i].block == block;
     tally->refs += found;
     tally->dead_refs += batch->dead ? found : 0;
     return found;
@@ -283,8 +284,8 @@ static bool check_users(const struct core_session *session, const struct hold_ta
 static uint64_t bytes_of(const struct batch *batch)
 {
     uint64_t bytes = batch_bytes(batch) + (batch->names ? names_bytes(batch->names) : 0);
-    for (const struct name_left *left = batch->left; left; left = left->next)
-        bytes += sizeof *left;
+    for (const struct names_left *left = batch->left; left; left = left->next)
+        bytes += names_left_bytes(left->capacity);
     return bytes;
 }
 

@@ -276,16 +276,29 @@ static bool hand_on(struct batch *batch, struct batch *older, const struct name 
     return true;
 }
 
+// What of it `batch` hands on.
+static struct names_left *sift_left(struct batch *batch, struct names_left *left)
+{
+    size_t count = left->count;
+    left->count = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (hand_on(batch, batch->older, &left->names[i]))
+            left->names[left->count++] = left->names[i];
+    }
+    batch->session->kept_bytes -= names_left_bytes(left->capacity);
+    left = names_left_fit(left);
+    batch->session->kept_bytes += left ? names_left_bytes(left->capacity) : 0;
+    return left;
+}
+
 static void hand_on_left(struct batch *batch)
 {
     while (batch->left) {
-        struct name_left *left = batch->left;
+        struct names_left *left = batch->left;
         batch->left = left->next;
-        if (!hand_on(batch, batch->older, &left->name)) {
-            batch->session->kept_bytes -= sizeof *left;
-            free(left);
+        left = sift_left(batch, left);
+        if (!left)
             continue;
-        }
         left->next = batch->older->left;
         batch->older->left = left;
     }
@@ -369,8 +382,9 @@ void batch_bury(struct batch *batch)
         if (batch->names->places[i].block)
             bury_block(batch, batch->names->places[i].block);
     }
-    for (struct name_left *left = batch->left; left; left = left->next)
-        bury_block(batch, left->name.block);
+    for (const struct names_left *left = batch->left; left; left = left->next)
+        for (size_t i = 0; i < left->count; i++)
+            bury_block(batch, left->names[i].block);
 }
 
 enum status batch_check_seals(struct batch *batch, struct error *error)

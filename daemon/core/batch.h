@@ -72,8 +72,8 @@ struct batch {
     // Its steps, by age, as long as they live: one that has advanced lives while it has runs.
     uint64_t step;
     struct batch *older, *newer;
-    struct names *names;    // the newest one's: instead of `blocks`, of a batch in a cache that has advanced; owned
-    struct name_left *left; // blocks that it named and the next step did not, each with a reference; owned
+    struct names *names;     // the newest one's: instead of `blocks`, of a batch in a cache that has advanced; owned
+    struct names_left *left; // blocks that it named and the next step did not, each with a reference; owned
 };
 
 // Columns [from, to) of a sequence's row of the table are named by the batch.

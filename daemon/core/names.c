@@ -117,13 +117,38 @@ static void close_up(struct names *names, size_t gap)
     names->places[gap] = (struct name){0};
 }
 
-void names_drop(struct names *names, const struct block *block, struct name_left *left, bool *leaves)
+void names_drop(struct names *names, const struct block *block, struct names_left *left)
 {
     struct name *name = place_of(names, block->id);
-    *leaves = --name->count == 0;
-    if (!*leaves)
+    if (--name->count)
         return;
-    left->name = *name;
+    left->names[left->count++] = *name;
     names->count--;
     close_up(names, (size_t)(name - names->places));
+}
+
+uint64_t names_left_bytes(size_t capacity)
+{
+    return sizeof(struct names_left) + capacity * sizeof(struct name);
+}
+
+struct names_left *names_left_create(size_t capacity)
+{
+    struct names_left *left = malloc(names_left_bytes(capacity));
+    if (left)
+        *left = (struct names_left){.capacity = capacity};
+    return left;
+}
+
+struct names_left *names_left_fit(struct names_left *left)
+{
+    if (!left->count) {
+        free(left);
+        return NULL;
+    }
+    struct names_left *fitting = realloc(left, names_left_bytes(left->count));
+    if (!fitting)
+        return left;
+    fitting->capacity = fitting->count;
+    return fitting;
 }

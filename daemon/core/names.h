@@ -16,10 +16,11 @@ struct name {
     uint64_t since; // the first step that named it
 };
 
-// What is named no more, newest first.
-struct name_left {
-    struct name_left *next;
-    struct name name;
+// What one step named and the next one did not.
+struct names_left {
+    struct names_left *next; // an older step's
+    size_t count, capacity;
+    struct name names[];
 };
 
 struct names {
@@ -39,7 +40,12 @@ void names_enter(struct names *names, struct block *block); // not at all so far
 bool names_again(struct names *names, int32_t id);          // one that is there once more; false: it is not there
 // Once more; the first time takes a reference.
 void names_add(struct names *names, struct block *block, uint64_t step);
-// Once less; the last time it leaves, into *left, and keeps its reference.
-void names_drop(struct names *names, const struct block *block, struct name_left *left, bool *leaves);
+// Once less; the last time it leaves, into `left`, which has room for it, and keeps its reference.
+void names_drop(struct names *names, const struct block *block, struct names_left *left);
+
+struct names_left *names_left_create(size_t capacity); // empty; NULL: no memory. Ends with free()
+uint64_t names_left_bytes(size_t capacity);
+// The same without the room that it does not need, if memory can be had for that; NULL if it is empty.
+struct names_left *names_left_fit(struct names_left *left);
 
 #endif
