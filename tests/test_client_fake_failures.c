@@ -50,14 +50,20 @@ START_TEST(whichever_command_fails_everything_is_given_back_and_its_sentence_sta
 }
 END_TEST
 
+// A call whose command of that number fails sends these, and fails like it.
+static void expect_failure(enum aule_path way, unsigned at, enum status status, const char *words)
+{
+    struct journal journal = {.fail_at = at, .fail_with = status};
+    struct aule_session *session = open_journal(&journal, 0);
+    struct aule_attention_params params = attention(way);
+    expect(aule_attention(session, &params, 0, NULL, NULL), (enum aule_status)status, "as the test wants it");
+    expect_words(&journal, words);
+    aule_session_close(session);
+}
+
 START_TEST(the_contiguous_way_ends_its_batch_when_the_run_fails)
 {
-    struct journal journal = {.fail_at = 2, .fail_with = STATUS_INVALID};
-    struct aule_session *session = open_journal(&journal, 0);
-    struct aule_attention_params params = attention(AULE_PATH_CONTIGUOUS);
-    expect(aule_attention(session, &params, 0, NULL, NULL), AULE_INVALID, "as the test wants it");
-    expect_words(&journal, "local attend end ");
-    aule_session_close(session);
+    expect_failure(AULE_PATH_CONTIGUOUS, 2, STATUS_INVALID, "local attend end ");
 }
 END_TEST
 
@@ -80,23 +86,15 @@ END_TEST
 START_TEST(a_copy_that_fails_fails_the_call)
 {
     // 8 end, 9 release, 10 wait for the run, 11 wait for the copy
-    struct journal journal = {.fail_at = 11, .fail_with = STATUS_NO_MEMORY};
-    struct aule_session *session = open_journal(&journal, 0);
-    struct aule_attention_params params = attention(AULE_PATH_PAGED);
-    expect(aule_attention(session, &params, 0, NULL, NULL), AULE_NO_MEMORY, "as the test wants it");
-    expect_words(&journal, "open lease:4 import write end batch attend end release:4 wait:2 wait:1 ");
-    aule_session_close(session);
+    expect_failure(AULE_PATH_PAGED, 11, STATUS_NO_MEMORY,
+                   "open lease:4 import write end batch attend end release:4 wait:2 wait:1 ");
 }
 END_TEST
 
 START_TEST(a_run_that_fails_takes_the_ticket_of_its_copy_along)
 {
-    struct journal journal = {.fail_at = 10, .fail_with = STATUS_UNSUPPORTED};
-    struct aule_session *session = open_journal(&journal, 0);
-    struct aule_attention_params params = attention(AULE_PATH_PAGED);
-    expect(aule_attention(session, &params, 0, NULL, NULL), AULE_UNSUPPORTED, "as the test wants it");
-    expect_words(&journal, "open lease:4 import write end batch attend end release:4 wait:2 wait:1 ");
-    aule_session_close(session);
+    expect_failure(AULE_PATH_PAGED, 10, STATUS_UNSUPPORTED,
+                   "open lease:4 import write end batch attend end release:4 wait:2 wait:1 ");
 }
 END_TEST
 
