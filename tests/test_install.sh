@@ -27,7 +27,20 @@ fail()
     exit 1
 }
 
+# check_units TREE PREFIX: both units below TREE start the daemon of PREFIX.
+check_units()
+{
+    local unit
+    for unit in "$1$2"/lib/systemd/{system,user}/aule@.service; do
+        grep -qxF "ExecStart=\"$2/bin/aule-daemon\" --device %I" "$unit" || fail "$unit: $(grep ^ExecStart "$unit")"
+        [ -x "$1$2/bin/aule-daemon" ] || fail "$unit starts what is not there"
+    done
+}
+DESTDIR=$work/stage cmake --install "$build" --prefix "/opt/of ours" >"$work/install.log" || fail "staged: $(cat "$work/install.log")"
+check_units "$work/stage" "/opt/of ours"
 cmake --install "$build" --prefix "$prefix" >"$work/install.log" || fail "cmake --install: $(cat "$work/install.log")"
+check_units "" "$prefix"
+
 library=$(find "$prefix" -name 'libaule-client.so')
 [ -n "$library" ] || fail "no libaule-client.so below $prefix"
 libdir=$(dirname "$library")
