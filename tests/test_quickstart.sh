@@ -4,7 +4,8 @@
 #
 # test_quickstart.sh CASE BUILD_DIR: the quickstart with the programs of BUILD_DIR. `holds`: it ends well. `corrupt`: one shared
 # block is corrupted on the way, and the check of the tokens and logits must see it, and nothing else fail. `broken`: the
-# daemon does not start, and the quickstart says so. `interrupted`: it is told to end while the daemon serves.
+# daemon does not start, and the quickstart says so. `interrupted`: it is told to end while the daemon serves. `refused`: what cannot be
+# done is refused in one sentence before anything is installed or started.
 
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -88,8 +89,37 @@ interrupted()
     interrupt_at 'Worker 1 computes'
 }
 
+# refuses CODE SENTENCE OPTION...
+refuses()
+{
+    local said code want=$1 sentence=$2
+    shift 2
+    said=$("$root/tools/quickstart" "$@" 2>&1)
+    code=$?
+    if [ $code -ne "$want" ] || [ "$said" != "tools/quickstart: $sentence" ]; then
+        die "quickstart $*: exit code $code: $said"
+    fi
+}
+
+refused()
+{
+    local empty=$TMPDIR/empty
+    mkdir "$empty"
+    refuses 2 "--build-dir wants a folder (--help says more)" --build-dir
+    refuses 2 "--build-dir wants a folder (--help says more)" --build-dir ''
+    refuses 2 "--build-dir '$TMPDIR/none' is no folder (--help says more)" --build-dir "$TMPDIR/none"
+    refuses 2 "--build-dir '$empty' has no daemon/aule-daemon: build it there, or leave the option out (--help says more)" --build-dir "$empty"
+    refuses 2 "there is no option '--fast' (--help says more)" --fast
+    if [ "$(id -u)" -ne 0 ]; then # root may do all
+        chmod 000 "$empty"
+        refuses 2 "--build-dir '$empty' cannot be entered (--help says more)" --build-dir "$empty"
+        chmod 700 "$empty"
+    fi
+    TMPDIR=$empty/none refuses 1 "no folder can be made in '$empty/none' (\$TMPDIR)" --no-setup --build-dir "$build"
+}
+
 build=${2:?}
 case ${1:-} in
-    holds | corrupt | broken | interrupted) "$1" ;;
+    holds | corrupt | broken | interrupted | refused) "$1" ;;
     *) die "unknown case '${1:-}'" ;;
 esac

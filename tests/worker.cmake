@@ -13,7 +13,7 @@ if(TARGET aule_worker)
     target_compile_definitions(${suite} PRIVATE WORKER_TEXT="${PROJECT_SOURCE_DIR}/tools/worker/prompt.txt")
   endforeach()
 
-  foreach(case holds corrupt broken interrupted)
+  foreach(case holds corrupt broken interrupted refused)
     add_test(NAME quickstart_${case} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_quickstart.sh ${case} ${PROJECT_BINARY_DIR})
     set_tests_properties(quickstart_${case} PROPERTIES TIMEOUT 600 LABELS "process;slow" ENVIRONMENT "${validation}")
   endforeach()
