@@ -131,7 +131,7 @@ static struct named count_row(const struct batch *batch, struct names *names, ui
     uint32_t used = ((uint32_t)p->seq_lens_kv[s] + batch->kv.block_size - 1) / batch->kv.block_size;
     bool is_query = num_queries(p, s) > 0;
     struct named named = {.from = is_query ? draft_count_missing(row, used) : 0, .is_query = is_query};
-    for (named.to = named.from; named.to < used && names_again(names, row[named.to]); named.to++)
+    for (named.to = named.from; named.to < used && names_count(names, row[named.to]); named.to++)
         ;
     return named;
 }
@@ -140,29 +140,29 @@ static struct named count_row(const struct batch *batch, struct names *names, ui
 static enum status begin_steps(struct batch *batch, struct error *error)
 {
     struct core_session *session = batch->session;
-    const struct names none = {0};
+    const struct names none = {.table = batch->table};
     enum status status = STATUS_OK;
     if (batch->named)
         return STATUS_OK;
     uint64_t named_bytes = (uint64_t)batch->num_seqs * sizeof *batch->named;
     status =
-        session_check_kept(session, names_bytes_for(&none, batch->num_blocks) + named_bytes, "names of blocks", error);
+        session_check_kept(session, names_bytes_for(&none, batch->num_again) + named_bytes, "names of blocks", error);
     if (status != STATUS_OK)
         return status;
     struct names *names = calloc(1, sizeof *names);
     batch->named = calloc((size_t)batch->num_seqs + 1, sizeof *batch->named);
-    if (!names || !batch->named || !names_init(names, batch->table, batch->num_blocks)) {
+    if (!names || !batch->named ||
+        !names_init(names, batch->table, batch->blocks, batch->num_blocks, batch->num_again)) {
         free(names);
         free(batch->named);
         batch->named = NULL;
         return error_set(error, STATUS_NO_MEMORY, "no host memory for steps of batch %" PRIu64, batch->id);
     }
-    for (uint32_t i = 0; i < batch->num_blocks; i++)
-        names_enter(names, batch->blocks[i]);
     for (uint32_t s = 0; s < batch->num_seqs; s++)
         batch->named[s] = count_row(batch, names, s);
     for (uint32_t i = 0; i < batch->num_writes; i++)
-        names_again(names, batch->writes[i]->id);
+        names_count(names, batch->writes[i]->id);
+    names_counted(names);
     free(batch->blocks);
     batch->blocks = NULL;
     batch->num_blocks = batch->block_capacity = 0;

@@ -22,10 +22,10 @@
     } while (0)
 
 struct tally {
-    uint32_t holders, refs, dead_refs, pending;
+    uint32_t holders, users, dead_users, pending;
 };
 
-static uint32_t names(struct block *const *blocks, uint32_t count, const struct block *block)
+static uint32_t writes(struct block *const *blocks, uint32_t count, const struct block *block)
 {
     uint32_t found = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -50,16 +50,14 @@ static bool first_mention(const struct core_session *session, const struct run *
     return true;
 }
 
-static uint32_t tally_batch(const struct batch *batch, const struct block *block, struct tally *tally)
+static uint32_t tally_batch(const struct batch *batch, const struct block *block)
 {
-    uint32_t found = names(batch->blocks, batch->num_blocks, block);
-    for (size_t i = 0; batch->names && i < batch->names->capacity; i++)
-        found += batch->names->places[i].block == block;
+    uint32_t found = batch->names && names_has(batch->names, block->id);
+    for (uint32_t i = 0; i < batch->num_blocks; i++)
+        found += batch->blocks[i] == block->id;
     for (const struct names_left *left = batch->left; left; left = left->next)
         for (size_t i = 0; i < left->count; i++)
-            found += left->names[i].block == block;
-    tally->refs += found;
-    tally->dead_refs += batch->dead ? found : 0;
+            found += left->names[i].id == block->id;
     return found;
 }
 
@@ -70,8 +68,6 @@ static uint32_t tally_copy(const struct copy *copy, const struct block *block, s
         found += (copy->pairs[i].from == block) + (copy->pairs[i].to == block);
         tally->pending += copy->pairs[i].to == block;
     }
-    tally->refs += found;
-    tally->dead_refs += copy->dead ? found : 0;
     return found;
 }
 
@@ -86,7 +82,7 @@ static bool tally_session(const struct core_session *session, const struct cache
         return true;
     for (const struct batch *batch = session->batches; batch; batch = batch->hh.next) {
         if (batch->table == table)
-            refs += tally_batch(batch, block, tally);
+            refs += tally_batch(batch, block);
     }
     DL_FOREACH(session->runs, run)
     {
@@ -95,14 +91,18 @@ static bool tally_session(const struct core_session *session, const struct cache
         if (run->over || !run->batch || run->batch->table != table)
             continue;
         if (first_mention(session, run))
-            refs += tally_batch(run->batch, block, tally);
+            refs += tally_batch(run->batch, block);
         if (run->engine.kind != ENGINE_GATHER)
-            tally->pending += names(run->batch->writes, run->batch->num_writes, block);
+            tally->pending += writes(run->batch->writes, run->batch->num_writes, block);
     }
-    const struct hold *hold = hold_find(table, block);
-    EXPECT(hold->refs == refs, "block %" PRId32 ": session %" PRIu64 " counts %" PRIu32 " batch refs, has %" PRIu32,
-           block->id, session->id, hold->refs, refs);
-    tally->holders += hold->holds > 0;
+    const struct hold hold = hold_find(table, block->id);
+    EXPECT(hold.refs == refs, "block %" PRId32 ": session %" PRIu64 " counts %" PRIu32 " batch refs, has %" PRIu32,
+           block->id, session->id, hold.refs, refs);
+    EXPECT(hold_has(table, block->id) == (hold.holds > 0), "block %" PRId32 ": session %" PRIu64 " misstates its hold",
+           block->id, session->id);
+    tally->holders += hold.holds > 0;
+    tally->users += hold.holds || hold.refs;
+    tally->dead_users += table->dead && (hold.holds || hold.refs);
     return true;
 }
 
@@ -110,10 +110,10 @@ static bool check_tally(const struct block *block, const struct tally *tally, st
 {
     EXPECT(block->holders == tally->holders, "block %" PRId32 ": %" PRIu32 " holders, counted %" PRIu32, block->id,
            block->holders, tally->holders);
-    EXPECT(block->refs == tally->refs, "block %" PRId32 ": %" PRIu32 " refs, counted %" PRIu32, block->id, block->refs,
-           tally->refs);
-    EXPECT(block->dead_refs == tally->dead_refs, "block %" PRId32 ": %" PRIu32 " dead refs, counted %" PRIu32,
-           block->id, block->dead_refs, tally->dead_refs);
+    EXPECT(block->users == tally->users, "block %" PRId32 ": %" PRIu32 " users, counted %" PRIu32, block->id,
+           block->users, tally->users);
+    EXPECT(block->dead_users == tally->dead_users, "block %" PRId32 ": %" PRIu32 " dead users, counted %" PRIu32,
+           block->id, block->dead_users, tally->dead_users);
     EXPECT(block->pending == tally->pending, "block %" PRId32 ": %" PRIu32 " pending writes, counted %" PRIu32,
            block->id, block->pending, tally->pending);
     return true;
@@ -121,9 +121,9 @@ static bool check_tally(const struct block *block, const struct tally *tally, st
 
 static enum core_block_kind expected_state(const struct block *block)
 {
-    if (block->holders + block->refs == 0)
+    if (block->users == 0)
         return block->node ? CORE_CACHED : CORE_FREE;
-    if (block->holders == 0 && block->refs == block->dead_refs)
+    if (block->users == block->dead_users)
         return CORE_QUARANTINED;
     return block->sealed ? CORE_HELD : CORE_LEASED;
 }
@@ -259,9 +259,19 @@ static uint64_t count_entries(const struct hold_table *table)
     uint64_t entries = 0;
     for (uint32_t page = 0; page < table->num_pages; page++) {
         for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i++)
-            entries += table->pages[page]->holds[i].holds || table->pages[page]->holds[i].refs;
+            entries += table->pages[page]->holds[i] || table->pages[page]->refs[i];
     }
     return entries;
+}
+
+static bool check_pages(const struct core_session *session, const struct hold_table *table, struct error *error)
+{
+    for (uint32_t page = 0; page < table->num_pages; page++) {
+        for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i += 64)
+            EXPECT(!table->pages[page]->bits[i / 64].seen,
+                   "session %" PRIu64 ": page %" PRIu32 " is seen outside a check", session->id, page);
+    }
+    return true;
 }
 
 // What keeps a table is counted: its batches, registered or kept by runs, and the copies that are not over.
@@ -318,7 +328,7 @@ static bool check_session(const struct core_session *session, struct error *erro
         EXPECT(count_entries(table) == table->num_blocks, "session %" PRIu64 " miscounts its blocks of cache %" PRIu64,
                session->id, table->cache_id);
         blocks += table->num_blocks;
-        if (!check_users(session, table, error))
+        if (!check_pages(session, table, error) || !check_users(session, table, error))
             return false;
     }
     EXPECT(blocks == session->num_blocks, "session %" PRIu64 " counts %" PRIu64 " blocks, has %" PRIu64, session->id,

@@ -178,7 +178,7 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
         .error = error,
     };
     status = draft_check(&draft);
-    free(draft.seen);
+    draft_finish(&draft);
     if (status == STATUS_OK)
         status = keep_params(batch, params, error);
     if (status == STATUS_OK)
@@ -258,22 +258,13 @@ void batch_succeed(struct batch *next, struct batch *old)
     old->kept_bytes = 0;
 }
 
-static void bury_block(struct batch *batch, struct block *block)
-{
-    block->dead_refs++;
-    block_settle(batch->table->cache, block);
-}
-
 // The reference that `batch` had becomes that of `older`, if that step named the block, too; false: it is given back.
 static bool hand_on(struct batch *batch, struct batch *older, const struct name *name)
 {
-    if (!older || name->since > older->step) {
-        hold_unref(batch->table, name->block, batch->dead);
-        return false;
-    }
-    if (older->dead && !batch->dead)
-        bury_block(older, name->block);
-    return true;
+    if (older && name->since <= older->step)
+        return true;
+    hold_unref(batch->table, name->id);
+    return false;
 }
 
 // What of it `batch` hands on.
@@ -308,9 +299,10 @@ static void hand_on_left(struct batch *batch)
 static void hand_on_names(struct batch *batch)
 {
     struct names *names = batch->names;
-    for (size_t i = 0; names && i < names->capacity; i++) {
-        if (names->places[i].block && !hand_on(batch, batch->older, &names->places[i]))
-            names->places[i].block = NULL;
+    for (int64_t id = names ? names_next(names, 0) : -1; id >= 0; id = names_next(names, id + 1)) {
+        const struct name name = names_get(names, (int32_t)id);
+        if (!hand_on(batch, batch->older, &name))
+            names_forget(names, (int32_t)id);
     }
     batch->names = NULL;
     if (names && batch->older) {
@@ -349,7 +341,7 @@ void batch_unref(struct batch *batch)
         return;
     leave_steps(batch);
     for (uint32_t i = 0; i < batch->num_blocks; i++)
-        hold_unref(table, batch->blocks[i], batch->dead);
+        hold_unref(table, batch->blocks[i]);
     batch->session->kept_bytes -= batch_bytes(batch);
     batch_discard(batch);
     if (table)
@@ -369,22 +361,6 @@ enum status core_batch_destroy(struct core_session *session, uint64_t id, struct
     if (status == STATUS_OK)
         batch_destroy(batch);
     return status;
-}
-
-void batch_bury(struct batch *batch)
-{
-    if (batch->dead)
-        return;
-    batch->dead = true;
-    for (uint32_t i = 0; i < batch->num_blocks; i++)
-        bury_block(batch, batch->blocks[i]);
-    for (size_t i = 0; batch->names && i < batch->names->capacity; i++) {
-        if (batch->names->places[i].block)
-            bury_block(batch, batch->names->places[i].block);
-    }
-    for (const struct names_left *left = batch->left; left; left = left->next)
-        for (size_t i = 0; i < left->count; i++)
-            bury_block(batch, left->names[i].block);
 }
 
 enum status batch_check_seals(struct batch *batch, struct error *error)

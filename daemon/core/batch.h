@@ -37,7 +37,6 @@ struct batch {
     struct engine_kv kv;
     struct engine_batch *engine; // owned
     uint32_t users;              // 1 until destroyed, and one a run that is not over
-    bool dead;                   // its session died: its refs count as the dead's
     bool has_keys;               // seq_lens_kv was given; without, it only writes
     bool has_slots, has_mask, has_positions, has_token_rows, has_kv_starts;
     struct missing missing;
@@ -57,8 +56,9 @@ struct batch {
     uint64_t all_keys;    // sum of seq_len: rows of a gather
     uint64_t local_keys;  // of them in the arena, in whole blocks: a mirrored one copies these for every run
     uint64_t seals;       // the cache's counter when none of `writes` was sealed
-    struct block **blocks; // each block of the cache that it names, once; referenced
+    int32_t *blocks;      // each block of the cache that it names, once; referenced
     uint32_t num_blocks, block_capacity;
+    uint64_t num_again;    // how often more it names them, in entries and slots
     struct block **writes; // those that it writes
     uint8_t *masks;        // [num_writes, block_size / 8]: the slots it writes
     uint32_t num_writes, write_capacity;
@@ -95,7 +95,6 @@ uint64_t batch_bytes(const struct batch *batch); // that count for the session, 
 void batch_discard(struct batch *batch);         // one that was never registered; takes NULL
 void batch_destroy(struct batch *batch);         // its runs finish first
 void batch_unref(struct batch *batch);
-void batch_bury(struct batch *batch); // its session died with runs of it in flight
 // SEALED if a block that it writes was sealed since it was created.
 enum status batch_check_seals(struct batch *batch, struct error *error);
 

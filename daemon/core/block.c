@@ -32,9 +32,9 @@ uint8_t *block_written(const struct cache *cache, const struct block *block, uin
 
 static enum core_block_kind rightful_state(const struct block *block)
 {
-    if (block->holders || block->refs > block->dead_refs)
+    if (block->holders || block->users > block->dead_users)
         return block->sealed ? CORE_HELD : CORE_LEASED;
-    if (block->refs)
+    if (block->users)
         return CORE_QUARANTINED;
     return block->sealed && block->node ? CORE_CACHED : CORE_FREE;
 }

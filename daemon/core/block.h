@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // block.h - one block's counters and the one state that follows from them, and the chunk that it lives in. A block does not
-// know which session holds it (hold.h does), only how many do.
+// know which session holds it (hold.h does), only how many do, and nothing of batches: what a session's batches name is the session's
+// affair, as long as it holds or names the block at all.
 
 #ifndef AULE_CORE_BLOCK_H
 #define AULE_CORE_BLOCK_H
@@ -14,13 +15,13 @@ struct cache;
 struct prefix_node;
 
 struct block {
-    // What each entry of a block table touches comes first, to lie in as few cache lines as it can.
+    // What each slot that is written touches comes first, to lie in one cache line.
     int32_t id;    // chunk * chunk_blocks + index; what clients call it
     uint32_t mark; // scratch of one batch, publish or release: counts only under its stamp
     uint64_t stamp;
     uint32_t holders;         // sessions that hold it
-    uint32_t refs;            // batches that name it and live, or have a run that is not over; copies that are not over
-    uint32_t dead_refs;       // those of `refs` whose session died
+    uint32_t users;           // sessions that hold it, or have batches or copies that name it
+    uint32_t dead_users;      // those of `users` that died
     uint32_t pending;         // accepted runs and copies that write it and are not over
     struct prefix_node *node; // where the prefix index has it; NULL = nowhere
     uint8_t state;            // enum core_block_kind; always what block_settle() last found

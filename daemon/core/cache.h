@@ -13,6 +13,7 @@
 
 enum { CORE_MAX_CACHE_NAME = 255, CORE_MIN_BLOCK_SIZE = 8, CORE_MAX_BLOCK_SIZE = 256 };
 
+struct hold_table;
 struct prefix_root;
 
 struct cache {
@@ -42,6 +43,7 @@ struct cache {
     uint64_t seals; // ever done; a batch that saw this value knows that nothing was sealed since
 
     uint32_t open_sessions;
+    struct hold_table *tables;
     uint32_t num_tables; // of sessions that have it open or still have work in flight on it; 0 = nobody uses it
     uint64_t last_use;   // core's use counter when the last session closed it
 };

@@ -105,9 +105,9 @@ static void take_references(struct copy *copy)
 {
     copy->table->num_users++;
     for (uint32_t i = 0; i < copy->count; i++) {
-        hold_ref(copy->table, copy->pairs[i].to);
+        hold_ref(copy->table, copy->pairs[i].to->id);
         if (copy->pairs[i].from)
-            hold_ref(copy->table, copy->pairs[i].from);
+            hold_ref(copy->table, copy->pairs[i].from->id);
     }
 }
 
@@ -158,28 +158,14 @@ enum status core_blocks_copy(struct core_session *session, uint64_t cache, const
     return status;
 }
 
-void copy_bury(struct copy *copy)
-{
-    if (copy->dead)
-        return;
-    copy->dead = true;
-    for (uint32_t i = 0; i < copy->count; i++) {
-        struct block *named[] = {copy->pairs[i].to, copy->pairs[i].from};
-        for (int k = 0; k < 2 && named[k]; k++) {
-            named[k]->dead_refs++;
-            block_settle(copy->table->cache, named[k]);
-        }
-    }
-}
-
 void copy_destroy(struct copy *copy)
 {
     if (!copy)
         return;
     for (uint32_t i = 0; i < copy->count; i++) {
-        hold_unref(copy->table, copy->pairs[i].to, copy->dead);
+        hold_unref(copy->table, copy->pairs[i].to->id);
         if (copy->pairs[i].from)
-            hold_unref(copy->table, copy->pairs[i].from, copy->dead);
+            hold_unref(copy->table, copy->pairs[i].from->id);
     }
     hold_table_unuse(copy->table);
     free(copy);

@@ -14,12 +14,10 @@ struct copy_pair {
 
 struct copy {
     struct hold_table *table;
-    bool dead; // its session died: its refs count as the dead's
     uint32_t count;
     struct copy_pair pairs[]; // each block referenced once for each time that it stands here
 };
 
-void copy_bury(struct copy *copy);    // its session died with it in flight
 void copy_destroy(struct copy *copy); // it is over; takes NULL
 
 #endif

@@ -350,6 +350,13 @@ static void note_what_is_there(const struct draft *d)
     batch->has_kv_starts = p->num_kv_starts > 0;
 }
 
+void draft_finish(struct draft *d)
+{
+    for (uint32_t i = 0; i < d->batch->num_blocks; i++)
+        hold_forget(d->table, d->batch->blocks[i]);
+    free(d->seen);
+}
+
 enum status draft_check(struct draft *d)
 {
     enum status (*const checks[])(const struct draft *) = {
@@ -363,6 +370,8 @@ enum status draft_check(struct draft *d)
         status = check_sequence(d, s);
     if (status == STATUS_OK && d->batch->has_slots)
         status = draft_check_slots(d);
+    if (status == STATUS_OK)
+        status = draft_name_writes(d);
     if (status == STATUS_OK)
         status = check_mask(d);
     if (d->batch->attended == 0)

@@ -8,8 +8,8 @@
 
 #include "batch.h"
 
-// Blocks of the cache that it has seen carry its stamp, and in `mark` their place in batch->writes, plus one. Slots of the session's own
-// block tensors stand in a table of its own.
+// Blocks of the cache that it names are `seen` in the session's hold table; those that it writes carry its stamp, and in `mark` their place in
+// batch->writes, plus one. Slots of the session's own block tensors stand in a table of its own.
 struct draft {
     const struct core_batch_params *params;
     struct core_session *session;
@@ -25,6 +25,7 @@ struct draft {
 
 // Everything, in the order in which each check may rely on those before it. Fills the batch but for its engine's part.
 enum status draft_check(struct draft *draft);
+void draft_finish(struct draft *draft); // forgets what was seen; the batch keeps its own
 
 // draft_step.c: the next step of a batch that has names. What `changes` says is in the draft's table already; the draft's batch has of the
 // step before what does not change.
@@ -33,7 +34,7 @@ struct draft_change {
     int32_t was;                 // before that change
 };
 struct draft_pile {
-    struct block **blocks; // owned
+    int32_t *blocks; // owned
     size_t count, capacity;
 };
 struct draft_step {
@@ -53,16 +54,17 @@ enum status draft_check_seq_len(const struct draft *draft, uint32_t s);
 enum status draft_end_sequence(const struct draft *draft, uint32_t s);
 uint32_t draft_num_used(const struct draft *draft, int32_t seq_len); // columns
 
-// draft_blocks.c: OK: the session may read block `id`, and *block is it if it is one of a cache.
-enum status draft_probe(const struct draft *draft, int64_t id, struct block **block);
+// draft_blocks.c: why the session may not read block `id`.
+enum status draft_entry_status(const struct draft *draft, int32_t id);
 enum status draft_entry_error(const struct draft *draft, enum status status, uint32_t s, uint32_t i, int32_t id);
 enum status draft_check_missing(struct draft *draft, uint32_t s, uint32_t entries); // that its row begins with
 void draft_note_hole(const struct draft *draft, uint32_t s, uint32_t entry, int32_t id);
 uint32_t draft_count_missing(const int32_t *row, uint32_t visible);
 
-// draft_blocks.c: the table entries of sequence `s` that a run can read, and all slots.
+// draft_blocks.c: the table entries of sequence `s` that a run can read, and all slots; then what the slots write is named, too.
 enum status draft_check_entries(struct draft *draft, uint32_t s);
 enum status draft_check_slots(struct draft *draft);
+enum status draft_name_writes(struct draft *draft);
 
 enum status draft_no_memory(const struct draft *draft);
 // How many rows of sequence `s` are queries; all its rows.

@@ -14,23 +14,30 @@
 
 // ---- blocks of the cache ----
 
-static bool add_block(struct draft *d, struct block *block)
+// Room for so many names more; false: no memory.
+static bool reserve(struct batch *batch, uint32_t more)
+{
+    uint64_t wanted = (uint64_t)batch->num_blocks + more, capacity = 2 * (uint64_t)batch->block_capacity;
+    if (wanted <= batch->block_capacity)
+        return true;
+    capacity = capacity > wanted ? capacity : wanted;
+    int32_t *blocks = capacity <= UINT32_MAX ? realloc(batch->blocks, capacity * sizeof *blocks) : NULL;
+    if (!blocks)
+        return false;
+    batch->blocks = blocks;
+    batch->block_capacity = (uint32_t)capacity;
+    return true;
+}
+
+// Names a block of the cache, for which there is room; false: the session does not hold it.
+static inline bool name(struct draft *d, int64_t id)
 {
     struct batch *batch = d->batch;
-    if (block->stamp == d->stamp)
-        return true;
-    if (batch->num_blocks == batch->block_capacity) {
-        uint32_t capacity = batch->block_capacity ? 2 * batch->block_capacity : 16;
-        struct block **blocks = realloc(batch->blocks, capacity * sizeof(struct block *));
-        if (!blocks)
-            return false;
-        batch->blocks = blocks;
-        batch->block_capacity = capacity;
-    }
-    block->stamp = d->stamp;
-    block->mark = 0;
-    batch->blocks[batch->num_blocks++] = block;
-    return true;
+    enum hold_sight sight = hold_see(d->table, id);
+    if (sight == HOLD_FIRST)
+        batch->blocks[batch->num_blocks++] = (int32_t)id;
+    batch->num_again += sight == HOLD_AGAIN;
+    return sight != HOLD_NONE;
 }
 
 static bool grow_writes(struct batch *batch, size_t mask_size)
@@ -53,13 +60,12 @@ static uint8_t *add_write(struct draft *d, struct block *block)
 {
     struct batch *batch = d->batch;
     size_t mask_size = d->block_size / 8;
-    if (!add_block(d, block))
-        return NULL;
-    if (!block->mark) {
+    if (block->stamp != d->stamp) {
         if (batch->num_writes == batch->write_capacity && !grow_writes(batch, mask_size))
             return NULL;
         memset(batch->masks + batch->num_writes * mask_size, 0, mask_size);
         batch->writes[batch->num_writes] = block;
+        block->stamp = d->stamp;
         block->mark = ++batch->num_writes;
     }
     return batch->masks + (block->mark - 1) * mask_size;
@@ -67,20 +73,26 @@ static uint8_t *add_write(struct draft *d, struct block *block)
 
 // ---- table entries ----
 
-enum status draft_probe(const struct draft *d, int64_t id, struct block **block)
+// Of the session's own block tensors; false: there is no such block.
+static bool reach(struct draft *d, int64_t id)
 {
-    *block = NULL;
-    if (d->table)
-        return hold_probe(d->table, id, block);
-    return id >= 0 && id < (int64_t)d->num_blocks ? STATUS_OK : STATUS_OUT_OF_RANGE;
+    if (id < 0 || id >= (int64_t)d->num_blocks)
+        return false;
+    if ((uint64_t)id >= d->batch->end_block)
+        d->batch->end_block = (uint64_t)id + 1;
+    return true;
 }
 
-// Keeps what draft_probe() found for the batch; false: no memory.
-static bool keep(struct draft *d, int64_t id, struct block *block)
+// Takes entries [from, to) of a row for the batch, up to the first that the session may not read, which is the result.
+static uint32_t take_entries(struct draft *d, const int32_t *row, uint32_t from, uint32_t to)
 {
-    if (!block && (uint64_t)id >= d->batch->end_block)
-        d->batch->end_block = (uint64_t)id + 1;
-    return !block || add_block(d, block);
+    if (d->table)
+        while (from < to && name(d, row[from]))
+            from++;
+    else
+        while (from < to && reach(d, row[from]))
+            from++;
+    return from;
 }
 
 uint32_t draft_num_used(const struct draft *d, int32_t seq_len)
@@ -91,6 +103,11 @@ uint32_t draft_num_used(const struct draft *d, int32_t seq_len)
 static uint64_t num_ids(const struct draft *d)
 {
     return d->table ? cache_num_ids(d->table->cache) : d->num_blocks;
+}
+
+enum status draft_entry_status(const struct draft *d, int32_t id)
+{
+    return id < 0 || (uint64_t)id >= num_ids(d) ? STATUS_OUT_OF_RANGE : STATUS_NOT_HELD;
 }
 
 enum status draft_entry_error(const struct draft *d, enum status status, uint32_t s, uint32_t i, int32_t id)
@@ -155,15 +172,9 @@ uint32_t draft_count_missing(const int32_t *row, uint32_t visible)
 // No query sees these: they may hold anything, but a gather reads them.
 static enum status look_at_unseen(struct draft *d, uint32_t s, const int32_t *row, uint32_t used)
 {
-    for (uint32_t i = 0; i < used; i++) {
-        struct block *block;
-        if (draft_probe(d, row[i], &block) != STATUS_OK) {
-            draft_note_hole(d, s, i, row[i]);
-            return STATUS_OK;
-        }
-        if (!keep(d, row[i], block))
-            return draft_no_memory(d);
-    }
+    uint32_t hole = take_entries(d, row, 0, used);
+    if (hole < used)
+        draft_note_hole(d, s, hole, row[hole]);
     return STATUS_OK;
 }
 
@@ -173,23 +184,16 @@ enum status draft_check_entries(struct draft *d, uint32_t s)
     const struct core_batch_params *p = d->params;
     const int32_t *row = p->block_table + (size_t)s * p->max_blocks;
     uint32_t used = draft_num_used(d, p->seq_lens_kv[s]);
+    if (d->table && !reserve(d->batch, used))
+        return draft_no_memory(d);
     if (draft_q_len(d, s) == 0)
         return look_at_unseen(d, s, row, used);
     uint32_t missing = draft_count_missing(row, used);
     enum status status = missing ? draft_check_missing(d, s, missing) : STATUS_OK;
     if (status != STATUS_OK)
         return status;
-    for (uint32_t i = missing; i < used; i++) {
-        struct block *block;
-        if (d->table)
-            hold_fetch_ahead(d->table, row, i, used);
-        status = draft_probe(d, row[i], &block);
-        if (status != STATUS_OK)
-            return draft_entry_error(d, status, s, i, row[i]);
-        if (!keep(d, row[i], block))
-            return draft_no_memory(d);
-    }
-    return STATUS_OK;
+    uint32_t end = take_entries(d, row, missing, used);
+    return end == used ? STATUS_OK : draft_entry_error(d, draft_entry_status(d, row[end]), s, end, row[end]);
 }
 
 // ---- slots ----
@@ -245,7 +249,7 @@ static enum status check_local_slot(struct draft *d, uint32_t row, int64_t slot)
     if (d->seen[at])
         return slot_error(d, STATUS_DUPLICATE_SLOT, row, slot, "occurs twice");
     d->seen[at] = wanted;
-    keep(d, block, NULL);
+    reach(d, block);
     return STATUS_OK;
 }
 
@@ -264,4 +268,14 @@ enum status draft_check_slots(struct draft *d)
         status = d->table ? check_pool_slot(d, row, slots[row]) : check_local_slot(d, row, slots[row]);
     }
     return status;
+}
+
+enum status draft_name_writes(struct draft *d)
+{
+    const struct batch *batch = d->batch;
+    if (d->table && !reserve(d->batch, batch->num_writes))
+        return draft_no_memory(d);
+    for (uint32_t i = 0; i < batch->num_writes; i++)
+        name(d, batch->writes[i]->id);
+    return STATUS_OK;
 }

@@ -10,17 +10,17 @@
 
 #include "state.h"
 
-static enum status pile_add(struct draft_step *step, struct draft_pile *pile, struct block *block)
+static enum status pile_add(struct draft_step *step, struct draft_pile *pile, int32_t id)
 {
     if (pile->count == pile->capacity) {
         size_t capacity = pile->capacity ? 2 * pile->capacity : 64;
-        struct block **blocks = realloc(pile->blocks, capacity * sizeof(struct block *));
+        int32_t *blocks = realloc(pile->blocks, capacity * sizeof *blocks);
         if (!blocks)
             return draft_no_memory(step->draft);
         pile->blocks = blocks;
         pile->capacity = capacity;
     }
-    pile->blocks[pile->count++] = block;
+    pile->blocks[pile->count++] = id;
     return STATUS_OK;
 }
 
@@ -33,11 +33,9 @@ static const int32_t *row_of(const struct draft_step *step, uint32_t s)
 static enum status name_entry(struct draft_step *step, uint32_t s, uint32_t column)
 {
     int32_t id = row_of(step, s)[column];
-    struct block *block;
-    enum status status = draft_probe(step->draft, id, &block);
-    if (status != STATUS_OK)
-        return draft_entry_error(step->draft, status, s, column, id);
-    return pile_add(step, &step->adds, block);
+    if (!hold_has(step->draft->table, id))
+        return draft_entry_error(step->draft, draft_entry_status(step->draft, id), s, column, id);
+    return pile_add(step, &step->adds, id);
 }
 
 static enum status name_entries(struct draft_step *step, uint32_t s, uint32_t from, uint32_t to)
@@ -46,12 +44,6 @@ static enum status name_entries(struct draft_step *step, uint32_t s, uint32_t fr
     for (uint32_t column = from; status == STATUS_OK && column < to; column++)
         status = name_entry(step, s, column);
     return status;
-}
-
-// What was named is there.
-static enum status drop_id(struct draft_step *step, int32_t id)
-{
-    return pile_add(step, &step->drops, block_find(step->draft->table->cache, id));
 }
 
 // ---- the changes of one sequence, of each column the first, which has what was there ----
@@ -86,7 +78,7 @@ static enum status drop_entries(struct draft_step *step, uint32_t s, const struc
         while (at < changes->count && changes->of[at].column < column)
             at++;
         bool changed = at < changes->count && changes->of[at].column == column;
-        status = drop_id(step, changed ? changes->of[at].was : row_of(step, s)[column]);
+        status = pile_add(step, &step->drops, changed ? changes->of[at].was : row_of(step, s)[column]);
     }
     return status;
 }
@@ -117,7 +109,7 @@ static enum status change_named(struct draft_step *step, uint32_t s, const struc
         uint32_t column = changes->of[i].column;
         if (!is_first(changes, i) || column < old->from || column >= old->to || column >= now->to)
             continue; // in the others all are looked at
-        status = drop_id(step, changes->of[i].was);
+        status = pile_add(step, &step->drops, changes->of[i].was);
         if (status == STATUS_OK && column >= now->from)
             status = name_entry(step, s, column);
     }
@@ -158,10 +150,10 @@ static enum status look_at_unseen(struct draft_step *step, uint32_t s, uint32_t 
     struct named *now = &step->named[s];
     enum status status = STATUS_OK;
     for (*now = (struct named){0}; status == STATUS_OK && now->to < used; now->to++) {
-        struct block *block;
-        if (draft_probe(step->draft, row_of(step, s)[now->to], &block) != STATUS_OK)
+        int32_t id = row_of(step, s)[now->to];
+        if (!hold_has(step->draft->table, id))
             break;
-        status = pile_add(step, &step->adds, block);
+        status = pile_add(step, &step->adds, id);
     }
     return status;
 }
@@ -207,11 +199,11 @@ static enum status exchange_writes(struct draft_step *step)
         if (block->stamp == step->draft->stamp && block->mark)
             block->mark = 0;
         else
-            status = pile_add(step, &step->drops, block);
+            status = pile_add(step, &step->drops, block->id);
     }
     for (uint32_t i = 0; status == STATUS_OK && i < now->num_writes; i++) {
         if (now->writes[i]->mark)
-            status = pile_add(step, &step->adds, now->writes[i]);
+            status = pile_add(step, &step->adds, now->writes[i]->id);
     }
     return status;
 }
@@ -226,6 +218,5 @@ enum status draft_check_step(struct draft_step *step)
         status = draft_check_slots(d);
     if (d->batch->attended == 0)
         d->batch->attended = 1;
-    d->batch->num_blocks = 0; // names are counted by what is added and dropped
     return status == STATUS_OK ? exchange_writes(step) : status;
 }

@@ -35,6 +35,7 @@ struct hold_table *hold_table_get(struct core_session *session, struct cache *ca
         free(table);
         return NULL;
     }
+    DL_APPEND(cache->tables, table);
     cache->num_tables++;
     return table;
 }
@@ -47,6 +48,7 @@ void hold_table_settle(struct hold_table *table)
     HASH_DEL(table->session->tables, table);
     for (uint32_t i = 0; i < table->num_pages; i++)
         free(table->pages[i]);
+    DL_DELETE(cache->tables, table);
     free(table->pages);
     free(table);
     cache->num_tables--;
@@ -59,14 +61,18 @@ void hold_table_unuse(struct hold_table *table)
     hold_table_settle(table);
 }
 
+static struct block *block_at(const struct hold_table *table, uint32_t page, uint32_t index)
+{
+    return block_find(table->cache, ((int64_t)page << table->cache->chunk_shift) + index);
+}
+
 static void drop_all(struct hold_table *table, uint32_t page, uint32_t index)
 {
-    struct block *block = block_find(table->cache, ((int64_t)page << table->cache->chunk_shift) + index);
-    struct hold *hold = &table->pages[page]->holds[index];
-    if (!hold->holds)
+    uint32_t *holds = &table->pages[page]->holds[index];
+    if (!*holds)
         return;
-    hold->holds = 1; // however often it was looked up
-    hold_drop(table, block);
+    *holds = 1; // however often it was looked up
+    hold_drop(table, block_at(table, page, index));
 }
 
 void hold_table_release_all(struct hold_table *table)
@@ -78,16 +84,28 @@ void hold_table_release_all(struct hold_table *table)
     }
 }
 
+void hold_table_bury(struct hold_table *table)
+{
+    table->dead = true;
+    for (uint32_t page = 0; page < table->num_pages; page++) {
+        const struct hold_page *holds = table->pages[page];
+        for (uint32_t i = 0; holds && holds->used && i < table->cache->chunk_blocks; i++) {
+            if (!holds->holds[i] && !holds->refs[i])
+                continue;
+            struct block *block = block_at(table, page, i);
+            block->dead_users++;
+            block_settle(table->cache, block);
+        }
+    }
+}
+
 void hold_fetch(const struct hold_table *table, int32_t id)
 {
     const struct block *block = block_find(table->cache, id);
-    uint32_t page = (uint32_t)id >> table->cache->chunk_shift;
     if (!block)
         return;
     __builtin_prefetch(block, 1);
     __builtin_prefetch(&block->last_use, 1);
-    if (page < table->num_pages && table->pages[page])
-        __builtin_prefetch(&table->pages[page]->holds[(uint32_t)id & (table->cache->chunk_blocks - 1)], 1);
 }
 
 enum status hold_probe(const struct hold_table *table, int64_t id, struct block **out)
@@ -95,7 +113,7 @@ enum status hold_probe(const struct hold_table *table, int64_t id, struct block 
     if (id < 0 || (uint64_t)id >= cache_num_ids(table->cache))
         return STATUS_OUT_OF_RANGE;
     *out = block_find(table->cache, id);
-    return *out && hold_find(table, *out)->holds ? STATUS_OK : STATUS_NOT_HELD;
+    return hold_has(table, id) ? STATUS_OK : STATUS_NOT_HELD;
 }
 
 enum status hold_check(const struct hold_table *table, uint64_t index, int64_t id, struct block **out,
@@ -126,68 +144,88 @@ static bool pages_reserve(struct hold_table *table, uint32_t page)
     return true;
 }
 
+static struct hold_page *page_create(uint32_t chunk_blocks)
+{
+    size_t bits = ((size_t)chunk_blocks + 63) / 64 * sizeof(struct hold_bits);
+    struct hold_page *page = calloc(1, sizeof *page + bits + 2 * (size_t)chunk_blocks * sizeof *page->holds);
+    if (!page)
+        return NULL;
+    page->holds = (uint32_t *)((char *)page->bits + bits);
+    page->refs = page->holds + chunk_blocks;
+    return page;
+}
+
 bool hold_reserve(struct hold_table *table, const struct block *block)
 {
     uint32_t page = (uint32_t)block->id >> table->cache->chunk_shift;
     if (!pages_reserve(table, page))
         return false;
     if (!table->pages[page])
-        table->pages[page] = calloc(1, sizeof(struct hold_page) + table->cache->chunk_blocks * sizeof(struct hold));
+        table->pages[page] = page_create(table->cache->chunk_blocks);
     return table->pages[page] != NULL;
 }
 
-static struct hold *entry(struct hold_table *table, const struct block *block, struct hold_page **page)
+static bool is_used(const struct hold_page *page, uint32_t index)
 {
-    *page = table->pages[(uint32_t)block->id >> table->cache->chunk_shift];
-    return &(*page)->holds[(uint32_t)block->id & (table->cache->chunk_blocks - 1)];
+    return page->holds[index] || page->refs[index];
 }
 
-// Before and after a change of an entry: it counts while it is not zero.
-static void count(struct hold_table *table, struct hold_page *page, const struct hold *hold, int by)
+static void count(struct hold_table *table, struct hold_page *page, int by)
 {
-    if (hold->holds || hold->refs)
-        return;
     page->used += (uint32_t)by;
     table->num_blocks += (uint64_t)(int64_t)by;
     table->session->num_blocks += (uint64_t)(int64_t)by;
 }
 
+// The session has nothing of the block any more.
+static void leave(struct hold_table *table, struct hold_page *page, struct block *block)
+{
+    count(table, page, -1);
+    block->users--;
+    block->dead_users -= table->dead;
+}
+
 void hold_take(struct hold_table *table, struct block *block)
 {
-    struct hold_page *page;
-    struct hold *hold = entry(table, block, &page);
-    count(table, page, hold, 1);
-    if (hold->holds++ == 0)
+    struct hold_page *page = hold_page(table, block->id);
+    uint32_t index = hold_index(table, block->id);
+    if (!is_used(page, index)) {
+        count(table, page, 1);
+        block->users++;
+    }
+    if (page->holds[index]++ == 0)
         block->holders++;
+    page->bits[index / 64].held |= UINT64_C(1) << (index % 64);
     block_settle(table->cache, block);
 }
 
 void hold_drop(struct hold_table *table, struct block *block)
 {
-    struct hold_page *page;
-    struct hold *hold = entry(table, block, &page);
-    if (--hold->holds == 0)
-        block->holders--;
-    count(table, page, hold, -1);
+    struct hold_page *page = hold_page(table, block->id);
+    uint32_t index = hold_index(table, block->id);
+    if (--page->holds[index])
+        return;
+    page->bits[index / 64].held &= ~(UINT64_C(1) << (index % 64));
+    block->holders--;
+    if (!is_used(page, index))
+        leave(table, page, block);
     block_settle(table->cache, block);
 }
 
-void hold_ref(struct hold_table *table, struct block *block)
+void hold_ref(struct hold_table *table, int32_t id)
 {
-    struct hold_page *page;
-    entry(table, block, &page)->refs++;
-    block->refs++;
+    hold_page(table, id)->refs[hold_index(table, id)]++;
 }
 
-void hold_unref(struct hold_table *table, struct block *block, bool dead)
+void hold_unref(struct hold_table *table, int32_t id)
 {
-    struct hold_page *page;
-    struct hold *hold = entry(table, block, &page);
-    hold->refs--;
-    count(table, page, hold, -1);
-    block->refs--;
-    if (dead)
-        block->dead_refs--;
+    struct hold_page *page = hold_page(table, id);
+    uint32_t index = hold_index(table, id);
+    page->refs[index]--;
+    if (is_used(page, index))
+        return; // the session has the block still
+    struct block *block = block_find(table->cache, id);
+    leave(table, page, block);
     block_settle(table->cache, block);
 }
 

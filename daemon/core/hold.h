@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// hold.h - what one session has of one cache: how often it holds each block, and how many of its batches name it. One array
-// entry a block, in pages of a chunk each, so that checking a table entry costs two loads.
+// hold.h - what one session has of one cache: how often it holds each block, and how many of its batches name it. Numbers of a block lie
+// apart from its record, in pages of a chunk each: whether the session holds it is one bit, so that the bits of 100,000 blocks lie in a
+// core's nearest cache and checking a table entry touches nothing else.
 
 #ifndef AULE_CORE_HOLD_H
 #define AULE_CORE_HOLD_H
@@ -14,13 +15,21 @@ struct hold {
     uint32_t refs;  // batches and copies
 };
 
+// Of 64 blocks, a bit each.
+struct hold_bits {
+    uint64_t held; // `holds` is not zero
+    uint64_t seen; // scratch of one check, all zero between calls
+};
+
 struct hold_page {
-    uint32_t used; // entries that are not zero
-    struct hold holds[];
+    uint32_t used;           // blocks with numbers that are not zero
+    uint32_t *holds, *refs;  // [chunk_blocks], behind the bits
+    struct hold_bits bits[]; // [chunk_blocks / 64, rounded up]
 };
 
 struct hold_table {
-    UT_hash_handle hh; // session->tables, by cache id
+    UT_hash_handle hh;              // session->tables, by cache id
+    struct hold_table *prev, *next; // cache->tables
     uint64_t cache_id;
     struct core_session *session;
     struct cache *cache;
@@ -29,6 +38,7 @@ struct hold_table {
     uint32_t num_pages;
     uint64_t num_blocks; // entries that are not zero: what the quota counts
     uint32_t num_users;  // batches and copies that are not freed yet
+    bool dead;           // its session died
 };
 
 // The session's table of a cache that it has open, else STATUS_NOT_FOUND.
@@ -38,14 +48,54 @@ struct hold_table *hold_table_get(struct core_session *session, struct cache *ca
 void hold_table_settle(struct hold_table *table);      // ends one that nothing needs, and its cache if it was the last
 void hold_table_unuse(struct hold_table *table);       // a user less; settles it
 void hold_table_release_all(struct hold_table *table); // every hold; batches keep their refs
+void hold_table_bury(struct hold_table *table); // its session died: what its batches and copies name is the dead's
 
-static inline const struct hold *hold_find(const struct hold_table *table, const struct block *block)
+// The page of block `id`, NULL if the session has nothing there. Any number may be asked for.
+static inline struct hold_page *hold_page(const struct hold_table *table, int64_t id)
 {
-    static const struct hold none;
-    uint32_t page = (uint32_t)block->id >> table->cache->chunk_shift;
-    if (page >= table->num_pages || !table->pages[page])
-        return &none;
-    return &table->pages[page]->holds[(uint32_t)block->id & (table->cache->chunk_blocks - 1)];
+    uint64_t page = (uint64_t)id >> table->cache->chunk_shift;
+    return page < table->num_pages ? table->pages[page] : NULL;
+}
+
+static inline uint32_t hold_index(const struct hold_table *table, int64_t id)
+{
+    return (uint32_t)id & (table->cache->chunk_blocks - 1);
+}
+
+static inline struct hold hold_find(const struct hold_table *table, int64_t id)
+{
+    const struct hold_page *page = hold_page(table, id);
+    uint32_t index = hold_index(table, id);
+    return page ? (struct hold){page->holds[index], page->refs[index]} : (struct hold){0};
+}
+
+static inline bool hold_has(const struct hold_table *table, int64_t id)
+{
+    const struct hold_page *page = hold_page(table, id);
+    uint32_t index = hold_index(table, id);
+    return page && page->bits[index / 64].held >> (index % 64) & 1;
+}
+
+// A check comes by block `id`: not held by the session, seen for the first time, or again. What was seen is forgotten with hold_forget() of
+// each, in any order: those beside it go with it.
+enum hold_sight { HOLD_NONE, HOLD_FIRST, HOLD_AGAIN };
+static inline enum hold_sight hold_see(const struct hold_table *table, int64_t id)
+{
+    struct hold_page *page = hold_page(table, id);
+    uint32_t index = hold_index(table, id);
+    struct hold_bits *bits = page ? &page->bits[index / 64] : NULL;
+    uint64_t bit = UINT64_C(1) << (index % 64);
+    if (!page || !(bits->held & bit))
+        return HOLD_NONE;
+    if (bits->seen & bit)
+        return HOLD_AGAIN;
+    bits->seen |= bit;
+    return HOLD_FIRST;
+}
+
+static inline void hold_forget(const struct hold_table *table, int64_t id)
+{
+    hold_page(table, id)->bits[hold_index(table, id) / 64].seen = 0;
 }
 
 // What the calls below touch of the block some places on in a list is fetched meanwhile: of a large pool it is in no cache. Any number may
@@ -67,8 +117,8 @@ bool hold_reserve(struct hold_table *table,
                   const struct block *block);                  // so that hold_take() cannot fail; false: no memory
 void hold_take(struct hold_table *table, struct block *block); // one hold more
 void hold_drop(struct hold_table *table, struct block *block); // one hold less; settles the block
-void hold_ref(struct hold_table *table, struct block *block);  // a batch or copy names it, which the session holds
-void hold_unref(struct hold_table *table, struct block *block, bool dead);
+void hold_ref(struct hold_table *table, int32_t id);           // a batch or copy names it, which the session holds
+void hold_unref(struct hold_table *table, int32_t id);
 
 // STATUS_QUOTA if `more` blocks would bring the session over its limit.
 enum status hold_check_quota(const struct core_session *session, uint64_t more, struct error *error);

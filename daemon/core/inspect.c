@@ -180,7 +180,8 @@ void core_block_at(const struct core *core, uint64_t id, uint32_t index, struct 
         return;
     out->state = block->state;
     out->holders = block->holders;
-    out->batch_refs = block->refs;
+    for (const struct hold_table *table = cache->tables; table; table = table->next)
+        out->batch_refs += hold_find(table, index).refs;
     out->writer = block->writer;
     out->last_use = block->last_use;
     out->depth = block->node ? (int32_t)block->node->depth : -1;

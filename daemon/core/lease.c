@@ -92,10 +92,10 @@ static enum status release_check(const struct hold_table *table, const int32_t *
         if (block->stamp != stamp)
             block->mark = 0;
         block->stamp = stamp;
-        if (block->mark++ >= hold_find(table, block)->holds)
+        if (block->mark++ >= hold_find(table, block->id).holds)
             return error_set(error, STATUS_NOT_HELD,
                              "blocks[%" PRIu32 "] = %" PRId32 " is named %" PRIu32 " times but held %" PRIu32 " times",
-                             i, blocks[i], block->mark, hold_find(table, block)->holds);
+                             i, blocks[i], block->mark, hold_find(table, block->id).holds);
     }
     return STATUS_OK;
 }

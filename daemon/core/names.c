@@ -6,8 +6,11 @@
 #include "names.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { LEAST_PLACES = 16 };
+
+// ---- those that have a place ----
 
 // Ids are close together, and clients choose among theirs: a product spreads them, and its upper half is taken.
 static size_t home_of(const struct names *names, int32_t id)
@@ -15,13 +18,49 @@ static size_t home_of(const struct names *names, int32_t id)
     return (size_t)(((uint64_t)(uint32_t)id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (names->capacity - 1);
 }
 
+// Its own, or the free one that it would get.
 static struct name *place_of(const struct names *names, int32_t id)
 {
     size_t at = home_of(names, id);
-    while (names->places[at].block && names->places[at].id != id)
+    while (names->places[at].count && names->places[at].id != id)
         at = (at + 1) & (names->capacity - 1);
     return &names->places[at];
 }
+
+static void take_place(struct names *names, struct name name)
+{
+    *place_of(names, name.id) = name;
+    names->count++;
+}
+
+// What stands behind the place and could stand there moves up, until there is a gap anyway.
+static void give_place(struct names *names, struct name *place)
+{
+    size_t mask = names->capacity - 1, gap = (size_t)(place - names->places);
+    for (size_t at = (gap + 1) & mask; names->places[at].count; at = (at + 1) & mask) {
+        size_t home = home_of(names, names->places[at].id);
+        if (((at - home) & mask) < ((at - gap) & mask))
+            continue; // its home lies behind the gap
+        names->places[gap] = names->places[at];
+        gap = at;
+    }
+    names->places[gap] = (struct name){0};
+    names->count--;
+}
+
+// One that has a place, or is named once and since the first step, then loses or gains that place by itself.
+static void set(struct names *names, struct name *place, struct name name)
+{
+    bool plain = name.count == 1 && name.since == 0;
+    if (place->count && plain)
+        give_place(names, place);
+    else if (place->count)
+        *place = name;
+    else if (!plain)
+        take_place(names, name);
+}
+
+// ---- room ----
 
 static size_t capacity_for(size_t count)
 {
@@ -35,97 +74,173 @@ static size_t capacity_for(size_t count)
 static size_t capacity_with(const struct names *names, size_t more)
 {
     size_t count = names->count + more;
-    return 2 * count <= names->capacity ? names->capacity : capacity_for(names->count ? 2 * count : count);
+    bool fits = names->capacity && 2 * count <= names->capacity;
+    return fits ? names->capacity : capacity_for(names->count ? 2 * count : count);
+}
+
+// Of all ids of the cache as it is now, and of those it had.
+static size_t words_for(const struct names *names)
+{
+    size_t words = (size_t)(cache_num_ids(names->table->cache) + 63) / 64;
+    return words > names->num_words ? words : names->num_words;
+}
+
+static uint64_t bytes_of(size_t words, size_t capacity)
+{
+    return words * sizeof(uint64_t) + capacity * sizeof(struct name);
 }
 
 uint64_t names_bytes(const struct names *names)
 {
-    return names->capacity * sizeof *names->places;
+    return bytes_of(names->num_words, names->capacity);
 }
 
 uint64_t names_bytes_for(const struct names *names, size_t more)
 {
-    return capacity_with(names, more) * sizeof *names->places;
+    return bytes_of(words_for(names), capacity_with(names, more));
 }
 
-bool names_init(struct names *names, struct hold_table *table, size_t room)
+static bool reserve_bits(struct names *names)
 {
-    *names = (struct names){.table = table, .capacity = capacity_for(room)};
-    names->places = calloc(names->capacity, sizeof *names->places);
-    return names->places != NULL;
+    size_t words = words_for(names);
+    uint64_t *bits = words > names->num_words ? realloc(names->bits, words * sizeof *bits) : names->bits;
+    if (!bits)
+        return false;
+    memset(bits + names->num_words, 0, (words - names->num_words) * sizeof *bits);
+    names->bits = bits;
+    names->num_words = words;
+    return true;
 }
 
-void names_finish(struct names *names)
+static bool reserve_places(struct names *names, size_t more)
 {
-    free(names->places);
-    names->places = NULL;
-}
-
-bool names_reserve(struct names *names, size_t more)
-{
-    struct names larger = {.table = names->table, .count = names->count};
-    larger.capacity = capacity_with(names, more);
+    struct names larger = {.capacity = capacity_with(names, more)};
     if (larger.capacity == names->capacity)
         return true;
     larger.places = calloc(larger.capacity, sizeof *larger.places);
     if (!larger.places)
         return false;
     for (size_t i = 0; i < names->capacity; i++) {
-        if (names->places[i].block)
-            *place_of(&larger, names->places[i].id) = names->places[i];
+        if (names->places[i].count)
+            take_place(&larger, names->places[i]);
     }
     free(names->places);
-    *names = larger;
+    names->places = larger.places;
+    names->capacity = larger.capacity;
     return true;
 }
 
-void names_enter(struct names *names, struct block *block)
+bool names_reserve(struct names *names, size_t more)
 {
-    *place_of(names, block->id) = (struct name){.block = block, .id = block->id};
-    names->count++;
+    return reserve_bits(names) && reserve_places(names, more);
 }
 
-bool names_again(struct names *names, int32_t id)
+// ---- all ----
+
+static uint64_t bit_of(int32_t id)
 {
-    struct name *name = place_of(names, id);
-    name->count += name->block != NULL;
-    return name->block != NULL;
+    return UINT64_C(1) << ((uint32_t)id % 64);
 }
 
-void names_add(struct names *names, struct block *block, uint64_t step)
+bool names_has(const struct names *names, int32_t id)
 {
-    struct name *name = place_of(names, block->id);
-    if (!name->block) {
-        hold_ref(names->table, block);
-        *name = (struct name){.block = block, .id = block->id, .since = step};
-        names->count++;
+    size_t word = (uint32_t)id / 64;
+    return word < names->num_words && names->bits[word] & bit_of(id);
+}
+
+bool names_init(struct names *names, struct hold_table *table, const int32_t *blocks, size_t count, size_t again)
+{
+    *names = (struct names){.table = table};
+    if (names_reserve(names, again))
+        names->uncounted = malloc(names->num_words * sizeof *names->uncounted);
+    if (!names->uncounted) {
+        names_finish(names);
+        return false;
     }
-    name->count++;
+    for (size_t i = 0; i < count; i++)
+        names->bits[(uint32_t)blocks[i] / 64] |= bit_of(blocks[i]);
+    memcpy(names->uncounted, names->bits, names->num_words * sizeof *names->uncounted);
+    return true;
 }
 
-// What stands behind the place and could stand there moves up, until there is a gap anyway.
-static void close_up(struct names *names, size_t gap)
+bool names_count(struct names *names, int32_t id)
 {
-    size_t mask = names->capacity - 1;
-    for (size_t at = (gap + 1) & mask; names->places[at].block; at = (at + 1) & mask) {
-        size_t home = home_of(names, names->places[at].id);
-        if (((at - home) & mask) < ((at - gap) & mask))
-            continue; // its home lies behind the gap
-        names->places[gap] = names->places[at];
-        gap = at;
+    if (!names_has(names, id))
+        return false;
+    uint64_t *uncounted = &names->uncounted[(uint32_t)id / 64];
+    if (*uncounted & bit_of(id))
+        *uncounted &= ~bit_of(id);
+    else
+        names_add(names, id, 0);
+    return true;
+}
+
+void names_counted(struct names *names)
+{
+    free(names->uncounted);
+    names->uncounted = NULL;
+}
+
+void names_finish(struct names *names)
+{
+    free(names->bits);
+    free(names->uncounted);
+    free(names->places);
+    *names = (struct names){0};
+}
+
+struct name names_get(const struct names *names, int32_t id)
+{
+    const struct name *place = place_of(names, id);
+    return place->count ? *place : (struct name){.id = id, .count = 1};
+}
+
+void names_add(struct names *names, int32_t id, uint64_t step)
+{
+    struct name *place = place_of(names, id), name = {.since = step, .id = id};
+    if (names_has(names, id)) {
+        name = names_get(names, id);
+    } else {
+        hold_ref(names->table, id);
+        names->bits[(uint32_t)id / 64] |= bit_of(id);
     }
-    names->places[gap] = (struct name){0};
+    name.count++;
+    set(names, place, name);
 }
 
-void names_drop(struct names *names, const struct block *block, struct names_left *left)
+void names_forget(struct names *names, int32_t id)
 {
-    struct name *name = place_of(names, block->id);
-    if (--name->count)
+    struct name *place = place_of(names, id);
+    names->bits[(uint32_t)id / 64] &= ~bit_of(id);
+    if (place->count)
+        give_place(names, place);
+}
+
+void names_drop(struct names *names, int32_t id, struct names_left *left)
+{
+    struct name name = names_get(names, id);
+    if (name.count == 1) {
+        left->names[left->count++] = name;
+        names_forget(names, id);
         return;
-    left->names[left->count++] = *name;
-    names->count--;
-    close_up(names, (size_t)(name - names->places));
+    }
+    name.count--;
+    set(names, place_of(names, id), name);
 }
+
+int64_t names_next(const struct names *names, int64_t from)
+{
+    for (size_t word = (uint64_t)from / 64; word < names->num_words; word++) {
+        uint64_t bits = names->bits[word];
+        if (word == (uint64_t)from / 64)
+            bits &= ~UINT64_C(0) << (from % 64);
+        if (bits)
+            return (int64_t)(word * 64) + __builtin_ctzll(bits);
+    }
+    return -1;
+}
+
+// ---- what is named no more ----
 
 uint64_t names_left_bytes(size_t capacity)
 {

@@ -34,11 +34,11 @@ static enum status prepare_hold(struct hold_table *table, const struct block *bl
 {
     if (!hold_reserve(table, block))
         return error_set(error, STATUS_NO_MEMORY, "no host memory to hold block %" PRId32, block->id);
-    const struct hold *hold = hold_find(table, block);
-    if (hold->holds == UINT32_MAX)
+    const struct hold hold = hold_find(table, block->id);
+    if (hold.holds == UINT32_MAX)
         return error_set(error, STATUS_LIMIT, "block %" PRId32 " is held %" PRIu32 " times; release it", block->id,
-                         hold->holds);
-    *fresh += !hold->holds && !hold->refs;
+                         hold.holds);
+    *fresh += !hold.holds && !hold.refs;
     return STATUS_OK;
 }
 

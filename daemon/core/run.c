@@ -377,16 +377,6 @@ void run_link_over(struct run *run)
         run_end(run);
 }
 
-void run_bury(struct run *run)
-{
-    if (run->over)
-        return;
-    if (run->batch)
-        batch_bury(run->batch);
-    if (run->copy)
-        copy_bury(run->copy);
-}
-
 void run_deliver(struct core_session *session)
 {
     while (session->runs && session->runs->over) {

@@ -59,7 +59,6 @@ struct engine_run run_link(const struct run *run, uint32_t link); // as the engi
 void run_fail(struct run *run, enum status status, const char *why);
 // A link is over. With the last one the run is: run_deliver() then shows it, once the earlier ones are over too.
 void run_link_over(struct run *run);
-void run_bury(struct run *run); // its session died; what it names becomes the dead's until it is over
 void run_drop_queued(struct core_session *session, enum status status); // ends what was not submitted
 // Makes what is over reapable, in the order of tickets. Frees runs that nobody can reap: detached, or of a closed session.
 void run_deliver(struct core_session *session);

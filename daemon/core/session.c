@@ -71,17 +71,8 @@ enum status core_session_open(struct core *core, const struct core_session_param
     return STATUS_OK;
 }
 
-// Only runs in flight can outlive their session; what they name waits for them in quarantine.
-static void bury_runs(struct core_session *session)
-{
-    struct run *run;
-    DL_FOREACH(session->runs, run)
-    {
-        run_bury(run);
-    }
-}
-
-static void close_tables(struct core_session *session)
+// Only runs in flight outlive their session; what they name waits for them, in quarantine if it died.
+static void close_tables(struct core_session *session, bool died)
 {
     struct hold_table *table, *next;
     HASH_ITER(hh, session->tables, table, next)
@@ -91,6 +82,8 @@ static void close_tables(struct core_session *session)
             table->cache->open_sessions--;
             table->cache->last_use = ++session->core->last_use;
         }
+        if (died)
+            hold_table_bury(table);
         hold_table_release_all(table);
         hold_table_settle(table);
     }
@@ -113,13 +106,11 @@ void core_session_close(struct core_session *session, bool died)
     struct batch *batch, *next;
     session->closed = true;
     run_drop_queued(session, STATUS_NO_SESSION);
-    if (died)
-        bury_runs(session);
     HASH_ITER(hh, session->batches, batch, next)
     {
         batch_destroy(batch);
     }
-    close_tables(session);
+    close_tables(session, died);
     forget_tickets(session);
     run_deliver(session);
     core->session_deaths += died;
