@@ -12,7 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// A case of `tests` (up to a NULL), each run for 0 .. loops - 1, before and after it what sets it up and clears it away (or NULL).
+// A case of `tests` (up to a NULL), each run for 0 .. loops - 1, before and after it what sets it up and clears it away (or NULL). check keeps
+// `name` as it is.
 static inline void check_case(Suite *suite, const char *name, SFun open, SFun close, const TTest *const *tests,
                               int loops)
 {

@@ -358,23 +358,20 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("core batch");
-    TCase *local = tcase_create("local"), *queries = tcase_create("queries"), *writes = tcase_create("writes");
-    TCase *all[] = {local, queries, writes};
-    tcase_add_test(local, a_batch_over_the_sessions_own_blocks_holds_nothing);
-    tcase_add_test(local, an_id_of_the_sessions_own_blocks_is_checked_against_their_number);
-    tcase_add_test(local, a_layout_that_cannot_be_is_refused);
-    tcase_add_test(local, contiguous_keys_have_neither_table_nor_slots);
-    tcase_add_test(local, local_batches_count_against_the_limits_of_all);
-    tcase_add_test(queries, rows_beyond_q_lens_are_no_queries);
-    tcase_add_test(queries, missing_entries_go_by_the_first_query_alone);
-    tcase_add_test(queries, a_mask_has_a_bit_for_each_row_and_key);
-    tcase_add_test(queries, token_rows_name_each_row_once);
-    tcase_add_test(queries, slots_and_positions_go_by_the_row);
-    tcase_add_test(writes, a_batch_without_sequences_has_a_slot_mapping_and_nothing_else);
-    tcase_add_test(writes, four_sequences_find_their_tokens_through_the_block_table);
-    for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
-        tcase_add_checked_fixture(all[i], open_one, close_one);
-        suite_add_tcase(suite, all[i]);
-    }
+    check_case(suite, "local", open_one, close_one,
+               (const TTest *const[]){a_batch_over_the_sessions_own_blocks_holds_nothing,
+                                      an_id_of_the_sessions_own_blocks_is_checked_against_their_number,
+                                      a_layout_that_cannot_be_is_refused, contiguous_keys_have_neither_table_nor_slots,
+                                      local_batches_count_against_the_limits_of_all, NULL},
+               1);
+    check_case(suite, "queries", open_one, close_one,
+               (const TTest *const[]){rows_beyond_q_lens_are_no_queries, missing_entries_go_by_the_first_query_alone,
+                                      a_mask_has_a_bit_for_each_row_and_key, token_rows_name_each_row_once,
+                                      slots_and_positions_go_by_the_row, NULL},
+               1);
+    check_case(suite, "writes", open_one, close_one,
+               (const TTest *const[]){a_batch_without_sequences_has_a_slot_mapping_and_nothing_else,
+                                      four_sequences_find_their_tokens_through_the_block_table, NULL},
+               1);
     return check_main(suite);
 }

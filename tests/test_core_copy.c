@@ -627,34 +627,37 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("core copy");
-    TCase *copies = tcase_create("copies"), *written = tcase_create("written"), *failures = tcase_create("failures");
-    TCase *owned = tcase_create("ownership"), *merges = tcase_create("merges");
-    TCase *all[] = {copies, written, failures, owned, merges};
-    tcase_add_test(copies, a_copy_carries_all_layers_and_comes_in_the_sessions_order);
-    tcase_add_test(copies, copies_of_several_sessions_share_a_wave);
-    tcase_add_test(copies, each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values);
-    tcase_add_test(written, what_was_written_of_the_source_counts_of_the_copy);
-    tcase_add_test(written, a_copy_counts_from_when_it_is_queued_and_is_seen_when_it_is_done);
-    tcase_add_test(written, a_copy_takes_what_was_written_before_it_not_what_comes_after);
-    tcase_add_test(written, writes_before_a_copy_into_their_block_count_no_more);
-    tcase_add_test(failures, a_failed_copy_takes_the_bits_back_and_what_was_published_on_trust);
-    tcase_add_test(failures, a_failed_write_is_not_believed_of_its_copies_nor_of_theirs);
-    tcase_add_test(failures, what_is_published_of_a_copy_of_a_failed_write_is_never_seen);
-    tcase_add_test(failures, a_failed_write_before_a_copy_into_its_block_does_not_harm_the_copy);
-    tcase_add_test(failures, a_refused_submission_of_a_copy_ends_before_what_is_in_flight);
-    tcase_add_test(failures, a_lost_device_ends_copies_and_merges);
-    tcase_add_test(failures, nothing_counts_as_written_that_is_not_whatever_fails);
-    tcase_add_test(owned, blocks_of_a_copy_in_flight_stay_until_it_is_over);
-    tcase_add_test(owned, a_session_that_dies_leaves_the_blocks_of_its_copies_in_quarantine);
-    tcase_add_test(owned, a_copy_outlives_the_closing_of_its_cache);
-    tcase_add_test(merges, a_merge_reaches_the_engine_as_it_was_given);
-    tcase_add_test(merges, a_merge_may_write_over_one_of_its_parts_but_not_beside_it);
-    tcase_add_test(merges, a_merge_takes_dense_lses_of_any_number_of_heads);
-    tcase_add_test(merges, the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped);
-    tcase_add_test(merges, each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values);
-    for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
-        tcase_add_checked_fixture(all[i], open_two, close_two);
-        suite_add_tcase(suite, all[i]);
-    }
+    check_case(suite, "copies", open_two, close_two,
+               (const TTest *const[]){a_copy_carries_all_layers_and_comes_in_the_sessions_order,
+                                      copies_of_several_sessions_share_a_wave,
+                                      each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values, NULL},
+               1);
+    check_case(suite, "written", open_two, close_two,
+               (const TTest *const[]){what_was_written_of_the_source_counts_of_the_copy,
+                                      a_copy_counts_from_when_it_is_queued_and_is_seen_when_it_is_done,
+                                      a_copy_takes_what_was_written_before_it_not_what_comes_after,
+                                      writes_before_a_copy_into_their_block_count_no_more, NULL},
+               1);
+    check_case(suite, "failures", open_two, close_two,
+               (const TTest *const[]){a_failed_copy_takes_the_bits_back_and_what_was_published_on_trust,
+                                      a_failed_write_is_not_believed_of_its_copies_nor_of_theirs,
+                                      what_is_published_of_a_copy_of_a_failed_write_is_never_seen,
+                                      a_failed_write_before_a_copy_into_its_block_does_not_harm_the_copy,
+                                      a_refused_submission_of_a_copy_ends_before_what_is_in_flight,
+                                      a_lost_device_ends_copies_and_merges,
+                                      nothing_counts_as_written_that_is_not_whatever_fails, NULL},
+               1);
+    check_case(suite, "ownership", open_two, close_two,
+               (const TTest *const[]){blocks_of_a_copy_in_flight_stay_until_it_is_over,
+                                      a_session_that_dies_leaves_the_blocks_of_its_copies_in_quarantine,
+                                      a_copy_outlives_the_closing_of_its_cache, NULL},
+               1);
+    check_case(suite, "merges", open_two, close_two,
+               (const TTest *const[]){a_merge_reaches_the_engine_as_it_was_given,
+                                      a_merge_may_write_over_one_of_its_parts_but_not_beside_it,
+                                      a_merge_takes_dense_lses_of_any_number_of_heads,
+                                      the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped,
+                                      each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values, NULL},
+               1);
     return check_main(suite);
 }

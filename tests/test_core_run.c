@@ -729,35 +729,31 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("core run");
-    TCase *kinds = tcase_create("kinds"), *local = tcase_create("local"), *parameters = tcase_create("parameters");
-    TCase *all[] = {kinds, local, parameters};
-    tcase_add_test(kinds, a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else);
-    tcase_add_test(kinds, what_writes_alone_have_written_can_be_published);
-    tcase_add_test(kinds, each_kind_says_what_its_batch_lacks);
-    tcase_add_test(kinds, outer_strides_step_over_the_sequences_of_a_write);
-    tcase_add_test(kinds, a_gather_lays_the_sequences_one_after_the_other);
-    tcase_add_test(kinds, a_gather_reads_every_block_and_says_which_it_may_not);
-    tcase_add_test(kinds, writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_rows);
-    tcase_add_test(kinds, keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them);
-    tcase_add_test(local, attention_writes_and_reads_the_sessions_own_blocks);
-    tcase_add_test(local, the_arena_has_to_reach_as_far_as_the_largest_block_named);
-    tcase_add_test(local, a_batch_of_the_cache_has_no_keys_and_values);
-    tcase_add_test(local, a_layout_of_8_bits_takes_keys_of_its_own_dtype_beside_any_query);
-    tcase_add_test(local, ragged_rows_reach_as_far_as_the_last_key);
-    tcase_add_test(local, a_gather_over_rows_makes_padded_sequences_ragged);
-    tcase_add_test(local, queries_may_lie_padded);
-    tcase_add_test(local, interleaved_tokens_have_no_outer_stride);
-    tcase_add_test(local, values_that_are_a_part_of_the_keys_have_no_tensor);
-    tcase_add_test(parameters, scales_are_given_for_8_bits_a_tensor_and_nothing_else);
-    tcase_add_test(parameters, layers_have_scales_of_their_own_where_they_are_given);
-    tcase_add_test(parameters, a_scale_that_is_none_is_named_with_its_layer);
-    tcase_add_test(parameters, what_log2_of_e_makes_infinite_is_refused_by_its_value);
-    tcase_add_test(parameters, each_part_of_rope_has_its_range);
-    tcase_add_test(parameters, rope_reaches_the_engine_and_frequencies_are_copied);
-    tcase_add_test(parameters, any_number_of_splits_that_the_engine_has_room_for);
-    for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
-        tcase_add_checked_fixture(all[i], open_one, close_one);
-        suite_add_tcase(suite, all[i]);
-    }
+    check_case(suite, "kinds", open_one, close_one,
+               (const TTest *const[]){
+                   a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else,
+                   what_writes_alone_have_written_can_be_published, each_kind_says_what_its_batch_lacks,
+                   outer_strides_step_over_the_sequences_of_a_write, a_gather_lays_the_sequences_one_after_the_other,
+                   a_gather_reads_every_block_and_says_which_it_may_not,
+                   writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_rows,
+                   keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them, NULL},
+               1);
+    check_case(
+        suite, "local", open_one, close_one,
+        (const TTest *const[]){
+            attention_writes_and_reads_the_sessions_own_blocks,
+            the_arena_has_to_reach_as_far_as_the_largest_block_named, a_batch_of_the_cache_has_no_keys_and_values,
+            a_layout_of_8_bits_takes_keys_of_its_own_dtype_beside_any_query, ragged_rows_reach_as_far_as_the_last_key,
+            a_gather_over_rows_makes_padded_sequences_ragged, queries_may_lie_padded,
+            interleaved_tokens_have_no_outer_stride, values_that_are_a_part_of_the_keys_have_no_tensor, NULL},
+        1);
+    check_case(suite, "parameters", open_one, close_one,
+               (const TTest *const[]){
+                   scales_are_given_for_8_bits_a_tensor_and_nothing_else,
+                   layers_have_scales_of_their_own_where_they_are_given, a_scale_that_is_none_is_named_with_its_layer,
+                   what_log2_of_e_makes_infinite_is_refused_by_its_value, each_part_of_rope_has_its_range,
+                   rope_reaches_the_engine_and_frequencies_are_copied,
+                   any_number_of_splits_that_the_engine_has_room_for, NULL},
+               1);
     return check_main(suite);
 }

@@ -475,32 +475,32 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("prefix");
-    TCase *lookup = tcase_create("lookup"), *publishing = tcase_create("publish"), *pending = tcase_create("pending");
-    TCase *eviction = tcase_create("eviction");
-    TCase *all[] = {lookup, publishing, pending, eviction};
-    tcase_add_test(lookup, lookup_finds_the_longest_chain_of_full_blocks_and_holds_it);
-    tcase_add_test(lookup, max_tokens_bounds_a_lookup);
-    tcase_add_test(lookup, chains_that_part_share_what_they_have_in_common);
-    tcase_add_test(lookup, another_user_tenant_extra_key_or_cache_never_hits);
-    tcase_add_test(lookup, colliding_hashes_change_nothing);
-    tcase_add_test(lookup, the_index_hashes_with_the_seed_it_was_given);
-    tcase_add_test(publishing, unwritten_foreign_and_part_filled_blocks_are_refused_and_nothing_is_sealed);
-    tcase_add_test(publishing, writing_a_block_anew_after_a_new_lease_starts_from_nothing);
-    tcase_add_test(publishing, publishing_as_it_goes_extends_the_chain_with_the_very_same_blocks);
-    tcase_add_test(publishing, of_two_sessions_that_publish_the_same_chain_the_second_gets_the_blocks_of_the_first);
-    tcase_add_test(publishing, a_block_published_elsewhere_in_the_tree_cannot_be_published_again);
-    tcase_add_test(pending, a_published_block_is_visible_once_its_last_write_has_passed);
-    tcase_add_test(pending, a_failed_write_takes_its_block_and_all_below_it_out_of_the_index);
-    tcase_add_test(pending, a_dropped_write_of_a_dead_session_is_never_seen);
-    tcase_add_test(pending, nobody_is_given_a_block_whose_writes_may_still_fail);
-    tcase_add_test(pending, a_block_that_is_done_replaces_a_pending_one_of_the_same_chain);
-    tcase_add_test(eviction, the_least_recently_used_prefix_goes_first_and_children_before_their_parents);
-    tcase_add_test(eviction, a_held_block_is_never_evicted_and_nothing_is_evicted_in_vain);
-    tcase_add_test(eviction, a_cached_parent_of_a_held_child_is_evictable_as_a_last_resort);
-    tcase_add_test(eviction, a_chain_of_a_hundred_thousand_blocks_ends_without_a_deep_stack);
-    for (size_t i = 0; i < sizeof(all) / sizeof(TCase *); i++) {
-        tcase_add_checked_fixture(all[i], open_two, close_all);
-        suite_add_tcase(suite, all[i]);
-    }
+    check_case(suite, "lookup", open_two, close_all,
+               (const TTest *const[]){
+                   lookup_finds_the_longest_chain_of_full_blocks_and_holds_it, max_tokens_bounds_a_lookup,
+                   chains_that_part_share_what_they_have_in_common, another_user_tenant_extra_key_or_cache_never_hits,
+                   colliding_hashes_change_nothing, the_index_hashes_with_the_seed_it_was_given, NULL},
+               1);
+    check_case(
+        suite, "publish", open_two, close_all,
+        (const TTest *const[]){unwritten_foreign_and_part_filled_blocks_are_refused_and_nothing_is_sealed,
+                               writing_a_block_anew_after_a_new_lease_starts_from_nothing,
+                               publishing_as_it_goes_extends_the_chain_with_the_very_same_blocks,
+                               of_two_sessions_that_publish_the_same_chain_the_second_gets_the_blocks_of_the_first,
+                               a_block_published_elsewhere_in_the_tree_cannot_be_published_again, NULL},
+        1);
+    check_case(suite, "pending", open_two, close_all,
+               (const TTest *const[]){a_published_block_is_visible_once_its_last_write_has_passed,
+                                      a_failed_write_takes_its_block_and_all_below_it_out_of_the_index,
+                                      a_dropped_write_of_a_dead_session_is_never_seen,
+                                      nobody_is_given_a_block_whose_writes_may_still_fail,
+                                      a_block_that_is_done_replaces_a_pending_one_of_the_same_chain, NULL},
+               1);
+    check_case(suite, "eviction", open_two, close_all,
+               (const TTest *const[]){the_least_recently_used_prefix_goes_first_and_children_before_their_parents,
+                                      a_held_block_is_never_evicted_and_nothing_is_evicted_in_vain,
+                                      a_cached_parent_of_a_held_child_is_evictable_as_a_last_resort,
+                                      a_chain_of_a_hundred_thousand_blocks_ends_without_a_deep_stack, NULL},
+               1);
     return check_main(suite);
 }
