@@ -34,7 +34,16 @@ static void *wait_for_ticket(void *context)
     return NULL;
 }
 
-// Many long rows, so that the work is still going on when the signal comes.
+static void await_ticket(struct raw_client *raw, uint64_t ticket)
+{
+    const struct wire_request wait = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}};
+    struct wire_reply reply;
+    raw_call(raw, &wait, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "Wait: %s", reply.message);
+}
+
+// Many long rows, so that the work is still going on when the signal comes. The first is over: it brings the compiling of its shader, for
+// which a loaded machine may take longer than a daemon's end may.
 static uint64_t submit_long_runs(struct raw_client *raw, uint64_t cache, int count)
 {
     enum { BLOCKS = 256, TOKENS = BLOCKS * BLOCK };
@@ -54,10 +63,12 @@ static uint64_t submit_long_runs(struct raw_client *raw, uint64_t cache, int cou
     struct wire_request run = run_request(reply.batch_create.batch, 0);
     run.run.q.offset = 0;
     run.run.out.offset = (uint64_t)TOKENS * ROW;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i <= count; i++) {
         raw_call(raw, &run, &reply);
         ck_assert_msg(reply.status == STATUS_OK, "Run: %s", reply.message);
         ticket = reply.run.ticket;
+        if (i == 0)
+            await_ticket(raw, ticket);
     }
     return ticket;
 }
