@@ -53,7 +53,8 @@ static const struct option options[] = {
      "requests that a session may have under way in the ring lane, a power of two; 0: no ring lane", ENTRIES,
      FIELD(server.ring_entries), 0, RING_MAX_ENTRIES, "64"},
     {"ring-spin", "US",
-     "after its last request or answer, look at a ring for so long before sleeping; auto: 50 with 3 cores, else 0",
+     "after a ring's last request or answer, and about the predicted end of work, look so long before sleeping; "
+     "auto: 50 with 3 cores, else 0",
      WORK, FIELD(server.ring_spin_us), 0, 1000000, "auto"},
     {"completion-poll", "US",
      "about the predicted end of work, look so long before sleeping; auto: 100 on a GPU with 3 cores, else 0", WORK,

@@ -92,7 +92,7 @@ namespace w = aule::wire;
                                X(tokens_attended) X(lookups) X(lookup_tokens) X(hit_tokens) X(evictions)               \
                                X(session_deaths) X(stopping) X(max_sessions_per_dispatch)                              \
                                X(sessions_served) X(dispatches_of_1) X(dispatches_of_2) X(dispatches_of_4)             \
-                               X(dispatches_of_8) X(dispatches_of_more)
+                               X(dispatches_of_8) X(dispatches_of_more) X(ends_awake) X(ends_asleep)
 #define DEVICE_REPLY(X)        X(name) X(driver) X(api_version) X(uuid) X(index) X(type) X(software) X(heap_bytes)     \
                                X(budget_bytes) X(subgroup_size) X(shared_memory_bytes) X(max_allocation_bytes)         \
                                X(host_import) X(import_alignment) X(pipelines) X(variant) X(variants)                  \

@@ -236,6 +236,7 @@ struct wire_inspect_daemon_reply {
     bool stopping;
     uint32_t max_sessions_per_dispatch;
     uint64_t sessions_served, dispatches_of_1, dispatches_of_2, dispatches_of_4, dispatches_of_8, dispatches_of_more;
+    uint64_t ends_awake, ends_asleep;
 };
 struct wire_session_state {
     uint64_t session, pid;

@@ -278,6 +278,8 @@ static const struct field inspect_daemon_reply[] = {FIELD(epoch, U64),
                                                     FIELD(dispatches_of_4, U64),
                                                     FIELD(dispatches_of_8, U64),
                                                     FIELD(dispatches_of_more, U64),
+                                                    FIELD(ends_awake, U64),
+                                                    FIELD(ends_asleep, U64),
                                                     END};
 #undef SHAPE
 #define SHAPE wire_inspect_device_reply

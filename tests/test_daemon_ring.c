@@ -382,6 +382,9 @@ START_TEST(a_daemon_that_spins_serves_as_well)
         if (i % 5 == 4)
             nap(); // it sleeps in the meantime
     }
+    const struct wire_inspect_daemon_reply state = raw_inspect(end.raw);
+    ck_assert_uint_ge(state.ends_awake + state.ends_asleep, 1); // all that were not there as soon as it looked
+    ck_assert_uint_le(state.ends_awake + state.ends_asleep, state.submissions);
     close_end(&end);
 }
 END_TEST

@@ -140,6 +140,8 @@ enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_d
         .dispatches_of_4 = reply->dispatches_of_4,
         .dispatches_of_8 = reply->dispatches_of_8,
         .dispatches_of_more = reply->dispatches_of_more,
+        .ends_awake = reply->ends_awake,
+        .ends_asleep = reply->ends_asleep,
     };
     COPY_TEXT(state->version, reply->version);
     COPY_TEXT(state->socket, reply->socket);

@@ -77,6 +77,8 @@ enum status handle_inspect_daemon(struct call *call)
         .dispatches_of_4 = totals.served[2],
         .dispatches_of_8 = totals.served[3],
         .dispatches_of_more = totals.served[4],
+        .ends_awake = server->vigil.found_awake,
+        .ends_asleep = server->vigil.found_asleep,
     };
     return STATUS_OK;
 }

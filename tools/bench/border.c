@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // border.c - studies "border" and "step": the same round trips through a daemon by each of its lanes, and on an engine in this process over
-// memory that it imports as the daemon imports a client's. They take turns.
+// memory that it imports as the daemon imports a client's. They take turns. Afterwards each lane goes alone for a while, and the daemon says
+// whether the GPU's ends found it awake.
 
 #include "caller.h"
 #include "player.h"
@@ -10,6 +11,8 @@
 
 #include <math.h>
 #include <stdio.h>
+
+static const double asleep_us = 100000; // that a lane goes alone
 
 enum { LEAST_TRIPS = 3, IN_PROCESS = 0, NUM_PLACES = 3, NUM_WAYS = 2, NUM_PLAYERS = NUM_PLACES * NUM_WAYS };
 
@@ -20,6 +23,7 @@ struct border {
     const struct workload *workload;
     uint32_t layers;
     struct fleet fleet;
+    struct aule_monitor *monitor;
     struct engine *engine;
     struct world world;
     struct caller callers[NUM_PLACES]; // [0] is not used
@@ -54,9 +58,17 @@ static bool open_caller(struct border *b, uint32_t place)
     return caller_open(&b->callers[place], &params);
 }
 
+static bool open_monitor(struct border *b)
+{
+    if (aule_monitor_open(b->fleet.socket, 0, &b->monitor) == AULE_OK)
+        return true;
+    fprintf(stderr, "aule-bench: %s\n", aule_error());
+    return false;
+}
+
 static bool border_open(struct border *b)
 {
-    bool ok = study_fleet(b->study, &b->fleet) && open_world(b);
+    bool ok = study_fleet(b->study, &b->fleet) && open_monitor(b) && open_world(b);
     for (uint32_t place = IN_PROCESS + 1; ok && place < NUM_PLACES; place++)
         ok = open_caller(b, place);
     return ok;
@@ -66,6 +78,7 @@ static void border_close(struct border *b)
 {
     for (uint32_t place = IN_PROCESS + 1; place < NUM_PLACES; place++)
         caller_close(&b->callers[place]);
+    aule_monitor_close(b->monitor);
     fleet_close(&b->fleet);
     if (b->world.engine)
         world_close(&b->world);
@@ -98,8 +111,33 @@ static bool check(struct border *b, struct player *player, uint32_t place, uint3
     return ok;
 }
 
+static bool ask_ends(struct border *b, double *awake, double *asleep)
+{
+    struct aule_daemon_state state;
+    if (aule_monitor_daemon(b->monitor, &state) != AULE_OK) {
+        fprintf(stderr, "aule-bench: %s\n", aule_error());
+        return false;
+    }
+    *awake = (double)state.ends_awake;
+    *asleep = (double)state.ends_asleep;
+    return true;
+}
+
+// Of the GPU's ends in the player's trips: the part that had to wake the daemon; NaN: it saw none.
+static bool count_asleep(struct border *b, struct player *player, double *share)
+{
+    double awake[2], asleep[2], wall_us, end = now_us() + asleep_us;
+    bool ok = ask_ends(b, &awake[0], &asleep[0]);
+    for (int i = 0; ok && (i < LEAST_TRIPS || now_us() < end); i++)
+        ok = player_trip(player, &wall_us);
+    ok = ok && ask_ends(b, &awake[1], &asleep[1]);
+    *share = ok ? (asleep[1] - asleep[0]) / (asleep[1] - asleep[0] + awake[1] - awake[0]) : NAN;
+    return ok;
+}
+
 // What the border costs, beside the engine's own.
-static bool say(struct border *b, const struct player *players, const struct times *times, uint32_t i, uint32_t ways)
+static bool say(struct border *b, const struct player *players, const struct times *times, const double *asleep,
+                uint32_t i, uint32_t ways)
 {
     static const char *const how[] = {", one submission", ", each layer waited for"};
     uint32_t place = i / ways;
@@ -115,6 +153,7 @@ static bool say(struct border *b, const struct player *players, const struct tim
         figure_add(&figure, "extra_us", times[i].median_us - base->median_us, "us");
         figure_add(&figure, "extra_p99_us", times[i].p99_us - base->p99_us, "us");
         figure_add(&figure, "ratio", times[i].median_us / base->median_us, "x");
+        figure_add(&figure, "asleep", asleep[i], "of the ends");
     }
     return study_say(b->study, &figure);
 }
@@ -123,6 +162,7 @@ static bool measure_ways(struct border *b, uint32_t ways)
 {
     struct player players[NUM_PLAYERS] = {0};
     struct times times[NUM_PLAYERS];
+    double asleep[NUM_PLAYERS] = {0};
     uint32_t count = NUM_PLACES * ways;
     bool ok = true;
     for (uint32_t i = 0; i < count; i++)
@@ -131,12 +171,14 @@ static bool measure_ways(struct border *b, uint32_t ways)
         ok = check(b, &players[i], i / ways, 0);
     if (ok && !b->study->options.check)
         ok = players_measure(players, count, b->study->options.seconds * ways, LEAST_TRIPS);
+    for (uint32_t i = ways; ok && i < count && !b->study->options.check; i++)
+        ok = count_asleep(b, &players[i], &asleep[i]);
     for (uint32_t i = 0; ok && i < count; i++)
         ok = check(b, &players[i], i / ways, b->layers - 1);
     for (uint32_t i = 0; i < count; i++)
         samples_times(&players[i].samples, true, &times[i]);
     for (uint32_t i = 0; ok && i < count; i++)
-        ok = say(b, players, times, i, ways);
+        ok = say(b, players, times, asleep, i, ways);
     players_finish(players, count);
     return ok;
 }

@@ -52,6 +52,8 @@ static const struct column daemon_columns[] = {
     FIELD(U64, dispatches_of_4),
     FIELD(U64, dispatches_of_8),
     FIELD(U64, dispatches_of_more),
+    FIELD(U64, ends_awake),
+    FIELD(U64, ends_asleep),
     {.key = NULL},
 };
 
@@ -94,7 +96,11 @@ static void print_work(const struct aule_daemon_state *state)
                100 * hit_rate(state));
     printf("\nruns      %" PRIu64 " done, %" PRIu64 " failed, %s tokens attended\n", state->runs_done,
            state->runs_failed, units_count(state->tokens_attended, tokens));
-    printf("GPU       %" PRIu64 " dispatches in %" PRIu64 " submissions\n", state->dispatches, state->submissions);
+    printf("GPU       %" PRIu64 " dispatches in %" PRIu64 " submissions", state->dispatches, state->submissions);
+    if (state->ends_awake + state->ends_asleep)
+        printf("; the daemon was awake at %" PRIu64 " of their ends, and was woken at %" PRIu64, state->ends_awake,
+               state->ends_asleep);
+    putchar('\n');
 }
 
 // Of the dispatches that runs had.
