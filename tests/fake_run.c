@@ -112,10 +112,10 @@ enum status engine_batch_advance(struct engine_batch *b, const struct engine_adv
         .kv_starts = b->kv_starts,
     };
     enum status status = engine_batch_create(&params, out, error);
-    bool stays = true; // not where what runs see changes
+    bool stays = true; // not where what runs see changes to a block
     for (uint32_t i = 0; i < a->num_entries; i++)
-        stays = stays &&
-                (!a->is_used || a->entries[i].column * b->kv.block_size >= (uint32_t)b->seq_lens_kv[a->entries[i].seq]);
+        stays = stays && (!a->is_used || a->entries[i].block < 0 ||
+                          a->entries[i].column * b->kv.block_size >= (uint32_t)b->seq_lens_kv[a->entries[i].seq]);
     if (status == STATUS_OK)
         (*out)->table = b->table + !stays;
     free(table);

@@ -545,7 +545,7 @@ START_TEST(steps_under_way_count_a_table_that_they_share_once)
     struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 3);
     params.slot_mapping = slots;
     params.num_slot_mapping = 1;
-    const struct core_entry behind = {0, 2, blocks[3]}, seen = {0, 0, blocks[4]};
+    const struct core_entry behind = {0, 2, blocks[3]}, gone = {0, 0, -1}, seen = {0, 1, blocks[4]};
     struct core_advance advance = {.slot_mapping = slots, .num_slot_mapping = 1};
     advance.batch = worker_create(&a, &params);
     ck_assert_uint_eq(a.session->kept_bytes, 2 * (3 * sizeof(int32_t) + TABLE) + sizeof(int64_t));
@@ -557,9 +557,15 @@ START_TEST(steps_under_way_count_a_table_that_they_share_once)
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
     ck_assert_uint_eq(a.session->kept_bytes, idle + OWN);
     worker_run(&a, advance.batch, 0, 1, tokens);
+    advance.entries = &gone; // nobody looks there any more
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_uint_eq(a.session->kept_bytes, idle + 2 * OWN + names_left_bytes(1));
+    struct core_run_params windowed = worker_run_params(&a, advance.batch, 0, 1, tokens);
+    windowed.windowed = true;
+    queue(&windowed);
     advance.entries = &seen;
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->kept_bytes, idle + 2 * OWN + TABLE + names_left_bytes(1));
+    ck_assert_uint_eq(a.session->kept_bytes, idle + 3 * OWN + TABLE + 2 * names_left_bytes(1));
     world_check(&world);
     world_finish_all(&world);
     ck_assert_uint_eq(a.session->kept_bytes, idle);

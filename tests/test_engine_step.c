@@ -129,6 +129,36 @@ START_TEST(what_waiting_runs_see_changes_in_a_table_of_its_own)
 }
 END_TEST
 
+START_TEST(what_a_window_leaves_behind_stays_in_the_table_that_waiting_runs_read)
+{
+    struct line line = open_line();
+    struct engine_batch *steps[3] = {begin_line(&line)};
+    VkSemaphore gate = close_gate();
+    struct engine_run run = run_of(steps[0], OUT);
+    submit_runs(&run, 1);
+    steps[1] = advance(&line, steps[0], 9, &(struct engine_entry){0, 1, 1}, true);
+    steps[2] = advance(&line, steps[1], 9, &(struct engine_entry){0, 0, -1}, false);
+    ck_assert_ptr_eq(steps[2]->table, steps[0]->table);
+    run = run_of(steps[2], OUT + WIDTH);
+    uint64_t last = submit_runs(&run, 1);
+    open_gate(gate, last);
+    expect_done(last - 1);
+    expect_done(last);
+    expect_floats(OUT, value_of(0));
+    expect_floats(OUT + WIDTH, value_of(1));
+    // Of a block that comes back the runs under way know nothing.
+    struct engine_batch *other = advance(&line, steps[2], 1, &(struct engine_entry){0, 0, 2}, true);
+    ck_assert_ptr_ne(other->table, steps[0]->table);
+    run = run_of(other, OUT);
+    expect_done(submit_runs(&run, 1));
+    expect_floats(OUT, value_of(2));
+    for (uint32_t i = 0; i < 3; i++)
+        engine_batch_destroy(steps[i]);
+    engine_batch_destroy(other);
+    close_line(&line);
+}
+END_TEST
+
 START_TEST(a_table_that_no_run_reads_changes_where_it_is)
 {
     struct line line = open_line();
@@ -363,6 +393,7 @@ void add_step_tests(Suite *suite)
     tcase_add_checked_fixture(tcase, setup_import, teardown);
     tcase_add_test(tcase, what_comes_into_sight_is_put_into_the_table_that_waiting_runs_read);
     tcase_add_test(tcase, what_waiting_runs_see_changes_in_a_table_of_its_own);
+    tcase_add_test(tcase, what_a_window_leaves_behind_stays_in_the_table_that_waiting_runs_read);
     tcase_add_test(tcase, a_table_that_no_run_reads_changes_where_it_is);
     tcase_add_test(tcase, runs_of_a_batch_after_the_first_take_no_metadata);
     tcase_add_test(tcase, sequences_that_come_to_share_blocks_are_found_in_that_step);

@@ -293,16 +293,18 @@ static uint64_t table_bytes(const struct batch *batch)
     return batch->kept.num_block_table * sizeof(int32_t);
 }
 
-// Of a table of its own, if `next` may need one: where runs that are not over see what changes.
+// Of a table of its own, if `next` may need one: where runs that are not over see what changes to a block.
 static uint64_t most_table_bytes(const struct advance *a)
 {
     const struct batch *old = a->old;
     uint32_t size = old->kv.block_size;
     if (old->users == 1 && !old->older)
         return 0;
-    for (uint32_t i = 0; i < a->params->num_entries; i++)
-        if (a->changes[i].column < ((uint32_t)old->kept_lens[a->changes[i].seq] + size - 1) / size)
+    for (uint32_t i = 0; i < a->params->num_entries; i++) {
+        const struct core_entry *entry = &a->params->entries[i];
+        if (entry->block >= 0 && entry->column < ((uint32_t)old->kept_lens[entry->seq] + size - 1) / size)
             return table_bytes(old);
+    }
     return 0;
 }
 

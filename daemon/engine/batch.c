@@ -286,6 +286,12 @@ static bool table_note_seen(struct engine_batch *batch)
     return table->seen != NULL;
 }
 
+// What a window leaves behind becomes -1. No run of the next step reads such an entry, so it stays as it is for those of the steps before.
+static bool is_looked_at(const struct engine_entry *entry)
+{
+    return entry->block >= 0;
+}
+
 // Whether the changes can be made in the table that `old` has.
 static bool table_may_change(struct engine_batch *old, const struct engine_advance *a)
 {
@@ -295,17 +301,22 @@ static bool table_may_change(struct engine_batch *old, const struct engine_advan
         table->seen = NULL;
         return true;
     }
-    for (uint32_t i = 0; i < a->num_entries; i++)
-        if (!table->seen || a->entries[i].column < table->seen[a->entries[i].seq])
+    for (uint32_t i = 0; i < a->num_entries; i++) {
+        const struct engine_entry *entry = &a->entries[i];
+        if (is_looked_at(entry) && (!table->seen || entry->column < table->seen[entry->seq]))
             return false;
+    }
     return true;
 }
 
 static void table_change(const struct engine_batch *old, const struct engine_advance *a)
 {
     int32_t *entries = old->table->piece.mapped;
-    for (uint32_t i = 0; i < a->num_entries; i++)
-        entries[(uint64_t)a->entries[i].seq * old->max_blocks + a->entries[i].column] = a->entries[i].block;
+    for (uint32_t i = 0; i < a->num_entries; i++) {
+        const struct engine_entry *entry = &a->entries[i];
+        if (is_looked_at(entry))
+            entries[(uint64_t)entry->seq * old->max_blocks + entry->column] = entry->block;
+    }
 }
 
 // ---- create and destroy ----

@@ -208,7 +208,7 @@ enum status engine_batch_create(const struct engine_batch_params *params, struct
 struct engine_entry { uint32_t seq, column; int32_t block; };
 struct engine_advance {
     const int32_t *seq_lens_kv;           // [num_seqs]
-    const struct engine_entry *entries;   // [num_entries] that changed in the block table, each place once
+    const struct engine_entry *entries;   // [num_entries] that changed in the block table, each place once; -1: no run of the next step reads it
     uint32_t num_entries;
     const int32_t *block_table;           // all of it, as it is now
     const int64_t *slot_mapping;          // [num_tokens] if `batch` has one
