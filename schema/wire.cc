@@ -625,13 +625,15 @@ void measure_table(measure &m, const wire_inspect_caches_reply &from, const w::I
 {
     m.vector(from.caches, from.count, sizeof(w::CacheCounts));
     m.field(from.names);
+    m.field(from.fingerprints);
 }
 
 fb::Offset<void> put_table(writer &to, const wire_inspect_caches_reply &from, const w::InspectCachesReply *)
 {
     auto caches = put_structs<w::CacheCounts>(to, from.caches, from.count);
     auto names = put(to, from.names);
-    return w::CreateInspectCachesReply(to.builder, from.total, caches, names).Union();
+    auto fingerprints = put(to, from.fingerprints);
+    return w::CreateInspectCachesReply(to.builder, from.total, caches, names, fingerprints).Union();
 }
 
 void get_table(reader &from, wire_inspect_caches_reply &to, const w::InspectCachesReply *table)
@@ -639,6 +641,7 @@ void get_table(reader &from, wire_inspect_caches_reply &to, const w::InspectCach
     to.total = table->total();
     from.field = "caches", get_structs(from, to.caches, to.count, table->caches());
     from.field = "names", get(from, to.names, table->names());
+    from.field = "fingerprints", get(from, to.fingerprints, table->fingerprints());
 }
 
 void measure_table(measure &m, const wire_inspect_blocks_reply &from, const w::InspectBlocksReply *)
@@ -768,7 +771,11 @@ enum status check(checker &c, const wire_inspect_sessions_reply &m)
 enum status check(checker &c, const wire_inspect_caches_reply &m)
 {
     enum status status = c.equal("names", m.names.count, "caches", m.count);
-    return status ? status : c.names("names", m.names);
+    if (!status && m.fingerprints.count) // an older daemon has none
+        status = c.equal("fingerprints", m.fingerprints.count, "caches", m.count);
+    if (!status)
+        status = c.names("names", m.names);
+    return status ? status : c.names("fingerprints", m.fingerprints);
 }
 
 enum status check(checker &c, const wire_tune_reply &m)

@@ -262,7 +262,11 @@ struct wire_block_state { int32_t block; uint32_t state, holders, batch_refs; ui
 struct wire_inspect_sessions_reply {
     uint32_t total, count; const struct wire_session_state *sessions; struct wire_names names, tenants;
 };
-struct wire_inspect_caches_reply { uint32_t total, count; const struct wire_cache_counts *caches; struct wire_names names; };
+struct wire_inspect_caches_reply {
+    uint32_t total, count;
+    const struct wire_cache_counts *caches;
+    struct wire_names names, fingerprints; // fingerprints: in hexadecimal digits, or empty
+};
 struct wire_inspect_blocks_reply { uint32_t total, count; const struct wire_block_state *blocks; };
 struct wire_inspect_device_reply {
     const char *name, *driver;

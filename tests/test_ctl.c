@@ -348,7 +348,9 @@ static struct aule_cache *open_cache(const char *name)
                                                          .head_dim = HEAD_DIM,
                                                          .k_dtype = AULE_F32,
                                                          .v_dtype = AULE_F32,
-                                                         .block_size = BLOCK_SIZE},
+                                                         .block_size = BLOCK_SIZE,
+                                                         .fingerprint = "rev\xff",
+                                                         .fingerprint_size = 4},
                              &opened));
     return opened;
 }
@@ -463,6 +465,7 @@ START_TEST(caches_show_shape_states_and_what_is_published)
     cJSON *json = document(ASK("caches", "--json"));
     const cJSON *entry = cJSON_GetArrayItem(list(json, "caches", 1), 0);
     ck_assert_str_eq(string(entry, "name"), "model");
+    ck_assert_str_eq(string(entry, "fingerprint"), "726576ff");
     ck_assert_str_eq(string(entry, "k_dtype"), "f32");
     ck_assert_str_eq(string(entry, "scale_mode"), "none");
     ck_assert_double_eq(number(entry, "head_dim_v"), HEAD_DIM);
@@ -498,6 +501,7 @@ START_TEST(caches_show_scales_and_mla)
     cJSON *json = document(ASK("caches", "--json"));
     const cJSON *entry = cJSON_GetArrayItem(list(json, "caches", 1), 0);
     ck_assert_str_eq(string(entry, "scale_mode"), "token_head");
+    ck_assert_str_eq(string(entry, "fingerprint"), "");
     ck_assert_double_eq(number(entry, "head_dim_v"), 16);
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(entry, "v_is_k_prefix")));
     cJSON_Delete(json);

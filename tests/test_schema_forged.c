@@ -278,10 +278,14 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
         assert_reply_refused(&buffer, part == 2 ? "names has 2 entries beside 3" : "tenants has 2 entries beside 3");
     }
     struct wire_cache_counts caches[2] = {{.cache = 1}};
-    reply = (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_CACHES, .inspect_caches = {2, 2, caches, {names, 2}}};
+    reply = (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_CACHES,
+                                .inspect_caches = {2, 2, caches, {names, 2}, {names, 2}}};
     struct wire_buffer buffer = encoded_reply(&reply);
     forget_field(answer_of(&buffer), 2);
     assert_reply_refused(&buffer, "names has 0 entries beside 2");
+    buffer = encoded_reply(&reply);
+    store32(follow(field_at(answer_of(&buffer), 3)), 1);
+    assert_reply_refused(&buffer, "fingerprints has 1 entries beside 2 of caches");
 
     reply = (struct wire_reply){
         .answer = WIRE_ANSWER_INSPECT_DEVICE,
@@ -304,6 +308,24 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
     }
     reply.inspect_device.variant_missing.count = 1;
     ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL), STATUS_INVALID);
+}
+END_TEST
+
+START_TEST(an_older_daemon_leaves_fingerprints_out)
+{
+    const struct wire_cache_counts caches[2] = {{.cache = 1}};
+    const char *names[] = {"a", "b"};
+    const struct wire_reply reply = {.answer = WIRE_ANSWER_INSPECT_CACHES,
+                                     .inspect_caches = {2, 2, caches, {names, 2}, {names, 2}}};
+    struct wire_buffer buffer = encoded_reply(&reply);
+    forget_field(answer_of(&buffer), 3);
+    struct wire_reply decoded;
+    struct error error;
+    ck_assert_int_eq(wire_decode_reply(buffer.data, buffer.size, &decoded, &error), STATUS_OK);
+    ck_assert_uint_eq(decoded.inspect_caches.names.count, 2);
+    ck_assert_uint_eq(decoded.inspect_caches.fingerprints.count, 0);
+    wire_reply_finish(&decoded);
+    wire_buffer_finish(&buffer);
 }
 END_TEST
 
@@ -385,6 +407,7 @@ void add_forgeries(Suite *suite)
     tcase_add_test(tests, a_nul_byte_inside_a_name_is_refused);
     tcase_add_test(tests, fingerprints_and_extra_keys_that_are_too_long_are_refused);
     tcase_add_test(tests, lists_of_unequal_length_are_refused_with_both);
+    tcase_add_test(tests, an_older_daemon_leaves_fingerprints_out);
     tcase_add_test(tests, many_names_that_share_one_long_string_are_refused_quickly);
     tcase_add_test(tests, a_uuid_of_another_length_is_refused);
     tcase_add_test(tests, a_status_outside_the_list_passes_through);

@@ -321,6 +321,7 @@ static void convert_cache(const struct wire_reply *reply, uint32_t i, void *elem
         .pending_blocks = from->pending_blocks,
     };
     COPY_TEXT(to->name, name_at(&reply->inspect_caches.names, i));
+    COPY_TEXT(to->fingerprint, name_at(&reply->inspect_caches.fingerprints, i));
 }
 
 static void measure_blocks(const struct wire_reply *reply, uint32_t *count, uint32_t *total)

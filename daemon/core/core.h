@@ -260,6 +260,8 @@ struct core_cache_view {
     uint32_t chunk_blocks, num_chunks, open_sessions;
     struct core_counts counts;
     uint64_t published, pending;
+    const uint8_t *fingerprint;   // as long valid
+    uint32_t fingerprint_size;
 };
 uint32_t core_num_caches(const struct core *core);
 bool core_cache_at(const struct core *core, uint32_t index, struct core_cache_view *out);   // in order of creation

@@ -140,6 +140,8 @@ static void view_cache(const struct cache *cache, struct core_cache_view *out)
         .open_sessions = cache->open_sessions,
         .published = cache->num_nodes - cache->num_pending,
         .pending = cache->num_pending,
+        .fingerprint = identity->fingerprint,
+        .fingerprint_size = identity->fingerprint_size,
     };
     count_cache(cache, &out->counts);
 }

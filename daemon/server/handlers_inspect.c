@@ -16,7 +16,8 @@ enum {
     PAGE_BYTES = 65536,
     NAME_BYTES = WIRE_MAX_NAME + 9, // length, terminator, padding
     SESSION_PAGE = PAGE_BYTES / (sizeof(struct wire_session_state) + 2 * NAME_BYTES),
-    CACHE_PAGE = PAGE_BYTES / (sizeof(struct wire_cache_counts) + NAME_BYTES),
+    FINGERPRINT_DIGITS = 2 * CORE_MAX_FINGERPRINT,
+    CACHE_PAGE = PAGE_BYTES / (sizeof(struct wire_cache_counts) + NAME_BYTES + FINGERPRINT_DIGITS + 9),
     BLOCK_PAGE = PAGE_BYTES / sizeof(struct wire_block_state),
 };
 
@@ -191,14 +192,26 @@ static void fill_cache(struct wire_cache_counts *out, const struct core_cache_vi
     };
 }
 
+static const char *hexadecimal(const struct core_cache_view *view, char text[FINGERPRINT_DIGITS + 1])
+{
+    static const char digits[] = "0123456789abcdef";
+    for (uint32_t i = 0; i < view->fingerprint_size; i++) {
+        text[2 * i] = digits[view->fingerprint[i] >> 4];
+        text[2 * i + 1] = digits[view->fingerprint[i] & 15];
+    }
+    text[2 * view->fingerprint_size] = 0;
+    return text;
+}
+
 enum status handle_inspect_caches(struct call *call)
 {
     const struct wire_inspect_range *range = &call->request->inspect_range;
     uint32_t total = core_num_caches(call->server->core),
              count = page_size(total, range->first, range->max, CACHE_PAGE);
     struct wire_cache_counts *caches = call_alloc(call, count + 1, sizeof *caches);
-    const char **names = call_alloc(call, count + 1, sizeof *names);
-    if (!caches || !names)
+    const char **names = call_alloc(call, 2 * (count + 1), sizeof *names), **fingerprints = names + count;
+    char(*texts)[FINGERPRINT_DIGITS + 1] = call_alloc(call, count + 1, sizeof *texts);
+    if (!caches || !names || !texts)
         return STATUS_NO_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
         struct core_cache_view view;
@@ -206,9 +219,11 @@ enum status handle_inspect_caches(struct call *call)
             return error_set(&call->error, STATUS_INTERNAL, "cache %u of %u cannot be seen", range->first + i, total);
         fill_cache(&caches[i], &view);
         names[i] = view.name;
+        fingerprints[i] = hexadecimal(&view, texts[i]);
     }
     call->reply.answer = WIRE_ANSWER_INSPECT_CACHES;
-    call->reply.inspect_caches = (struct wire_inspect_caches_reply){total, count, caches, {names, count}};
+    call->reply.inspect_caches =
+        (struct wire_inspect_caches_reply){total, count, caches, {names, count}, {fingerprints, count}};
     return STATUS_OK;
 }
 

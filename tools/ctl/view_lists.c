@@ -63,6 +63,7 @@ static const struct column cache_columns[] = {
     CACHE("quarantined", U64, quarantined_blocks),
     CACHE("published", U64, published_blocks),
     CACHE("pending", U64, pending_blocks),
+    CACHE("fingerprint", TEXT, fingerprint),
     {.key = NULL},
 };
 

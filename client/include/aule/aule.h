@@ -725,6 +725,7 @@ struct aule_cache_view {
     uint64_t total_blocks, free_blocks, leased_blocks, held_blocks, cached_blocks, quarantined_blocks;
     uint64_t published_blocks;    /* in the prefix cache and visible to look-ups */
     uint64_t pending_blocks;      /* in the prefix cache, their last write not yet done */
+    char fingerprint[129];        /* its bytes in hexadecimal digits; "" = it has none, or the daemon does not say */
 };
 enum aule_block_kind {
     AULE_BLOCK_FREE, AULE_BLOCK_LEASED, AULE_BLOCK_HELD, AULE_BLOCK_CACHED, AULE_BLOCK_QUARANTINED, AULE_BLOCK_ABSENT
