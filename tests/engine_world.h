@@ -80,6 +80,11 @@ void write_pattern(struct engine_cache *cache, uint32_t layer, int32_t block, un
 VkSemaphore close_gate(void);
 void open_gate(VkSemaphore gate, uint64_t sequence); // returns when the GPU is past submission `sequence`
 
+// ---- the suite ----
+
+// What main() should return: 77 where Vulkan finds no device.
+int run_on_device(Suite *(*make)(void));
+
 // ---- the tests, file by file ----
 
 void add_device_tests(Suite *suite);

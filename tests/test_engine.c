@@ -6,9 +6,6 @@
 
 #include "engine_world.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 static Suite *engine_suite(void)
 {
     Suite *suite = suite_create("engine");
@@ -27,23 +24,7 @@ static Suite *engine_suite(void)
     return suite;
 }
 
-// Looked for in a process of its own: Vulkan must not be touched before check forks.
-static bool have_device(void)
-{
-    int status = 0;
-    pid_t child = fork();
-    if (child == 0) {
-        struct engine_device *devices = NULL;
-        uint32_t count = 0;
-        struct error error = {0};
-        if (engine_list_devices(&devices, &count, &error) != STATUS_OK)
-            fprintf(stderr, "skipped: %s\n", error.text);
-        _exit(devices ? 0 : 77);
-    }
-    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) != 77;
-}
-
 int main(void)
 {
-    return have_device() ? check_main(engine_suite()) : 77;
+    return run_on_device(engine_suite);
 }

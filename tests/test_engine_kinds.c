@@ -491,35 +491,25 @@ START_TEST(rope_that_shaders_cannot_follow_is_refused)
 }
 END_TEST
 
-static void fill_case(TCase *tcase)
-{
-    tcase_add_test(tcase, what_a_write_run_stored_a_gather_brings_back);
-    tcase_add_test(tcase, batch_without_sequences_is_written_through);
-    tcase_add_test(tcase, gathers_of_several_batches_share_a_dispatch_and_keep_their_rows);
-    tcase_add_test(tcase, copies_move_whole_blocks_of_every_layer_before_the_wave_reads);
-    tcase_add_test(tcase, merges_weigh_a_callers_parts_and_tell_their_lse);
-    tcase_add_test(tcase, block_tensors_in_the_arena_are_written_and_read);
-    tcase_add_test(tcase, contiguous_rows_with_outer_strides_and_lengths_are_read);
-    tcase_add_test(tcase, contiguous_rows_of_ragged_sequences_are_read_and_gathered);
-    tcase_add_test(tcase, interleaved_tokens_find_their_rows);
-    tcase_add_test(tcase, keys_are_turned_as_they_are_written);
-}
-
 void add_kind_tests(Suite *suite)
 {
-    TCase *imported = tcase_create("kinds, arena imported"), *mirrored = tcase_create("kinds, arena mirrored");
-    tcase_add_checked_fixture(imported, setup_import, teardown);
-    tcase_add_checked_fixture(mirrored, setup_staging, teardown);
-    fill_case(imported);
-    fill_case(mirrored);
-    suite_add_tcase(suite, imported);
-    suite_add_tcase(suite, mirrored);
-    TCase *either = tcase_create("kinds, however the arena is reached");
-    tcase_add_checked_fixture(either, setup_import, teardown);
-    tcase_add_test(either, copies_of_later_waves_see_those_of_earlier_ones);
-    tcase_add_test(either, copies_of_large_blocks_arrive_to_the_last_byte);
-    tcase_add_test(either, merge_of_more_heads_than_the_device_takes_is_refused);
-    tcase_add_test(either, slots_of_contiguous_rows_are_refused);
-    tcase_add_test(either, rope_that_shaders_cannot_follow_is_refused);
-    suite_add_tcase(suite, either);
+    const TTest *const each[] = {what_a_write_run_stored_a_gather_brings_back,
+                                 batch_without_sequences_is_written_through,
+                                 gathers_of_several_batches_share_a_dispatch_and_keep_their_rows,
+                                 copies_move_whole_blocks_of_every_layer_before_the_wave_reads,
+                                 merges_weigh_a_callers_parts_and_tell_their_lse,
+                                 block_tensors_in_the_arena_are_written_and_read,
+                                 contiguous_rows_with_outer_strides_and_lengths_are_read,
+                                 contiguous_rows_of_ragged_sequences_are_read_and_gathered,
+                                 interleaved_tokens_find_their_rows,
+                                 keys_are_turned_as_they_are_written,
+                                 NULL};
+    check_case(suite, "kinds, arena imported", setup_import, teardown, each, 1);
+    check_case(suite, "kinds, arena mirrored", setup_staging, teardown, each, 1);
+    check_case(suite, "kinds, however the arena is reached", setup_import, teardown,
+               (const TTest *const[]){
+                   copies_of_later_waves_see_those_of_earlier_ones, copies_of_large_blocks_arrive_to_the_last_byte,
+                   merge_of_more_heads_than_the_device_takes_is_refused, slots_of_contiguous_rows_are_refused,
+                   rope_that_shaders_cannot_follow_is_refused, NULL},
+               1);
 }

@@ -597,41 +597,29 @@ START_TEST(destroy_with_work_queued_and_chunks_growing_ends_all)
 }
 END_TEST
 
-static void fill_case(TCase *tcase)
-{
-    tcase_add_test(tcase, arena_is_imported_unless_staging_is_forced);
-    tcase_add_test(tcase, f32_keys_and_values_reach_their_slots_bit_for_bit);
-    tcase_add_test(tcase, f16_keys_and_values_reach_their_slots_bit_for_bit);
-    tcase_add_test(tcase, run_of_heads_before_tokens_layout_touches_only_its_rows);
-    tcase_add_test(tcase, later_wave_reads_what_an_earlier_one_wrote);
-    tcase_add_test(tcase, submissions_run_in_order_and_pass_results_on);
-    tcase_add_test(tcase, arena_may_be_rewritten_between_submissions_in_flight);
-    tcase_add_test(tcase, runs_of_one_geometry_share_one_dispatch);
-    tcase_add_test(tcase, ragged_batch_spans_chunks_and_pads_with_empty_sequences);
-    tcase_add_test(tcase, zeroes_come_before_the_runs_and_spare_the_neighbours);
-    tcase_add_test(tcase, cache_grows_and_shrinks_while_submissions_run);
-    tcase_add_test(tcase, destroy_with_work_queued_and_chunks_growing_ends_all);
-}
-
 void add_run_tests(Suite *suite)
 {
-    TCase *imported = tcase_create("runs, arena imported"), *mirrored = tcase_create("runs, arena mirrored");
-    tcase_add_checked_fixture(imported, setup_import, teardown);
-    tcase_add_checked_fixture(mirrored, setup_staging, teardown);
-    fill_case(imported);
-    fill_case(mirrored);
-    suite_add_tcase(suite, imported);
-    suite_add_tcase(suite, mirrored);
-    TCase *either = tcase_create("runs, however the arena is reached");
-    tcase_add_checked_fixture(either, setup_import, teardown);
-    tcase_add_test(either, unaligned_arena_is_mirrored_and_works);
-    tcase_add_test(either, arena_without_a_base_is_the_engines_own_memory_and_works);
-    tcase_add_test(either, grid_folds_where_the_device_ends_it);
-    tcase_add_test(either, runs_without_tokens_are_done_without_a_dispatch);
-    tcase_add_test(either, objects_let_go_right_after_submit_serve_it_to_the_end);
-    tcase_add_test(either, steps_that_come_and_go_leave_memory_flat);
-    tcase_add_test(either, equal_geometry_is_compiled_once);
-    tcase_add_test(either, pipelines_stay_within_their_number_and_come_back);
-    tcase_add_test(either, submission_of_more_pipelines_than_are_kept_runs);
-    suite_add_tcase(suite, either);
+    const TTest *const each[] = {arena_is_imported_unless_staging_is_forced,
+                                 f32_keys_and_values_reach_their_slots_bit_for_bit,
+                                 f16_keys_and_values_reach_their_slots_bit_for_bit,
+                                 run_of_heads_before_tokens_layout_touches_only_its_rows,
+                                 later_wave_reads_what_an_earlier_one_wrote,
+                                 submissions_run_in_order_and_pass_results_on,
+                                 arena_may_be_rewritten_between_submissions_in_flight,
+                                 runs_of_one_geometry_share_one_dispatch,
+                                 ragged_batch_spans_chunks_and_pads_with_empty_sequences,
+                                 zeroes_come_before_the_runs_and_spare_the_neighbours,
+                                 cache_grows_and_shrinks_while_submissions_run,
+                                 destroy_with_work_queued_and_chunks_growing_ends_all,
+                                 NULL};
+    check_case(suite, "runs, arena imported", setup_import, teardown, each, 1);
+    check_case(suite, "runs, arena mirrored", setup_staging, teardown, each, 1);
+    check_case(suite, "runs, however the arena is reached", setup_import, teardown,
+               (const TTest *const[]){
+                   unaligned_arena_is_mirrored_and_works, arena_without_a_base_is_the_engines_own_memory_and_works,
+                   grid_folds_where_the_device_ends_it, runs_without_tokens_are_done_without_a_dispatch,
+                   objects_let_go_right_after_submit_serve_it_to_the_end, steps_that_come_and_go_leave_memory_flat,
+                   equal_geometry_is_compiled_once, pipelines_stay_within_their_number_and_come_back,
+                   submission_of_more_pipelines_than_are_kept_runs, NULL},
+               1);
 }

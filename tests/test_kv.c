@@ -8,8 +8,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { HEADS = 4, DIM = 64, SLOTS = 256, BLOCKS = 8, NUMBERS = SLOTS * HEADS * DIM };
 
@@ -225,23 +223,7 @@ static Suite *kv_suite(void)
     return suite;
 }
 
-// Looked for in a process of its own: Vulkan must not be touched before check forks.
-static bool have_device(void)
-{
-    int status = 0;
-    pid_t child = fork();
-    if (child == 0) {
-        struct engine_device *devices = NULL;
-        uint32_t count = 0;
-        struct error error = {0};
-        if (engine_list_devices(&devices, &count, &error) != STATUS_OK)
-            fprintf(stderr, "skipped: %s\n", error.text);
-        _exit(devices ? 0 : 77);
-    }
-    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) != 77;
-}
-
 int main(void)
 {
-    return have_device() ? check_main(kv_suite()) : 77;
+    return run_on_device(kv_suite);
 }
