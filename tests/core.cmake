@@ -7,7 +7,7 @@ add_library(core_world STATIC fake_engine.c fake_run.c core_world.c)
 target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
 
-foreach(suite pool tensor core_batch core_step core_run core_copy core_model core_memory)
+foreach(suite pool tensor core_batch core_run core_copy core_model core_memory)
   aule_check(test_${suite} SOURCES test_${suite}.c LIBS core_world LABELS core)
 endforeach()
 foreach(suite ownership core_metadata core_death core_tenants prefix)
@@ -15,6 +15,9 @@ foreach(suite ownership core_metadata core_death core_tenants prefix)
 endforeach()
 foreach(suite scheduler scheduler_fairness core_tickets core_parameters)
   aule_check(test_${suite} SOURCES test_${suite}.c scheduler_world.c LIBS core_world LABELS core)
+endforeach()
+foreach(suite core_step core_layers)
+  aule_check(test_${suite} SOURCES test_${suite}.c step_world.c LIBS core_world LABELS core)
 endforeach()
 
 # Every allocation of core fails once there.

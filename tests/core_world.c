@@ -227,12 +227,17 @@ struct core_run_params worker_run_params(struct worker *worker, uint64_t batch, 
     };
 }
 
+uint64_t worker_queue(struct worker *worker, const struct core_run_params *params)
+{
+    uint64_t ticket = 0;
+    ck_assert_status(core_run(worker->session, params, &ticket, &error), STATUS_OK);
+    return ticket;
+}
+
 uint64_t worker_run(struct worker *worker, uint64_t batch, uint32_t layer, uint32_t num_new, const int32_t *tokens)
 {
     struct core_run_params params = worker_run_params(worker, batch, layer, num_new, tokens);
-    uint64_t ticket = 0;
-    ck_assert_status(core_run(worker->session, &params, &ticket, &error), STATUS_OK);
-    return ticket;
+    return worker_queue(worker, &params);
 }
 
 struct core_ticket_result worker_result(struct worker *worker, uint64_t ticket)

@@ -59,6 +59,7 @@ uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num
 // A run of `layer`; the arena's k rows carry `tokens` (num_new of them), which the fake engine keeps as the slots' contents.
 struct core_run_params worker_run_params(struct worker *worker, uint64_t batch, uint32_t layer, uint32_t num_new,
                                          const int32_t *tokens);
+uint64_t worker_queue(struct worker *worker, const struct core_run_params *params);
 uint64_t worker_run(struct worker *worker, uint64_t batch, uint32_t layer, uint32_t num_new, const int32_t *tokens);
 struct core_ticket_result worker_result(struct worker *worker, uint64_t ticket); // reaps it
 void worker_reap(struct worker *worker, uint64_t ticket, enum status expected);
