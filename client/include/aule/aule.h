@@ -365,8 +365,8 @@ struct aule_advance {
 
 /*
  * Makes `batch` the next step's. Costs as much as changes: sequences, tokens and entries, however long the table is; but a first step looks
- * at all entries, and one that changes an entry below what a step has seen that still has runs (-1 for what a window hides, too)
- * copies the table. Runs that are queued already are done over the step before, so this may be called while they are on the GPU;
+ * at all entries, and one that puts a block where a step that still has runs has seen one copies the table (-1, for what a window
+ * hides, does not). Runs that are queued already are done over the step before, so this may be called while they are on the GPU;
  * blocks that the step before named and the next one does not are let go of when these runs are over. On any status but AULE_OK
  * the batch is as it was.
  * AULE_INVALID: it has a custom mask, or no keys. AULE_UNSUPPORTED: the daemon is too old. Statuses else as aule_batch_create().
