@@ -10,8 +10,6 @@
 #include "session.h"
 #include "step_world.h"
 
-// ---- a batch that advances ----
-
 enum { SEQS = 4, COLUMNS = 4, TOKENS = 4 };
 static const int32_t cu[SEQS + 1] = {0, 1, 3, 3, 4}; // the third sequence is padding
 
