@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // sharing.c - the order is that of the tables as strings, made by merging sorted runs. A run knows how much each place has in common
-// with the one before it, so that a merge never looks at an entry again that it knows to be alike. Any thread; no state.
+// with the one before it, so that a merge never looks at an entry again that it knows to be alike. Most sequences share nothing, and of them
+// only the first entry is looked at. Any thread; no state.
 
 #include "sharing.h"
 
@@ -99,6 +100,57 @@ static uint32_t keep_alike(struct sharing_place *to, const struct sharing_place 
     return kept;
 }
 
+// ---- who need not be sorted: nobody else's table begins with the same entry ----
+
+enum { BITS_EACH = 16 }; // of a sequence, so that one in 16 at most is taken for what it is not, and sorted for nothing
+
+// Where an entry leaves its mark.
+struct marks {
+    uint64_t *once, *again; // [size / 64]; owned, in one piece
+    uint64_t size;          // bits, a power of two
+};
+
+static bool marks_init(struct marks *marks, uint32_t count)
+{
+    marks->size = 64;
+    while (marks->size < (uint64_t)BITS_EACH * count)
+        marks->size *= 2;
+    marks->once = calloc(marks->size / 64 * 2, sizeof *marks->once);
+    marks->again = marks->once ? marks->once + marks->size / 64 : NULL;
+    return marks->once;
+}
+
+static uint64_t mark_of(const struct marks *marks, const struct sharing_tables *tables, uint32_t seq)
+{
+    uint32_t entry = (uint32_t)row_of(tables, seq)[0];
+    return (entry * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (marks->size - 1);
+}
+
+// Puts those whose first entry may be another's, too, into `places`, which has room for *count, and their number there. false: no memory.
+static bool find_alike(const struct sharing_tables *tables, struct sharing_place *places, uint32_t *count)
+{
+    struct marks marks;
+    if (!marks_init(&marks, *count))
+        return false;
+    for (uint32_t seq = 0; seq < tables->num_seqs; seq++) {
+        if (!tables->used[seq])
+            continue;
+        uint64_t at = mark_of(&marks, tables, seq), bit = UINT64_C(1) << (at % 64);
+        marks.again[at / 64] |= marks.once[at / 64] & bit;
+        marks.once[at / 64] |= bit;
+    }
+    *count = 0;
+    for (uint32_t seq = 0; seq < tables->num_seqs; seq++) {
+        if (!tables->used[seq])
+            continue;
+        uint64_t at = mark_of(&marks, tables, seq);
+        if (marks.again[at / 64] >> (at % 64) & 1)
+            places[(*count)++] = (struct sharing_place){.seq = seq};
+    }
+    free(marks.once);
+    return true;
+}
+
 bool sharing_find(struct sharing *sharing, const struct sharing_tables *tables)
 {
     uint32_t count = 0;
@@ -108,12 +160,10 @@ bool sharing_find(struct sharing *sharing, const struct sharing_tables *tables)
     if (count < 2)
         return true;
     struct sharing_place *places = calloc((size_t)count * 2, sizeof *places);
-    if (!places)
+    if (!places || !find_alike(tables, places, &count)) {
+        free(places);
         return false;
-    count = 0;
-    for (uint32_t seq = 0; seq < tables->num_seqs; seq++)
-        if (tables->used[seq])
-            places[count++].seq = seq;
+    }
     const struct sharing_place *sorted = sort(tables, places, places + count, count);
     sharing->num_places = keep_alike(places, sorted, count);
     if (sharing->num_places)
