@@ -122,8 +122,7 @@ static void batch_register(struct batch *batch, struct batch *old)
 
 static void take_references(struct batch *batch)
 {
-    for (uint32_t i = 0; i < batch->num_blocks; i++)
-        hold_ref(batch->table, batch->blocks[i]);
+    hold_ref_all(batch->table, batch->blocks, batch->num_blocks);
 }
 
 static enum status check_layout(const struct core *core, const struct core_layout *layout, struct error *error)
@@ -340,8 +339,7 @@ void batch_unref(struct batch *batch)
     if (--batch->users)
         return;
     leave_steps(batch);
-    for (uint32_t i = 0; i < batch->num_blocks; i++)
-        hold_unref(table, batch->blocks[i]);
+    hold_unref_all(table, batch->blocks, batch->num_blocks);
     batch->session->kept_bytes -= batch_bytes(batch);
     batch_discard(batch);
     if (table)

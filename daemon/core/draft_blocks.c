@@ -253,6 +253,14 @@ static enum status check_local_slot(struct draft *d, uint32_t row, int64_t slot)
     return STATUS_OK;
 }
 
+// The block of a slot some places on, of which any number may stand there, is fetched meanwhile.
+static void fetch(const struct draft *d, int64_t slot)
+{
+    const struct block *block = block_find(d->table->cache, slot >> d->block_shift);
+    if (block)
+        __builtin_prefetch(block, 1);
+}
+
 enum status draft_check_slots(struct draft *d)
 {
     const int64_t *slots = d->params->slot_mapping;
@@ -260,6 +268,8 @@ enum status draft_check_slots(struct draft *d)
     if (!d->table && !reserve_seen(d))
         return draft_no_memory(d);
     for (uint32_t row = 0; status == STATUS_OK && row < d->batch->num_tokens; row++) {
+        if (d->table && row + BLOCK_AHEAD < d->batch->num_tokens)
+            fetch(d, slots[row + BLOCK_AHEAD]);
         if (slots[row] == -1)
             continue;
         if (slots[row] < 0)

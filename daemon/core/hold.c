@@ -217,16 +217,28 @@ void hold_ref(struct hold_table *table, int32_t id)
     hold_page(table, id)->refs[hold_index(table, id)]++;
 }
 
+void hold_ref_all(struct hold_table *table, const int32_t *ids, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        hold_ref(table, ids[i]);
+}
+
 void hold_unref(struct hold_table *table, int32_t id)
 {
     struct hold_page *page = hold_page(table, id);
     uint32_t index = hold_index(table, id);
     page->refs[index]--;
-    if (is_used(page, index))
+    if (hold_has(table, id) || page->refs[index])
         return; // the session has the block still
     struct block *block = block_find(table->cache, id);
     leave(table, page, block);
     block_settle(table->cache, block);
+}
+
+void hold_unref_all(struct hold_table *table, const int32_t *ids, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        hold_unref(table, ids[i]);
 }
 
 enum status hold_check_quota(const struct core_session *session, uint64_t more, struct error *error)

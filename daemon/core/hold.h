@@ -118,7 +118,9 @@ bool hold_reserve(struct hold_table *table,
 void hold_take(struct hold_table *table, struct block *block); // one hold more
 void hold_drop(struct hold_table *table, struct block *block); // one hold less; settles the block
 void hold_ref(struct hold_table *table, int32_t id);           // a batch or copy names it, which the session holds
+void hold_ref_all(struct hold_table *table, const int32_t *ids, uint32_t count);
 void hold_unref(struct hold_table *table, int32_t id);
+void hold_unref_all(struct hold_table *table, const int32_t *ids, uint32_t count);
 
 // STATUS_QUOTA if `more` blocks would bring the session over its limit.
 enum status hold_check_quota(const struct core_session *session, uint64_t more, struct error *error);
