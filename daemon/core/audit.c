@@ -259,7 +259,7 @@ static uint64_t count_entries(const struct hold_table *table)
     uint64_t entries = 0;
     for (uint32_t page = 0; page < table->num_pages; page++) {
         for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i++)
-            entries += table->pages[page]->holds[i] || table->pages[page]->refs[i];
+            entries += hold_is_used(table->pages[page], i);
     }
     return entries;
 }

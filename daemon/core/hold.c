@@ -90,7 +90,7 @@ void hold_table_bury(struct hold_table *table)
     for (uint32_t page = 0; page < table->num_pages; page++) {
         const struct hold_page *holds = table->pages[page];
         for (uint32_t i = 0; holds && holds->used && i < table->cache->chunk_blocks; i++) {
-            if (!holds->holds[i] && !holds->refs[i])
+            if (!hold_is_used(holds, i))
                 continue;
             struct block *block = block_at(table, page, i);
             block->dead_users++;
@@ -151,7 +151,7 @@ static struct hold_page *page_create(uint32_t chunk_blocks)
     if (!page)
         return NULL;
     page->holds = (uint32_t *)((char *)page->bits + bits);
-    page->refs = page->holds + chunk_blocks;
+    page->more_refs = page->holds + chunk_blocks;
     return page;
 }
 
@@ -163,11 +163,6 @@ bool hold_reserve(struct hold_table *table, const struct block *block)
     if (!table->pages[page])
         table->pages[page] = page_create(table->cache->chunk_blocks);
     return table->pages[page] != NULL;
-}
-
-static bool is_used(const struct hold_page *page, uint32_t index)
-{
-    return page->holds[index] || page->refs[index];
 }
 
 static void count(struct hold_table *table, struct hold_page *page, int by)
@@ -189,7 +184,7 @@ void hold_take(struct hold_table *table, struct block *block)
 {
     struct hold_page *page = hold_page(table, block->id);
     uint32_t index = hold_index(table, block->id);
-    if (!is_used(page, index)) {
+    if (!hold_is_used(page, index)) {
         count(table, page, 1);
         block->users++;
     }
@@ -207,14 +202,19 @@ void hold_drop(struct hold_table *table, struct block *block)
         return;
     page->bits[index / 64].held &= ~(UINT64_C(1) << (index % 64));
     block->holders--;
-    if (!is_used(page, index))
+    if (!hold_is_used(page, index))
         leave(table, page, block);
     block_settle(table->cache, block);
 }
 
 void hold_ref(struct hold_table *table, int32_t id)
 {
-    hold_page(table, id)->refs[hold_index(table, id)]++;
+    struct hold_page *page = hold_page(table, id);
+    uint32_t index = hold_index(table, id);
+    uint64_t *named = &page->bits[index / 64].named, bit = UINT64_C(1) << (index % 64);
+    if (*named & bit)
+        page->more_refs[index]++;
+    *named |= bit;
 }
 
 void hold_ref_all(struct hold_table *table, const int32_t *ids, uint32_t count)
@@ -227,9 +227,13 @@ void hold_unref(struct hold_table *table, int32_t id)
 {
     struct hold_page *page = hold_page(table, id);
     uint32_t index = hold_index(table, id);
-    page->refs[index]--;
-    if (hold_has(table, id) || page->refs[index])
-        return; // the session has the block still
+    if (page->more_refs[index]) {
+        page->more_refs[index]--;
+        return;
+    }
+    page->bits[index / 64].named &= ~(UINT64_C(1) << (index % 64));
+    if (hold_is_used(page, index))
+        return; // it is held
     struct block *block = block_find(table->cache, id);
     leave(table, page, block);
     block_settle(table->cache, block);

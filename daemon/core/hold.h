@@ -17,14 +17,15 @@ struct hold {
 
 // Of 64 blocks, a bit each.
 struct hold_bits {
-    uint64_t held; // `holds` is not zero
-    uint64_t seen; // scratch of one check, all zero between calls
+    uint64_t held;  // `holds` is not zero
+    uint64_t named; // by a batch or copy
+    uint64_t seen;  // scratch of one check, all zero between calls
 };
 
 struct hold_page {
-    uint32_t used;           // blocks with numbers that are not zero
-    uint32_t *holds, *refs;  // [chunk_blocks], behind the bits
-    struct hold_bits bits[]; // [chunk_blocks / 64, rounded up]
+    uint32_t used;               // blocks with numbers that are not zero
+    uint32_t *holds, *more_refs; // [chunk_blocks], behind the bits; what names a block beyond the first, which is a bit
+    struct hold_bits bits[];     // [chunk_blocks / 64, rounded up]
 };
 
 struct hold_table {
@@ -62,11 +63,21 @@ static inline uint32_t hold_index(const struct hold_table *table, int64_t id)
     return (uint32_t)id & (table->cache->chunk_blocks - 1);
 }
 
+// The session holds the block, or has batches or copies that name it.
+static inline bool hold_is_used(const struct hold_page *page, uint32_t index)
+{
+    const struct hold_bits *bits = &page->bits[index / 64];
+    return (bits->held | bits->named) >> (index % 64) & 1;
+}
+
 static inline struct hold hold_find(const struct hold_table *table, int64_t id)
 {
     const struct hold_page *page = hold_page(table, id);
     uint32_t index = hold_index(table, id);
-    return page ? (struct hold){page->holds[index], page->refs[index]} : (struct hold){0};
+    if (!page)
+        return (struct hold){0};
+    bool named = page->bits[index / 64].named >> (index % 64) & 1;
+    return (struct hold){page->holds[index], named + page->more_refs[index]};
 }
 
 static inline bool hold_has(const struct hold_table *table, int64_t id)
