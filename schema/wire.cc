@@ -118,6 +118,7 @@ namespace w = aule::wire;
     T(InspectCaches,     wire_inspect_range,        RANGE)                                                             \
     T(InspectBlocks,     wire_inspect_blocks,       INSPECT_BLOCKS)                                                    \
     T(KillSession,       wire_kill_session,         SESSION_ID)                                                        \
+    T(DropCache,         wire_drop_cache,           CACHE_ID)                                                          \
     T(Tune,              wire_tune,                 TUNE)                                                              \
     T(HelloReply,        wire_hello_reply,          HELLO_REPLY)                                                       \
     T(PingReply,         wire_ping_reply,           PING_REPLY)                                                        \

@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 #define WIRE_PROTOCOL_MAJOR 2u   // another major is refused
-#define WIRE_PROTOCOL_MINOR 2u   // a higher minor only adds; 1: layers of a run, BatchAdvance; 2: scales of layers
+#define WIRE_PROTOCOL_MINOR 3u   // a higher minor only adds; 1: layers of a run, BatchAdvance; 2: scales of layers; 3: DropCache
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_MAX_NAME 255u       // bytes of a client, tenant or cache name
 #define WIRE_MAX_FINGERPRINT 64u
@@ -127,6 +127,7 @@ struct wire_wait { uint64_t ticket; int32_t timeout_ms; };
 struct wire_inspect_range { uint32_t first, max; };
 struct wire_inspect_blocks { uint64_t cache; uint32_t first, max; };
 struct wire_kill_session { uint64_t session; };
+struct wire_drop_cache { uint64_t cache; };
 
 enum wire_tune_action { WIRE_TUNE_SHOW, WIRE_TUNE_RENEW, WIRE_TUNE_CLEAR, WIRE_TUNE_OFF, WIRE_TUNE_ON };   // TuneAction of aule.fbs
 struct wire_tune { uint32_t action, first, max; };
@@ -157,7 +158,8 @@ struct wire_tune { uint32_t action, first, max; };
     X(BLOCKS_COPY,      blocks_copy,     BlocksCopy)                                                                  \
     X(MERGE,            merge,           Merge)                                                                       \
     X(TUNE,             tune,            Tune)                                                                        \
-    X(BATCH_ADVANCE,    batch_advance,   BatchAdvance)
+    X(BATCH_ADVANCE,    batch_advance,   BatchAdvance)                                                                \
+    X(DROP_CACHE,       drop_cache,      DropCache)
 
 enum wire_command {
     WIRE_COMMAND_NONE,
@@ -188,6 +190,7 @@ struct wire_request {
         struct wire_inspect_range inspect_range;
         struct wire_inspect_blocks inspect_blocks;
         struct wire_kill_session kill_session;
+        struct wire_drop_cache drop_cache;
         struct wire_blocks_copy blocks_copy;
         struct wire_merge merge;
         struct wire_tune tune;

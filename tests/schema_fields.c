@@ -177,6 +177,9 @@ static const struct field inspect_blocks[] = {FIELD(cache, U64), FIELD(first, U3
 #define SHAPE wire_kill_session
 static const struct field kill_session[] = {FIELD(session, U64), END};
 #undef SHAPE
+#define SHAPE wire_drop_cache
+static const struct field drop_cache[] = {FIELD(cache, U64), END};
+#undef SHAPE
 #define SHAPE wire_tune
 static const struct field tune[] = {FIELD(action, U32), FIELD(first, U32), FIELD(max, U32), END};
 #undef SHAPE
@@ -393,6 +396,7 @@ const struct shape commands[WIRE_COMMAND_COUNT] = {
     [WIRE_COMMAND_INSPECT_BLOCKS] = {"inspect_blocks", inspect_blocks},
     [WIRE_COMMAND_INSPECT_DEVICE] = {"inspect_device", none},
     [WIRE_COMMAND_KILL_SESSION] = {"kill_session", kill_session},
+    [WIRE_COMMAND_DROP_CACHE] = {"drop_cache", drop_cache},
     [WIRE_COMMAND_BLOCKS_COPY] = {"blocks_copy", blocks_copy},
     [WIRE_COMMAND_MERGE] = {"merge", merge},
     [WIRE_COMMAND_TUNE] = {"tune", tune},

@@ -709,6 +709,37 @@ START_TEST(close_session_refuses_what_is_no_session)
 }
 END_TEST
 
+// What is cached outlives its sessions, and keeps the name from another model until it is dropped.
+START_TEST(drop_cache_ends_what_nobody_has_open)
+{
+    int32_t blocks[2];
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    assert_fails(ASK("drop-cache", "model"), FAILED, "\"model\" is open in 1 sessions");
+    assert_fails_as_json(ASK("drop-cache", "model", "--json"), FAILED, "BUSY", "is open in 1 sessions");
+    aule_cache_close(cache);
+    cache = NULL;
+    cJSON *json = document(ASK("caches", "--json"));
+    const cJSON *entry = cJSON_GetArrayItem(list(json, "caches", 1), 0);
+    ck_assert_double_eq(number(entry, "cached_blocks"), 2);
+    const double id = number(entry, "cache");
+    cJSON_Delete(json);
+    json = document(ASK("drop-cache", "model", "--json"));
+    ck_assert_double_eq(number(json, "dropped_cache"), id);
+    cJSON_Delete(json);
+    json = document(ASK("status", "--json"));
+    ck_assert_double_eq(number(json, "num_caches"), 0);
+    ck_assert_double_eq(number(json, "pool_blocks"), 0);
+    cJSON_Delete(json);
+    assert_fails(ASK("drop-cache", "model"), FAILED, "no cache \"model\" among its 0");
+    CHECK_OK(aule_cache_open(
+        session,
+        &(struct aule_cache_params){
+            .name = "model", .num_layers = 2, .num_kv_heads = 1, .head_dim = HEAD_DIM, .block_size = BLOCK_SIZE},
+        &cache));
+}
+END_TEST
+
 static Suite *ctl_suite(void)
 {
     Suite *suite = suite_create("ctl");
@@ -742,6 +773,7 @@ static Suite *ctl_suite(void)
     tcase_add_test(tests, a_forced_shader_is_said_to_be_forced);
     tcase_add_test(tests, close_session_ends_the_session_and_gives_its_blocks_back);
     tcase_add_test(tests, close_session_refuses_what_is_no_session);
+    tcase_add_test(tests, drop_cache_ends_what_nobody_has_open);
     suite_add_tcase(suite, tests);
     return suite;
 }

@@ -364,6 +364,30 @@ START_TEST(a_cache_that_nobody_has_open_lives_by_its_cached_blocks_until_memory_
 }
 END_TEST
 
+START_TEST(a_cache_is_dropped_only_when_nobody_has_it_open)
+{
+    struct world world;
+    struct worker a;
+    world_open(&world, NULL);
+    worker_open(&a, &world, 1, "");
+    uint64_t kv = a.cache, other = a.cache = worker_open_cache(&a, "other");
+    publish_some(&a, 16, 100);
+    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_BUSY, "\"other\" is open in 1 sessions");
+    ck_assert_status(core_cache_close(a.session, other, &error), STATUS_OK);
+    uint64_t bytes = totals(&world).pool_bytes;
+    ck_assert_status(core_cache_drop(world.core, other, &error), STATUS_OK);
+    world_check(&world);
+    ck_assert_uint_eq(core_num_caches(world.core), 1);
+    ck_assert_uint_lt(totals(&world).pool_bytes, bytes);
+    ck_assert_uint_eq(totals(&world).evictions, 0);
+    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_NOT_FOUND, "there is no cache");
+    a.cache = kv;
+    worker_lease(&a, 16, blocks);
+    ck_assert_refused(core_cache_drop(world.core, kv, &error), STATUS_BUSY, "is open in 1 sessions");
+    world_close(&world);
+}
+END_TEST
+
 START_TEST(a_cache_that_keeps_nothing_ends_with_its_last_close)
 {
     struct world world;
@@ -543,6 +567,7 @@ int main(void)
     tcase_add_test(sizes, bytes_limit_the_pool_as_blocks_do);
     tcase_add_test(caches, wholly_free_chunks_of_another_cache_are_given_back_for_a_lease);
     tcase_add_test(caches, a_cache_that_nobody_has_open_lives_by_its_cached_blocks_until_memory_is_short);
+    tcase_add_test(caches, a_cache_is_dropped_only_when_nobody_has_it_open);
     tcase_add_test(caches, a_cache_that_keeps_nothing_ends_with_its_last_close);
     tcase_add_test(caches, another_identity_is_refused_with_both_values);
     tcase_add_test(caches, a_cache_that_cannot_be_is_refused);

@@ -101,7 +101,7 @@ START_TEST(an_unknown_or_missing_union_member_is_refused_with_its_number)
     struct wire_request request = {.session = 1, .epoch = 1, .command = WIRE_COMMAND_WAIT};
     struct wire_buffer buffer = encoded_request(&request);
     *field_at(follow(buffer.data), REQUEST_TYPE) = WIRE_COMMAND_COUNT;
-    assert_request_refused(&buffer, "unknown command 26");
+    assert_request_refused(&buffer, "unknown command 27");
     buffer = encoded_request(&request);
     *field_at(follow(buffer.data), REQUEST_TYPE) = 0;
     assert_request_refused(&buffer, "no command");

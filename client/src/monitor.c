@@ -516,12 +516,22 @@ enum aule_status aule_monitor_tune(struct aule_monitor *monitor, enum aule_tune_
 
 // ---- acting ----
 
+static enum aule_status order(struct aule_monitor *monitor, const struct wire_request *request)
+{
+    struct answer answer;
+    enum aule_status status = ask(monitor, request, WIRE_ANSWER_EMPTY, &answer);
+    answer_finish(&answer);
+    return status;
+}
+
 enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session)
 {
     REQUIRE(monitor);
-    struct wire_request request = {.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {.session = session}};
-    struct answer answer;
-    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_EMPTY, &answer);
-    answer_finish(&answer);
-    return status;
+    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {session}});
+}
+
+enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache)
+{
+    REQUIRE(monitor);
+    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE, .drop_cache = {cache}});
 }

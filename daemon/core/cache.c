@@ -303,6 +303,22 @@ void cache_destroy(struct cache *cache)
     core->news = true;
 }
 
+enum status core_cache_drop(struct core *core, uint64_t id, struct error *error)
+{
+    struct cache *cache;
+    enum status status = cache_find(core, id, &cache, error);
+    if (status != STATUS_OK)
+        return status;
+    if (cache->open_sessions)
+        return error_set(error, STATUS_BUSY, "cache %" PRIu64 " \"%.64s\" is open in %" PRIu32 " sessions", id,
+                         cache->name, cache->open_sessions);
+    if (cache->num_tables)
+        return error_set(error, STATUS_BUSY, "work that uses cache %" PRIu64 " \"%.64s\" is not done yet", id,
+                         cache->name);
+    cache_destroy(cache);
+    return STATUS_OK;
+}
+
 void cache_settle(struct cache *cache)
 {
     if (!cache->num_tables && !cache->counts[CORE_CACHED])

@@ -87,6 +87,9 @@ enum status core_cache_open(struct core_session *session, const struct core_cach
 // The last close of a session gives back all its blocks and batches of that cache.
 enum status core_cache_close(struct core_session *session, uint64_t cache, struct error *error);
 
+// Ends a cache that no session has open, with the blocks that are cached in it. BUSY: one has it open, or its work is not done.
+enum status core_cache_drop(struct core *core, uint64_t cache, struct error *error);
+
 struct core_counts {
     uint64_t total, free, leased, held, cached, quarantined;
     uint64_t limit;               // blocks this cache could have if it had the pool alone

@@ -47,6 +47,7 @@ static const struct command {
     [WIRE_COMMAND_INSPECT_BLOCKS] = {handle_inspect_blocks, WHILE_STOPPING},
     [WIRE_COMMAND_INSPECT_DEVICE] = {handle_inspect_device, WHILE_STOPPING},
     [WIRE_COMMAND_KILL_SESSION] = {handle_kill_session, WHILE_STOPPING},
+    [WIRE_COMMAND_DROP_CACHE] = {handle_drop_cache, 0},
     [WIRE_COMMAND_TUNE] = {handle_tune, 0},
 };
 

@@ -66,6 +66,7 @@ enum status handle_inspect_caches(struct call *call);
 enum status handle_inspect_blocks(struct call *call);
 enum status handle_inspect_device(struct call *call);
 enum status handle_kill_session(struct call *call);
+enum status handle_drop_cache(struct call *call);
 enum status handle_tune(struct call *call); // handlers_tune.c
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_inspect.c - what an operator may see, and KillSession. Lists come in pages: ask on from first + count until `total`.
+// handlers_inspect.c - what an operator may see, KillSession and DropCache. Lists come in pages: ask on from first + count until `total`.
 // Dispatcher thread.
 
 #include "dispatch.h"
@@ -225,6 +225,11 @@ enum status handle_inspect_caches(struct call *call)
     call->reply.inspect_caches =
         (struct wire_inspect_caches_reply){total, count, caches, {names, count}, {fingerprints, count}};
     return STATUS_OK;
+}
+
+enum status handle_drop_cache(struct call *call)
+{
+    return core_cache_drop(call->server->core, call->request->drop_cache.cache, &call->error);
 }
 
 enum status handle_inspect_blocks(struct call *call)

@@ -42,6 +42,7 @@ enum exit_code show_sessions(struct ctl *ctl);
 enum exit_code show_caches(struct ctl *ctl);
 enum exit_code show_blocks(struct ctl *ctl);
 enum exit_code close_session(struct ctl *ctl);
+enum exit_code drop_cache(struct ctl *ctl);
 enum exit_code tune(struct ctl *ctl);
 enum exit_code ping(struct ctl *ctl);
 enum exit_code show_version(struct ctl *ctl);

@@ -18,6 +18,8 @@ const struct command commands[] = {
     {"blocks", NULL, "jstcah", false, show_blocks, "list blocks"},
     {"device", NULL, "jsth", false, show_device, "show the device that the daemon owns, and its attention shaders"},
     {"close-session", "ID", "jsth", false, close_session, "end a session as if its worker had died"},
+    {"drop-cache", "NAME|ID", "jsth", false, drop_cache,
+     "end a cache that no session has open, with its cached blocks"},
     {"tune", "[ACTION]", "jsth", false, tune, "what was measured of kernels' ways: show, renew, clear, on, off"},
     {"ping", NULL, "jsth", false, ping, "ask whether the daemon answers, and how fast"},
     {"version", NULL, "jh", true, show_version, "show the versions of aule-ctl and its library; needs no daemon"},

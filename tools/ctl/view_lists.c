@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_lists.c - what there are several of: sessions, caches, blocks. Each view is a table of columns.
+// view_lists.c - what there are several of: sessions, caches, blocks. Each view is a table of columns. And the end of a cache.
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,33 +152,42 @@ static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows, const 
 }
 
 // A name comes before an id: a cache may be called "7".
-static bool is_wanted(const struct ctl *ctl, const struct aule_cache_view *cache, bool by_name)
+static bool is_called(const char *wanted, const struct aule_cache_view *cache, bool by_name)
 {
     uint64_t id;
-    if (!ctl->cache)
-        return true;
     if (by_name)
-        return strcmp(ctl->cache, cache->name) == 0;
-    return parse_id(ctl->cache, &id) && id == cache->cache;
+        return strcmp(wanted, cache->name) == 0;
+    return parse_id(wanted, &id) && id == cache->cache;
 }
 
+static enum exit_code no_cache(const char *wanted, uint32_t count)
+{
+    return complain(EXIT_CODE_FAILED, "the daemon has no cache \"%s\" among its %u; aule-ctl caches lists them", wanted,
+                    count);
+}
+
+static const struct aule_cache_view *find_cache(const char *wanted, const struct aule_cache_view *caches,
+                                                uint32_t count)
+{
+    for (int by_name = 1; by_name >= 0; by_name--)
+        for (uint32_t i = 0; i < count; i++)
+            if (is_called(wanted, &caches[i], by_name))
+                return &caches[i];
+    return NULL;
+}
+
+// Names are unique among a daemon's caches.
 static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_view *caches, uint32_t count,
                               struct rows *rows)
 {
-    bool found = false;
-    for (int by_name = 1; by_name >= 0 && !found; by_name--)
-        for (uint32_t i = 0; i < count; i++) {
-            if (!is_wanted(ctl, &caches[i], by_name))
-                continue;
-            found = true;
-            enum exit_code code = add_cache(ctl, rows, &caches[i]);
-            if (code != EXIT_CODE_DONE)
-                return code;
-        }
-    if (found || !ctl->cache)
-        return EXIT_CODE_DONE;
-    return complain(EXIT_CODE_FAILED, "the daemon has no cache \"%s\" among its %u; aule-ctl caches lists them",
-                    ctl->cache, count);
+    if (ctl->cache) {
+        const struct aule_cache_view *cache = find_cache(ctl->cache, caches, count);
+        return cache ? add_cache(ctl, rows, cache) : no_cache(ctl->cache, count);
+    }
+    enum exit_code code = EXIT_CODE_DONE;
+    for (uint32_t i = 0; i < count && code == EXIT_CODE_DONE; i++)
+        code = add_cache(ctl, rows, &caches[i]);
+    return code;
 }
 
 enum exit_code show_blocks(struct ctl *ctl)
@@ -194,6 +204,37 @@ enum exit_code show_blocks(struct ctl *ctl)
         code = output_list(ctl, &list);
     }
     free(rows.array);
+    free(caches);
+    return code;
+}
+
+// ---- what is done to one of them ----
+
+static const struct column dropped_columns[] = {{"dropped_cache", NULL, COLUMN_ID, 0}, {.key = NULL}};
+
+static enum exit_code drop(const struct ctl *ctl, const struct aule_cache_view *cache)
+{
+    enum aule_status status = aule_monitor_drop_cache(ctl->monitor, cache->cache);
+    char name[COLUMN_TEXT_SIZE];
+    if (status != AULE_OK)
+        return report(status);
+    if (ctl->json)
+        return output_json(dropped_columns, &cache->cache, NULL, NULL);
+    clean_text(name, sizeof name, cache->name, true);
+    printf("cache %" PRIu64 " \"%s\" is dropped, with %" PRIu64 " cached blocks\n", cache->cache, name,
+           cache->cached_blocks);
+    return EXIT_CODE_DONE;
+}
+
+enum exit_code drop_cache(struct ctl *ctl)
+{
+    struct aule_cache_view *caches = NULL;
+    uint32_t count = 0;
+    enum aule_status status = aule_monitor_caches(ctl->monitor, &caches, &count);
+    if (status != AULE_OK)
+        return report(status);
+    const struct aule_cache_view *cache = find_cache(ctl->argument, caches, count);
+    enum exit_code code = cache ? drop(ctl, cache) : no_cache(ctl->argument, count);
     free(caches);
     return code;
 }

@@ -753,6 +753,12 @@ AULE_API enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint
  */
 AULE_API enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session);
 
+/*
+ * End a cache that no session has open, with all blocks that are cached in it; its name is free for another identity then.
+ * AULE_NOT_FOUND: there is none. AULE_BUSY: a session has it open, or work that uses it is not done.
+ */
+AULE_API enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache);
+
 /* Tuning: where a kernel has several ways to the same bits, the daemon can measure which is the fastest. */
 enum aule_tune_action {
     AULE_TUNE_SHOW,               /* nothing */
