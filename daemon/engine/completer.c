@@ -112,7 +112,8 @@ static void finish(struct submission *s)
     if (ours)
         submission_free(s);
     else
-        engine_wake(engine);
+        engine_wake(engine); // first: somebody waits for that
+    pthread_cond_signal(&engine->more);
 }
 
 void *completer_thread(void *argument)

@@ -35,6 +35,7 @@ static void on_lost(void *owner, const char *why)
         error_set(&engine->lost_event.event.error, STATUS_DEVICE_LOST, "%s", why);
     }
     pthread_cond_broadcast(&engine->changed);
+    pthread_cond_signal(&engine->more);
     pthread_mutex_unlock(&engine->lock);
     if (first)
         engine_wake(engine);
@@ -191,6 +192,7 @@ static bool stop_threads(struct engine *engine, int timeout_ms)
     engine->maker_gone |= !engine->maker_runs;
     engine->tuning_gone |= !tuning_runs(engine);
     pthread_cond_broadcast(&engine->changed);
+    pthread_cond_signal(&engine->more);
     while (!all_gone(engine) && rc != ETIMEDOUT)
         rc = timeout_ms < 0 ? pthread_cond_wait(&engine->changed, &engine->lock)
                             : pthread_cond_timedwait(&engine->changed, &engine->lock, &deadline);
@@ -290,7 +292,7 @@ bool engine_destroy_within(struct engine *engine, int timeout_ms)
     if (!engine)
         return true;
     uint64_t start = engine_now_ns();
-    if ((engine->changed_made && !stop_threads(engine, timeout_ms)) ||
+    if ((engine->changed_made && engine->more_made && !stop_threads(engine, timeout_ms)) ||
         !at_rest(engine, grace_left(start, timeout_ms))) {
         device_log(&engine->device, 0, "device %s does not come to rest; its memory is left to the driver",
                    engine->device.adapter.info.name);

@@ -18,9 +18,10 @@ enum status engine_locks_init(struct engine *engine, struct error *error)
     if (engine->lock_made && pthread_condattr_init(&attributes) == 0) {
         pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
         engine->changed_made = pthread_cond_init(&engine->changed, &attributes) == 0;
+        engine->more_made = pthread_cond_init(&engine->more, &attributes) == 0;
         pthread_condattr_destroy(&attributes);
     }
-    if (engine->changed_made)
+    if (engine->changed_made && engine->more_made)
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY, "no memory for the engine's lock");
 }
@@ -29,6 +30,8 @@ void engine_locks_finish(struct engine *engine)
 {
     if (engine->changed_made)
         pthread_cond_destroy(&engine->changed);
+    if (engine->more_made)
+        pthread_cond_destroy(&engine->more);
     if (engine->lock_made)
         pthread_mutex_destroy(&engine->lock);
 }

@@ -71,8 +71,9 @@ struct engine {
     atomic_bool has_news; // for engine_poll(): set by who has posted, before he wakes; cleared under the lock
 
     pthread_mutex_t lock;   // guards all below
-    pthread_cond_t changed; // anything below changed; monotonic clock
-    bool lock_made, changed_made;
+    pthread_cond_t changed; // anything below changed, but for what is submitted; monotonic clock
+    pthread_cond_t more;    // for the submitter alone: a submission, a free slot, or the end
+    bool lock_made, changed_made, more_made;
     bool stopping;       // the submitter ends when `waiting` is empty
     bool submitter_gone; // the completer ends when `flying` is empty
     bool completer_gone; // the maker ends when no job can run
@@ -80,6 +81,7 @@ struct engine {
     bool tuning_gone;
     bool lost, lost_told;
     _Atomic uint64_t last_sequence; // given out; changes under the lock
+    atomic_uint num_queued;         // submissions; changes behind each of them, once the lock is free
     uint64_t completed;             // all up to this one are done
     struct submission *waiting, *flying;
     struct event_node *events;

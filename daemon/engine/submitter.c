@@ -23,9 +23,10 @@ static struct slot *free_slot(struct engine *engine)
 // told some twenty microseconds late: so it looks for a while, as the completer did before. Not while the GPU has work.
 static void look_for_more(struct engine *engine)
 {
-    uint64_t last = engine->last_sequence, end = engine_now_ns() + engine->pace.poll_ns;
+    uint64_t end = engine_now_ns() + engine->pace.poll_ns;
+    unsigned queued = atomic_load(&engine->num_queued);
     pthread_mutex_unlock(&engine->lock);
-    while (engine->last_sequence == last && engine_now_ns() < end)
+    while (atomic_load(&engine->num_queued) == queued && engine_now_ns() < end)
         pace_relax();
     pthread_mutex_lock(&engine->lock);
 }
@@ -42,7 +43,7 @@ static struct submission *take(struct engine *engine)
             may_look = false;
             look_for_more(engine);
         } else {
-            pthread_cond_wait(&engine->changed, &engine->lock);
+            pthread_cond_wait(&engine->more, &engine->lock);
         }
     }
     if (!engine->lost && engine->waiting) {
@@ -132,8 +133,8 @@ static void process(struct submission *s)
         give_up(s, &error);
     pthread_mutex_lock(&engine->lock);
     DL_APPEND(engine->flying, s);
-    pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
+    pthread_cond_broadcast(&engine->changed); // for the completer, which wants the lock
 }
 
 void *submitter_thread(void *argument)
