@@ -18,7 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ARENA_SIZE (64u << 20)
+// Room for the most that is drawn: K and V of 32 blocks of 256 tokens, 4 heads of 256 f32 each, and queries beside them.
+#define ARENA_SIZE (128u << 20)
 #define GUARD      (64u << 10) // poisoned and checked behind the last tensor
 
 static const char *variant_wanted(void)
