@@ -125,6 +125,21 @@ START_TEST(sleeps_that_last_too_long_are_begun_to_end_earlier)
 }
 END_TEST
 
+START_TEST(one_sleep_that_lasts_longer_than_the_work_is_forgotten)
+{
+    struct watch w = fresh();
+    pass(&w, OTHER, 10000 * US);
+    w.oversleeps_ns = 5000 * US;
+    pass(&w, OTHER, 10000 * US);
+    w.oversleeps_ns = 0;
+    ck_assert_int_eq(w.vigil.late_ns, 5000 * US);
+    for (int n = 0; n < 80; n++)
+        pass(&w, KIND, 62 * US);
+    ck_assert(!w.asleep);
+    ck_assert_int_lt(w.looked_ns, SPIN);
+}
+END_TEST
+
 START_TEST(without_a_spin_nobody_looks_and_ends_are_counted)
 {
     struct watch w = fresh();
@@ -161,6 +176,7 @@ int main(void)
         one_look_a_piece_of_work_is_as_long_as_the_spin_at_most,
         work_that_takes_longer_or_less_than_it_did_is_followed,
         sleeps_that_last_too_long_are_begun_to_end_earlier,
+        one_sleep_that_lasts_longer_than_the_work_is_forgotten,
         without_a_spin_nobody_looks_and_ends_are_counted,
         what_stood_behind_another_is_counted_from_the_other_ones_end,
         NULL,

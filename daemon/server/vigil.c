@@ -38,8 +38,17 @@ void vigil_next(struct vigil *vigil, uint64_t work, uint64_t kind, int64_t now_n
     vigil->kind = kind;
     vigil->begun_ns = now_ns;
     vigil->looks_until_ns = 0;
+    vigil->could_sleep = false;
     int64_t takes_ns = work ? expect(vigil, kind) : 0;
     vigil->end_ns = takes_ns ? now_ns + takes_ns : 0;
+}
+
+// What sleeps are too long by is forgotten where it left no room for a sleep: without one nobody would see that they are late no more.
+static void begin_to_look(struct vigil *vigil, int64_t now_ns)
+{
+    if (!vigil->could_sleep && now_ns < vigil->end_ns - vigil->spin_ns / 2)
+        vigil->late_ns -= vigil->late_ns / 8;
+    vigil->looks_until_ns = now_ns + vigil->spin_ns;
 }
 
 bool vigil_looks(struct vigil *vigil, int64_t now_ns, int64_t *until_ns)
@@ -50,10 +59,11 @@ bool vigil_looks(struct vigil *vigil, int64_t now_ns, int64_t *until_ns)
         return false;
     if (!vigil->looks_until_ns && now_ns < from_ns) {
         *until_ns = from_ns;
+        vigil->could_sleep = true;
         return false;
     }
     if (!vigil->looks_until_ns)
-        vigil->looks_until_ns = now_ns + vigil->spin_ns;
+        begin_to_look(vigil, now_ns);
     return now_ns < vigil->looks_until_ns;
 }
 

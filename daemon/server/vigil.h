@@ -22,6 +22,7 @@ struct vigil {
     int64_t begun_ns;                   // it, or what it stood behind ended
     int64_t end_ns;                     // when its end is expected; 0 = nobody knows
     int64_t looks_until_ns;             // 0 = has not begun to look for it
+    bool could_sleep;                   // before the look for it
     uint64_t found_awake, found_asleep; // ends
     struct vigil_kind {
         uint64_t kind;
