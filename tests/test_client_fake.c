@@ -667,6 +667,28 @@ START_TEST(a_list_longer_than_a_page_comes_whole)
 }
 END_TEST
 
+static enum fake_action newer(struct fake_daemon *daemon, const struct wire_request *request, struct wire_reply *reply)
+{
+    if (request->command == WIRE_COMMAND_PING)
+        reply->ping.minor = *(const uint32_t *)daemon->context;
+    return FAKE_ANSWER;
+}
+
+START_TEST(a_daemon_too_old_to_drop_caches_is_told_and_not_asked)
+{
+    struct aule_monitor *monitor;
+    uint32_t minor = 2;
+    fake_start(&fake, path, newer, &minor);
+    ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
+    expect(aule_monitor_drop_cache(monitor, 7), AULE_UNSUPPORTED, "too old (protocol 2.2; to drop a cache needs 2.3)");
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_DROP_CACHE], 0);
+    minor = 3;
+    ck_assert_int_eq(aule_monitor_drop_cache(monitor, 7), AULE_OK);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_DROP_CACHE], 1);
+    aule_monitor_close(monitor);
+}
+END_TEST
+
 // What the context points to: the lists' lengths, and the daemon's own word.
 struct table_of_shaders {
     uint32_t names, needs, missing;
@@ -757,6 +779,7 @@ int main(void)
         (const struct entry[]){
             {a_ping_that_comes_back_as_another_fills_nothing, 0},
             {a_list_longer_than_a_page_comes_whole, 0},
+            {a_daemon_too_old_to_drop_caches_is_told_and_not_asked, 0},
             {the_table_of_shaders_says_which_is_used_and_what_the_others_lack, 0},
             {NULL, 0},
         });

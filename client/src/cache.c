@@ -7,6 +7,7 @@
 #include "cache.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,6 +71,16 @@ enum aule_status cache_open_in(struct attachment *attachment, const struct aule_
     return AULE_OK;
 }
 
+// The daemon's sentence, and what helps: a name keeps its identity while the cache is there, opened or not.
+static enum aule_status other_identity(const char *name)
+{
+    char why[512];
+    snprintf(why, sizeof why, "%s", aule_error());
+    return fail(AULE_MISMATCH,
+                "%s; take another name or, where nobody has that cache open, drop it: aule-ctl drop-cache %s", why,
+                name);
+}
+
 static enum aule_status open_in(struct attachment *attachment, const struct aule_cache_params *params,
                                 struct aule_cache **out)
 {
@@ -79,7 +90,7 @@ static enum aule_status open_in(struct attachment *attachment, const struct aule
     enum aule_status status = cache_open_in(attachment, params, cache);
     if (status != AULE_OK) {
         free(cache);
-        return status;
+        return status == AULE_MISMATCH ? other_identity(params->name) : status;
     }
     attachment_ref(attachment);
     *out = cache;

@@ -530,8 +530,16 @@ enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64
     return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {session}});
 }
 
+enum { DROP_CACHE_MINOR = 3 };
+
 enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache)
 {
-    REQUIRE(monitor);
+    struct aule_ping_info peer;
+    enum aule_status status = aule_monitor_ping(monitor, &peer);
+    if (status != AULE_OK)
+        return status;
+    if (peer.protocol_minor < DROP_CACHE_MINOR)
+        return fail(AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; to drop a cache needs %u.%d)",
+                    peer.protocol_major, peer.protocol_minor, WIRE_PROTOCOL_MAJOR, DROP_CACHE_MINOR);
     return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE, .drop_cache = {cache}});
 }

@@ -755,7 +755,8 @@ AULE_API enum aule_status aule_monitor_close_session(struct aule_monitor *monito
 
 /*
  * End a cache that no session has open, with all blocks that are cached in it; its name is free for another identity then.
- * AULE_NOT_FOUND: there is none. AULE_BUSY: a session has it open, or work that uses it is not done.
+ * AULE_NOT_FOUND: there is none. AULE_BUSY: a session has it open, or work that uses it is not done. AULE_UNSUPPORTED: the
+ * daemon is too old.
  */
 AULE_API enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache);
 
