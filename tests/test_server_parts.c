@@ -104,6 +104,10 @@ START_TEST(a_path_has_at_most_107_bytes)
     ck_assert_int_eq(socket_path_resolve(option, 0, path, &error), STATUS_OK);
     ck_assert_str_eq(path, option);
     option[107] = 'x';
+    option[125] = 0;
+    ck_assert_int_eq(socket_path_resolve(option, 0, path, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "has 125 bytes; at most 107 fit"));
+    ck_assert_ptr_nonnull(strstr(error.text, option));
     option[108] = 0;
     ck_assert_int_eq(socket_path_resolve(option, 0, path, &error), STATUS_INVALID);
 }

@@ -72,8 +72,12 @@ static enum status join_real(const char *folder, const char *name, char path[SOC
     enum status status = check_folder(real, error);
     if (status != STATUS_OK)
         return status;
-    int size = snprintf(path, SOCKET_PATH_ROOM, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name);
-    return size >= SOCKET_PATH_ROOM ? too_long(path, error) : STATUS_OK;
+    char whole[2 * PATH_MAX + 1];
+    snprintf(whole, sizeof whole, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name);
+    if (strlen(whole) >= SOCKET_PATH_ROOM)
+        return too_long(whole, error);
+    strcpy(path, whole);
+    return STATUS_OK;
 }
 
 static enum status resolve_option(const char *option, char path[SOCKET_PATH_ROOM], struct error *error)
