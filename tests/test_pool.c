@@ -372,7 +372,7 @@ START_TEST(a_cache_is_dropped_only_when_nobody_has_it_open)
     worker_open(&a, &world, 1, "");
     uint64_t kv = a.cache, other = a.cache = worker_open_cache(&a, "other");
     publish_some(&a, 16, 100);
-    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_BUSY, "\"other\" is open in 1 sessions");
+    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_BUSY, "\"other\" is open in 1 session");
     ck_assert_status(core_cache_close(a.session, other, &error), STATUS_OK);
     uint64_t bytes = totals(&world).pool_bytes;
     ck_assert_status(core_cache_drop(world.core, other, &error), STATUS_OK);
@@ -383,7 +383,7 @@ START_TEST(a_cache_is_dropped_only_when_nobody_has_it_open)
     ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_NOT_FOUND, "there is no cache");
     a.cache = kv;
     worker_lease(&a, 16, blocks);
-    ck_assert_refused(core_cache_drop(world.core, kv, &error), STATUS_BUSY, "is open in 1 sessions");
+    ck_assert_refused(core_cache_drop(world.core, kv, &error), STATUS_BUSY, "is open in 1 session");
     world_close(&world);
 }
 END_TEST

@@ -310,8 +310,8 @@ enum status core_cache_drop(struct core *core, uint64_t id, struct error *error)
     if (status != STATUS_OK)
         return status;
     if (cache->open_sessions)
-        return error_set(error, STATUS_BUSY, "cache %" PRIu64 " \"%.64s\" is open in %" PRIu32 " sessions", id,
-                         cache->name, cache->open_sessions);
+        return error_set(error, STATUS_BUSY, "cache %" PRIu64 " \"%.64s\" is open in %" PRIu32 " session%s", id,
+                         cache->name, cache->open_sessions, cache->open_sessions > 1 ? "s" : "");
     if (cache->num_tables)
         return error_set(error, STATUS_BUSY, "work that uses cache %" PRIu64 " \"%.64s\" is not done yet", id,
                          cache->name);

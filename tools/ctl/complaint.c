@@ -30,6 +30,7 @@ static const struct meaning meanings[] = {
     {AULE_DAEMON_GONE, EXIT_CODE_GONE, "--socket or $AULE_SOCKET names the socket of one that listens elsewhere"},
     {AULE_TIMEOUT, EXIT_CODE_GONE, "give it longer with --timeout"},
     {AULE_DEVICE_LOST, EXIT_CODE_GONE, "start the daemon again"},
+    {AULE_STOPPING, EXIT_CODE_GONE, "start the daemon again"},
     {AULE_INVALID, EXIT_CODE_USAGE, "aule-ctl --help shows what is expected"},
     {AULE_NO_MEMORY, EXIT_CODE_FAILED, "free some of it and ask again"},
     {AULE_MALFORMED, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
@@ -37,6 +38,8 @@ static const struct meaning meanings[] = {
     {AULE_VERSION, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
     {AULE_DENIED, EXIT_CODE_FAILED, "ask as the daemon's own user or as root"},
     {AULE_NOT_FOUND, EXIT_CODE_FAILED, "aule-ctl sessions and aule-ctl caches list what there is"},
+    {AULE_BUSY, EXIT_CODE_FAILED, "aule-ctl sessions lists who may use it; try again when their work is done"},
+    {AULE_UNSUPPORTED, EXIT_CODE_FAILED, "use a daemon of aule-ctl's version"},
 };
 
 static struct meaning meaning_of(enum aule_status status)
