@@ -565,9 +565,12 @@ static const struct {
     void (*change)(struct aule_cache_params *params);
     const char *words; // the field and both values
 } identities[] = {
-    {other_layers, "has num_layers 2, not 3"}, {other_heads, "has num_kv_heads 2, not 4"},
-    {other_dim, "has head_dim_k 16, not 32"},  {other_dtype, "has k_dtype f32, not f16"},
-    {other_block, "has block_size 8, not 64; take another name"}, {other_fingerprint, "has fingerprint 7072696e74, not 6f74686572"},
+    {other_layers, "has num_layers 2, not 3"},
+    {other_heads, "has num_kv_heads 2, not 4"},
+    {other_dim, "has head_dim_k 16, not 32"},
+    {other_dtype, "has k_dtype f32, not f16"},
+    {other_block, "has block_size 8, not 64; take another name"},
+    {other_fingerprint, "has fingerprint 7072696e74, not 6f74686572"},
 };
 enum { NUM_IDENTITIES = sizeof identities / sizeof *identities };
 
