@@ -25,6 +25,8 @@ set_property(TEST test_daemon_commands test_daemon_hostile test_daemon_refused A
 if(TARGET aule_server)
   aule_check(test_server_parts SOURCES test_server_parts.c LIBS aule_server LABELS unit tsan)
   aule_check(test_vigil SOURCES test_vigil.c LIBS aule_server LABELS unit)
+  aule_check(test_server_wait SOURCES test_server_wait.c LIBS aule_server LABELS unit)
+  target_link_options(test_server_wait PRIVATE -Wl,--wrap=epoll_pwait2,--wrap=engine_has_news)
   aule_check(test_server_listener SOURCES test_server_listener.c raw_client.c LIBS aule_server LABELS process tsan
              ENVIRONMENT ${tsan_environment})
   # The fake engine comes first on the link line, so that nothing is taken from the real one.

@@ -189,6 +189,14 @@ bool lane_has_news(const struct server *server)
     return false;
 }
 
+uint32_t lane_count_awake(const struct server *server)
+{
+    const struct session *session;
+    uint32_t count;
+    DL_COUNT2(server->awake, session, count, lane.next);
+    return count;
+}
+
 bool lane_fall_asleep(struct server *server)
 {
     struct session *session, *next;
@@ -274,14 +282,9 @@ void lane_serve(struct server *server)
     if (!server->awake)
         return;
     const int64_t end_ns = clock_now_ns() + entries_ns;
-    uint32_t count = 0;
-    struct session *session;
-    DL_FOREACH2(server->awake, session, lane.next)
-    {
-        count++;
-    }
+    uint32_t count = lane_count_awake(server);
     while (count-- && server->awake && clock_now_ns() < end_ns) {
-        session = server->awake;
+        struct session *session = server->awake;
         DL_DELETE2(server->awake, session, lane.prev, lane.next);
         DL_APPEND2(server->awake, session, lane.prev, lane.next);
         serve_session(session);

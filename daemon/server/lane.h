@@ -25,6 +25,7 @@ void lane_hear_bell(struct server *server);
 void lane_serve(struct server *server);
 // Whether something lies in a ring that is awake; a load each.
 bool lane_has_news(const struct server *server);
+uint32_t lane_count_awake(const struct server *server);
 // Before the dispatcher sleeps: from now on clients ring. False: there is something to do, or soon will be; it may not sleep.
 bool lane_fall_asleep(struct server *server);
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // state.h - what the dispatcher thread owns, and what the files of server/ share. Nothing here is touched by another thread, except what
-// a running job has been given.
+// a running job has been given, and `waker`, which is the engine's threads' too.
 
 #ifndef AULE_SERVER_STATE_H
 #define AULE_SERVER_STATE_H
@@ -117,6 +117,7 @@ struct server {
     struct watch request_watch, wake_watch, signal_watch, bell_watch;
     char bell_path[SOCKET_PATH_ROOM];
     const char *bell_name; // inside it
+    bool no_epoll_pwait2;  // wait.c: the kernel, or a filter, refused it
     uint32_t ring_entries; // that sessions get; 0 = no ring lane
     int64_t ring_spin_ns;  // after its last entry or answer a ring is looked at so long before it sleeps
     struct session *awake; // whose rings are looked at in every turn

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // wait.c - see wait.h. Asleep is one epoll_pwait2() over nng's receive descriptor, an eventfd (engine, jobs, connections, SIGBUS guard), a
-// signalfd, the doorbell and the pidfds of sessions. Awake, rings and the engine's news are looked at with plain loads, and with as many of
-// them between two looks at the descriptors as take some microseconds.
+// signalfd, the doorbell and the pidfds of sessions. Awake, rings and the engine's news are looked at with plain loads, and with no more of
+// them between two looks at the descriptors than take some microseconds, however many rings are awake.
 
 #include "wait.h"
 
@@ -11,10 +11,11 @@
 #include "session.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { EVENTS_A_TURN = 64, LOOKS_A_TURN = 64 };
+enum { EVENTS_A_TURN = 64, LOADS_A_TURN = 64 };
 
 void wait_drain(const struct server *server)
 {
@@ -39,19 +40,27 @@ static bool fall_asleep(struct server *server, int64_t *until_ns)
 
 static void look(const struct server *server)
 {
-    for (int i = 0; i < LOOKS_A_TURN && !engine_has_news(server->engine) && !lane_has_news(server); i++)
+    const uint32_t looks = LOADS_A_TURN / (1 + lane_count_awake(server));
+    for (uint32_t i = 0; i < looks && !engine_has_news(server->engine) && !lane_has_news(server); i++)
         ring_relax();
 }
 
-// For `rest_ns`, which may be FOREVER.
-static int take_events(const struct server *server, struct epoll_event *events, int64_t rest_ns)
+// For `rest_ns`, which may be FOREVER. Linux before 5.11 has no epoll_pwait2(), and filters of system calls that do not know it refuse it,
+// each with an error of its own.
+static int take_events(struct server *server, struct epoll_event *events, int64_t rest_ns)
 {
     const struct timespec rest = {.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
-    int count = epoll_pwait2(server->epoll_fd, events, EVENTS_A_TURN, rest_ns == FOREVER ? NULL : &rest, NULL);
-    if (count >= 0 || errno != ENOSYS)
-        return count;
-    int64_t rest_ms = rest_ns / NS_PER_MS + (rest_ns % NS_PER_MS != 0); // Linux before 5.11
-    return epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, rest_ms > INT32_MAX ? -1 : (int)rest_ms);
+    const struct timespec *limit = rest_ns == FOREVER ? NULL : &rest;
+    if (rest_ns && !server->no_epoll_pwait2) {
+        int count = epoll_pwait2(server->epoll_fd, events, EVENTS_A_TURN, limit, NULL);
+        if (count >= 0 || errno == EINTR)
+            return count;
+        server->no_epoll_pwait2 = true;
+    }
+    struct pollfd all = {.fd = server->epoll_fd, .events = POLLIN}; // epoll_wait() knows whole milliseconds
+    if (rest_ns && ppoll(&all, 1, limit, NULL) < 0)
+        return -1;
+    return epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, 0);
 }
 
 static int64_t rest_ns(int64_t until_ns)
