@@ -40,7 +40,7 @@ static void close_listener(void)
     rmdir(folder);
 }
 
-// The next event of that kind; a message that comes before it is dropped.
+// The next event, which is of that kind. Messages stay where they are.
 static struct peer *await_event(bool removed)
 {
     struct peer *peer;
