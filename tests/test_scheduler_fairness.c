@@ -87,6 +87,23 @@ START_TEST(light_ones_go_along_with_a_heavy_run_whose_turn_came_first)
 }
 END_TEST
 
+START_TEST(a_sessions_own_light_and_heavy_runs_go_together_until_another_one_waits_for_the_light)
+{
+    uint64_t heavy_a = reader(&a, blocks[0], HEAVY);
+    run(&a, 0);
+    read_once(&a, heavy_a, HEAVY);
+    core_step(world.core);
+    assert_in_flight(2, 0);
+    world_finish_all(&world);
+    run(&a, 0);
+    run(&b, 0);
+    read_once(&a, heavy_a, HEAVY);
+    core_step(world.core);
+    assert_in_flight(2, 1);
+    world_finish_all(&world);
+}
+END_TEST
+
 START_TEST(what_takes_no_time_is_not_worth_a_submission_and_what_is_follows_the_device)
 {
     enum { LITTLE = SCHEDULER_BUDGET / SCHEDULER_WORTH };
@@ -189,6 +206,7 @@ int main(void)
         behind_another_submission_light_and_heavy_go_together,
         a_run_that_is_not_much_heavier_goes_along,
         light_ones_go_along_with_a_heavy_run_whose_turn_came_first,
+        a_sessions_own_light_and_heavy_runs_go_together_until_another_one_waits_for_the_light,
         what_takes_no_time_is_not_worth_a_submission_and_what_is_follows_the_device,
         clients_in_step_with_a_heavy_one_do_not_stay_there_and_all_are_served_sooner,
         NULL,

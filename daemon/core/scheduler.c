@@ -73,13 +73,19 @@ static const struct run *next_run(const struct scheduler *scheduler)
     return HEAP_OBJECT(heap_first(&scheduler->ready), struct core_session, ready)->queued;
 }
 
-// Should a link of this weight wait for the next submission, where those picked weigh `heaviest` at most? Only while the GPU is idle, which
-// then gets both submissions at once. Else this one would be the second of the two that may be in flight: a light one there is over before
-// a third can be on its way.
-static bool goes_apart(const struct scheduler *scheduler, uint64_t heaviest, uint64_t weight)
+// Should the next link wait for the next submission, where those picked weigh `heaviest` at most? Only while the GPU is idle, which then
+// gets both submissions at once. Else this one would be the second of the two that may be in flight: a light one there is over before a
+// third can be on its way. And not where all that was picked is of its own session, which would have two submissions for nobody's good.
+static bool goes_apart(const struct scheduler *scheduler, const struct run *next, uint32_t num_picked,
+                       uint64_t heaviest)
 {
-    return !scheduler->num_in_flight && weight / SCHEDULER_HEAVIER > heaviest &&
-           weight > scheduler->budget / SCHEDULER_WORTH;
+    if (scheduler->num_in_flight || next->weight / SCHEDULER_HEAVIER <= heaviest ||
+        next->weight <= scheduler->budget / SCHEDULER_WORTH)
+        return false;
+    for (uint32_t i = 0; i < num_picked; i++)
+        if (scheduler->picked[i].run->session != next->session)
+            return true;
+    return false;
 }
 
 static uint32_t pick_links(struct core *core, uint64_t number)
@@ -90,7 +96,7 @@ static uint32_t pick_links(struct core *core, uint64_t number)
     uint64_t heaviest = 0;
     while (count < SCHEDULER_MAX_RUNS && budget && heap_first(&scheduler->ready)) {
         const struct run *next = next_run(scheduler);
-        if (count && (next->work > room || goes_apart(scheduler, heaviest, next->weight)))
+        if (count && (next->work > room || goes_apart(scheduler, next, count, heaviest)))
             break;
         const struct link link = pick(scheduler, number);
         heaviest = link.run->weight > heaviest ? link.run->weight : heaviest;
