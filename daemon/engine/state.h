@@ -80,9 +80,9 @@ struct engine {
     bool maker_gone;
     bool tuning_gone;
     bool lost, lost_told;
-    _Atomic uint64_t last_sequence; // given out; changes under the lock
-    atomic_uint num_queued;         // submissions; changes behind each of them, once the lock is free
-    uint64_t completed;             // all up to this one are done
+    uint64_t last_sequence; // given out
+    atomic_uint num_queued; // submissions; changes behind each of them, once the lock is free
+    uint64_t completed;     // all up to this one are done
     struct submission *waiting, *flying;
     struct event_node *events;
     struct event_node lost_event;
