@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// nng_cures.c - functions of nng before 1.6, wrapped by the linker (-Wl,--wrap; see CMakeLists.txt), because a static library is the
-// only place where they can be mended. From nng 1.6 on this file is not built.
+// nng_cures.c - functions of nng, wrapped by the linker (-Wl,--wrap; see CMakeLists.txt), because a static library is the only place where
+// they can be mended. Built for nng before 1.6 alone: from there on nng itself has nni_plat_errno()'s cure, and is linked shared. But
+// nni_aio_begin() has its defect still in sources of 2024, and with a shared nng nobody mends it.
 
 #include <errno.h>
 #include <nng/nng.h>
@@ -37,9 +38,9 @@ void nni_aio_finish_error(nng_aio *aio, int reason);
 int __wrap_nni_aio_begin(nng_aio *aio)
 {
     int reason = __real_nni_aio_begin(aio);
+    // The callback runs in a thread of nng's: locks that are held here do no harm.
     if (reason && of_stream)
-        nni_aio_finish_error(aio,
-                             reason); // its callback runs in a thread of nng's: locks that are held here do no harm
+        nni_aio_finish_error(aio, reason);
     return reason;
 }
 
