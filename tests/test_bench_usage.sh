@@ -56,6 +56,16 @@ done
 refused "--clients 2 wants --via nng or ring: an engine serves one process" run D5 --clients 2
 refused "--clients 0: somebody has to do the work" run D5 --clients 0
 refused "--daemon does not go with --via engine: no daemon is started" run D5 copies --daemon x
+refused "--dtype 'f8' is none of f32, f16 and bf16" run D5 --dtype f8
+refused "--kv-dtype 'f8' is none of f32, f16, bf16, fp8_e4m3, fp8_e5m2 and int8" run D5 --kv-dtype f8
+for workload in A1 G1; do
+    refused "$workload is about blocks, and --contiguous has none" run D1 $workload --contiguous
+    refused "$workload is measured with --via engine only" run D1 $workload --via nng
+done
+refused "A1 checks what it wrote bit for bit: K and V want the type of q, f16, not int8" run D1 A1 --kv-dtype int8
+refused "D5 has 8 sequences, too few for 9 clients" run D1 D5 --via ring --clients 9
+refused "the sequences of C1 share blocks, so that it wants one client, not 2" run D1 C1 --via ring --clients 2
+refused "study border takes no --clients: its cases say that themselves" run D1 border --clients 3 --check
 refused "D6 has K and V of fp8_e4m3, and does not go with --kv-dtype bf16" run D5 D6 --kv-dtype bf16
 
 for study in border step clients fairness copies growth; do
@@ -78,5 +88,6 @@ refused "'draw' is none of list, run and plot (--help says more)" draw
 refused "list takes no 'D5'" list D5
 refused "run wants names; aule-bench list has them" run
 refused "there is no workload 'D99'; aule-bench list has them" run D99
+refused "there is no workload 'd5', but there is 'D5'" run d5
 [ $bad = 0 ] && echo "each command takes its own options only, and says so"
 exit $bad

@@ -207,22 +207,6 @@ bool fleet_measure(const struct fleet *fleet, const struct fleet_job *jobs, uint
 
 // ---- a workload among equals ----
 
-static bool can_run(const struct fleet *fleet, const struct workload *workload)
-{
-    uint32_t count = fleet->options->clients;
-    if (workload->kind != WORKLOAD_ATTEND)
-        fprintf(stderr, "aule-bench: %s is measured with --via engine only\n", workload->name);
-    else if (workload_num_seqs(workload) < count)
-        fprintf(stderr, "aule-bench: %s has %u sequences, too few for %u clients\n", workload->name,
-                workload_num_seqs(workload), count);
-    else if (workload->shared_prefix && count > 1)
-        fprintf(stderr, "aule-bench: the sequences of %s share blocks, so that it wants one client, not %u\n",
-                workload->name, count);
-    else
-        return true;
-    return false;
-}
-
 // All steps together; the slowest client's mean.
 static bool add_up(const struct samples *samples, uint32_t count, struct times *times)
 {
@@ -245,8 +229,6 @@ bool fleet_run(struct fleet *fleet, const struct workload *workload, enum dtype 
 {
     uint32_t count = fleet->options->clients;
     *verdict = (struct verdict){0};
-    if (!can_run(fleet, workload))
-        return false;
     struct fleet_job *jobs = calloc(count, sizeof *jobs);
     struct samples *samples = calloc(count, sizeof *samples);
     for (uint32_t i = 0; jobs && i < count; i++)

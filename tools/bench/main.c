@@ -6,6 +6,7 @@
 #include "client.h"
 #include "exit_code.h"
 #include "fleet.h"
+#include "heed.h"
 #include "plot.h"
 #include "result.h"
 #include "study.h"
@@ -264,28 +265,6 @@ static bool prepare(struct bench *b)
     return options->via == VIA_ENGINE || fleet_open(&b->fleet, options, true);
 }
 
-// Whether each of the selection heeds the options; if not, standard error says which does not.
-static bool all_heed(const struct bench *b)
-{
-    const struct options *options = &b->options;
-    bool daemon = options->via != VIA_ENGINE;
-    for (uint32_t i = 0; i < b->selection.count; i++) {
-        const struct workload *workload = &b->selection.list[i];
-        if (workload->kind == WORKLOAD_STUDY && !study_takes(workload->name, options))
-            return false;
-        if (workload->kv_dtype && options->kv_dtype && options->kv_dtype != workload->kv_dtype) {
-            fprintf(stderr, "aule-bench: %s has K and V of %s, and does not go with --kv-dtype %s\n", workload->name,
-                    dtype_name((int)workload->kv_dtype), dtype_name((int)options->kv_dtype));
-            return false;
-        }
-        daemon |= workload->kind == WORKLOAD_STUDY && study_starts_daemon(workload->name);
-    }
-    if (!options->daemon || daemon)
-        return true;
-    fprintf(stderr, "aule-bench: --daemon does not go with --via engine: no daemon is started\n");
-    return false;
-}
-
 static enum exit_code run_selected(struct bench *b)
 {
     bool ok = true;
@@ -293,7 +272,7 @@ static enum exit_code run_selected(struct bench *b)
         if (!selection_add(&b->selection, b->options.names[i]))
             return EXIT_CODE_USAGE;
     }
-    if (!all_heed(b))
+    if (!all_heed(&b->selection, &b->options))
         return EXIT_CODE_USAGE;
     if (!prepare(b))
         return EXIT_CODE_FAILED;

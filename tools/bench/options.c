@@ -137,14 +137,17 @@ static bool parse_via(const char *text, enum via *via)
 
 static bool parse_dtype(const struct row *row, const char *text, enum dtype *dtype)
 {
-    int last = row->offset == FIELD(dtype) ? DTYPE_BF16 : DTYPE_INT8;
+    const int last = row->offset == FIELD(dtype) ? DTYPE_BF16 : DTYPE_INT8;
     for (int i = DTYPE_F32; i <= last; i++) {
         if (strcmp(text, dtype_name(i)) == 0) {
             *dtype = (enum dtype)i;
             return true;
         }
     }
-    fprintf(stderr, "aule-bench: --%s '%s' is no type that it takes\n", row->name, text);
+    fprintf(stderr, "aule-bench: --%s '%s' is none of", row->name, text);
+    for (int i = DTYPE_F32; i <= last; i++)
+        fprintf(stderr, "%s %s", i == DTYPE_F32 ? "" : i == last ? " and" : ",", dtype_name(i));
+    fprintf(stderr, "\n");
     return false;
 }
 
@@ -248,9 +251,6 @@ static bool check_together(const struct command *command, const struct options *
         fprintf(stderr, "aule-bench: --clients 0: somebody has to do the work\n");
     else if (command->bit != RUN)
         return true;
-    else if (options->clients > 1 && options->via == VIA_ENGINE)
-        fprintf(stderr, "aule-bench: --clients %u wants --via nng or ring: an engine serves one process\n",
-                options->clients);
     else
         return check_apart(options);
     return false;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 // Log-uniform from 64 to 16384, drawn once.
 static const uint32_t ragged[] = {
@@ -169,6 +170,17 @@ static bool add_shape(struct selection *selection, const char *name, bool *known
     return true;
 }
 
+static void say_unknown(const char *name)
+{
+    for (uint32_t i = 0; i < num_workloads; i++) {
+        if (strcasecmp(name, workloads[i].name) != 0)
+            continue;
+        fprintf(stderr, "aule-bench: there is no workload '%s', but there is '%s'\n", name, workloads[i].name);
+        return;
+    }
+    fprintf(stderr, "aule-bench: there is no workload '%s'; aule-bench list has them\n", name);
+}
+
 bool selection_add(struct selection *selection, const char *name)
 {
     bool known = false;
@@ -176,7 +188,7 @@ bool selection_add(struct selection *selection, const char *name)
         !add_shape(selection, name, &known))
         return false;
     if (!known)
-        fprintf(stderr, "aule-bench: there is no workload '%s'; aule-bench list has them\n", name);
+        say_unknown(name);
     return known;
 }
 

@@ -344,26 +344,12 @@ static bool make_batch(struct world *world)
     return ok || failed(&error);
 }
 
-// Workloads about blocks want some, and bits that are copied want to stay the same.
-static bool takes(const struct workload *workload, const struct world_params *params)
-{
-    bool appends = workload->kind == WORKLOAD_APPEND, grows = workload->kind == WORKLOAD_GROWTH;
-    if (params->rows && (appends || grows))
-        fprintf(stderr, "aule-bench: %s is about blocks, and --contiguous has none\n", workload->name);
-    else if (appends && params->kv_dtype != params->dtype)
-        fprintf(stderr, "aule-bench: %s checks what it wrote bit for bit: K and V want the type of q, %s, not %s\n",
-                workload->name, dtype_name((int)params->dtype), dtype_name((int)params->kv_dtype));
-    else
-        return true;
-    return false;
-}
-
 bool world_open(struct world *world, struct engine *engine, const struct workload *workload,
                 const struct world_params *params)
 {
     *world = (struct world){.workload = workload, .params = *params, .engine = engine};
     uint32_t count = params->count ? params->count : workload_num_seqs(workload);
-    if (!takes(workload, params) || !shape_init(&world->shape, workload, params->first, count, params->rows))
+    if (!shape_init(&world->shape, workload, params->first, count, params->rows))
         return false;
     uint64_t tokens = (uint64_t)world->shape.num_tokens * workload->num_kv_heads * workload->head_dim;
     world->q_bytes = rounded(shape_query_elements(&world->shape) * dtype_size(params->dtype));

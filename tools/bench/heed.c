@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// heed.c - see heed.h. Knows no device: what only that can tell is told by who opens it.
+
+#include "heed.h"
+
+#include "study.h"
+
+#include <stdio.h>
+
+static bool is_study(const struct workload *workload)
+{
+    return workload->kind == WORKLOAD_STUDY;
+}
+
+static bool types_heed(const struct workload *workload, const struct options *options)
+{
+    enum dtype dtype = options->dtype, kv_dtype = options->kv_dtype;
+    if (workload->kv_dtype && kv_dtype && kv_dtype != workload->kv_dtype)
+        fprintf(stderr, "aule-bench: %s has K and V of %s, and does not go with --kv-dtype %s\n", workload->name,
+                dtype_name((int)workload->kv_dtype), dtype_name((int)kv_dtype));
+    else if (workload->kind == WORKLOAD_APPEND && kv_dtype && kv_dtype != dtype)
+        fprintf(stderr, "aule-bench: %s checks what it wrote bit for bit: K and V want the type of q, %s, not %s\n",
+                workload->name, dtype_name((int)dtype), dtype_name((int)kv_dtype));
+    else
+        return true;
+    return false;
+}
+
+// Workloads about blocks want some.
+static bool place_heeds(const struct workload *workload, const struct options *options)
+{
+    if (!options->contiguous || (workload->kind != WORKLOAD_APPEND && workload->kind != WORKLOAD_GROWTH))
+        return true;
+    fprintf(stderr, "aule-bench: %s is about blocks, and --contiguous has none\n", workload->name);
+    return false;
+}
+
+static bool clients_heed(const struct workload *workload, const struct options *options)
+{
+    uint32_t count = options->clients;
+    if (options->via == VIA_ENGINE)
+        return true;
+    if (workload->kind != WORKLOAD_ATTEND)
+        fprintf(stderr, "aule-bench: %s is measured with --via engine only\n", workload->name);
+    else if (workload_num_seqs(workload) < count)
+        fprintf(stderr, "aule-bench: %s has %u sequences, too few for %u clients\n", workload->name,
+                workload_num_seqs(workload), count);
+    else if (workload->shared_prefix && count > 1)
+        fprintf(stderr, "aule-bench: the sequences of %s share blocks, so that it wants one client, not %u\n",
+                workload->name, count);
+    else
+        return true;
+    return false;
+}
+
+// A study says better than the options' own rules what it does not take.
+static bool heeds(const struct workload *workload, const struct options *options)
+{
+    if (is_study(workload))
+        return study_takes(workload->name, options);
+    return types_heed(workload, options) && place_heeds(workload, options) && clients_heed(workload, options);
+}
+
+bool all_heed(const struct selection *selection, const struct options *options)
+{
+    bool daemon = options->via != VIA_ENGINE;
+    for (uint32_t i = 0; i < selection->count; i++) {
+        const struct workload *workload = &selection->list[i];
+        if (!heeds(workload, options))
+            return false;
+        daemon |= is_study(workload) && study_starts_daemon(workload->name);
+    }
+    if (options->clients > 1 && options->via == VIA_ENGINE)
+        fprintf(stderr, "aule-bench: --clients %u wants --via nng or ring: an engine serves one process\n",
+                options->clients);
+    else if (options->daemon && !daemon)
+        fprintf(stderr, "aule-bench: --daemon does not go with --via engine: no daemon is started\n");
+    else
+        return true;
+    return false;
+}
