@@ -148,7 +148,7 @@ static bool say(struct border *b, const struct player *players, const struct tim
     figure.checked = true;
     snprintf(figure.name, sizeof figure.name, "%s%s by %s", b->workload->name, ways > 1 ? how[i % ways] : "",
              place == IN_PROCESS ? "an engine of its own" : via_name(places[place]));
-    figure_add(&figure, "layers", b->layers, "");
+    figure_add_given(&figure, "layers", b->layers, "");
     if (place != IN_PROCESS) {
         figure_add(&figure, "extra_us", times[i].median_us - base->median_us, "us");
         figure_add(&figure, "extra_p99_us", times[i].p99_us - base->p99_us, "us");

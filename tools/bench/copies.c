@@ -66,7 +66,7 @@ static bool say(const struct copies *c, const struct times *times, uint32_t i)
     figure.checked = true;
     snprintf(figure.name, sizeof figure.name, "%s, %s, %s", c->workload->name, place_names[place],
              chained ? "8 layers at once" : "layer by layer");
-    figure_add(&figure, "layers", LAYERS, "");
+    figure_add_given(&figure, "layers", LAYERS, "");
     if (place != ON_DEVICE) {
         double alone = times[i + 1 - i % NUM_WAYS].median_us - times[1].median_us,
                extra = times[i].median_us - base->median_us;

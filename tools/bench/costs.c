@@ -223,10 +223,10 @@ static bool say(struct ledger *l, enum cost cost, uint32_t size)
     samples->count = 0;
     figure.checked = core_check(l->core, &error) || failed(&error);
     snprintf(figure.name, sizeof figure.name, "%s", costs[cost].name);
-    figure_add_size(&figure, size, costs[cost].unit);
+    figure_add_given(&figure, "size", size, costs[cost].unit);
     figure_add(&figure, "unit_ns", 1e3 * figure.times.median_us / units, "ns each");
-    figure_add(&figure, "aim_ns", costs[cost].aim_ns, "");
-    figure_add(&figure, "units", units, "");
+    figure_add_given(&figure, "aim_ns", costs[cost].aim_ns, "");
+    figure_add_given(&figure, "units", units, "");
     return study_say(l->study, &figure);
 }
 

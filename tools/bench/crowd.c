@@ -96,7 +96,7 @@ static bool crowd_figure(const struct crowd *c, uint32_t first, const char *name
     snprintf(figure->name, sizeof figure->name, "%s", name);
     figure->verdict = c->verdict;
     figure->checked = true;
-    figure_add(figure, "clients", c->count, "");
+    figure_add_given(figure, "clients", c->count, "");
     figure_add(figure, "tokens_per_s", all_tokens_per_s(c), "/s");
     return times_from(c, first, &figure->times);
 }

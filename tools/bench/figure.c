@@ -20,9 +20,9 @@ void figure_add(struct figure *figure, const char *name, double number, const ch
     add(figure, &(struct figure_number){.name = name, .number = number, .unit = unit});
 }
 
-void figure_add_size(struct figure *figure, double size, const char *unit)
+void figure_add_given(struct figure *figure, const char *name, double number, const char *unit)
 {
-    add(figure, &(struct figure_number){.name = "size", .number = size, .unit = unit, .given = true});
+    add(figure, &(struct figure_number){.name = name, .number = number, .unit = unit, .given = true});
 }
 
 static double rate(double amount, const struct figure *figure, double unit)
@@ -110,7 +110,7 @@ void figure_print_check(const struct figure *figure)
 {
     printf("%-8s %s", figure->study, figure->name);
     for (uint32_t i = 0; i < figure->num_numbers; i++) {
-        if (figure->numbers[i].given)
+        if (figure->numbers[i].given && figure->numbers[i].unit[0])
             printf(", %.0f %s", figure->numbers[i].number, figure->numbers[i].unit);
     }
     if (figure->verdict.num_rows)

@@ -29,8 +29,8 @@ struct figure {
 };
 
 void figure_add(struct figure *figure, const char *name, double number, const char *unit);
-// How large the case is, of what: "blocks".
-void figure_add_size(struct figure *figure, double size, const char *unit);
+// What the case is about; of one that is only checked, people read what has a unit: "blocks".
+void figure_add_given(struct figure *figure, const char *name, double number, const char *unit);
 
 // The device that all figures of a run are of.
 struct figure_device {
