@@ -98,7 +98,7 @@ static void print_work(const struct aule_daemon_state *state)
            state->runs_failed, units_count(state->tokens_attended, tokens));
     printf("GPU       %" PRIu64 " dispatches in %" PRIu64 " submissions", state->dispatches, state->submissions);
     if (state->ends_awake + state->ends_asleep)
-        printf("; the daemon was awake at %" PRIu64 " of their ends, and was woken at %" PRIu64, state->ends_awake,
+        printf("; the daemon saw %" PRIu64 " ends of work awake and was woken by %" PRIu64, state->ends_awake,
                state->ends_asleep);
     putchar('\n');
 }

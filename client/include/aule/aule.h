@@ -681,7 +681,7 @@ struct aule_daemon_state {
     uint32_t max_sessions_per_dispatch;
     uint64_t sessions_served;     /* by all dispatches that runs had; and how many of these served 1, 2, 3 or 4, 5 to 8, more sessions */
     uint64_t dispatches_of_1, dispatches_of_2, dispatches_of_4, dispatches_of_8, dispatches_of_more;
-    uint64_t ends_awake, ends_asleep; /* ends of the GPU's work that found the daemon looking, or had to wake it, which takes its time */
+    uint64_t ends_awake, ends_asleep; /* ends of the GPU's work that found the daemon looking, or woke it, which takes time; those noticed together count once */
 };
 AULE_API enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_daemon_state *state);
 
