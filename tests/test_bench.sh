@@ -49,4 +49,14 @@ has 'map(select(.workload == "growth")) | length > 60 and all(.checked and .unit
      [.[] | select(.case == "check of a batch by table entries") | .size])' "growth has not its sizes"
 "$bench" plot "$work/results" --output "$work/results.svg"
 grep -q 'core as work grows' "$work/results.svg" || { echo "growth is not drawn"; exit 1; }
+
+# cannot SENTENCE FILE: plot says so, and writes nothing.
+cannot()
+{
+    said=$("$bench" plot "$2" --output "$work/none.svg" 2>&1) && { echo "plot $2: exit code 0"; exit 1; }
+    [ "$said" = "aule-bench: $1" ] && [ ! -e "$work/none.svg" ] || { echo "plot $2: $said"; exit 1; }
+}
+cannot "line 1 of $work/checked was not measured" "$work/checked"
+jq -c 'select(.workload == "border")' "$work/results" >"$work/border"
+cannot "not drawn, for they make neither bar nor curve: border" "$work/border"
 echo "six workloads and two studies say and draw what is promised"

@@ -44,7 +44,7 @@ static double take_number(const cJSON *json, const char *name)
     return cJSON_IsNumber(item) ? item->valuedouble : 0;
 }
 
-static bool take_point(const cJSON *json, struct point *point)
+static void take_point(const cJSON *json, struct point *point)
 {
     *point = (struct point){
         .median_us = take_number(json, "median_us"),
@@ -68,7 +68,6 @@ static bool take_point(const cJSON *json, struct point *point)
     take_text(json, "case", point->name, sizeof point->name);
     if (take_number(json, "aim_ns") > 0)
         point->floor_us = 1e-3 * take_number(json, "aim_ns") * take_number(json, "units");
-    return point->workload[0] && point->median_us > 0;
 }
 
 static bool add(struct points *points, const struct point *point)
@@ -91,11 +90,13 @@ static bool read_line(const char *name, uint32_t number, const char *line, struc
 {
     struct point point;
     cJSON *json = cJSON_Parse(line);
-    bool ok = take_point(json, &point);
+    take_point(json, &point);
     cJSON_Delete(json);
-    if (!ok)
-        fprintf(stderr, "aule-bench: line %u of %s is no result\n", number, name);
-    return ok && add(points, &point);
+    if (point.workload[0] && point.median_us > 0)
+        return add(points, &point);
+    fprintf(stderr, "aule-bench: line %u of %s %s\n", number, name,
+            point.workload[0] ? "was not measured" : "is no result");
+    return false;
 }
 
 static bool read_file(const char *name, struct points *points)
@@ -177,18 +178,56 @@ static bool same_curve(const struct chart *chart, const struct point *a, const s
            strcmp(a->via, b->via) == 0;
 }
 
+static bool on_curve(const struct points *points, const struct point *p)
+{
+    for (uint32_t i = 0; i < points->count; i++) {
+        const struct point *other = &points->list[i];
+        for (int c = 0; c < NUM_CHARTS; c++)
+            if (charts[c].takes(p) && charts[c].takes(other) && same_curve(&charts[c], p, other) &&
+                charts[c].x(other) != charts[c].x(p))
+                return true;
+    }
+    return false;
+}
+
 // A decode that is alone on its curves is a bar, so that no workload is left out. Studies have no ceiling.
 static bool is_bar(const struct points *points, const struct point *p)
 {
-    if (p->name[0])
-        return false;
-    for (uint32_t i = 0; i < points->count && is_decode(p); i++) {
-        const struct point *other = &points->list[i];
-        for (int c = 0; c < NUM_CHARTS && is_decode(other); c++)
-            if (charts[c].takes(p) && same_curve(&charts[c], p, other) && charts[c].x(other) != charts[c].x(p))
-                return false;
+    return !p->name[0] && !on_curve(points, p);
+}
+
+static bool is_drawn(const struct points *points, const struct point *p)
+{
+    return is_bar(points, p) || on_curve(points, p);
+}
+
+static bool is_first_left_out(const struct points *points, uint32_t index)
+{
+    const struct point *p = &points->list[index];
+    for (uint32_t i = 0; i < index; i++) {
+        if (strcmp(points->list[i].workload, p->workload) == 0 && !is_drawn(points, &points->list[i]))
+            return false;
     }
-    return true;
+    return !is_drawn(points, p);
+}
+
+// Says what is left out; false: all of it.
+static bool any_drawn(const struct points *points)
+{
+    const char *before = "aule-bench: not drawn, for they make neither bar nor curve:";
+    bool any = false, all = true;
+    for (uint32_t i = 0; i < points->count; i++) {
+        bool drawn = is_drawn(points, &points->list[i]);
+        any |= drawn;
+        all &= drawn;
+        if (!is_first_left_out(points, i))
+            continue;
+        fprintf(stderr, "%s %s", before, points->list[i].workload);
+        before = ",";
+    }
+    if (!all)
+        fputc('\n', stderr);
+    return any;
 }
 
 // ---- bars ----
@@ -407,7 +446,7 @@ bool plot(char *const *files, int num_files, const char *output)
         fprintf(stderr, "aule-bench: there is no result to plot\n");
         ok = false;
     }
-    ok = ok && write_page(&points, output);
+    ok = ok && any_drawn(&points) && write_page(&points, output);
     free(points.list);
     return ok;
 }

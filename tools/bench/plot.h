@@ -9,8 +9,8 @@
 
 #include <stdbool.h>
 
-// Reads lines of JSON from the files ("-": standard input) and writes SVG to `output` (NULL: standard output). False: standard error says
-// which line of which file is none.
+// Reads lines of JSON from the files ("-": standard input) and writes SVG to `output` (NULL: standard output). Standard error names
+// what makes neither bar nor curve. False: it says which line of which file is none, or nothing is drawn, nor written.
 bool plot(char *const *files, int num_files, const char *output);
 
 #endif
