@@ -83,6 +83,10 @@ for study in border step copies growth; do
 done
 refused "study growth takes no --dtype: its cases say that themselves" run growth --dtype f32
 
+refused "--bogus is no option, or one that takes no value (--help says more)" run D5 --bogus
+refused "-x is no option, or one that takes no value (--help says more)" run D5 -x
+refused "--json=1 is no option, or one that takes no value (--help says more)" run D5 --json=1
+refused "--seconds lacks its value (--help says more)" run D5 --seconds
 refused "list, run or plot what? (--help says more)"
 refused "'draw' is none of list, run and plot (--help says more)" draw
 refused "list takes no 'D5'" list D5

@@ -76,7 +76,7 @@ static const struct {
     {"--prompt " WORKER_TEXT " --tokens 5x", "--tokens '5x' is not a number"},
     {"--prompt " WORKER_TEXT " --chunk -1", "--chunk '-1' is not a number"},
     {"--prompt " WORKER_TEXT " --block-size 48", "--block-size 48 is not a power of two"},
-    {"--prompt " WORKER_TEXT " --colour", "unrecognized option '--colour'"},
+    {"--prompt " WORKER_TEXT " --colour", "--colour is no option"},
     {"--prompt " WORKER_TEXT " more", "'more' is no option"},
     {"--prompt " WORKER_TEXT " --socket /nowhere/sock", "/nowhere/sock"},
 };

@@ -274,6 +274,15 @@ static enum options_result check_all(int argc, char **argv, struct options *opti
     return OPTIONS_BAD;
 }
 
+// What getopt_long() did not take. Of a short option it tells the letter, of a long one nothing.
+static enum options_result wrong_option(int letter, const char *word)
+{
+    const char cluster[] = {'-', (char)optopt, '\0'};
+    fprintf(stderr, "aule-bench: %s %s (--help says more)\n", optopt > ' ' ? cluster : word,
+            letter == ':' ? "lacks its value" : "is no option, or one that takes no value");
+    return OPTIONS_BAD;
+}
+
 enum options_result options_parse(int argc, char **argv, struct options *options)
 {
     struct option longs[NUM_ROWS + 1] = {0};
@@ -282,11 +291,11 @@ enum options_result options_parse(int argc, char **argv, struct options *options
     *options = (struct options){
         .variant = getenv("AULE_VARIANT"), .dtype = DTYPE_F16, .seconds = 2, .clients = 1, .in_flight = 1};
     for (;;) {
-        int option = getopt_long(argc, argv, "", longs, NULL);
+        int option = getopt_long(argc, argv, ":", longs, NULL);
         if (option == -1)
             break;
-        if (option < 0 || option >= NUM_ROWS)
-            return OPTIONS_BAD;
+        if (option == '?' || option == ':')
+            return wrong_option(option, argv[optind - 1]);
         enum options_result result = take(&rows[option], optarg, options);
         if (result != OPTIONS_RUN)
             return result;

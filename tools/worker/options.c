@@ -146,6 +146,15 @@ static enum options_result check(const struct options *options, int argc, char *
     return OPTIONS_BAD;
 }
 
+// What getopt_long() did not take. Of a short option it tells the letter, of a long one nothing.
+static enum options_result wrong_option(int letter, const char *word)
+{
+    const char cluster[] = {'-', (char)optopt, '\0'};
+    fprintf(stderr, "aule-worker: %s %s; see --help\n", optopt > ' ' ? cluster : word,
+            letter == ':' ? "lacks its value" : "is no option, or one that takes no value");
+    return OPTIONS_BAD;
+}
+
 enum options_result options_parse(struct options *options, int argc, char **argv)
 {
     *options = (struct options){.append = "",
@@ -163,9 +172,9 @@ enum options_result options_parse(struct options *options, int argc, char **argv
     for (int i = 0; i < NUM_ROWS; i++)
         table[i] = (struct option){rows[i].name, rows[i].argument ? required_argument : no_argument, NULL, i};
     optind = 1;
-    for (int i; (i = getopt_long(argc, argv, "", table, NULL)) != -1;) {
-        if (i == '?')
-            return OPTIONS_BAD; // getopt has said which
+    for (int i; (i = getopt_long(argc, argv, ":", table, NULL)) != -1;) {
+        if (i == '?' || i == ':')
+            return wrong_option(i, argv[optind - 1]);
         enum options_result result = parse_row(options, &rows[i], optarg);
         if (result != OPTIONS_RUN)
             return result;
