@@ -54,7 +54,8 @@ grep -q 'core as work grows' "$work/results.svg" || { echo "growth is not drawn"
 cannot()
 {
     said=$("$bench" plot "$2" --output "$work/none.svg" 2>&1) && { echo "plot $2: exit code 0"; exit 1; }
-    [ "$said" = "aule-bench: $1" ] && [ ! -e "$work/none.svg" ] || { echo "plot $2: $said"; exit 1; }
+    [ "$said" = "aule-bench: $1" ] || { echo "plot $2: $said"; exit 1; }
+    [ ! -e "$work/none.svg" ] || { echo "plot $2 draws nothing, and writes it"; exit 1; }
 }
 cannot "line 1 of $work/checked was not measured" "$work/checked"
 jq -c 'select(.workload == "border")' "$work/results" >"$work/border"
