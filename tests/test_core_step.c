@@ -10,8 +10,33 @@
 #include "session.h"
 #include "step_world.h"
 
-enum { SEQS = 4, COLUMNS = 4, TOKENS = 4 };
+enum { SEQS = 4, COLUMNS = 4, TOKENS = 4, CHUNK = 256, CHUNKS = 4, MANY = 200 };
 static const int32_t cu[SEQS + 1] = {0, 1, 3, 3, 4}; // the third sequence is padding
+
+// Chunks of several words of bits, and blocks from all over the first one.
+static void open_wide_world(void)
+{
+    int32_t leased[MANY];
+    world_open(&world, &(struct core_params){.max_run_work = 1 << 20, .max_blocks = CHUNKS * CHUNK});
+    worker_open(&a, &world, 1, "");
+    worker_open(&b, &world, 1, "");
+    worker_lease(&a, MANY, leased);
+    worker_lease(&b, 8, blocks_b);
+    ck_assert_uint_eq(worker_counts(&a).total, CHUNK);
+    for (int i = 0; i < 24; i++)
+        blocks[i] = leased[i * (MANY / 24)];
+    count_tokens(tokens, 64, 1);
+}
+
+// Another session takes all that is free and so much that the cache grows. false: it cannot.
+static bool grow_cache(void)
+{
+    int32_t others[CHUNK];
+    if (worker_counts(&a).total == CHUNKS * CHUNK)
+        return false;
+    worker_lease(&b, (uint32_t)worker_counts(&b).free + 100, others);
+    return true;
+}
 
 struct model {
     int32_t lens[SEQS], table[SEQS * COLUMNS], positions[TOKENS];
@@ -48,6 +73,15 @@ static uint32_t roll(uint32_t limit)
     return (uint32_t)(random_state >> 33) % limit;
 }
 
+// Some of what steps choose from lies far behind the rest then; what it replaces stays leased.
+static void grow_far(void)
+{
+    if (roll(30) || !grow_cache())
+        return;
+    for (int i = 0; i < 4; i++)
+        worker_lease(&a, 1, &blocks[roll(24)]);
+}
+
 static uint32_t refs_of(int32_t block)
 {
     return worker_block(&a, block).batch_refs;
@@ -63,7 +97,7 @@ static void next_model(struct model *m, struct core_entry entries[8], uint32_t *
             entry.block = -1;
             entry.column = roll(2);
         } else if (roll(60) == 0) {
-            entry.block = 40 + (int32_t)roll(2000);
+            entry.block = MANY + (int32_t)roll(2000);
         }
         entries[i] = entry;
         m->table[entry.seq * COLUMNS + entry.column] = entry.block;
@@ -139,6 +173,7 @@ START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
         struct model next = m;
         struct core_entry entries[8];
         uint32_t count, made, before[24];
+        grow_far();
         next_model(&next, entries, &count);
         const struct core_batch_params params = params_of(&next);
         uint64_t anew = 0;
@@ -184,6 +219,7 @@ START_TEST(steps_with_runs_under_way_keep_what_they_name)
         uint32_t count;
         struct core_run_params params = worker_run_params(&a, batch, roll(WORLD_LAYERS), TOKENS, tokens);
         uint64_t ticket;
+        grow_far();
         params.detached = true;
         params.windowed = true; // hides what may be missing
         params.kind = ENGINE_WRITE;
@@ -376,6 +412,40 @@ START_TEST(what_has_no_next_step_says_so)
 }
 END_TEST
 
+START_TEST(a_batch_that_names_nothing_advances_in_a_cache_that_never_grew)
+{
+    const int32_t q[] = {0, 0}, lens[] = {0}, none[] = {-1};
+    uint64_t cache = worker_open_cache(&a, "new");
+    const struct core_batch_params params = sequences_over(cache, 1, q, lens, none, 1);
+    const struct core_advance advance = {.batch = worker_create(&a, &params)};
+    for (int i = 0; i < 2; i++)
+        ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    world_check(&world);
+}
+END_TEST
+
+// A bit for each id up to the largest that was ever named: not for those of others behind it.
+START_TEST(a_step_takes_memory_for_what_it_names_and_not_for_how_large_the_cache_is)
+{
+    const int32_t q[] = {0, 0}, lens[] = {8};
+    const struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 1);
+    struct core_advance advance = {.batch = worker_create(&a, &params)};
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    uint64_t kept = a.session->kept_bytes;
+    ck_assert(grow_cache());
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_uint_eq(a.session->kept_bytes, kept);
+    int32_t far;
+    worker_lease(&a, 1, &far);
+    ck_assert_int_ge(far, CHUNK);
+    advance.entries = &(struct core_entry){0, 0, far};
+    advance.num_entries = 1;
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_uint_eq(a.session->kept_bytes, kept + ((uint64_t)far / 64 - (uint64_t)blocks[0] / 64) * sizeof(uint64_t));
+    world_check(&world);
+}
+END_TEST
+
 START_TEST(a_batch_over_the_arena_advances_too)
 {
     const struct core_layout layout = {
@@ -396,14 +466,16 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("core step");
-    check_case(suite, "steps", open_world, close_all,
+    check_case(suite, "steps", open_wide_world, close_all,
                (const TTest *const[]){
                    a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over,
                    only_what_changes_is_looked_at_again, what_padding_could_not_read_is_looked_at_in_each_step,
                    steps_under_way_count_a_table_that_they_share_once, lengths_and_positions_grow_by_themselves,
-                   what_has_no_next_step_says_so, a_batch_over_the_arena_advances_too, NULL},
+                   what_has_no_next_step_says_so, a_batch_over_the_arena_advances_too,
+                   a_batch_that_names_nothing_advances_in_a_cache_that_never_grew,
+                   a_step_takes_memory_for_what_it_names_and_not_for_how_large_the_cache_is, NULL},
                1);
-    check_case(suite, "random steps", open_world, close_all,
+    check_case(suite, "random steps", open_wide_world, close_all,
                (const TTest *const[]){an_advanced_batch_is_what_one_created_anew_would_be,
                                       steps_with_runs_under_way_keep_what_they_name, NULL},
                10);

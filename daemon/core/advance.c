@@ -140,13 +140,13 @@ static struct named count_row(const struct batch *batch, struct names *names, ui
 static enum status begin_steps(struct batch *batch, struct error *error)
 {
     struct core_session *session = batch->session;
-    const struct names none = {.table = batch->table};
+    const struct names none = {0};
     enum status status = STATUS_OK;
     if (batch->named)
         return STATUS_OK;
     uint64_t named_bytes = (uint64_t)batch->num_seqs * sizeof *batch->named;
-    status =
-        session_check_kept(session, names_bytes_for(&none, batch->num_again) + named_bytes, "names of blocks", error);
+    uint64_t bytes = names_bytes_for(&none, batch->blocks, batch->num_blocks, batch->num_again) + named_bytes;
+    status = session_check_kept(session, bytes, "names of blocks", error);
     if (status != STATUS_OK)
         return status;
     struct names *names = calloc(1, sizeof *names);
@@ -312,13 +312,14 @@ static enum status reserve(struct advance *a)
 {
     struct core_session *session = a->old->session;
     struct names *names = a->old->names;
-    uint64_t before = names_bytes(names), more = names_bytes_for(names, a->step.adds.count) - before;
-    size_t num_drops = a->step.drops.count;
+    const int32_t *adds = a->step.adds.blocks;
+    size_t num_adds = a->step.adds.count, num_drops = a->step.drops.count;
+    uint64_t before = names_bytes(names), more = names_bytes_for(names, adds, num_adds, num_adds) - before;
     more += a->next->bytes + most_table_bytes(a) + (num_drops ? names_left_bytes(num_drops) : 0);
     enum status status = session_check_kept(session, more, "metadata of the next step", a->error);
     if (status != STATUS_OK)
         return status;
-    bool room = names_reserve(names, a->step.adds.count);
+    bool room = names_reserve(names, adds, num_adds, num_adds);
     session->kept_bytes += names_bytes(names) - before;
     a->left = num_drops ? names_left_create(num_drops) : NULL;
     room = room && (a->left || !num_drops);

@@ -78,11 +78,15 @@ static size_t capacity_with(const struct names *names, size_t more)
     return fits ? names->capacity : capacity_for(names->count ? 2 * count : count);
 }
 
-// Of all ids of the cache as it is now, and of those it had.
-static size_t words_for(const struct names *names)
+// What it has, if the largest id finds its bit there.
+static size_t words_with(const struct names *names, const int32_t *ids, size_t count)
 {
-    size_t words = (size_t)(cache_num_ids(names->table->cache) + 63) / 64;
-    return words > names->num_words ? words : names->num_words;
+    size_t words = names->num_words;
+    for (size_t i = 0; i < count; i++) {
+        size_t word = (uint32_t)ids[i] / 64;
+        words = word < words ? words : word + 1;
+    }
+    return words;
 }
 
 static uint64_t bytes_of(size_t words, size_t capacity)
@@ -95,15 +99,17 @@ uint64_t names_bytes(const struct names *names)
     return bytes_of(names->num_words, names->capacity);
 }
 
-uint64_t names_bytes_for(const struct names *names, size_t more)
+uint64_t names_bytes_for(const struct names *names, const int32_t *ids, size_t count, size_t more)
 {
-    return bytes_of(words_for(names), capacity_with(names, more));
+    return bytes_of(words_with(names, ids, count), capacity_with(names, more));
 }
 
-static bool reserve_bits(struct names *names)
+static bool reserve_bits(struct names *names, const int32_t *ids, size_t count)
 {
-    size_t words = words_for(names);
-    uint64_t *bits = words > names->num_words ? realloc(names->bits, words * sizeof *bits) : names->bits;
+    size_t words = words_with(names, ids, count);
+    if (words == names->num_words)
+        return true;
+    uint64_t *bits = realloc(names->bits, words * sizeof *bits);
     if (!bits)
         return false;
     memset(bits + names->num_words, 0, (words - names->num_words) * sizeof *bits);
@@ -130,9 +136,9 @@ static bool reserve_places(struct names *names, size_t more)
     return true;
 }
 
-bool names_reserve(struct names *names, size_t more)
+bool names_reserve(struct names *names, const int32_t *ids, size_t count, size_t more)
 {
-    return reserve_bits(names) && reserve_places(names, more);
+    return reserve_bits(names, ids, count) && reserve_places(names, more);
 }
 
 // ---- all ----
@@ -151,15 +157,16 @@ bool names_has(const struct names *names, int32_t id)
 bool names_init(struct names *names, struct hold_table *table, const int32_t *blocks, size_t count, size_t again)
 {
     *names = (struct names){.table = table};
-    if (names_reserve(names, again))
-        names->uncounted = malloc(names->num_words * sizeof *names->uncounted);
+    if (names_reserve(names, blocks, count, again))
+        names->uncounted = calloc(names->num_words + 1, sizeof *names->uncounted);
     if (!names->uncounted) {
         names_finish(names);
         return false;
     }
     for (size_t i = 0; i < count; i++)
         names->bits[(uint32_t)blocks[i] / 64] |= bit_of(blocks[i]);
-    memcpy(names->uncounted, names->bits, names->num_words * sizeof *names->uncounted);
+    if (names->num_words)
+        memcpy(names->uncounted, names->bits, names->num_words * sizeof *names->uncounted);
     return true;
 }
 

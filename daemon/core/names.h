@@ -18,30 +18,32 @@ struct name {
 
 // What one step named and the next one did not.
 struct names_left {
-    struct names_left *next; // an older step's
+    struct names_left *next; // another step's
     size_t count, capacity;
     struct name names[];
 };
 
 struct names {
     struct hold_table *table;
-    uint64_t *bits;      // [num_words]: the ids that are named; owned
+    uint64_t *bits;      // [num_words], as far as ids were named so far: those that are; NULL if none was; owned
     uint64_t *uncounted; // of them those that names_count() has not come by yet; NULL after names_counted(); owned
     size_t num_words;
     struct name *places; // [capacity], a power of two; owned; a hash table by id, at most half full
     size_t capacity, count;
 };
 
-// Bytes that it takes: now, and with room for so many more (of one that has a table alone: when it is begun with so much room).
+// Bytes that it takes: now, and with room to name ids [0, count) and for `more` in the table of places (a zeroed one: when it is begun with
+// so much room).
 uint64_t names_bytes(const struct names *names);
-uint64_t names_bytes_for(const struct names *names, size_t more);
+uint64_t names_bytes_for(const struct names *names, const int32_t *ids, size_t count, size_t more);
 // Names blocks [0, count), each once, which have their references. Then each mention of them is counted, `again` more than there are blocks at
 // most. false: no memory.
 bool names_init(struct names *names, struct hold_table *table, const int32_t *blocks, size_t count, size_t again);
 bool names_count(struct names *names, int32_t id); // false: it is not named
 void names_counted(struct names *names);
-void names_finish(struct names *names);               // takes a zeroed one; the references stay
-bool names_reserve(struct names *names, size_t more); // so that names_add() cannot fail
+void names_finish(struct names *names); // takes a zeroed one; the references stay
+// So that names_add() of ids [0, count), `more` times in all, cannot fail. false: no memory.
+bool names_reserve(struct names *names, const int32_t *ids, size_t count, size_t more);
 
 // Once more; the first time takes a reference.
 void names_add(struct names *names, int32_t id, uint64_t step);
