@@ -171,6 +171,18 @@ enum status core_cache_find(const struct core *core, uint64_t id, uint32_t *num_
     return status;
 }
 
+// Stops when all sessions that have anything of the block were met: most blocks of many sessions are one's own.
+static uint32_t count_batch_refs(const struct cache *cache, const struct block *block)
+{
+    uint32_t refs = 0, users = block->users;
+    for (const struct hold_table *table = cache->tables; users && table; table = table->next) {
+        const struct hold hold = hold_find(table, block->id);
+        refs += hold.refs;
+        users -= hold.holds || hold.refs;
+    }
+    return refs;
+}
+
 void core_block_at(const struct core *core, uint64_t id, uint32_t index, struct core_block_view *out)
 {
     struct cache *cache;
@@ -182,8 +194,7 @@ void core_block_at(const struct core *core, uint64_t id, uint32_t index, struct 
         return;
     out->state = block->state;
     out->holders = block->holders;
-    for (const struct hold_table *table = cache->tables; table; table = table->next)
-        out->batch_refs += hold_find(table, index).refs;
+    out->batch_refs = count_batch_refs(cache, block);
     out->writer = block->writer;
     out->last_use = block->last_use;
     out->depth = block->node ? (int32_t)block->node->depth : -1;
