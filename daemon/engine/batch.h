@@ -46,8 +46,9 @@ enum batch_array {
 };
 
 // A block table on the GPU, which the steps of a batch share. An entry changes in place where no work that is not over reads it: behind what
-// steps have in sight that have any. Any other change under way copies the whole table, also where an entry becomes -1 because a window
-// hides it. Caller's thread, but for `users`.
+// steps have in sight that have any. Any other change to a block under way copies the whole table. An entry that becomes -1 stays as it was:
+// no run of the steps that follow reads it, so the table may name blocks that the batch does not name any more. Caller's thread, but for
+// `users`.
 struct table {
     struct piece piece; // owned
     atomic_uint users;  // batches
