@@ -388,6 +388,34 @@ START_TEST(a_cache_is_dropped_only_when_nobody_has_it_open)
 }
 END_TEST
 
+START_TEST(a_cache_is_not_dropped_under_work_that_is_not_done)
+{
+    struct world world;
+    struct worker a;
+    uint32_t ids;
+    int32_t tokens[WORLD_BLOCK];
+    world_open(&world, NULL);
+    worker_open(&a, &world, 1, "");
+    uint64_t kv = a.cache, other = a.cache = worker_open_cache(&a, "other");
+    publish_some(&a, 16, 100); // so that it lives on
+    worker_lease(&a, 1, blocks);
+    count_tokens(tokens, WORLD_BLOCK, 1);
+    uint64_t batch = worker_batch(&a, blocks, WORLD_BLOCK, WORLD_BLOCK);
+    worker_run(&a, batch, 0, WORLD_BLOCK, tokens);
+    ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
+    core_step(world.core);
+    ck_assert_status(core_cache_close(a.session, other, &error), STATUS_OK);
+    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_BUSY, "\"other\" is not done yet");
+    world_check(&world);
+    a.cache = kv;
+    world_finish_all(&world);
+    ck_assert_status(core_cache_find(world.core, other, &ids, &error), STATUS_OK);
+    ck_assert_status(core_cache_drop(world.core, other, &error), STATUS_OK);
+    world_check(&world);
+    world_close(&world);
+}
+END_TEST
+
 START_TEST(a_cache_that_keeps_nothing_ends_with_its_last_close)
 {
     struct world world;
@@ -568,6 +596,7 @@ int main(void)
     tcase_add_test(caches, wholly_free_chunks_of_another_cache_are_given_back_for_a_lease);
     tcase_add_test(caches, a_cache_that_nobody_has_open_lives_by_its_cached_blocks_until_memory_is_short);
     tcase_add_test(caches, a_cache_is_dropped_only_when_nobody_has_it_open);
+    tcase_add_test(caches, a_cache_is_not_dropped_under_work_that_is_not_done);
     tcase_add_test(caches, a_cache_that_keeps_nothing_ends_with_its_last_close);
     tcase_add_test(caches, another_identity_is_refused_with_both_values);
     tcase_add_test(caches, a_cache_that_cannot_be_is_refused);
