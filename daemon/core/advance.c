@@ -293,7 +293,9 @@ static uint64_t table_bytes(const struct batch *batch)
     return batch->kept.num_block_table * sizeof(int32_t);
 }
 
-// Of a table of its own, if `next` may need one: where runs that are not over see what changes to a block.
+// Of a table of its own, if `next` seems to need one: where runs that are not over see what changes to a block. The engine knows it better
+// (an earlier step over the same table may have seen more), and what it makes unforeseen counts from then on: a session passes its limit by
+// one table at most, as nothing more is taken while it is beyond.
 static uint64_t most_table_bytes(const struct advance *a)
 {
     const struct batch *old = a->old;
