@@ -412,6 +412,18 @@ START_TEST(what_has_no_next_step_says_so)
 }
 END_TEST
 
+START_TEST(a_block_shows_its_references_whichever_session_has_them)
+{
+    worker_batch(&a, blocks, 8, 1);
+    worker_batch(&b, blocks_b, 8, 1);
+    worker_release(&a, blocks, 1);
+    worker_release(&b, blocks_b, 1);
+    ck_assert_uint_eq(refs_of(blocks[0]), 1);
+    ck_assert_uint_eq(refs_of(blocks_b[0]), 1);
+    ck_assert_uint_eq(refs_of(blocks[1]), 0);
+}
+END_TEST
+
 START_TEST(a_batch_that_names_nothing_advances_in_a_cache_that_never_grew)
 {
     const int32_t q[] = {0, 0}, lens[] = {0}, none[] = {-1};
@@ -472,6 +484,7 @@ int main(void)
                    only_what_changes_is_looked_at_again, what_padding_could_not_read_is_looked_at_in_each_step,
                    steps_under_way_count_a_table_that_they_share_once, lengths_and_positions_grow_by_themselves,
                    what_has_no_next_step_says_so, a_batch_over_the_arena_advances_too,
+                   a_block_shows_its_references_whichever_session_has_them,
                    a_batch_that_names_nothing_advances_in_a_cache_that_never_grew,
                    a_step_takes_memory_for_what_it_names_and_not_for_how_large_the_cache_is, NULL},
                1);
