@@ -56,6 +56,7 @@ static struct peer *await_event(bool removed)
     return peer;
 }
 
+// And answers them, on the way to which the connection may be hung up, too.
 static void take_messages(int count)
 {
     while (count) {
@@ -64,6 +65,7 @@ static void take_messages(int count)
         ck_assert_int_eq(poll(&fd, 1, DEADLINE_MS), 1);
         if (!listener_receive(listener, &message))
             continue;
+        ck_assert(listener_reply(listener, &message.route, "an answer", 10));
         message_finish(&message);
         count--;
     }

@@ -26,10 +26,11 @@ int __wrap_nni_plat_ncpu(void)
     return 2;
 }
 
-// A pipe that is closed when a message's head has come and its body has not been asked for yet stops its stream's operation, nng then refuses
-// to begin the next one without a word to whom waits for it, and the one thread that takes pipes apart waits for ever: no connection's end
-// would be told from then on. So an operation of a stream that cannot begin is ended here, in nng's own way: its callback is told.
-static _Thread_local bool of_stream;
+// nng refuses to begin an operation that was stopped without a word to its callback, which leaves two things behind when a pipe is closed.
+// Between a message's head and its body, the stream's operation is one that somebody waits for: the one thread that takes pipes apart would
+// wait for ever, and no connection's end be told from then on. And a message that is handed over to a queue or to the pipe, whose callback
+// would have freed it, is lost. So where one of these cannot begin, it is ended in nng's own way: its callback is told.
+static _Thread_local bool tells;
 
 int __real_nni_aio_begin(nng_aio *aio);
 int __wrap_nni_aio_begin(nng_aio *aio);
@@ -39,27 +40,22 @@ int __wrap_nni_aio_begin(nng_aio *aio)
 {
     int reason = __real_nni_aio_begin(aio);
     // The callback runs in a thread of nng's: locks that are held here do no harm.
-    if (reason && of_stream)
+    if (reason && tells)
         nni_aio_finish_error(aio, reason);
     return reason;
 }
 
-void __real_nng_stream_recv(nng_stream *stream, nng_aio *aio);
-void __wrap_nng_stream_recv(nng_stream *stream, nng_aio *aio);
+#define TELLS(FUNCTION)                                                                                                \
+    void __real_##FUNCTION(void *to, nng_aio *aio);                                                                    \
+    void __wrap_##FUNCTION(void *to, nng_aio *aio);                                                                    \
+    void __wrap_##FUNCTION(void *to, nng_aio *aio)                                                                     \
+    {                                                                                                                  \
+        tells = true;                                                                                                  \
+        __real_##FUNCTION(to, aio);                                                                                    \
+        tells = false;                                                                                                 \
+    }
 
-void __wrap_nng_stream_recv(nng_stream *stream, nng_aio *aio)
-{
-    of_stream = true;
-    __real_nng_stream_recv(stream, aio);
-    of_stream = false;
-}
-
-void __real_nng_stream_send(nng_stream *stream, nng_aio *aio);
-void __wrap_nng_stream_send(nng_stream *stream, nng_aio *aio);
-
-void __wrap_nng_stream_send(nng_stream *stream, nng_aio *aio)
-{
-    of_stream = true;
-    __real_nng_stream_send(stream, aio);
-    of_stream = false;
-}
+TELLS(nng_stream_recv)
+TELLS(nng_stream_send)
+TELLS(nni_msgq_aio_put)
+TELLS(nni_pipe_send)
