@@ -67,25 +67,10 @@ static struct link pick(struct scheduler *scheduler, uint64_t number)
     return link;
 }
 
-// The run whose link has the turn; there is one.
-static const struct run *next_run(const struct scheduler *scheduler)
+// The work of the link whose turn it is; there is one.
+static uint64_t next_work(const struct scheduler *scheduler)
 {
-    return HEAP_OBJECT(heap_first(&scheduler->ready), struct core_session, ready)->queued;
-}
-
-// Should the next link wait for the next submission, where those picked weigh `heaviest` at most? Only while the GPU is idle, which then
-// gets both submissions at once. Else this one would be the second of the two that may be in flight: a light one there is over before a
-// third can be on its way. And not where all that was picked is of its own session, which would have two submissions for nobody's good.
-static bool goes_apart(const struct scheduler *scheduler, const struct run *next, uint32_t num_picked,
-                       uint64_t heaviest)
-{
-    if (scheduler->num_in_flight || next->weight / SCHEDULER_HEAVIER <= heaviest ||
-        next->weight <= scheduler->budget / SCHEDULER_WORTH)
-        return false;
-    for (uint32_t i = 0; i < num_picked; i++)
-        if (scheduler->picked[i].run->session != next->session)
-            return true;
-    return false;
+    return HEAP_OBJECT(heap_first(&scheduler->ready), struct core_session, ready)->queued->work;
 }
 
 static uint32_t pick_links(struct core *core, uint64_t number)
@@ -93,13 +78,10 @@ static uint32_t pick_links(struct core *core, uint64_t number)
     struct scheduler *scheduler = &core->scheduler;
     uint32_t count = 0;
     uint64_t budget = scheduler->budget, room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
-    uint64_t heaviest = 0;
     while (count < SCHEDULER_MAX_RUNS && budget && heap_first(&scheduler->ready)) {
-        const struct run *next = next_run(scheduler);
-        if (count && (next->work > room || goes_apart(scheduler, next, count, heaviest)))
+        if (count && next_work(scheduler) > room)
             break;
         const struct link link = pick(scheduler, number);
-        heaviest = link.run->weight > heaviest ? link.run->weight : heaviest;
         budget -= link.run->weight < budget ? link.run->weight : budget;
         room -= link.run->work < room ? link.run->work : room;
         scheduler->picked[count++] = link;

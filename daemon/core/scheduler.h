@@ -24,12 +24,6 @@ enum {
     SCHEDULER_BUDGET = 1 << 22,
     // GPU time that a submission should not take: on slow devices it is closed sooner, as those before it tell.
     SCHEDULER_TIME_NS = 20 * 1000 * 1000,
-    // Who is in a submission waits for all of it. So one that finds the GPU idle is closed before a link more than so many times as heavy
-    // as any in it: the light ones are done first, and the heavy one, in the next submission, is there before they are, so that the GPU
-    // never waits. Not where that link is less than such a part of the budget (some us): a submission costs more than that. Nor where no
-    // other session has anything in it.
-    SCHEDULER_HEAVIER = 4,
-    SCHEDULER_WORTH = 1 << 10,
 };
 
 // One layer of a run, which is a run to the engine.
