@@ -5,10 +5,11 @@
 
 #include "jobs.h"
 
+#include "waker.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <utlist.h>
 
 struct jobs {
@@ -23,13 +24,11 @@ struct jobs {
 // Under the lock. Moves `job` to `done` and tells the dispatcher.
 static void finish(struct jobs *jobs, struct job *job)
 {
-    const uint64_t one = 1;
     job->next = NULL;
     LL_APPEND(jobs->done, job);
     jobs->busy = false;
     pthread_cond_broadcast(&jobs->changed);
-    if (write(jobs->wake_fd, &one, sizeof one) < 0)
-        return; // the counter is full: the dispatcher wakes anyway
+    waker_ring(jobs->wake_fd);
 }
 
 static void *work(void *context)

@@ -8,6 +8,7 @@
 #include "listener.h"
 
 #include "hash.h"
+#include "waker.h"
 
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -42,13 +43,6 @@ struct listener {
     struct event *events;  // guarded, oldest first
     uint32_t num_refused;  // guarded
 };
-
-static void wake(const struct listener *listener)
-{
-    const uint64_t one = 1;
-    if (write(listener->wake_fd, &one, sizeof one) < 0)
-        return; // the counter is full: the dispatcher wakes anyway
-}
 
 // Under the lock.
 static void push_event(struct listener *listener, struct event *event, struct entry *entry, bool removed)
@@ -109,7 +103,7 @@ static void on_pipe_event(nng_pipe pipe, nng_pipe_ev event, void *context)
         mark_removed(listener, pipe);
     else if (!add(listener, pipe))
         nng_pipe_close(pipe);
-    wake(listener);
+    waker_ring(listener->wake_fd);
 }
 
 static int set_options(nng_socket socket, const struct listener_params *params)

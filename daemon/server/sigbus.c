@@ -6,6 +6,8 @@
 
 #include "sigbus.h"
 
+#include "waker.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
@@ -13,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 struct guarded {
     _Atomic uintptr_t base;
@@ -89,9 +90,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
         pass_on(number, info, context);
     } else {
         atomic_store(&entry->dead, true);
-        const uint64_t one = 1;
-        if (write(guard.wake_fd, &one, sizeof one) < 0)
-            errno = 0; // the counter is full: the dispatcher wakes anyway
+        waker_ring(guard.wake_fd);
     }
     errno = saved_errno;
 }

@@ -8,11 +8,17 @@
 #include <stdint.h>
 #include <unistd.h>
 
-void waker_wake(struct waker *waker)
+void waker_ring(int fd)
 {
     const uint64_t one = 1;
-    if (atomic_load(&waker->asleep) && write(waker->fd, &one, sizeof one) < 0)
+    if (write(fd, &one, sizeof one) < 0)
         return; // the counter is full: the dispatcher wakes anyway
+}
+
+void waker_wake(struct waker *waker)
+{
+    if (atomic_load(&waker->asleep))
+        waker_ring(waker->fd);
 }
 
 bool waker_fall_asleep(struct waker *waker, bool (*has_news)(const void *context), const void *context)

@@ -16,6 +16,9 @@ struct waker {
     atomic_bool asleep;
 };
 
+// Writes to the dispatcher's eventfd, for news that it looks for only when it was woken. Any thread, and signal handlers.
+void waker_ring(int fd);
+
 // Any thread, once the news can be seen.
 void waker_wake(struct waker *waker);
 
