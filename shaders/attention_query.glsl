@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_query.glsl - the rows of Q as attention wants them: as floats, turned by their positions where the run asks for it.
+// attention_query.glsl - the rows of Q as attention wants them: as floats, turned by their positions where the run asks for it. What was turned is
+// rounded to Q's own type: the numbers that a worker gets that turns Q itself, and the same ones for matrix units as for scalar products.
 
 #ifndef AULE_ATTENTION_QUERY_GLSL
 #define AULE_ATTENTION_QUERY_GLSL
@@ -19,6 +20,13 @@ uint64_t q_address(uint row)
     return row_address(run.q, run.q_outer, run.q_token_stride, run.q_head_stride, row);
 }
 
+float io_rounded(float value)
+{
+    if (IO_DTYPE == DTYPE_F32)
+        return value;
+    return uintBitsToFloat(widen16(narrow16(floatBitsToUint(value), IO_DTYPE), IO_DTYPE));
+}
+
 // Eight elements of a row of Q, turned by its position: each needs its partner, which may lie in another oct.
 Eight q_rotated(uint64_t address, uint oct, int position, Eight q)
 {
@@ -29,7 +37,8 @@ Eight q_rotated(uint64_t address, uint oct, int position, Eight q)
         if (dim < run.rope_dim) {
             const RopePlace place = rope_place(dim, pairs, ROPE_PAIRS);
             const float other = one_load(address, place.partner, IO_DTYPE);
-            values[i] = rope_rotate(values[i], other, rope_turn(run.turns, position, place.pair), place.second);
+            values[i] =
+                io_rounded(rope_rotate(values[i], other, rope_turn(run.turns, position, place.pair), place.second));
         }
     }
     return Eight(vec4(values[0], values[1], values[2], values[3]), vec4(values[4], values[5], values[6], values[7]));

@@ -95,6 +95,8 @@ static struct row row_at(const struct oracle_params *params, uint32_t token, uin
     for (uint32_t d = 0; d < params->head_dim_k; d++)
         q[d] = oracle_load(stored, params->q_dtype, d);
     oracle_turn(&params->rope, row.position, q);
+    for (uint32_t d = 0; d < params->rope.dim && params->q_dtype != DTYPE_F32; d++)
+        q[d] = numbers_value(params->q_dtype, numbers_round(params->q_dtype, (float)q[d]));
     return row;
 }
 

@@ -9,7 +9,8 @@
 // p_i = kv_len - q_len + i unless positions are given; q_len > kv_len is legal. Head h reads KV head h / (num_heads / num_kv_heads).
 //
 //   q_i is turned by p_i with RoPE: pair n of its first dim elements by the angle p_i * frequency_n,
-//                                                   (x, y) -> (x cos - y sin, x sin + y cos). Keys lie turned in memory.
+//                                                   (x, y) -> (x cos - y sin, x sin + y cos), rounded to Q's dtype. Keys lie
+//                                                   turned in memory.
 //   s_ij = scale * (q_i . k_j)            then  s_ij = cap * tanh(s_ij / cap)  if cap > 0
 //                                         then  s_ij -= slope_h * |p_i - j|    with ALiBi
 //   i sees j if  p_i - left <= j <= p_i + right (-1 = unbounded), and j <= p_i if causal; a mask replaces causal by its

@@ -437,7 +437,8 @@ struct aule_window { bool enabled; int32_t left, right; }; /* -1 = unbounded */
 
 /*
  * Rotary embedding of q as it is read and of k as it is written (K is stored rotated). Pair n of a head's first `dim` elements is turned by
- * position * frequency n, in radians: (x, y) -> (x cos - y sin, x sin + y cos). frequency n = theta ^ (-2 n / dim).
+ * position * frequency n, in radians: (x, y) -> (x cos - y sin, x sin + y cos). frequency n = theta ^ (-2 n / dim). What was turned is rounded
+ * to q's type, as if the worker had turned it.
  */
 struct aule_rope {
     uint32_t dim;                 /* of each head of Q and K; even, at most head_dim; 0: no rotation */
