@@ -694,7 +694,8 @@ START_TEST(a_run_that_waits_for_a_ticket_keeps_its_slopes_and_sinks)
     float *sent_slopes = find_values(&scene, slopes), *sent_sinks = find_values(&scene, sinks);
     ck_assert_ptr_nonnull(sent_slopes);
     ck_assert_ptr_nonnull(sent_sinks);
-    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); // nothing tells that a command is parked
+    // Nothing tells that a command is parked. Its arrays are the daemon's by now, and only after half a second does the library put them there anew.
+    nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
     ok(aule_cache_state(scene.cache, &state));
     ck_assert(!atomic_load(&waiter.done));
     for (int i = 0; i < HEADS; i++)
