@@ -339,7 +339,7 @@ static void launch_small(void)
 
 START_TEST(a_pool_that_is_too_small_is_said_with_its_option)
 {
-    struct run *run = start("%s --prompt %s --socket %s --timeout 1000 2>&1", WORKER, WORKER_TEXT, server.socket);
+    struct run *run = start("%s --prompt %s --socket %s 2>&1", WORKER, WORKER_TEXT, server.socket);
     refused(run, "leasing blocks");
     ck_assert_msg(strstr(run->output, "--max-blocks"), "%s", run->output);
     expect(compared(60, "", "--tokens 2", ""), 0, 1e-3);
