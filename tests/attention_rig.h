@@ -53,7 +53,8 @@ void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention
 // The same in waves, as struct engine_submission counts them.
 void rig_run_waves(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches,
                    const uint32_t *wave_ends, uint32_t num_waves, struct engine_run_result *results);
-// Every row of the batch's output against the oracle. Returns the worst error, relative to its row's largest magnitude.
+// Every row of the batch's output against the oracle. Returns the worst error, relative to its row's largest magnitude, of those within
+// rig_bound(); what is beyond it must be within the oracle's doubt of that row.
 double rig_check(struct rig *rig, const struct attention_batch *batch);
 
 // The bound of that error for an output of this dtype.

@@ -71,7 +71,8 @@ static const uint8_t *row_q(const struct oracle_params *params, const struct row
     return q + at * params->q_token_stride;
 }
 
-static struct row row_at(const struct oracle_params *params, uint32_t token, uint32_t head, double *q)
+// With Q turned, but not rounded.
+static struct row row_load(const struct oracle_params *params, uint32_t token, uint32_t head, double *q)
 {
     uint32_t seq = 0;
     while ((uint32_t)params->cu_seqlens_q[seq + 1] <= token)
@@ -95,8 +96,20 @@ static struct row row_at(const struct oracle_params *params, uint32_t token, uin
     for (uint32_t d = 0; d < params->head_dim_k; d++)
         q[d] = oracle_load(stored, params->q_dtype, d);
     oracle_turn(&params->rope, row.position, q);
-    for (uint32_t d = 0; d < params->rope.dim && params->q_dtype != DTYPE_F32; d++)
-        q[d] = numbers_value(params->q_dtype, numbers_round(params->q_dtype, (float)q[d]));
+    return row;
+}
+
+static void row_round(const struct row *row)
+{
+    enum dtype dtype = row->params->q_dtype;
+    for (uint32_t d = 0; d < row->params->rope.dim && dtype != DTYPE_F32; d++)
+        row->q[d] = numbers_value(dtype, numbers_round(dtype, (float)row->q[d]));
+}
+
+static struct row row_at(const struct oracle_params *params, uint32_t token, uint32_t head, double *q)
+{
+    struct row row = row_load(params, token, head, q);
+    row_round(&row);
     return row;
 }
 
@@ -195,4 +208,96 @@ bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t hea
     free(scores);
     free(q);
     return scores != NULL;
+}
+
+// ---- doubt ----
+
+// A turned element of Q near the border between two numbers may be rounded to either of them: how far these are apart. `q` is turned, but
+// not rounded.
+static void doubts_of_q(const struct row *row, const double *q, double *doubts)
+{
+    const struct oracle_rope *rope = &row->params->rope;
+    enum dtype dtype = row->params->q_dtype;
+    for (uint32_t d = 0; d < rope->dim && dtype != DTYPE_F32; d++) {
+        uint32_t other = rope->interleaved ? d ^ 1 : (d + rope->dim / 2) % rope->dim;
+        double reach = ORACLE_TURN * hypot(q[d], q[other]);
+        double low = numbers_value(dtype, numbers_round(dtype, (float)(q[d] - reach)));
+        doubts[d] = numbers_value(dtype, numbers_round(dtype, (float)(q[d] + reach))) - low;
+    }
+}
+
+// The least distance to a key that nothing but a mask hides: what a kernel counts ALiBi's distances from.
+static double row_nearest(const struct row *row)
+{
+    struct oracle_params unmasked = *row->params;
+    struct row all = *row;
+    double nearest = INFINITY;
+    unmasked.mask = NULL;
+    unmasked.causal = row->params->causal && !row->params->mask;
+    all.params = &unmasked;
+    for (int64_t j = 0; j < row->kv_len; j++)
+        if (row_sees(&all, j))
+            nearest = fmin(nearest, (double)llabs(row->position - j));
+    return nearest;
+}
+
+// How far a kernel's score of a key may be from row_score(): by the doubts of Q, and by sums and products of f32.
+static double score_doubt(const struct row *row, const double *q_doubts, double nearest, int64_t key)
+{
+    const struct oracle_params *params = row->params;
+    double scale, turned = 0, size = 0;
+    const uint8_t *k = row_kv(row, &params->k, key, &scale);
+    for (uint32_t d = 0; d < params->head_dim_k; d++) {
+        double element = fabs(oracle_load(k, params->k.dtype, d));
+        size += fabs(row->q[d]) * element;
+        turned += q_doubts[d] * element;
+    }
+    double bias =
+        params->slopes ? (double)params->slopes[row->head] * ((double)llabs(row->position - key) - nearest) : 0;
+    return params->scale * scale * turned + 0x1p-22 * (1 + params->scale * scale * size + bias);
+}
+
+static void row_doubt(const struct row *row, const double *q_doubts, const double *out, double lse,
+                      struct oracle_doubt *doubt)
+{
+    const struct oracle_params *params = row->params;
+    const double unit = params->q_dtype == DTYPE_F32 ? 0 : params->q_dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+    double nearest = params->slopes ? row_nearest(row) : 0, least = 1, top = -INFINITY;
+    for (int64_t j = 0; j < row->kv_len; j++)
+        top = row_sees(row, j) ? fmax(top, row_score(row, j)) : top;
+    for (int64_t j = 0; j < row->kv_len; j++) {
+        if (!row_sees(row, j))
+            continue;
+        double score = row_score(row, j), weight = exp(score - lse), scale;
+        double wrong = score_doubt(row, q_doubts, nearest, j), moved = weight * expm1(wrong);
+        double rounded =
+            weight * unit + (params->q_dtype == DTYPE_F16 ? 0x1p-25 * exp(top - lse) : 0) + weight * 0x1p-21;
+        const uint8_t *v = row_kv(row, &params->v, j, &scale);
+        for (uint32_t d = 0; d < params->head_dim_v; d++) {
+            double value = scale * oracle_load(v, params->v.dtype, d);
+            doubt->out[d] += moved * fabs(value - out[d]) + rounded * fabs(value);
+        }
+        least += weight * expm1(-wrong);
+        doubt->lse += moved;
+    }
+    for (uint32_t d = 0; d < params->head_dim_v; d++)
+        doubt->out[d] = doubt->out[d] / least + fabs(out[d]) * (unit + 0x1p-22);
+    doubt->lse = doubt->lse / least + 0x1p-22 * (1 + fabs(lse));
+}
+
+bool oracle_doubt(const struct oracle_params *params, uint32_t token, uint32_t head, const double *out, double lse,
+                  struct oracle_doubt *doubt)
+{
+    double *q = calloc(2 * (size_t)params->head_dim_k + 1, sizeof *q);
+    if (!q)
+        return false;
+    memset(doubt->out, 0, params->head_dim_v * sizeof *doubt->out);
+    doubt->lse = 0;
+    struct row row = row_load(params, token, head, q);
+    doubts_of_q(&row, q, q + params->head_dim_k);
+    row_round(&row);
+    if (isfinite(lse))
+        row_doubt(&row, q + params->head_dim_k, out, lse, doubt);
+    free(q);
+    return true;
 }

@@ -86,4 +86,20 @@ struct oracle_params {
 // no sink; NULL = not wanted). `token` counts over the whole batch. False: no memory.
 bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t head, double *out, double *lse);
 
+// How far a kernel that is right may be from a row, step by step: what no bound that is a share of the row's largest element can say where
+// values cancel each other, or where one number of Q weighs much.
+//   Q     what was turned in f32 may be rounded to another number than what was turned exactly: ORACLE_TURN of its pair's length
+//   s     sums and products of f32: 2^-22 of what they are made of
+//   P     weights of matrix units are of Q's dtype: each half a unit of its own, none less than half of the least number
+//   out   half a unit of Q's dtype, which is the output's
+// Each as if all of them went the same way. Slower than the row itself: to be asked where a plain bound does not hold.
+#define ORACLE_TURN 5e-7
+struct oracle_doubt {
+    double *out; // [head_dim_v]; the caller's
+    double lse;
+};
+// `out` and `lse` are oracle_row()'s. False: no memory.
+bool oracle_doubt(const struct oracle_params *params, uint32_t token, uint32_t head, const double *out, double lse,
+                  struct oracle_doubt *doubt);
+
 #endif

@@ -428,6 +428,59 @@ START_TEST(a_query_is_turned_by_its_position_and_keys_are_not)
 }
 END_TEST
 
+// ---- doubt ----
+
+static struct oracle_doubt row_doubt(const struct example *e)
+{
+    static double out;
+    struct oracle_doubt doubt = {.out = &out};
+    double row, lse;
+    ck_assert(oracle_row(&e->params, 0, 0, &row, &lse));
+    ck_assert(oracle_doubt(&e->params, 0, 0, &row, lse, &doubt));
+    return doubt;
+}
+
+START_TEST(values_that_cancel_are_as_doubtful_as_their_weights)
+{
+    static const struct {
+        enum dtype dtype;
+        double weight; // half a unit, as a share
+    } types[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0x1p-11}, {DTYPE_BF16, 0x1p-8}};
+    struct example e;
+    for (int i = 0; i < 3; i++) {
+        example_fill(&e, 1, 2, ZEROES, (float[]){1, -1});
+        e.params.q_dtype = types[i].dtype;
+        memset(e.q, 0, sizeof e.q);
+        double doubt = *row_doubt(&e).out; // of 0
+        ck_assert_double_ge(doubt, types[i].weight);
+        ck_assert_double_lt(doubt, types[i].weight + 2e-6);
+        example_fill(&e, 1, 2, ZEROES, (float[]){3, 3});
+        e.params.q_dtype = types[i].dtype;
+        memset(e.q, 0, sizeof e.q);
+        ck_assert_double_eq_tol(*row_doubt(&e).out, 6 * types[i].weight, 6e-6); // and the output's own
+    }
+}
+END_TEST
+
+// One key (1, 0), and a query (1, 0) that the rotation makes 1 - 2^-12, half way between two f16.
+START_TEST(a_turned_query_is_in_doubt_at_the_border_of_two_numbers_only)
+{
+    const double border = acos(1 - 0x1p-12), inside = acos(1 - 0x1.8p-12);
+    struct example e;
+    example_fill(&e, 1, 1, (float[]){0}, (float[]){7});
+    e.blocks[3][0] = 1, e.blocks[3][1] = 0;
+    e.params.head_dim_k = 2;
+    e.params.positions = (const int32_t[]){1};
+    e.params.q_dtype = DTYPE_F16;
+    oracle_store(e.q, DTYPE_F16, 0, 1);
+    oracle_store(e.q, DTYPE_F16, 1, 0);
+    e.params.rope = (struct oracle_rope){.dim = 2, .frequencies = &border};
+    ck_assert_double_eq_tol(row_doubt(&e).lse, 0x1p-11, 2e-6);
+    e.params.rope.frequencies = &inside;
+    ck_assert_double_lt(row_doubt(&e).lse, 2e-6);
+}
+END_TEST
+
 // ---- numbers ----
 
 START_TEST(bits_have_their_values)
@@ -578,6 +631,10 @@ int main(void)
     tcase_add_test(rotation, theta_gives_the_frequencies);
     tcase_add_test(rotation, a_query_is_turned_by_its_position_and_keys_are_not);
     suite_add_tcase(suite, rotation);
+    TCase *doubt = tcase_create("doubt");
+    tcase_add_test(doubt, values_that_cancel_are_as_doubtful_as_their_weights);
+    tcase_add_test(doubt, a_turned_query_is_in_doubt_at_the_border_of_two_numbers_only);
+    suite_add_tcase(suite, doubt);
     TCase *numbers = tcase_create("numbers");
     tcase_add_test(numbers, bits_have_their_values);
     tcase_add_test(numbers, floats_round_to_the_nearest_number_and_ties_to_even);
