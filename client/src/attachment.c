@@ -17,8 +17,10 @@
 #include "fork.h"
 #include "own_cache.h"
 
-enum { DEFAULT_ARENA = 64 << 20, FAREWELL_MS = 1000, MESSAGE_OVERHEAD = 4096 }; // bytes, ms, bytes
-enum { DEFAULT_PAGED_THRESHOLD = 2048 };                                        // keys
+enum { DEFAULT_ARENA = 64 << 20, MESSAGE_OVERHEAD = 4096 }; // bytes
+enum { DEFAULT_PAGED_THRESHOLD = 2048 };                    // keys
+// No daemon at work needs as long: to give up in the moment of its answer can hang nng (connection.c).
+enum { FAREWELL_MS = 10000 };
 
 // ---- the handshake ----
 

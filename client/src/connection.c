@@ -10,7 +10,8 @@
 //
 // What nng 1.5.2 leaves open (the daemon's nng_cures.c says how): a pipe that is closed within the microseconds between the head and the body
 // of a message that comes is never taken apart, and nng_close() waits for ever. So the farewell's answer is the last thing that a daemon
-// sends, and only an answer that comes in the very moment when connection_hang_up() gives it up can still meet it.
+// sends, it is waited for longer than any daemon at work needs, and only an answer that comes in the very moment when it, or by
+// connection_hang_up() the connection, is given up can still meet it.
 
 #include "connection.h"
 
