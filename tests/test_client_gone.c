@@ -477,7 +477,7 @@ START_TEST(a_forked_child_gets_an_error_and_its_parent_goes_on)
     aule_cache_close(cache);
     aule_session_close(session);
     aule_monitor_close(monitor);
-    wait_until_seen(WIRE_COMMAND_CLOSE_SESSION, 1); // the library waits for its answer a second only
+    wait_until_seen(WIRE_COMMAND_CLOSE_SESSION, 1); // the library does not wait for ever
 }
 END_TEST
 
