@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_server_listener.c - the server's listener alone, over bare connections: what becomes of one that the daemon ends while requests
-// pour in. No device, no sessions.
+// pour in, and of answers that their peer does not read. No device, no sessions.
 
 #include "check_main.h"
 #include "listener.h"
@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ROUNDS = 400, DEADLINE_MS = 20000, MAX_MESSAGE = 65536 };
+enum { ROUNDS = 400, DEADLINE_MS = 20000, MAX_MESSAGE = 65536, MAX_REPLIES = 320 };
 
 static char folder[64], path[96];
 static struct listener *listener;
@@ -29,7 +29,7 @@ static void open_listener(void)
     snprintf(path, sizeof path, "%s/s", folder);
     wake_fd = eventfd(0, EFD_CLOEXEC);
     const struct listener_params params = {
-        .path = path, .max_connections = 8, .max_message = MAX_MESSAGE, .wake_fd = wake_fd};
+        .path = path, .max_connections = 8, .max_replies = MAX_REPLIES, .max_message = MAX_MESSAGE, .wake_fd = wake_fd};
     ck_assert_int_eq(listener_open(&params, &listener, &error), STATUS_OK);
 }
 
@@ -101,12 +101,75 @@ START_TEST(a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_
 }
 END_TEST
 
+// ---- answers that are not read ----
+
+// So large that a socket takes few of the frames, which name the request and its size.
+enum { ANSWER_BYTES = 4096, FRAME_BYTES = 13 + ANSWER_BYTES };
+static const uint8_t answer[ANSWER_BYTES];
+
+// One request, taken: the way back to it.
+static struct route ask(int fd, uint32_t id)
+{
+    struct message message;
+    struct pollfd readable = {.fd = listener_fd(listener), .events = POLLIN};
+    ck_assert(bare_send(fd, "ask", 4, id));
+    do
+        ck_assert_int_eq(poll(&readable, 1, DEADLINE_MS), 1);
+    while (!listener_receive(listener, &message));
+    struct route route = message.route;
+    message_finish(&message);
+    return route;
+}
+
+static void read_answer(int fd, uint32_t id)
+{
+    const struct timeval deadline = {.tv_sec = DEADLINE_MS / 1000};
+    uint8_t frame[FRAME_BYTES];
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline), 0);
+    ck_assert_msg(recv(fd, frame, sizeof frame, MSG_WAITALL) == sizeof frame, "answer %u did not come", id);
+    ck_assert_uint_eq((uint32_t)frame[11] << 8 | frame[12], id);
+}
+
+START_TEST(of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once)
+{
+    struct route routes[MAX_REPLIES];
+    int fd = bare_connect(path, true);
+    await_event(false);
+    for (uint32_t i = 0; i < MAX_REPLIES; i++)
+        routes[i] = ask(fd, i);
+    for (uint32_t i = 0; i < MAX_REPLIES; i++)
+        ck_assert(listener_reply(listener, &routes[i], answer, sizeof answer));
+    for (uint32_t i = 0; i < MAX_REPLIES; i++)
+        read_answer(fd, i);
+    close(fd);
+}
+END_TEST
+
+START_TEST(a_peer_that_never_reads_keeps_nobody_elses_answer)
+{
+    int deaf = bare_connect(path, true), other = bare_connect(path, true);
+    struct route route = ask(deaf, 1);
+    for (int i = 0; i < 10 * MAX_REPLIES; i++)
+        ck_assert(listener_reply(listener, &route, answer, sizeof answer));
+    route = ask(other, 2);
+    ck_assert(listener_reply(listener, &route, answer, sizeof answer));
+    read_answer(other, 2);
+    close(deaf);
+    close(other);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("server, listener");
     TCase *tcase = tcase_create("hang up");
     tcase_add_checked_fixture(tcase, open_listener, close_listener);
     tcase_add_test(tcase, a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_gone_all_the_same);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("answers");
+    tcase_add_checked_fixture(tcase, open_listener, close_listener);
+    tcase_add_test(tcase, of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once);
+    tcase_add_test(tcase, a_peer_that_never_reads_keeps_nobody_elses_answer);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

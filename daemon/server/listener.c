@@ -13,12 +13,15 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { REPLY_QUEUE = 1024, REQUEST_QUEUE = 64 };
+
+static atomic_uint max_replies; // nng's threads read it
 
 struct event {
     struct entry *entry;
@@ -145,6 +148,7 @@ enum status listener_open(const struct listener_params *params, struct listener 
     pthread_mutex_init(&listener->lock, NULL);
     listener->wake_fd = params->wake_fd;
     listener->max_connections = params->max_connections;
+    atomic_store(&max_replies, params->max_replies);
     int reason = nng_rep0_open_raw(&listener->socket);
     listener->is_open = reason == 0;
     if (!reason)
@@ -178,6 +182,11 @@ void listener_close(struct listener *listener)
     }
     pthread_mutex_destroy(&listener->lock);
     free(listener);
+}
+
+uint32_t listener_max_replies(void)
+{
+    return atomic_load(&max_replies);
 }
 
 int listener_fd(const struct listener *listener)

@@ -32,6 +32,7 @@ struct route {
 struct listener_params {
     const char *path;         // free to bind: socket_path_clear()
     uint32_t max_connections; // --max-connections; more are closed at once
+    uint32_t max_replies;     // that one peer may not have taken yet
     size_t max_message;       // bytes
     int wake_fd;              // eventfd, written when a connection came or went
 };
@@ -39,6 +40,7 @@ struct listener_params {
 // INVALID with nng's reason if it cannot listen.
 enum status listener_open(const struct listener_params *params, struct listener **out, struct error *error);
 void listener_close(struct listener *listener);   // removes the socket; takes NULL. nng must not be used afterwards
+uint32_t listener_max_replies(void);              // any thread: that of the process's listener
 int listener_fd(const struct listener *listener); // readable when listener_receive() has something
 
 struct message {
@@ -52,7 +54,8 @@ struct message {
 bool listener_receive(struct listener *listener, struct message *out);
 void message_finish(struct message *message);
 
-// Never blocks on the peer: replies that one does not read pile up to nng's 64, later ones are lost to it alone. False without memory.
+// Never blocks on the peer: replies that it has not taken pile up to max_replies, later ones are lost to it alone. Without nng_cures.c they pile
+// up to nng's 64, which so many at once may exceed before nng sends the first. False without memory.
 bool listener_reply(struct listener *listener, const struct route *route, const void *data, size_t size);
 
 // The next connection that came or went, in order; false: no news. After a `removed` one listener_forget() must follow.

@@ -5,6 +5,8 @@
 // they can be mended. Built for nng before 1.6 alone: from there on nng itself has nni_plat_errno()'s cure, and is linked shared. But
 // nni_aio_begin() has its defect still in sources of 2024, and with a shared nng nobody mends it.
 
+#include "listener.h"
+
 #include <errno.h>
 #include <nng/nng.h>
 #include <stdbool.h>
@@ -59,3 +61,28 @@ TELLS(nng_stream_recv)
 TELLS(nng_stream_send)
 TELLS(nni_msgq_aio_put)
 TELLS(nni_pipe_send)
+
+// nng keeps 64 answers for a peer and frees what comes beyond. Answers come faster than it sends them, so that of many that are given at once
+// some were lost even to a peer that reads, whose threads would wait for ever. So a full queue grows, as far as the listener wants it to.
+// Only the one operation that moves answers to the peers' queues comes by here.
+struct nni_msgq;
+int __real_nni_msgq_tryput(struct nni_msgq *queue, nng_msg *message);
+int __wrap_nni_msgq_tryput(struct nni_msgq *queue, nng_msg *message);
+int nni_msgq_cap(struct nni_msgq *queue);
+int nni_msgq_resize(struct nni_msgq *queue, int capacity);
+
+static bool grow(struct nni_msgq *queue)
+{
+    int capacity = nni_msgq_cap(queue), most = (int)listener_max_replies();
+    if (capacity >= most)
+        return false;
+    return nni_msgq_resize(queue, capacity < most / 2 ? capacity * 2 : most) == 0;
+}
+
+int __wrap_nni_msgq_tryput(struct nni_msgq *queue, nng_msg *message)
+{
+    int reason = __real_nni_msgq_tryput(queue, message);
+    if (reason == NNG_EAGAIN && grow(queue))
+        reason = __real_nni_msgq_tryput(queue, message);
+    return reason;
+}

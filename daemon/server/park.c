@@ -16,13 +16,17 @@ enum { PARKED_BEYOND_TICKETS = 64 }; // a session's leases and the like, on top 
 
 // ---- in and out ----
 
+uint32_t park_max(const struct server_params *params)
+{
+    return params->max_tickets + PARKED_BEYOND_TICKETS;
+}
+
 // What the command's arrays take while it waits.
 static enum status check_limits(struct call *call, const struct parked *command)
 {
     const struct server_params *params = call->server->params;
     const struct session *session = call->session;
-    uint64_t limit = (uint64_t)params->max_tickets + PARKED_BEYOND_TICKETS;
-    if (session->num_parked >= limit)
+    if (session->num_parked >= park_max(params))
         return error_set(&call->error, STATUS_LIMIT,
                          "session %" PRIu64 " has %u commands waiting already (--max-tickets %u)", session->id,
                          session->num_parked, params->max_tickets);

@@ -15,6 +15,7 @@
 // Park a copy of *command (its kind, deadline, union and bytes; session and asker come from the call); arrays of its work are copied.
 // LIMIT: a session may have --max-tickets and a few more commands parked, which keep --max-parked-memory bytes.
 enum status park(struct call *call, const struct parked *command);
+uint32_t park_max(const struct server_params *params); // how many of a session's
 
 void park_retry(struct server *server);                           // after core_step() said so
 void park_retry_leases(struct server *server, uint64_t cache);    // before a new lease of `cache` is tried

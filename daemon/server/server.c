@@ -199,6 +199,7 @@ static enum status open_listener(struct server *server, struct error *error)
     const struct listener_params params = {
         .path = server->socket,
         .max_connections = server->params->max_connections,
+        .max_replies = park_max(server->params) + MESSAGES_A_TURN, // all that may wait, and what a turn asks
         .max_message =
             WIRE_MAX_MESSAGE + 4096, // a little over: the decoder's refusal says more than a closed connection
         .wake_fd = server->wake_fd,
