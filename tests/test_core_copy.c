@@ -551,11 +551,12 @@ END_TEST
 
 // ---- what waits to be reaped ----
 
-// 3 copied blocks and 3 merged parts; nothing else of the session counts.
+// 3 copied blocks, each a range of memory in every layer, and 3 merged parts; nothing else of the session counts.
 START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
 {
     const int32_t from[] = {blocks[0], blocks[1], -1}, to[] = {blocks[3], blocks[4], blocks[5]};
-    const uint64_t copied = 3 * (sizeof(struct engine_copy) + sizeof(struct copy_pair));
+    const uint64_t copied =
+        3 * (sizeof(struct engine_copy) + sizeof(struct copy_pair) + WORLD_LAYERS * ENGINE_RANGE_BYTES);
     const uint64_t merged = 3 * sizeof(struct engine_part);
     struct core_merge_params merge = good_merge();
     uint64_t first, second, none = 0;

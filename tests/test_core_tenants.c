@@ -6,6 +6,7 @@
 
 #include "check_main.h"
 #include "ownership_world.h"
+#include "state.h"
 
 START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
 {
@@ -45,12 +46,13 @@ START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
 }
 END_TEST
 
-// Two sessions of different users have cache "deep" open, of which eight blocks are one submission's worth of zeroes.
+// Two sessions of different users have cache "deep" open, of which 64 blocks are one submission's worth of zeroes.
 static void open_deep(void)
 {
     struct core_cache_identity identity = world_identity("deep");
     struct core_cache_info info;
-    identity.num_layers = 8192;
+    identity.num_layers = CORE_MAX_LAYERS;
+    world.core->pool.limit_blocks = 256;
     worker_open(&c, &world, 2, "");
     ck_assert_status(core_cache_open(a.session, &identity, &info, &error), STATUS_OK);
     ck_assert_status(core_cache_open(c.session, &identity, &info, &error), STATUS_OK);
@@ -60,12 +62,12 @@ static void open_deep(void)
 START_TEST(many_blocks_are_zeroed_in_slices_before_any_run_goes)
 {
     open_deep();
-    worker_lease(&a, 20, blocks);
-    worker_release(&a, blocks, 20);
-    worker_lease(&c, 20, blocks);
+    worker_lease(&a, 160, blocks);
+    worker_release(&a, blocks, 160);
+    worker_lease(&c, 160, blocks);
     uint64_t ticket = worker_run(&c, worker_batch(&c, blocks, 4, 4), 0, 4, tokens);
     core_step(world.core);
-    const uint32_t zeroes[] = {8, 8, 4};
+    const uint32_t zeroes[] = {64, 64, 32};
     for (int i = 0; i < 3; i++) {
         ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_zeroes, zeroes[i]);
         ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_runs, 0);
@@ -76,8 +78,9 @@ START_TEST(many_blocks_are_zeroed_in_slices_before_any_run_goes)
     ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_runs, 1);
     world_finish_all(&world);
     worker_reap(&c, ticket, STATUS_OK);
-    for (int i = 0; i < 20; i++)
-        ck_assert_int_eq(fake_engine_slot(core_engine_cache(world.core, c.cache), 8191, blocks[i], 0), 0);
+    for (int i = 0; i < 160; i++)
+        ck_assert_int_eq(fake_engine_slot(core_engine_cache(world.core, c.cache), CORE_MAX_LAYERS - 1, blocks[i], 0),
+                         0);
 }
 END_TEST
 

@@ -271,7 +271,8 @@ START_TEST(a_block_larger_than_the_pool_is_refused_when_its_cache_is_opened)
     struct core_cache_identity identity = world_identity("large");
     identity.num_layers = 3;
     ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "--memory-fraction");
-    identity.num_layers = identity.kv.num_kv_heads = UINT32_MAX; // the product must not wrap into something small
+    identity.num_layers = CORE_MAX_LAYERS; // the product must not wrap into something small
+    identity.kv.num_kv_heads = identity.kv.head_dim_k = identity.kv.head_dim_v = UINT32_MAX;
     ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "--memory-fraction");
     identity = world_identity("layer");
     fake_engine_limit_allocation(world.engine, 255);
@@ -488,6 +489,8 @@ START_TEST(a_cache_that_cannot_be_is_refused)
     UNFIT(name, "", STATUS_INVALID, "0 bytes");
     UNFIT(name, name, STATUS_INVALID, "256 bytes");
     UNFIT(num_layers, 0, STATUS_INVALID, "num_layers is 0");
+    UNFIT(num_layers, 1025, STATUS_LIMIT, "num_layers is 1025; a cache has at most 1024");
+    UNFIT(num_layers, UINT32_MAX, STATUS_LIMIT, "num_layers is 4294967295");
     UNFIT(kv.num_kv_heads, 0, STATUS_INVALID, "num_kv_heads 0");
     UNFIT(kv.head_dim_v, 0, STATUS_INVALID, "head_dim_v 0");
     UNFIT(kv.block_size, 12, STATUS_UNSUPPORTED, "block_size 12");

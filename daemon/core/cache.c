@@ -118,6 +118,9 @@ static enum status check_shape(const struct core *core, const struct core_cache_
     const struct engine_kv *kv = &i->kv;
     if (!i->num_layers)
         return error_set(error, STATUS_INVALID, "num_layers is 0; it must be at least 1");
+    if (i->num_layers > CORE_MAX_LAYERS)
+        return error_set(error, STATUS_LIMIT, "num_layers is %" PRIu32 "; a cache has at most %d", i->num_layers,
+                         CORE_MAX_LAYERS);
     enum status status = cache_check_kv(kv, error);
     if (status != STATUS_OK)
         return status;

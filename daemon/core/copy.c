@@ -114,9 +114,10 @@ static void take_references(struct copy *copy)
 static enum status queue(const struct request *r, struct copy *copy, bool detached, uint64_t *ticket)
 {
     struct core_session *session = copy->table->session;
+    uint64_t ranges = (uint64_t)r->count * copy->table->cache->identity.num_layers;
     struct run *run;
-    enum status status =
-        run_create(session, r->count * sizeof(struct engine_copy), r->count * sizeof *copy->pairs, &run, r->error);
+    enum status status = run_create(session, r->count * sizeof(struct engine_copy),
+                                    r->count * sizeof *copy->pairs + ranges * ENGINE_RANGE_BYTES, &run, r->error);
     if (status != STATUS_OK)
         return status;
     run->copy = copy;

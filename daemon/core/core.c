@@ -179,6 +179,7 @@ void zeroes_forget(struct core *core, const struct cache *cache, const struct ch
 
 // Ranges of memory, one a block and layer, that one submission zeroes: bounds its lists to a megabyte.
 enum { ZEROES_MAX_RANGES = 65536 };
+_Static_assert((int)ZEROES_MAX_RANGES >= (int)CORE_MAX_LAYERS, "one block at least");
 
 uint32_t zeroes_slice(const struct core *core)
 {
@@ -187,7 +188,7 @@ uint32_t zeroes_slice(const struct core *core)
         uint32_t more = core->caches[i]->identity.num_layers;
         layers = more > layers ? more : layers;
     }
-    uint32_t count = layers < ZEROES_MAX_RANGES ? ZEROES_MAX_RANGES / layers : 1;
+    uint32_t count = ZEROES_MAX_RANGES / layers;
     return count < core->num_zeroes ? count : core->num_zeroes;
 }
 

@@ -69,11 +69,11 @@ void core_session_close(struct core_session *session, bool died);
 
 // ---- caches ----
 
-enum { CORE_MAX_FINGERPRINT = 64 };
+enum { CORE_MAX_FINGERPRINT = 64, CORE_MAX_LAYERS = 1024 };   // layers of a cache, and of one run
 
 struct core_cache_identity {
     const char *name;
-    uint32_t num_layers;
+    uint32_t num_layers;          // 1 to CORE_MAX_LAYERS: a block that is copied or zeroed is a range of memory a layer
     struct engine_kv kv;
     const uint8_t *fingerprint;
     uint32_t fingerprint_size;    // bytes, at most CORE_MAX_FINGERPRINT
@@ -167,8 +167,6 @@ struct core_advance {
 enum status core_batch_advance(struct core_session *session, const struct core_advance *advance, struct error *error);
 
 struct core_tensor { uint32_t memory, dtype; uint64_t offset, token_stride, head_stride, outer_stride; };
-
-enum { CORE_MAX_LAYERS = 1024 };   // of one run
 
 // The same run for several layers: layer + n * layer_step, each tensor n strides (bytes) behind that of the first.
 struct core_layers {

@@ -230,11 +230,12 @@ struct engine_tensor {
     uint64_t outer_stride;                        // 0 = none
 };
 
+enum { ENGINE_RANGE_BYTES = 24 };
 enum engine_kind {
     ENGINE_ATTEND,   // writes K and V where the batch has slots, then attention
     ENGINE_WRITE,    // only the writes
     ENGINE_GATHER,   // K and V of the batch's sequences, one after the other, to k and v (dequantised)
-    ENGINE_COPY,     // blocks of a cache, all layers: no batch, no arena
+    ENGINE_COPY,     // blocks of a cache, all layers: no batch, no arena; ENGINE_RANGE_BYTES a block and layer while it is under way
     ENGINE_MERGE,    // partial results: no batch
 };
 

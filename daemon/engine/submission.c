@@ -52,6 +52,8 @@ static void *copy(const void *from, uint64_t count, size_t size)
     return to;
 }
 
+_Static_assert(sizeof(struct gpu_range) == ENGINE_RANGE_BYTES, "callers count them");
+
 static uint64_t count_ranges(const struct engine_submission *params)
 {
     uint64_t count = 0;

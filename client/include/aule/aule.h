@@ -230,7 +230,8 @@ enum aule_scale_mode { AULE_SCALE_NONE = 0, AULE_SCALE_PER_TENSOR = 1, AULE_SCAL
 /* The identity of a KV cache: sessions that open the same name must agree in every field. */
 struct aule_cache_params {
     const char *name;
-    uint32_t num_layers, num_kv_heads;
+    uint32_t num_layers;          /* from 1 to 1024; AULE_LIMIT: more */
+    uint32_t num_kv_heads;
     uint32_t head_dim;            /* of K; a multiple of 8 up to 576 */
     uint32_t head_dim_v;          /* a multiple of 8 up to 512; 0: as head_dim */
     bool v_is_k_prefix;           /* MLA: V is the first head_dim_v elements of K, and is not stored */
@@ -607,7 +608,8 @@ AULE_API enum aule_status aule_merge_submit(struct aule_session *session, const 
 
 /*
  * Copy block from[i] to to[i], all layers. The session holds both, to[i] is leased and not sealed; no block is in `to` twice or in
- * both. What was written of from[i] counts as written of to[i].
+ * both. What was written of from[i] counts as written of to[i]. AULE_LIMIT: more than --max-run-work, or than --max-batch-memory,
+ * for which a copy counts about 24 bytes a block and layer until its ticket is reaped.
  */
 AULE_API enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t count, const int32_t *from, const int32_t *to,
                                            int timeout_ms, struct aule_ticket *ticket);
