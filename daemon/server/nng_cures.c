@@ -63,18 +63,20 @@ TELLS(nni_msgq_aio_put)
 TELLS(nni_pipe_send)
 
 // nng keeps 64 answers for a peer and frees what comes beyond. Answers come faster than it sends them, so that of many that are given at once
-// some were lost even to a peer that reads, whose threads would wait for ever. So a full queue grows, as far as the listener wants it to.
+// some were lost even to a peer that reads, whose threads would wait for ever. So a full queue grows, as far as the listener wants it to; but
+// not for answers that are large, as are pages of lists: of those a peer that does not read could make the daemon keep too much.
 // Only the one operation that moves answers to the peers' queues comes by here.
+enum { GROWN_BYTES = 2 << 20 };
 struct nni_msgq;
 int __real_nni_msgq_tryput(struct nni_msgq *queue, nng_msg *message);
 int __wrap_nni_msgq_tryput(struct nni_msgq *queue, nng_msg *message);
 int nni_msgq_cap(struct nni_msgq *queue);
 int nni_msgq_resize(struct nni_msgq *queue, int capacity);
 
-static bool grow(struct nni_msgq *queue)
+static bool grow(struct nni_msgq *queue, size_t size)
 {
     int capacity = nni_msgq_cap(queue), most = (int)listener_max_replies();
-    if (capacity >= most)
+    if (capacity >= most || (size_t)capacity * size > GROWN_BYTES)
         return false;
     return nni_msgq_resize(queue, capacity < most / 2 ? capacity * 2 : most) == 0;
 }
@@ -82,7 +84,7 @@ static bool grow(struct nni_msgq *queue)
 int __wrap_nni_msgq_tryput(struct nni_msgq *queue, nng_msg *message)
 {
     int reason = __real_nni_msgq_tryput(queue, message);
-    if (reason == NNG_EAGAIN && grow(queue))
+    if (reason == NNG_EAGAIN && grow(queue, nng_msg_len(message)))
         reason = __real_nni_msgq_tryput(queue, message);
     return reason;
 }
