@@ -24,6 +24,7 @@ set_property(TEST test_daemon_commands test_daemon_hostile test_daemon_refused A
 
 if(TARGET aule_server)
   aule_check(test_server_parts SOURCES test_server_parts.c LIBS aule_server LABELS unit tsan)
+  target_link_options(test_server_parts PRIVATE -Wl,--wrap=mmap)
   aule_check(test_vigil SOURCES test_vigil.c LIBS aule_server LABELS unit)
   aule_check(test_server_wait SOURCES test_server_wait.c LIBS aule_server LABELS unit)
   target_link_options(test_server_wait PRIVATE -Wl,--wrap=epoll_pwait2,--wrap=engine_has_news)

@@ -12,6 +12,7 @@
 #include "waker.h"
 #include "wire.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -168,6 +169,20 @@ END_TEST
 // ---- segments and the guard ----
 
 static int wake_fd;
+static size_t largest_private = SIZE_MAX; // that the system maps
+
+// The linker leads mmap() through here.
+void *__real_mmap(void *place, size_t size, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *place, size_t size, int protection, int flags, int fd, off_t offset);
+
+void *__wrap_mmap(void *place, size_t size, int protection, int flags, int fd, off_t offset)
+{
+    if ((flags & MAP_PRIVATE) && size > largest_private) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    return __real_mmap(place, size, protection, flags, fd, offset);
+}
 
 static void open_guard(void)
 {
@@ -249,6 +264,14 @@ START_TEST(more_segments_than_the_guard_holds_are_refused_by_name)
 }
 END_TEST
 
+static int truncate_segment(const struct segment *segment)
+{
+    int fd = shm_open(segment->name, O_RDWR, 0);
+    int result = ftruncate(fd, 0);
+    close(fd);
+    return result;
+}
+
 static void *touch(void *context)
 {
     const struct segment *segment = context;
@@ -269,10 +292,7 @@ START_TEST(a_touch_of_a_lost_page_survives_in_any_thread_and_marks_its_segment_a
     ck_assert_int_eq(segment_create(&params, &lost, &error), STATUS_OK);
     ck_assert_int_eq(segment_create(&params, &kept, &error), STATUS_OK);
     memset(lost.base, 0xee, lost.size);
-    int fd = shm_open(lost.name, O_RDWR, 0);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(ftruncate(fd, 0), 0);
-    close(fd);
+    ck_assert_int_eq(truncate_segment(&lost), 0);
     ck_assert(!segment_is_dead(&lost));
     ck_assert_int_eq(pthread_create(&thread, NULL, touch, &lost), 0);
     ck_assert_int_eq(pthread_join(thread, &survived), 0);
@@ -283,6 +303,20 @@ START_TEST(a_touch_of_a_lost_page_survives_in_any_thread_and_marks_its_segment_a
     ck_assert_int_eq(poll(&woken, 1, 0), 1);
     segment_destroy(&lost);
     segment_destroy(&kept);
+}
+END_TEST
+
+START_TEST(lost_pages_are_replaced_one_by_one_where_the_system_refuses_the_whole_segment)
+{
+    struct segment lost;
+    const struct segment_params params = params_of(16384, 4096);
+    ck_assert_int_eq(segment_create(&params, &lost, &error), STATUS_OK);
+    ck_assert_int_eq(truncate_segment(&lost), 0);
+    largest_private = (size_t)sysconf(_SC_PAGESIZE);
+    ck_assert_ptr_nonnull(touch(&lost));
+    largest_private = SIZE_MAX;
+    ck_assert(segment_is_dead(&lost));
+    segment_destroy(&lost);
 }
 END_TEST
 
@@ -445,8 +479,10 @@ int main(void)
     tcase_add_test(segments, a_sweep_removes_what_has_the_prefix_and_nothing_else);
     tcase_add_test(segments, more_segments_than_the_guard_holds_are_refused_by_name);
     tcase_add_test(segments, a_touch_of_a_lost_page_survives_in_any_thread_and_marks_its_segment_alone);
+    tcase_add_test(segments, lost_pages_are_replaced_one_by_one_where_the_system_refuses_the_whole_segment);
     tcase_add_test(segments, a_foreign_fault_reaches_the_earlier_handler);
     tcase_add_test(jobs, jobs_are_done_once_in_order_and_wake);
+    tcase_add_test(jobs, a_job_that_waits_can_be_cancelled_or_overtaken_and_one_that_runs_can_not);
     suite_add_tcase(suite, paths);
     suite_add_tcase(suite, segments);
     tcase_add_checked_fixture(wakers, open_waker, close_waker);

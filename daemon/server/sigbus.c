@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 struct guarded {
     _Atomic uintptr_t base;
@@ -26,6 +27,7 @@ struct guarded {
 static struct {
     struct guarded *entries; // [capacity], owned
     uint32_t capacity;
+    uintptr_t page; // bytes
     int wake_fd;
     struct sigaction earlier;
 } guard;
@@ -79,19 +81,30 @@ static void pass_on(int number, siginfo_t *info, void *context)
     }
 }
 
+static bool put_zeros(uintptr_t base, size_t size)
+{
+    return mmap((void *)base, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+                0) != MAP_FAILED;
+}
+
+// A kernel that promises no more than it has, or a limit of the process, may refuse the whole segment: then each lost page that is touched
+// is put there by a fault of its own.
+static bool put_memory(struct guarded *entry, uintptr_t base, size_t size, uintptr_t address)
+{
+    bool first = !atomic_exchange(&entry->dead, true);
+    return (first && put_zeros(base, size)) || put_zeros(address & ~(guard.page - 1), guard.page);
+}
+
 static void on_sigbus(int number, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
     uintptr_t base;
     size_t size;
     struct guarded *entry = find((uintptr_t)info->si_addr, &base, &size);
-    if (!entry || mmap((void *)base, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-                      MAP_FAILED) {
-        pass_on(number, info, context);
-    } else {
-        atomic_store(&entry->dead, true);
+    if (entry && put_memory(entry, base, size, (uintptr_t)info->si_addr))
         waker_ring(guard.wake_fd);
-    }
+    else
+        pass_on(number, info, context);
     errno = saved_errno;
 }
 
@@ -101,6 +114,7 @@ enum status sigbus_guard_init(uint32_t capacity, int wake_fd, struct error *erro
     if (!guard.entries)
         return error_set(error, STATUS_NO_MEMORY, "no memory to guard %u segments", capacity);
     guard.capacity = capacity;
+    guard.page = (uintptr_t)sysconf(_SC_PAGESIZE);
     guard.wake_fd = wake_fd;
     struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
     sigemptyset(&action.sa_mask);

@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // sigbus.h - the guard around memory that a client can take away. A client may shrink its segment; the next touch of a lost page, by any
-// thread, also a driver's, raises SIGBUS. The guard then maps anonymous zero pages over the whole segment, marks it dead and returns to
-// the touch. Faults elsewhere go to the handler that was there before. add, remove and is_dead: any thread.
+// thread, also a driver's, raises SIGBUS. The guard then marks the segment dead, maps anonymous zero pages over it (over the touched page
+// alone if the system refuses so much) and returns to the touch. Faults elsewhere go to the handler that was there before. add, remove and
+// is_dead: any thread.
 
 #ifndef AULE_SERVER_SIGBUS_H
 #define AULE_SERVER_SIGBUS_H
