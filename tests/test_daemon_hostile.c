@@ -134,24 +134,64 @@ START_TEST(a_thousand_connections_leave_descriptors_flat)
 }
 END_TEST
 
-START_TEST(connections_beyond_the_limit_are_closed_and_the_log_names_the_option)
+// What Hello is answered on a connection of its own.
+static int greet_once(char *message, size_t room)
 {
-    int fds[6];
-    start((const char *const[]){"--max-connections", "4", NULL});
-    for (int i = 0; i < 4; i++)
-        fds[i] = bare_connect(daemon_.socket, true);
-    for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains(&daemon_, "--max-connections is 4"); i++) {
-        int fd = bare_connect(daemon_.socket, false);
-        uint8_t greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
-        send(fd, greeting, sizeof greeting, MSG_NOSIGNAL);
+    struct raw_client *raw = raw_open(daemon_.socket);
+    struct wire_reply reply;
+    raw_hello(raw, 0, &reply);
+    int status = reply.status;
+    snprintf(message, room, "%s", reply.message);
+    raw_close(raw);
+    return status;
+}
+
+START_TEST(a_connection_too_many_is_told_the_option_until_another_goes)
+{
+    char message[200];
+    struct raw_client *first, *second;
+    start((const char *const[]){"--max-connections", "2", NULL});
+    first = raw_session(daemon_.socket, ARENA);
+    second = raw_session(daemon_.socket, ARENA);
+    ck_assert_int_eq(greet_once(message, sizeof message), STATUS_LIMIT);
+    ck_assert_str_eq(message, "the daemon has 2 connections already; --max-connections is 2");
+    for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains(&daemon_, message); i++)
         nap();
-        close(fd);
+    ck_assert(daemon_log_contains(&daemon_, message));
+    raw_close(first);
+    int status = STATUS_LIMIT;
+    for (int i = 0; i < DEADLINE_S * 100 && status == STATUS_LIMIT; i++, nap())
+        status = greet_once(message, sizeof message);
+    ck_assert_msg(status == STATUS_OK, "%s", message);
+    ck_assert_uint_ge(raw_inspect(second).num_sessions, 1);
+    raw_close(second);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(connections_far_beyond_the_limit_are_closed_at_once_and_the_log_names_the_option)
+{
+    enum { HELD = 40 };
+    static const uint8_t greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    int fds[HELD];
+    memset(fds, -1, sizeof fds);
+    start((const char *const[]){"--max-connections", "1", NULL});
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains(&daemon_, "closed at once"); i++) {
+        int *fd = &fds[i % HELD];
+        if (*fd >= 0)
+            close(*fd);
+        *fd = bare_connect(daemon_.socket, false);
+        send(*fd, greeting, sizeof greeting, MSG_NOSIGNAL);
+        if (i >= HELD)
+            nap();
     }
-    ck_assert(daemon_log_contains(&daemon_, "--max-connections is 4"));
-    for (int i = 0; i < 4; i++)
-        close(fds[i]);
-    nap();
-    check_served();
+    ck_assert(daemon_log_contains(&daemon_, "closed at once: 1 are open, --max-connections is 1"));
+    ck_assert_uint_eq(raw_inspect(raw).num_sessions, 1);
+    raw_close(raw);
+    for (int i = 0; i < HELD; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
     stop_clean();
 }
 END_TEST
@@ -681,7 +721,8 @@ int main(void)
     suite_add(suite, "connections",
               (const TTest *const[]){hundreds_that_connect_and_close_do_not_stop_the_listener,
                                      a_thousand_connections_leave_descriptors_flat,
-                                     connections_beyond_the_limit_are_closed_and_the_log_names_the_option,
+                                     a_connection_too_many_is_told_the_option_until_another_goes,
+                                     connections_far_beyond_the_limit_are_closed_at_once_and_the_log_names_the_option,
                                      a_header_that_claims_a_huge_length_harms_nobody,
                                      a_message_cut_off_by_the_end_of_its_connection_is_forgotten,
                                      a_list_comes_in_small_pages_and_whole,

@@ -194,13 +194,14 @@ static enum status copy_and_verify(struct server *server, const struct message *
     return wire_decode_request(server->message, message->size, request, error);
 }
 
-static void refuse_denied(struct server *server, const struct message *message)
+void dispatch_explain(const struct server *server, const struct peer *peer, struct error *error)
 {
-    struct error error;
-    error_set(&error, STATUS_DENIED, "this daemon serves uid %u and root; the caller has uid %u", geteuid(),
-              message->peer->uid);
-    log_warn("connection of pid %" PRIu64 ": %s", message->peer->pid, error.text);
-    send_refusal(server, &message->route, &error);
+    if (peer->refusal == STATUS_DENIED)
+        error_set(error, STATUS_DENIED, "this daemon serves uid %u and root; the caller has uid %u", geteuid(),
+                  peer->uid);
+    else
+        error_set(error, STATUS_LIMIT, "the daemon has %u connections already; --max-connections is %u",
+                  server->num_connections, server->params->max_connections);
 }
 
 void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
@@ -222,8 +223,9 @@ void dispatch_message(struct server *server, const struct message *message)
     const struct asker asker = {.route = message->route};
     struct wire_request request;
     struct error error;
-    if (message->peer->denied) {
-        refuse_denied(server, message);
+    if (message->peer->refusal != STATUS_OK) {
+        dispatch_explain(server, message->peer, &error);
+        send_refusal(server, &message->route, &error);
     } else if (copy_and_verify(server, message, &request, &error) != STATUS_OK) {
         log_debug("connection of pid %" PRIu64 ": %s", message->peer->pid, error.text);
         send_refusal(server, &message->route, &error);

@@ -30,6 +30,8 @@ void *call_alloc(struct call *call, size_t count, size_t size);
 typedef enum status (*handler)(struct call *call);
 
 void dispatch_message(struct server *server, const struct message *message);
+// Why a peer is refused, which its every command is answered.
+void dispatch_explain(const struct server *server, const struct peer *peer, struct error *error);
 // One that came by a ring: served and answered as a message's.
 void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
                       const struct wire_request *request);

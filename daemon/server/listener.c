@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REPLY_QUEUE = 1024, REQUEST_QUEUE = 64 };
+enum { REPLY_QUEUE = 1024, REQUEST_QUEUE = 64, MAX_SURPLUS = 16 };
 
 static atomic_uint max_replies; // nng's threads read it
 
@@ -44,6 +44,7 @@ struct listener {
     pthread_mutex_t lock;
     struct entry *entries; // guarded
     struct event *events;  // guarded, oldest first
+    uint32_t num_surplus;  // guarded: of the entries, those that are refused as LIMIT
     uint32_t num_refused;  // guarded
 };
 
@@ -64,8 +65,17 @@ static bool read_credentials(nng_pipe pipe, struct peer *peer)
     peer->pipe = (uint32_t)nng_pipe_id(pipe);
     peer->uid = (uint32_t)uid;
     peer->pid = pid;
-    peer->denied = uid != 0 && uid != geteuid();
+    peer->refusal = uid != 0 && uid != geteuid() ? STATUS_DENIED : STATUS_OK;
     return true;
+}
+
+// Under the lock. Who is one too many is told so, where not too many are. False: there is no place.
+static bool find_place(struct listener *listener, struct peer *peer)
+{
+    if (HASH_COUNT(listener->entries) - listener->num_surplus < listener->max_connections)
+        return true;
+    peer->refusal = STATUS_LIMIT;
+    return listener->num_surplus < MAX_SURPLUS;
 }
 
 // False: refuse the connection.
@@ -73,13 +83,15 @@ static bool add(struct listener *listener, nng_pipe pipe)
 {
     struct entry *entry = calloc(1, sizeof *entry);
     pthread_mutex_lock(&listener->lock);
-    if (entry && read_credentials(pipe, &entry->peer) && HASH_COUNT(listener->entries) < listener->max_connections)
+    if (entry && read_credentials(pipe, &entry->peer) && find_place(listener, &entry->peer))
         HASH_ADD(hh, listener->entries, peer.pipe, sizeof entry->peer.pipe, entry);
     bool added = entry && HASH_ADDED(entry);
-    if (added)
+    if (added) {
         push_event(listener, &entry->added_event, entry, false);
-    else
+        listener->num_surplus += entry->peer.refusal == STATUS_LIMIT;
+    } else {
         listener->num_refused++;
+    }
     pthread_mutex_unlock(&listener->lock);
     if (!added)
         free(entry);
@@ -263,6 +275,7 @@ void listener_forget(struct listener *listener, struct peer *peer)
     struct entry *entry = (struct entry *)(void *)((char *)peer - offsetof(struct entry, peer));
     pthread_mutex_lock(&listener->lock);
     HASH_DEL(listener->entries, entry);
+    listener->num_surplus -= peer->refusal == STATUS_LIMIT;
     pthread_mutex_unlock(&listener->lock);
     free(entry);
 }

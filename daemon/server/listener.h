@@ -19,8 +19,8 @@ struct peer {
     uint32_t pipe;
     uint32_t uid;
     uint64_t pid;        // 0 = of another pid namespace
-    bool denied;         // another user: every command is answered DENIED
-    int64_t close_at_ns; // dispatcher's: when a denied connection is closed
+    enum status refusal; // OK, or what every command is answered: another user DENIED, one beyond max_connections LIMIT
+    int64_t close_at_ns; // dispatcher's: when a refused connection is closed
     void *session;       // dispatcher's: the session of its handshake, NULL = none
 };
 
@@ -31,7 +31,7 @@ struct route {
 
 struct listener_params {
     const char *path;         // free to bind: socket_path_clear()
-    uint32_t max_connections; // --max-connections; more are closed at once
+    uint32_t max_connections; // --max-connections; a few more are let in to be told, others closed at once
     uint32_t max_replies;     // that one peer may not have taken yet
     size_t max_message;       // bytes
     int wake_fd;              // eventfd, written when a connection came or went
@@ -63,6 +63,6 @@ bool listener_next_event(struct listener *listener, struct peer **peer, bool *re
 void listener_forget(struct listener *listener, struct peer *peer);
 void listener_hang_up(struct listener *listener, const struct peer *peer); // its removal comes as an event
 uint32_t listener_num_refused(
-    struct listener *listener); // since the last call: closed because of max_connections or memory
+    struct listener *listener); // since the last call: closed at once, because of max_connections or memory
 
 #endif

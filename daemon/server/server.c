@@ -34,7 +34,7 @@
 static const int64_t farewell_ns = 2000 * NS_PER_MS; // the end may take as long, beyond --drain-timeout
 static const int64_t messages_ns = 4 * NS_PER_MS;    // a turn
 enum { MESSAGES_A_TURN = 256 };
-static const int64_t denied_stay_ns = 3000 * NS_PER_MS; // long enough to ask and to read the refusal
+static const int64_t refused_stay_ns = 3000 * NS_PER_MS; // long enough to ask and to read the refusal
 
 // ---- time ----
 
@@ -261,45 +261,53 @@ enum status server_create(const struct server_params *params, struct server **ou
 
 // ---- running ----
 
-static void step_denied(struct server *server, int64_t now_ns)
+static void step_refused(struct server *server, int64_t now_ns)
 {
-    for (struct denied *denied = server->denied; denied; denied = denied->next) {
-        if (denied->peer->close_at_ns <= now_ns)
-            listener_hang_up(server->listener, denied->peer);
+    for (struct refused *refused = server->refused; refused; refused = refused->next) {
+        if (refused->peer->close_at_ns <= now_ns)
+            listener_hang_up(server->listener, refused->peer);
         else
-            server_arm(server, denied->peer->close_at_ns);
+            server_arm(server, refused->peer->close_at_ns);
     }
 }
 
-static void connection_came(struct server *server, struct peer *peer)
+// It is told so when it asks, and hung up.
+static void refuse_connection(struct server *server, struct peer *peer)
 {
-    server->num_connections++;
-    log_debug("connection of pid %" PRIu64 ", uid %u: open", peer->pid, peer->uid);
-    if (!peer->denied)
-        return;
-    struct denied *denied = calloc(1, sizeof *denied);
-    if (!denied) {
+    struct error error;
+    dispatch_explain(server, peer, &error);
+    log_warn("connection of pid %" PRIu64 ": refused: %s", peer->pid, error.text);
+    struct refused *refused = calloc(1, sizeof *refused);
+    if (!refused) {
         listener_hang_up(server->listener, peer);
         return;
     }
-    denied->peer = peer;
-    peer->close_at_ns = clock_now_ns() + denied_stay_ns;
-    LL_PREPEND(server->denied, denied);
+    refused->peer = peer;
+    peer->close_at_ns = clock_now_ns() + refused_stay_ns;
+    LL_PREPEND(server->refused, refused);
+static void connection_came(struct server *server, struct peer *peer)
+{
+    server->num_connections += peer->refusal != STATUS_LIMIT;
+    log_debug("connection of pid %" PRIu64 ", uid %u: open", peer->pid, peer->uid);
+    if (peer->refusal != STATUS_OK)
+        refuse_connection(server, peer);
+}
+
     server_arm(server, peer->close_at_ns);
 }
 
 static void connection_went(struct server *server, struct peer *peer)
 {
-    struct denied *denied, *next;
-    server->num_connections--;
+    struct refused *refused, *next;
+    server->num_connections -= peer->refusal != STATUS_LIMIT;
     log_debug("connection of pid %" PRIu64 ", uid %u: gone", peer->pid, peer->uid);
     if (peer->session)
         session_end(peer->session, true, "its connection is gone");
-    LL_FOREACH_SAFE(server->denied, denied, next)
+    LL_FOREACH_SAFE(server->refused, refused, next)
     {
-        if (denied->peer == peer) {
-            LL_DELETE(server->denied, denied);
-            free(denied);
+        if (refused->peer == peer) {
+            LL_DELETE(server->refused, refused);
+            free(refused);
         }
     }
     listener_forget(server->listener, peer);
@@ -317,7 +325,7 @@ static void take_connections(struct server *server)
     }
     uint32_t refused = listener_num_refused(server->listener);
     if (refused)
-        log_warn("daemon: %u connections refused: %u are open, --max-connections is %u", refused,
+        log_warn("daemon: %u connections closed at once: %u are open, --max-connections is %u", refused,
                  server->num_connections, server->params->max_connections);
 }
 
@@ -342,7 +350,7 @@ static void expire(struct server *server)
     server->next_deadline_ns = FOREVER; // whoever still waits arms it again
     park_expire(server, now_ns);
     session_expire(server, now_ns);
-    step_denied(server, now_ns);
+    step_refused(server, now_ns);
 }
 
 // Core goes on, what waited for it goes on, which may give core something to do again.
@@ -479,10 +487,10 @@ bool server_destroy(struct server *server)
     if (server->lock.fd >= 0 && server->listener)
         unlink(server->socket);
     socket_lock_release(&server->lock);
-    while (server->denied) {
-        struct denied *denied = server->denied;
-        LL_DELETE(server->denied, denied);
-        free(denied);
+    while (server->refused) {
+        struct refused *refused = server->refused;
+        LL_DELETE(server->refused, refused);
+        free(refused);
     }
     close_fd(server->signal_fd);
     close_fd(server->wake_fd);

@@ -133,11 +133,11 @@ struct server {
     struct session *sessions; // by id, in the order of their handshakes; owned
     uint32_t num_live;        // sessions that are not ENDING
     uint64_t next_session;
-    uint32_t num_connections;
-    struct denied {
+    uint32_t num_connections; // without those that are too many
+    struct refused {
         struct peer *peer;
-        struct denied *next;
-    } * denied; // connections of other users, to be closed soon
+        struct refused *next;
+    } * refused; // connections of other users, or too many, to be closed soon
     struct parked *parked;
     uint32_t num_parked, num_parked_leases;
     uint64_t park_pass;       // of park_retry(), from 1

@@ -133,8 +133,8 @@ struct aule_session_params {
 /*
  * Connects, shakes hands and maps the session's segment.
  * AULE_DAEMON_GONE: nobody listens at the path. AULE_DENIED: the daemon serves another user. AULE_VERSION: both versions
- * are in the sentence. AULE_LIMIT: --max-sessions or --max-arena. AULE_NO_MEMORY: /dev/shm is too small, or this process has
- * no file descriptor left. AULE_TIMEOUT: the daemon is there but the handshake was not over after timeout_ms.
+ * are in the sentence. AULE_LIMIT: --max-connections, --max-sessions or --max-arena. AULE_NO_MEMORY: /dev/shm is too small,
+ * or this process has no file descriptor left. AULE_TIMEOUT: the daemon is there but the handshake was not over after timeout_ms.
  * AULE_INVALID: timeout_ms or the path. AULE_MISMATCH, AULE_MALFORMED: what answers is no daemon of this version.
  * AULE_STOPPING. AULE_FORKED: see above. On any status but AULE_OK *session is NULL.
  */
@@ -652,7 +652,8 @@ AULE_API enum aule_status aule_kv_gather(struct aule_batch *batch, const struct 
  * Each of its calls but close returns one of these, beside what is said at the call, and on any but AULE_OK leaves what it was
  * to fill untouched:
  * AULE_TIMEOUT: no answer within the monitor's timeout; nothing ends, ask again. AULE_DAEMON_GONE: the connection is lost and
- * stays so; close the monitor and open another. AULE_DENIED: the daemon serves another user. AULE_STOPPING.
+ * stays so; close the monitor and open another. AULE_DENIED: the daemon serves another user. AULE_LIMIT: --max-connections; the
+ * daemon closes this one. AULE_STOPPING.
  * AULE_NO_MEMORY: none for the answer. AULE_MALFORMED: what came is no answer of this version. AULE_FORKED. AULE_INVALID: a
  * pointer is NULL.
  * Threads: any number may use one monitor side by side.
