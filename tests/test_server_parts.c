@@ -184,8 +184,12 @@ void *__wrap_mmap(void *place, size_t size, int protection, int flags, int fd, o
     return __real_mmap(place, size, protection, flags, fd, offset);
 }
 
+static char own_prefix[32], other_prefix[32]; // this run's, which may not be the only one
+
 static void open_guard(void)
 {
+    snprintf(own_prefix, sizeof own_prefix, "aule-parts-%d-", (int)getpid());
+    snprintf(other_prefix, sizeof other_prefix, "aule-others-%d-", (int)getpid());
     wake_fd = eventfd(0, EFD_NONBLOCK);
     ck_assert_int_eq(sigbus_guard_init(2, wake_fd, &error), STATUS_OK);
 }
@@ -199,7 +203,7 @@ static void close_guard(void)
 static struct segment_params params_of(uint64_t arena_size, uint64_t alignment)
 {
     return (struct segment_params){
-        .prefix = "aule-partstest-", .epoch = 7, .session = 9, .arena_size = arena_size, .alignment = alignment};
+        .prefix = own_prefix, .epoch = 7, .session = 9, .arena_size = arena_size, .alignment = alignment};
 }
 
 START_TEST(a_segment_has_header_arena_and_alignment)
@@ -220,7 +224,7 @@ START_TEST(a_segment_has_header_arena_and_alignment)
         segment_destroy(&segment);
         segment_destroy(&segment); // a second time does nothing
     }
-    ck_assert_uint_eq(segment_sweep("aule-partstest-"), 0);
+    ck_assert_uint_eq(segment_sweep(own_prefix), 0);
 }
 END_TEST
 
@@ -231,7 +235,7 @@ START_TEST(a_segment_without_room_is_refused_with_numbers)
     ck_assert_int_eq(segment_create(&params, &segment, &error), STATUS_NO_MEMORY);
     ck_assert_ptr_nonnull(strstr(error.text, "1125899906846"));
     ck_assert_ptr_nonnull(strstr(error.text, "/dev/shm has"));
-    ck_assert_uint_eq(segment_sweep("aule-partstest-"), 0);
+    ck_assert_uint_eq(segment_sweep(own_prefix), 0);
 }
 END_TEST
 
@@ -240,10 +244,10 @@ START_TEST(a_sweep_removes_what_has_the_prefix_and_nothing_else)
     struct segment segments[2];
     struct segment_params params = params_of(4096, 4096);
     ck_assert_int_eq(segment_create(&params, &segments[0], &error), STATUS_OK);
-    params.prefix = "aule-partsother-";
+    params.prefix = other_prefix;
     ck_assert_int_eq(segment_create(&params, &segments[1], &error), STATUS_OK);
-    ck_assert_uint_eq(segment_sweep("aule-partstest-"), 1);
-    ck_assert_uint_eq(segment_sweep("aule-partsother-"), 1);
+    ck_assert_uint_eq(segment_sweep(own_prefix), 1);
+    ck_assert_uint_eq(segment_sweep(other_prefix), 1);
     segment_destroy(&segments[0]);
     segment_destroy(&segments[1]);
 }
