@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -373,6 +374,16 @@ static void done(struct job *job, void *context)
     ++*next;
 }
 
+// Sleeps until the descriptor tells of done jobs.
+static void hear(int fd, struct jobs *jobs, int *next)
+{
+    struct pollfd woken = {.fd = fd, .events = POLLIN};
+    uint64_t count;
+    ck_assert_int_eq(poll(&woken, 1, -1), 1);
+    ck_assert_int_eq(read(fd, &count, sizeof count), sizeof count);
+    jobs_finish_done(jobs, next);
+}
+
 START_TEST(jobs_are_done_once_in_order_and_wake)
 {
     struct numbered numbered[100];
@@ -385,12 +396,52 @@ START_TEST(jobs_are_done_once_in_order_and_wake)
         if (i % 10 == 0)
             jobs_finish_done(jobs, &next);
     }
-    jobs_wait_idle(jobs);
-    struct pollfd woken = {.fd = fd, .events = POLLIN};
-    ck_assert_int_eq(poll(&woken, 1, 0), 1);
-    jobs_finish_done(jobs, &next);
-    ck_assert_int_eq(next, 100);
+    while (next < 100)
+        hear(fd, jobs, &next);
     jobs_destroy(jobs);
+    close(fd);
+}
+END_TEST
+
+struct held {
+    struct numbered numbered;
+    sem_t begun, end;
+};
+
+static void work_until_told(struct job *job)
+{
+    struct held *held = (struct held *)(void *)job;
+    sem_post(&held->begun);
+    sem_wait(&held->end);
+    work(job);
+}
+
+START_TEST(a_job_that_waits_can_be_cancelled_or_overtaken_and_one_that_runs_can_not)
+{
+    struct held first = {.numbered = {{.work = work_until_told, .done = done}, 0, false}};
+    struct numbered last = {{.work = work, .done = done}, 2, false}, urgent = {{.work = work, .done = done}, 1, false};
+    struct numbered cancelled = {{.work = work, .done = done}, 99, false};
+    struct jobs *jobs;
+    int next = 0, fd = eventfd(0, EFD_NONBLOCK);
+    sem_init(&first.begun, 0, 0);
+    sem_init(&first.end, 0, 0);
+    ck_assert_int_eq(jobs_create(fd, &jobs, &error), STATUS_OK);
+    jobs_start(jobs, &first.numbered.job);
+    sem_wait(&first.begun);
+    jobs_start(jobs, &cancelled.job);
+    jobs_start(jobs, &last.job);
+    jobs_start_first(jobs, &urgent.job);
+    ck_assert(jobs_cancel(jobs, &cancelled.job));
+    ck_assert(!jobs_cancel(jobs, &cancelled.job));
+    ck_assert(!jobs_cancel(jobs, &first.numbered.job));
+    sem_post(&first.end);
+    while (next < 3)
+        hear(fd, jobs, &next);
+    ck_assert(!jobs_cancel(jobs, &last.job));
+    ck_assert(!cancelled.worked);
+    jobs_destroy(jobs);
+    sem_destroy(&first.begun);
+    sem_destroy(&first.end);
     close(fd);
 }
 END_TEST

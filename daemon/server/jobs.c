@@ -15,9 +15,9 @@
 struct jobs {
     pthread_t thread;
     pthread_mutex_t lock;   // guards all below
-    pthread_cond_t changed; // something came in, or the worker became idle
+    pthread_cond_t changed; // something came in, or it is to stop
     struct job *waiting, *done;
-    bool busy, stop;
+    bool stop;
     int wake_fd; // not owned
 };
 
@@ -26,8 +26,6 @@ static void finish(struct jobs *jobs, struct job *job)
 {
     job->next = NULL;
     LL_APPEND(jobs->done, job);
-    jobs->busy = false;
-    pthread_cond_broadcast(&jobs->changed);
     waker_ring(jobs->wake_fd);
 }
 
@@ -42,7 +40,6 @@ static void *work(void *context)
             continue;
         }
         LL_DELETE(jobs->waiting, job);
-        jobs->busy = true;
         pthread_mutex_unlock(&jobs->lock);
         job->work(job);
         pthread_mutex_lock(&jobs->lock);
@@ -78,6 +75,29 @@ void jobs_start(struct jobs *jobs, struct job *job)
     pthread_mutex_unlock(&jobs->lock);
 }
 
+void jobs_start_first(struct jobs *jobs, struct job *job)
+{
+    pthread_mutex_lock(&jobs->lock);
+    LL_PREPEND(jobs->waiting, job);
+    pthread_cond_broadcast(&jobs->changed);
+    pthread_mutex_unlock(&jobs->lock);
+}
+
+bool jobs_cancel(struct jobs *jobs, struct job *job)
+{
+    struct job *waiting;
+    pthread_mutex_lock(&jobs->lock);
+    LL_FOREACH(jobs->waiting, waiting)
+    {
+        if (waiting == job)
+            break;
+    }
+    if (waiting)
+        LL_DELETE(jobs->waiting, waiting);
+    pthread_mutex_unlock(&jobs->lock);
+    return waiting;
+}
+
 void jobs_finish_done(struct jobs *jobs, void *context)
 {
     pthread_mutex_lock(&jobs->lock);
@@ -88,14 +108,6 @@ void jobs_finish_done(struct jobs *jobs, void *context)
         next = done->next;
         done->done(done, context);
     }
-}
-
-void jobs_wait_idle(struct jobs *jobs)
-{
-    pthread_mutex_lock(&jobs->lock);
-    while (jobs->waiting || jobs->busy)
-        pthread_cond_wait(&jobs->changed, &jobs->lock);
-    pthread_mutex_unlock(&jobs->lock);
 }
 
 void jobs_destroy(struct jobs *jobs)

@@ -10,6 +10,8 @@
 
 #include "status.h"
 
+#include <stdbool.h>
+
 struct job {
     void (*work)(struct job *job);                // on the worker thread
     void (*done)(struct job *job, void *context); // on the dispatcher, in order; may free the job
@@ -20,9 +22,11 @@ struct jobs;
 
 // `wake_fd`: an eventfd that is written when a job is done.
 enum status jobs_create(int wake_fd, struct jobs **out, struct error *error);
-void jobs_start(struct jobs *jobs, struct job *job);     // dispatcher
-void jobs_finish_done(struct jobs *jobs, void *context); // dispatcher: call `done` of all that are
-void jobs_wait_idle(struct jobs *jobs); // dispatcher, at the end: blocks until nothing is queued or running
-void jobs_destroy(struct jobs *jobs);   // nothing may be queued; takes NULL
+// The dispatcher's, all of them.
+void jobs_start(struct jobs *jobs, struct job *job);
+void jobs_start_first(struct jobs *jobs, struct job *job); // before all that wait
+bool jobs_cancel(struct jobs *jobs, struct job *job);      // true: it still waited; now nothing of it is called
+void jobs_finish_done(struct jobs *jobs, void *context);   // call `done` of all that are
+void jobs_destroy(struct jobs *jobs);                      // nothing may be queued; takes NULL
 
 #endif

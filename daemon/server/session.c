@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // session.c - see session.h. A session has two jobs in its life, one after the other: make_segment() and unmake_segment(); while one
-// runs, its segment and arena belong to the job thread.
+// runs, its segment and arena belong to the job thread. Nothing waits there for a session that has ended: what is not begun is not made,
+// and unmaking goes before making, so that clients that give up and ask anew find the shared memory that their last attempts took.
 
 #include "session.h"
 
@@ -94,7 +95,7 @@ static void start_unmaking(struct session *session)
 {
     session->unmaking = true;
     session->job = (struct job){.work = unmake_segment, .done = unmade};
-    jobs_start(session->server->jobs, &session->job);
+    jobs_start_first(session->server->jobs, &session->job);
 }
 
 void session_gone(void *context, void *owner)
@@ -287,6 +288,19 @@ void session_mapped(struct session *session)
 
 // ---- ending ----
 
+static void abandon(struct session *session, const char *why)
+{
+    struct server *server = session->server;
+    struct error error;
+    if (!jobs_cancel(server->jobs, &session->job)) {
+        session->abandoned = true; // made() sees to the rest
+        return;
+    }
+    error_set(&error, STATUS_NO_SESSION, "the session ended during its handshake: %s", why);
+    dispatch_refuse(server, &session->hello, &error);
+    forget(session);
+}
+
 void session_end(struct session *session, bool died, const char *why)
 {
     struct server *server = session->server;
@@ -299,7 +313,7 @@ void session_end(struct session *session, bool died, const char *why)
     leave(session);
     server->retry = true;
     if (making) {
-        session->abandoned = true; // made() sees to the rest
+        abandon(session, why);
         return;
     }
     segment_unlink(&session->segment);

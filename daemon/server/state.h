@@ -81,7 +81,7 @@ struct session {
     struct asker hello;                   // who waits for the making
     struct error job_error;
     struct lane lane;
-    bool abandoned;    // ended while MAKING
+    bool abandoned;    // ended while the job thread made its segment
     bool unmaking;     // its segment belongs to the job thread for good
     UT_hash_handle hh; // by id
 };
