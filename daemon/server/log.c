@@ -35,11 +35,6 @@ bool log_parse_level(const char *name, enum log_level *level)
     return false;
 }
 
-const char *log_level_name(enum log_level level)
-{
-    return level_names[level];
-}
-
 static size_t put_time(char *line, size_t room)
 {
     struct timespec now;
