@@ -42,12 +42,6 @@ void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
 }
 
-void wait_parked(void)
-{
-    for (int i = 0; i < 20; i++)
-        nap();
-}
-
 int count_fds(pid_t pid)
 {
     char path[64];

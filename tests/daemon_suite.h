@@ -10,7 +10,7 @@
 
 #include <check.h>
 
-enum { ARENA = 65536, DEADLINE_S = 30 };
+enum { ARENA = 65536, DEADLINE_S = 100 };
 
 extern struct daemon daemon_; // of the test that runs
 
@@ -20,8 +20,6 @@ const char *const *memory_path(int index);
 void start(const char *const *options); // as daemon_launch()
 void stop_clean(void);                  // it must end with 0 and leave neither socket nor segment
 void nap(void);                         // some milliseconds
-// Until the daemon has looked at what another connection sent: nothing tells that a command is parked but that it is not answered.
-void wait_parked(void);
 int count_fds(pid_t pid);
 
 // A case of `tests` (up to a NULL), each run for 0 .. loops - 1; what is left of a daemon ends after each.

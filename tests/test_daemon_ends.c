@@ -8,31 +8,17 @@
 #include "daemon_step.h"
 #include "daemon_suite.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 // ---- the end with work in flight ----
 
-// Waits for its runs on a thread of its own.
+// A session with runs in flight that waits for the last of them.
 struct drainer {
     struct raw_client *raw;
-    uint64_t ticket;
-    pthread_t thread;
-    int status, run_status;
+    struct raw_pending wait;
 };
-
-static void *wait_for_ticket(void *context)
-{
-    struct drainer *drainer = context;
-    const struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {drainer->ticket, -1}};
-    struct wire_reply reply;
-    raw_call(drainer->raw, &request, &reply);
-    drainer->status = reply.status;
-    drainer->run_status = reply.answer == WIRE_ANSWER_WAIT ? reply.wait.run_status : -1;
-    return NULL;
-}
 
 static void await_ticket(struct raw_client *raw, uint64_t ticket)
 {
@@ -73,23 +59,25 @@ static uint64_t submit_long_runs(struct raw_client *raw, uint64_t cache, int cou
     return ticket;
 }
 
+// The daemon takes the messages of a connection in their order: when the second is answered, the wait is parked.
 static void begin_long_runs(struct drainer *drainer, int count)
 {
-    *drainer = (struct drainer){.raw = raw_session(daemon_.socket, 1 << 20), .status = -1};
-    drainer->ticket = submit_long_runs(drainer->raw, open_cache(drainer->raw, "long"), count);
-    ck_assert_int_eq(pthread_create(&drainer->thread, NULL, wait_for_ticket, drainer), 0);
-    wait_parked();
+    drainer->raw = raw_session(daemon_.socket, 1 << 20);
+    const uint64_t ticket = submit_long_runs(drainer->raw, open_cache(drainer->raw, "long"), count);
+    raw_begin(drainer->raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}, &drainer->wait);
+    raw_inspect(drainer->raw);
 }
 
 START_TEST(a_stop_with_runs_in_flight_finishes_them_and_exits_0)
 {
     start((const char *const[]){"--drain-timeout", "100000", _i ? "--force-staging" : NULL, NULL});
     struct drainer drainer;
+    struct wire_reply reply;
     begin_long_runs(&drainer, 16);
     ck_assert_int_eq(kill(daemon_.pid, SIGTERM), 0);
-    ck_assert_int_eq(pthread_join(drainer.thread, NULL), 0);
-    ck_assert_int_eq(drainer.status, STATUS_OK);
-    ck_assert_int_eq(drainer.run_status, STATUS_OK);
+    raw_end(&drainer.wait, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "%s: %s", status_name(reply.status), reply.message);
+    ck_assert_int_eq(reply.wait.run_status, STATUS_OK);
     stop_clean();
     raw_close(drainer.raw);
 }
@@ -99,10 +87,11 @@ START_TEST(a_drain_deadline_ends_what_does_not_finish)
 {
     start((const char *const[]){"--drain-timeout", "0", NULL});
     struct drainer drainer;
+    struct wire_reply reply;
     begin_long_runs(&drainer, 64);
     stop_clean();
-    ck_assert_int_eq(pthread_join(drainer.thread, NULL), 0);
-    ck_assert(drainer.status == STATUS_STOPPING || drainer.status == STATUS_OK); // a fast device may have been done
+    raw_end(&drainer.wait, &reply);
+    ck_assert(reply.status == STATUS_STOPPING || reply.status == STATUS_OK); // a fast device may have been done
     raw_close(drainer.raw);
 }
 END_TEST

@@ -7,43 +7,38 @@
 #include "daemon_step.h"
 #include "daemon_suite.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 
-// Leases four blocks and waits as long as it takes, on a thread of its own.
+// Leases four blocks and waits as long as it takes.
 struct waiter {
     struct raw_client *raw;
     uint64_t cache;
-    pthread_t thread;
-    int status; // -1 = none yet
+    struct raw_pending lease;
     int32_t blocks[8];
 };
 
 static struct waiter open_waiter(void)
 {
-    struct waiter waiter = {.raw = raw_session(daemon_.socket, 0), .status = -1};
+    struct waiter waiter = {.raw = raw_session(daemon_.socket, 0)};
     waiter.cache = open_cache(waiter.raw, "full");
     return waiter;
 }
 
-static void *wait_for_blocks(void *context)
-{
-    struct waiter *waiter = context;
-    waiter->status = lease_status(waiter->raw, waiter->cache, 4, -1, waiter->blocks);
-    return NULL;
-}
-
+// The daemon takes the messages of a connection in their order: when the second is answered, the lease is parked.
 static void begin_waiting(struct waiter *waiter)
 {
-    ck_assert_int_eq(pthread_create(&waiter->thread, NULL, wait_for_blocks, waiter), 0);
-    wait_parked();
+    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {waiter->cache, 4, -1}};
+    raw_begin(waiter->raw, &lease, &waiter->lease);
+    raw_inspect(waiter->raw);
 }
 
 static void end_waiting(struct waiter *waiter, int expected)
 {
-    ck_assert_int_eq(pthread_join(waiter->thread, NULL), 0);
-    ck_assert_int_eq(waiter->status, expected);
+    struct wire_reply reply;
+    raw_end(&waiter->lease, &reply);
+    ck_assert_msg(reply.status == expected, "%s: %s", status_name(reply.status), reply.message);
+    wire_reply_finish(&reply);
 }
 
 // A daemon with eight blocks, and a session that holds them all.
@@ -105,7 +100,8 @@ START_TEST(a_lease_waits_until_a_step_lets_go_of_a_block)
 }
 END_TEST
 
-// Four of eight wait for blocks that come only when the others' small leases have let them finish.
+// Four of eight wait for blocks that come only when the others' small leases have let them finish. The small ones take the last two, so
+// that the large one has not been met before.
 START_TEST(a_small_lease_goes_while_a_large_one_cannot_be_met)
 {
     int32_t own[2], others[6];
@@ -119,7 +115,6 @@ START_TEST(a_small_lease_goes_while_a_large_one_cannot_be_met)
     ck_assert_int_eq(lease_status(other, cache, 1, 0, others + 4), STATUS_OK);
     ck_assert_int_eq(lease_status(other, cache, 1, 5000, others + 5), STATUS_OK);
     ck_assert_int_eq(lease_status(other, cache, 1, 0, own), STATUS_NO_BLOCKS);
-    ck_assert_int_eq(large.status, -1);
     release(other, cache, others, 6);
     end_waiting(&large, STATUS_OK);
     raw_close(large.raw);

@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -33,11 +34,14 @@ bool __wrap_engine_poll(struct engine *engine, struct engine_event *event);
 
 bool __wrap_engine_poll(struct engine *engine, struct engine_event *event)
 {
-    if (lose_now)
+    static bool lost;
+    if (lose_now && !lost) {
+        lost = true;
         fake_engine_lose(engine, "the test pulled the plug");
-    else if (finish_now)
+    } else if (finish_now) {
+        finish_now = 0; // before it is heard: another may come meanwhile
         fake_engine_finish(engine);
-    lose_now = finish_now = 0;
+    }
     return __real_engine_poll(engine, event);
 }
 
@@ -202,28 +206,31 @@ static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *
     return reply.run.ticket;
 }
 
-struct parked_call {
-    struct raw_client *raw;
-    struct wire_request request;
-    int status, run_status;
-    pthread_t thread;
-};
-
-static void *call(void *context)
+// The daemon takes the messages of a connection in their order: when the second is answered, the first is parked.
+static void park(struct raw_client *raw, const struct wire_request *request, struct raw_pending *pending)
 {
-    struct parked_call *parked = context;
-    struct wire_reply reply;
-    raw_call(parked->raw, &parked->request, &reply);
-    parked->status = reply.status;
-    parked->run_status = reply.answer == WIRE_ANSWER_WAIT ? reply.wait.run_status : -1;
-    return NULL;
+    raw_begin(raw, request, pending);
+    raw_inspect(raw);
 }
 
-static void start_call(struct parked_call *parked)
+static struct wire_reply answer_to(struct raw_pending *pending)
 {
-    ck_assert_int_eq(pthread_create(&parked->thread, NULL, call, parked), 0);
-    nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000},
-              NULL); // nothing tells that it is parked but that it is not answered
+    struct wire_reply reply;
+    raw_end(pending, &reply);
+    return reply;
+}
+
+static atomic_bool heard;
+
+// A signal that comes when the dispatcher is just about to sleep wakes nobody: it is sent until it was heard.
+static void *lose(void *context)
+{
+    (void)context;
+    while (!atomic_load(&heard)) {
+        kill(server_pid, SIGUSR1);
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+    }
+    return NULL;
 }
 
 START_TEST(a_lost_device_answers_all_that_waits_and_ends_with_3)
@@ -234,16 +241,19 @@ START_TEST(a_lost_device_answers_all_that_waits_and_ends_with_3)
     uint64_t cache = open_cache(worker);
     ck_assert_uint_eq(open_cache(waiting), cache);
     uint64_t ticket = submit_endless(worker, cache, blocks, BLOCK); // all blocks of the pool
-    struct parked_call run = {.raw = worker, .request = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}};
-    struct parked_call lease = {.raw = waiting,
-                                .request = {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, -1}}};
-    start_call(&run);
-    start_call(&lease);
-    ck_assert_int_eq(kill(server_pid, SIGUSR1), 0);
-    ck_assert_int_eq(pthread_join(run.thread, NULL), 0);
-    ck_assert_int_eq(pthread_join(lease.thread, NULL), 0);
-    ck_assert(run.status == STATUS_DEVICE_LOST || (run.status == STATUS_OK && run.run_status == STATUS_DEVICE_LOST));
-    ck_assert_int_eq(lease.status, STATUS_DEVICE_LOST);
+    const struct wire_request wait = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}};
+    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, -1}};
+    struct raw_pending run, blocked;
+    pthread_t thread;
+    park(worker, &wait, &run);
+    park(waiting, &lease, &blocked);
+    ck_assert_int_eq(pthread_create(&thread, NULL, lose, NULL), 0);
+    struct wire_reply reply = answer_to(&run);
+    ck_assert(reply.status == STATUS_DEVICE_LOST ||
+              (reply.status == STATUS_OK && reply.wait.run_status == STATUS_DEVICE_LOST));
+    ck_assert_int_eq(answer_to(&blocked).status, STATUS_DEVICE_LOST);
+    atomic_store(&heard, true);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(wait_server(), SERVER_EXIT_DEVICE_LOST);
     raw_close(worker);
     raw_close(waiting);
@@ -257,11 +267,10 @@ START_TEST(a_run_that_never_ends_does_not_keep_the_daemon)
     start_server();
     struct raw_client *raw = raw_session(socket_path, ARENA);
     uint64_t ticket = submit_endless(raw, open_cache(raw), &block, 1);
-    struct parked_call run = {.raw = raw, .request = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}};
-    start_call(&run);
+    struct raw_pending run;
+    park(raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}, &run);
     ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
-    ck_assert_int_eq(pthread_join(run.thread, NULL), 0);
-    ck_assert_int_eq(run.status, STATUS_STOPPING);
+    ck_assert_int_eq(answer_to(&run).status, STATUS_STOPPING);
     ck_assert_int_eq(wait_server(), SERVER_EXIT_OK);
     snprintf(lock_path, sizeof lock_path, "%s.lock", socket_path);
     ck_assert_int_eq(access(lock_path, F_OK), -1);
