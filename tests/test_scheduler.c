@@ -10,6 +10,7 @@
 #include "scheduler.h"
 #include "scheduler_world.h"
 #include "state.h"
+#include "weight.h"
 
 // ---- submissions and waves ----
 
@@ -149,6 +150,64 @@ START_TEST(keys_count_as_often_as_they_are_named)
     ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
     world_finish_all(&strict);
     world_close(&strict);
+}
+END_TEST
+
+// One query of 800000 keys is 8 rows of a tile in 16 dims by one workgroup, and 64 such are the device.
+START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
+{
+    static int32_t table[100000];
+    static const int32_t cu[] = {0, 1}, lens[] = {800000};
+    enum { ALONE = 800000 * 8 * 16 };
+    const uint64_t most = UINT64_C(64) * ALONE;
+    struct world strict;
+    struct worker worker;
+    uint64_t ticket;
+    char words[160];
+    world_open(&strict, &(struct core_params){.max_run_work = most});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, table);
+    for (int i = 1; i < 100000; i++)
+        table[i] = table[0];
+    const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, table, 100000);
+    struct core_run_params p = worker_run_params(&worker, worker_create(&worker, &params), 0, 1, NULL);
+    p.num_splits = 1;
+    ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    strict.core->params.max_run_work = most - 1;
+    snprintf(words, sizeof words,
+             "the run's longest sequence, in one piece, takes %llu multiply-adds; one run may take ",
+             (unsigned long long)most);
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, words);
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "num_splits other than 1");
+    p.windowed = true; // which leaves less of it
+    p.window_left = 4096;
+    p.window_right = 0;
+    ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    p.windowed = false;
+    for (p.num_splits = 0; p.num_splits <= 2; p.num_splits += 2)
+        ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    p.num_splits = 2;
+    p.num_heads = 9; // rows that some shaders cut no keys of
+    p.out.offset = WORLD_ARENA / 2;
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "in one piece");
+    world_finish_all(&strict);
+    world_close(&strict);
+}
+END_TEST
+
+START_TEST(honest_sequences_in_one_piece_are_far_from_the_limit)
+{
+    const uint64_t usual = 10000000000000; // of a GPU
+    struct core_session session = {.core = world.core};
+    struct core_run_params p = {.kind = ENGINE_ATTEND, .num_heads = 32, .num_splits = 1};
+    struct batch decode = {.session = &session, .max_rows = 1, .max_seq_len = 1 << 20};
+    decode.kv = (struct engine_kv){.num_kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128};
+    ck_assert_uint_lt(weight_alone(&decode, &p), usual / 20);
+    struct batch latent = {.session = &session, .max_rows = 16384, .max_seq_len = 1 << 20};
+    latent.kv = (struct engine_kv){.num_kv_heads = 1, .head_dim_k = 576, .head_dim_v = 512};
+    ck_assert_uint_lt(weight_alone(&latent, &p), usual / 10);
+    latent.max_seq_len = 1000000000;
+    ck_assert_uint_gt(weight_alone(&latent, &p), usual * 10);
 }
 END_TEST
 
@@ -327,6 +386,8 @@ int main(void)
                    different_layers_and_caches_do_not_share_a_dispatch,
                    a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_flight,
                    a_run_of_too_much_work_is_refused_and_the_session_lives_on, keys_count_as_often_as_they_are_named,
+                   a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it,
+                   honest_sequences_in_one_piece_are_far_from_the_limit,
                    the_runs_of_a_submission_are_bounded_in_work_together, tiny_runs_are_bounded_in_number, NULL},
                1);
     check_case(suite, "fairness", open_three, close_all,

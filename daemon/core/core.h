@@ -199,8 +199,8 @@ uint32_t core_run_layers(const struct core_run_params *params);   // at least 1
 // Slopes or sinks that it must have, where those of a layer lie `stride` bytes behind those of the layer before.
 uint64_t core_run_heads(const struct core_run_params *params, uint64_t stride);
 // Queues one run. With several layers it is done when all are, failed with the first that fails, and each layer is scheduled as a run
-// would be: the limit on work is for one layer, each pays its tokens. BUSY: max_tickets unreaped already. LIMIT: more work than max_run_work, which stands for seconds on the GPU;
-// partial results beyond --max-scratch; arrays beyond max_kept_bytes, for which a run counts until it is reaped, a detached one
+// would be: the limit on work is for one layer, each pays its tokens. BUSY: max_tickets unreaped already. LIMIT: more work than max_run_work, which stands for seconds on the GPU,
+// those of one sequence whose keys are not cut among them (weight.h); partial results beyond --max-scratch; arrays beyond max_kept_bytes, for which a run counts until it is reaped, a detached one
 // until it is done. Copies and merges likewise.
 enum status core_run(struct core_session *session, const struct core_run_params *params, uint64_t *ticket, struct error *error);
 

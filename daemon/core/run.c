@@ -271,18 +271,30 @@ struct engine_run run_link(const struct run *run, uint32_t link)
     return engine;
 }
 
+static enum status check_work(const struct core_session *session, const struct batch *batch,
+                              const struct core_run_params *p, struct error *error)
+{
+    bool several = p->layers.num_layers > 1;
+    enum status status = run_check_work(session, weight_alone(batch, p),
+                                        several ? "the longest sequence of each layer, in one piece,"
+                                                : "the run's longest sequence, in one piece,",
+                                        "give it fewer keys, or few rows and num_splits other than 1", error);
+    if (status != STATUS_OK)
+        return status;
+    return run_check_work(session, weight_work(batch, p), several ? "each layer of the run" : "the run",
+                          "use smaller chunks of queries or fewer sequences", error);
+}
+
 static enum status check_all(struct core_session *session, const struct core_run_params *params, struct batch **batch,
                              struct run_tensors *tensors, struct error *error)
 {
-    bool several = params->layers.num_layers > 1;
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
         status = batch_find(session, params->batch, batch, error);
     if (status == STATUS_OK)
         status = run_check(*batch, params, tensors, error);
     if (status == STATUS_OK)
-        status = run_check_work(session, weight_work(*batch, params), several ? "each layer of the run" : "the run",
-                                "use smaller chunks of queries or fewer sequences", error);
+        status = check_work(session, *batch, params, error);
     if (status == STATUS_OK)
         status = batch_check_seals(*batch, error);
     return run_check_tickets(session, status, error);

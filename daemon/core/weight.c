@@ -5,9 +5,15 @@
 
 #include "weight.h"
 
+#include "state.h"
+
 enum {
     // Attending one token of a common model reads so much: K and V of 8 heads of 128 dims in 16 bits.
     BYTES_A_TOKEN = 4096,
+    // What one workgroup does takes as long as so many times as much takes the whole device: a GPU, or a CPU, whose limit is
+    // what two of its cores do.
+    LONE_WORKGROUP = 64,
+    LONE_WORKGROUP_SOFTWARE = 2,
 };
 
 static uint64_t at_most_64_bits(unsigned __int128 value)
@@ -68,6 +74,34 @@ static uint64_t seen_tokens(const struct batch *batch, const struct core_run_par
     return seen && seen < batch->attended ? seen : batch->attended;
 }
 
+static uint64_t keys_in_window(const struct core_run_params *p)
+{
+    int64_t right = p->causal ? 0 : p->window_right;
+    return p->windowed && p->window_left >= 0 && right >= 0 ? (uint64_t)(p->window_left + right + 1) : UINT64_MAX;
+}
+
+// Keys that a workgroup goes over one after the other. The engine cuts those of a sequence with few rows as num_splits says, by its rule
+// into parts of some thousand; many rows are some shaders' that cut none.
+static uint64_t keys_in_one_piece(const struct batch *batch, const struct core_run_params *p)
+{
+    uint64_t keys = batch->max_seq_len, rows = (uint64_t)batch->max_rows * (p->num_heads / batch->kv.num_kv_heads);
+    uint64_t window = batch->has_mask || batch->has_positions ? UINT64_MAX : keys_in_window(p);
+    bool is_cut = p->num_splits != 1 && rows <= BATCH_TILE_ROWS;
+    if (is_cut)
+        keys = p->num_splits ? (keys + p->num_splits - 1) / p->num_splits : 0;
+    return keys > BATCH_TILE_KEYS && window < keys - BATCH_TILE_KEYS ? window + BATCH_TILE_KEYS : keys;
+}
+
+uint64_t weight_alone(const struct batch *batch, const struct core_run_params *p)
+{
+    if (p->kind != ENGINE_ATTEND)
+        return 0;
+    bool software = engine_device(batch->session->core->engine)->software;
+    unsigned __int128 pairs = (unsigned __int128)keys_in_one_piece(batch, p) * BATCH_TILE_ROWS;
+    uint64_t dims = (uint64_t)batch->kv.head_dim_k + batch->kv.head_dim_v;
+    return at_most_64_bits(pairs * dims * (software ? LONE_WORKGROUP_SOFTWARE : LONE_WORKGROUP));
+}
+
 // What the run costs the GPU, in multiply-adds: each pair of a query row and a key that it sees, in all dims of both, and
 // what the shaders compute beside them, for they take rows and keys by the tile; rows that are no queries count there.
 // Positions may spread what a tile sees over all its keys, so with them neither causality nor a window counts.
@@ -107,5 +141,6 @@ uint64_t weight_work(const struct batch *batch, const struct core_run_params *p)
 {
     if (p->kind != ENGINE_ATTEND)
         return weight_moved_work(moved_bytes(batch, p));
-    return at_most_64_bits(attention_work(batch, p) + local_bytes(batch));
+    uint64_t spread = attention_work(batch, p), alone = weight_alone(batch, p);
+    return at_most_64_bits((spread > alone ? spread : alone) + local_bytes(batch));
 }

@@ -161,7 +161,8 @@ static enum status take_place(struct server *server, struct error *error)
 }
 
 // A run must end long before the engine takes the device for lost (120 s). lavapipe on two loaded cores makes about 1.2e9
-// multiply-adds a second, so the limit is 34 s there; an H200 makes 8e12, and a device of a fortieth of that takes 50 s.
+// multiply-adds a second, so the limit is 34 s there; an H200 makes 8e12, and a device of a fortieth of that takes 50 s. A sequence that
+// one workgroup has alone takes some seconds at most: an H200's do 1e11, and core counts each for 64 (core/weight.c).
 static uint64_t max_run_work(const struct server *server)
 {
     if (server->params->max_run_work != SERVER_WORK_AUTO)
