@@ -164,11 +164,11 @@ static int serve(struct options *options)
     options->server.pipeline_cache_path = pipeline_cache_path(options->pipeline_cache, path);
     options->server.tune_folder = tune_folder(options->server.pipeline_cache_path, folder);
     options->server.variant = variant_name(options->server.variant);
-    if (server_create(&options->server, &server, &error) != STATUS_OK) {
+    int code = EXIT_CODE_FAILED;
+    if (server_create(&options->server, &server, &error) == STATUS_OK)
+        code = (int)server_run(server);
+    else
         log_error("daemon: cannot start: %s", error.text);
-        return EXIT_CODE_FAILED;
-    }
-    enum server_exit code = server_run(server);
     bool ended = server_destroy(server);
     log_info("daemon: ended with exit code %d", code);
     if (!ended)

@@ -163,7 +163,7 @@ bool segment_is_dead(const struct segment *segment)
 unsigned segment_sweep(const char *prefix)
 {
     unsigned swept = 0;
-    DIR *entries = opendir(shm_folder);
+    DIR *entries = prefix[0] ? opendir(shm_folder) : NULL; // an empty one would be everybody's
     for (struct dirent *entry; entries && (entry = readdir(entries));) {
         if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && unlinkat(dirfd(entries), entry->d_name, 0) == 0)
             swept++;

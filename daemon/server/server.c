@@ -147,13 +147,14 @@ static enum status take_place(struct server *server, struct error *error)
     enum status status = server->params->socket ? STATUS_OK : device_number(server, &number, error);
     if (status == STATUS_OK)
         status = socket_path_resolve(server->params->socket, number, server->socket, error);
-    if (status == STATUS_OK)
-        status = socket_lock_take(server->socket, &server->lock, error);
+    if (status != STATUS_OK)
+        return status;
+    socket_path_segment_prefix(server->socket, server->segment_prefix); // before the lock, whose owner sweeps by it
+    status = socket_lock_take(server->socket, &server->lock, error);
     if (status == STATUS_OK)
         status = socket_path_clear(server->socket, error);
     if (status != STATUS_OK)
         return status;
-    socket_path_segment_prefix(server->socket, server->segment_prefix);
     unsigned swept = segment_sweep(server->segment_prefix);
     if (swept)
         log_warn("daemon: removed %u segments that a killed daemon left", swept);
@@ -249,15 +250,11 @@ enum status server_create(const struct server_params *params, struct server **ou
     server->next_deadline_ns = FOREVER;
     server->wake_fd = server->signal_fd = server->epoll_fd = server->bell_fd = server->lock.fd = -1;
     server->fault.armed = params->fault;
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        enum status status = steps[i](server, error);
-        if (status != STATUS_OK) {
-            server_destroy(server);
-            return status;
-        }
-    }
     *out = server;
-    return STATUS_OK;
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == STATUS_OK; i++)
+        status = steps[i](server, error);
+    return status;
 }
 
 // ---- running ----

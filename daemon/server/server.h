@@ -48,7 +48,8 @@ struct server;
 enum server_exit { SERVER_EXIT_OK = EXIT_CODE_DONE, SERVER_EXIT_DEVICE_LOST = EXIT_CODE_GONE }; // of the process
 
 // Opens the device, takes the lock, sweeps leftovers and listens. SIGTERM, SIGINT and SIGHUP must be blocked already (they come through a
-// signalfd), before any thread starts. The strings of *params must outlive the server.
+// signalfd), before any thread starts. The strings of *params must outlive the server. If it fails, *out is what was made so far (or NULL):
+// server_destroy() it as well, and mind what it returns.
 enum status server_create(const struct server_params *params, struct server **out, struct error *error);
 // Serves until SIGTERM or SIGINT has been answered or the device is lost.
 enum server_exit server_run(struct server *server);
