@@ -13,6 +13,7 @@
 #include "session.h"
 
 #include <signal.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -48,11 +49,53 @@ void server_remove_traces(const struct server *server)
     unlink(server->lock.path);
 }
 
+enum server_exit server_exit_code(const struct server *server)
+{
+    return server->device_lost ? SERVER_EXIT_DEVICE_LOST : SERVER_EXIT_OK;
+}
+
 static void end_at_once(const struct server *server)
 {
     log_warn("daemon: a second signal: ends without draining");
     server_remove_traces(server);
-    _exit(SERVER_EXIT_OK);
+    _exit(server_exit_code(server));
+}
+
+// For the handler, which may use nothing else.
+static struct {
+    char lock_path[sizeof((struct socket_lock *)NULL)->path];
+    enum server_exit code;
+} last;
+
+static void on_signal(int number)
+{
+    (void)number;
+    unlink(last.lock_path);
+    _exit(last.code);
+}
+
+static void mask_signals(int how)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(how, &signals, NULL);
+}
+
+void server_unblock_signals(const struct server *server)
+{
+    const struct sigaction action = {.sa_handler = on_signal};
+    memcpy(last.lock_path, server->lock.path, sizeof last.lock_path);
+    last.code = server_exit_code(server);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    mask_signals(SIG_UNBLOCK);
+}
+
+void server_block_signals(void)
+{
+    mask_signals(SIG_BLOCK);
 }
 
 void server_read_signals(struct server *server)
@@ -65,7 +108,8 @@ void server_read_signals(struct server *server)
         }
         if (++server->stop_signals > 1)
             end_at_once(server);
-        start_drain(server, info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+        if (!server->stopping)
+            start_drain(server, info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
     }
 }
 

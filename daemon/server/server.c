@@ -407,7 +407,7 @@ enum server_exit server_run(struct server *server)
     prctl(PR_SET_TIMERSLACK, 1000L); // of this thread: by itself a sleep may be 50 us longer
     while (!server->finished)
         turn(server);
-    return server->device_lost ? SERVER_EXIT_DEVICE_LOST : SERVER_EXIT_OK;
+    return server_exit_code(server);
 }
 
 // ---- ending ----
@@ -424,11 +424,13 @@ static bool end_sessions(struct server *server, int64_t deadline_ns)
     if (server->jobs)
         session_end_all(server, "the daemon ends");
     while (!at_rest(server) && clock_now_ns() < deadline_ns) {
-        struct pollfd news = {.fd = server->wake_fd, .events = POLLIN};
+        struct pollfd news[] = {{.fd = server->wake_fd, .events = POLLIN}, {.fd = server->signal_fd, .events = POLLIN}};
         core_step(server->core);
         jobs_finish_done(server->jobs, server);
-        if (!at_rest(server) && poll(&news, 1, 100) > 0)
+        if (!at_rest(server) && poll(news, 2, 100) > 0) {
             wait_drain(server);
+            server_read_signals(server);
+        }
     }
     if (!at_rest(server))
         return false;
@@ -460,6 +462,16 @@ static bool leave_behind(const struct server *server)
     return false;
 }
 
+// What hangs in a driver sees no descriptor, so that here a signal ends the process by itself.
+static bool end_engine(struct server *server, int64_t deadline_ns)
+{
+    if (server->stopping)
+        server_unblock_signals(server);
+    bool ended = engine_destroy_within(server->engine, rest_ms(deadline_ns));
+    server_block_signals();
+    return ended;
+}
+
 static void close_fd(int fd)
 {
     if (fd >= 0)
@@ -478,12 +490,12 @@ bool server_destroy(struct server *server)
     jobs_destroy(server->jobs);
     if (server->engine && server->params->validation)
         log_info("validation: %u messages", engine_validation_messages(server->engine));
-    if (!engine_destroy_within(server->engine, rest_ms(deadline_ns)))
+    if (server->lock.fd >= 0 && server->listener)
+        unlink(server->socket);
+    if (!end_engine(server, deadline_ns))
         return leave_behind(server);
     if (server->guarded)
         sigbus_guard_finish();
-    if (server->lock.fd >= 0 && server->listener)
-        unlink(server->socket);
     socket_lock_release(&server->lock);
     while (server->refused) {
         struct refused *refused = server->refused;

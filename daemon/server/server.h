@@ -53,8 +53,8 @@ enum server_exit { SERVER_EXIT_OK = EXIT_CODE_DONE, SERVER_EXIT_DEVICE_LOST = EX
 enum status server_create(const struct server_params *params, struct server **out, struct error *error);
 // Serves until SIGTERM or SIGINT has been answered or the device is lost.
 enum server_exit server_run(struct server *server);
-// Removes socket, segments and lock; takes NULL and half-made ones. False: the GPU does not come to rest in time, its memory and the
-// server's are left as they are, and the caller ends the process with _exit().
+// Removes socket, segments and lock; takes NULL and half-made ones. After a drain the next signal ends the process. False: the GPU does not
+// come to rest in time, its memory and the server's are left as they are, and the caller ends the process with _exit().
 bool server_destroy(struct server *server);
 
 #endif

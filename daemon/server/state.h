@@ -157,6 +157,11 @@ struct server {
 void server_arm(struct server *server, int64_t deadline_ns);
 void server_read_signals(struct server *server); // drain.c
 void server_step_drain(struct server *server);   // drain.c: decides when the dispatcher may end
+// drain.c: between the two SIGTERM and SIGINT end the process at once, its code as server_exit_code(); of all that
+// server_remove_traces() removes only the lock may be left.
+void server_unblock_signals(const struct server *server);
+void server_block_signals(void);
+enum server_exit server_exit_code(const struct server *server);
 // drain.c: segments, socket and lock, which would stay behind; everything else ends with the process.
 void server_remove_traces(const struct server *server);
 
