@@ -283,15 +283,15 @@ static void refuse_connection(struct server *server, struct peer *peer)
     refused->peer = peer;
     peer->close_at_ns = clock_now_ns() + refused_stay_ns;
     LL_PREPEND(server->refused, refused);
+    server_arm(server, peer->close_at_ns);
+}
+
 static void connection_came(struct server *server, struct peer *peer)
 {
     server->num_connections += peer->refusal != STATUS_LIMIT;
     log_debug("connection of pid %" PRIu64 ", uid %u: open", peer->pid, peer->uid);
     if (peer->refusal != STATUS_OK)
         refuse_connection(server, peer);
-}
-
-    server_arm(server, peer->close_at_ns);
 }
 
 static void connection_went(struct server *server, struct peer *peer)
