@@ -41,7 +41,7 @@ device()
     local i
     "$build/daemon/aule-daemon" --socket /tmp/sock --pipeline-cache /tmp/pipelines 2>/tmp/log &
     daemon=$!
-    for ((i = 0; i < 600; i++)); do
+    for ((i = 0; i < 3000; i++)); do
         "$build/tools/ctl/aule-ctl" ping --socket /tmp/sock >/dev/null 2>&1 && break
         kill -0 $daemon 2>/dev/null || fail "the daemon did not start: $(cat /tmp/log)"
         sleep 0.1

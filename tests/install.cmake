@@ -9,7 +9,7 @@ if(AULE_SANITIZE)
 endif()
 add_test(NAME test_install
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_install.sh ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${PROJECT_VERSION} ${install_flags})
-set_tests_properties(test_install PROPERTIES TIMEOUT 300 LABELS process ENVIRONMENT "${validation}")
+set_tests_properties(test_install PROPERTIES TIMEOUT 1200 LABELS process ENVIRONMENT "${validation}")
 
 # The example is also part of the build, so that it never rots.
 add_executable(readme_example readme_example.c)

@@ -5,5 +5,5 @@
 
 foreach(what format shell license text tidy)
   add_test(NAME lint_${what} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lint.sh ${what} ${PROJECT_BINARY_DIR})
-  set_tests_properties(lint_${what} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS "lint")
+  set_tests_properties(lint_${what} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1800 LABELS "lint")
 endforeach()

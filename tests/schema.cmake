@@ -12,4 +12,4 @@ endif()
 add_test(NAME schema_links_as_plain_c
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/schema_plain.sh ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} $<TARGET_FILE:aule_schema>
           ${PROJECT_SOURCE_DIR}/schema ${CMAKE_CURRENT_SOURCE_DIR}/schema_plain.c ${schema_flags})
-set_tests_properties(schema_links_as_plain_c PROPERTIES TIMEOUT 120 LABELS unit)
+set_tests_properties(schema_links_as_plain_c PROPERTIES TIMEOUT 600 LABELS unit)

@@ -26,7 +26,7 @@ foreach(module ${modules})
   else()
     add_test(NAME spirv_${name} COMMAND ${validate} ${module})
   endif()
-  set_tests_properties(spirv_${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 60 LABELS lint)
+  set_tests_properties(spirv_${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS lint)
   if(name MATCHES "_bf16$") # an older validator does not know BFloat16TypeKHR
     set_tests_properties(spirv_${name} PROPERTIES SKIP_REGULAR_EXPRESSION "Invalid capability operand: 5116")
   endif()

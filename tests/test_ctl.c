@@ -271,7 +271,7 @@ START_TEST(a_listener_that_never_answers_is_given_up)
     struct outcome outcome = RUN("ping", "--socket", address.sun_path, "--timeout", deadline);
     ck_assert_int_eq(outcome.code, GONE);
     ck_assert_uint_gt(strlen(outcome.err), 20);
-    ck_assert_int_lt(time(NULL) - start, 30);
+    ck_assert_int_lt(time(NULL) - start, 100);
     outcome_finish(&outcome);
     close(fd);
     unlink(address.sun_path);

@@ -104,7 +104,7 @@ options=()
 "$prefix/bin/aule-daemon" --socket "$work/run/0.sock" --pipeline-cache none "${options[@]}" >"$work/log" 2>&1 &
 daemon=$!
 ready=no
-for ((second = 0; second < 60; second++)); do
+for ((second = 0; second < 300; second++)); do
     if "$prefix/bin/aule-ctl" ping >/dev/null 2>&1; then
         ready=yes
         break

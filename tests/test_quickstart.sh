@@ -64,7 +64,7 @@ interrupt_at()
     local quickstart i processes left
     "$root/tools/quickstart" --no-setup --build-dir "$build" >"$log" 2>&1 &
     quickstart=$!
-    for ((i = 0; i < 1200; i++)); do
+    for ((i = 0; i < 3000; i++)); do
         ! grep -q "$1" "$log" || break
         sleep 0.1
     done

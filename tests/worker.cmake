@@ -15,6 +15,6 @@ if(TARGET aule_worker)
 
   foreach(case holds corrupt broken interrupted refused)
     add_test(NAME quickstart_${case} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_quickstart.sh ${case} ${PROJECT_BINARY_DIR})
-    set_tests_properties(quickstart_${case} PROPERTIES TIMEOUT 600 LABELS "process;slow" ENVIRONMENT "${validation}")
+    set_tests_properties(quickstart_${case} PROPERTIES TIMEOUT 1800 LABELS "process;slow" ENVIRONMENT "${validation}")
   endforeach()
 endif()

@@ -29,7 +29,7 @@ enum {
     MOST_ROUNDS = 1000,
     INTERRUPTED_US = 20, // or longer
     POLL_US = 100,
-    DEADLINE_US = 60000000,
+    DEADLINE_US = 300000000,
 };
 static const uint64_t pool_bytes = UINT64_C(1) << 30;
 static const double size_share = 0.02; // of a study's seconds, for one size

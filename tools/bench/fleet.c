@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { START_MS = 30000, STEP_MS = 20 };
+enum { START_MS = 120000, STEP_MS = 20 };
 
 // ---- the daemon ----
 
