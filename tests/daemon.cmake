@@ -33,7 +33,8 @@ if(TARGET aule_server)
   # The fake engine comes first on the link line, so that nothing is taken from the real one.
   aule_check(test_server_lost SOURCES test_server_lost.c raw_client.c fake_engine.c fake_run.c LIBS aule_server LABELS process tsan
              ENVIRONMENT ${tsan_environment})
-  target_link_options(test_server_lost PRIVATE -Wl,--wrap=engine_poll,--wrap=engine_wait)
+  target_link_options(test_server_lost PRIVATE -Wl,--wrap=engine_poll,--wrap=engine_wait,--wrap=engine_arena_create
+                      -Wl,--wrap=engine_arena_destroy,--wrap=engine_destroy_within)
 endif()
 
 aule_check(test_daemon_ring SOURCES test_daemon_ring.c daemon_suite.c daemon_step.c raw_client.c dice.c

@@ -2,28 +2,58 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_server_lost.c - the real server and core over the fake engine, in a process of their own: what clients hear when the GPU is lost, or
-// when a run never ends. SIGUSR1 loses the device, SIGUSR2 lets the oldest submission finish; both act at the next engine_poll(), which
-// the linker leads through here, because the fake belongs to the dispatcher.
+// when a run never ends, and what the server does while a driver hangs. SIGUSR1 loses the device, SIGUSR2 lets the oldest submission finish;
+// both act at the next engine_poll(), which the linker leads through here, because the fake belongs to the dispatcher.
 
 #include "check_main.h"
 #include "fake_engine.h"
 #include "log.h"
 #include "raw_client.h"
 #include "server.h"
+#include "socket_path.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { ARENA = 65536, BLOCK = 8 };
+enum { ARENA = 65536, BLOCK = 8, DRAIN_MS = 200, LONG_DRAIN_MS = 600000 };
 
 static char folder[64], socket_path[96];
 static pid_t server_pid;
+
+// Where the engine of the server's process hangs while the test has it `closed`; in memory that both share.
+enum gate_kind { GATE_ARENA_CREATE, GATE_ARENA_DESTROY, GATE_END, GATE_COUNT };
+static struct gate {
+    atomic_bool closed;
+    atomic_uint came;
+} * gates;
+static atomic_bool *engine_stays; // it does not end in time
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 2 * 1000 * 1000}, NULL);
+}
+
+static void make_gates(void)
+{
+    gates = mmap(NULL, GATE_COUNT * sizeof *gates + sizeof *engine_stays, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(gates, MAP_FAILED);
+    engine_stays = (atomic_bool *)(gates + GATE_COUNT);
+}
+
+static void await_at_gate(enum gate_kind kind, unsigned count)
+{
+    while (atomic_load(&gates[kind].came) < count)
+        nap();
+}
 
 // ---- in the server's process ----
 
@@ -57,6 +87,43 @@ enum status __wrap_engine_wait(struct engine *engine, uint64_t sequence, int tim
         pause();
 }
 
+static void pass(enum gate_kind kind)
+{
+    atomic_fetch_add(&gates[kind].came, 1);
+    while (atomic_load(&gates[kind].closed))
+        nap();
+}
+
+enum status __real_engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
+                                       struct error *error);
+enum status __wrap_engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
+                                       struct error *error);
+
+enum status __wrap_engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
+                                       struct error *error)
+{
+    pass(GATE_ARENA_CREATE);
+    return __real_engine_arena_create(engine, base, size, out, error);
+}
+
+bool __real_engine_arena_destroy(struct engine_arena *arena);
+bool __wrap_engine_arena_destroy(struct engine_arena *arena);
+
+bool __wrap_engine_arena_destroy(struct engine_arena *arena)
+{
+    pass(GATE_ARENA_DESTROY);
+    return __real_engine_arena_destroy(arena);
+}
+
+bool __real_engine_destroy_within(struct engine *engine, int timeout_ms);
+bool __wrap_engine_destroy_within(struct engine *engine, int timeout_ms);
+
+bool __wrap_engine_destroy_within(struct engine *engine, int timeout_ms)
+{
+    pass(GATE_END);
+    return !atomic_load(engine_stays) && __real_engine_destroy_within(engine, timeout_ms);
+}
+
 static void on_signal(int number)
 {
     if (number == SIGUSR1)
@@ -64,6 +131,8 @@ static void on_signal(int number)
     else
         finish_now = 1;
 }
+
+enum { EXIT_REFUSED = 99, EXIT_REFUSED_AT_WORK = 97 }; // server_create() failed; and its engine did not end
 
 static void serve(const struct server_params *params, int ready_fd)
 {
@@ -78,7 +147,7 @@ static void serve(const struct server_params *params, int ready_fd)
     log_set_level(LOG_LEVEL_ERROR);
     if (server_create(params, &server, &error) != STATUS_OK) {
         fprintf(stderr, "%s\n", error.text);
-        _exit(99);
+        _exit(server_destroy(server) ? EXIT_REFUSED : EXIT_REFUSED_AT_WORK);
     }
     // Blocked in all threads that the server has started; the dispatcher alone takes them, so that they wake it.
     signal(SIGUSR1, on_signal);
@@ -96,13 +165,19 @@ static void serve(const struct server_params *params, int ready_fd)
 
 // ---- in the test's process ----
 
-static void start_server(void)
+static void make_folder(void)
 {
-    int ends[2];
-    char byte;
     strcpy(folder, "/tmp/aule-lost-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(socket_path, sizeof socket_path, "%s/0.sock", folder);
+    make_gates();
+}
+
+// False: it ended before it was ready.
+static bool fork_server(uint32_t drain_timeout_ms)
+{
+    int ends[2];
+    char byte;
     const struct server_params params = {
         .socket = socket_path,
         .memory_fraction = 0.5,
@@ -115,7 +190,7 @@ static void start_server(void)
         .max_arena = 1 << 20,
         .max_metadata = 1 << 20,
         .max_parked_bytes = 1 << 20,
-        .drain_timeout_ms = 200,
+        .drain_timeout_ms = drain_timeout_ms,
     };
     ck_assert_int_eq(pipe(ends), 0);
     sigset_t signals; // see serve()
@@ -129,8 +204,15 @@ static void start_server(void)
     if (server_pid == 0)
         serve(&params, ends[1]);
     close(ends[1]);
-    ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+    bool ready = read(ends[0], &byte, 1) == 1;
     close(ends[0]);
+    return ready;
+}
+
+static void start_server(uint32_t drain_timeout_ms)
+{
+    make_folder();
+    ck_assert(fork_server(drain_timeout_ms));
 }
 
 static int wait_server(void)
@@ -138,8 +220,17 @@ static int wait_server(void)
     int status;
     ck_assert_int_eq(waitpid(server_pid, &status, 0), server_pid);
     server_pid = -1;
-    ck_assert_int_eq(access(socket_path, F_OK), -1);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static int wait_clean_server(void)
+{
+    char lock_path[128];
+    int code = wait_server();
+    snprintf(lock_path, sizeof lock_path, "%s.lock", socket_path);
+    ck_assert_int_eq(access(socket_path, F_OK), -1);
+    ck_assert_int_eq(access(lock_path, F_OK), -1);
+    return code;
 }
 
 static void stop_server(void)
@@ -236,7 +327,7 @@ static void *lose(void *context)
 START_TEST(a_lost_device_answers_all_that_waits_and_ends_with_3)
 {
     int32_t blocks[BLOCK];
-    start_server();
+    start_server(DRAIN_MS);
     struct raw_client *worker = raw_session(socket_path, ARENA), *waiting = raw_session(socket_path, 0);
     uint64_t cache = open_cache(worker);
     ck_assert_uint_eq(open_cache(waiting), cache);
@@ -254,7 +345,7 @@ START_TEST(a_lost_device_answers_all_that_waits_and_ends_with_3)
     ck_assert_int_eq(answer_to(&blocked).status, STATUS_DEVICE_LOST);
     atomic_store(&heard, true);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    ck_assert_int_eq(wait_server(), SERVER_EXIT_DEVICE_LOST);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_DEVICE_LOST);
     raw_close(worker);
     raw_close(waiting);
 }
@@ -262,19 +353,112 @@ END_TEST
 
 START_TEST(a_run_that_never_ends_does_not_keep_the_daemon)
 {
-    char lock_path[128];
     int32_t block;
-    start_server();
+    start_server(DRAIN_MS);
     struct raw_client *raw = raw_session(socket_path, ARENA);
     uint64_t ticket = submit_endless(raw, open_cache(raw), &block, 1);
     struct raw_pending run;
     park(raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}, &run);
     ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
     ck_assert_int_eq(answer_to(&run).status, STATUS_STOPPING);
-    ck_assert_int_eq(wait_server(), SERVER_EXIT_OK);
-    snprintf(lock_path, sizeof lock_path, "%s.lock", socket_path);
-    ck_assert_int_eq(access(lock_path, F_OK), -1);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
     raw_close(raw);
+}
+END_TEST
+
+// Whatever the end of a daemon waits for, with all the time that its drain has left.
+START_TEST(a_second_signal_ends_a_daemon_whose_engine_hangs_at_the_end)
+{
+    const enum gate_kind kind = _i ? GATE_END : GATE_ARENA_DESTROY;
+    start_server(LONG_DRAIN_MS);
+    struct raw_client *raw = raw_session(socket_path, ARENA);
+    atomic_store(&gates[kind].closed, true);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    await_at_gate(kind, 1);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+    raw_close(raw);
+}
+END_TEST
+
+// ---- handshakes and starts that come to nothing ----
+
+static int begin_hello(void)
+{
+    const struct wire_request hello = {.command = WIRE_COMMAND_HELLO,
+                                       .hello = {.major = WIRE_PROTOCOL_MAJOR,
+                                                 .minor = WIRE_PROTOCOL_MINOR,
+                                                 .client_name = "impatient",
+                                                 .tenant = "",
+                                                 .arena_size = ARENA}};
+    struct wire_buffer buffer;
+    struct error error;
+    int fd = bare_connect(socket_path, true);
+    ck_assert_int_eq(wire_encode_request(&hello, &buffer, &error), STATUS_OK);
+    ck_assert(bare_send(fd, buffer.data, buffer.size, 1));
+    wire_buffer_finish(&buffer);
+    return fd;
+}
+
+static void await_sessions(struct raw_client *watcher, uint32_t count)
+{
+    while (raw_inspect(watcher).num_sessions != count)
+        nap();
+}
+
+START_TEST(handshakes_whose_clients_have_gone_hold_up_nobody)
+{
+    enum { GONE = 5 };
+    int gone[GONE];
+    start_server(DRAIN_MS);
+    struct raw_client *watcher = raw_open(socket_path);
+    atomic_store(&gates[GATE_ARENA_CREATE].closed, true);
+    int first = begin_hello();
+    await_at_gate(GATE_ARENA_CREATE, 1);
+    for (int i = 0; i < GONE; i++)
+        gone[i] = begin_hello();
+    await_sessions(watcher, 1 + GONE);
+    for (int i = 0; i < GONE; i++)
+        close(gone[i]);
+    await_sessions(watcher, 1);
+    atomic_store(&gates[GATE_ARENA_CREATE].closed, false);
+    struct raw_client *raw = raw_session(socket_path, ARENA);
+    ck_assert_uint_eq(atomic_load(&gates[GATE_ARENA_CREATE].came), 2); // none was made for those that have gone
+    close(first);
+    await_sessions(watcher, 1);
+    raw_close(raw);
+    raw_close(watcher);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+}
+END_TEST
+
+static void touch(const char *shm_name)
+{
+    int fd = shm_open(shm_name, O_CREAT | O_RDWR, 0600);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+}
+
+// A file lies at the socket's path.
+START_TEST(a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engine_ended)
+{
+    char prefix[SEGMENT_PREFIX_ROOM], own[64], other[64];
+    make_folder();
+    socket_path_segment_prefix(socket_path, prefix);
+    snprintf(own, sizeof own, "/%sleft", prefix);
+    snprintf(other, sizeof other, "/x%sleft", prefix);
+    touch(own);
+    touch(other);
+    FILE *file = fopen(socket_path, "we");
+    ck_assert_ptr_nonnull(file);
+    fclose(file);
+    atomic_store(engine_stays, _i == 1);
+    ck_assert(!fork_server(DRAIN_MS));
+    ck_assert_int_eq(wait_server(), _i == 1 ? EXIT_REFUSED_AT_WORK : EXIT_REFUSED);
+    ck_assert_int_eq(access(socket_path, F_OK), 0);
+    ck_assert_int_eq(shm_unlink(other), 0);
+    ck_assert_int_eq(shm_unlink(own), _i == 1 ? -1 : 0); // removed only on the way out by force
 }
 END_TEST
 
@@ -302,7 +486,7 @@ static void check_no_sessions(struct raw_client *watcher)
 START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
 {
     int32_t block;
-    start_server();
+    start_server(DRAIN_MS);
     struct raw_client *raw = raw_session(socket_path, ARENA), *watcher = raw_open(socket_path);
     const uint64_t id = raw->session;
     submit_endless(raw, open_cache(raw), &block, 1);
@@ -324,7 +508,7 @@ START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
     ck_assert_uint_eq(state.leased_blocks, 0);
     check_no_sessions(watcher);
     ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
-    ck_assert_int_eq(wait_server(), SERVER_EXIT_OK);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
     raw_close(watcher);
 }
 END_TEST
@@ -336,6 +520,9 @@ int main(void)
     tcase_add_checked_fixture(tcase, NULL, stop_server);
     tcase_add_test(tcase, a_lost_device_answers_all_that_waits_and_ends_with_3);
     tcase_add_test(tcase, a_run_that_never_ends_does_not_keep_the_daemon);
+    tcase_add_loop_test(tcase, a_second_signal_ends_a_daemon_whose_engine_hangs_at_the_end, 0, 2);
+    tcase_add_test(tcase, handshakes_whose_clients_have_gone_hold_up_nobody);
+    tcase_add_loop_test(tcase, a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engine_ended, 0, 2);
     tcase_add_test(tcase, a_dead_clients_segment_lives_until_the_gpu_is_past_it);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
