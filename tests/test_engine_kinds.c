@@ -5,6 +5,7 @@
 // order inside a wave; K and V that lie in the arena. Most run over both ways to an arena. What the shaders compute is
 // tested elsewhere: here one value says where it came from.
 
+#include "../daemon/engine/arena.h"
 #include "engine_world.h"
 
 #include <math.h>
@@ -391,6 +392,67 @@ START_TEST(contiguous_rows_of_ragged_sequences_are_read_and_gathered)
 }
 END_TEST
 
+// Sequences of one query each that all begin at row 0.
+static struct engine_batch *sequences_of_the_same_rows(int32_t num_keys)
+{
+    enum { SEQS = 64 };
+    int32_t cu[SEQS + 1], lens[SEQS], starts[SEQS] = {0};
+    for (int32_t i = 0; i <= SEQS; i++)
+        cu[i] = i;
+    for (int i = 0; i < SEQS; i++)
+        lens[i] = num_keys;
+    return open_batch((struct engine_batch_params){
+        .place = ENGINE_ROWS,
+        .kv = plain_kv(0),
+        .num_seqs = SEQS,
+        .num_tokens = SEQS,
+        .cu_seqlens_q = cu,
+        .seq_lens_kv = lens,
+        .kv_starts = starts,
+    });
+}
+
+// One by one, 64 times a billion rows would take for ever.
+START_TEST(rows_that_a_tensor_repeats_are_staged_once)
+{
+    struct engine_batch *batch = sequences_of_the_same_rows(1000000000);
+    struct engine_run run = local_run(batch, 0);
+    run.keys.token_stride = run.values.token_stride = 0;
+    run.windowed = true;
+    run.window_left = 0;
+    run.num_splits = 1;
+    memset(memory, 0, ARENA_BYTES);
+    fill(VALUES, 300);
+    expect_done(submit_runs(&run, 1));
+    expect_floats(4096, 300);
+    expect_floats(4096 + 63 * 32, 300);
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+// What comes to more bytes than there are goes as a whole, and so do the bytes between the rows.
+START_TEST(rows_that_sequences_share_are_staged_once)
+{
+    struct engine_batch *batch = sequences_of_the_same_rows(1000);
+    struct engine_run run = local_run(batch, 0);
+    run.windowed = true;
+    run.window_left = 0;
+    memset(memory, 0x55, ARENA_BYTES);
+    memset(memory, 0, 4096); // q
+    memset(memory + KEYS, 0, 65536);
+    memset(memory + VALUES + 32, 0x77, 32);
+    fill(VALUES + 999 * 64, 700);
+    if (!arena->imported)
+        memset(arena->buffer.mapped, 0x11, ARENA_BYTES);
+    expect_done(submit_runs(&run, 1));
+    expect_floats(4096, 700);
+    expect_floats(4096 + 63 * 32, 700);
+    if (!arena->imported)
+        expect_bytes((char *)arena->buffer.mapped + VALUES + 32, memory + VALUES + 32, 32, "what is between two rows");
+    engine_batch_destroy(batch);
+}
+END_TEST
+
 // Tokens of two sequences that lie interleaved: their rows, slots and positions are those of the caller's order.
 START_TEST(interleaved_tokens_find_their_rows)
 {
@@ -501,6 +563,8 @@ void add_kind_tests(Suite *suite)
                                  block_tensors_in_the_arena_are_written_and_read,
                                  contiguous_rows_with_outer_strides_and_lengths_are_read,
                                  contiguous_rows_of_ragged_sequences_are_read_and_gathered,
+                                 rows_that_a_tensor_repeats_are_staged_once,
+                                 rows_that_sequences_share_are_staged_once,
                                  interleaved_tokens_find_their_rows,
                                  keys_are_turned_as_they_are_written,
                                  NULL};

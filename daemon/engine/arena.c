@@ -104,34 +104,58 @@ struct walk {
     uint64_t outer, outer_stride, inner, inner_stride, bytes;
 };
 
+// Pieces that touch or overlap are one.
+static void unite(uint64_t *count, uint64_t stride, uint64_t *bytes)
+{
+    if (*count < 2 || stride > *bytes)
+        return;
+    *bytes += (*count - 1) * stride;
+    *count = 1;
+}
+
 static struct walk plan_walk(const struct engine_tensor *tensor, uint32_t num_tokens, uint32_t num_heads,
                              uint64_t row_bytes)
 {
     struct walk walk = {num_tokens, tensor->token_stride, num_heads, tensor->head_stride, row_bytes};
     if (tensor->token_stride < tensor->head_stride) // [heads, tokens, dim]
         walk = (struct walk){num_heads, tensor->head_stride, num_tokens, tensor->token_stride, row_bytes};
-    if (walk.inner == 1 || walk.inner_stride == walk.bytes) { // the inner loop is one piece
-        walk.bytes *= walk.inner;
-        walk.inner = 1;
-    }
-    if (walk.inner == 1 && walk.outer_stride == walk.bytes) { // and so is the whole
-        walk.bytes *= walk.outer;
-        walk.outer = 1;
-    }
+    unite(&walk.inner, walk.inner_stride, &walk.bytes);
+    if (walk.inner == 1)
+        unite(&walk.outer, walk.outer_stride, &walk.bytes);
     return walk;
 }
 
-void arena_stage(const struct engine_arena *arena, enum arena_direction direction, const struct engine_tensor *tensor,
+static void measure(struct arena_pass *pass, uint64_t offset, const struct walk *walk)
+{
+    if (walk->outer == 0 || walk->inner == 0)
+        return;
+    uint64_t end =
+        offset + (walk->outer - 1) * walk->outer_stride + (walk->inner - 1) * walk->inner_stride + walk->bytes;
+    pass->begin = offset < pass->begin ? offset : pass->begin;
+    pass->end = end > pass->end ? end : pass->end;
+    pass->bytes += (unsigned __int128)walk->outer * walk->inner * walk->bytes;
+}
+
+void arena_stage(const struct engine_arena *arena, struct arena_pass *pass, const struct engine_tensor *tensor,
                  uint32_t num_tokens, uint32_t num_heads, uint64_t row_bytes)
 {
     if (arena->imported)
         return;
-    const char *from = direction == ARENA_IN ? arena->base : arena->buffer.mapped;
-    char *to = direction == ARENA_IN ? arena->buffer.mapped : arena->base;
+    const char *from = pass->what == ARENA_IN ? arena->base : arena->buffer.mapped;
+    char *to = pass->what == ARENA_IN ? arena->buffer.mapped : arena->base;
     struct walk walk = plan_walk(tensor, num_tokens, num_heads, row_bytes);
+    if (pass->what == ARENA_MEASURE) {
+        measure(pass, tensor->offset, &walk);
+        return;
+    }
     for (uint64_t i = 0; i < walk.outer; i++)
         for (uint64_t j = 0; j < walk.inner; j++) {
             uint64_t at = tensor->offset + i * walk.outer_stride + j * walk.inner_stride;
             memcpy(to + at, from + at, walk.bytes);
         }
+}
+
+void arena_stage_span(const struct engine_arena *arena, uint64_t begin, uint64_t end)
+{
+    memcpy((char *)arena->buffer.mapped + begin, arena->base + begin, end - begin);
 }
