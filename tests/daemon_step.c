@@ -47,7 +47,7 @@ int lease_status(struct raw_client *raw, uint64_t cache, uint32_t count, int tim
 
 void lease(struct raw_client *raw, uint64_t cache, uint32_t count, int32_t *blocks)
 {
-    ck_assert_int_eq(lease_status(raw, cache, count, 20000, blocks), STATUS_OK);
+    ck_assert_int_eq(lease_status(raw, cache, count, 100000, blocks), STATUS_OK);
 }
 
 void release(struct raw_client *raw, uint64_t cache, const int32_t *blocks, uint32_t count)
@@ -113,7 +113,7 @@ struct wire_request run_request(uint64_t batch, int timeout_ms)
 
 uint64_t submit(struct raw_client *raw, uint64_t batch)
 {
-    const struct wire_request request = run_request(batch, 20000);
+    const struct wire_request request = run_request(batch, 100000);
     struct wire_reply reply;
     raw_call(raw, &request, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "Run: %s", reply.message);
@@ -122,7 +122,7 @@ uint64_t submit(struct raw_client *raw, uint64_t batch)
 
 void wait_done(struct raw_client *raw, uint64_t ticket)
 {
-    const struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, 60000}};
+    const struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, 100000}};
     struct wire_reply reply;
     raw_call(raw, &request, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "Wait: %s", reply.message);

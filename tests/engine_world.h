@@ -12,7 +12,7 @@
 #include "../daemon/engine/submission.h"
 #include "check_main.h"
 
-enum { BLOCK = 8, ARENA_BYTES = 1 << 20, DEADLINE_S = 60, LOG_BYTES = 1 << 16 };
+enum { BLOCK = 8, ARENA_BYTES = 1 << 20, DEADLINE_S = 200, LOG_BYTES = 1 << 16 };
 
 extern struct engine *engine;
 extern struct engine_arena *arena;

@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { ANSWER_DEADLINE_MS = 60000 };
+enum { ANSWER_DEADLINE_MS = 120000 };
 
 struct raw_client *raw_open(const char *socket_path)
 {

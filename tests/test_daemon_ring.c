@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLEEP_MS = 20000 };
+enum { SLEEP_MS = 100000 };
 
 // A raw session with its end of the rings.
 struct ring_end {
@@ -438,7 +438,7 @@ START_TEST(a_count_that_cannot_be_ends_its_session_alone)
     struct wire_reply reply = {.status = STATUS_OK};
     *(volatile uint32_t *)bad.ring.place.submissions = 1000000;
     send(bad.bell, "", 1, MSG_NOSIGNAL);
-    for (int i = 0; i < 1000 && reply.status != STATUS_NO_SESSION; i++) {
+    for (int i = 0; i < DEADLINE_S * 100 && reply.status != STATUS_NO_SESSION; i++) {
         raw_call(bad.raw, &state, &reply);
         nap();
     }
@@ -515,14 +515,15 @@ START_TEST(clients_killed_in_the_middle_of_ring_traffic_leave_nothing)
     release(raw, cache, &block, 1);
     for (int i = 0; i < CLIENTS; i++) {
         uint64_t runs = raw_inspect(raw).runs_done;
-        for (int k = 0; k < 2000 && raw_inspect(raw).runs_done < runs + 3; k++)
+        for (int k = 0; k < DEADLINE_S * 100 && raw_inspect(raw).runs_done < runs + 3; k++)
             nap();
         ck_assert_uint_ge(raw_inspect(raw).runs_done, runs + 3);
         kill(clients[i], SIGKILL);
         waitpid(clients[i], NULL, 0);
     }
     struct wire_inspect_daemon_reply state = raw_inspect(raw);
-    for (int k = 0; k < 4000 && (state.num_sessions > 1 || state.leased_blocks + state.quarantined_blocks); k++) {
+    for (int k = 0; k < DEADLINE_S * 100 && (state.num_sessions > 1 || state.leased_blocks + state.quarantined_blocks);
+         k++) {
         nap();
         state = raw_inspect(raw);
     }
