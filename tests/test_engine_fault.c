@@ -207,6 +207,29 @@ START_TEST(destroy_of_a_lost_engine_waits_for_what_the_gpu_has)
 }
 END_TEST
 
+static uint32_t jobs_behind(uint64_t sequence)
+{
+    uint32_t count = 0;
+    pthread_mutex_lock(&engine->lock);
+    for (const struct job *job = engine->jobs; job; job = job->next)
+        count += job->after == sequence;
+    pthread_mutex_unlock(&engine->lock);
+    return count;
+}
+
+// Two threads tell of them, in either order.
+static void expect_done_and_grown(void)
+{
+    bool done = false, grown = false;
+    while (!done || !grown) {
+        struct engine_event event = next_event();
+        ck_assert_int_ne(event.kind, ENGINE_EVENT_LOST);
+        ck_assert_int_eq(event.error.status, STATUS_OK);
+        done |= event.kind == ENGINE_EVENT_DONE;
+        grown |= event.kind == ENGINE_EVENT_CHUNK;
+    }
+}
+
 START_TEST(nothing_that_the_gpu_may_read_ends_before_it_is_done)
 {
     struct engine_cache *cache = plain_cache();
@@ -219,16 +242,36 @@ START_TEST(nothing_that_the_gpu_may_read_ends_before_it_is_done)
     engine_cache_shrink(cache, 0);
     engine_cache_destroy(cache);
     for (int i = 0; i < 20; i++)
-        nap(); // time for the maker to go wrong
-    pthread_mutex_lock(&engine->lock);
-    uint32_t kept = 0;
-    for (const struct job *job = engine->jobs; job; job = job->next)
-        kept += job->after == sequence;
-    pthread_mutex_unlock(&engine->lock);
-    ck_assert_uint_eq(kept, 3); // the batch, the chunk, the cache
+        nap();                                   // time for the maker to go wrong
+    ck_assert_uint_eq(jobs_behind(sequence), 3); // the batch, the chunk, the cache
     open_gate(gate, sequence);
     expect_done(sequence);
     expect_floats(192, 17);
+}
+END_TEST
+
+// Else one would be refused what the other has given for it.
+START_TEST(cache_grows_when_what_another_gave_back_is_free)
+{
+    struct engine_cache *cache = plain_cache(), *other = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    for (uint32_t chunk = 1; chunk <= 2; chunk++) {
+        VkSemaphore gate = close_gate();
+        uint64_t sequence = submit_runs(&run, 1);
+        if (chunk == 1)
+            engine_cache_shrink(other, 0);
+        else
+            engine_cache_destroy(other);
+        engine_cache_grow(cache, chunk);
+        for (int i = 0; i < 20; i++)
+            nap();                                   // time for the maker to go wrong
+        ck_assert_uint_eq(jobs_behind(sequence), 2); // the first of them first
+        open_gate(gate, sequence);
+        expect_done_and_grown();
+    }
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
 }
 END_TEST
 
@@ -330,16 +373,32 @@ START_TEST(transfer_behind_slow_submissions_is_no_hang)
     AWAIT(DEADLINE_S, atomic_load(&fence_waits) > 1);
     engine->device.watchdog_ns = DEVICE_WATCHDOG_NS;
     open_gate(gate, sequence);
-    bool done = false, grown = false; // two threads tell of them, in either order
-    while (!done || !grown) {
-        struct engine_event event = next_event();
-        ck_assert_int_ne(event.kind, ENGINE_EVENT_LOST);
-        ck_assert_int_eq(event.error.status, STATUS_OK);
-        done |= event.kind == ENGINE_EVENT_DONE;
-        grown |= event.kind == ENGINE_EVENT_CHUNK;
-    }
+    expect_done_and_grown();
     engine_batch_destroy(batch);
     engine_cache_destroy(cache);
+}
+END_TEST
+
+// The GPU has the fill and does not come to it.
+START_TEST(chunk_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests)
+{
+    struct engine_cache *cache = plain_cache();
+    VkSemaphore gate = close_gate();
+    engine->device.watchdog_ns = 20000000;
+    engine_cache_grow(cache, 1);
+    struct engine_event event = expect_event(ENGINE_EVENT_LOST);
+    ck_assert_ptr_nonnull(strstr(event.error.text, "a transfer did not end in 20 ms"));
+    AWAIT(DEADLINE_S, jobs_behind(UINT64_MAX) == 1);
+    engine_cache_destroy(cache);
+    ck_assert(!engine_destroy_within(engine, 50));
+    ck_assert_uint_eq(jobs_behind(UINT64_MAX), 1);
+    VkSemaphoreSignalInfo open = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = gate, .value = 1};
+    ck_assert_int_eq(vkSignalSemaphore(engine->device.handle, &open), VK_SUCCESS);
+    ck_assert(transfer_at_rest(&engine->transfer, DEADLINE_S * UINT64_C(1000000000)));
+    vkDestroySemaphore(engine->device.handle, gate, NULL);
+    ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
+    engine = open_engine((struct engine_params){0});
+    arena = NULL;
 }
 END_TEST
 
@@ -438,9 +497,11 @@ void add_fault_tests(Suite *suite)
     tcase_add_test(tcase, destroy_of_a_busy_engine_gives_up_at_its_deadline_and_frees_nothing);
     tcase_add_test(tcase, destroy_of_a_lost_engine_waits_for_what_the_gpu_has);
     tcase_add_test(tcase, nothing_that_the_gpu_may_read_ends_before_it_is_done);
+    tcase_add_test(tcase, cache_grows_when_what_another_gave_back_is_free);
     tcase_add_test(tcase, batch_that_no_submission_names_ends_while_another_runs);
     tcase_add_test(tcase, batch_keeps_few_work_lists_however_many_head_counts_run);
     tcase_add_test(tcase, transfer_behind_slow_submissions_is_no_hang);
+    tcase_add_test(tcase, chunk_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests);
     tcase_add_test(tcase, no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows);
     tcase_add_test(tcase, threads_that_look_before_they_sleep_miss_nothing);
     tcase_add_test(tcase, zeroes_that_cannot_be_done_lose_the_device);

@@ -141,6 +141,20 @@ static enum status make_part(struct engine_cache *cache, uint32_t number, struct
     return status;
 }
 
+static void run_lost_end(struct engine *engine, struct job *job)
+{
+    chunk_free(engine, OWNER(job, struct chunk, end));
+}
+
+// The GPU may still fill it: it ends with the engine, if that ever comes to rest. The process is about to end.
+static void chunk_lose(struct engine *engine, struct chunk *chunk)
+{
+    chunk->end = (struct job){.after = UINT64_MAX, .run = run_lost_end};
+    pthread_mutex_lock(&engine->lock);
+    job_post(engine, &chunk->end);
+    pthread_mutex_unlock(&engine->lock);
+}
+
 static enum status chunk_create(struct engine_cache *cache, uint32_t number, struct chunk **out, struct error *error)
 {
     uint32_t num_layers = cache->params.num_layers;
@@ -157,12 +171,13 @@ static enum status chunk_create(struct engine_cache *cache, uint32_t number, str
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < num_parts && status == STATUS_OK; i++)
         status = make_part(cache, number, chunk, i, error);
-    if (status != STATUS_OK) {
+    if (status == STATUS_OK)
+        *out = chunk;
+    else if (status == STATUS_DEVICE_LOST)
+        chunk_lose(cache->engine, chunk);
+    else
         chunk_free(cache->engine, chunk);
-        return status;
-    }
-    *out = chunk;
-    return STATUS_OK;
+    return status;
 }
 
 // ---- the table ----
@@ -327,7 +342,7 @@ void engine_cache_grow(struct engine_cache *cache, uint32_t chunk)
     growth->node.end = growth_end;
     growth->job.run = run_growth;
     pthread_mutex_lock(&engine->lock);
-    growth->job.after = cache->reuse_after;
+    growth->job.after = engine->freed_after; // behind the end of what gave its memory for this
     job_post(engine, &growth->job);
     pthread_mutex_unlock(&engine->lock);
 }
@@ -340,7 +355,7 @@ void engine_cache_shrink(struct engine_cache *cache, uint32_t chunk)
     if (old) {
         cache->chunks[chunk] = NULL;
         old->end = (struct job){.after = engine->last_sequence, .run = run_chunk_end};
-        cache->reuse_after = engine->last_sequence;
+        engine->freed_after = engine->last_sequence;
         job_post(engine, &old->end);
     }
     pthread_mutex_unlock(&engine->lock);
@@ -413,6 +428,7 @@ void engine_cache_destroy(struct engine_cache *cache)
     forget_events(engine, cache);
     DL_DELETE(engine->caches, cache);
     cache->end = (struct job){.after = engine->last_sequence, .run = run_cache_end};
+    engine->freed_after = engine->last_sequence;
     job_post(engine, &cache->end); // behind the growths of this cache, which then find it dead
     pthread_mutex_unlock(&engine->lock);
 }

@@ -20,9 +20,8 @@ struct engine_cache {
     // engine->lock guards these. The maker writes them, the submitter and the caller's thread read them.
     struct chunk **chunks; // [capacity]; NULL = no memory
     uint32_t capacity;
-    struct piece table;   // u64[capacity][num_layers], what shaders follow; 0 for a chunk that is absent and in no use
-    bool dead;            // engine_cache_destroy() was called
-    uint64_t reuse_after; // rows of the table that a chunk had may be refilled after this submission
+    struct piece table; // u64[capacity][num_layers], what shaders follow; 0 for a chunk that is absent and in no use
+    bool dead;          // engine_cache_destroy() was called
 
     struct job end;
     struct engine_cache *prev, *next;

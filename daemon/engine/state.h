@@ -87,6 +87,8 @@ struct engine {
     struct event_node *events;
     struct event_node lost_event;
     struct job *jobs;
+    uint64_t
+        freed_after; // submission that what was last given back of a cache, memory and rows of its table, waits for
     struct engine_cache *caches; // live ones; engine_destroy() ends what its caller left
     struct engine_batch *batches;
     struct engine_arena *arenas;
