@@ -25,7 +25,7 @@ struct daemon {
     size_t log_old;  // bytes that earlier lives left in the log
 };
 
-enum { DAEMON_DEADLINE_S = 60 }; // for starting and for stopping: an event is late after this, never slow
+enum { DAEMON_DEADLINE_S = 120 }; // for starting and for stopping: an event is late after this, never slow
 
 // The exit code, instead of 0, of a life under validation in whose log the daemon does not say at the end that the layer
 // had 0 messages. That log goes to stderr.
