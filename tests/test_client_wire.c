@@ -229,6 +229,41 @@ START_TEST(a_run_without_end_waits_for_the_runs_that_were_abandoned)
 }
 END_TEST
 
+// As a daemon of two tickets whose first run ends when somebody waits for it, and whose second never.
+static enum fake_action first_ends(struct fake_daemon *daemon, const struct wire_request *request,
+                                   struct wire_reply *reply)
+{
+    unsigned *unreaped = daemon->context;
+    bool waits = request->command == WIRE_COMMAND_WAIT;
+    if (request->command == WIRE_COMMAND_RUN && *unreaped < 2) {
+        ++*unreaped;
+    } else if (waits && request->wait.ticket == 1 && request->wait.timeout_ms > 0) {
+        --*unreaped;
+    } else if (waits || request->command == WIRE_COMMAND_RUN) {
+        reply->status = waits ? STATUS_TIMEOUT : STATUS_BUSY;
+        reply->message = "as the test wants it";
+        reply->answer = WIRE_ANSWER_EMPTY;
+    }
+    return FAKE_ANSWER;
+}
+
+START_TEST(of_the_runs_that_were_abandoned_the_oldest_is_waited_for)
+{
+    unsigned unreaped = 0;
+    const struct aule_run_params run = {.num_heads = 1};
+    fake_start(&fake, path, first_ends, &unreaped);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    struct aule_batch *batch = create_batch(cache);
+    for (int i = 0; i < 2; i++)
+        expect(aule_run(batch, &run, 0, NULL), AULE_TIMEOUT, "as the test wants it");
+    ck_assert_int_eq(aule_run_submit(batch, &run, 60000, NULL), AULE_OK);
+    aule_batch_destroy(batch);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
 // One ticket; the first wait finds no place in the daemon, and a run waits for the ticket as long as it asks for.
 struct cramped {
     bool taken, refused;
@@ -745,6 +780,7 @@ int main(void)
             {a_run_that_failed_says_why, 0},
             {a_run_whose_wait_timed_out_is_reaped_by_the_next_submission, 0},
             {a_run_without_end_waits_for_the_runs_that_were_abandoned, 4},
+            {of_the_runs_that_were_abandoned_the_oldest_is_waited_for, 0},
             {a_run_whose_wait_finds_no_place_is_reaped_by_the_next, 0},
             {a_run_without_end_reaps_what_another_thread_abandons_meanwhile, 0},
             {metadata_larger_than_a_message_travels_through_the_arena, 0},

@@ -104,7 +104,16 @@ enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_tick
 
 // ---- tickets that nobody can wait for ----
 // aule_run() keeps its ticket to itself. When its wait times out, the run goes on, and the ticket counts against max_tickets
-// until somebody reaps it: the next submission does, and waits for the oldest where the daemon has no room for another.
+// until somebody reaps it: the next submission does, and waits for the oldest where the daemon has no room for another. Ids rise, so the
+// oldest is the smallest, also of those that were taken and are put back.
+
+static void insert(struct attachment *attachment, uint64_t id)
+{
+    uint32_t place = attachment->num_abandoned++;
+    for (; place > 0 && attachment->abandoned[place - 1] > id; place--)
+        attachment->abandoned[place] = attachment->abandoned[place - 1];
+    attachment->abandoned[place] = id;
+}
 
 void ticket_abandon(struct attachment *attachment, uint64_t id)
 {
@@ -119,7 +128,7 @@ void ticket_abandon(struct attachment *attachment, uint64_t id)
     }
     // With no memory the ticket stays unreaped until the session ends; max_tickets bounds how many can.
     if (attachment->num_abandoned < attachment->max_abandoned)
-        attachment->abandoned[attachment->num_abandoned++] = id;
+        insert(attachment, id);
     pthread_mutex_unlock(&attachment->mutex);
 }
 

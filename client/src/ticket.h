@@ -33,7 +33,7 @@ enum aule_status ticket_settle(struct attachment *attachment, const struct aule_
 void ticket_abandon(struct attachment *attachment, uint64_t id);
 void ticket_abandon_both(struct attachment *attachment, const struct aule_ticket *ticket);
 bool ticket_any_abandoned(struct attachment *attachment);
-// The one that was abandoned first; false: there is none.
+// The oldest one; false: there is none.
 bool ticket_take_abandoned(struct attachment *attachment, uint64_t *id);
 // Reap those that are done.
 void ticket_reap_abandoned(struct attachment *attachment);
