@@ -93,8 +93,13 @@ static enum fake_action keep(struct fake_daemon *daemon, const struct wire_reque
         journal->full = false;
     if (journal->full && request->command == WIRE_COMMAND_RUN && request->run.kind == WIRE_RUN_ATTEND)
         status = STATUS_BUSY;
-    if (status != STATUS_OK)
+    if (status != STATUS_OK && journal->of_run) {
+        ck_assert_int_eq(request->command, WIRE_COMMAND_WAIT);
+        reply->wait.run_status = status;
+        reply->wait.run_message = message_of(journal);
+    } else if (status != STATUS_OK) {
         *reply = (struct wire_reply){.status = status, .message = message_of(journal), .answer = WIRE_ANSWER_EMPTY};
+    }
     return FAKE_ANSWER;
 }
 

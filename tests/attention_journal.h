@@ -19,6 +19,7 @@ struct journal {
     unsigned fail_at; // the command, counted from 1, that fails; 0 = none
     enum status fail_with;
     bool for_good; // and all after it
+    bool of_run;   // it is a wait, and succeeds, but the run that it waited for has failed
     bool full;     // a run that attends finds the session full until a ticket is waited for
     struct wire_batch_create import, attend;
     int32_t cu[SEQS + 1], lens[SEQS], q_lens[SEQS], starts[SEQS], table[SEQS * 2], import_cu[SEQS + 1];

@@ -266,8 +266,8 @@ static enum aule_status attend(const struct step *step, struct aule_batch *batch
     if (status != AULE_BUSY || *before == 0)
         return status;
     status = ticket_reap(step->attachment, *before, left, NULL);
-    if (status != AULE_TIMEOUT)
-        *before = 0;
+    if (status == AULE_OK)
+        *before = 0; // else it may still be there, and drop_import() sees to it
     if (status != AULE_TIMEOUT && status != AULE_OK)
         return status;
     return run_submit(batch, WIRE_RUN_ATTEND, run, timeout_left(&step->timeout), id);
@@ -408,9 +408,7 @@ enum aule_status aule_attention(struct aule_session *session, const struct aule_
     if (status == AULE_OK) {
         if (ticket)
             *ticket = given;
-        status = ticket_settle(attachment, &given, timeout_ms, result);
-        if (status == AULE_TIMEOUT)
-            ticket_abandon_both(attachment, &given);
+        status = ticket_settle(attachment, &given, timeout_ms, true, result);
     }
     session_put(attachment);
     return status;

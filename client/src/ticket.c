@@ -70,15 +70,26 @@ bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms,
     return false;
 }
 
+static void abandon_both(struct attachment *attachment, const struct aule_ticket *ticket)
+{
+    if (ticket->before)
+        ticket_abandon(attachment, ticket->before);
+    ticket_abandon(attachment, ticket->id & ticket_mask);
+}
+
 // The copying of K and V was done before the run began; where it failed, the run has read something else.
 enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket, int timeout_ms,
-                               struct aule_run_result *result)
+                               bool own, struct aule_run_result *result)
 {
-    enum aule_status status = ticket_reap(attachment, ticket->id & ticket_mask, timeout_ms, result);
-    if (status == AULE_TIMEOUT || ticket->before == 0)
+    enum aule_status status, before = AULE_OK;
+    if (!reap(attachment, ticket->id & ticket_mask, timeout_ms, result, &status) && status != AULE_NOT_FOUND) {
+        if (own)
+            abandon_both(attachment, ticket);
         return status;
+    }
     error_mute(status != AULE_OK);
-    enum aule_status before = ticket_reap(attachment, ticket->before, timeout_ms, NULL);
+    if (ticket->before)
+        ticket_reap_own(attachment, ticket->before, timeout_ms, NULL, &before);
     error_mute(false);
     return status != AULE_OK ? status : before;
 }
@@ -95,7 +106,7 @@ enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_tick
     if (status != AULE_OK)
         return status;
     if (ticket.id >> TICKET_BITS == attachment->generation)
-        status = ticket_settle(attachment, &ticket, timeout_ms, result);
+        status = ticket_settle(attachment, &ticket, timeout_ms, false, result);
     else
         status = fail(AULE_EPOCH, "ticket %" PRIu64 " was given before the reconnect", ticket.id & ticket_mask);
     session_put(attachment);
@@ -138,13 +149,6 @@ bool ticket_any_abandoned(struct attachment *attachment)
     bool any = attachment->num_abandoned > 0;
     pthread_mutex_unlock(&attachment->mutex);
     return any;
-}
-
-void ticket_abandon_both(struct attachment *attachment, const struct aule_ticket *ticket)
-{
-    if (ticket->before)
-        ticket_abandon(attachment, ticket->before);
-    ticket_abandon(attachment, ticket->id & ticket_mask);
 }
 
 bool ticket_take_abandoned(struct attachment *attachment, uint64_t *id)

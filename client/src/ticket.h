@@ -25,13 +25,13 @@ enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int tim
 // The same of one that nobody else can wait for. False: no answer says that it is gone (*status says why), and it is abandoned.
 bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result,
                      enum aule_status *status);
-// ticket_reap() of a public one and of what goes before it; nothing of it is left, but after AULE_TIMEOUT all.
+// ticket_reap() of a public one and of what goes before it; all of it is left, or nothing. `own`: nobody else can wait for it, and what is
+// left is abandoned.
 enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket, int timeout_ms,
-                               struct aule_run_result *result);
+                               bool own, struct aule_run_result *result);
 
 // A call that keeps its ticket to itself gave up waiting: the ticket counts against max_tickets until somebody reaps it.
 void ticket_abandon(struct attachment *attachment, uint64_t id);
-void ticket_abandon_both(struct attachment *attachment, const struct aule_ticket *ticket);
 bool ticket_any_abandoned(struct attachment *attachment);
 // The oldest one; false: there is none.
 bool ticket_take_abandoned(struct attachment *attachment, uint64_t *id);

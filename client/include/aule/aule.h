@@ -513,6 +513,8 @@ struct aule_run_result {
  * Wait until the run is done; then `out` may be read and the ticket is gone. result may be NULL.
  * AULE_TIMEOUT: not done after timeout_ms (0: ask once, -1: for ever); the ticket stays and the run goes on, unless the
  * sentence says that the session is ended: the daemon did not answer within the grace.
+ * AULE_LIMIT, AULE_NO_MEMORY: unless the sentence says that the run failed, there was no room for the wait itself (the daemon lets so many
+ * commands of a session wait); the ticket stays and the run goes on.
  * Any other status than AULE_OK: the run failed, `out` is undefined, the ticket is gone.
  */
 AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
@@ -520,7 +522,7 @@ AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct 
 
 /*
  * aule_run_submit() and aule_ticket_wait() in one, in the ring lane by one request; the timeout holds for both together. AULE_BUSY: no ticket came
- * free, nothing was queued. After AULE_TIMEOUT the run may go on; nobody can wait for it.
+ * free, nothing was queued. After AULE_TIMEOUT, or where there was no room for the wait, the run may go on; nobody can wait for it.
  */
 AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                    struct aule_run_result *result);
