@@ -519,7 +519,14 @@ START_TEST(too_many_caches_are_a_limit_unless_one_of_them_is_unused)
     publish_some(&a, 2, 0);
     ck_assert_status(core_cache_close(a.session, third, &error), STATUS_OK);
     ck_assert_uint_eq(core_num_caches(world.core), 3); // its cached blocks keep it
+    fake_engine_limit_allocation(world.engine, 255);
+    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "255");
+    ck_assert_uint_eq(totals(&world).evictions, 0); // and what was refused costs nothing
+    ck_assert_uint_eq(totals(&world).cached, 2);
+    world_check(&world);
+    fake_engine_limit_allocation(world.engine, UINT64_C(1) << 32);
     ck_assert_status(core_cache_open(a.session, &identity, &info, &error), STATUS_OK);
+    ck_assert_uint_eq(totals(&world).evictions, 2);
     struct core_cache_view view;
     ck_assert(core_cache_at(world.core, 1, &view));
     ck_assert_uint_eq(view.cache, second);

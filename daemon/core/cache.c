@@ -231,8 +231,8 @@ fail:
     return status;
 }
 
-// A cache that nobody uses makes way for a new one: the one that was closed first.
-static bool make_way(struct core *core)
+// That nobody uses: the one that was closed first; NULL: there is none.
+static struct cache *oldest_unused(const struct core *core)
 {
     struct cache *oldest = NULL;
     for (uint32_t i = 0; i < core->num_caches; i++) {
@@ -240,8 +240,17 @@ static bool make_way(struct core *core)
         if (!cache->num_tables && (!oldest || cache->last_use < oldest->last_use))
             oldest = cache;
     }
+    return oldest;
+}
+
+bool cache_end_unused(struct core *core)
+{
+    struct cache *oldest = oldest_unused(core);
+    if (!oldest)
+        return false;
+    core->evictions += oldest->counts[CORE_CACHED];
     cache_destroy(oldest);
-    return oldest != NULL;
+    return true;
 }
 
 enum status cache_get(struct core *core, const struct core_cache_identity *identity, struct cache **out,
@@ -256,7 +265,7 @@ enum status cache_get(struct core *core, const struct core_cache_identity *ident
     status = check_shape(core, identity, error);
     if (status != STATUS_OK)
         return status;
-    if (core->num_caches >= core->params.max_caches && !make_way(core))
+    if (core->num_caches >= core->params.max_caches && !oldest_unused(core))
         return error_set(error, STATUS_LIMIT, "all %" PRIu32 " caches are open (--max-caches)",
                          core->params.max_caches);
     return cache_create(core, identity, out, error);

@@ -52,10 +52,13 @@ struct cache {
 enum status cache_check_kv(const struct engine_kv *kv, struct error *error);
 // STATUS_NOT_FOUND if no cache has this number.
 enum status cache_find(const struct core *core, uint64_t id, struct cache **out, struct error *error);
-// Makes or finds the cache of this name; checks the identity in either case.
+// Makes or finds the cache of this name; checks the identity in either case. A new one may be one more than --max-caches: who opens it then
+// ends an unused one, of which there is one.
 enum status cache_get(struct core *core, const struct core_cache_identity *identity, struct cache **out,
                       struct error *error);
 void cache_destroy(struct cache *cache); // it has no tables; takes NULL
+// The unused cache that was closed first, with what is cached in it; false: there is none.
+bool cache_end_unused(struct core *core);
 // Ends a cache that nobody uses and that keeps no cached block.
 void cache_settle(struct cache *cache);
 uint64_t cache_total(const struct cache *cache);

@@ -128,25 +128,15 @@ static enum status grow_to(struct cache *cache, uint32_t count, struct error *er
     return status;
 }
 
-// One step of giving back: what costs nothing first, then the unused cache that was closed first.
+// One step of others' giving back, for a cache that is in use: what costs nothing first, then the unused cache that was closed first.
 static bool reclaim_some(struct cache *cache)
 {
     struct core *core = cache->core;
-    struct cache *oldest = NULL;
     for (uint32_t i = 0; i < core->num_caches; i++) {
-        struct cache *other = core->caches[i];
-        if (other == cache)
-            continue;
-        if (cache_shrink(other))
+        if (core->caches[i] != cache && cache_shrink(core->caches[i]))
             return true;
-        if (!other->num_tables && (!oldest || other->last_use < oldest->last_use))
-            oldest = other;
     }
-    if (!oldest)
-        return false;
-    core->evictions += oldest->counts[CORE_CACHED];
-    cache_destroy(oldest);
-    return true;
+    return cache_end_unused(core);
 }
 
 static enum status no_blocks(const struct cache *cache, uint32_t count, struct error *error)

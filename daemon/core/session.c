@@ -155,6 +155,8 @@ enum status core_cache_open(struct core_session *session, const struct core_cach
                          identity->name, table->opens);
     if (table->opens++ == 0)
         cache->open_sessions++;
+    if (session->core->num_caches > session->core->params.max_caches)
+        cache_end_unused(session->core); // now that nothing can fail any more
     session->core->pool.refused_bytes = 0;
     *out = (struct core_cache_info){cache->id, cache->chunk_blocks, cache->block_bytes};
     return STATUS_OK;
