@@ -87,8 +87,7 @@ struct engine {
     struct event_node *events;
     struct event_node lost_event;
     struct job *jobs;
-    uint64_t
-        freed_after; // submission that what was last given back of a cache, memory and rows of its table, waits for
+    uint64_t freed_after;        // the submission for which what was last given back of a cache waits
     struct engine_cache *caches; // live ones; engine_destroy() ends what its caller left
     struct engine_batch *batches;
     struct engine_arena *arenas;
