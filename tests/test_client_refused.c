@@ -27,6 +27,11 @@ static void setup_strict(void)
     launch(strict);
 }
 
+static void setup_for_one(void)
+{
+    launch((const char *const[]){"--max-connections", "1", NULL});
+}
+
 // ---- bad input ----
 // Each row spoils a step that is right; `words` gets the value that the sentence has to name.
 
@@ -721,6 +726,20 @@ START_TEST(every_limit_names_its_option)
 }
 END_TEST
 
+START_TEST(a_connection_too_many_is_told_its_option)
+{
+    struct aule_session *session = open_session(NULL), *other = NULL;
+    const struct aule_session_params params = {.socket = daemon_.socket};
+    struct aule_monitor *monitor;
+    struct aule_ping_info info;
+    expect(aule_session_open(&params, &other), AULE_LIMIT, "--max-connections is 1");
+    ok(aule_monitor_open(daemon_.socket, 0, &monitor));
+    expect(aule_monitor_ping(monitor, &info), AULE_LIMIT, "--max-connections is 1");
+    aule_monitor_close(monitor);
+    aule_session_close(session);
+}
+END_TEST
+
 // ---- the suite ----
 
 int main(void)
@@ -737,5 +756,7 @@ int main(void)
                                {a_command_for_a_session_that_is_not_ones_own_is_refused, 0},
                                {NULL, 0}});
     add(suite, "limits", setup_strict, (const struct entry[]){{every_limit_names_its_option, 0}, {NULL, 0}});
+    add(suite, "connections", setup_for_one,
+        (const struct entry[]){{a_connection_too_many_is_told_its_option, 0}, {NULL, 0}});
     return check_main(suite);
 }
