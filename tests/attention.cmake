@@ -18,18 +18,18 @@ target_link_libraries(test_attention PRIVATE aule_flags aule_attention_cases Pkg
 foreach(variant plain subgroup matrix matrix_f16)
   add_test(NAME test_attention_${variant} COMMAND test_attention)
   set_tests_properties(test_attention_${variant} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 3600 LABELS device
-    ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;AULE_VARIANT=${variant};${validation}" COST 170)
+    ENVIRONMENT "CK_DEFAULT_TIMEOUT=900;AULE_VARIANT=${variant};${validation}" COST 170)
 endforeach()
 set_property(TEST test_attention_plain test_attention_matrix APPEND PROPERTY LABELS shader)
 
 # Products in shared memory are slow, and their shaders slow to compile for a software device: fewer cases than elsewhere.
 add_test(NAME test_attention_matrix_emulated COMMAND test_attention)
 set_tests_properties(test_attention_matrix_emulated PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 3600 LABELS "device;shader" COST 100
-  ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;AULE_VARIANT=matrix_emulated;AULE_TEST_CASES=25;${validation}")
+  ENVIRONMENT "CK_DEFAULT_TIMEOUT=900;AULE_VARIANT=matrix_emulated;AULE_TEST_CASES=25;${validation}")
 
 # The host's code for several kernels a run, under a sanitizer: the examples are enough for it.
 if(AULE_SANITIZE)
   add_test(NAME test_attention_matrix_emulated_examples COMMAND test_attention)
   set_tests_properties(test_attention_matrix_emulated_examples PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1200 LABELS device
-    ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;AULE_VARIANT=matrix_emulated;CK_RUN_CASE=worked examples")
+    ENVIRONMENT "CK_DEFAULT_TIMEOUT=900;AULE_VARIANT=matrix_emulated;CK_RUN_CASE=worked examples")
 endif()

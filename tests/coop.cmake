@@ -44,7 +44,7 @@ aule_coop(coop_engine TIMEOUT 1200
 # other devices run whole.
 aule_coop(coop_attention_matrix_shared TIMEOUT 3600
   COMMAND ${coop_build}/tests/test_attention
-  ENVIRONMENT AULE_VARIANT=matrix_shared AULE_TEST_CASES=25 ${validation})
+  ENVIRONMENT CK_DEFAULT_TIMEOUT=900 AULE_VARIANT=matrix_shared AULE_TEST_CASES=25 ${validation})
 set_tests_properties(coop_attention_matrix_shared PROPERTIES COST 400)
 foreach(variant matrix matrix_emulated)
   aule_coop(coop_attention_${variant} TIMEOUT 1800
