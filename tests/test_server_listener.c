@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ROUNDS = 400, DEADLINE_MS = 20000, MAX_MESSAGE = 65536, MAX_REPLIES = 320 };
+enum { ROUNDS = 400, DEADLINE_MS = 100000, MAX_MESSAGE = 65536, MAX_REPLIES = 320 };
 
 static char folder[64], path[96];
 static struct listener *listener;
