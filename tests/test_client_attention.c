@@ -720,13 +720,15 @@ static bool waits_in_daemon(struct scene *scene, struct aule_batch *batch)
 static void spoil_while_it_waits(struct scene *scene, struct aule_batch *batch)
 {
     bool held = false;
-    for (int tries = 0; tries < 1000 && !held; tries++) {
+    for (int tries = 0; tries < 10000 && !held; tries++) {
         float *sent_slopes = find_values(scene, slopes), *sent_sinks = find_values(scene, sinks);
         ck_assert_ptr_nonnull(sent_slopes);
         ck_assert_ptr_nonnull(sent_sinks);
         int before = count_sent_back();
-        if (!waits_in_daemon(scene, batch))
+        if (!waits_in_daemon(scene, batch)) {
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
             continue;
+        }
         spoil(sent_slopes);
         spoil(sent_sinks);
         held = count_sent_back() == before;
