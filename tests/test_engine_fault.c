@@ -402,6 +402,28 @@ START_TEST(chunk_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests)
 }
 END_TEST
 
+static bool threads_that_wait_are_gone(void)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool gone = engine->submitter_gone && engine->completer_gone;
+    pthread_mutex_unlock(&engine->lock);
+    return gone;
+}
+
+// As engine_create() has to end one that is lost by its first transfer: there is no timeline yet.
+START_TEST(engine_that_is_lost_while_it_opens_waits_for_its_transfer_alone)
+{
+    device_lose(&engine->device, "a test");
+    expect_event(ENGINE_EVENT_LOST);
+    AWAIT(DEADLINE_S, threads_that_wait_are_gone());
+    vkDestroySemaphore(engine->device.handle, engine->timeline, NULL);
+    engine->timeline = VK_NULL_HANDLE;
+    ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
+    engine = open_engine((struct engine_params){0});
+    arena = NULL;
+}
+END_TEST
+
 START_TEST(no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows)
 {
     enum { MANY = 3 * ENGINE_SLOTS };
@@ -502,6 +524,7 @@ void add_fault_tests(Suite *suite)
     tcase_add_test(tcase, batch_keeps_few_work_lists_however_many_head_counts_run);
     tcase_add_test(tcase, transfer_behind_slow_submissions_is_no_hang);
     tcase_add_test(tcase, chunk_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests);
+    tcase_add_test(tcase, engine_that_is_lost_while_it_opens_waits_for_its_transfer_alone);
     tcase_add_test(tcase, no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows);
     tcase_add_test(tcase, threads_that_look_before_they_sleep_miss_nothing);
     tcase_add_test(tcase, zeroes_that_cannot_be_done_lose_the_device);

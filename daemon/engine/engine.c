@@ -213,6 +213,8 @@ static bool at_rest(struct engine *engine, uint64_t timeout_ns)
     bool hung = atomic_load(&engine->device.hung);
     if (!hung && !engine->lost)
         return true;
+    if (!engine->timeline) // lost while it was opened
+        return !engine->transfer.device || transfer_at_rest(&engine->transfer, timeout_ns);
     uint64_t sequence = engine->completed;
     struct submission *submission;
     DL_FOREACH(engine->flying, submission)
