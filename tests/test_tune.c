@@ -13,6 +13,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -434,6 +435,54 @@ START_TEST(a_file_without_entries_goes)
 }
 END_TEST
 
+static void write_raw(const char *at, const char *words)
+{
+    int fd = open(at, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, words, strlen(words)), (ssize_t)strlen(words));
+    close(fd);
+}
+
+START_TEST(what_a_killed_process_left_beside_a_file_is_taken_by_the_next)
+{
+    char beside[256], *data;
+    size_t size;
+    struct error error = {0};
+    const struct iovec piece = {(void *)"whole", 5};
+    snprintf(beside, sizeof beside, "%s.new", path);
+    int held = file_lock_folder(path, 0, &error); // makes the folder, and is no matter
+    ck_assert_int_ge(held, 0);
+    write_raw(beside, "more than what is to be written, and only a part of what it was to be");
+    ck_assert_int_eq(file_replace(path, &piece, 1, &error), STATUS_OK);
+    close(held);
+    ck_assert_int_eq(access(beside, F_OK), -1);
+    ck_assert_int_eq(file_read(path, 1 << 10, &data, &size, &error), STATUS_OK);
+    ck_assert_str_eq(data, "whole");
+    free(data);
+}
+END_TEST
+
+START_TEST(a_file_that_another_is_writing_is_waited_for_and_left_alone)
+{
+    char beside[256];
+    struct error error = {0};
+    const struct iovec piece = {(void *)"mine", 4};
+    snprintf(beside, sizeof beside, "%s.new", path);
+    close(file_lock_folder(path, 0, &error));
+    write_raw(beside, "his");
+    int his = open(beside, O_RDONLY);
+    ck_assert_int_eq(flock(his, LOCK_EX), 0);
+    ck_assert_int_ne(file_replace(path, &piece, 1, &error), STATUS_OK);
+    ck_assert_int_eq(rename(beside, path), 0); // as he does at last
+    close(his);
+    char *data;
+    size_t size;
+    ck_assert_int_eq(file_read(path, 1 << 10, &data, &size, &error), STATUS_OK);
+    ck_assert_str_eq(data, "his");
+    free(data);
+}
+END_TEST
+
 START_TEST(a_folder_that_another_has_locked_is_waited_for_until_the_deadline)
 {
     struct error error = {0};
@@ -545,6 +594,8 @@ int main(void)
     tcase_add_test(tcase, entries_come_back_as_they_were);
     tcase_add_test(tcase, a_file_without_entries_goes);
     tcase_add_test(tcase, a_folder_that_another_has_locked_is_waited_for_until_the_deadline);
+    tcase_add_test(tcase, what_a_killed_process_left_beside_a_file_is_taken_by_the_next);
+    tcase_add_test(tcase, a_file_that_another_is_writing_is_waited_for_and_left_alone);
     tcase_add_test(tcase, a_spoilt_file_or_another_devices_is_ignored_with_the_reason);
     tcase_add_test(tcase, a_damaged_entry_is_left_out_and_counted_and_the_others_stay);
     suite_add_tcase(suite, tcase);

@@ -131,30 +131,53 @@ static bool write_all(int fd, const void *data, size_t size)
 
 static bool write_pieces(int fd, const struct iovec *pieces, int num_pieces)
 {
-    bool done = true;
+    bool done = ftruncate(fd, 0) == 0;
     for (int i = 0; i < num_pieces && done; i++)
         done = write_all(fd, pieces[i].iov_base, pieces[i].iov_len);
-    done = done && fsync(fd) == 0;
-    int why = errno;
-    if (close(fd) != 0 && done)
-        return false;
-    errno = why;
-    return done;
+    return done && fsync(fd) == 0;
+}
+
+static bool is_at(int fd, const char *path)
+{
+    struct stat open, there;
+    return fstat(fd, &open) == 0 && lstat(path, &there) == 0 && open.st_dev == there.st_dev &&
+           open.st_ino == there.st_ino;
+}
+
+enum { BESIDE_MS = 1000 }; // another process writes its file in some of them
+
+// One name for all, so that what a killed process left there is taken by the next. Who has it locked and in its place is the only one that
+// writes it; another may have renamed it while we waited. -1 with errno.
+static int open_beside(const char *beside)
+{
+    for (;;) {
+        int fd = open(beside, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        bool locked = fd >= 0 && lock_within(fd, BESIDE_MS);
+        int why = errno;
+        if (fd < 0 || (locked && is_at(fd, beside)))
+            return fd;
+        close(fd);
+        errno = why;
+        if (!locked)
+            return -1;
+    }
 }
 
 enum status file_replace(const char *path, const struct iovec *pieces, int num_pieces, struct error *error)
 {
     size_t length = strlen(path);
-    char *beside = malloc(length + 8);
+    char *beside = malloc(length + 5);
     if (!beside)
         return error_set(error, STATUS_NO_MEMORY, "no memory");
-    snprintf(beside, length + 8, "%s.XXXXXX", path);
+    snprintf(beside, length + 5, "%s.new", path);
     free(make_folder(path));
-    int fd = mkostemp(beside, O_CLOEXEC);
+    int fd = open_beside(beside);
     bool done = fd >= 0 && write_pieces(fd, pieces, num_pieces) && rename(beside, path) == 0;
     enum status status = done ? STATUS_OK : failed(error);
     if (!done && fd >= 0)
         unlink(beside);
+    if (fd >= 0)
+        close(fd); // and unlock
     free(beside);
     return status;
 }

@@ -18,7 +18,8 @@ enum status file_read(const char *path, size_t most, char **data, size_t *size, 
 // writes between the file being read and replaced. A descriptor to close; -1: why, TIMEOUT if another held it for so long.
 int file_lock_folder(const char *path, int timeout_ms, struct error *error);
 
-// Written beside, mode 0600, and renamed; the folder is made if only that one is missing. The error is what the system said.
+// Written beside, to `path` with ".new", mode 0600, and renamed; the folder is made if only that one is missing. A process that is killed
+// meanwhile leaves that one file, which the next call takes. The error is what the system said.
 enum status file_replace(const char *path, const struct iovec *pieces, int num_pieces, struct error *error);
 
 #endif
