@@ -161,6 +161,29 @@ START_TEST(a_parked_lease_is_told_that_the_daemon_stops)
 }
 END_TEST
 
+// More than nng keeps by itself for a client that cannot read as fast.
+START_TEST(a_session_that_ends_answers_everything_of_it_that_waits)
+{
+    enum { MANY = 300 };
+    static struct waiter waiters[MANY];
+    int32_t all[8];
+    uint64_t cache;
+    struct raw_client *owner = start_full(0, &cache, all);
+    waiters[0] = open_waiter();
+    for (int i = 0; i < MANY; i++) {
+        waiters[i] = waiters[0];
+        begin_waiting(&waiters[i]);
+    }
+    const struct wire_request end = {.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {waiters[0].raw->session}};
+    raw_expect(owner, &end, STATUS_OK);
+    for (int i = 0; i < MANY; i++)
+        end_waiting(&waiters[i], STATUS_NO_SESSION);
+    raw_close(waiters[0].raw);
+    raw_close(owner);
+    stop_clean();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon leases");
@@ -168,7 +191,8 @@ int main(void)
               (const TTest *const[]){
                   a_lease_waits_until_another_session_releases, a_lease_waits_until_a_step_lets_go_of_a_block,
                   a_small_lease_goes_while_a_large_one_cannot_be_met, what_comes_free_goes_to_the_oldest_lease_first,
-                  a_parked_lease_is_told_that_the_daemon_stops, NULL},
+                  a_parked_lease_is_told_that_the_daemon_stops, a_session_that_ends_answers_everything_of_it_that_waits,
+                  NULL},
               1);
     return check_main(suite);
 }
