@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_client_refused.c - libaule-client against the real daemon: every bad input gets its own status and a sentence with its values,
-// and harms nobody; every limit names its option. Each test is a process of its own with a daemon of its own.
+// and harms nobody; every limit names its option. Each test is a process of its own; those of bad input share one daemon, which must have
+// taken none of it amiss.
 
 #include <math.h>
 #include <stdio.h>
@@ -745,16 +746,17 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("client_refused");
-    add(suite, "bad input", setup,
-        (const struct entry[]){{a_bad_batch_is_refused_with_its_values, NUM_BAD_BATCHES},
-                               {a_bad_run_is_refused_with_its_values, NUM_BAD_RUNS},
-                               {a_batch_whose_block_was_sealed_runs_no_more, 0},
-                               {publishing_what_is_not_ready_is_refused, 0},
-                               {releasing_what_is_not_held_releases_nothing, 0},
-                               {another_identity_is_refused_with_both_values, NUM_IDENTITIES},
-                               {a_cache_that_cannot_be_is_refused, NUM_BAD_CACHES},
-                               {a_command_for_a_session_that_is_not_ones_own_is_refused, 0},
-                               {NULL, 0}});
+    add_shared(suite, "bad input", setup,
+               (const struct entry[]){{a_bad_batch_is_refused_with_its_values, NUM_BAD_BATCHES},
+                                      {a_bad_run_is_refused_with_its_values, NUM_BAD_RUNS},
+                                      {releasing_what_is_not_held_releases_nothing, 0},
+                                      {another_identity_is_refused_with_both_values, NUM_IDENTITIES},
+                                      {a_cache_that_cannot_be_is_refused, NUM_BAD_CACHES},
+                                      {a_command_for_a_session_that_is_not_ones_own_is_refused, 0},
+                                      {NULL, 0}});
+    add(suite, "prefixes", setup,
+        (const struct entry[]){
+            {a_batch_whose_block_was_sealed_runs_no_more, 0}, {publishing_what_is_not_ready_is_refused, 0}, {NULL, 0}});
     add(suite, "limits", setup_strict, (const struct entry[]){{every_limit_names_its_option, 0}, {NULL, 0}});
     add(suite, "connections", setup_for_one,
         (const struct entry[]){{a_connection_too_many_is_told_its_option, 0}, {NULL, 0}});
