@@ -27,7 +27,7 @@ void launch(const char *const *options)
     ck_assert(daemon_launch(&daemon_, options));
 }
 
-static void teardown(void)
+static int end_daemon(void)
 {
     int code = daemon_.pid > 0 ? daemon_stop(&daemon_) : 0;
     char *log = code == 0 ? NULL : daemon_log_text(&daemon_);
@@ -35,7 +35,22 @@ static void teardown(void)
         fprintf(stderr, "%s", log);
     free(log);
     daemon_finish(&daemon_);
-    ck_assert_int_eq(code, 0);
+    return code;
+}
+
+static void teardown(void)
+{
+    ck_assert_int_eq(end_daemon(), 0);
+}
+
+// Runs beside the tests, where an assert would be heard by nobody.
+static void teardown_shared(void)
+{
+    int code = end_daemon();
+    if (code == 0)
+        return;
+    fprintf(stderr, "the daemon that the tests shared ended with %d\n", code);
+    exit(EXIT_FAILURE);
 }
 
 struct aule_session *open_session(const char *tenant)
@@ -286,11 +301,23 @@ void still_works(struct step *step)
 
 // ---- the suite ----
 
+static void add_group(Suite *suite, TCase *group, const struct entry *entries)
+{
+    for (; entries->test; entries++)
+        tcase_add_loop_test(group, entries->test, 0, entries->count ? entries->count : 1);
+    suite_add_tcase(suite, group);
+}
+
 void add(Suite *suite, const char *name, void (*prepare)(void), const struct entry *entries)
 {
     TCase *group = tcase_create(name);
     tcase_add_checked_fixture(group, prepare, teardown);
-    for (; entries->test; entries++)
-        tcase_add_loop_test(group, entries->test, 0, entries->count ? entries->count : 1);
-    suite_add_tcase(suite, group);
+    add_group(suite, group, entries);
+}
+
+void add_shared(Suite *suite, const char *name, void (*prepare)(void), const struct entry *entries)
+{
+    TCase *group = tcase_create(name);
+    tcase_add_unchecked_fixture(group, prepare, teardown_shared);
+    add_group(suite, group, entries);
 }

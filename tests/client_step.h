@@ -73,6 +73,8 @@ void kill_worker(pid_t worker);
 
 // A session that was refused something still computes.
 void still_works(struct step *step);
+// A case whose tests have a daemon each; and one whose tests share one, by the names of their caches too.
 void add(Suite *suite, const char *name, void (*prepare)(void), const struct entry *entries);
+void add_shared(Suite *suite, const char *name, void (*prepare)(void), const struct entry *entries);
 
 #endif
