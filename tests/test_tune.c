@@ -443,7 +443,7 @@ static void write_raw(const char *at, const char *words)
     close(fd);
 }
 
-START_TEST(what_a_killed_process_left_beside_a_file_is_taken_by_the_next)
+START_TEST(what_a_killed_process_left_beside_a_file_is_taken_or_swept_away)
 {
     char beside[256], *data;
     size_t size;
@@ -459,6 +459,11 @@ START_TEST(what_a_killed_process_left_beside_a_file_is_taken_by_the_next)
     ck_assert_int_eq(file_read(path, 1 << 10, &data, &size, &error), STATUS_OK);
     ck_assert_str_eq(data, "whole");
     free(data);
+    file_sweep(path);
+    write_raw(beside, "a part");
+    file_sweep(path);
+    ck_assert_int_eq(access(beside, F_OK), -1);
+    ck_assert_int_eq(access(path, F_OK), 0);
 }
 END_TEST
 
@@ -473,6 +478,7 @@ START_TEST(a_file_that_another_is_writing_is_waited_for_and_left_alone)
     int his = open(beside, O_RDONLY);
     ck_assert_int_eq(flock(his, LOCK_EX), 0);
     ck_assert_int_ne(file_replace(path, &piece, 1, &error), STATUS_OK);
+    file_sweep(path);
     ck_assert_int_eq(rename(beside, path), 0); // as he does at last
     close(his);
     char *data;
@@ -594,7 +600,7 @@ int main(void)
     tcase_add_test(tcase, entries_come_back_as_they_were);
     tcase_add_test(tcase, a_file_without_entries_goes);
     tcase_add_test(tcase, a_folder_that_another_has_locked_is_waited_for_until_the_deadline);
-    tcase_add_test(tcase, what_a_killed_process_left_beside_a_file_is_taken_by_the_next);
+    tcase_add_test(tcase, what_a_killed_process_left_beside_a_file_is_taken_or_swept_away);
     tcase_add_test(tcase, a_file_that_another_is_writing_is_waited_for_and_left_alone);
     tcase_add_test(tcase, a_spoilt_file_or_another_devices_is_ignored_with_the_reason);
     tcase_add_test(tcase, a_damaged_entry_is_left_out_and_counted_and_the_others_stay);

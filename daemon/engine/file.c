@@ -163,13 +163,31 @@ static int open_beside(const char *beside)
     }
 }
 
+static char *name_beside(const char *path)
+{
+    size_t size = strlen(path) + sizeof ".new";
+    char *beside = malloc(size);
+    if (beside)
+        snprintf(beside, size, "%s.new", path);
+    return beside;
+}
+
+void file_sweep(const char *path)
+{
+    char *beside = name_beside(path);
+    int fd = beside ? open(beside, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && is_at(fd, beside))
+        unlink(beside);
+    if (fd >= 0)
+        close(fd);
+    free(beside);
+}
+
 enum status file_replace(const char *path, const struct iovec *pieces, int num_pieces, struct error *error)
 {
-    size_t length = strlen(path);
-    char *beside = malloc(length + 5);
+    char *beside = name_beside(path);
     if (!beside)
         return error_set(error, STATUS_NO_MEMORY, "no memory");
-    snprintf(beside, length + 5, "%s.new", path);
     free(make_folder(path));
     int fd = open_beside(beside);
     bool done = fd >= 0 && write_pieces(fd, pieces, num_pieces) && rename(beside, path) == 0;

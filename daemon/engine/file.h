@@ -19,7 +19,9 @@ enum status file_read(const char *path, size_t most, char **data, size_t *size, 
 int file_lock_folder(const char *path, int timeout_ms, struct error *error);
 
 // Written beside, to `path` with ".new", mode 0600, and renamed; the folder is made if only that one is missing. A process that is killed
-// meanwhile leaves that one file, which the next call takes. The error is what the system said.
+// meanwhile leaves that one file, which the next call takes, or file_sweep(). The error is what the system said.
 enum status file_replace(const char *path, const struct iovec *pieces, int num_pieces, struct error *error);
+// Removes that one, unless somebody is writing it.
+void file_sweep(const char *path);
 
 #endif

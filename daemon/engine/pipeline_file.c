@@ -59,6 +59,7 @@ void *pipeline_file_load(struct device *device, const char *path, size_t *size)
     char *file = NULL;
     size_t file_size = 0;
     *size = 0;
+    file_sweep(path);
     enum status status = file_read(path, largest + sizeof header, &file, &file_size, &error);
     if (status == STATUS_NOT_FOUND)
         return NULL;

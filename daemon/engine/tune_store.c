@@ -169,6 +169,7 @@ static void load(struct tune_store *store)
     struct tune_list list;
     struct error error = {0};
     uint32_t taken = 0;
+    file_sweep(store->path);
     if (!read_sound(store, &list, &error))
         device_log(&store->engine->device, 1, "tuning file %s cannot be read: %s", store->path, error.text);
     for (uint32_t i = 0; i < list.count; i++) {
