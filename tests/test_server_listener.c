@@ -159,6 +159,34 @@ START_TEST(a_peer_that_never_reads_keeps_nobody_elses_answer)
 }
 END_TEST
 
+// How many bytes come until none does for a while.
+static size_t read_all(int fd)
+{
+    const struct timeval pause = {.tv_sec = 1};
+    static uint8_t bytes[1 << 20];
+    size_t sum = 0;
+    ssize_t got;
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &pause, sizeof pause), 0);
+    while ((got = recv(fd, bytes, sizeof bytes, 0)) > 0)
+        sum += (size_t)got;
+    return sum;
+}
+
+// nng keeps 64, the socket and what lies between take some more.
+START_TEST(large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound)
+{
+    static const uint8_t large[65536];
+    int deaf = bare_connect(path, true);
+    struct route route = ask(deaf, 1);
+    for (int i = 0; i < MAX_REPLIES; i++)
+        ck_assert(listener_reply(listener, &route, large, sizeof large));
+    size_t came = read_all(deaf);
+    ck_assert_uint_gt(came, 0);
+    ck_assert_uint_le(came, 80 * sizeof large);
+    close(deaf);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("server, listener");
@@ -170,6 +198,7 @@ int main(void)
     tcase_add_checked_fixture(tcase, open_listener, close_listener);
     tcase_add_test(tcase, of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once);
     tcase_add_test(tcase, a_peer_that_never_reads_keeps_nobody_elses_answer);
+    tcase_add_test(tcase, large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

@@ -144,6 +144,22 @@ static bool is_at(int fd, const char *path)
            open.st_ino == there.st_ino;
 }
 
+// A file system without locks: the file is whole all the same, unless two write it in one moment.
+static bool has_no_locks(void)
+{
+    return errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS;
+}
+
+// A file of ours, of mode 0600 from now on; else EEXIST.
+static bool is_own(int fd)
+{
+    struct stat there;
+    if (fstat(fd, &there) == 0 && S_ISREG(there.st_mode) && there.st_uid == geteuid() && fchmod(fd, 0600) == 0)
+        return true;
+    errno = EEXIST;
+    return false;
+}
+
 enum { BESIDE_MS = 1000 }; // another process writes its file in some of them
 
 // One name for all, so that what a killed process left there is taken by the next. Who has it locked and in its place is the only one that
@@ -151,8 +167,8 @@ enum { BESIDE_MS = 1000 }; // another process writes its file in some of them
 static int open_beside(const char *beside)
 {
     for (;;) {
-        int fd = open(beside, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        bool locked = fd >= 0 && lock_within(fd, BESIDE_MS);
+        int fd = open(beside, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        bool locked = fd >= 0 && (lock_within(fd, BESIDE_MS) || has_no_locks()) && is_own(fd);
         int why = errno;
         if (fd < 0 || (locked && is_at(fd, beside)))
             return fd;

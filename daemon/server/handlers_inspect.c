@@ -11,9 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-// Entries a page. nng keeps up to 64 replies for a client that does not read, so a page is far smaller than WIRE_MAX_MESSAGE.
+// Entries a page. For a client that does not read as many answers are kept as may wait for it (listener.h), so a page is far smaller than
+// WIRE_MAX_MESSAGE.
 enum {
-    PAGE_BYTES = 65536,
+    PAGE_BYTES = 8192,
     NAME_BYTES = WIRE_MAX_NAME + 9, // length, terminator, padding
     SESSION_PAGE = PAGE_BYTES / (sizeof(struct wire_session_state) + 2 * NAME_BYTES),
     FINGERPRINT_DIGITS = 2 * CORE_MAX_FINGERPRINT,

@@ -54,7 +54,7 @@ struct message {
 bool listener_receive(struct listener *listener, struct message *out);
 void message_finish(struct message *message);
 
-// Never blocks on the peer: replies that it has not taken pile up to max_replies (large ones to fewer), later ones are lost to it alone. Without
+// Never blocks on the peer: replies that it has not taken pile up to max_replies (64, where large ones fill the place), later ones are lost to it alone. Without
 // nng_cures.c they pile up to nng's 64, which many at once may exceed even where the peer reads. False without memory.
 bool listener_reply(struct listener *listener, const struct route *route, const void *data, size_t size);
 

@@ -64,7 +64,7 @@ TELLS(nni_pipe_send)
 
 // nng keeps 64 answers for a peer and frees what comes beyond. Answers come faster than it sends them, so that of many that are given at once
 // some were lost even to a peer that reads, whose threads would wait for ever. So a full queue grows, as far as the listener wants it to; but
-// not for answers that are large, as are pages of lists: of those a peer that does not read could make the daemon keep too much.
+// not for a large answer, of which a peer that does not read would make the daemon keep much. It does not shrink again.
 // Only the one operation that moves answers to the peers' queues comes by here.
 enum { GROWN_BYTES = 2 << 20 };
 struct nni_msgq;

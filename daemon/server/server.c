@@ -237,6 +237,7 @@ static enum status start_jobs(struct server *server, struct error *error)
 
 enum status server_create(const struct server_params *params, struct server **out, struct error *error)
 {
+    *out = NULL;
     static enum status (*const steps[])(struct server *, struct error *) = {
         open_descriptors, draw_epoch, open_engine,    take_place,    open_core,
         open_guard,       start_jobs, lane_open_bell, open_listener,
@@ -456,20 +457,13 @@ static int rest_ms(int64_t deadline_ns)
 // The GPU does not come to rest: what it may still use, and who may still call us, stays until the process ends.
 static bool leave_behind(const struct server *server)
 {
-    log_warn("daemon: the GPU does not come to rest; %u sessions still have memory that it may use",
-             HASH_COUNT(server->sessions));
+    const unsigned num_sessions = HASH_COUNT(server->sessions);
+    if (num_sessions)
+        log_warn("daemon: the GPU does not come to rest; %u sessions still have memory that it may use", num_sessions);
+    else
+        log_warn("daemon: the GPU does not come to rest");
     server_remove_traces(server);
     return false;
-}
-
-// What hangs in a driver sees no descriptor, so that here a signal ends the process by itself.
-static bool end_engine(struct server *server, int64_t deadline_ns)
-{
-    if (server->stopping)
-        server_unblock_signals(server);
-    bool ended = engine_destroy_within(server->engine, rest_ms(deadline_ns));
-    server_block_signals();
-    return ended;
 }
 
 static void close_fd(int fd)
@@ -486,13 +480,18 @@ bool server_destroy(struct server *server)
     if (server->core && !end_sessions(server, deadline_ns))
         return leave_behind(server);
     lane_close_bell(server);
+    if (server->lock.fd >= 0 && server->listener)
+        unlink(server->socket);
+    // Who hangs from here on, in nng or in a driver, sees no descriptor, so that a signal ends the process by itself.
+    if (server->stopping)
+        server_unblock_signals(server);
     listener_close(server->listener);
     jobs_destroy(server->jobs);
     if (server->engine && server->params->validation)
         log_info("validation: %u messages", engine_validation_messages(server->engine));
-    if (server->lock.fd >= 0 && server->listener)
-        unlink(server->socket);
-    if (!end_engine(server, deadline_ns))
+    bool ended = engine_destroy_within(server->engine, rest_ms(deadline_ns));
+    server_block_signals();
+    if (!ended)
         return leave_behind(server);
     if (server->guarded)
         sigbus_guard_finish();

@@ -184,13 +184,19 @@ static void leave(struct session *session)
     session->server->num_live--;
 }
 
+static enum status not_made(const struct server *server, const char *why, struct error *error)
+{
+    return error_set(error, server->stopping ? STATUS_STOPPING : STATUS_NO_SESSION,
+                     "the session ended during its handshake: %s", why);
+}
+
 static void made(struct job *job, void *context)
 {
     struct session *session = session_of_job(job);
     struct server *server = context;
     struct error *error = &session->job_error;
     if (error->status == STATUS_OK && session->abandoned)
-        error_set(error, STATUS_NO_SESSION, "the session ended during its handshake");
+        not_made(server, server->stopping ? "the daemon is stopping" : "its client has gone", error);
     if (error->status == STATUS_OK)
         open_in_core(session, error);
     if (error->status != STATUS_OK) {
@@ -296,7 +302,7 @@ static void abandon(struct session *session, const char *why)
         session->abandoned = true; // made() sees to the rest
         return;
     }
-    error_set(&error, STATUS_NO_SESSION, "the session ended during its handshake: %s", why);
+    not_made(server, why, &error);
     dispatch_refuse(server, &session->hello, &error);
     forget(session);
 }

@@ -140,12 +140,15 @@ struct aule_session_params {
  */
 AULE_API enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session);
 
-/* Ends the session and frees it. Pending calls of other threads return AULE_DAEMON_GONE before it returns. */
+/*
+ * Ends the session and frees it. Pending calls of other threads return AULE_DAEMON_GONE before it returns. A daemon that is there but does
+ * not answer is waited for at most ten seconds.
+ */
 AULE_API void aule_session_close(struct aule_session *session);
 
 /*
  * After AULE_DAEMON_GONE: connect and shake hands anew, with the parameters of the open, timeout_ms among them. A session that
- * still lives is ended first, and pending calls of other threads return AULE_DAEMON_GONE. Caches, batches, tickets and arena
+ * still lives is ended first, as by aule_session_close(), and pending calls of other threads return AULE_DAEMON_GONE. Caches, batches, tickets and arena
  * allocations of before are gone: their handles answer AULE_EPOCH from now on (close them), arena pointers are invalid.
  * The statuses of aule_session_open(): on any but AULE_OK and AULE_FORKED the session has no daemon and no arena, what asks
  * for one answers AULE_DAEMON_GONE, and another reconnect may be tried. The session is closed by aule_session_close() as ever.
@@ -470,7 +473,8 @@ struct aule_run_params {
                                      the natural log of the row's sum, sink included; -inf if the row sees no key and has no sink */
     uint32_t num_splits;          /* into how many parts the keys of a sequence are cut, to be worked on side by side and merged:
                                      0: by a rule of its q_len and kv_len alone; 1: none; n: n, each rounded up to 256 keys. It
-                                     decides the last bits. AULE_LIMIT: the parts need more than --max-scratch */
+                                     decides the last bits. AULE_LIMIT: the parts need more than --max-scratch,
+                                     or keys in one piece more than --max-run-work */
     struct aule_rope rope;
     float k_scale, v_scale;       /* AULE_SCALE_PER_TENSOR: what a stored element is multiplied by; 0: 1 */
     struct aule_tensor keys, values; /* only over K and V in the arena; the layout says their shape and type */
