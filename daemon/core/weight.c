@@ -64,20 +64,18 @@ static unsigned __int128 local_bytes(const struct batch *batch)
 
 // ---- attention ----
 
+// UINT64_MAX: it has no bound on both sides.
+static uint64_t keys_in_window(const struct batch *batch, const struct core_run_params *p)
+{
+    int64_t right = p->causal && !batch->has_mask ? 0 : p->window_right;
+    return p->windowed && p->window_left >= 0 && right >= 0 ? (uint64_t)(p->window_left + right + 1) : UINT64_MAX;
+}
+
 // No query sees more keys than its window has.
 static uint64_t seen_tokens(const struct batch *batch, const struct core_run_params *p)
 {
-    int64_t right = p->causal && !batch->has_mask ? 0 : p->window_right;
-    if (!p->windowed || p->window_left < 0 || right < 0)
-        return batch->attended;
-    uint64_t seen = batch->num_tokens * (uint64_t)(p->window_left + right + 1);
+    uint64_t window = keys_in_window(batch, p), seen = window == UINT64_MAX ? 0 : batch->num_tokens * window;
     return seen && seen < batch->attended ? seen : batch->attended;
-}
-
-static uint64_t keys_in_window(const struct core_run_params *p)
-{
-    int64_t right = p->causal ? 0 : p->window_right;
-    return p->windowed && p->window_left >= 0 && right >= 0 ? (uint64_t)(p->window_left + right + 1) : UINT64_MAX;
 }
 
 // Keys that a workgroup goes over one after the other. The engine cuts those of a sequence with few rows as num_splits says, by its rule
@@ -85,7 +83,7 @@ static uint64_t keys_in_window(const struct core_run_params *p)
 static uint64_t keys_in_one_piece(const struct batch *batch, const struct core_run_params *p)
 {
     uint64_t keys = batch->max_seq_len, rows = (uint64_t)batch->max_rows * (p->num_heads / batch->kv.num_kv_heads);
-    uint64_t window = batch->has_mask || batch->has_positions ? UINT64_MAX : keys_in_window(p);
+    uint64_t window = batch->has_mask || batch->has_positions ? UINT64_MAX : keys_in_window(batch, p);
     bool is_cut = p->num_splits != 1 && rows <= BATCH_TILE_ROWS;
     if (is_cut)
         keys = p->num_splits ? (keys + p->num_splits - 1) / p->num_splits : 0;
