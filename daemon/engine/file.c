@@ -192,7 +192,7 @@ void file_sweep(const char *path)
 {
     char *beside = name_beside(path);
     int fd = beside ? open(beside, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && is_at(fd, beside))
+    if (fd >= 0 && lock_within(fd, 0) && is_at(fd, beside))
         unlink(beside);
     if (fd >= 0)
         close(fd);
