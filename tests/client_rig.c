@@ -29,9 +29,7 @@ void rig_setup_staging(void)
 
 void rig_teardown(void)
 {
-    int code = rig_daemon.pid > 0 ? daemon_stop(&rig_daemon) : 0;
-    daemon_finish(&rig_daemon);
-    ck_assert_int_eq(code, 0);
+    ck_assert_int_eq(daemon_end(&rig_daemon), 0);
 }
 
 struct aule_session *rig_session(uint32_t paged_threshold)

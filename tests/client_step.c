@@ -27,26 +27,15 @@ void launch(const char *const *options)
     ck_assert(daemon_launch(&daemon_, options));
 }
 
-static int end_daemon(void)
-{
-    int code = daemon_.pid > 0 ? daemon_stop(&daemon_) : 0;
-    char *log = code == 0 ? NULL : daemon_log_text(&daemon_);
-    if (log)
-        fprintf(stderr, "%s", log);
-    free(log);
-    daemon_finish(&daemon_);
-    return code;
-}
-
 static void teardown(void)
 {
-    ck_assert_int_eq(end_daemon(), 0);
+    ck_assert_int_eq(daemon_end(&daemon_), 0);
 }
 
 // Runs beside the tests, where an assert would be heard by nobody.
 static void teardown_shared(void)
 {
-    int code = end_daemon();
+    int code = daemon_end(&daemon_);
     if (code == 0)
         return;
     fprintf(stderr, "the daemon that the tests shared ended with %d\n", code);

@@ -294,3 +294,14 @@ void daemon_finish(struct daemon *daemon)
     remove_folder(daemon->folder);
     *daemon = (struct daemon){.pid = -1, .notify_fd = -1};
 }
+
+int daemon_end(struct daemon *daemon)
+{
+    int code = daemon->pid > 0 ? daemon_stop(daemon) : 0;
+    char *log = code == 0 ? NULL : daemon_log_text(daemon);
+    if (log)
+        fprintf(stderr, "%s", log);
+    free(log);
+    daemon_finish(daemon);
+    return code;
+}

@@ -56,6 +56,8 @@ bool daemon_log_contains(const struct daemon *daemon, const char *text);
 
 // Kill what runs and remove the folder. Takes a zeroed struct.
 void daemon_finish(struct daemon *daemon);
+// daemon_stop(), if it runs, and daemon_finish(): the exit code, 0 if it did not run; the log on stderr unless that is 0. For a teardown.
+int daemon_end(struct daemon *daemon);
 
 // How many segments of aule (of any daemon) lie in /dev/shm under this daemon's prefix; -1 if the folder cannot be read.
 int daemon_count_segments(const struct daemon *daemon);

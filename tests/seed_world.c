@@ -30,8 +30,7 @@ void seed_setup(void)
 // Runs beside the tests, where an assert would end the whole program.
 void seed_teardown(void)
 {
-    int code = daemon_.pid > 0 ? daemon_stop(&daemon_) : 0;
-    daemon_finish(&daemon_);
+    int code = daemon_end(&daemon_);
     if (code == 0)
         return;
     fprintf(stderr, "the daemon of a test case ended with %d\n", code);

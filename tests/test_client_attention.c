@@ -50,9 +50,7 @@ static void setup_few_tickets(void)
 
 static void teardown(void)
 {
-    int code = daemon_.pid > 0 ? daemon_stop(&daemon_) : 0;
-    daemon_finish(&daemon_);
-    ck_assert_int_eq(code, 0);
+    ck_assert_int_eq(daemon_end(&daemon_), 0);
 }
 
 // ---- a scene: four sequences whose keys and values are in the cache, and queries to them ----

@@ -251,7 +251,7 @@ static uint64_t resident_pages(pid_t pid)
 
 enum { MANY_BLOCKS = 16384, PAGE_BYTES = 8192 };
 
-// What a client may make the daemon keep: 64 pages, and what malloc makes of it. Sanitizers keep freed memory too.
+// What a client may make the daemon keep: as many pages as may wait for it, and what malloc makes of them. Sanitizers keep freed memory too.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { UNREAD_PAGES = (512 << 20) / 4096 };
 #else

@@ -190,15 +190,14 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("server, listener");
-    TCase *tcase = tcase_create("hang up");
-    tcase_add_checked_fixture(tcase, open_listener, close_listener);
-    tcase_add_test(tcase, a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_gone_all_the_same);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("answers");
-    tcase_add_checked_fixture(tcase, open_listener, close_listener);
-    tcase_add_test(tcase, of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once);
-    tcase_add_test(tcase, a_peer_that_never_reads_keeps_nobody_elses_answer);
-    tcase_add_test(tcase, large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound);
-    suite_add_tcase(suite, tcase);
+    check_case(suite, "hang up", open_listener, close_listener,
+               (const TTest *const[]){
+                   a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_gone_all_the_same, NULL},
+               1);
+    check_case(suite, "answers", open_listener, close_listener,
+               (const TTest *const[]){of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once,
+                                      a_peer_that_never_reads_keeps_nobody_elses_answer,
+                                      large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound, NULL},
+               1);
     return check_main(suite);
 }
