@@ -68,7 +68,7 @@ static const struct {
     {"--prompt " WORKER_TEXT " --path ''", "--path '' is none of paged|contiguous|reference"},
     {"--prompt " WORKER_TEXT " --dtype int8", "--dtype 'int8' is none of f32|f16|bf16"},
     {"--prompt " WORKER_TEXT " --kv-dtype int4", "--kv-dtype 'int4' is none of f32|f16|bf16|fp8_e4m3|fp8_e5m2|int8"},
-    {"--prompt " WORKER_TEXT " --kv-scale head", "--kv-scale 'head' is none of none|tensor|token-head"},
+    {"--prompt " WORKER_TEXT " --kv-scale head", "--kv-scale 'head' is none of none|tensor|token_head"},
     {"--prompt " WORKER_TEXT " --kv-scale tensor", "--kv-scale tensor is for fp8 and int8, but --kv-dtype is f16"},
     {"--prompt " WORKER_TEXT " --path contiguous --dtype f16 --kv-dtype int8",
      "--path contiguous keeps rows of --dtype f16, which cannot hold int8 times a scale"},
@@ -222,9 +222,9 @@ static const struct {
     uint32_t block_size;
 } kinds[] = {
     {AULE_F32, NULL, 8},         {AULE_F16, NULL, 16},           {AULE_BF16, NULL, 32},
-    {AULE_FP8_E4M3, "none", 64}, {AULE_FP8_E4M3, "tensor", 128}, {AULE_FP8_E4M3, "token-head", 256},
-    {AULE_FP8_E5M2, "none", 8},  {AULE_FP8_E5M2, "tensor", 16},  {AULE_FP8_E5M2, "token-head", 32},
-    {AULE_INT8, "none", 64},     {AULE_INT8, "tensor", 128},     {AULE_INT8, "token-head", 256},
+    {AULE_FP8_E4M3, "none", 64}, {AULE_FP8_E4M3, "tensor", 128}, {AULE_FP8_E4M3, "token_head", 256},
+    {AULE_FP8_E5M2, "none", 8},  {AULE_FP8_E5M2, "tensor", 16},  {AULE_FP8_E5M2, "token_head", 32},
+    {AULE_INT8, "none", 64},     {AULE_INT8, "tensor", 128},     {AULE_INT8, "token_head", 256},
 };
 
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };

@@ -40,8 +40,8 @@ static const struct row rows[] = {
     {"dtype", "f32|f16|bf16", CHOICE, FIELD(dtype), AULE_F32, AULE_BF16, "of q, k, v and out (f32)"},
     {"kv-dtype", "f32|f16|bf16|fp8_e4m3|fp8_e5m2|int8", CHOICE, FIELD(kv_dtype), AULE_F32, AULE_INT8,
      "what keys and values are kept as (f16)"},
-    {"kv-scale", "none|tensor|token-head", CHOICE, FIELD(kv_scale), AULE_SCALE_NONE, AULE_SCALE_PER_TOKEN_HEAD,
-     "what fp8 and int8 are scaled by (int8: token-head, else none)"},
+    {"kv-scale", "none|tensor|token_head", CHOICE, FIELD(kv_scale), AULE_SCALE_NONE, AULE_SCALE_PER_TOKEN_HEAD,
+     "what fp8 and int8 are scaled by (int8: token_head, else none)"},
     {"block-size", "N", COUNT, FIELD(block_size), 8, 256, "tokens a block of the cache, a power of two (32)"},
     {"max-prompt", "BYTES", COUNT, FIELD(max_prompt), 1, 1 << 30, "refuse a longer prompt (1048576)"},
     {"timeout", "MS", COUNT, FIELD(timeout_ms), 1, INT_MAX, "for each wait for the daemon (60000)"},
@@ -112,7 +112,7 @@ static enum options_result parse_row(struct options *options, const struct row *
     return good ? OPTIONS_RUN : OPTIONS_BAD;
 }
 
-static const char *const scale_names[] = {"none", "tensor", "token-head"};
+static const char *const scale_names[] = {"none", "tensor", "token_head"};
 
 enum { SCALE_UNSAID = AULE_SCALE_PER_TOKEN_HEAD + 1 };
 
