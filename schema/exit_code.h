@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// exit_code.h - what aule-daemon, aule-ctl and aule-bench end with: one rule, so that a script or a supervisor need not ask which it was.
+// exit_code.h - what aule-daemon, aule-ctl, aule-worker and aule-bench end with: one rule, so that a script or a supervisor need not ask which it was.
 
 #ifndef AULE_EXIT_CODE_H
 #define AULE_EXIT_CODE_H

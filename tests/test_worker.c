@@ -8,10 +8,13 @@
 
 #include "aule/aule.h"
 #include "daemon_harness.h"
+#include "exit_code.h"
 
 #include <cjson/cJSON.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,9 +51,9 @@ __attribute__((format(printf, 1, 2))) static struct run *start(const char *forma
     return &run;
 }
 
-static void refused(const struct run *run, const char *sentence)
+static void refused(const struct run *run, enum exit_code code, const char *sentence)
 {
-    ck_assert_int_eq(run->code, 1);
+    ck_assert_int_eq(run->code, (int)code);
     ck_assert_msg(strstr(run->output, sentence), "'%s' does not contain '%s'", run->output, sentence);
     ck_assert_msg(strchr(run->output, '\n') == run->output + strlen(run->output) - 1, "more than one line: %s",
                   run->output);
@@ -60,9 +63,6 @@ static const struct {
     const char *options, *sentence;
 } bad_options[] = {
     {"", "--prompt FILE is needed"},
-    {"--prompt /nowhere/text", "/nowhere/text: No such file or directory"},
-    {"--prompt /dev/null", "/dev/null: the prompt is empty"},
-    {"--prompt " WORKER_TEXT " --max-prompt 100", "more than 100 bytes, the limit of --max-prompt"},
     {"--prompt " WORKER_TEXT " --path sideways", "--path 'sideways' is none of paged|contiguous|reference"},
     {"--prompt " WORKER_TEXT " --path page", "--path 'page' is none of paged|contiguous|reference"},
     {"--prompt " WORKER_TEXT " --path ''", "--path '' is none of paged|contiguous|reference"},
@@ -78,12 +78,29 @@ static const struct {
     {"--prompt " WORKER_TEXT " --block-size 48", "--block-size 48 is not a power of two"},
     {"--prompt " WORKER_TEXT " --colour", "--colour is no option"},
     {"--prompt " WORKER_TEXT " more", "'more' is no option"},
-    {"--prompt " WORKER_TEXT " --socket /nowhere/sock", "/nowhere/sock"},
 };
 
-START_TEST(what_is_wrong_is_said_in_one_sentence)
+START_TEST(a_wrong_command_line_is_said_in_one_sentence)
 {
-    refused(start("%s %s 2>&1", WORKER, bad_options[_i].options), bad_options[_i].sentence);
+    refused(start("%s %s 2>&1", WORKER, bad_options[_i].options), EXIT_CODE_USAGE, bad_options[_i].sentence);
+}
+END_TEST
+
+START_TEST(a_prompt_that_cannot_be_had_is_said_in_one_sentence)
+{
+    static const char *const wrong[][2] = {
+        {"/nowhere/text", "/nowhere/text: No such file or directory"},
+        {"/dev/null", "/dev/null: the prompt is empty"},
+        {WORKER_TEXT " --max-prompt 100", "more than 100 bytes, the limit of --max-prompt"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        refused(start("%s --prompt %s 2>&1", WORKER, wrong[i][0]), EXIT_CODE_FAILED, wrong[i][1]);
+}
+END_TEST
+
+START_TEST(without_a_daemon_its_socket_is_said_and_that_it_is_gone)
+{
+    refused(start("%s --prompt %s --socket /nowhere/sock 2>&1", WORKER, WORKER_TEXT), EXIT_CODE_GONE, "/nowhere/sock");
 }
 END_TEST
 
@@ -91,14 +108,41 @@ START_TEST(logits_of_another_length_are_not_compared)
 {
     refused(start("head -c 100 %s | %s --reference --tokens 2 --prompt - --compare %s 2>&1", WORKER_TEXT, WORKER,
                   WORKER_TEXT),
-            "more than the 512 logits of this run");
+            EXIT_CODE_FAILED, "more than the 512 logits of this run");
 }
 END_TEST
 
 START_TEST(a_full_disk_is_noticed)
 {
     refused(start("head -c 100 %s | %s --reference --tokens 2 --prompt - --logits /dev/full 2>&1", WORKER_TEXT, WORKER),
-            "/dev/full: No space left on device");
+            EXIT_CODE_FAILED, "/dev/full: No space left on device");
+}
+END_TEST
+
+START_TEST(a_terminal_is_told_how_far_it_is_and_the_line_goes_at_the_end)
+{
+    char seen[4096];
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    ck_assert_int_ge(terminal, 0);
+    ck_assert_int_eq(grantpt(terminal), 0);
+    ck_assert_int_eq(unlockpt(terminal), 0);
+    struct run *run = start("head -c 100 %s | %s --reference --tokens 2 --chunk 60 --prompt - 2>%s", WORKER_TEXT,
+                            WORKER, ptsname(terminal));
+    ck_assert_int_eq(run->code, 0);
+    const ssize_t size = read(terminal, seen, sizeof seen - 1);
+    ck_assert_int_gt(size, 0);
+    seen[size] = 0;
+    const char *at = seen;
+    static const char *const steps[] = {"\rprompt: 0 of 100 tokens ", "\rprompt: 60 of 100 tokens ",
+                                        "\rprompt: 100 of 100 tokens ", "\rtext: 1 of 2 tokens ",
+                                        "\rtext: 2 of 2 tokens "};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        at = strstr(at, steps[i]);
+        ck_assert_msg(at != NULL, "no '%s', or in another order: %s", steps[i] + 1, seen);
+    }
+    ck_assert_int_eq(seen[size - 1], '\r');
+    ck_assert_ptr_null(strchr(seen, '\n'));
+    close(terminal);
 }
 END_TEST
 
@@ -307,7 +351,8 @@ END_TEST
 START_TEST(another_identity_is_refused_with_both_values)
 {
     expect(compared(100, "", "--tokens 1 --block-size 16", ""), 0, 1e-3);
-    refused(start("%s --prompt %s --socket %s --block-size 64 2>&1", WORKER, WORKER_TEXT, server.socket), "MISMATCH");
+    refused(start("%s --prompt %s --socket %s --block-size 64 2>&1", WORKER, WORKER_TEXT, server.socket),
+            EXIT_CODE_FAILED, "MISMATCH");
     ck_assert_ptr_nonnull(strstr(
         start("%s --prompt %s --socket %s --block-size 64 2>&1", WORKER, WORKER_TEXT, server.socket)->output, "64"));
 }
@@ -327,7 +372,7 @@ START_TEST(a_daemon_that_dies_ends_a_worker_with_a_sentence)
     ck_assert_ptr_nonnull(strstr(line, "DAEMON_GONE"));
     const int status = pclose(pipe);
     ck_assert(WIFEXITED(status));
-    ck_assert_int_eq(WEXITSTATUS(status), 1);
+    ck_assert_int_eq(WEXITSTATUS(status), EXIT_CODE_GONE);
     ck_assert(daemon_start(&server, NULL)); // removes what the dead one left
 }
 END_TEST
@@ -340,7 +385,7 @@ static void launch_small(void)
 START_TEST(a_pool_that_is_too_small_is_said_with_its_option)
 {
     struct run *run = start("%s --prompt %s --socket %s 2>&1", WORKER, WORKER_TEXT, server.socket);
-    refused(run, "leasing blocks");
+    refused(run, EXIT_CODE_FAILED, "leasing blocks");
     ck_assert_msg(strstr(run->output, "--max-blocks"), "%s", run->output);
     expect(compared(60, "", "--tokens 2", ""), 0, 1e-3);
     expect(compared(300, "", "--tokens 2", "--path contiguous"), 0, 1e-3);
@@ -355,7 +400,7 @@ static void launch_small_arenas(void)
 START_TEST(an_arena_that_is_too_large_is_said_with_its_option)
 {
     struct run *run = start("%s --prompt %s --socket %s --path contiguous 2>&1", WORKER, WORKER_TEXT, server.socket);
-    refused(run, "opening a session: LIMIT");
+    refused(run, EXIT_CODE_FAILED, "opening a session: LIMIT");
     ck_assert_msg(strstr(run->output, "--max-arena"), "%s", run->output);
     expect(compared(60, "", "--tokens 2", "--path contiguous"), 0, 1e-3);
 }
@@ -365,9 +410,13 @@ static Suite *worker_suite(void)
 {
     Suite *suite = suite_create("worker");
     TCase *program = tcase_create("program");
-    tcase_add_loop_test(program, what_is_wrong_is_said_in_one_sentence, 0, sizeof bad_options / sizeof *bad_options);
+    tcase_add_loop_test(program, a_wrong_command_line_is_said_in_one_sentence, 0,
+                        sizeof bad_options / sizeof *bad_options);
+    tcase_add_test(program, a_prompt_that_cannot_be_had_is_said_in_one_sentence);
+    tcase_add_test(program, without_a_daemon_its_socket_is_said_and_that_it_is_gone);
     tcase_add_test(program, logits_of_another_length_are_not_compared);
     tcase_add_test(program, a_full_disk_is_noticed);
+    tcase_add_test(program, a_terminal_is_told_how_far_it_is_and_the_line_goes_at_the_end);
     tcase_add_test(program, help_names_every_option_and_version_the_version);
     suite_add_tcase(suite, program);
 

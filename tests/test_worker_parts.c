@@ -36,7 +36,7 @@ static int32_t *read_text(uint32_t *count)
 static struct generation reference(const int32_t *prompt, uint32_t num_prompt, uint32_t num_tokens, uint32_t chunk,
                                    enum aule_dtype kv_dtype)
 {
-    char error[640] = "";
+    struct failure failure = {0};
     const struct attention_params params = {.dtype = AULE_F32,
                                             .path = ATTENTION_REFERENCE,
                                             .kv = {.dtype = kv_dtype},
@@ -48,9 +48,8 @@ static struct generation reference(const int32_t *prompt, uint32_t num_prompt, u
     struct model *model = model_create();
     struct generation generation;
     generate_params.model = model;
-    generate_params.attention = attention_create(&params, error, sizeof error);
-    ck_assert_msg(generate_params.attention && generate(&generate_params, &generation, error, sizeof error), "%s",
-                  error);
+    generate_params.attention = attention_create(&params, &failure);
+    ck_assert_msg(generate_params.attention && generate(&generate_params, &generation, &failure), "%s", failure.text);
     attention_destroy(generate_params.attention);
     model_destroy(model);
     return generation;

@@ -5,7 +5,10 @@
 
 #include "attention.h"
 
-typedef struct attention *create(const struct attention_params *params, char *error, size_t size);
+#include <stdarg.h>
+#include <stdio.h>
+
+typedef struct attention *create(const struct attention_params *params, struct failure *failure);
 
 static const struct {
     const char *name;
@@ -16,9 +19,19 @@ static const struct {
     [ATTENTION_REFERENCE] = {"reference", attention_reference_create},
 };
 
-struct attention *attention_create(const struct attention_params *params, char *error, size_t size)
+struct attention *attention_create(const struct attention_params *params, struct failure *failure)
 {
-    return paths[params->path].create(params, error, size);
+    return paths[params->path].create(params, failure);
+}
+
+bool failure_set(struct failure *failure, enum exit_code code, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    vsnprintf(failure->text, sizeof failure->text, format, values);
+    va_end(values);
+    failure->code = code;
+    return false;
 }
 
 const char *attention_path_name(enum attention_path path)

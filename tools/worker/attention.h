@@ -3,13 +3,22 @@
 //
 // attention.h - where one sequence's keys and values live and who computes its attention. A step covers the tokens
 // [first, first + count) of the sequence: begin, run once for each layer, end. One thread.
-// Each function returns false on failure; `error` then has one sentence.
+// Each function returns false on failure; `failure` then says why.
 
 #ifndef WORKER_ATTENTION_H
 #define WORKER_ATTENTION_H
 
 #include "aule/aule.h"
 #include "element.h"
+#include "exit_code.h"
+
+struct failure {
+    enum exit_code code; // FAILED, or GONE: who computes attention is not there
+    char text[640];      // one sentence
+};
+// Returns false.
+bool failure_set(struct failure *failure, enum exit_code code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 struct attention;
 
@@ -31,7 +40,7 @@ struct attention {
     uint64_t session;    // the daemon's number for this worker; 0 = none
     char device[256];    // who computes
     uint32_t hit_blocks; // of the last lookup
-    char error[640];
+    struct failure failure;
 };
 
 enum attention_path {
@@ -51,15 +60,15 @@ struct attention_params {
     int timeout_ms;                                  // aule only; for each wait
 };
 
-// NULL on failure; then `error`, of `size` bytes, says why. End with attention_destroy().
-struct attention *attention_create(const struct attention_params *params, char *error, size_t size);
+// NULL on failure; then `failure` says why. End with attention_destroy().
+struct attention *attention_create(const struct attention_params *params, struct failure *failure);
 
 const char *attention_path_name(enum attention_path path); // "paged"
 
 // What attention_create() chooses from.
-struct attention *attention_paged_create(const struct attention_params *params, char *error, size_t size);
-struct attention *attention_contiguous_create(const struct attention_params *params, char *error, size_t size);
-struct attention *attention_reference_create(const struct attention_params *params, char *error, size_t size);
+struct attention *attention_paged_create(const struct attention_params *params, struct failure *failure);
+struct attention *attention_contiguous_create(const struct attention_params *params, struct failure *failure);
+struct attention *attention_reference_create(const struct attention_params *params, struct failure *failure);
 
 static inline void attention_destroy(struct attention *attention)
 {

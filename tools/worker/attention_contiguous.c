@@ -99,17 +99,17 @@ static bool open(struct contiguous *contiguous, const struct attention_params *p
 
 static const struct attention_ops ops = {attention_finds_nothing, begin, run, end, attention_offers_nothing, destroy};
 
-struct attention *attention_contiguous_create(const struct attention_params *params, char *error, size_t size)
+struct attention *attention_contiguous_create(const struct attention_params *params, struct failure *failure)
 {
     struct contiguous *contiguous = calloc(1, sizeof *contiguous);
     if (!contiguous) {
-        snprintf(error, size, "out of memory");
+        failure_set(failure, EXIT_CODE_FAILED, "out of memory");
         return NULL;
     }
     contiguous->connection.base.ops = &ops;
     if (open(contiguous, params))
         return &contiguous->connection.base;
-    snprintf(error, size, "%s", contiguous->connection.base.error);
+    *failure = contiguous->connection.base.failure;
     destroy(&contiguous->connection.base);
     return NULL;
 }

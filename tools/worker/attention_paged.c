@@ -176,24 +176,23 @@ static bool allocate(struct paged *paged)
     paged->slots = calloc(paged->connection.params.max_count, sizeof *paged->slots);
     if (paged->block_ids && paged->published && paged->slots)
         return true;
-    snprintf(paged->connection.base.error, sizeof paged->connection.base.error,
-             "out of memory for the tables of %u tokens", paged->connection.params.max_tokens);
-    return false;
+    return failure_set(&paged->connection.base.failure, EXIT_CODE_FAILED, "out of memory for the tables of %u tokens",
+                       paged->connection.params.max_tokens);
 }
 
 static const struct attention_ops ops = {lookup, begin, run, end, publish, destroy};
 
-struct attention *attention_paged_create(const struct attention_params *params, char *error, size_t size)
+struct attention *attention_paged_create(const struct attention_params *params, struct failure *failure)
 {
     struct paged *paged = calloc(1, sizeof *paged);
     if (!paged) {
-        snprintf(error, size, "out of memory");
+        failure_set(failure, EXIT_CODE_FAILED, "out of memory");
         return NULL;
     }
     paged->connection.base.ops = &ops;
     if (connection_open(&paged->connection, params, 0) && allocate(paged) && open_cache(paged))
         return &paged->connection.base;
-    snprintf(error, size, "%s", paged->connection.base.error);
+    *failure = paged->connection.base.failure;
     destroy(&paged->connection.base);
     return NULL;
 }

@@ -119,7 +119,7 @@ static void destroy(struct attention *attention)
 
 static const struct attention_ops ops = {attention_finds_nothing, begin, run, end, attention_offers_nothing, destroy};
 
-struct attention *attention_reference_create(const struct attention_params *params, char *error, size_t size)
+struct attention *attention_reference_create(const struct attention_params *params, struct failure *failure)
 {
     struct reference *reference = calloc(1, sizeof *reference);
     if (!reference)
@@ -135,6 +135,6 @@ struct attention *attention_reference_create(const struct attention_params *para
         return &reference->base;
     destroy(&reference->base);
 fail:
-    snprintf(error, size, "out of memory for the keys and values of %u tokens", params->max_tokens);
+    failure_set(failure, EXIT_CODE_FAILED, "out of memory for the keys and values of %u tokens", params->max_tokens);
     return NULL;
 }

@@ -10,11 +10,17 @@
 
 #include <stdio.h>
 
+// Whoever starts a worker again has to start the daemon first.
+static bool is_gone(enum aule_status status)
+{
+    return status == AULE_DAEMON_GONE || status == AULE_TIMEOUT || status == AULE_DEVICE_LOST ||
+           status == AULE_STOPPING;
+}
+
 bool connection_failed(struct connection *connection, const char *doing, enum aule_status status)
 {
-    snprintf(connection->base.error, sizeof connection->base.error, "%s: %s: %s", doing, aule_status_name(status),
-             aule_error());
-    return false;
+    return failure_set(&connection->base.failure, is_gone(status) ? EXIT_CODE_GONE : EXIT_CODE_FAILED, "%s: %s: %s",
+                       doing, aule_status_name(status), aule_error());
 }
 
 static bool open_session(struct connection *connection, uint64_t more)

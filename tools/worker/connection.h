@@ -18,11 +18,11 @@ struct connection {
 };
 
 // Opens the session, with `more` bytes of arena for its caller's own, and places the tensors. `connection` is zeroed but for base.ops;
-// false: base.error says why. End with connection_close() in either case.
+// false: base.failure says why. End with connection_close() in either case.
 bool connection_open(struct connection *connection, const struct attention_params *params, uint64_t more);
 void connection_close(struct connection *connection);
 
-// base.error = what was being done, the status and the library's own sentence; returns false.
+// base.failure = what was being done, the status and the library's own sentence; returns false.
 bool connection_failed(struct connection *connection, const char *doing, enum aule_status status);
 
 // A dense view of rows of row_heads heads from `offset` on, beginning with the head first_head.

@@ -25,7 +25,7 @@ static bool attend(void *context, uint32_t layer, const float *qkv, float *out)
     return attention->ops->run(attention, layer, qkv, out);
 }
 
-// One forward pass of the tokens that stand at `first` of the sequence. False: attention->error says why.
+// One forward pass of the tokens that stand at `first` of the sequence. False: attention->failure says why.
 static bool step(const struct generate_params *params, const int32_t *tokens, uint32_t count, uint32_t first,
                  bool write, float *logits)
 {
@@ -35,8 +35,14 @@ static bool step(const struct generate_params *params, const int32_t *tokens, ui
     enum model_result result = model_forward(params->model, tokens, count, first, attend, attention, logits);
     attention->ops->end(attention);
     if (result == MODEL_NO_MEMORY)
-        snprintf(attention->error, sizeof attention->error, "out of memory for a step of %u tokens", count);
+        failure_set(&attention->failure, EXIT_CODE_FAILED, "out of memory for a step of %u tokens", count);
     return result == MODEL_OK;
+}
+
+static void tell(const struct generate_params *params, const char *what, uint32_t done, uint32_t all)
+{
+    if (params->progress)
+        params->progress(what, done, all);
 }
 
 // Leaves the logits of the prompt's last token.
@@ -45,6 +51,7 @@ static bool prefill(const struct generate_params *params, uint32_t *hit_tokens, 
     struct attention *attention = params->attention;
     if (!attention->ops->lookup(attention, params->prompt, params->num_prompt, hit_tokens))
         return false;
+    tell(params, "prompt", *hit_tokens, params->num_prompt);
     // All of it is there: only what the last token sees has to be computed again, and nothing is to be written.
     const uint32_t last = params->num_prompt - 1;
     if (*hit_tokens == params->num_prompt)
@@ -54,6 +61,7 @@ static bool prefill(const struct generate_params *params, uint32_t *hit_tokens, 
         if (!step(params, params->prompt + first, count, first, true, logits))
             return false;
         first += count;
+        tell(params, "prompt", first, params->num_prompt);
         if (!attention->ops->publish(attention, params->prompt, first))
             return false;
     }
@@ -75,6 +83,7 @@ static bool decode(const struct generate_params *params, struct generation *gene
     float *logits = generation->logits;
     for (uint32_t i = 0;; i++, logits += MODEL_VOCABULARY) {
         generation->ids[i] = best(logits);
+        tell(params, "text", i + 1, generation->num_tokens);
         if (i + 1 == generation->num_tokens)
             return true;
         if (!step(params, &generation->ids[i], 1, params->num_prompt + i, true, logits + MODEL_VOCABULARY))
@@ -94,7 +103,7 @@ static bool run(const struct generate_params *params, struct generation *generat
     return done;
 }
 
-bool generate(const struct generate_params *params, struct generation *generation, char *error, size_t size)
+bool generate(const struct generate_params *params, struct generation *generation, struct failure *failure)
 {
     *generation = (struct generation){.num_tokens = params->num_tokens};
     generation->ids = calloc(params->num_tokens, sizeof *generation->ids);
@@ -103,9 +112,9 @@ bool generate(const struct generate_params *params, struct generation *generatio
     if (allocated && run(params, generation))
         return true;
     if (allocated)
-        snprintf(error, size, "%s", params->attention->error);
+        *failure = params->attention->failure;
     else
-        snprintf(error, size, "out of memory for the logits of %u tokens", params->num_tokens);
+        failure_set(failure, EXIT_CODE_FAILED, "out of memory for the logits of %u tokens", params->num_tokens);
     generation_finish(generation);
     return false;
 }

@@ -10,13 +10,17 @@
 #include "attention.h"
 #include "model.h"
 
+// `done` tokens of `all` of them are there: before the first step and after each.
+typedef void generate_progress(const char *what, uint32_t done, uint32_t all);
+
 struct generate_params {
     const struct model *model;
     struct attention *attention; // of a new sequence; its max_tokens is at least num_prompt + num_tokens
     const int32_t *prompt;
-    uint32_t num_prompt; // at least 1
-    uint32_t num_tokens; // to generate, at least 1
-    uint32_t chunk;      // prompt tokens a step, at least 1
+    uint32_t num_prompt;         // at least 1
+    uint32_t num_tokens;         // to generate, at least 1
+    uint32_t chunk;              // prompt tokens a step, at least 1
+    generate_progress *progress; // NULL: nobody looks
 };
 
 struct generation {
@@ -28,8 +32,8 @@ struct generation {
     double decode_seconds;
 };
 
-// False: `error`, of `size` bytes, says why, and nothing is owned. Else end with generation_finish().
-bool generate(const struct generate_params *params, struct generation *generation, char *error, size_t size);
+// False: `failure` says why, and nothing is owned. Else end with generation_finish().
+bool generate(const struct generate_params *params, struct generation *generation, struct failure *failure);
 void generation_finish(struct generation *generation);
 
 uint32_t generation_distinct_ids(const struct generation *generation);

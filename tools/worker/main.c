@@ -10,11 +10,26 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
-static bool complain(const char *sentence)
+enum { LINE_WIDTH = 40 }; // of a progress
+
+static enum exit_code complain(enum exit_code code, const char *sentence)
 {
     fprintf(stderr, "aule-worker: %s\n", sentence);
-    return false;
+    return code;
+}
+
+static void show_progress(const char *what, uint32_t done, uint32_t all)
+{
+    char line[LINE_WIDTH + 1];
+    snprintf(line, sizeof line, "%s: %u of %u tokens", what, done, all);
+    fprintf(stderr, "\r%-*s", LINE_WIDTH, line);
+}
+
+static void hide_progress(void)
+{
+    fprintf(stderr, "\r%*s\r", LINE_WIDTH, "");
 }
 
 static struct attention_params params_of(const struct options *options, uint32_t num_prompt)
@@ -60,45 +75,52 @@ static bool tell(const struct options *options, const struct attention_params *p
     return compare(options, generation, &report) && report_print(&report, options->json);
 }
 
-static bool work(const struct options *options, const struct model *model, const int32_t *prompt, uint32_t num_prompt)
+static enum exit_code work(const struct options *options, const struct model *model, const int32_t *prompt,
+                           uint32_t num_prompt)
 {
-    char error[640];
+    struct failure failure;
+    const bool watched = isatty(STDERR_FILENO);
     const struct attention_params params = params_of(options, num_prompt);
-    struct attention *attention = attention_create(&params, error, sizeof error);
+    struct attention *attention = attention_create(&params, &failure);
     if (!attention)
-        return complain(error);
+        return complain(failure.code, failure.text);
     const struct generate_params generate_params = {.model = model,
                                                     .attention = attention,
                                                     .prompt = prompt,
                                                     .num_prompt = num_prompt,
                                                     .num_tokens = options->num_tokens,
-                                                    .chunk = options->chunk};
+                                                    .chunk = options->chunk,
+                                                    .progress = watched ? show_progress : NULL};
     struct generation generation;
-    bool done = generate(&generate_params, &generation, error, sizeof error);
-    if (done)
-        done = tell(options, &params, attention, &generation, num_prompt);
-    else
-        complain(error);
+    enum exit_code code = EXIT_CODE_FAILED;
+    const bool done = generate(&generate_params, &generation, &failure);
+    if (watched)
+        hide_progress();
+    if (!done)
+        code = complain(failure.code, failure.text);
+    else if (tell(options, &params, attention, &generation, num_prompt))
+        code = EXIT_CODE_DONE;
     generation_finish(&generation);
     attention_destroy(attention);
-    return done;
+    return code;
 }
 
 int main(int argc, char **argv)
 {
     struct options options;
     switch (options_parse(&options, argc, argv)) {
-    case OPTIONS_DONE: return EXIT_SUCCESS;
-    case OPTIONS_BAD: return EXIT_FAILURE;
+    case OPTIONS_DONE: return EXIT_CODE_DONE;
+    case OPTIONS_BAD: return EXIT_CODE_USAGE;
     case OPTIONS_RUN: break;
     }
     int32_t *prompt;
     uint32_t num_prompt;
     if (!files_read_prompt(options.prompt, options.append, options.max_prompt, &prompt, &num_prompt))
-        return EXIT_FAILURE;
+        return EXIT_CODE_FAILED;
     struct model *model = model_create();
-    const bool done = model ? work(&options, model, prompt, num_prompt) : complain("out of memory for the model");
+    const enum exit_code code =
+        model ? work(&options, model, prompt, num_prompt) : complain(EXIT_CODE_FAILED, "out of memory for the model");
     model_destroy(model);
     free(prompt);
-    return done ? EXIT_SUCCESS : EXIT_FAILURE;
+    return code;
 }

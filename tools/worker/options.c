@@ -64,7 +64,9 @@ static void print_help(void)
         const int width = printf("  --%s %s", rows[i].name, argument);
         printf(width < 23 ? "%*s%s\n" : "\n%*s%s\n", width < 23 ? 23 - width : 23, "", rows[i].help);
     }
-    puts("\nExit code: 0 done, 1 not done; standard error says why.");
+    puts("\nExit codes: 0 done, 1 failed, 2 the command line is wrong, 3 no daemon answers or the GPU was lost; "
+         "standard "
+         "error says why.");
 }
 
 static bool parse_count(const struct row *row, const char *text, uint32_t *count)
