@@ -180,6 +180,15 @@ START_TEST(without_a_daemon_nothing_can_be_asked)
 }
 END_TEST
 
+START_TEST(a_daemon_is_advised_only_where_it_would_find_or_make_its_folder)
+{
+    assert_fails(RUN("ping", "--socket=/tmp/aule-test-nowhere/s"), GONE,
+                 "aule-daemon --socket /tmp/aule-test-nowhere/s");
+    assert_fails(RUN("ping", "--socket=/tmp/aule-test-nowhere/x/s"), GONE,
+                 "the folder that it would be in is not there");
+}
+END_TEST
+
 START_TEST(without_descriptors_nothing_can_be_asked)
 {
     char text[1024] = "";
@@ -747,6 +756,7 @@ static Suite *ctl_suite(void)
     TCase *tests = tcase_create("without a daemon");
     tcase_add_test(tests, version_needs_no_daemon);
     tcase_add_loop_test(tests, without_a_daemon_nothing_can_be_asked, 0, num_asking);
+    tcase_add_test(tests, a_daemon_is_advised_only_where_it_would_find_or_make_its_folder);
     tcase_add_test(tests, without_descriptors_nothing_can_be_asked);
     tcase_add_test(tests, bad_usage_is_refused_with_the_offending_word);
     tcase_add_test(tests, arguments_are_looked_at_before_the_daemon_is_asked);

@@ -16,6 +16,7 @@
 #include "connection.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <limits.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -141,6 +142,16 @@ static enum aule_status no_room(const char *path, int error)
     return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
 }
 
+// A daemon makes the last folder of the path, and none above it.
+static bool folder_can_be(const char *path)
+{
+    char room[PATH_MAX];
+    struct stat info;
+    snprintf(room, sizeof room, "%s", path);
+    char *folder = dirname(room);
+    return (stat(folder, &info) == 0 || stat(dirname(folder), &info) == 0) && S_ISDIR(info.st_mode);
+}
+
 // nng says "connection refused" of all of these. A daemon is advised only where one would start.
 static enum aule_status nobody_listens(const char *path)
 {
@@ -151,6 +162,8 @@ static enum aule_status nobody_listens(const char *path)
     else if (!S_ISSOCK(info.st_mode))
         return fail(AULE_DAEMON_GONE, "no daemon listens at %s: that is no socket but %s, and a daemon leaves it alone",
                     path, S_ISDIR(info.st_mode) ? "a folder" : "another file");
+    if (!folder_can_be(path))
+        return fail(AULE_DAEMON_GONE, "no daemon listens at %s: the folder that it would be in is not there", path);
     return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one", path, why, path);
 }
 

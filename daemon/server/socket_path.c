@@ -27,7 +27,6 @@ static enum status too_long(const char *path, struct error *error)
                      strlen(path), SOCKET_PATH_ROOM - 1);
 }
 
-// The folder of the rule; `make` is what has to exist at the end.
 static enum status rule_folder(char *folder, size_t room, struct error *error)
 {
     const char *own = getenv("AULE_RUNTIME_DIR"), *session = getenv("XDG_RUNTIME_DIR");
@@ -40,10 +39,16 @@ static enum status rule_folder(char *folder, size_t room, struct error *error)
         size = snprintf(folder, room, "/run/aule");
     if (size < 0 || (size_t)size >= room)
         return error_set(error, STATUS_INVALID, "the runtime folder's name has %d bytes, too many for a socket", size);
-    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        return error_set(error, STATUS_DENIED, "cannot make the folder %s: %s (set AULE_RUNTIME_DIR or --socket)",
-                         folder, strerror(errno));
     return STATUS_OK;
+}
+
+// Only the last one of the path: where more is missing, the path is likely to be a mistake.
+static enum status make_folder(const char *folder, struct error *error)
+{
+    if (mkdir(folder, 0700) == 0 || errno == EEXIST)
+        return STATUS_OK;
+    return error_set(error, STATUS_DENIED, "cannot make the folder %s: %s (set AULE_RUNTIME_DIR or --socket)", folder,
+                     strerror(errno));
 }
 
 // Who can write into the folder can replace socket and lock.
@@ -67,9 +72,12 @@ static enum status check_folder(const char *folder, struct error *error)
 static enum status join_real(const char *folder, const char *name, char path[SOCKET_PATH_ROOM], struct error *error)
 {
     char real[PATH_MAX];
+    enum status status = make_folder(folder, error);
+    if (status != STATUS_OK)
+        return status;
     if (!realpath(folder, real))
         return error_set(error, STATUS_INVALID, "folder %s of the socket: %s", folder, strerror(errno));
-    enum status status = check_folder(real, error);
+    status = check_folder(real, error);
     if (status != STATUS_OK)
         return status;
     char whole[2 * PATH_MAX + 1];

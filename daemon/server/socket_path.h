@@ -13,7 +13,7 @@ enum { SOCKET_PATH_ROOM = 108 }; // sizeof sun_path: at most 107 bytes and the N
 
 // The absolute path of the socket: `option` if given, else NUMBER.sock in $AULE_RUNTIME_DIR, else in $XDG_RUNTIME_DIR/aule, else in
 // /run/aule, where `number` is the device's place in --list-devices (0 = the best one: where a client looks by itself).
-// The folder of the rule is made with mode 0700; any folder must belong to us or root and not be writable for others (unless sticky).
+// Its folder is made, with mode 0700, if only that is missing; it must belong to us or root and not be writable for others (unless sticky).
 // INVALID, DENIED with the path.
 enum status socket_path_resolve(const char *option, uint32_t number, char path[SOCKET_PATH_ROOM], struct error *error);
 
