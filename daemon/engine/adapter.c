@@ -19,6 +19,7 @@
 #define REQUIRED_FEATURES(X)                                                                                           \
     X(shaderInt64, core.features.shaderInt64)                                                                          \
     X(timelineSemaphore, v12.timelineSemaphore)                                                                        \
+    X(hostQueryReset, v12.hostQueryReset)                                                                              \
     X(bufferDeviceAddress, v12.bufferDeviceAddress)                                                                    \
     X(scalarBlockLayout, v12.scalarBlockLayout)
 // Enabled where present, for shader variants that can use them.

@@ -10,8 +10,8 @@
 
 #include "vk.h"
 
-// Clocks of a group, counted from CLOCKS * its number: begin and end of each of its dispatches.
-enum { CLOCK_WRITE, CLOCK_READ = 2, CLOCK_MERGE = 4, CLOCKS = 6 };
+// Of a group, from CLOCKS * its number on: the begin of its first dispatch and the end of its last one. Each clock more holds the GPU up.
+enum { CLOCKS = 2 };
 
 static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to,
                     VkAccessFlags used)
@@ -45,18 +45,17 @@ static void closing_barrier(VkCommandBuffer commands)
             VK_ACCESS_HOST_READ_BIT);
 }
 
-static void clock_begin(const struct submission *s, uint32_t group, uint32_t clock)
+static void clock_begin(const struct submission *s, uint32_t group)
 {
     if (s->slot->queries)
-        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, s->slot->queries,
-                            group * CLOCKS + clock);
+        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, s->slot->queries, group * CLOCKS);
 }
 
-static void clock_end(const struct submission *s, uint32_t group, uint32_t clock)
+static void clock_end(const struct submission *s, uint32_t group)
 {
     if (s->slot->queries)
         vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, s->slot->queries,
-                            group * CLOCKS + clock + 1);
+                            group * CLOCKS + 1);
 }
 
 // ---- dispatches ----
@@ -150,12 +149,13 @@ static bool record_write(const struct submission *s, uint32_t number)
     const struct group *group = &s->groups[number];
     if (!group->write)
         return false;
-    clock_begin(s, number, CLOCK_WRITE);
+    clock_begin(s, number);
     if (group->kind == ENGINE_COPY)
         dispatch_ranges(s, group->write, group->first_range, group->num_ranges);
     else
         dispatch(s, group->write, group->first, group->num_writers, 1, group->num_tokens);
-    clock_end(s, number, CLOCK_WRITE);
+    if (!group->read)
+        clock_end(s, number);
     return true;
 }
 
@@ -166,7 +166,8 @@ static void record_read(const struct submission *s, uint32_t number)
         return;
     if (group->helper) // first: it has the longer work
         record_read(s, group->helper);
-    clock_begin(s, number, CLOCK_READ);
+    if (!group->write)
+        clock_begin(s, number);
     if (group->kind == ENGINE_MERGE)
         dispatch_merge(s, group);
     else if (group->kind == ENGINE_GATHER)
@@ -174,7 +175,8 @@ static void record_read(const struct submission *s, uint32_t number)
     else
         dispatch(s, group->read, group->first, group->num_runs, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS],
                  group->num_items);
-    clock_end(s, number, CLOCK_READ);
+    if (!group->merge)
+        clock_end(s, number);
 }
 
 // What the splits of groups [first, end) left becomes their results.
@@ -188,10 +190,9 @@ static void record_merges(const struct submission *s, uint32_t first, uint32_t e
         if (!any)
             shader_barrier(s->slot->commands);
         any = true;
-        clock_begin(s, i, CLOCK_MERGE);
         dispatch(s, group->merge, group->first_split, group->num_split_runs,
                  group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_merges);
-        clock_end(s, i, CLOCK_MERGE);
+        clock_end(s, i);
     }
 }
 
@@ -239,7 +240,7 @@ enum status record(struct submission *s, struct error *error)
     };
     VK_TRY(vkBeginCommandBuffer(slot->commands, &info));
     if (slot->queries && s->num_groups)
-        vkCmdResetQueryPool(slot->commands, slot->queries, 0, s->num_groups * CLOCKS);
+        vkResetQueryPool(device->handle, slot->queries, 0, s->num_groups * CLOCKS); // by a command the GPU would wait
     opening_barrier(slot->commands);
     status = record_zeroes(s, error);
     if (status != STATUS_OK)
@@ -270,13 +271,12 @@ static void span_join(const struct device *device, struct gpu_span *span, const 
     span->known = true;
 }
 
-// The two clocks of one of a group's dispatches join `span`.
-static void span_clock(const struct submission *s, uint32_t query, struct gpu_span *span)
+static struct gpu_span span_of(const struct submission *s, uint32_t group)
 {
-    uint64_t ticks[2];
-    if (vkGetQueryPoolResults(s->engine->device.handle, s->slot->queries, query, 2, sizeof ticks, ticks, sizeof *ticks,
-                              VK_QUERY_RESULT_64_BIT) == VK_SUCCESS)
-        span_join(&s->engine->device, span, &(struct gpu_span){ticks[0], ticks[1], true});
+    uint64_t ticks[CLOCKS];
+    VkResult result = vkGetQueryPoolResults(s->engine->device.handle, s->slot->queries, group * CLOCKS, CLOCKS,
+                                            sizeof ticks, ticks, sizeof *ticks, VK_QUERY_RESULT_64_BIT);
+    return result == VK_SUCCESS ? (struct gpu_span){ticks[0], ticks[1], true} : (struct gpu_span){0};
 }
 
 static uint64_t span_ns(const struct device *device, const struct gpu_span *span)
@@ -290,16 +290,8 @@ static uint64_t span_ns(const struct device *device, const struct gpu_span *span
 void record_clocks(struct submission *s)
 {
     const struct device *device = &s->engine->device;
-    for (uint32_t i = 0; s->slot->queries && i < s->num_groups; i++) {
-        struct group *group = &s->groups[i];
-        group->span = (struct gpu_span){0};
-        if (group->write)
-            span_clock(s, i * CLOCKS + CLOCK_WRITE, &group->span);
-        if (group->read)
-            span_clock(s, i * CLOCKS + CLOCK_READ, &group->span);
-        if (group->merge)
-            span_clock(s, i * CLOCKS + CLOCK_MERGE, &group->span);
-    }
+    for (uint32_t i = 0; s->slot->queries && i < s->num_groups; i++)
+        s->groups[i].span = span_of(s, i);
     for (uint32_t i = 0; i < s->num_runs; i++) {
         struct gpu_span span = {0};
         for (uint32_t j = 0; j < MOST_KERNELS; j++)
