@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <spawn.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -461,7 +462,7 @@ START_TEST(status_shows_what_the_workers_did)
     struct outcome outcome = ASK("status");
     ck_assert_ptr_nonnull(strstr(outcome.out, "16 of 16 tokens were hits (100.0 %)"));
     ck_assert_ptr_nonnull(
-        strstr(outcome.out, "sharing   1.00 sessions a dispatch, at most 1; dispatches for 1: 1, for 2: 0,"));
+        strstr(outcome.out, "sharing   1.00 sessions a dispatch, at most 1\n          dispatches for 1: 1, for 2: 0,"));
     outcome_finish(&outcome);
 }
 END_TEST
@@ -490,6 +491,47 @@ START_TEST(caches_show_shape_states_and_what_is_published)
                             number(entry, "cached_blocks") + number(entry, "quarantined_blocks"),
                         number(entry, "total_blocks"));
     cJSON_Delete(json);
+}
+END_TEST
+
+// What aule-ctl writes to a terminal of so many columns.
+static void show_on_terminal(int columns, const char *view, char *text, size_t size)
+{
+    const struct winsize screen = {.ws_row = 24, .ws_col = (unsigned short)columns};
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(terminal, 0);
+    ck_assert_int_eq(grantpt(terminal), 0);
+    ck_assert_int_eq(unlockpt(terminal), 0);
+    ck_assert_int_eq(ioctl(terminal, TIOCSWINSZ, &screen), 0);
+    int kept = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC); // or what was written would go with its writer
+    ck_assert_int_ge(kept, 0);
+    struct outcome outcome = run_to(ptsname(terminal), (const char *const[]){view, "--socket", server.socket, NULL});
+    ck_assert_msg(outcome.code == OK, "exit code %d: %s", outcome.code, outcome.err);
+    outcome_finish(&outcome);
+    ssize_t got = read(terminal, text, size - 1);
+    ck_assert_int_gt(got, 0);
+    text[got] = 0;
+    close(kept);
+    close(terminal);
+}
+
+START_TEST(a_narrow_terminal_gets_the_same_columns_in_parts)
+{
+    char text[8192];
+    static const char *const headings[] = {"layers", "KV heads", "scales", "chunks", "quarantined", "fingerprint"};
+    open_worker("worker");
+    show_on_terminal(60, "caches", text, sizeof text);
+    for (size_t i = 0; i < sizeof headings / sizeof *headings; i++)
+        ck_assert_msg(strstr(text, headings[i]) != NULL, "%s lacks %s", text, headings[i]);
+    ck_assert_msg(strstr(text, "MLA") == NULL, "a column that says no in every line: %s", text);
+    int parts = 0;
+    for (char *line = strtok(text, "\r\n"); line; line = strtok(NULL, "\r\n")) {
+        ck_assert_msg(strlen(line) <= 60, "wider than 60: %s", line);
+        ck_assert_msg(strncmp(line, "id  name ", 9) == 0 || strstr(line, "  model  ") == line + 2, "whose line? %s",
+                      line);
+        parts += strncmp(line, "id ", 3) == 0;
+    }
+    ck_assert_int_ge(parts, 3);
 }
 END_TEST
 
@@ -774,6 +816,7 @@ static Suite *ctl_suite(void)
     tcase_add_test(tests, status_shows_what_the_workers_did);
     tcase_add_test(tests, caches_show_shape_states_and_what_is_published);
     tcase_add_test(tests, caches_show_scales_and_mla);
+    tcase_add_test(tests, a_narrow_terminal_gets_the_same_columns_in_parts);
     tcase_add_test(tests, names_reach_neither_the_terminal_nor_the_document_raw);
     tcase_add_test(tests, blocks_can_be_chosen_by_cache_and_state);
     tcase_add_test(tests, a_cache_or_state_that_is_none_is_refused);

@@ -5,8 +5,14 @@
 
 #include "output.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { GAP = 2 }; // between columns
 
 // ---- for people ----
 
@@ -26,7 +32,9 @@ static void print_cell(const char *text, int width, bool to_the_right, bool is_l
         printf("%*s%s", padding, "", text);
     else
         printf("%s%*s", text, is_last ? 0 : padding, "");
-    fputs(is_last ? "\n" : "  ", stdout);
+    printf("%*s", is_last ? 0 : GAP, "");
+    if (is_last)
+        putchar('\n');
 }
 
 static const struct column *next_shown(const struct column *column)
@@ -36,25 +44,92 @@ static const struct column *next_shown(const struct column *column)
     return column->key ? column : NULL;
 }
 
+// Of a list, with its width on the screen.
+struct shown {
+    const struct column *column;
+    int width;
+};
+
+static const void *entry(const struct output_list *list, size_t index)
+{
+    return (const char *)list->array + index * list->entry_size;
+}
+
 static int column_width(const struct column *column, const struct output_list *list)
 {
     char text[COLUMN_TEXT_SIZE];
     int width = width_of(column->heading);
     for (size_t i = 0; i < list->count; i++) {
-        int cell = width_of(column_text(column, (const char *)list->array + i * list->entry_size, text));
+        int cell = width_of(column_text(column, entry(list, i), text));
         width = cell > width ? cell : width;
     }
     return width;
 }
 
-// One row; NULL = the headings.
-static void print_row(const struct output_list *list, const int *widths, const void *object)
+// No word in any line, or "no" in all.
+static bool says_nothing(const struct column *column, const struct output_list *list)
 {
     char text[COLUMN_TEXT_SIZE];
-    for (const struct column *column = next_shown(list->columns), *next; column; column = next) {
-        next = next_shown(column + 1);
-        print_cell(object ? column_text(column, object, text) : column->heading, *widths++, column_is_number(column),
-                   !next);
+    const char *nothing = column->kind == COLUMN_BOOL ? "no" : "";
+    bool silent = list->count && !column_is_number(column);
+    for (size_t i = 0; silent && i < list->count; i++)
+        silent = strcmp(column_text(column, entry(list, i), text), nothing) == 0;
+    return silent;
+}
+
+static size_t find_shown(const struct output_list *list, struct shown *shown)
+{
+    size_t count = 0;
+    for (const struct column *column = next_shown(list->columns); column; column = next_shown(column + 1))
+        if (count < list->num_names || !says_nothing(column, list))
+            shown[count++] = (struct shown){column, column_width(column, list)};
+    return count;
+}
+
+// Where output goes to no terminal, a line is as long as it likes.
+static int screen_width(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : INT_MAX;
+}
+
+// The end of the columns from `first` on that fit on the screen behind those that name a line; at least one is taken.
+static size_t part_end(const struct output_list *list, const struct shown *shown, size_t count, size_t first)
+{
+    int width = 0, most = screen_width();
+    for (size_t i = 0; i < list->num_names; i++)
+        width += shown[i].width + GAP;
+    for (size_t i = first; i < count; i++) {
+        width += shown[i].width;
+        if (width > most && i > first)
+            return i;
+        width += GAP;
+    }
+    return count;
+}
+
+// One row of columns that name it and those in [first, end); NULL = the headings.
+static void print_row(const struct output_list *list, const struct shown *shown, size_t first, size_t end,
+                      const void *object)
+{
+    char text[COLUMN_TEXT_SIZE];
+    for (size_t i = 0; i < end; i = i + 1 == list->num_names ? first : i + 1) {
+        const struct column *column = shown[i].column;
+        print_cell(object ? column_text(column, object, text) : column->heading, shown[i].width,
+                   column_is_number(column), i + 1 == end);
+    }
+}
+
+// Where a table is wider than the screen, in parts below each other.
+static void print_parts(const struct output_list *list, const struct shown *shown, size_t count)
+{
+    for (size_t first = list->num_names, end; first < count; first = end) {
+        end = part_end(list, shown, count, first);
+        if (first > list->num_names)
+            putchar('\n');
+        print_row(list, shown, first, end, NULL);
+        for (size_t i = 0; i < list->count; i++)
+            print_row(list, shown, first, end, entry(list, i));
     }
 }
 
@@ -63,15 +138,11 @@ static enum exit_code print_list(const struct output_list *list)
     size_t count = 0;
     for (const struct column *column = list->columns; column->key; column++)
         count++;
-    int *widths = calloc(count, sizeof *widths), *width = widths;
-    if (!widths)
+    struct shown *shown = calloc(count, sizeof *shown);
+    if (!shown)
         return complain(EXIT_CODE_FAILED, "no memory for a table of %zu columns", count);
-    for (const struct column *column = next_shown(list->columns); column; column = next_shown(column + 1))
-        *width++ = column_width(column, list);
-    print_row(list, widths, NULL);
-    for (size_t i = 0; i < list->count; i++)
-        print_row(list, widths, (const char *)list->array + i * list->entry_size);
-    free(widths);
+    print_parts(list, shown, find_shown(list, shown));
+    free(shown);
     return EXIT_CODE_DONE;
 }
 
@@ -101,10 +172,10 @@ cJSON *output_document(void)
 
 static bool add_entry(const struct output_list *list, size_t index, cJSON *array)
 {
-    cJSON *entry = cJSON_CreateObject();
-    if (entry && cJSON_AddItemToArray(array, entry))
-        return columns_json(list->columns, (const char *)list->array + index * list->entry_size, entry);
-    cJSON_Delete(entry);
+    cJSON *object = cJSON_CreateObject();
+    if (object && cJSON_AddItemToArray(array, object))
+        return columns_json(list->columns, entry(list, index), object);
+    cJSON_Delete(object);
     return false;
 }
 

@@ -11,12 +11,14 @@
 
 enum { OUTPUT_SCHEMA_VERSION = 1 }; // of the documents: raised when a key changes its meaning or goes
 
-// A list: a table with headings, or {"schema_version": 1, "`name`": [...]}.
+// A list: a table with headings, or {"schema_version": 1, "`name`": [...]}. Of a table, columns of words that say nothing in any line are
+// left out, and what a terminal has no room for comes in parts below each other.
 struct output_list {
     const char *name; // "sessions"
     const struct column *columns;
     const void *array;
     size_t count, entry_size;
+    size_t num_names; // columns, the first ones, that name a line: they are in each part; at least one, fewer than all
 };
 enum exit_code output_list(const struct ctl *ctl, const struct output_list *list);
 

@@ -101,7 +101,7 @@ enum exit_code show_device(struct ctl *ctl)
         for (uint32_t i = 0; i < count; i++)
             rows[i].variant = variants[i];
         explain(rows, count);
-        const struct output_list list = {"variants", variant_columns, rows, count, sizeof *rows};
+        const struct output_list list = {"variants", variant_columns, rows, count, sizeof *rows, 2};
         code = print_device(ctl, &state, &list);
     } else {
         code = complain(EXIT_CODE_FAILED, "no memory for %u shaders", count);

@@ -19,17 +19,17 @@ static const struct column session_columns[] = {
     SESSION("name", TEXT, name),
     SESSION("tenant", TEXT, tenant),
     SESSION("pid", ID, pid),
-    SESSION("uid", U32, uid),
+    SESSION(NULL, U32, uid),
     SESSION("age", MS, age_ms),
     SESSION("arena", BYTES, arena_bytes),
-    SESSION("in place", BOOL, arena_imported),
+    SESSION(NULL, BOOL, arena_imported),
     SESSION("blocks", U64, blocks_held),
     SESSION(NULL, U64, quota_blocks),
-    SESSION("batches", U32, batches),
+    SESSION(NULL, U32, batches),
     SESSION("tickets", U32, tickets_unreaped),
     SESSION("runs", U64, runs_done),
     SESSION("tokens", U64, tokens_attended),
-    SESSION("GPU time", NS, gpu_ns),
+    SESSION("GPU", NS, gpu_ns),
     SESSION("looked up", U64, lookup_tokens),
     SESSION("hits", U64, hit_tokens),
     SESSION("dead", BOOL, dead),
@@ -98,7 +98,7 @@ enum exit_code show_sessions(struct ctl *ctl)
     enum aule_status status = aule_monitor_sessions(ctl->monitor, &array, &count);
     if (status != AULE_OK)
         return report(status);
-    struct output_list list = {"sessions", session_columns, array, count, sizeof *array};
+    struct output_list list = {"sessions", session_columns, array, count, sizeof *array, 2};
     enum exit_code code = output_list(ctl, &list);
     free(array);
     return code;
@@ -111,7 +111,7 @@ enum exit_code show_caches(struct ctl *ctl)
     enum aule_status status = aule_monitor_caches(ctl->monitor, &array, &count);
     if (status != AULE_OK)
         return report(status);
-    struct output_list list = {"caches", cache_columns, array, count, sizeof *array};
+    struct output_list list = {"caches", cache_columns, array, count, sizeof *array, 2};
     enum exit_code code = output_list(ctl, &list);
     free(array);
     return code;
@@ -200,7 +200,7 @@ enum exit_code show_blocks(struct ctl *ctl)
     struct rows rows = {.array = NULL};
     enum exit_code code = collect(ctl, caches, count, &rows);
     if (code == EXIT_CODE_DONE) {
-        struct output_list list = {"blocks", block_columns, rows.array, rows.count, sizeof *rows.array};
+        struct output_list list = {"blocks", block_columns, rows.array, rows.count, sizeof *rows.array, 2};
         code = output_list(ctl, &list);
     }
     free(rows.array);

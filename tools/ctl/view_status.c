@@ -98,8 +98,7 @@ static void print_work(const struct aule_daemon_state *state)
            state->runs_failed, units_count(state->tokens_attended, tokens));
     printf("GPU       %" PRIu64 " dispatches in %" PRIu64 " submissions", state->dispatches, state->submissions);
     if (state->ends_awake + state->ends_asleep)
-        printf("; the daemon saw %" PRIu64 " ends of work awake and was woken by %" PRIu64, state->ends_awake,
-               state->ends_asleep);
+        printf("; %" PRIu64 " ends of work seen awake, woken for %" PRIu64, state->ends_awake, state->ends_asleep);
     putchar('\n');
 }
 
@@ -115,8 +114,9 @@ static void print_sharing(const struct aule_daemon_state *state)
     uint64_t count = count_serving(state);
     if (!count)
         return;
-    printf("sharing   %.2f sessions a dispatch, at most %u; dispatches for 1: %" PRIu64 ", for 2: %" PRIu64
-           ", for 3-4: %" PRIu64 ", for 5-8: %" PRIu64 ", for 9 and more: %" PRIu64 "\n",
+    printf("sharing   %.2f sessions a dispatch, at most %u\n"
+           "          dispatches for 1: %" PRIu64 ", for 2: %" PRIu64 ", for 3-4: %" PRIu64 ", for 5-8: %" PRIu64
+           ", for 9 and more: %" PRIu64 "\n",
            (double)state->sessions_served / (double)count, state->max_sessions_per_dispatch, state->dispatches_of_1,
            state->dispatches_of_2, state->dispatches_of_4, state->dispatches_of_8, state->dispatches_of_more);
 }

@@ -97,7 +97,7 @@ enum exit_code tune(struct ctl *ctl)
     if (rows) {
         for (uint32_t i = 0; i < count; i++)
             rows[i] = (struct tuned_row){tuned[i], state_name(tuned[i].state)};
-        const struct output_list list = {"tuned", tuned_columns, rows, count, sizeof *rows};
+        const struct output_list list = {"tuned", tuned_columns, rows, count, sizeof *rows, 3};
         code = print_tuning(ctl, &state, &list);
     } else {
         code = complain(EXIT_CODE_FAILED, "no memory for %u entries", count);
