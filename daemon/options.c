@@ -57,7 +57,7 @@ static const struct option options[] = {
      "auto: 50 with 3 cores, else 0",
      WORK, FIELD(server.ring_spin_us), 0, 1000000, "auto"},
     {"completion-poll", "US",
-     "about the predicted end of work, look so long before sleeping; auto: 100 on a GPU with 3 cores, else 0", WORK,
+     "about the predicted end of work, look so long before sleeping; auto: 100 on a GPU with 4 cores, else 0", WORK,
      FIELD(server.completion_poll_us), 0, 10000, "auto"},
     {"max-pipelines", "N", "compiled shaders to keep, the latest used ones", COUNT32, FIELD(server.max_pipelines), 1,
      65536, "256"},

@@ -207,8 +207,8 @@ END_TEST
 
 START_TEST(by_itself_it_looks_only_with_cores_to_spare_and_a_gpu)
 {
-    ck_assert_uint_gt(pace_poll_us(0, 3, false), 0);
-    ck_assert_uint_eq(pace_poll_us(0, 2, false), 0);
+    ck_assert_uint_gt(pace_poll_us(0, 4, false), 0);
+    ck_assert_uint_eq(pace_poll_us(0, 3, false), 0);
     ck_assert_uint_eq(pace_poll_us(0, 64, true), 0);
     ck_assert_uint_eq(pace_poll_us(40, 1, true), 40);
 }

@@ -16,8 +16,14 @@
 static struct submission *head(struct engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    while (!engine->lost && !engine->flying && !engine->submitter_gone)
-        pthread_cond_wait(&engine->changed, &engine->lock);
+    bool may_look = engine->pace.poll_ns > 0 && engine->completed > 0; // once, behind what has just ended
+    while (!engine->lost && !engine->flying && !engine->submitter_gone) {
+        if (may_look)
+            engine_look_out(engine, &engine->num_flown);
+        else
+            pthread_cond_wait(&engine->changed, &engine->lock);
+        may_look = false;
+    }
     struct submission *submission = engine->lost ? NULL : engine->flying;
     pthread_mutex_unlock(&engine->lock);
     return submission;
@@ -38,10 +44,21 @@ static void sleep_until(void *submission, uint64_t ns)
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); // woken early: then there is more to look at
 }
 
+// The submitter is woken for what comes behind the end.
+static void begin_to_look(struct engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    atomic_store(&engine->looking, true);
+    pthread_mutex_unlock(&engine->lock);
+    pthread_cond_signal(&engine->more);
+}
+
 static bool has_passed(void *submission)
 {
     const struct submission *s = submission;
     uint64_t value = 0; // if it cannot be read, the wait says why
+    if (!atomic_load(&s->engine->looking))
+        begin_to_look(s->engine);
     vkGetSemaphoreCounterValue(s->engine->device.handle, s->engine->timeline, &value);
     if (value >= s->sequence)
         return true;
@@ -60,6 +77,7 @@ static bool wait_for_end(void *submission)
         .pSemaphores = &engine->timeline,
         .pValues = &s->sequence,
     };
+    atomic_store(&engine->looking, false);
     VkResult result = vkWaitSemaphores(device->handle, &info, device->watchdog_ns);
     if (result == VK_SUCCESS)
         return true;
@@ -101,6 +119,7 @@ static void finish(struct submission *s)
     atomic_fetch_add(&engine->device.num_passed, 1);
     pthread_mutex_lock(&engine->lock);
     DL_DELETE(engine->flying, s);
+    atomic_store(&engine->looking, false);
     if (s->slot)
         s->slot->busy = false;
     engine->completed = s->sequence;

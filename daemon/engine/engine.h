@@ -38,7 +38,7 @@ struct engine_params {
     bool no_cascade;                  // keys that several sequences of a batch share are read for each of them: the same bits, more slowly
     uint32_t completion_poll_us;      // about the end of a submission its thread looks at the GPU for at most so long before it waits, and
                                       //   then another one for the next submission;
-                                      //   0 = 100 with 3 cores and a GPU, else never; ENGINE_NO_POLL = never
+                                      //   0 = 100 with 4 cores and a GPU, else never; ENGINE_NO_POLL = never
     const char *variant;              // name of the attention shader to use (AULE_VARIANT); NULL = the best that fits
     const char *pipeline_cache_path;  // file to load and keep compiled pipelines in; NULL = none
     enum engine_tune tune;            // measure what gives the same bits sooner

@@ -124,6 +124,19 @@ struct timespec deadline_in(int timeout_ms)
     return deadline;
 }
 
+void engine_look_out(struct engine *engine, const atomic_uint *count)
+{
+    const unsigned before = atomic_load(count);
+    pthread_mutex_unlock(&engine->lock);
+    uint64_t now = engine_now_ns(), end = now + engine->pace.poll_ns;
+    for (; atomic_load(count) == before && now < end; now = engine_now_ns()) {
+        if (atomic_load(&engine->looking))
+            end = now + engine->pace.poll_ns;
+        pace_relax();
+    }
+    pthread_mutex_lock(&engine->lock);
+}
+
 enum status engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms)
 {
     struct timespec deadline = deadline_in(timeout_ms < 0 ? 0 : timeout_ms);

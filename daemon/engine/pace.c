@@ -9,7 +9,7 @@
 
 enum {
     POLL_US = 100,   // covers the late begin of a dispatch and what one shape's times differ by
-    LEAST_CORES = 3, // one for who looks, one for the caller, one for everybody else
+    LEAST_CORES = 4, // one for who looks, one for who submits, one for the caller, one for everybody else
     LONG_POLLS = 16, // what takes more than so many times poll_ns differs by more than looking could gain
 };
 

@@ -82,6 +82,8 @@ struct engine {
     bool lost, lost_told;
     uint64_t last_sequence; // given out
     atomic_uint num_queued; // submissions; changes behind each of them, once the lock is free
+    atomic_uint num_flown;  // those that the submitter passed on; likewise
+    atomic_bool looking;    // the completer looks at the GPU: an end is near; set under the lock
     uint64_t completed;     // all up to this one are done
     struct submission *waiting, *flying;
     struct event_node *events;
@@ -106,6 +108,9 @@ void event_post(struct engine *engine, struct event_node *node);
 void engine_wake(struct engine *engine); // there is something to poll
 bool engine_lost(struct engine *engine);
 uint64_t engine_now_ns(void); // of the monotonic clock
+// With the lock held, which it lets go meanwhile: until *count changes, but no longer than pace.poll_ns after the completer has ceased to
+// look. A thread that sleeps is told some twenty microseconds late, and who has just got what he waited for is likely to want more.
+void engine_look_out(struct engine *engine, const atomic_uint *count);
 // For pthread_cond_timedwait() on `changed`.
 struct timespec deadline_in(int timeout_ms);
 // Frees every event that nobody polled.

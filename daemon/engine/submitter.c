@@ -19,16 +19,12 @@ static struct slot *free_slot(struct engine *engine)
     return NULL;
 }
 
-// With the lock held, which it lets go meanwhile. Who has just got what he waited for is likely to want more, and a thread that sleeps is
-// told some twenty microseconds late: so it looks for a while, as the completer did before. Not while the GPU has work.
-static void look_for_more(struct engine *engine)
+// With the lock held: whether more is to be expected soon, as something ends or has ended. Asked once for each end.
+static bool expects_more(const struct engine *engine, uint64_t looked_after)
 {
-    uint64_t end = engine_now_ns() + engine->pace.poll_ns;
-    unsigned queued = atomic_load(&engine->num_queued);
-    pthread_mutex_unlock(&engine->lock);
-    while (atomic_load(&engine->num_queued) == queued && engine_now_ns() < end)
-        pace_relax();
-    pthread_mutex_lock(&engine->lock);
+    bool idle = engine->last_sequence > 0 && engine->completed == engine->last_sequence;
+    return engine->pace.poll_ns > 0 && !engine->waiting && engine->completed != looked_after &&
+           (idle || atomic_load(&engine->looking));
 }
 
 // The next submission, with a slot. NULL: there will be none.
@@ -36,12 +32,12 @@ static struct submission *take(struct engine *engine)
 {
     struct submission *submission = NULL;
     struct slot *slot = NULL;
-    bool may_look = engine->pace.poll_ns > 0; // once
+    uint64_t looked_after = UINT64_MAX;
     pthread_mutex_lock(&engine->lock);
     while (!engine->lost && !(engine->waiting ? (slot = free_slot(engine)) != NULL : engine->stopping)) {
-        if (may_look && engine->last_sequence > 0 && engine->completed == engine->last_sequence) {
-            may_look = false;
-            look_for_more(engine);
+        if (expects_more(engine, looked_after)) {
+            engine_look_out(engine, &engine->num_queued);
+            looked_after = engine->completed;
         } else {
             pthread_cond_wait(&engine->more, &engine->lock);
         }
@@ -134,6 +130,7 @@ static void process(struct submission *s)
     pthread_mutex_lock(&engine->lock);
     DL_APPEND(engine->flying, s);
     pthread_mutex_unlock(&engine->lock);
+    atomic_fetch_add(&engine->num_flown, 1);
     pthread_cond_broadcast(&engine->changed); // for the completer, which wants the lock
 }
 
