@@ -10,7 +10,8 @@ enum exit_code {
     EXIT_CODE_DONE = 0,
     EXIT_CODE_FAILED = 1, // it could not be done, was refused, or came out wrong
     EXIT_CODE_USAGE = 2,  // the command line is wrong; nothing was begun
-    EXIT_CODE_GONE = 3,   // who does the work is not there: no daemon answers, or the GPU was lost; start the daemon
+    // Who does the work is not there: no daemon answers, or the GPU was lost; start the daemon. Of aule-bench: it could not be measured.
+    EXIT_CODE_GONE = 3,
 };
 
 #endif

@@ -11,7 +11,8 @@ endfunction()
 
 if(TARGET aule-bench)
   set(bench ${CMAKE_SOURCE_DIR}/tools/bench)
-  aule_check(test_bench_sample SOURCES test_bench_sample.c ${bench}/sample.c ${bench}/shape.c ${bench}/values.c ${bench}/workload.c LIBS aule_core LABELS unit)
+  aule_check(test_bench_sample SOURCES test_bench_sample.c ${bench}/check.c ${bench}/sample.c ${bench}/shape.c ${bench}/team.c ${bench}/values.c
+    ${bench}/workload.c ${bench}/wrong.c LIBS aule_core LABELS unit)
   target_compile_options(test_bench_sample PRIVATE -iquote ${bench}) # <check.h> is not the bench's
   bench_test(bench_lists_its_workloads process "D1 .*D6 .*P1 .*C1 .*E1 .*G1 .*A1 .*border .*growth " list)
   bench_test(bench_checks_its_rows device "D5 +256 rows right" run D5 --check)

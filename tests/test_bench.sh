@@ -50,6 +50,23 @@ has 'map(select(.workload == "growth")) | length > 60 and all(.checked and .unit
 "$bench" plot "$work/results" --output "$work/results.svg"
 grep -q 'core as work grows' "$work/results.svg" || { echo "growth is not drawn"; exit 1; }
 
+# gone WORDS ARGUMENT...: it cannot be measured, which is another exit code than that of a wrong result, and these words say why.
+gone()
+{
+    local words=$1 said code=0
+    shift
+    said=$("$bench" "$@" 2>&1) || code=$?
+    if [ "$code" != 3 ] || [[ $said != *"$words"* ]]; then
+        echo "aule-bench $*: exit code $code: $said"
+        exit 1
+    fi
+}
+gone "no device" run decode:1x16 --check --device nobody
+gone "nobody" run decode:1x16 --check --variant nobody
+gone "/nowhere/aule-daemon was not started: No such file or directory" run decode:1x16 --check --via nng --daemon /nowhere/aule-daemon
+gone "${TMPDIR:-/tmp} was not started: Permission denied" run border --check --daemon "${TMPDIR:-/tmp}"
+gone "the daemon ended before it answered" run decode:1x16 --check --via ring --daemon /bin/false
+
 # cannot SENTENCE FILE: plot says so, and writes nothing.
 cannot()
 {

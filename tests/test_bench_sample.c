@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_bench_sample.c - which rows aule-bench looks at where it cannot look at all of them.
+// test_bench_sample.c - which rows aule-bench looks at where it cannot look at all of them, and what it notes of a wrong one.
 
 #include "check_main.h"
 
+#include "check.h"
 #include "sample.h"
+#include "wrong.h"
 
 #include <stdlib.h>
 
@@ -56,6 +58,23 @@ static const struct {
     {"M1", 256}, {"decode:1x100", 3}, {"decode:300x100", 256},
 };
 enum { NUM_DRAWS = sizeof draws / sizeof *draws };
+
+START_TEST(a_wrong_row_is_noted_as_such)
+{
+    struct drawn d;
+    draw(&d, "decode:1x16", 1);
+    const struct workload *w = d.selection.list;
+    uint16_t *zeros = calloc((size_t)w->num_heads * w->head_dim, sizeof *zeros);
+    ck_assert_ptr_nonnull(zeros);
+    const struct check check = {.shape = &d.shape, .dtype = DTYPE_F16, .kv_dtype = DTYPE_F16, .out = zeros};
+    struct verdict verdict;
+    ck_assert(!wrong_noted());
+    ck_assert(!check_rows(&check, &verdict));
+    ck_assert(wrong_noted());
+    free(zeros);
+    release(&d);
+}
+END_TEST
 
 START_TEST(no_row_is_drawn_twice)
 {
@@ -122,6 +141,7 @@ static Suite *suite(void)
     Suite *suite = suite_create("bench_sample");
     TCase *rows = tcase_create("rows");
     suite_add_tcase(suite, rows);
+    tcase_add_test(rows, a_wrong_row_is_noted_as_such);
     tcase_add_loop_test(rows, no_row_is_drawn_twice, 0, NUM_DRAWS);
     tcase_add_loop_test(rows, each_sequence_is_drawn_from_at_its_end, 0, NUM_DRAWS);
     tcase_add_test(rows, each_kv_head_is_drawn);

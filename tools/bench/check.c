@@ -8,6 +8,7 @@
 #include "sample.h"
 #include "team.h"
 #include "values.h"
+#include "wrong.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -135,8 +136,8 @@ static bool row_close(const struct check *check, struct heads *h, uint32_t token
         double value = (double)values_decode(check->dtype, check->out, first + d), wanted = expected[d] / h->sum[i];
         double error = fabs(value - wanted) / largest;
         if (!(error <= bound(check->dtype))) { // also when it is no number
-            fprintf(stderr, "aule-bench: %s is wrong: token %u, head %u, dim %u is %.9g, not %.9g\n", w->name, token,
-                    head, d, value, wanted);
+            wrong_say("%s is wrong: token %u, head %u, dim %u is %.9g, not %.9g", w->name, token, head, d, value,
+                      wanted);
             return false;
         }
         h->worst = fmax(h->worst, error);
@@ -172,8 +173,8 @@ static void check_numbers(void *context, uint32_t token, uint32_t member)
         double value = (double)values_decode(job->check->dtype, job->check->out, first + i);
         if (isfinite(value))
             continue;
-        fprintf(stderr, "aule-bench: %s is wrong: token %u, head %u, dim %u is %g\n", w->name, token,
-                (uint32_t)(i / w->head_dim), (uint32_t)(i % w->head_dim), value);
+        wrong_say("%s is wrong: token %u, head %u, dim %u is %g", w->name, token, (uint32_t)(i / w->head_dim),
+                  (uint32_t)(i % w->head_dim), value);
         atomic_store(&job->wrong, true);
     }
 }
@@ -228,8 +229,8 @@ bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t 
         for (uint64_t j = 0; j < 4; j++) {
             double value = (double)values_decode(dtype, bytes, i + j) * (double)values_scale(dtype);
             if (value != (double)wanted[j]) {
-                fprintf(stderr, "aule-bench: element %" PRIu64 " of stream %" PRIu64 " is %.9g, not %.9g\n",
-                        first + i + j, stream, value, (double)wanted[j]);
+                wrong_say("element %" PRIu64 " of stream %" PRIu64 " is %.9g, not %.9g", first + i + j, stream, value,
+                          (double)wanted[j]);
                 return false;
             }
         }

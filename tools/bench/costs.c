@@ -7,6 +7,7 @@
 #include "audit.h"
 #include "core.h"
 #include "study.h"
+#include "wrong.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -221,7 +222,9 @@ static bool say(struct ledger *l, enum cost cost, uint32_t size)
     if (!l->study->options.check)
         samples_times(samples, true, &figure.times);
     samples->count = 0;
-    figure.checked = core_check(l->core, &error) || failed(&error);
+    figure.checked = core_check(l->core, &error);
+    if (!figure.checked)
+        wrong_say("%s", error.text);
     snprintf(figure.name, sizeof figure.name, "%s", costs[cost].name);
     figure_add_given(&figure, "size", size, costs[cost].unit);
     figure_add(&figure, "unit_ns", 1e3 * figure.times.median_us / units, "ns each");

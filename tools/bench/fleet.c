@@ -6,6 +6,8 @@
 #include "fleet.h"
 
 #include "engine.h"
+#include "exit_code.h"
+#include "wrong.h"
 
 #include <aule/aule.h>
 #include <math.h>
@@ -197,8 +199,12 @@ bool fleet_measure(const struct fleet *fleet, const struct fleet_job *jobs, uint
 {
     struct process *clients = calloc(count, sizeof *clients);
     bool ok = clients && measure_all(fleet, jobs, count, clients, samples, verdict);
-    for (uint32_t i = 0; clients && i < count; i++)
-        ok &= process_end(&clients[i], !ok);
+    for (uint32_t i = 0; clients && i < count; i++) {
+        int code = process_end(&clients[i], !ok);
+        ok &= code == EXIT_CODE_DONE;
+        if (code == EXIT_CODE_FAILED)
+            wrong_note();
+    }
     if (!ok)
         fprintf(stderr, "aule-bench: %s: a client failed\n", jobs[0].workload->name);
     free(clients);

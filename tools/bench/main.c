@@ -10,6 +10,7 @@
 #include "plot.h"
 #include "result.h"
 #include "study.h"
+#include "wrong.h"
 
 #include <math.h>
 #include <signal.h>
@@ -265,6 +266,13 @@ static bool prepare(struct bench *b)
     return options->via == VIA_ENGINE || fleet_open(&b->fleet, options, true);
 }
 
+static enum exit_code code_of(bool ok)
+{
+    if (ok)
+        return EXIT_CODE_DONE;
+    return wrong_noted() ? EXIT_CODE_FAILED : EXIT_CODE_GONE;
+}
+
 static enum exit_code run_selected(struct bench *b)
 {
     bool ok = true;
@@ -275,16 +283,16 @@ static enum exit_code run_selected(struct bench *b)
     if (!all_heed(&b->selection, &b->options))
         return EXIT_CODE_USAGE;
     if (!prepare(b))
-        return EXIT_CODE_FAILED;
+        return EXIT_CODE_GONE;
     for (uint32_t i = 0; i < b->selection.count; i++)
         ok &= run(b, &b->selection.list[i]);
-    return ok ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
+    return code_of(ok);
 }
 
 // One of fleet.c's processes.
-static bool run_client(struct bench *b)
+static enum exit_code run_client(struct bench *b)
 {
-    return selection_add(&b->selection, b->options.names[0]) && client_run(&b->options, b->selection.list);
+    return code_of(selection_add(&b->selection, b->options.names[0]) && client_run(&b->options, b->selection.list));
 }
 
 static enum exit_code run_command(struct bench *b)
@@ -293,12 +301,12 @@ static enum exit_code run_command(struct bench *b)
     bool ok = true;
     if (strcmp(options->command, "run") == 0)
         return run_selected(b);
+    if (strcmp(options->command, "client") == 0)
+        return run_client(b);
     if (strcmp(options->command, "list") == 0)
         list();
-    else if (strcmp(options->command, "plot") == 0)
-        ok = plot(options->names, options->num_names, options->output);
     else
-        ok = run_client(b);
+        ok = plot(options->names, options->num_names, options->output);
     return ok ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
 }
 

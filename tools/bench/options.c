@@ -88,7 +88,8 @@ static void print_help(void)
         if (rows[i].help)
             printf("  %-20s %s\n", left, rows[i].help);
     }
-    puts("\nExit codes: 0 all is right, 1 a result is wrong or not to be had, 2 the command line is wrong.");
+    puts("\nExit codes: 0 all is right, 1 a result is wrong, or not to be written or drawn, 2 the command line is "
+         "wrong,\n3 it could not be measured (no such device or variant; its daemon or the GPU is gone).");
 }
 
 static bool parse_number(const struct row *row, const char *text, double *number)

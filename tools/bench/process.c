@@ -16,8 +16,8 @@
 
 enum { READ_END, WRITE_END };
 
-// Only what may be called after fork() in a program with threads.
-static void become(const char *const *argv, const int *in, const int *out, pid_t parent)
+// Only what may be called after fork() in a program with threads. `failed` is closed by a program that runs, and else tells its errno.
+static void become(const char *const *argv, const int *in, const int *out, int failed, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
@@ -25,27 +25,40 @@ static void become(const char *const *argv, const int *in, const int *out, pid_t
     dup2(in[READ_END], STDIN_FILENO);
     dup2(out[WRITE_END], STDOUT_FILENO);
     execv(argv[0], (char *const *)argv);
-    const char *const words[] = {"aule-bench: cannot run ", argv[0], "\n"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (write(STDERR_FILENO, words[i], strlen(words[i])) < 0)
-            break;
-    _exit(127);
+    const int why = errno;
+    _exit(write(failed, &why, sizeof why) == sizeof why ? 127 : 126);
 }
 
-static void close_pair(const int *pair)
+static void close_end(int *pair, int end)
 {
-    for (int i = 0; i < 2; i++) {
-        if (pair[i] >= 0)
-            close(pair[i]);
-    }
+    if (pair[end] >= 0)
+        close(pair[end]);
+    pair[end] = -1;
+}
+
+static void close_pair(int *pair)
+{
+    close_end(pair, READ_END);
+    close_end(pair, WRITE_END);
+}
+
+// False: errno says why it does not run.
+static bool started(pid_t pid, int failed)
+{
+    int why;
+    if (read(failed, &why, sizeof why) != sizeof why)
+        return true;
+    waitpid(pid, NULL, 0);
+    errno = why;
+    return false;
 }
 
 bool process_start(struct process *process, const char *const *argv)
 {
-    int in[2] = {-1, -1}, out[2] = {-1, -1};
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, failed[2] = {-1, -1};
     pid_t parent = getpid();
     *process = (struct process){0};
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(failed, O_CLOEXEC) != 0)
         goto fail;
     process->in = fdopen(in[WRITE_END], "w");
     process->out = fdopen(out[READ_END], "r");
@@ -53,11 +66,13 @@ bool process_start(struct process *process, const char *const *argv)
         goto fail;
     process->pid = fork();
     if (process->pid == 0)
-        become(argv, in, out, parent);
-    if (process->pid < 0)
+        become(argv, in, out, failed[WRITE_END], parent);
+    close_end(failed, WRITE_END);
+    if (process->pid < 0 || !started(process->pid, failed[READ_END]))
         goto fail;
-    close(in[READ_END]);
-    close(out[WRITE_END]);
+    close_end(in, READ_END);
+    close_end(out, WRITE_END);
+    close_pair(failed);
     return true;
 fail:
     fprintf(stderr, "aule-bench: %s was not started: %s\n", argv[0], strerror(errno));
@@ -71,15 +86,16 @@ fail:
     }
     close_pair(in);
     close_pair(out);
+    close_pair(failed);
     *process = (struct process){0};
     return false;
 }
 
-bool process_end(struct process *process, bool ask)
+int process_end(struct process *process, bool ask)
 {
     int code = 0;
     if (!process->pid)
-        return true;
+        return 0;
     if (ask)
         kill(process->pid, SIGTERM);
     fclose(process->in);
@@ -87,7 +103,7 @@ bool process_end(struct process *process, bool ask)
     while (waitpid(process->pid, &code, 0) < 0 && errno == EINTR) {
     }
     *process = (struct process){0};
-    return WIFEXITED(code) && WEXITSTATUS(code) == 0;
+    return WIFEXITED(code) ? WEXITSTATUS(code) : -1;
 }
 
 bool process_runs(const struct process *process)

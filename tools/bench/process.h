@@ -15,10 +15,10 @@ struct process {
     FILE *in, *out; // its standard input and output
 };
 
-// argv[0] is the program's file; argv ends with NULL. False: standard error says why.
+// argv[0] is the program's file; argv ends with NULL. False: it does not run, and standard error says why.
 bool process_start(struct process *process, const char *const *argv);
-// Asks it to end (SIGTERM), if `ask`, and waits for that. True: it ended with 0. Takes a zeroed one.
-bool process_end(struct process *process, bool ask);
+// Asks it to end (SIGTERM), if `ask`, and waits for that. What it ended with; -1: by a signal. Of a zeroed one: 0.
+int process_end(struct process *process, bool ask);
 
 // Whether it has not ended yet.
 bool process_runs(const struct process *process);

@@ -128,13 +128,17 @@ static bool add_rows(struct selection *selection, const char *name, bool *known)
     return true;
 }
 
+// NAME:NxLENGTH.
+static const char *const shaped[] = {"decode", "prefill"};
+enum { NUM_SHAPED = sizeof shaped / sizeof *shaped };
+
 static bool add_made(struct selection *selection, bool prefill, uint32_t num_seqs, uint32_t length)
 {
     struct workload workload = {.what = prefill ? "causal prefill" : "decode",
                                 GQA,
                                 .runs = {{num_seqs, prefill ? length : 1, length}},
                                 .bound_by_memory = !prefill};
-    snprintf(workload.name, sizeof workload.name, "%s:%ux%u", prefill ? "prefill" : "decode", num_seqs, length);
+    snprintf(workload.name, sizeof workload.name, "%s:%ux%u", shaped[prefill], num_seqs, length);
     return add(selection, &workload);
 }
 
@@ -155,13 +159,12 @@ static bool add_family(struct selection *selection, const char *name, bool *know
 
 static bool add_shape(struct selection *selection, const char *name, bool *known)
 {
-    static const char *const kinds[] = {"decode:", "prefill:"};
-    for (int prefill = 0; prefill < 2; prefill++) {
+    for (int prefill = 0; prefill < NUM_SHAPED; prefill++) {
         unsigned num_seqs, length;
         int end = 0;
-        size_t skip = strlen(kinds[prefill]);
-        if (strncmp(name, kinds[prefill], skip) != 0 ||
-            sscanf(name + skip, "%6ux%8u%n", &num_seqs, &length, &end) != 2 || name[skip + (size_t)end] != 0 ||
+        size_t skip = strlen(shaped[prefill]);
+        if (strncmp(name, shaped[prefill], skip) != 0 ||
+            sscanf(name + skip, ":%6ux%8u%n", &num_seqs, &length, &end) != 2 || name[skip + (size_t)end] != 0 ||
             !num_seqs || !length)
             continue;
         *known = true;
@@ -176,6 +179,12 @@ static void say_unknown(const char *name)
         if (strcasecmp(name, workloads[i].name) != 0)
             continue;
         fprintf(stderr, "aule-bench: there is no workload '%s', but there is '%s'\n", name, workloads[i].name);
+        return;
+    }
+    for (int i = 0; i < NUM_SHAPED; i++) {
+        if (strncmp(name, shaped[i], strlen(shaped[i])) != 0)
+            continue;
+        fprintf(stderr, "aule-bench: '%s' is not %s:NxLENGTH, N sequences of LENGTH tokens\n", name, shaped[i]);
         return;
     }
     fprintf(stderr, "aule-bench: there is no workload '%s'; aule-bench list has them\n", name);

@@ -5,6 +5,8 @@
 
 #include "world.h"
 
+#include "wrong.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,9 +104,8 @@ static bool check_block(struct world *world, const struct touched *t)
         return false;
     for (uint64_t i = 0; i < t->size; i++) {
         if ((unsigned char)t->bytes[i] != POISON) {
-            fprintf(stderr,
-                    "aule-bench: %s is wrong: byte %llu of block %d of layer %u was written, and is no token's\n",
-                    world->workload->name, (unsigned long long)i, t->number, t->layer);
+            wrong_say("%s is wrong: byte %llu of block %d of layer %u was written, and is no token's",
+                      world->workload->name, (unsigned long long)i, t->number, t->layer);
             return false;
         }
     }
