@@ -724,13 +724,21 @@ static void random_operation(void)
     operations[at].run((int)roll(WORKERS));
 }
 
+static bool sometimes(void *context)
+{
+    static unsigned asked; // the walks stay the same
+    (void)context;
+    return ++asked % 2;
+}
+
 START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
 {
     random_state = 0x9e3779b97f4a7c15ull * (uint64_t)(_i + 21);
     world_open(&world, &(struct core_params){.max_blocks = MAX_BLOCKS,
                                              .quota_blocks = QUOTA,
                                              .max_tickets = MAX_TICKETS,
-                                             .max_batches = MAX_BATCHES});
+                                             .max_batches = MAX_BATCHES,
+                                             .may_keep_back = sometimes});
     for (int i = 0; i < STEPS; i++) {
         random_operation();
         compare();

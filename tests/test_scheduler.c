@@ -376,6 +376,98 @@ START_TEST(a_session_that_was_away_is_not_owed_what_it_did_not_ask_for)
 }
 END_TEST
 
+// ---- kept back ----
+
+static uint32_t in_flight(void)
+{
+    struct fake_counts counts;
+    core_step(world.core);
+    fake_engine_counts(world.engine, &counts);
+    return counts.unfinished;
+}
+
+// a and b have just been served, c's run is what the GPU works on.
+static void serve_two(void)
+{
+    run(&a, 0);
+    run(&b, 0);
+    core_step(world.core);
+    run(&c, 0);
+    core_step(world.core);
+    finish_one();
+    time_left = true;
+}
+
+START_TEST(what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served)
+{
+    serve_two();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    run(&b, 1);
+    ck_assert_uint_eq(in_flight(), 2);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(nobody_is_waited_for_when_the_gpus_end_is_near)
+{
+    serve_two();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    time_left = false;
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(nobody_is_waited_for_while_the_gpu_is_idle)
+{
+    serve_two();
+    finish_one();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(who_ends_is_not_waited_for)
+{
+    serve_two();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    worker_close(&b, true);
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(who_was_served_before_the_last_submission_is_not_waited_for)
+{
+    serve_two();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    finish_one(); // c's, and a's goes; b has not come back
+    run(&c, 1);
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(a_session_with_more_under_way_is_not_waited_for)
+{
+    time_left = true;
+    run(&a, 0);
+    core_step(world.core);
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 2);
+    finish_one();
+    run(&a, 0);
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("scheduler");
@@ -396,6 +488,13 @@ int main(void)
                                       a_slow_device_is_given_less_at_a_time_and_a_quick_one_more_again,
                                       small_work_says_nothing_about_how_much_is_too_much,
                                       a_session_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
+               1);
+    check_case(suite, "kept back", open_three, close_all,
+               (const TTest *const[]){what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served,
+                                      nobody_is_waited_for_when_the_gpus_end_is_near,
+                                      nobody_is_waited_for_while_the_gpu_is_idle, who_ends_is_not_waited_for,
+                                      who_was_served_before_the_last_submission_is_not_waited_for,
+                                      a_session_with_more_under_way_is_not_waited_for, NULL},
                1);
     return check_main(suite);
 }

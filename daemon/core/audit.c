@@ -352,10 +352,11 @@ static bool check_session(const struct core_session *session, struct error *erro
 static bool check_sessions(const struct core *core, struct error *error)
 {
     const struct core_session *session;
-    uint32_t open = 0;
+    uint32_t open = 0, expected = 0;
     DL_FOREACH(core->sessions, session)
     {
         open++;
+        expected += session->expected && session->expected == core->scheduler.last_ended;
         if (!check_session(session, error))
             return false;
     }
@@ -365,6 +366,8 @@ static bool check_sessions(const struct core *core, struct error *error)
         if (!check_session(session, error))
             return false;
     }
+    EXPECT(expected == core->scheduler.num_expected, "%" PRIu32 " sessions expected back, counted %" PRIu32, expected,
+           core->scheduler.num_expected);
     EXPECT(open == core->num_sessions, "%" PRIu32 " sessions, counted %" PRIu32, core->num_sessions, open);
     return true;
 }

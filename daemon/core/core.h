@@ -34,6 +34,9 @@ struct core_params {
     // The session's last GPU work has passed: its arena may be destroyed and unmapped. Called from core_step() or
     // core_session_close(), once a session, with the params' `owner`.
     void (*session_gone)(void *context, void *owner);
+    // Whether the end of what is in flight (core_in_flight()) is known to be some time off, so that runs that would only stand in the GPU's
+    // queue may be kept back for others to join them. Who says yes calls core_step() before that end. Called from it; NULL = never.
+    bool (*may_keep_back)(void *context);
     void (*log)(void *context, int level, const char *text);   // levels as in engine.h; NULL = silent
     void *context;
 };

@@ -13,6 +13,10 @@
 // common (beside.c), in the next one else, whatever the order of picking; so sessions in step share waves and the engine merges their runs.
 //
 // How much goes into one submission follows the device: see learn_budget().
+//
+// While the GPU is busy nothing is lost by keeping back what would stand behind it, so it waits for the sessions that the last submission
+// served, which are likely to have their next step soon: one dispatch for many instead of a small one for each. Only until the GPU's end is
+// near, which the server tells, and nobody sets a timer: with the GPU idle, or nobody expected, what is ready goes at once.
 
 #include "scheduler.h"
 
@@ -32,9 +36,21 @@ static void wait_for_turn(struct scheduler *scheduler, struct core_session *sess
     heap_add(&scheduler->ready, &session->ready, session->served / SCHEDULER_QUANTUM);
 }
 
+static bool is_expected(const struct core_session *session)
+{
+    return session->expected && session->expected == session->core->scheduler.last_ended;
+}
+
+static void expect_no_more(struct core_session *session)
+{
+    session->core->scheduler.num_expected -= is_expected(session);
+    session->expected = 0;
+}
+
 void scheduler_ready(struct core_session *session)
 {
     struct scheduler *scheduler = &session->core->scheduler;
+    expect_no_more(session);
     if (session->served < scheduler->now) // what it did not ask for while away is not owed to it
         session->served = scheduler->now;
     wait_for_turn(scheduler, session);
@@ -42,6 +58,7 @@ void scheduler_ready(struct core_session *session)
 
 void scheduler_forget(struct core_session *session)
 {
+    expect_no_more(session);
     heap_remove(&session->core->scheduler.ready, &session->ready);
 }
 
@@ -126,6 +143,14 @@ static void end_all(struct submission *submission, enum status status, const str
     end_links(submission);
 }
 
+static void expect_back(struct scheduler *scheduler, struct core_session *session)
+{
+    if (session->num_in_flight || session->queued || session->closed)
+        return;
+    session->expected = scheduler->last_ended;
+    scheduler->num_expected++;
+}
+
 // Delivering may free the runs, and the last one its session.
 static void deliver(struct scheduler *scheduler, struct submission *submission)
 {
@@ -135,6 +160,7 @@ static void deliver(struct scheduler *scheduler, struct submission *submission)
         struct core_session *session = scheduler->served[i];
         run_deliver(session);
         session->num_in_flight--;
+        expect_back(scheduler, session);
         session_passed(session);
     }
 }
@@ -218,10 +244,17 @@ static void submit_zeroes(struct core *core)
     fail_runs(core, submission, status, &error);
 }
 
+static bool keeps_back(const struct core *core)
+{
+    const struct scheduler *s = &core->scheduler;
+    return s->num_in_flight && s->num_expected && !core->num_zeroes && core->params.may_keep_back &&
+           core->params.may_keep_back(core->params.context);
+}
+
 void scheduler_submit(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
-    while (!core->lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT && heap_first(&s->ready)) {
+    while (!core->lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT && heap_first(&s->ready) && !keeps_back(core)) {
         uint32_t zeroes = core->num_zeroes, waiting = s->num_in_flight;
         if (!zeroes)
             submit_runs(core);
@@ -355,6 +388,8 @@ void scheduler_done(struct core *core, const struct engine_event *event)
     struct submission *submission = take_first(s);
     learn_budget(s, submission, read_results(core, submission, event));
     core->dispatches += event->num_dispatches;
+    s->last_ended = event->sequence;
+    s->num_expected = 0;
     end_links(submission);
     deliver(s, submission);
 }

@@ -43,6 +43,8 @@ struct scheduler {
     uint64_t now;      // virtual time: `served` of the session that was served last
     uint64_t submissions;
     uint64_t budget;                         // tokens attended after which the next submission is closed
+    uint64_t last_ended;                     // the submission, by the engine's number
+    uint32_t num_expected;                   // of the sessions that it served: those that have asked for nothing since
     uint32_t num_in_flight, first_in_flight; // ring positions in `in_flight`
     struct submission in_flight[SCHEDULER_MAX_IN_FLIGHT];
     // Scratch of the submission that is being built or finished.
@@ -55,7 +57,7 @@ struct scheduler {
 
 void scheduler_init(struct scheduler *scheduler);    // one of zeroes
 void scheduler_ready(struct core_session *session);  // it has queued runs now
-void scheduler_forget(struct core_session *session); // it has none any more
+void scheduler_forget(struct core_session *session); // it has none any more, or will never have one again
 void scheduler_submit(struct core *core);            // while the GPU can take more
 void scheduler_done(struct core *core, const struct engine_event *event);
 void scheduler_lost(struct core *core); // every run fails

@@ -37,6 +37,7 @@ struct core_session {
     struct heap_node ready; // in core->scheduler.ready while runs are queued
     uint64_t served;        // tokens attended for it, in the scheduler's virtual time
     uint64_t submission;    // the last one that a run of it went into
+    uint64_t expected;      // back, since this submission of the engine's has ended; 0 = not
     uint32_t wave;          // where there its next run goes, if it may lie beside those of this wave
     struct run *beside;     // scratch: these
     uint32_t num_beside;

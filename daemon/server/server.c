@@ -64,6 +64,21 @@ static void wake(void *context)
     waker_wake(&server->waker);
 }
 
+// Whether another piece of work is the next to end now.
+static void keep_vigil(struct server *server)
+{
+    uint64_t work = core_in_flight(server->core);
+    if (work != server->vigil.work)
+        vigil_next(&server->vigil, work, core_in_flight_kind(server->core), clock_now_ns(), server->woken_by_engine);
+}
+
+static bool may_keep_back(void *context)
+{
+    struct server *server = context;
+    keep_vigil(server);
+    return vigil_keeps_back(&server->vigil, clock_now_ns());
+}
+
 static void log_below(void *context, int level, const char *text)
 {
     (void)context;
@@ -190,6 +205,7 @@ static enum status open_core(struct server *server, struct error *error)
         .max_run_work = max_run_work(server),
         .hash_seed = hash_seed,
         .session_gone = session_gone,
+        .may_keep_back = may_keep_back,
         .log = log_below,
         .context = server,
     };
@@ -360,14 +376,6 @@ static void advance(struct server *server)
         fault_step(&server->fault, server->core);
         park_retry(server);
     }
-}
-
-// Whether another piece of work is the next to end now.
-static void keep_vigil(struct server *server)
-{
-    uint64_t work = core_in_flight(server->core);
-    if (work != server->vigil.work)
-        vigil_next(&server->vigil, work, core_in_flight_kind(server->core), clock_now_ns(), server->woken_by_engine);
 }
 
 static void turn(struct server *server)
