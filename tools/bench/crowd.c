@@ -126,10 +126,11 @@ static bool share(const struct study *study, const struct fleet *fleet, const st
     return ok;
 }
 
-// The base of the others; one client that waits for each run before the next, and leaves the GPU idle meanwhile; several; owners of engines.
-static const struct sharing sharings[] = {{VIA_RING, 1, 2}, {VIA_RING, 1, 1}, {VIA_RING, 2, 1},
+// The base of the others, and eight that do as it does; one client that waits for each run before the next, and leaves the GPU idle meanwhile;
+// several; owners of engines.
+static const struct sharing sharings[] = {{VIA_RING, 1, 2}, {VIA_RING, 8, 2}, {VIA_RING, 1, 1},  {VIA_RING, 2, 1},
                                           {VIA_RING, 4, 1}, {VIA_RING, 8, 1}, {VIA_ENGINE, 8, 1}};
-enum { BASE, WAITING, SHARED = 4, APART, NUM_SHARINGS };
+enum { BASE, WAITING = 2, SHARED = 5, APART, NUM_SHARINGS };
 
 static bool share_out(const struct study *study, const struct fleet *fleet, const struct workload *workload)
 {
