@@ -535,6 +535,18 @@ START_TEST(a_narrow_terminal_gets_the_same_columns_in_parts)
 }
 END_TEST
 
+START_TEST(words_that_a_narrow_terminal_has_no_room_for_go_on_below)
+{
+    char text[8192];
+    show_on_terminal(60, "device", text, sizeof text);
+    ck_assert_msg(
+        strstr(text, "  to be named, for it is for tests:\r\n                       what matrix does, with") != NULL,
+        "%s", text);
+    for (char *line = strtok(text, "\r\n"); line; line = strtok(NULL, "\r\n"))
+        ck_assert_msg(strlen(line) <= 60, "wider than 60: %s", line);
+}
+END_TEST
+
 START_TEST(caches_show_scales_and_mla)
 {
     const struct aule_cache_params mla = {.name = "mla",
@@ -817,6 +829,7 @@ static Suite *ctl_suite(void)
     tcase_add_test(tests, caches_show_shape_states_and_what_is_published);
     tcase_add_test(tests, caches_show_scales_and_mla);
     tcase_add_test(tests, a_narrow_terminal_gets_the_same_columns_in_parts);
+    tcase_add_test(tests, words_that_a_narrow_terminal_has_no_room_for_go_on_below);
     tcase_add_test(tests, names_reach_neither_the_terminal_nor_the_document_raw);
     tcase_add_test(tests, blocks_can_be_chosen_by_cache_and_state);
     tcase_add_test(tests, a_cache_or_state_that_is_none_is_refused);

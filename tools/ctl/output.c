@@ -16,25 +16,48 @@ enum { GAP = 2 }; // between columns
 
 // ---- for people ----
 
-// Columns on a screen: characters, not the bytes that continue one.
-static int width_of(const char *text)
+// Columns on a screen of what stands before `end`: characters, not the bytes that continue one.
+static int width_to(const char *text, const char *end)
 {
     int width = 0;
-    for (; *text; text++)
+    for (; text < end; text++)
         width += ((unsigned char)*text & 0xc0) != 0x80;
     return width;
 }
 
-static void print_cell(const char *text, int width, bool to_the_right, bool is_last)
+static int width_of(const char *text)
+{
+    return width_to(text, text + strlen(text));
+}
+
+// Where output goes to no terminal, a line is as long as it likes.
+static int screen_width(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : INT_MAX;
+}
+
+static void print_cell(const char *text, int width, bool to_the_right)
 {
     int padding = width - width_of(text);
-    if (to_the_right)
-        printf("%*s%s", padding, "", text);
-    else
-        printf("%s%*s", text, is_last ? 0 : padding, "");
-    printf("%*s", is_last ? 0 : GAP, "");
-    if (is_last)
-        putchar('\n');
+    printf("%*s%s%*s", to_the_right ? padding : 0, "", text, to_the_right ? 0 : padding, "");
+}
+
+// The last cell of a line, behind `indent` columns. Words that the screen has no room for go on below it.
+static void print_words(const char *text, int indent)
+{
+    int room = screen_width() - indent, left = room;
+    for (const char *end; *text; text = end) {
+        end = text + strspn(text, " ");
+        end += strcspn(end, " ");
+        if (width_to(text, end) > left && left < room) {
+            printf("\n%*s", indent, "");
+            text += strspn(text, " ");
+            left = room;
+        }
+        printf("%.*s", (int)(end - text), text);
+        left -= width_to(text, end);
+    }
 }
 
 static const struct column *next_shown(const struct column *column)
@@ -86,13 +109,6 @@ static size_t find_shown(const struct output_list *list, struct shown *shown)
     return count;
 }
 
-// Where output goes to no terminal, a line is as long as it likes.
-static int screen_width(void)
-{
-    struct winsize size;
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : INT_MAX;
-}
-
 // The end of the columns from `first` on that fit on the screen behind those that name a line; at least one is taken.
 static size_t part_end(const struct output_list *list, const struct shown *shown, size_t count, size_t first)
 {
@@ -113,11 +129,19 @@ static void print_row(const struct output_list *list, const struct shown *shown,
                       const void *object)
 {
     char text[COLUMN_TEXT_SIZE];
+    int indent = 0;
     for (size_t i = 0; i < end; i = i + 1 == list->num_names ? first : i + 1) {
         const struct column *column = shown[i].column;
-        print_cell(object ? column_text(column, object, text) : column->heading, shown[i].width,
-                   column_is_number(column), i + 1 == end);
+        const char *cell = object ? column_text(column, object, text) : column->heading;
+        if (i)
+            printf("%*s", GAP, "");
+        if (i + 1 == end && !column_is_number(column))
+            print_words(cell, indent);
+        else
+            print_cell(cell, shown[i].width, column_is_number(column));
+        indent += shown[i].width + GAP;
     }
+    putchar('\n');
 }
 
 // Where a table is wider than the screen, in parts below each other.
@@ -153,8 +177,9 @@ static enum exit_code print_object(const struct column *columns, const void *obj
     for (const struct column *column = next_shown(columns); column; column = next_shown(column + 1))
         width = width_of(column->heading) > width ? width_of(column->heading) : width;
     for (const struct column *column = next_shown(columns); column; column = next_shown(column + 1)) {
-        print_cell(column->heading, width, false, false);
-        puts(column_text(column, object, text));
+        print_cell(column->heading, width + GAP, false);
+        print_words(column_text(column, object, text), width + GAP);
+        putchar('\n');
     }
     return EXIT_CODE_DONE;
 }
