@@ -15,7 +15,7 @@ extern int32_t blocks[3][8];               // of each
 extern int32_t tokens[64];                 // 1, 2, ...
 extern uint64_t batch_a, batch_b, batch_c; // 8 new tokens of 8: 64 tokens attended a run
 
-extern bool time_left;                     // what core is told of the GPU's work; false
+extern bool time_left; // what core is told of the GPU's work; false
 
 // The fixture: the second also counts all of core anew.
 void open_three(void);
