@@ -13,7 +13,9 @@
 // Tiles go from the last to the first. In the first ones, up to one of which each row sees every key, and in the very last, sums are
 // scaled to each row's maximum so far. In between, where each row sees every key too, a row keeps the maximum that it has: weights may
 // be as large as f16 knows, so that a score may be 16 (in log2 units) above those of the nearest keys, which is rare. When one is more,
-// the item is computed again, with exact steps only.
+// its weight is infinite, and so no sum of its row is a number any more: the item is noted (struct gpu_redo), and computed again by
+// another pipeline, the one with REDO, which follows maxima in every tile. Both in one shader would cost the first one registers that
+// it has not.
 //
 // So there are three loops, two of them alike. A branch in one loop would cost more: the compiler has the sums in two places then, and
 // there are no registers for that.
@@ -21,8 +23,9 @@
 // Same bits: rows that share a tile belong to one sequence, always to the same row numbers of it, and idle rows are zeros.
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
-// not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 256,
-// TILE_ROWS 128; K, V, Q and out are MATRIX_DTYPE, head dims up to 128, BLOCK_SIZE is 16 or more, nothing is scaled, no SPLIT, no MASK.
+// not beyond it; with REDO as struct gpu_redo has it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of
+// layout.h; LOCAL_SIZE is 256, TILE_ROWS 128; K, V, Q and out are MATRIX_DTYPE, head dims up to 128, BLOCK_SIZE is 16 or more, nothing is
+// scaled, no SPLIT, no MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -44,7 +47,11 @@ const uint SCORES = TILE_KEYS / 8; // matrices of a tile
 const uint PAIRS = V_STEPS * 2;   // of the sums
 const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alone
 const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
-const float MOST_WEIGHTS = 65504;  // of a lane, tile and row: then f16 holds each of them
+// bf16 holds every weight. But the last tile may scale them all down, by what must be a normal float: so a lane's sum of them has a bound.
+const float MOST_WEIGHTS = 16777216;
+const uint INFINITE = 0x7f800000u; // its bits
+const bool REDO = (FEATURES & AULE_FEATURE_REDO) != 0;
+const uint DOUBTFUL_KEYS = 3 * TILE_KEYS; // in fewer there is no tile between the first ones and the last; kernel.c knows it, too
 
 uint g, t;    // the lane in its warp: 4 g + t
 uint rows[2]; // of the lane, in the tile: elements x, y and z, w of a matrix
@@ -55,31 +62,44 @@ float factor; // from a score to log2 units
 MatrixA q_matrices[K_STEPS * 2];
 MATRIX_PAIRS(sums, PAIRS);
 vec2 maxima, weights; // of both rows; maxima those of the row, weights the lane's own
-vec2 most;             // of the lane's weights of one tile, where maxima are not followed
 
-shared uint too_large; // some warp's were
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Redo { gpu_redo head; uvec2 places[]; };
+
+uvec2 place; // KV head and item number
+
+shared uint noted; // the item is
 
 // ---- Q ----
 
-// A negative scale turns the signs here, so that the largest score has the largest weight.
-uvec4 q_piece(uint row, uint piece)
+uvec4 q_words[K_STEPS * 2];
+
+uvec4 q_turned(uint row, uint piece)
 {
-    if (row >= num_rows || row_query(row) >= q_len || piece >= HEAD_DIM_K / 8)
-        return uvec4(0);
-    uvec4 words;
-    if (ROPE) {
-        const Eight q = q_oct(row, piece);
-        words = oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
-    } else {
-        words = Pieces(q_address(row)).at[piece];
+    const Eight q = q_oct(row, piece);
+    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
+}
+
+// Asks for them. Idle rows load what the first one does, whose place is found once, with no branch around a load. A negative scale turns
+// the signs here, so that the largest score has the largest weight.
+void q_fetch()
+{
+    const uint signs = !SHAPED && run.scale_log2e < 0 ? 0x80008000u : 0, last = HEAD_DIM_K / 8 - 1;
+    UNROLLED for (uint i = 0; i < 2; i++) {
+        const bool real = rows[i] < num_rows && row_query(rows[i]) < q_len;
+        const uint row = real ? rows[i] : 0;
+        const uint64_t address = q_address(row);
+        UNROLLED for (uint step = 0; step < K_STEPS; step++) {
+            const uint piece = step * 4 + t;
+            const uvec4 words = ROPE ? q_turned(row, min(piece, last)) : Pieces(address).at[min(piece, last)];
+            q_words[step * 2 + i] = real && piece <= last ? words ^ signs : uvec4(0);
+        }
     }
-    return !SHAPED && run.scale_log2e < 0 ? words ^ 0x80008000u : words;
 }
 
 void q_load()
 {
     UNROLLED for (uint step = 0; step < K_STEPS; step++) {
-        const uvec4 low = q_piece(rows[0], step * 4 + t), high = q_piece(rows[1], step * 4 + t);
+        const uvec4 low = q_words[step * 2], high = q_words[step * 2 + 1];
         q_matrices[step * 2] = matrix_a(uvec4(low.xy, high.xy));
         q_matrices[step * 2 + 1] = matrix_a(uvec4(low.zw, high.zw));
     }
@@ -188,8 +208,6 @@ void scores_weigh(vec4 s[SCORES], bool exact, out uvec4 words[STRIPS])
         words[strip] = uvec4(halves_round(first.xy), halves_round(second.xy), halves_round(first.zw), halves_round(second.zw));
     }
     weights += added;
-    if (!exact)
-        most = max(most, added);
 }
 
 void values_add(uvec4 words[STRIPS])
@@ -220,24 +238,27 @@ void tile_compute(uint start, bool exact)
 
 // ---- all tiles ----
 
-// From scratch. Idle rows, whose scores are 0, begin with that, so that no weight of theirs is too large.
+// Idle rows, whose scores are 0, begin with that, so that no weight of theirs is too large.
 void state_clear()
 {
     UNROLLED for (uint i = 0; i < 2; i++)
         maxima[i] = selves[i].range.x < selves[i].range.y ? NO_MAXIMUM : 0;
-    weights = most = vec2(0);
+    weights = vec2(0);
     UNROLLED for (uint pair = 0; pair < PAIRS; pair++)
         pair_clear(sums, pair);
 }
 
-// `tile` has been loaded: into shared memory.
+// Q into registers, and the tile that ends at `tile` into shared memory. What waits for nothing is asked for first.
 void first_load(uint tile)
 {
+    tiles_ask((tile - 1) * TILE_KEYS);
+    q_fetch();
     tiles_begin((tile - 1) * TILE_KEYS);
     barrier();
     tile_load((tile - 1) * TILE_KEYS);
     barrier();
     tile_store((tile - 1) * TILE_KEYS);
+    q_load();
 }
 
 // The tile that ends at `tile` is on its way into shared memory; so is the next one, into registers, behind it.
@@ -257,13 +278,11 @@ void tiles_walk(inout uint tile, uint end, bool exact)
         tile_step(tile, exact);
 }
 
-// The workgroup's answer to whether some weight was too large.
-bool weights_overflow()
+// Sums of weights beyond it are infinite from here on.
+void weights_bound()
 {
-    if (warp_votes(any(greaterThan(most, vec2(MOST_WEIGHTS)))))
-        too_large = 1;
-    barrier();
-    return warp_first(too_large) != 0;
+    if (!REDO && MATRIX_DTYPE == DTYPE_BF16)
+        weights = mix(weights, vec2(uintBitsToFloat(INFINITE)), greaterThan(weights, vec2(MOST_WEIGHTS)));
 }
 
 void tiles_compute()
@@ -271,31 +290,65 @@ void tiles_compute()
     const uint end = (hull.y + TILE_KEYS - 1) / TILE_KEYS, first = hull.x / TILE_KEYS;
     // Tiles [quick.x, quick.y) follow no maxima. Before them comes one that each row sees whole, behind them the first one.
     uvec2 quick = uvec2(max((full.x + TILE_KEYS - 1) / TILE_KEYS, first + 1), full.y / TILE_KEYS);
-    quick = quick.y > quick.x + 1 ? quick - uvec2(0, 1) : uvec2(first);
+    quick = !REDO && quick.y > quick.x + 1 ? quick - uvec2(0, 1) : uvec2(first);
     uint tile = end;
-    if (gl_LocalInvocationID.x == 0)
-        too_large = 0;
     first_load(tile);
-    q_load();
     if (EMULATED) { // one copy of the code is enough
         [[dont_unroll]] for (uint i = 0; i < 3; i++) {
-            if (i == 2 && weights_overflow()) {
-                state_clear();
-                tile = end;
-                first_load(tile);
-            }
             tiles_walk(tile, i == 0 ? quick.y : i == 1 ? quick.x : first, i != 1);
+            if (i == 1)
+                weights_bound();
         }
+    } else if (REDO) {
+        tiles_walk(tile, first, true);
     } else {
         tiles_walk(tile, quick.y, true);
         tiles_walk(tile, quick.x, false);
-        if (weights_overflow()) {
-            state_clear();
-            tile = end;
-            first_load(tile);
-        }
+        weights_bound();
         tiles_walk(tile, first, true);
     }
+}
+
+// ---- a second time ----
+
+// By its bits, since a compiler may take it that there is no such number.
+bool is_finite(float value)
+{
+    return (floatBitsToUint(value) & INFINITE) != INFINITE;
+}
+
+// A weight that f16 does not hold was infinite as an element of A, and no sum of its row has been finite since, whatever it was scaled with.
+// So one of each row's tells. What is no number in Q, K or V looks alike, and costs time only. Every lane asks, since all of them know.
+// That there are tiles without maxima is read anew, by the few who want to know: no register holds it until then.
+void redo_note()
+{
+    const vec4 sum = pair_elements(sums, 0);
+    const vec2 tells = MATRIX_DTYPE == DTYPE_BF16 ? weights : sum.xz;
+    if (is_finite(tells.x) && is_finite(tells.y))
+        return;
+    if (Items(run.items).at[place.y - run.first_item].tile.kv_len < DOUBTFUL_KEYS || atomicExchange(noted, 1) != 0)
+        return;
+    Redo redo = Redo(dispatch.redo);
+    const uint number = atomicAdd(redo.head.count, 1);
+    redo.places[number] = place;
+    if (number < AULE_REDO_WIDTH)
+        atomicAdd(redo.head.x, 1);
+    else if (number % AULE_REDO_WIDTH == 0)
+        atomicAdd(redo.head.y, 1);
+}
+
+// What this workgroup is to do; false: nothing.
+bool place_find()
+{
+    place = uvec2(gl_WorkGroupID.x, gl_WorkGroupID.y + gl_WorkGroupID.z * dispatch.items_y);
+    if (!REDO)
+        return true;
+    const uint number = gl_WorkGroupID.x + gl_WorkGroupID.y * AULE_REDO_WIDTH;
+    Redo redo = Redo(dispatch.redo);
+    if (number >= redo.head.count)
+        return false;
+    place = redo.places[number];
+    return true;
 }
 
 // ---- the end ----
@@ -333,9 +386,12 @@ void row_store(uint i, float sum)
 void main()
 {
     gpu_item item;
-    if (!item_find(item))
+    if (!place_find() || !item_find_at(place.y, item))
         return;
+    if (gl_LocalInvocationID.x == 0)
+        noted = 0; // barriers follow before it is asked for
     work_begin(item.tile);
+    kv_head = place.x;
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     UNROLLED for (uint i = 0; i < 2; i++) {
@@ -350,6 +406,8 @@ void main()
     if (hull.x < hull.y)
         tiles_compute();
     run_again();
+    if (!REDO)
+        redo_note();
     vec2 totals = weights + vec2(warp_xor(weights.x, 1), warp_xor(weights.y, 1));
     totals += vec2(warp_xor(totals.x, 2), warp_xor(totals.y, 2));
     row_store(0, totals.x);

@@ -192,10 +192,14 @@ void values_store()
 // ---- tiles: from the last one to the first; a barrier stands between each two of these ----
 // Behind the first tile follow ones of no use, whose strips are others': a branch would cost more.
 
-// Of the tile that is loaded first.
-void tiles_begin(uint start)
+// Of the tile that is loaded first: asked for, and a while later used.
+void tiles_ask(uint start)
 {
     next_block = strip_block(start);
+}
+
+void tiles_begin(uint start)
+{
     strips_find(start - TILE_KEYS);
     strips_store(start);
 }

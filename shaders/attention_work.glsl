@@ -42,10 +42,9 @@ bool one_token; // is all that the sequence has
 #endif
 uint run_number; // of `run`, in the dispatch
 
-// This workgroup's item, and its run in `run`; false: there are no more.
-bool item_find(out gpu_item item)
+// Item number `number`, and its run in `run`; false: there are no more.
+bool item_find_at(uint number, out gpu_item item)
 {
-    const uint number = gl_WorkGroupID.y + gl_WorkGroupID.z * dispatch.items_y;
     if (number >= dispatch.num_items)
         return false;
     Runs runs = Runs(dispatch.runs);
@@ -61,6 +60,12 @@ bool item_find(out gpu_item item)
     run_number = index;
     item = Items(run.items).at[number - run.first_item];
     return true;
+}
+
+// This workgroup's.
+bool item_find(out gpu_item item)
+{
+    return item_find_at(gl_WorkGroupID.y + gl_WorkGroupID.z * dispatch.items_y, item);
 }
 
 // Whoever has a long loop without need of it may read the run once more behind: so it takes no registers meanwhile.

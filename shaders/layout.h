@@ -146,7 +146,17 @@ struct gpu_dispatch {
     AULE_U32 items_y;               // y size of the grid
     AULE_U32 reserved;
     AULE_U64 items;                 // attention of one run: its `items`, so that they need not wait for it; else 0
+    AULE_U64 redo;                  // a shader that computes some items twice: struct gpu_redo; 0 = none of these wants it
 };
+
+// What the first pass of such a shader notes for the second one (REDO), one workgroup each: behind this stand u32[count][2], KV head and item
+// number. The host makes it {0, 1, 1, 0}. Workgroup (i, j) has entry i + j * AULE_REDO_WIDTH.
+struct gpu_redo {
+    AULE_U32 x, y, z;               // workgroups of the second pass, a VkDispatchIndirectCommand: x up to AULE_REDO_WIDTH, then y
+    AULE_U32 count;
+};
+#define AULE_REDO_WIDTH 32768u
+#define AULE_REDO_ENTRY 8u          // bytes
 
 // Push constants of copying and zeroing, and of merging a caller's results (token = y + z * items_y, head = x).
 struct gpu_copy { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };
@@ -196,5 +206,6 @@ struct gpu_matrix_probe { AULE_U64 lanes; };
 #define AULE_FEATURE_ROPE      128u   // of Q by attention, of K by the write
 #define AULE_FEATURE_ROPE_PAIRS 256u  // pairs are (2n, 2n + 1); else (n, n + rope_dim / 2)
 #define AULE_FEATURE_SPLIT     512u   // some items leave partial results
+#define AULE_FEATURE_REDO      1024u  // a second pass: see gpu_redo
 
 #endif

@@ -252,18 +252,19 @@ END_TEST
 // not be trusted.
 START_TEST(a_key_far_above_all_others_gets_all_the_weight)
 {
+    enum dtype dtype = _i ? DTYPE_BF16 : DTYPE_F16;
     struct attention_wish wish = wish_of(FEATURE_LSE, 1, 70, 700);
     struct stage stage;
-    wish.shape.io_dtype = wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = DTYPE_F16;
+    wish.shape.io_dtype = wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = dtype;
     wish.shape.kv.block_size = 16;
     stage_set(&stage, 150, &wish);
     const struct attention_seq *seq = &stage.problem->seqs[0];
     for (uint64_t i = 0; i < 70 * 4 * 16; i++)
-        oracle_store(seq->q, DTYPE_F16, i, 1);
+        oracle_store(seq->q, dtype, i, 1);
     for (uint64_t i = 0; i < 2 * 2 * 2 * 16; i++) {
         uint32_t key = i & 16 ? 300 : 100;
         void *k = attention_case_element(stage.problem, seq, i / 32 % 2, key, false, i / 64);
-        oracle_store(k, DTYPE_F16, i % 16, key == 300 ? 8 : 10);
+        oracle_store(k, dtype, i % 16, key == 300 ? 8 : 10);
     }
     stage_play(&stage);
     rig_check(&stage.rig, &stage.batch);
@@ -281,7 +282,7 @@ void suite_add_features(Suite *suite)
     tcase_add_loop_test(features, a_row_that_sees_no_key_gives_zeros_and_its_sink, 0, 4);
     tcase_add_test(features, a_mask_replaces_causal);
     tcase_add_test(features, the_soft_cap_is_accurate_for_small_and_for_large_scores);
-    tcase_add_test(features, a_key_far_above_all_others_gets_all_the_weight);
+    tcase_add_loop_test(features, a_key_far_above_all_others_gets_all_the_weight, 0, 2);
     tcase_add_loop_test(features, alibi_keeps_its_accuracy_at_far_positions, 0, 2);
     tcase_add_loop_test(features, a_query_and_a_key_at_one_position_meet_unturned, 0, 2);
     TCase *bfloats = suite_part(suite, "bfloats");

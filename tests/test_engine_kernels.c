@@ -171,6 +171,73 @@ START_TEST(runs_meet_in_the_dispatch_of_each_kernel)
 }
 END_TEST
 
+// Above all others by far, for about every second row.
+static void make_key_far(int32_t key, uint16_t half)
+{
+    uint16_t block[2 * KEYS * DIM];
+    int32_t number = key / KEYS * 7 % (COLUMNS / 2);
+    ck_assert_int_eq(engine_block_read(cache_, 0, number, block), STATUS_OK);
+    for (int i = 0; i < DIM; i++)
+        block[key % KEYS * DIM + i] = half;
+    ck_assert_int_eq(engine_block_write(cache_, 0, number, block), STATUS_OK);
+}
+
+static void expect_numbers(const char *rows, uint32_t num_rows)
+{
+    for (size_t i = 0; i < num_rows * (size_t)ROW; i += 2) {
+        uint16_t half;
+        memcpy(&half, rows + i, sizeof half);
+        ck_assert_msg((half & 0x7c00) != 0x7c00, "element %zu is no number", i / 2);
+    }
+}
+
+// Sequences that a far key is in sight of, among some that do not see it and some that have no tile without maxima.
+START_TEST(items_that_are_computed_twice_get_the_bits_that_they_get_alone)
+{
+    static const int32_t q_lens[] = {20, 150, 20, 20, 70}, kv_lens[] = {700, 900, 64, 300, 650};
+    struct engine_batch *batch = batch_of(q_lens, kv_lens, 5, NULL, NULL);
+    struct engine_run run = run_of(batch, 0, OUT);
+    struct cutting all = cutting(batch);
+    struct work works[MOST_KERNELS];
+    struct error error = {0};
+    make_key_far(400, 0x5380);                                              // 60
+    make_key_far(405, 0x55a0);                                              // 90
+    ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter rests
+    ck_assert_uint_eq(works[1].num_items, 1 + 3 + 1 + 1 + 2);
+    ck_assert_uint_eq(works[1].num_doubtful, 1 + 3 + 1 + 2);
+    for (int turn = 0; turn < 2; turn++) {
+        uint32_t row = 0;
+        memset(memory + OUT, 0x7f, 280 * ROW);
+        ck_assert_uint_eq(expect_done(submit_runs(&run, 1)).num_dispatches, 1);
+        expect_numbers(memory + OUT, 280);
+        for (uint32_t seq = 0; seq < 5; row += (uint32_t)q_lens[seq++]) {
+            struct engine_batch *alone = batch_of(&q_lens[seq], &kv_lens[seq], 1, NULL, NULL);
+            struct engine_run single = run_of(alone, row, OTHER);
+            expect_done(submit_runs(&single, 1));
+            expect_bytes(memory + OUT + row * ROW, memory + OTHER, (size_t)q_lens[seq] * ROW, "alone");
+            engine_batch_destroy(alone);
+        }
+    }
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+// Nobody can want it.
+START_TEST(short_prompts_make_no_pipeline_for_a_second_pass)
+{
+    static const int32_t q_lens[] = {20, 30}, short_ones[] = {40, 95}, longer[] = {40, 96};
+    struct engine_batch *few = batch_of(q_lens, short_ones, 2, NULL, NULL);
+    struct engine_batch *more = batch_of(q_lens, longer, 2, NULL, NULL);
+    struct engine_run run = run_of(few, 0, OUT), other = run_of(more, 0, OUT);
+    expect_done(submit_runs(&run, 1));
+    ck_assert_uint_eq(engine_num_pipelines(engine), 1);
+    expect_done(submit_runs(&other, 1));
+    ck_assert_uint_eq(engine_num_pipelines(engine), 2);
+    engine_batch_destroy(few);
+    engine_batch_destroy(more);
+}
+END_TEST
+
 START_TEST(run_whose_split_finds_no_memory_takes_none_of_its_kernels)
 {
     struct engine_batch *split = batch_of((int32_t[]){1, 20}, (int32_t[]){700, 64}, 2, NULL, NULL);
@@ -517,6 +584,8 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_alone);
     tcase_add_test(tcase, every_kernel_of_a_run_sees_the_keys_that_it_writes);
     tcase_add_test(tcase, runs_meet_in_the_dispatch_of_each_kernel);
+    tcase_add_test(tcase, items_that_are_computed_twice_get_the_bits_that_they_get_alone);
+    tcase_add_test(tcase, short_prompts_make_no_pipeline_for_a_second_pass);
     tcase_add_test(tcase, run_whose_split_finds_no_memory_takes_none_of_its_kernels);
     tcase_add_test(tcase, run_that_finds_no_counters_fails_alone);
     tcase_add_test(tcase, kernel_that_leaves_merging_to_another_wants_no_counters);

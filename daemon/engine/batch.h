@@ -105,6 +105,7 @@ struct work {
     uint64_t items, merges; // addresses of struct gpu_item[] or gpu_crowd[], and gpu_merge_item[]; 0 = none
     uint32_t num_items, num_merges, num_partials; // num_merges: tiles that are cut
     uint32_t num_members;                         // of items that are struct gpu_crowd, in all
+    uint32_t num_doubtful;                        // items that may be noted for a second pass
 };
 
 // The work lists for `cutting`, one for each kernel of the variant, good for submission `sequence`. Made on first use; a batch keeps

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // describe.c - writes down for the shaders what each planned run is: struct gpu_run, ranges, and the arrays that they point to
-// (slopes, sinks, turns, parts), all in the slot's piece: runs, then ranges, then extras in the order of the runs. Submitter only.
+// (slopes, sinks, turns, parts), all in the slot's piece: runs, then ranges, then extras in the order of the runs, then room for what a first
+// pass notes. Submitter only.
 
 #include "submission.h"
 
@@ -57,6 +58,13 @@ void describe_measure(struct submission *s)
         s->planned[i].extras_at = s->upload_bytes;
         if (plan_group(s, i) != NO_GROUP)
             s->upload_bytes += extras_of(&s->runs[i]).bytes;
+    }
+    for (uint32_t i = 0; i < s->num_groups; i++) {
+        struct group *group = &s->groups[i];
+        uint64_t entries = (uint64_t)group->num_doubtful * group->geometry.spec[AULE_SPEC_NUM_KV_HEADS];
+        group->redo_at = s->upload_bytes;
+        if (group->redo)
+            s->upload_bytes += padded(sizeof(struct gpu_redo) + entries * AULE_REDO_ENTRY);
     }
 }
 
@@ -309,4 +317,7 @@ void describe_upload(const struct submission *s)
     place_runs(s, false, &next_counter);
     memcpy(to, s->gpu_runs, s->num_gpu_runs * sizeof *s->gpu_runs);
     memcpy(to + s->ranges_at, s->ranges, s->num_ranges * sizeof *s->ranges);
+    for (uint32_t i = 0; i < s->num_groups; i++)
+        if (s->groups[i].redo)
+            *(struct gpu_redo *)(to + s->groups[i].redo_at) = (struct gpu_redo){.y = 1, .z = 1};
 }

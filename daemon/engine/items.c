@@ -77,6 +77,11 @@ uint64_t batch_partial_bytes(const struct engine_batch *batch, uint32_t kernel, 
     return __builtin_mul_overflow(num_partials, one, &bytes) ? UINT64_MAX : bytes;
 }
 
+static uint32_t num_keys(const struct engine_batch *batch, uint32_t seq)
+{
+    return batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
+}
+
 // false: more than a dispatch can count.
 static bool count_work(const struct engine_batch *batch, const struct cuts *cuts, struct work works[MOST_KERNELS])
 {
@@ -91,6 +96,8 @@ static bool count_work(const struct engine_batch *batch, const struct cuts *cuts
         if (items > INT32_MAX)
             return false;
         work->num_items += (uint32_t)(cut->tiles - cut->live_tiles + split_items) - 2 * cut->shared;
+        if (kernel_doubts(variant_of(batch)->kernels[cut->kernel], num_keys(batch, seq)))
+            work->num_doubtful += (uint32_t)cut->live_tiles;
         work->num_merges += num_partials > 1 ? (uint32_t)cut->live_tiles : 0;
         work->num_partials += num_partials > 1 ? (uint32_t)split_items : 0;
     }
@@ -221,7 +228,7 @@ static struct gpu_tile tile_of_sequence(const struct engine_batch *batch, uint32
         .first_token = (uint32_t)batch->cu_seqlens_q[seq],
         .num_tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]),
         .q_len = batch_num_queries(batch, seq),
-        .kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0,
+        .kv_len = num_keys(batch, seq),
     };
 }
 

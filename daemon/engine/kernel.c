@@ -287,12 +287,13 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
     return PREFILL_ROWS;
 }
 
-#define PREFILL_JOB .tile_rows = prefill_rows, .most_rows = UINT32_MAX
+// Where tiles are so many that there may be some between those that follow maxima.
+#define PREFILL_JOB(KEYS) .tile_rows = prefill_rows, .most_rows = UINT32_MAX, .doubtful_keys = 3 * (KEYS)
 
 const struct kernel kernel_prefill_emulated = {
     .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv, sizeof attention_prefill_emulated_spv,
                PREFILL_LOCAL_SIZE, false},
-    PREFILL_JOB,
+    PREFILL_JOB(PREFILL_KEYS_EMULATED),
     .serves = prefill_serves_f16,
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
@@ -300,7 +301,7 @@ const struct kernel kernel_prefill_emulated = {
 const struct kernel kernel_prefill_emulated_bf16 = {
     .shader = {"attention_prefill_emulated_bf16", attention_prefill_emulated_bf16_spv,
                sizeof attention_prefill_emulated_bf16_spv, PREFILL_LOCAL_SIZE, false},
-    PREFILL_JOB,
+    PREFILL_JOB(PREFILL_KEYS_EMULATED),
     .serves = prefill_serves_bf16,
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
@@ -340,7 +341,7 @@ const struct kernel kernel_cascade = {
 const struct kernel kernel_prefill = {
     .shader = {"attention_prefill_matrix", attention_prefill_matrix_spv, sizeof attention_prefill_matrix_spv,
                PREFILL_LOCAL_SIZE, true},
-    PREFILL_JOB,
+    PREFILL_JOB(PREFILL_KEYS),
     .serves = prefill_serves_f16,
     .shared_memory = PREFILL_SHARED_MEMORY,
 };
@@ -348,7 +349,7 @@ const struct kernel kernel_prefill = {
 const struct kernel kernel_prefill_bf16 = {
     .shader = {"attention_prefill_bf16", attention_prefill_bf16_spv, sizeof attention_prefill_bf16_spv,
                PREFILL_LOCAL_SIZE, true},
-    PREFILL_JOB,
+    PREFILL_JOB(PREFILL_KEYS),
     .serves = prefill_serves_bf16,
     .shared_memory = PREFILL_SHARED_MEMORY,
 };
@@ -438,6 +439,11 @@ uint64_t kernel_usual_parts(uint64_t kv_len)
 bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits)
 {
     return kernel->part_keys && num_splits != 1;
+}
+
+bool kernel_doubts(const struct kernel *kernel, uint64_t kv_len)
+{
+    return kernel->doubtful_keys && kv_len >= kernel->doubtful_keys;
 }
 
 bool kernel_cuts_halves(const struct kernel *kernel, uint32_t num_splits, uint32_t local_size)

@@ -31,7 +31,9 @@ struct kernel {
                           uint64_t kv_len); // num_splits 0: keys of one part, 0 = not cut; NULL = never cut
     uint32_t part_grain;                    // num_splits n: keys of a part are a multiple of it
     bool merges;                            // what its parts leave becomes rows in the same dispatch
-    uint32_t half_local_size;               // with this local size an item is half a part; 0 = there is none such
+    // Of a sequence with so many keys or more an item may be noted for a second pass: struct gpu_redo; 0 = there is none.
+    uint32_t doubtful_keys;
+    uint32_t half_local_size; // with this local size an item is half a part; 0 = there is none such
     // What fits so many workgroups on a device of so many multiprocessors, at most shader.local_size; NULL = that.
     uint32_t (*local_size)(uint64_t num_workgroups, uint32_t num_multiprocessors);
     // Local sizes that give the same bits, of which tuning takes the fastest that shader.local_size allows; what local_size() answers is
@@ -55,6 +57,7 @@ extern const struct kernel kernel_decode, kernel_prefill, kernel_cascade, kernel
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len); // such a sequence
 uint64_t kernel_usual_parts(uint64_t kv_len); // that a decode of so many keys is cut into, at least 1
 bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits); // some sequence
+bool kernel_doubts(const struct kernel *kernel, uint64_t kv_len);      // items of such a sequence
 bool kernel_cuts_halves(const struct kernel *kernel, uint32_t num_splits, uint32_t local_size);
 // Keys of one part of a sequence of `rows` rows a KV head; 0 = it is not cut.
 uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len, uint32_t num_splits);

@@ -25,22 +25,27 @@ static bool writes(const struct engine_run *run)
 static enum status get_pipelines(struct submission *s, const struct engine_run *run, struct group *group,
                                  struct error *error)
 {
+    struct geometry redo = group->geometry;
     const struct {
         bool wanted;
         enum pipeline_kind kind;
         VkPipeline *out;
+        const struct geometry *geometry;
     } pipelines[] = {
-        {group->num_writers > 0, PIPELINE_KV_WRITE, &group->write},
-        {run->kind == ENGINE_COPY, PIPELINE_COPY, &group->write},
-        {run->kind == ENGINE_ATTEND, PIPELINE_ATTENTION, &group->read},
-        {run->kind == ENGINE_GATHER, PIPELINE_GATHER, &group->read},
-        {run->kind == ENGINE_MERGE, PIPELINE_MERGE, &group->read},
-        {group->num_merges > 0, PIPELINE_SPLITS, &group->merge},
+        {group->num_writers > 0, PIPELINE_KV_WRITE, &group->write, &group->geometry},
+        {run->kind == ENGINE_COPY, PIPELINE_COPY, &group->write, &group->geometry},
+        {run->kind == ENGINE_ATTEND, PIPELINE_ATTENTION, &group->read, &group->geometry},
+        {run->kind == ENGINE_GATHER, PIPELINE_GATHER, &group->read, &group->geometry},
+        {run->kind == ENGINE_MERGE, PIPELINE_MERGE, &group->read, &group->geometry},
+        {group->num_merges > 0, PIPELINE_SPLITS, &group->merge, &group->geometry},
+        {group->num_doubtful > 0, PIPELINE_ATTENTION, &group->redo, &redo},
     };
     enum status status = STATUS_OK;
+    redo.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_REDO;
     for (size_t i = 0; i < sizeof pipelines / sizeof *pipelines && status == STATUS_OK; i++)
         if (pipelines[i].wanted)
-            status = pipeline_get(&s->engine->pipelines, pipelines[i].kind, &group->geometry, pipelines[i].out, error);
+            status =
+                pipeline_get(&s->engine->pipelines, pipelines[i].kind, pipelines[i].geometry, pipelines[i].out, error);
     return status;
 }
 
@@ -60,12 +65,14 @@ static void add_to_group(struct group *group, const struct group *fresh)
 {
     group->write = fresh->write ? fresh->write : group->write;
     group->merge = fresh->merge ? fresh->merge : group->merge;
+    group->redo = fresh->redo ? fresh->redo : group->redo;
     group->num_runs++;
     group->num_writers += fresh->num_writers;
     group->num_split_runs += fresh->num_split_runs;
     group->num_items += fresh->num_items;
     group->num_tokens += fresh->num_tokens;
     group->num_merges += fresh->num_merges;
+    group->num_doubtful += fresh->num_doubtful;
     group->partial_bytes += fresh->partial_bytes;
 }
 
@@ -209,6 +216,7 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
         .num_items = work->num_items,
         .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
         .num_merges = merges ? work->num_merges : 0,
+        .num_doubtful = work->num_doubtful,
         .partial_bytes = work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
     };
 }
@@ -302,6 +310,7 @@ static void leave_group(const struct submission *s, struct group *group, const s
     group->num_runs--;
     group->num_writers -= share->writes;
     group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
+    group->num_doubtful -= share->work.num_doubtful;
     if (group->num_runs == 0)
         *group = (struct group){
             .kind = group->kind, .geometry = group->geometry, .helper = group->helper, .helps = group->helps};
@@ -309,6 +318,8 @@ static void leave_group(const struct submission *s, struct group *group, const s
         group->write = VK_NULL_HANDLE;
     if (group->num_split_runs == 0)
         group->merge = VK_NULL_HANDLE;
+    if (group->num_doubtful == 0)
+        group->redo = VK_NULL_HANDLE;
 }
 
 static void fail_run(struct submission *s, uint32_t run, const struct error *error)

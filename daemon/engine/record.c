@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // record.c - the commands of one submission: zeroes, then wave by wave all K/V writes and copies, a barrier, all attention, gathers and
-// merges of a caller's parts, a barrier, the merges of what splits left, a barrier.
+// merges of a caller's parts, a barrier, the merges of what splits left and the second passes over what first ones noted, a barrier.
 // Dispatches between two barriers touch nothing in common, so the GPU may overlap them. Decides nothing: the plan stands.
 // Submitter; the clocks are read by the completer.
 
@@ -28,6 +28,14 @@ static void shader_barrier(VkCommandBuffer commands)
 {
     barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
             VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+}
+
+// And how many workgroups there are is among what was written.
+static void indirect_barrier(VkCommandBuffer commands)
+{
+    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+            VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT,
+            VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
 }
 
 // Earlier submissions, new chunks and written blocks come before.
@@ -79,21 +87,45 @@ static struct grid fold(const struct submission *s, uint32_t x, uint32_t count)
     return (struct grid){x, y, (count + y - 1) / y};
 }
 
+// For runs [first_run, first_run + num_runs), which have `count` items in all.
+static struct gpu_dispatch constants_of(const struct submission *s, uint32_t first_run, uint32_t num_runs,
+                                        uint32_t count, const struct grid *grid)
+{
+    return (struct gpu_dispatch){
+        .runs = s->slot->piece.address + first_run * sizeof *s->gpu_runs,
+        .num_runs = num_runs,
+        .num_items = count,
+        .items_y = grid->y,
+        .items = num_runs == 1 ? s->gpu_runs[first_run].items : 0,
+    };
+}
+
 static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t first_run, uint32_t num_runs, uint32_t x,
                      uint32_t count)
 {
     if (count == 0)
         return;
     struct grid grid = fold(s, x, count);
-    struct gpu_dispatch constants = {
-        .runs = s->slot->piece.address + first_run * sizeof *s->gpu_runs,
-        .num_runs = num_runs,
-        .num_items = count,
-        .items_y = grid.y,
-        .items = num_runs == 1 ? s->gpu_runs[first_run].items : 0,
-    };
+    struct gpu_dispatch constants = constants_of(s, first_run, num_runs, count, &grid);
     bind(s, pipeline, &constants, sizeof constants);
     vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
+}
+
+// All items of a group, or again those that the first pass noted.
+static void dispatch_attention(const struct submission *s, const struct group *group, bool again)
+{
+    if (group->num_items == 0)
+        return;
+    uint64_t piece_at;
+    VkBuffer buffer = slab_buffer(&s->slot->piece, &piece_at);
+    struct grid grid = fold(s, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_items);
+    struct gpu_dispatch constants = constants_of(s, group->first, group->num_runs, group->num_items, &grid);
+    constants.redo = group->redo ? s->slot->piece.address + group->redo_at : 0;
+    bind(s, again ? group->redo : group->read, &constants, sizeof constants);
+    if (again)
+        vkCmdDispatchIndirect(s->slot->commands, buffer, piece_at + group->redo_at);
+    else
+        vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
 }
 
 static void dispatch_merge(const struct submission *s, const struct group *group)
@@ -173,41 +205,52 @@ static void record_read(const struct submission *s, uint32_t number)
     else if (group->kind == ENGINE_GATHER)
         dispatch(s, group->read, group->first, group->num_runs, 1, group->num_tokens);
     else
-        dispatch(s, group->read, group->first, group->num_runs, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS],
-                 group->num_items);
-    if (!group->merge)
+        dispatch_attention(s, group, false);
+    if (!group->merge && !group->redo)
         clock_end(s, number);
 }
 
-// What the splits of groups [first, end) left becomes their results.
-static void record_merges(const struct submission *s, uint32_t first, uint32_t end)
+static void record_second(const struct submission *s, uint32_t number)
 {
-    bool any = false;
-    for (uint32_t i = first; i < end; i++) {
-        const struct group *group = &s->groups[i];
-        if (!group->merge)
-            continue;
-        if (!any)
-            shader_barrier(s->slot->commands);
-        any = true;
+    const struct group *group = &s->groups[number];
+    if (!group->merge && !group->redo)
+        return;
+    if (group->merge)
         dispatch(s, group->merge, group->first_split, group->num_split_runs,
                  group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_merges);
-        clock_end(s, i);
+    if (group->redo)
+        dispatch_attention(s, group, true);
+    clock_end(s, number);
+}
+
+// What the splits of groups [first, end) left becomes their results, and what first passes noted is computed again.
+static void record_seconds(const struct submission *s, uint32_t first, uint32_t end)
+{
+    bool merges = false, redoes = false;
+    for (uint32_t i = first; i < end; i++) {
+        merges |= s->groups[i].merge != VK_NULL_HANDLE;
+        redoes |= s->groups[i].redo != VK_NULL_HANDLE;
     }
+    if (redoes)
+        indirect_barrier(s->slot->commands);
+    else if (merges)
+        shader_barrier(s->slot->commands);
+    for (uint32_t i = first; i < end; i++)
+        record_second(s, i);
 }
 
 static void record_reads(const struct submission *s, uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; i < end; i++) {
         if (s->groups[i].scratch_anew) {
-            record_merges(s, first, i);
+            record_seconds(s, first, i);
             shader_barrier(s->slot->commands);
             first = i;
         }
         if (!s->groups[i].helps)
             record_read(s, i);
     }
-    record_merges(s, first, end);
+    record_seconds(s, first, end);
 }
 
 static void record_wave(const struct submission *s, uint32_t wave)

@@ -122,6 +122,12 @@ static bool is_surplus(const struct slabs *slabs, const struct slab *slab)
     return class_bytes(slab->level) > largest_kept || (other && other->num_free > 0);
 }
 
+VkBuffer slab_buffer(const struct piece *piece, uint64_t *offset)
+{
+    *offset = piece->address - piece->slab->buffer.address;
+    return piece->slab->buffer.handle;
+}
+
 void slab_give(struct slabs *slabs, struct piece *piece)
 {
     struct slab *slab = piece->slab;

@@ -31,6 +31,8 @@ void slabs_finish(struct slabs *slabs); // takes a zeroed one; frees every piece
 
 // Any thread. Contents are undefined. LIMIT and NO_MEMORY as buffer_init(). size 0 gives a piece too.
 enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, struct error *error);
+// Where the piece lies, for commands that take no address.
+VkBuffer slab_buffer(const struct piece *piece, uint64_t *offset);
 void slab_give(struct slabs *slabs, struct piece *piece); // takes a zeroed one; the GPU is past it
 
 #endif

@@ -19,20 +19,23 @@ struct gpu_span {
 };
 
 // Runs of one wave that share their pipelines, over gpu_runs[first .. first + num_runs), those that write K and V first. In its wave
-// the group has up to three dispatches: `write` (K/V write or copies), `read` (attention, gather, or a caller's merge), and `merge` over
-// what splits left, for which the runs with splits stand once more in gpu_runs[first_split .. first_split + num_split_runs).
+// the group has up to three dispatches: `write` (K/V write or copies), `read` (attention, gather, or a caller's merge), and behind all of these
+// `merge` over what splits left, for which the runs with splits stand once more in gpu_runs[first_split .. first_split + num_split_runs), or
+// `redo` over what `read` noted for a second pass.
 struct group {
     enum engine_kind kind;
-    struct geometry geometry;      // attention: with its kernel
-    VkPipeline write, read, merge; // VK_NULL_HANDLE: there is no such dispatch
+    struct geometry geometry;            // attention: with its kernel
+    VkPipeline write, read, merge, redo; // VK_NULL_HANDLE: there is no such dispatch
     uint32_t first, num_runs, num_writers;
     uint32_t first_split, num_split_runs;
     uint32_t num_items;                    // of all runs
     uint32_t num_tokens;                   // of those that write; of the gather, rows; of a caller's merge, tokens
     uint32_t num_merges;                   // for `merge` to do
+    uint32_t num_doubtful;                 // of num_items, for `redo` to do at most
     uint32_t num_placed, num_split_placed; // runs that have their place in gpu_runs
     uint32_t first_range, num_ranges;      // copies
     uint32_t run;                          // a caller's merge: the one
+    uint64_t redo_at;                      // in the slot's metadata: struct gpu_redo
     uint64_t partial_bytes;                // of all runs with splits
     uint64_t partials_at;                  // in the slot's scratch memory
     bool scratch_anew;                     // it uses memory that earlier groups of the wave have: after they are merged
