@@ -454,16 +454,34 @@ START_TEST(who_was_served_before_the_last_submission_is_not_waited_for)
 }
 END_TEST
 
-START_TEST(a_session_with_more_under_way_is_not_waited_for)
+START_TEST(a_session_that_has_more_queued_is_not_waited_for)
 {
-    time_left = true;
     run(&a, 0);
     core_step(world.core);
+    run(&c, 0);
+    core_step(world.core);
     run(&a, 1);
+    time_left = true;
+    finish_one();
     ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(sessions_with_two_runs_under_way_each_stay_together)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        run(&a, i);
+        run(&b, i);
+        core_step(world.core);
+    }
+    time_left = true;
     finish_one();
     run(&a, 0);
+    ck_assert_uint_eq(in_flight(), 1);
+    run(&b, 0);
     ck_assert_uint_eq(in_flight(), 2);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 2);
     world_finish_all(&world);
 }
 END_TEST
@@ -494,7 +512,8 @@ int main(void)
                                       nobody_is_waited_for_when_the_gpus_end_is_near,
                                       nobody_is_waited_for_while_the_gpu_is_idle, who_ends_is_not_waited_for,
                                       who_was_served_before_the_last_submission_is_not_waited_for,
-                                      a_session_with_more_under_way_is_not_waited_for, NULL},
+                                      a_session_that_has_more_queued_is_not_waited_for,
+                                      sessions_with_two_runs_under_way_each_stay_together, NULL},
                1);
     return check_main(suite);
 }

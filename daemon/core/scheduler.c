@@ -145,7 +145,7 @@ static void end_all(struct submission *submission, enum status status, const str
 
 static void expect_back(struct scheduler *scheduler, struct core_session *session)
 {
-    if (session->num_in_flight || session->queued || session->closed)
+    if (session->queued || session->closed || is_expected(session))
         return;
     session->expected = scheduler->last_ended;
     scheduler->num_expected++;
