@@ -572,7 +572,9 @@ fb::Offset<void> put_table(writer &to, const wire_run &from, const w::Run *)
     w::RunEntry entry = pack(from);
     w::Layers layers = pack(from.layers);
     w::Span scales = pack(from.scales);
-    return w::CreateRun(to.builder, &entry, from.timeout_ms, argument(layers), argument(scales)).Union();
+    return w::CreateRun(to.builder, &entry, from.timeout_ms, argument(layers), argument(scales), from.waits,
+                        from.wait_ms)
+        .Union();
 }
 
 void get_table(reader &from, wire_run &to, const w::Run *table)
@@ -585,6 +587,8 @@ void get_table(reader &from, wire_run &to, const w::Run *table)
     if (table->layers())
         unpack(to.layers, *table->layers());
     get(from, to.scales, table->scales());
+    to.waits = table->waits();
+    to.wait_ms = table->wait_ms();
 }
 
 // The answers that list things: structs beside the vectors of their names.
@@ -916,7 +920,7 @@ void put_root(writer &to, const any_reply &in)
 {
     auto answer = put_union(to, in);
     auto message = put(to, in.message);
-    auto root = w::CreateReply(to.builder, in.status, message, w::Answer(number(in.answer)), answer);
+    auto root = w::CreateReply(to.builder, in.status, message, w::Answer(number(in.answer)), answer, in.ticket);
     to.builder.Finish(root, w::RequestIdentifier());
 }
 
@@ -943,6 +947,7 @@ void get_root(reader &from, any_reply &to, const w::Reply *root)
     to.answer = wire_answer(type);
     from.owned = to.owned;
     to.status = root->status();
+    to.ticket = root->ticket();
     from.field = "message", get(from, to.message, root->message());
     get_union(from, to, root);
 }
@@ -1074,7 +1079,7 @@ void wire_put_submission(const wire_submission *from, void *entry)
 {
     const w::Submission packed(from->sequence, from->command,
                                from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
-                               from->waits, from->wait_ms, uint32_t(from->run.scales.count), from->wait.ticket,
+                               from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count), from->wait.ticket,
                                pack(from->run), pack(from->run.layers), from->run.scales.offset);
     memset(entry, 0, WIRE_SUBMISSION_SIZE);
     memcpy(entry, &packed, sizeof packed);
@@ -1086,11 +1091,11 @@ void wire_get_submission(const void *entry, wire_submission *to)
     *to = {};
     to->sequence = packed->sequence();
     to->command = packed->command();
-    to->waits = packed->waits() != 0;
-    to->wait_ms = packed->wait_ms();
     to->wait = {packed->ticket(), packed->timeout_ms()};
     unpack(to->run, packed->run());
     to->run.timeout_ms = packed->timeout_ms();
+    to->run.waits = packed->waits() != 0;
+    to->run.wait_ms = packed->wait_ms();
     unpack(to->run.layers, packed->layers());
     to->run.scales = {packed->scales(), packed->num_scales()};
 }

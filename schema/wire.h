@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 #define WIRE_PROTOCOL_MAJOR 2u   // another major is refused
-#define WIRE_PROTOCOL_MINOR 3u   // a higher minor only adds; 1: layers of a run, BatchAdvance; 2: scales of layers; 3: DropCache
+#define WIRE_PROTOCOL_MINOR 4u   // a higher minor only adds; 1: layers of a run, BatchAdvance; 2: scales of layers; 3: DropCache; 4: a Run that waits
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_MAX_NAME 255u       // bytes of a client, tenant or cache name
 #define WIRE_MAX_FINGERPRINT 64u
@@ -115,6 +115,8 @@ struct wire_run {
     struct wire_layers layers;   // all 0: one layer
     struct wire_span scales;
     int32_t timeout_ms;
+    bool waits;
+    int32_t wait_ms;
 };
 struct wire_merge {
     uint32_t num_tokens, num_heads, head_dim;
@@ -333,6 +335,7 @@ enum wire_answer {
 struct wire_reply {
     int32_t status;
     const char *message;   // "" if the status is OK
+    uint64_t ticket;
     enum wire_answer answer;
     union {
         struct wire_hello_reply hello;
@@ -386,8 +389,6 @@ void wire_reply_finish(struct wire_reply *reply);      // frees what decoding al
 struct wire_submission {
     uint32_t sequence;
     uint32_t command;            // WIRE_COMMAND_RUN or _WAIT; of a hostile client anything
-    bool waits;
-    int32_t wait_ms;
     struct wire_wait wait;
     struct wire_run run;
 };

@@ -13,7 +13,7 @@ target_link_libraries(client_expect PUBLIC aule_client_static PRIVATE aule_flags
 aule_check(test_client_parts SOURCES test_client_parts.c LIBS aule_client_static LABELS unit)
 aule_check(test_client_answers SOURCES test_client_answers.c LIBS aule_client_static aule_schema LABELS unit tsan)
 aule_check(test_client_forms SOURCES test_client_forms.c LIBS client_expect LABELS unit)
-foreach(suite fake gone wire fake_steps)
+foreach(suite fake gone wire run fake_steps)
   aule_check(test_client_${suite} SOURCES test_client_${suite}.c client_world.c fake_daemon.c
              LIBS client_expect aule_schema nng::nng LABELS process tsan ENVIRONMENT ${tsan_environment})
 endforeach()

@@ -37,6 +37,8 @@ if(TARGET aule_server)
                       -Wl,--wrap=engine_arena_destroy,--wrap=engine_destroy_within)
 endif()
 
-aule_check(test_daemon_ring SOURCES test_daemon_ring.c daemon_suite.c daemon_step.c raw_client.c dice.c
-           LIBS daemon_harness aule_schema ${NNG_SHARED} LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
-target_include_directories(test_daemon_ring PRIVATE ${NNG_HEADERS})
+foreach(suite ring waits)
+  aule_check(test_daemon_${suite} SOURCES test_daemon_${suite}.c ring_end.c daemon_suite.c daemon_step.c raw_client.c dice.c
+             LIBS daemon_harness aule_schema ${NNG_SHARED} LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+  target_include_directories(test_daemon_${suite} PRIVATE ${NNG_HEADERS})
+endforeach()

@@ -158,6 +158,8 @@ static const struct field run[] = {FIELD(batch, U64),
                                    FIELD(layers.sinks, U64),
                                    FIELD(scales, SPAN),
                                    FIELD(timeout_ms, I32),
+                                   FIELD(waits, BOOL),
+                                   FIELD(wait_ms, I32),
                                    END};
 #undef SHAPE
 #define SHAPE wire_merge

@@ -115,8 +115,10 @@ struct wire_request random_request(int command)
 struct wire_reply random_reply(int answer)
 {
     heap_used = 0;
-    struct wire_reply reply = {
-        .status = (int32_t)random_u64(), .message = random_text(300), .answer = (enum wire_answer)answer};
+    struct wire_reply reply = {.status = (int32_t)random_u64(),
+                               .message = random_text(300),
+                               .ticket = random_u64(),
+                               .answer = (enum wire_answer)answer};
     num_names = random_below(6);
     fill(answers[answer].fields, &reply.hello);
     if (lists[answer].entry)
@@ -192,8 +194,9 @@ const char *request_difference(const struct wire_request *a, const struct wire_r
 
 const char *reply_difference(const struct wire_reply *a, const struct wire_reply *b)
 {
-    if (a->status != b->status || a->answer != b->answer || strcmp(a->message, b->message) != 0)
-        return "status, message or answer";
+    if (a->status != b->status || a->answer != b->answer || a->ticket != b->ticket ||
+        strcmp(a->message, b->message) != 0)
+        return "status, message, ticket or answer";
     const char *found = difference(answers[a->answer].fields, &a->hello, &b->hello);
     return found || !lists[a->answer].entry ? found : list_difference(&lists[a->answer], a, b);
 }

@@ -390,9 +390,13 @@ START_TEST(thousands_of_corrupt_messages_are_answered)
     start(NULL);
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw);
+    struct wire_request waiting = run_request(1);
+    waiting.run.waits = true;
+    waiting.run.wait_ms = 1000;
     const struct wire_request originals[] = {
         batch_request(cache, &block, &slot),
         run_request(1),
+        waiting,
         {.command = WIRE_COMMAND_BLOCKS_RELEASE, .blocks_release = {cache, {&block, 1}}},
         {.command = WIRE_COMMAND_PREFIX_PUBLISH,
          .prefix_publish = {.cache = cache, .tokens = {&block, 1}, .blocks = {&block, 1}}},

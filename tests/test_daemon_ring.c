@@ -8,117 +8,15 @@
 #include "daemon_step.h"
 #include "daemon_suite.h"
 #include "dice.h"
-#include "ring.h"
+#include "ring_end.h"
 
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { SLEEP_MS = 100000 };
-
-// A raw session with its end of the rings.
-struct ring_end {
-    struct raw_client *raw;
-    struct ring_client ring;
-    int bell;
-};
-
-static const char *bell_path(void)
-{
-    static char path[sizeof daemon_.socket + 8];
-    snprintf(path, sizeof path, "%s.bell", daemon_.socket);
-    return path;
-}
-
-static struct ring_end open_end(void)
-{
-    struct ring_end end = {.raw = raw_session(daemon_.socket, ARENA)};
-    const struct wire_hello_reply *hello = &end.raw->hello;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    ck_assert_uint_gt(hello->ring_entries, 0);
-    const struct ring_place place = {
-        .submissions = (uint8_t *)end.raw->segment + hello->submission_ring_offset,
-        .completions = (uint8_t *)end.raw->segment + hello->completion_ring_offset,
-        .num_entries = hello->ring_entries,
-        .submission_size = WIRE_SUBMISSION_SIZE,
-        .completion_size = WIRE_COMPLETION_SIZE,
-    };
-    ring_client_init(&end.ring, &place);
-    ck_assert_str_eq(hello->doorbell, strrchr(bell_path(), '/') + 1);
-    memcpy(address.sun_path, bell_path(), strlen(bell_path()) + 1);
-    end.bell = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ck_assert_int_eq(connect(end.bell, (const struct sockaddr *)&address, sizeof address), 0);
-    return end;
-}
-
-static void close_end(struct ring_end *end)
-{
-    close(end->bell);
-    raw_close(end->raw);
-}
-
-static void ring_bell(struct ring_end *end)
-{
-    if (ring_ear(&end->ring) == RING_ASLEEP)
-        send(end->bell, "", 1, MSG_NOSIGNAL);
-}
-
-static uint32_t put(struct ring_end *end, struct wire_submission submission)
-{
-    uint64_t entry[WIRE_SUBMISSION_SIZE / 8];
-    submission.sequence = end->ring.submitted;
-    wire_put_submission(&submission, entry);
-    ck_assert(ring_submit(&end->ring, entry));
-    ring_bell(end);
-    return submission.sequence;
-}
-
-static struct wire_completion get(struct ring_end *end)
-{
-    const struct timespec rest = {.tv_nsec = 100000000};
-    uint64_t entry[WIRE_COMPLETION_SIZE / 8];
-    struct wire_completion completion;
-    enum ring_look look;
-    for (int i = 0; (look = ring_consume(&end->ring, entry)) == RING_NOTHING && i < SLEEP_MS / 100; i++)
-        ring_sleep(&end->ring, end->ring.consumed, &rest);
-    ck_assert_int_eq(look, RING_TAKEN);
-    wire_get_completion(entry, &completion);
-    return completion;
-}
-
-static struct wire_completion call(struct ring_end *end, struct wire_submission submission)
-{
-    uint32_t sequence = put(end, submission);
-    struct wire_completion completion = get(end);
-    ck_assert_uint_eq(completion.sequence, sequence);
-    return completion;
-}
-
-static struct wire_submission run_of(uint64_t batch)
-{
-    return (struct wire_submission){.command = WIRE_COMMAND_RUN, .run = run_request(batch, SLEEP_MS).run};
-}
-
-static struct wire_submission wait_of(uint64_t ticket)
-{
-    return (struct wire_submission){.command = WIRE_COMMAND_WAIT, .wait = {ticket, SLEEP_MS}};
-}
-
-// A block, and a batch that fills it; what it wrote and read is looked at by check_out().
-static uint64_t fresh_batch(struct raw_client *raw, uint64_t cache)
-{
-    static int32_t block;
-    static int64_t slots[BLOCK];
-    lease(raw, cache, 1, &block);
-    slots_of(block, slots);
-    const struct wire_request request = fill_request(cache, &block, slots);
-    return create_batch(raw, &request);
-}
 
 // ---- what an entry does ----
 
@@ -136,25 +34,6 @@ START_TEST(a_run_and_a_wait_by_the_ring_do_what_their_messages_do)
     ck_assert_uint_eq(done.num_runs, 1);
     check_out(end.raw, 3);
     ck_assert_int_eq(call(&end, wait_of(run.ticket)).status, STATUS_NOT_FOUND); // it is reaped
-    close_end(&end);
-}
-END_TEST
-
-START_TEST(a_run_that_waits_is_answered_once_when_it_is_done)
-{
-    start(NULL);
-    struct ring_end end = open_end();
-    uint64_t batch = fresh_batch(end.raw, open_cache(end.raw, "c"));
-    struct wire_submission run = run_of(batch);
-    run.waits = true;
-    run.wait_ms = SLEEP_MS;
-    for (int i = 1; i < 100; i++) { // more than the ring has entries
-        put_step(end.raw, (float)i);
-        struct wire_completion done = call(&end, run);
-        ck_assert_msg(done.status == STATUS_OK && done.answer == WIRE_ANSWER_WAIT, "%s", done.text);
-        ck_assert_uint_eq(done.ticket, i);
-        check_out(end.raw, (float)i);
-    }
     close_end(&end);
 }
 END_TEST
@@ -304,74 +183,6 @@ START_TEST(a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting)
 }
 END_TEST
 
-START_TEST(a_run_that_waits_and_gets_no_ticket_says_so)
-{
-    start((const char *const[]){"--max-tickets", "1", NULL});
-    struct ring_end end = open_end();
-    struct wire_submission run = run_of(fresh_batch(end.raw, open_cache(end.raw, "c")));
-    ck_assert_uint_eq(call(&end, run).ticket, 1);
-    run.waits = true;
-    run.wait_ms = -2;
-    ck_assert_int_eq(call(&end, run).status, STATUS_INVALID);
-    run.wait_ms = SLEEP_MS;
-    run.run.timeout_ms = 1;
-    struct wire_completion late = call(&end, run);
-    ck_assert_int_eq(late.status, STATUS_BUSY);
-    ck_assert_uint_eq(late.ticket, 0); // none was given
-    close_end(&end);
-}
-END_TEST
-
-// A ticket that is done is reaped at once, without a place for the Wait.
-static void reap_without_parking(struct raw_client *raw, uint64_t ticket)
-{
-    const struct wire_request wait = {.command = WIRE_COMMAND_WAIT, .wait = {.ticket = ticket}};
-    struct wire_reply reply;
-    for (;;) {
-        raw_call(raw, &wait, &reply);
-        int status = reply.status;
-        wire_reply_finish(&reply);
-        if (status != STATUS_TIMEOUT) {
-            ck_assert_int_eq(status, STATUS_OK);
-            return;
-        }
-        nap();
-    }
-}
-
-// The session may have 65 commands parked: 64 leases, and the run, whose wait takes its place.
-START_TEST(a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end)
-{
-    enum { LEASES = 64 };
-    static struct raw_pending leases[LEASES];
-    struct wire_reply reply;
-    start((const char *const[]){"--max-tickets", "1", "--max-blocks", "8", NULL});
-    struct ring_end end = open_end();
-    uint64_t cache = open_cache(end.raw, "c");
-    struct wire_submission run = run_of(fresh_batch(end.raw, cache));
-    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE,
-                                       .blocks_lease = {.cache = cache, .count = 8, .timeout_ms = -1}};
-    ck_assert_uint_eq(call(&end, run).ticket, 1);
-    for (int i = 0; i < LEASES; i++)
-        raw_begin(end.raw, &lease, &leases[i]);
-    raw_inspect(end.raw); // and all are parked
-    run.waits = true;
-    run.wait_ms = SLEEP_MS;
-    put(&end, run);
-    ck_assert_int_eq(call(&end, run).status, STATUS_LIMIT); // before the one that is parked
-    reap_without_parking(end.raw, 1);
-    struct wire_completion done = get(&end);
-    ck_assert_msg(done.status == STATUS_OK && done.answer == WIRE_ANSWER_WAIT, "%s", done.text);
-    raw_expect(end.raw, &(struct wire_request){.command = WIRE_COMMAND_CLOSE_SESSION}, STATUS_OK);
-    for (int i = 0; i < LEASES; i++) {
-        raw_end(&leases[i], &reply);
-        ck_assert_int_eq(reply.status, STATUS_NO_SESSION);
-        wire_reply_finish(&reply);
-    }
-    close_end(&end);
-}
-END_TEST
-
 START_TEST(a_daemon_that_spins_serves_as_well)
 {
     start((const char *const[]){"--ring-spin", "2000", NULL});
@@ -490,8 +301,8 @@ static void traffic_for_ever(void)
     for (;;) {
         while (end.ring.submitted - end.ring.consumed < 8) {
             struct wire_submission run = run_of(batch);
-            run.waits = true;
-            run.wait_ms = SLEEP_MS;
+            run.run.waits = true;
+            run.run.wait_ms = SLEEP_MS;
             put(&end, run);
         }
         get(&end);
@@ -537,7 +348,6 @@ int main(void)
 {
     const TTest *const entries[] = {
         a_run_and_a_wait_by_the_ring_do_what_their_messages_do,
-        a_run_that_waits_is_answered_once_when_it_is_done,
         a_session_may_mix_the_lanes_and_keeps_its_order,
         entries_of_one_ring_are_served_in_their_order,
         a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free,
@@ -546,8 +356,6 @@ int main(void)
         what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start,
         what_is_in_the_doorbells_way_stays_and_stops_only_a_daemon_that_wants_one,
         a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting,
-        a_run_that_waits_and_gets_no_ticket_says_so,
-        a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end,
         a_daemon_that_spins_serves_as_well,
         NULL,
     };

@@ -37,7 +37,7 @@ static int64_t expect(const struct answers *answers, const struct wire_submissio
 {
     if (submission->command == WIRE_COMMAND_WAIT)
         return forecast_ticket_end(&answers->forecast, submission->wait.ticket);
-    return submission->waits ? forecast_run(&answers->forecast, submission->run.batch, start_ns) : 0;
+    return submission->run.waits ? forecast_run(&answers->forecast, submission->run.batch, start_ns) : 0;
 }
 
 static void learn(struct answers *answers, const struct waiter *waiter)
@@ -49,7 +49,7 @@ static void learn(struct answers *answers, const struct waiter *waiter)
         return;
     if (submission->command == WIRE_COMMAND_WAIT)
         forecast_ticket_done(forecast, submission->wait.ticket, waiter->start_ns, monotonic_ns());
-    else if (submission->waits)
+    else if (submission->run.waits)
         forecast_run_done(forecast, submission->run.batch, waiter->start_ns, monotonic_ns());
     else
         forecast_ticket(forecast, completion->ticket, submission->run.batch, waiter->start_ns);

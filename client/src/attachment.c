@@ -242,19 +242,6 @@ enum aule_status attachment_call(struct attachment *attachment, struct wire_requ
     return connection_hang_up(attachment->connection, wire_command_name(request->command), timeout.ms);
 }
 
-bool attachment_run(struct attachment *attachment, struct wire_request *run, int wait_ms, struct answer *answer,
-                    uint64_t *ticket, enum aule_status *status)
-{
-    run->session = attachment->info.session;
-    run->epoch = attachment->info.epoch;
-    const struct timeout timeout = timeout_start(timeout_sum(wait_ms, attachment->grace_ms));
-    if (!lane_run(attachment->lane, run, wait_ms, &timeout, answer, ticket, status))
-        return false;
-    if (answer->missing)
-        *status = connection_hang_up(attachment->connection, wire_command_name(run->command), timeout.ms);
-    return true;
-}
-
 uint64_t attachment_room(const struct attachment *attachment)
 {
     uint64_t size = attachment->info.max_message;

@@ -67,10 +67,6 @@ enum aule_status attachment_check_life(const struct attachment *attachment, uint
 // AULE_DAEMON_GONE from then on. Between enter and leave.
 enum aule_status attachment_call(struct attachment *attachment, struct wire_request *request, int wait_ms,
                                  enum wire_answer expected, struct answer *answer);
-// The same for a Run that is answered when it is done (as a Wait), which takes half the way of a Run and a Wait. After a failure *ticket is
-// the Run's, 0 if it has none. False: only a lane can do that, and there was none or no place; nothing has happened.
-bool attachment_run(struct attachment *attachment, struct wire_request *run, int wait_ms, struct answer *answer,
-                    uint64_t *ticket, enum aule_status *status);
 // Bytes of one message that a command's vectors may have together.
 uint64_t attachment_room(const struct attachment *attachment);
 // enter, call, leave.

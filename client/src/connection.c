@@ -472,14 +472,22 @@ static enum aule_status decode(nng_msg *message, const char *command, struct ans
     return AULE_OK;
 }
 
-static enum aule_status judge(const struct wire_reply *reply, const char *command, enum wire_answer expected)
+static bool is_answer(const struct wire_request *request, enum wire_answer expected, enum wire_answer answer)
 {
+    bool waits = request->command == WIRE_COMMAND_RUN && request->run.waits;
+    return answer == expected || (waits && answer == WIRE_ANSWER_RUN);
+}
+
+static enum aule_status judge(const struct wire_reply *reply, const struct wire_request *request,
+                              enum wire_answer expected)
+{
+    const char *command = wire_command_name(request->command);
     if (reply->status < STATUS_OK || reply->status > STATUS_INTERNAL)
         return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command, reply->status,
                     reply->message ? reply->message : "");
     if (reply->status != STATUS_OK)
         return fail((enum aule_status)reply->status, "%s", reply->message ? reply->message : "");
-    if (reply->answer != expected)
+    if (!is_answer(request, expected, reply->answer))
         return fail(AULE_MALFORMED, "%s was answered with kind %d instead of %d", command, (int)reply->answer,
                     (int)expected);
     return AULE_OK;
@@ -502,9 +510,12 @@ static enum aule_status call(struct connection *connection, const struct wire_re
     status = decode(message, command, answer);
     nng_msg_free(message);
     if (status == AULE_OK)
-        status = judge(&answer->reply, command, expected);
-    if (status != AULE_OK)
+        status = judge(&answer->reply, request, expected);
+    if (status != AULE_OK) {
+        uint64_t ticket = answer->reply.ticket;
         answer_finish(answer);
+        answer->reply.ticket = ticket;
+    }
     return status;
 }
 

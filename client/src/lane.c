@@ -224,6 +224,8 @@ static bool ask(struct lane *lane, struct wire_submission *submission, const str
 static enum aule_status judge(const struct wire_completion *completion, enum wire_answer expected, const char *command,
                               struct answer *answer)
 {
+    struct wire_reply *reply = &answer->reply;
+    reply->ticket = completion->ticket;
     if (completion->status < STATUS_OK || completion->status > STATUS_INTERNAL)
         return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command, completion->status,
                     completion->text);
@@ -232,7 +234,6 @@ static enum aule_status judge(const struct wire_completion *completion, enum wir
     if (completion->answer != expected)
         return fail(AULE_MALFORMED, "%s was answered with kind %u instead of %d", command, completion->answer,
                     (int)expected);
-    struct wire_reply *reply = &answer->reply;
     reply->answer = expected;
     if (expected == WIRE_ANSWER_RUN) {
         reply->run.ticket = completion->ticket;
@@ -277,25 +278,5 @@ bool lane_call(struct lane *lane, const struct wire_request *request, const stru
         return false;
     if (*status == AULE_OK)
         *status = judge(&completion, expected, wire_command_name(request->command), answer);
-    return true;
-}
-
-bool lane_run(struct lane *lane, const struct wire_request *run, int wait_ms, const struct timeout *timeout,
-              struct answer *answer, uint64_t *ticket, enum aule_status *status)
-{
-    *answer = (struct answer){.message = NULL};
-    *ticket = 0;
-    if (!takes(lane, run->command))
-        return false;
-    struct wire_submission submission = submission_of(run);
-    struct wire_completion completion;
-    submission.waits = true;
-    submission.wait_ms = wait_ms;
-    if (!ask(lane, &submission, timeout, answer, &completion, status))
-        return false;
-    if (*status != AULE_OK)
-        return true;
-    *ticket = completion.ticket;
-    *status = judge(&completion, WIRE_ANSWER_WAIT, wire_command_name(run->command), answer);
     return true;
 }

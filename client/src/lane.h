@@ -34,9 +34,5 @@ uint32_t lane_num_entries(const struct lane *lane); // 0 for NULL
 // now, or there is no lane (NULL); it is to go as a message.
 bool lane_call(struct lane *lane, const struct wire_request *request, const struct timeout *timeout,
                enum wire_answer expected, struct answer *answer, enum aule_status *status);
-// The same for a Run that is answered when it is done, wait_ms after now at the latest: *answer is of the kind WAIT. After a failure *ticket
-// is the Run's, 0 if it has none.
-bool lane_run(struct lane *lane, const struct wire_request *run, int wait_ms, const struct timeout *timeout,
-              struct answer *answer, uint64_t *ticket, enum aule_status *status);
 
 #endif

@@ -101,30 +101,45 @@ enum aule_status work_submit(struct attachment *attachment, struct work *work, i
 
 // ---- to the end ----
 
-// In one call, where the session has a lane that does that: false, and nothing has happened, where it has none or no place, or there was no
-// room for a while.
+// What came of a Run that waits. A daemon before protocol 2.4 has given its ticket alone.
+static enum aule_status read_end(struct attachment *attachment, struct answer *answer, const struct timeout *timeout,
+                                 struct aule_run_result *result)
+{
+    const struct wire_reply *reply = &answer->reply;
+    enum aule_status status;
+    if (reply->answer == WIRE_ANSWER_WAIT) {
+        status = ticket_read(&reply->wait, reply->ticket, result);
+        answer_finish(answer);
+        return status;
+    }
+    uint64_t id = reply->run.ticket;
+    answer_finish(answer);
+    status = ticket_check(id);
+    if (status == AULE_OK)
+        ticket_reap_own(attachment, id, timeout_left(timeout), result, &status);
+    return status;
+}
+
+// In one call. False: there was no room for a while.
 static bool run_at_once(struct attachment *attachment, struct work *work, const struct timeout *timeout,
                         struct aule_run_result *result, enum aule_status *status)
 {
     const struct timeout slice = begin_slice(timeout);
+    struct wire_run *run = &work->request.run;
     struct metadata metadata;
     struct answer answer;
-    uint64_t ticket;
-    if (attachment->info.ring_entries == 0)
-        return false;
     *status = prepare(attachment, work, slice.ms, false, &metadata);
     if (*status != AULE_OK)
         return true;
-    bool done = attachment_run(attachment, &work->request, timeout_left(timeout), &answer, &ticket, status);
+    run->waits = true;
+    run->wait_ms = timeout_left(timeout);
+    *status = attachment_call(attachment, &work->request, run->wait_ms, WIRE_ANSWER_WAIT, &answer);
+    run->waits = false;
     metadata_finish(attachment, &metadata);
-    if (!done)
-        return false;
-    if (*status == AULE_OK) {
-        *status = ticket_read(&answer.reply.wait, ticket, result);
-        answer_finish(&answer);
-    } else if (ticket) {
-        ticket_abandon(attachment, ticket);
-    }
+    if (*status == AULE_OK)
+        *status = read_end(attachment, &answer, timeout, result);
+    else if (answer.reply.ticket)
+        ticket_abandon(attachment, answer.reply.ticket);
     return !goes_on(*status, &slice, timeout);
 }
 

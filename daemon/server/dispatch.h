@@ -36,7 +36,7 @@ void dispatch_explain(const struct server *server, const struct peer *peer, stru
 void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
                       const struct wire_request *request);
 
-// Answer a parked command. `message` of *reply is never NULL.
+// Answer a parked command; the Run of an asker that waits goes on as a Wait instead. `message` of *reply is never NULL.
 void dispatch_reply(struct server *server, const struct asker *asker, const struct wire_reply *reply);
 void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error);
 

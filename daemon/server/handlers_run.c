@@ -82,6 +82,13 @@ static enum status check_kind(struct call *call, uint32_t kind, enum engine_kind
     return STATUS_OK;
 }
 
+static enum status check_wait(struct call *call, const struct wire_run *run)
+{
+    if (!run->waits || run->wait_ms >= -1)
+        return STATUS_OK;
+    return error_set(&call->error, STATUS_INVALID, "wait_ms = %" PRId32 "; -1 waits for ever", run->wait_ms);
+}
+
 // The kernels leave excluded keys out; a value that would let them in is none that could be meant.
 static enum status check_mask_value(struct call *call, float value)
 {
@@ -194,6 +201,8 @@ enum status handle_run(struct call *call)
     const uint32_t flags = WIRE_RUN_CAUSAL | WIRE_RUN_DETACHED | WIRE_RUN_ROPE_INTERLEAVED;
     enum engine_kind kind = ENGINE_ATTEND;
     enum status status = check_queued(call, run->flags, flags, run->timeout_ms);
+    if (status == STATUS_OK)
+        status = check_wait(call, run);
     if (status == STATUS_OK)
         status = check_kind(call, run->kind, &kind);
     if (status == STATUS_OK)

@@ -220,10 +220,8 @@ static void serve(struct session *session, const struct wire_submission *submiss
 {
     struct server *server = session->server;
     const struct asker asker = {
-        .session = session,
+        .ring = session,
         .sequence = submission->sequence,
-        .waits = submission->waits,
-        .deadline_ns = submission->waits ? clock_deadline_ns(submission->wait_ms) : 0,
     };
     struct wire_request request = {
         .session = session->id,
@@ -231,11 +229,6 @@ static void serve(struct session *session, const struct wire_submission *submiss
         .command = (enum wire_command)submission->command,
     };
     struct error error;
-    if (submission->waits && submission->wait_ms < -1) {
-        error_set(&error, STATUS_INVALID, "wait_ms = %" PRId32 "; -1 waits for ever", submission->wait_ms);
-        dispatch_refuse(server, &asker, &error);
-        return;
-    }
     switch (submission->command) {
     case WIRE_COMMAND_RUN: request.run = submission->run; break;
     case WIRE_COMMAND_WAIT: request.wait = submission->wait; break;
@@ -299,7 +292,7 @@ static struct wire_completion completion_of(const struct asker *asker, const str
         .sequence = asker->sequence,
         .status = reply->status,
         .answer = reply->answer,
-        .ticket = asker->ticket,
+        .ticket = reply->ticket,
     };
     const char *text = reply->message;
     if (reply->answer == WIRE_ANSWER_RUN) {
@@ -315,45 +308,20 @@ static struct wire_completion completion_of(const struct asker *asker, const str
     return completion;
 }
 
-// Of the one deadline of a Run that waits.
-static int32_t time_left_ms(const struct asker *asker)
-{
-    if (asker->deadline_ns == FOREVER)
-        return -1;
-    int64_t left_ns = asker->deadline_ns - clock_now_ns();
-    return left_ns <= 0 ? 0 : (int32_t)((left_ns + NS_PER_MS - 1) / NS_PER_MS);
-}
-
-static void wait_for(struct server *server, const struct asker *asker, uint64_t ticket)
-{
-    const struct asker waiter = {.session = asker->session, .sequence = asker->sequence, .ticket = ticket};
-    const struct wire_request wait = {
-        .session = asker->session->id,
-        .epoch = server->epoch,
-        .command = WIRE_COMMAND_WAIT,
-        .wait = {.ticket = ticket, .timeout_ms = time_left_ms(asker)},
-    };
-    dispatch_request(server, asker->session->peer, &waiter, &wait);
-}
-
 static void post(const struct asker *asker, const struct wire_reply *reply)
 {
     uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
     const struct wire_completion completion = completion_of(asker, reply);
     wire_put_completion(&completion, entry);
-    ring_post(&asker->session->lane.ring, entry);
+    ring_post(&asker->ring->lane.ring, entry);
 }
 
 void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply)
 {
-    if (!asker->session->lane.open)
+    if (!asker->ring->lane.open)
         return; // the session has ended: nobody reads it, and its segment may be gone
-    if (asker->waits && reply->status == STATUS_OK && reply->answer == WIRE_ANSWER_RUN) {
-        wait_for(server, asker, reply->run.ticket);
-        return;
-    }
     if (server->ring_spin_ns)
-        wake_up(asker->session); // who has an answer often asks the next thing soon
+        wake_up(asker->ring); // who has an answer often asks the next thing soon
     post(asker, reply);
 }
 
@@ -372,7 +340,7 @@ void lane_close(struct session *session, const char *why)
     error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
     const struct wire_reply refusal = {.status = error.status, .message = error.text, .answer = WIRE_ANSWER_EMPTY};
     for (uint32_t i = 0; i < lane->ring.place.num_entries && ring_take(&lane->ring, entry) == RING_TAKEN; i++) {
-        const struct asker asker = {.session = session, .sequence = lane->ring.taken - 1};
+        const struct asker asker = {.ring = session, .sequence = lane->ring.taken - 1};
         post(&asker, &refusal);
     }
     lane->open = false;

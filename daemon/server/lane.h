@@ -29,7 +29,7 @@ uint32_t lane_count_awake(const struct server *server);
 // Before the dispatcher sleeps: from now on clients ring. False: there is something to do, or soon will be; it may not sleep.
 bool lane_fall_asleep(struct server *server);
 
-// The answer to what came by the ring of `asker`; a Run that is to be waited for goes on as a Wait.
+// The answer to what came by the ring of `asker`.
 void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply);
 
 #endif

@@ -35,12 +35,12 @@ struct watch {
 
 // Who is to have an answer, and on which lane.
 struct asker {
-    struct route route;      // nng's, unless `session` is given
-    struct session *session; // by its ring
-    uint32_t sequence;       // of the submission
-    bool waits;              // a Run that is answered when it is done
-    int64_t deadline_ns;     // then, of the wait for a ticket and of that for its end together
-    uint64_t ticket;         // of the Run whose end is waited for; 0 = none
+    struct route route;     // nng's, unless `ring` is given
+    struct session *ring;   // by the ring of this one
+    uint32_t sequence;      // of the submission
+    struct session *waiter; // whose Run is answered when it is done; NULL = it is no such Run
+    int64_t deadline_ns;    // then, of the wait for a ticket and of that for its end together
+    uint64_t ticket;        // of the Run whose end is waited for; 0 = none
 };
 
 // A session's end of its rings: lane.c.
