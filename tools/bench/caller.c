@@ -287,14 +287,19 @@ static struct aule_run_params run_of(const struct caller *c, uint32_t set)
 }
 
 // Several are layers of one run, each with tensors of its own.
+static struct aule_layers layers_of(const struct caller *c, uint32_t count)
+{
+    uint64_t stride = 2 * (c->q_bytes + c->new_bytes);
+    return (struct aule_layers){
+        .num_layers = count, .q_stride = stride, .k_stride = stride, .v_stride = stride, .out_stride = stride};
+}
+
 static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
 {
     struct caller *c = context;
     struct aule_ticket *ticket = &c->tickets[c->submitted % CALLER_MOST_IN_FLIGHT];
     const struct aule_run_params run = run_of(c, first_set % c->num_sets);
-    uint64_t stride = 2 * (c->q_bytes + c->new_bytes);
-    const struct aule_layers layers = {
-        .num_layers = count, .q_stride = stride, .k_stride = stride, .v_stride = stride, .out_stride = stride};
+    const struct aule_layers layers = layers_of(c, count);
     enum aule_status status = count > 1 ? aule_run_layers_submit(c->batch, &run, &layers, TIMEOUT_MS, ticket)
                                         : aule_run_submit(c->batch, &run, TIMEOUT_MS, ticket);
     if (status != AULE_OK) {
@@ -305,6 +310,13 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
     return ++c->submitted;
 }
 
+// Of several nobody knows each one's.
+static void tell_gpu(const struct aule_run_result *result, uint32_t count, uint64_t *gpu_ns)
+{
+    for (uint32_t i = 0; i < count; i++)
+        gpu_ns[i] = count == 1 ? result->gpu_ns : 0;
+}
+
 static bool wait(void *context, uint64_t number, uint32_t count, uint64_t *gpu_ns)
 {
     struct caller *c = context;
@@ -312,8 +324,22 @@ static bool wait(void *context, uint64_t number, uint32_t count, uint64_t *gpu_n
     if (aule_ticket_wait(c->session, c->tickets[(number - 1) % CALLER_MOST_IN_FLIGHT], TIMEOUT_MS, &result) != AULE_OK)
         return failed("wait");
     c->waited = number;
-    for (uint32_t i = 0; i < count; i++)
-        gpu_ns[i] = count == 1 ? result.gpu_ns : 0; // of several nobody knows each one's
+    tell_gpu(&result, count, gpu_ns);
+    return true;
+}
+
+static bool run(void *context, uint32_t first_set, uint32_t count, uint64_t *gpu_ns)
+{
+    struct caller *c = context;
+    const struct aule_run_params params = run_of(c, first_set % c->num_sets);
+    const struct aule_layers layers = layers_of(c, count);
+    struct aule_run_result result;
+    enum aule_status status = count > 1 ? aule_run_layers(c->batch, &params, &layers, TIMEOUT_MS, &result)
+                                        : aule_run(c->batch, &params, TIMEOUT_MS, &result);
+    if (status != AULE_OK)
+        return failed("run");
+    c->last_set = (first_set + count - 1) % c->num_sets;
+    tell_gpu(&result, count, gpu_ns);
     return true;
 }
 
@@ -325,7 +351,8 @@ struct lane caller_lane(struct caller *caller)
                          .most = 1,
                          .in_flight = in_flight,
                          .submit = submit,
-                         .wait = wait};
+                         .wait = wait,
+                         .run = run};
 }
 
 // K and V of the last tokens, which runs write: no numbers, until one has.
@@ -388,9 +415,6 @@ bool caller_look(struct caller *c, uint32_t set, struct verdict *verdict)
 
 bool caller_check(struct caller *c, uint32_t set, struct verdict *verdict)
 {
-    uint64_t gpu_ns, number;
-    if (!caller_poison(c))
-        return false;
-    number = submit(c, set, 1);
-    return number && wait(c, number, 1, &gpu_ns) && caller_look(c, set, verdict);
+    uint64_t gpu_ns;
+    return caller_poison(c) && run(c, set, 1, &gpu_ns) && caller_look(c, set, verdict);
 }

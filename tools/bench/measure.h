@@ -19,6 +19,8 @@ struct lane {
     uint64_t (*submit)(void *context, uint32_t first_set, uint32_t count);
     // The oldest submission: time of each step on the GPU, 0 where the device has no clock. False with a message.
     bool (*wait)(void *context, uint64_t number, uint32_t count, uint64_t *gpu_ns);
+    // Both in one, with nothing else under way. NULL: nobody asks for it.
+    bool (*run)(void *context, uint32_t first_set, uint32_t count, uint64_t *gpu_ns);
 };
 
 struct samples {

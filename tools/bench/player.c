@@ -10,8 +10,7 @@ enum { TURN_US = 50000, WARM_US = 2000, MOST_RUNS = 64 };
 static bool go(struct player *p, uint32_t set, uint32_t count)
 {
     uint64_t gpu_ns[MOST_RUNS];
-    uint64_t number = p->lane.submit(p->lane.context, set, count);
-    return number && p->lane.wait(p->lane.context, number, count, gpu_ns);
+    return p->lane.run(p->lane.context, set, count, gpu_ns);
 }
 
 bool player_trip(struct player *p, double *wall_us)

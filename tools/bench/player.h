@@ -9,9 +9,9 @@
 #include "measure.h"
 
 struct player {
-    struct lane lane;
-    uint32_t runs; // of a round trip: steps over sets 0, 1, ...
-    bool apart;    // each is waited for before the next is submitted; else all go out together and are waited for once
+    struct lane lane; // one that runs
+    uint32_t runs;    // of a round trip: steps over sets 0, 1, ...
+    bool apart; // each is waited for before the next is submitted; else all go out together and are waited for once
     struct samples samples; // a round trip each, from submission to end, by this side's clock
 };
 

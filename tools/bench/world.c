@@ -548,6 +548,12 @@ static bool wait(void *context, uint64_t sequence, uint32_t count, uint64_t *gpu
     return true;
 }
 
+static bool run(void *context, uint32_t first_set, uint32_t count, uint64_t *gpu_ns)
+{
+    uint64_t sequence = submit(context, first_set, count);
+    return sequence && wait(context, sequence, count, gpu_ns);
+}
+
 struct lane world_lane(struct world *world)
 {
     return (struct lane){.context = world,
@@ -555,5 +561,6 @@ struct lane world_lane(struct world *world)
                          .most = MOST_STEPS,
                          .in_flight = 2,
                          .submit = submit,
-                         .wait = wait};
+                         .wait = wait,
+                         .run = run};
 }
