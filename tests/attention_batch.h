@@ -47,6 +47,7 @@ struct attention_batch {
 struct attention_image {
     uint8_t *bytes;
     uint64_t size, used;
+    uint64_t poisoned; // so many bytes are poison where no tensor lies; those behind them nobody has touched
     struct engine_tensor keys,
         values; // the case's blocks, once a batch over block tensors has placed them: all share one
 };

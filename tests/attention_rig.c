@@ -99,8 +99,7 @@ void rig_open(struct rig *rig, bool force_staging, bool validation)
     ck_assert_ptr_ne(rig->image.bytes, MAP_FAILED);
     close(shared);
     rig->image.size = ARENA_SIZE - GUARD;
-    rig->image.used = ARENA_SIZE - GUARD;
-    rig_arena_clear(rig);
+    memset(rig->image.bytes + rig->image.size, 0xff, GUARD);
     rig->expected = malloc(ARENA_SIZE);
     ck_assert_ptr_nonnull(rig->expected);
     MUST(engine_arena_create(rig->engine, rig->image.bytes, ARENA_SIZE, &rig->arena, &error));
