@@ -9,7 +9,7 @@ aule_check(test_engine
                    test_engine_check.c test_engine_split.c test_engine_kernels.c test_engine_fault.c
                    test_engine_file.c test_engine_tune.c test_engine_cascade.c test_engine_step.c dice.c engine_world.c
            LIBS aule_core aule_engine aule_shaders LABELS engine gpu tsan VALIDATED COST 60
-           ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=ignore_noninstrumented_modules=1:allocator_may_return_null=1")
+           ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=${tsan_options}:allocator_may_return_null=1")
 target_link_options(test_engine PRIVATE -Wl,--wrap=vkWaitSemaphores,--wrap=vkWaitForFences) # a deadline passes when a test wants it
 
 # Tuning's table, trial and file: no device.
