@@ -106,15 +106,6 @@ void warp_wait()
 // Votes are for saving work, and a branch on one would not be the workgroup's: here all say yes.
 bool warp_any(bool value) { return true; }
 
-// A vote that counts.
-bool warp_votes(bool value)
-{
-    uint any = value ? 1 : 0;
-    for (uint mask = 1; mask < WARP; mask *= 2)
-        any |= warp_shuffle(any, warp_lane() ^ mask);
-    return any != 0;
-}
-
 uint warp_first(uint value) { return value; }
 
 bool matrix_sizes_fit() { return true; }
@@ -289,7 +280,6 @@ uint halves_high(uint a, uint b)
 
 uint warp_shuffle(uint word, uint lane) { return subgroupShuffle(word, lane); }
 bool warp_any(bool value) { return subgroupAny(value); }
-bool warp_votes(bool value) { return subgroupAny(value); }
 
 // What all lanes have alike, so that the compiler knows it: else it keeps a loop's state twice, for lanes that might leave before others.
 uint warp_first(uint value) { return subgroupBroadcastFirst(value); }
