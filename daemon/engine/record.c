@@ -111,21 +111,33 @@ static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t f
     vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
 }
 
-// All items of a group, or again those that the first pass noted.
-static void dispatch_attention(const struct submission *s, const struct group *group, bool again)
+static struct gpu_dispatch attention_constants(const struct submission *s, const struct group *group,
+                                               const struct grid *grid)
+{
+    struct gpu_dispatch constants = constants_of(s, group->first, group->num_runs, group->num_items, grid);
+    constants.redo = group->redo ? s->slot->piece.address + group->redo_at : 0;
+    return constants;
+}
+
+static void dispatch_attention(const struct submission *s, const struct group *group)
 {
     if (group->num_items == 0)
         return;
+    struct grid grid = fold(s, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_items);
+    struct gpu_dispatch constants = attention_constants(s, group, &grid);
+    bind(s, group->read, &constants, sizeof constants);
+    vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
+}
+
+// What the first pass noted, in as many workgroups as it says.
+static void dispatch_redo(const struct submission *s, const struct group *group)
+{
     uint64_t piece_at;
     VkBuffer buffer = slab_buffer(&s->slot->piece, &piece_at);
-    struct grid grid = fold(s, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_items);
-    struct gpu_dispatch constants = constants_of(s, group->first, group->num_runs, group->num_items, &grid);
-    constants.redo = group->redo ? s->slot->piece.address + group->redo_at : 0;
-    bind(s, again ? group->redo : group->read, &constants, sizeof constants);
-    if (again)
-        vkCmdDispatchIndirect(s->slot->commands, buffer, piece_at + group->redo_at);
-    else
-        vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
+    const struct grid none = {0}; // the places are in what was noted
+    struct gpu_dispatch constants = attention_constants(s, group, &none);
+    bind(s, group->redo, &constants, sizeof constants);
+    vkCmdDispatchIndirect(s->slot->commands, buffer, piece_at + group->redo_at);
 }
 
 static void dispatch_merge(const struct submission *s, const struct group *group)
@@ -205,12 +217,12 @@ static void record_read(const struct submission *s, uint32_t number)
     else if (group->kind == ENGINE_GATHER)
         dispatch(s, group->read, group->first, group->num_runs, 1, group->num_tokens);
     else
-        dispatch_attention(s, group, false);
+        dispatch_attention(s, group);
     if (!group->merge && !group->redo)
         clock_end(s, number);
 }
 
-static void record_second(const struct submission *s, uint32_t number)
+static void record_followup(const struct submission *s, uint32_t number)
 {
     const struct group *group = &s->groups[number];
     if (!group->merge && !group->redo)
@@ -219,12 +231,12 @@ static void record_second(const struct submission *s, uint32_t number)
         dispatch(s, group->merge, group->first_split, group->num_split_runs,
                  group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_merges);
     if (group->redo)
-        dispatch_attention(s, group, true);
+        dispatch_redo(s, group);
     clock_end(s, number);
 }
 
 // What the splits of groups [first, end) left becomes their results, and what first passes noted is computed again.
-static void record_seconds(const struct submission *s, uint32_t first, uint32_t end)
+static void record_followups(const struct submission *s, uint32_t first, uint32_t end)
 {
     bool merges = false, redoes = false;
     for (uint32_t i = first; i < end; i++) {
@@ -236,21 +248,21 @@ static void record_seconds(const struct submission *s, uint32_t first, uint32_t 
     else if (merges)
         shader_barrier(s->slot->commands);
     for (uint32_t i = first; i < end; i++)
-        record_second(s, i);
+        record_followup(s, i);
 }
 
 static void record_reads(const struct submission *s, uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; i < end; i++) {
         if (s->groups[i].scratch_anew) {
-            record_seconds(s, first, i);
+            record_followups(s, first, i);
             shader_barrier(s->slot->commands);
             first = i;
         }
         if (!s->groups[i].helps)
             record_read(s, i);
     }
-    record_seconds(s, first, end);
+    record_followups(s, first, end);
 }
 
 static void record_wave(const struct submission *s, uint32_t wave)
