@@ -51,7 +51,7 @@ const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is n
 const float MOST_WEIGHTS = 16777216;
 const uint INFINITE = 0x7f800000u; // its bits
 const bool REDO = (FEATURES & AULE_FEATURE_REDO) != 0;
-const uint DOUBTFUL_KEYS = 3 * TILE_KEYS; // in fewer there is no tile between the first ones and the last; kernel.c knows it, too
+const uint DOUBTFUL_KEYS = AULE_PREFILL_DOUBTFUL_TILES * TILE_KEYS; // in fewer there is no tile between the first ones and the last
 
 uint g, t;    // the lane in its warp: 4 g + t
 uint rows[2]; // of the lane, in the tile: elements x, y and z, w of a matrix

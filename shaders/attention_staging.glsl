@@ -28,8 +28,8 @@
 #define UNROLLED [[unroll]] // registers have no addresses
 #endif
 
-const uint TILE_KEYS = EMULATED ? 32 : 64; // emulated, matrices take shared memory, too
-const uint STRIP_KEYS = 16;                // never across a block's end: what one address is found for
+const uint TILE_KEYS = EMULATED ? AULE_PREFILL_KEYS_EMULATED : AULE_PREFILL_KEYS; // emulated, matrices take shared memory, too
+const uint STRIP_KEYS = 16; // never across a block's end: what one address is found for
 const uint STRIPS = TILE_KEYS / STRIP_KEYS;
 const uint THREADS = gl_WorkGroupSize.x;
 

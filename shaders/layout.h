@@ -157,6 +157,11 @@ struct gpu_redo {
 };
 #define AULE_REDO_WIDTH 32768u
 #define AULE_REDO_ENTRY 8u          // bytes
+// attention_prefill.comp, the shader that does so: keys of a tile, and the tiles from which on there may be one that is doubtful. A sequence with fewer
+// keys has no second pass, and none of its items may be noted.
+#define AULE_PREFILL_KEYS          64u
+#define AULE_PREFILL_KEYS_EMULATED 32u
+#define AULE_PREFILL_DOUBTFUL_TILES 3u
 
 // Push constants of copying and zeroing, and of merging a caller's results (token = y + z * items_y, head = x).
 struct gpu_copy { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };

@@ -225,7 +225,8 @@ END_TEST
 // Nobody can want it.
 START_TEST(short_prompts_make_no_pipeline_for_a_second_pass)
 {
-    static const int32_t q_lens[] = {20, 30}, short_ones[] = {40, 95}, longer[] = {40, 96};
+    enum { DOUBTFUL = AULE_PREFILL_DOUBTFUL_TILES * AULE_PREFILL_KEYS_EMULATED };
+    static const int32_t q_lens[] = {20, 30}, short_ones[] = {40, DOUBTFUL - 1}, longer[] = {40, DOUBTFUL};
     struct engine_batch *few = batch_of(q_lens, short_ones, 2, NULL, NULL);
     struct engine_batch *more = batch_of(q_lens, longer, 2, NULL, NULL);
     struct engine_run run = run_of(few, 0, OUT), other = run_of(more, 0, OUT);

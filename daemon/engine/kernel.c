@@ -255,13 +255,11 @@ const struct kernel kernel_cascade_emulated_bf16 = {
 enum {
     PREFILL_LOCAL_SIZE = 256,
     PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
-    PREFILL_KEYS = 64,
-    PREFILL_KEYS_EMULATED = 32,
     PREFILL_KEY_BYTES = MATRIX_MOST_HEAD_DIM * 2 + (MATRIX_MOST_HEAD_DIM / 2 + 2) * 4, // and a value, and their air
     PREFILL_OTHER_BYTES = 128,
-    PREFILL_SHARED_MEMORY = PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
+    PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
     PREFILL_SHARED_MEMORY_EMULATED =
-        PREFILL_KEYS_EMULATED * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES + PREFILL_LOCAL_SIZE * MATRIX_WORD_BYTES,
+        AULE_PREFILL_KEYS_EMULATED * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES + PREFILL_LOCAL_SIZE * MATRIX_WORD_BYTES,
 };
 _Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
@@ -288,12 +286,13 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
 }
 
 // Where tiles are so many that there may be some between those that follow maxima.
-#define PREFILL_JOB(KEYS) .tile_rows = prefill_rows, .most_rows = UINT32_MAX, .doubtful_keys = 3 * (KEYS)
+#define PREFILL_JOB(KEYS)                                                                                              \
+    .tile_rows = prefill_rows, .most_rows = UINT32_MAX, .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
 
 const struct kernel kernel_prefill_emulated = {
     .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv, sizeof attention_prefill_emulated_spv,
                PREFILL_LOCAL_SIZE, false},
-    PREFILL_JOB(PREFILL_KEYS_EMULATED),
+    PREFILL_JOB(AULE_PREFILL_KEYS_EMULATED),
     .serves = prefill_serves_f16,
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
@@ -301,7 +300,7 @@ const struct kernel kernel_prefill_emulated = {
 const struct kernel kernel_prefill_emulated_bf16 = {
     .shader = {"attention_prefill_emulated_bf16", attention_prefill_emulated_bf16_spv,
                sizeof attention_prefill_emulated_bf16_spv, PREFILL_LOCAL_SIZE, false},
-    PREFILL_JOB(PREFILL_KEYS_EMULATED),
+    PREFILL_JOB(AULE_PREFILL_KEYS_EMULATED),
     .serves = prefill_serves_bf16,
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
@@ -341,7 +340,7 @@ const struct kernel kernel_cascade = {
 const struct kernel kernel_prefill = {
     .shader = {"attention_prefill_matrix", attention_prefill_matrix_spv, sizeof attention_prefill_matrix_spv,
                PREFILL_LOCAL_SIZE, true},
-    PREFILL_JOB(PREFILL_KEYS),
+    PREFILL_JOB(AULE_PREFILL_KEYS),
     .serves = prefill_serves_f16,
     .shared_memory = PREFILL_SHARED_MEMORY,
 };
@@ -349,7 +348,7 @@ const struct kernel kernel_prefill = {
 const struct kernel kernel_prefill_bf16 = {
     .shader = {"attention_prefill_bf16", attention_prefill_bf16_spv, sizeof attention_prefill_bf16_spv,
                PREFILL_LOCAL_SIZE, true},
-    PREFILL_JOB(PREFILL_KEYS),
+    PREFILL_JOB(AULE_PREFILL_KEYS),
     .serves = prefill_serves_bf16,
     .shared_memory = PREFILL_SHARED_MEMORY,
 };
