@@ -15,7 +15,7 @@ int32_t blocks[3][8], tokens[64];
 uint64_t batch_a, batch_b, batch_c;
 bool time_left;
 
-static bool may_keep_back(void *context)
+static bool keep_back(void *context)
 {
     (void)context;
     return time_left;
@@ -23,7 +23,7 @@ static bool may_keep_back(void *context)
 
 void open_three(void)
 {
-    world_open(&world, &(struct core_params){.may_keep_back = may_keep_back});
+    world_open(&world, &(struct core_params){.keep_back = keep_back});
     worker_open(&a, &world, 1, "");
     worker_open(&b, &world, 1, "");
     worker_open(&c, &world, 2, "x");

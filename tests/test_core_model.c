@@ -738,7 +738,7 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
                                              .quota_blocks = QUOTA,
                                              .max_tickets = MAX_TICKETS,
                                              .max_batches = MAX_BATCHES,
-                                             .may_keep_back = sometimes});
+                                             .keep_back = sometimes});
     for (int i = 0; i < STEPS; i++) {
         random_operation();
         compare();

@@ -454,6 +454,38 @@ START_TEST(who_was_served_before_the_last_submission_is_not_waited_for)
 }
 END_TEST
 
+START_TEST(whose_run_the_gpu_never_had_is_not_waited_for)
+{
+    fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
+    run(&b, 0);
+    core_step(world.core);
+    world_check(&world);
+    run(&a, 0);
+    core_step(world.core);
+    finish_one();
+    run(&c, 0);
+    core_step(world.core);
+    fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
+    run(&b, 0);
+    core_step(world.core);
+    world_check(&world);
+    time_left = true;
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(after_the_loss_of_the_device_nobody_is_waited_for)
+{
+    run(&a, 0);
+    core_step(world.core);
+    fake_engine_lose(world.engine, "for the test");
+    core_step(world.core);
+    ck_assert_uint_eq(world.core->scheduler.num_expected, 0);
+}
+END_TEST
+
 START_TEST(a_session_that_has_more_queued_is_not_waited_for)
 {
     run(&a, 0);
@@ -508,12 +540,13 @@ int main(void)
                                       a_session_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
                1);
     check_case(suite, "kept back", open_three, close_all,
-               (const TTest *const[]){what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served,
-                                      nobody_is_waited_for_when_the_gpus_end_is_near,
-                                      nobody_is_waited_for_while_the_gpu_is_idle, who_ends_is_not_waited_for,
-                                      who_was_served_before_the_last_submission_is_not_waited_for,
-                                      a_session_that_has_more_queued_is_not_waited_for,
-                                      sessions_with_two_runs_under_way_each_stay_together, NULL},
+               (const TTest *const[]){
+                   what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served,
+                   nobody_is_waited_for_when_the_gpus_end_is_near, nobody_is_waited_for_while_the_gpu_is_idle,
+                   who_ends_is_not_waited_for, who_was_served_before_the_last_submission_is_not_waited_for,
+                   whose_run_the_gpu_never_had_is_not_waited_for, after_the_loss_of_the_device_nobody_is_waited_for,
+                   a_session_that_has_more_queued_is_not_waited_for,
+                   sessions_with_two_runs_under_way_each_stay_together, NULL},
                1);
     return check_main(suite);
 }

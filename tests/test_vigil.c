@@ -167,7 +167,6 @@ START_TEST(what_stood_behind_another_is_counted_from_the_other_ones_end)
 }
 END_TEST
 
-// Kept back until `left_ns` before the end is expected; then awake through it.
 START_TEST(what_follows_is_kept_back_until_the_end_is_near_and_no_longer)
 {
     struct watch w = fresh();
@@ -176,15 +175,46 @@ START_TEST(what_follows_is_kept_back_until_the_end_is_near_and_no_longer)
         pass(&w, KIND, 400 * US);
     begin_ns = w.now_ns;
     vigil_next(&w.vigil, 100, KIND, begin_ns, false);
-    ck_assert(vigil_keeps_back(&w.vigil, begin_ns + 10 * US));
+    ck_assert(vigil_keep_back(&w.vigil, begin_ns + 10 * US));
     ck_assert(!vigil_looks(&w.vigil, begin_ns + 10 * US, &until_ns));
     ck_assert_int_gt(until_ns, begin_ns + 300 * US);
     ck_assert_int_lt(until_ns, begin_ns + 400 * US - SPIN / 2);
-    ck_assert(vigil_keeps_back(&w.vigil, until_ns - 1));
-    ck_assert(!vigil_keeps_back(&w.vigil, until_ns));
+    ck_assert(vigil_keep_back(&w.vigil, until_ns - 1));
+    ck_assert(!vigil_keep_back(&w.vigil, until_ns));
     for (int64_t now_ns = until_ns; now_ns < begin_ns + 400 * US; now_ns += US)
         ck_assert(vigil_looks(&w.vigil, now_ns, &(int64_t){0}));
-    ck_assert(!vigil_keeps_back(&w.vigil, until_ns));
+    ck_assert(!vigil_keep_back(&w.vigil, until_ns));
+}
+END_TEST
+
+START_TEST(who_has_let_go_what_was_kept_back_sleeps_as_if_nothing_had_been)
+{
+    struct watch w = fresh();
+    int64_t kept_ns, until_ns;
+    for (int n = 0; n < 10; n++)
+        pass(&w, KIND, 400 * US);
+    vigil_next(&w.vigil, 100, KIND, w.now_ns, false);
+    ck_assert(vigil_keep_back(&w.vigil, w.now_ns));
+    ck_assert(!vigil_looks(&w.vigil, w.now_ns, &kept_ns));
+    vigil_let_go(&w.vigil);
+    ck_assert(!vigil_looks(&w.vigil, w.now_ns, &until_ns));
+    ck_assert_int_gt(until_ns, kept_ns);
+}
+END_TEST
+
+START_TEST(what_takes_long_to_prepare_is_kept_back_for_less_long)
+{
+    struct watch w = fresh();
+    for (int n = 0; n < 10; n++)
+        pass(&w, KIND, 400 * US);
+    vigil_prepared(&w.vigil, 250 * US);
+    vigil_next(&w.vigil, 100, KIND, w.now_ns, false);
+    ck_assert(vigil_keep_back(&w.vigil, w.now_ns + 50 * US));
+    ck_assert(!vigil_keep_back(&w.vigil, w.now_ns + 150 * US));
+    for (int n = 0; n < 40; n++)
+        vigil_prepared(&w.vigil, 10 * US);
+    vigil_next(&w.vigil, 101, KIND, w.now_ns + 400 * US, false);
+    ck_assert(vigil_keep_back(&w.vigil, w.now_ns + (400 + 300) * US));
 }
 END_TEST
 
@@ -192,12 +222,12 @@ START_TEST(nothing_is_kept_back_behind_work_whose_end_nobody_knows_or_is_near)
 {
     struct watch w = fresh();
     vigil_next(&w.vigil, 1, KIND, w.now_ns, false);
-    ck_assert(!vigil_keeps_back(&w.vigil, w.now_ns));
-    vigil_next(&w.vigil, 0, 0, w.now_ns + 40 * US, false);
+    ck_assert(!vigil_keep_back(&w.vigil, w.now_ns));
+    vigil_next(&w.vigil, 0, 0, w.now_ns + 30 * US, false);
     vigil_next(&w.vigil, 2, KIND, w.now_ns + 50 * US, false);
-    ck_assert(!vigil_keeps_back(&w.vigil, w.now_ns + 50 * US)); // it takes 40 us in all
+    ck_assert(!vigil_keep_back(&w.vigil, w.now_ns + 50 * US)); // it takes 30 us in all
     vigil_next(&w.vigil, 0, 0, w.now_ns + 500 * US, false);
-    ck_assert(!vigil_keeps_back(&w.vigil, w.now_ns + 500 * US));
+    ck_assert(!vigil_keep_back(&w.vigil, w.now_ns + 500 * US));
 }
 END_TEST
 
@@ -205,6 +235,8 @@ int main(void)
 {
     const TTest *const tests[] = {
         what_follows_is_kept_back_until_the_end_is_near_and_no_longer,
+        who_has_let_go_what_was_kept_back_sleeps_as_if_nothing_had_been,
+        what_takes_long_to_prepare_is_kept_back_for_less_long,
         nothing_is_kept_back_behind_work_whose_end_nobody_knows_or_is_near,
         with_nothing_under_way_nobody_looks,
         work_whose_like_nobody_has_seen_is_slept_through,

@@ -34,9 +34,9 @@ struct core_params {
     // The session's last GPU work has passed: its arena may be destroyed and unmapped. Called from core_step() or
     // core_session_close(), once a session, with the params' `owner`.
     void (*session_gone)(void *context, void *owner);
-    // Whether the end of what is in flight (core_in_flight()) is known to be some time off, so that runs that would only stand in the GPU's
-    // queue may be kept back for others to join them. Who says yes calls core_step() before that end. Called from it; NULL = never.
-    bool (*may_keep_back)(void *context);
+    // Runs that would only stand in the GPU's queue are kept back for others to join them if this says so: the end of what is in flight
+    // (core_in_flight()) is known to be some time off, and core_step() will be called again before it. Called from core_step(); NULL = never.
+    bool (*keep_back)(void *context);
     void (*log)(void *context, int level, const char *text);   // levels as in engine.h; NULL = silent
     void *context;
 };
@@ -52,6 +52,7 @@ bool core_idle(const struct core *core);   // nothing queued, nothing in flight
 // What the GPU was given and will end next, by a number of its own; 0 = nothing. And its kind: those of one kind take about as long.
 uint64_t core_in_flight(const struct core *core);
 uint64_t core_in_flight_kind(const struct core *core);
+uint64_t core_prepared_ns(const struct core *core); // what ended last took so long from its submission until the GPU had it
 
 // ---- sessions ----
 

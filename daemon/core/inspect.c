@@ -60,6 +60,11 @@ static uint64_t about(uint64_t number)
     return number >> rest << rest;
 }
 
+uint64_t core_prepared_ns(const struct core *core)
+{
+    return core->scheduler.prepared_ns;
+}
+
 uint64_t core_in_flight_kind(const struct core *core)
 {
     const struct submission *submission = first_in_flight(core);

@@ -16,7 +16,8 @@
 //
 // While the GPU is busy nothing is lost by keeping back what would stand behind it, so it waits for the sessions that the last submission
 // served, which are likely to have their next step soon: one dispatch for many instead of a small one for each. Only until the GPU's end is
-// near, which the server tells, and nobody sets a timer: with the GPU idle, or nobody expected, what is ready goes at once.
+// near, which the server foresees and wakes up for. No time is ever waited with the GPU idle, and with nobody expected what is ready goes
+// at once.
 
 #include "scheduler.h"
 
@@ -143,14 +144,6 @@ static void end_all(struct submission *submission, enum status status, const str
     end_links(submission);
 }
 
-static void expect_back(struct scheduler *scheduler, struct core_session *session)
-{
-    if (session->queued || session->closed || is_expected(session))
-        return;
-    session->expected = scheduler->last_ended;
-    scheduler->num_expected++;
-}
-
 // Delivering may free the runs, and the last one its session.
 static void deliver(struct scheduler *scheduler, struct submission *submission)
 {
@@ -160,7 +153,6 @@ static void deliver(struct scheduler *scheduler, struct submission *submission)
         struct core_session *session = scheduler->served[i];
         run_deliver(session);
         session->num_in_flight--;
-        expect_back(scheduler, session);
         session_passed(session);
     }
 }
@@ -247,8 +239,8 @@ static void submit_zeroes(struct core *core)
 static bool keeps_back(const struct core *core)
 {
     const struct scheduler *s = &core->scheduler;
-    return s->num_in_flight && s->num_expected && !core->num_zeroes && core->params.may_keep_back &&
-           core->params.may_keep_back(core->params.context);
+    return s->num_in_flight && s->num_expected && !core->num_zeroes && core->params.keep_back &&
+           core->params.keep_back(core->params.context);
 }
 
 void scheduler_submit(struct core *core)
@@ -377,6 +369,19 @@ static struct submission *take_first(struct scheduler *scheduler)
     return submission;
 }
 
+static void expect_back(struct scheduler *scheduler, const struct submission *submission)
+{
+    scheduler->last_ended = submission->sequence;
+    scheduler->num_expected = 0;
+    for (uint32_t i = 0; i < submission->num_links; i++) {
+        struct core_session *session = submission->links[i].run->session;
+        if (session->queued || session->closed || is_expected(session))
+            continue;
+        session->expected = scheduler->last_ended;
+        scheduler->num_expected++;
+    }
+}
+
 void scheduler_done(struct core *core, const struct engine_event *event)
 {
     struct scheduler *s = &core->scheduler;
@@ -388,8 +393,8 @@ void scheduler_done(struct core *core, const struct engine_event *event)
     struct submission *submission = take_first(s);
     learn_budget(s, submission, read_results(core, submission, event));
     core->dispatches += event->num_dispatches;
-    s->last_ended = event->sequence;
-    s->num_expected = 0;
+    s->prepared_ns = event->prepared_ns;
+    expect_back(s, submission);
     end_links(submission);
     deliver(s, submission);
 }

@@ -43,7 +43,8 @@ struct scheduler {
     uint64_t now;      // virtual time: `served` of the session that was served last
     uint64_t submissions;
     uint64_t budget;                         // tokens attended after which the next submission is closed
-    uint64_t last_ended;                     // the submission, by the engine's number
+    uint64_t last_ended;                     // the submission, by the engine's number; 0 = none
+    uint64_t prepared_ns;                    // it took the engine so long until the GPU had it
     uint32_t num_expected;                   // of the sessions that it served: those that have asked for nothing since
     uint32_t num_in_flight, first_in_flight; // ring positions in `in_flight`
     struct submission in_flight[SCHEDULER_MAX_IN_FLIGHT];

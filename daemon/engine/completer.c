@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// completer.c - the thread that waits for the GPU, one submission after the other, and tells the caller. When it looks, sleeps and waits
-// is pace.h's to say. It is also the watchdog: a submission that does not end in time loses the device.
+// completer.c - the thread that waits for the GPU, one submission after the other, and tells the caller. When it looks, sleeps and waits for
+// one is pace.h's to say; behind an end it looks out for the next. It is also the watchdog: a submission that does not end in time loses the device.
 
 #include "probe.h"
 #include "submission.h"
@@ -115,6 +115,7 @@ static void finish(struct submission *s)
         .results = s->results,
         .num_results = s->num_runs,
         .num_dispatches = s->slot ? s->num_groups : 0,
+        .prepared_ns = s->sent ? s->sent_ns - s->queued_ns : 0,
     };
     atomic_fetch_add(&engine->device.num_passed, 1);
     pthread_mutex_lock(&engine->lock);

@@ -312,6 +312,7 @@ struct engine_event {
     uint64_t sequence;                          // DONE: which submission; they come in order
     const struct engine_run_result *results;    // DONE: one a run; valid until the next engine_poll()
     uint32_t num_results, num_dispatches;
+    uint64_t prepared_ns;                       // DONE: from engine_submit() until the GPU had it; 0 = it never had
     struct engine_cache *cache;                 // CHUNK; never one that was destroyed
     uint32_t chunk;
     struct error error;                         // CHUNK: status OK or why not; LOST: what happened

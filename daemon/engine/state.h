@@ -83,7 +83,7 @@ struct engine {
     uint64_t last_sequence; // given out
     atomic_uint num_queued; // submissions; changes behind each of them, once the lock is free
     atomic_uint num_flown;  // those that the submitter passed on; likewise
-    atomic_bool looking;    // the completer looks at the GPU: an end is near; set under the lock
+    atomic_bool looking;    // the completer looks at the GPU: an end is near; becomes true under the lock
     uint64_t completed;     // all up to this one are done
     struct submission *waiting, *flying;
     struct event_node *events;

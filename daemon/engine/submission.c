@@ -186,6 +186,7 @@ enum status submission_submit(struct engine *engine, const struct engine_submiss
         if (params->runs[i].batch)
             params->runs[i].batch->last_sequence = *sequence;
     DL_APPEND(engine->waiting, submission);
+    submission->queued_ns = engine_now_ns();
     pthread_mutex_unlock(&engine->lock);
     atomic_fetch_add(&engine->num_queued, 1);
     pthread_cond_signal(&engine->more); // no system call while the submitter does not sleep

@@ -84,10 +84,11 @@ struct submission {
     uint64_t scratch_bytes;           // that it needs for partial results
     uint64_t ranges_at, upload_bytes; // in the slot's metadata: gpu_runs, ranges, extras
 
-    struct slot *slot; // NULL: the GPU has nothing of it
-    bool sent;         // the GPU has it
-    uint64_t sent_ns;  // since when
-    uint64_t shape;    // equal for submissions that take about as long
+    struct slot *slot;  // NULL: the GPU has nothing of it
+    bool sent;          // the GPU has it
+    uint64_t sent_ns;   // since when
+    uint64_t queued_ns; // since when the submitter may have it
+    uint64_t shape;     // equal for submissions that take about as long
     struct submission *prev, *next;
 };
 

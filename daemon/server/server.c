@@ -64,19 +64,21 @@ static void wake(void *context)
     waker_wake(&server->waker);
 }
 
-// Whether another piece of work is the next to end now.
+// Another piece of work may be the next to end now.
 static void keep_vigil(struct server *server)
 {
     uint64_t work = core_in_flight(server->core);
-    if (work != server->vigil.work)
-        vigil_next(&server->vigil, work, core_in_flight_kind(server->core), clock_now_ns(), server->woken_by_engine);
+    if (work == server->vigil.work)
+        return;
+    vigil_prepared(&server->vigil, (int64_t)core_prepared_ns(server->core));
+    vigil_next(&server->vigil, work, core_in_flight_kind(server->core), clock_now_ns(), server->woken_by_engine);
 }
 
-static bool may_keep_back(void *context)
+static bool keep_back(void *context)
 {
     struct server *server = context;
     keep_vigil(server);
-    return vigil_keeps_back(&server->vigil, clock_now_ns());
+    return vigil_keep_back(&server->vigil, clock_now_ns());
 }
 
 static void log_below(void *context, int level, const char *text)
@@ -205,7 +207,7 @@ static enum status open_core(struct server *server, struct error *error)
         .max_run_work = max_run_work(server),
         .hash_seed = hash_seed,
         .session_gone = session_gone,
-        .may_keep_back = may_keep_back,
+        .keep_back = keep_back,
         .log = log_below,
         .context = server,
     };
@@ -371,6 +373,7 @@ static void expire(struct server *server)
 // Core goes on, what waited for it goes on, which may give core something to do again.
 static void advance(struct server *server)
 {
+    vigil_let_go(&server->vigil);
     while (core_step(server->core) || server->retry) {
         server->retry = false;
         fault_step(&server->fault, server->core);

@@ -5,8 +5,8 @@
 
 #include "vigil.h"
 
-// What follows is planned and recorded in some 15 us and begins some 10 later, on an H200 with 16 cores; the rest is for being woken late.
-static const int64_t ahead_ns = 50000;
+// Beside the preparing: the GPU begins some 10 us later (an H200), and who sleeps is woken late.
+static const int64_t ahead_ns = 35000;
 
 static struct vigil_kind *place_of(struct vigil *vigil, uint64_t kind)
 {
@@ -42,7 +42,8 @@ void vigil_next(struct vigil *vigil, uint64_t work, uint64_t kind, int64_t now_n
     vigil->begun_ns = now_ns;
     vigil->looks_until_ns = 0;
     vigil->could_sleep = false;
-    vigil->kept_until_ns = 0;
+    vigil->keep_until_ns = 0;
+    vigil->keeps = false;
     int64_t takes_ns = work ? expect(vigil, kind) : 0;
     vigil->end_ns = takes_ns ? now_ns + takes_ns : 0;
 }
@@ -52,13 +53,13 @@ static void begin_to_look(struct vigil *vigil, int64_t now_ns)
 {
     if (!vigil->could_sleep && now_ns < vigil->end_ns - vigil->spin_ns / 2)
         vigil->late_ns -= vigil->late_ns / 8;
-    vigil->looks_until_ns = now_ns + vigil->spin_ns + (vigil->kept_until_ns ? ahead_ns : 0);
+    vigil->looks_until_ns = now_ns + vigil->spin_ns;
 }
 
 bool vigil_looks(struct vigil *vigil, int64_t now_ns, int64_t *until_ns)
 {
     const int64_t near_ns = vigil->end_ns - vigil->spin_ns / 2 - vigil->late_ns;
-    const int64_t from_ns = vigil->kept_until_ns ? vigil->kept_until_ns : near_ns;
+    const int64_t from_ns = vigil->keeps ? vigil->keep_until_ns : near_ns;
     *until_ns = INT64_MAX;
     if (!vigil->spin_ns || !vigil->end_ns)
         return false;
@@ -72,14 +73,30 @@ bool vigil_looks(struct vigil *vigil, int64_t now_ns, int64_t *until_ns)
     return now_ns < vigil->looks_until_ns;
 }
 
-bool vigil_keeps_back(struct vigil *vigil, int64_t now_ns)
+bool vigil_keep_back(struct vigil *vigil, int64_t now_ns)
 {
-    if (!vigil->spin_ns || !vigil->end_ns || vigil->looks_until_ns)
+    const int64_t until_ns = vigil->end_ns - ahead_ns - vigil->prepares_ns - vigil->late_ns;
+    if (!vigil->spin_ns || !vigil->end_ns || vigil->looks_until_ns || (!vigil->keep_until_ns && now_ns >= until_ns))
         return false;
-    int64_t until_ns = vigil->kept_until_ns ? vigil->kept_until_ns : vigil->end_ns - ahead_ns - vigil->late_ns;
-    if (now_ns < until_ns)
-        vigil->kept_until_ns = until_ns;
-    return now_ns < until_ns;
+    if (!vigil->keep_until_ns)
+        vigil->keep_until_ns = until_ns;
+    vigil->keeps = now_ns < vigil->keep_until_ns;
+    if (!vigil->keeps) { // to sleep once more would be to be late
+        begin_to_look(vigil, now_ns);
+        vigil->looks_until_ns += vigil->end_ns > now_ns ? vigil->end_ns - now_ns : 0;
+    }
+    return vigil->keeps;
+}
+
+void vigil_let_go(struct vigil *vigil)
+{
+    vigil->keeps = false;
+}
+
+void vigil_prepared(struct vigil *vigil, int64_t took_ns)
+{
+    int64_t known = vigil->prepares_ns;
+    vigil->prepares_ns = took_ns > known ? took_ns : known - (known - took_ns) / 8;
 }
 
 // One late sleep is no rule: what is not confirmed is forgotten by eighths.

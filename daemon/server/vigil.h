@@ -6,8 +6,8 @@
 // woken. For each piece of work he looks once, for spin_ns at the most; with no work, or of a kind that nobody knows, not at all. Knows
 // numbers only: no clock, no GPU, no ring. Dispatcher thread.
 //
-// It also says how long what is to follow that work may be kept back: until the end is so near that planning it, handing it over and the
-// GPU's begin may take all that is left.
+// It also says how long what is to follow that work may be kept back: until the end is so near that preparing it for the GPU may take all
+// that is left, by what that took of late. Who has kept something back until then looks from there on.
 
 #ifndef AULE_SERVER_VIGIL_H
 #define AULE_SERVER_VIGIL_H
@@ -26,7 +26,9 @@ struct vigil {
     int64_t end_ns;                     // when its end is expected; 0 = nobody knows
     int64_t looks_until_ns;             // 0 = has not begun to look for it
     bool could_sleep;                   // before the look for it
-    int64_t kept_until_ns;              // something is kept back; 0 = nothing is
+    int64_t prepares_ns;                // that what follows needs until the GPU has it, of late
+    int64_t keep_until_ns;              // at most; 0 = nothing was kept back behind this work
+    bool keeps;                         // something is kept back now
     uint64_t found_awake, found_asleep; // ends
     struct vigil_kind {
         uint64_t kind;
@@ -41,8 +43,12 @@ void vigil_next(struct vigil *vigil, uint64_t work, uint64_t kind, int64_t now_n
 // True: look, and ask again. False: sleep, but not beyond *until_ns (INT64_MAX: for ever).
 bool vigil_looks(struct vigil *vigil, int64_t now_ns, int64_t *until_ns);
 
-// Whether what is to follow may be kept back: then vigil_looks() ends the sleep in time.
-bool vigil_keeps_back(struct vigil *vigil, int64_t now_ns);
+// True: what is to follow is kept back, and vigil_looks() ends the sleep in time, unless it is let go before.
+bool vigil_keep_back(struct vigil *vigil, int64_t now_ns);
+void vigil_let_go(struct vigil *vigil);
+
+// What was submitted last needed so long until the GPU had it.
+void vigil_prepared(struct vigil *vigil, int64_t took_ns);
 
 // A sleep that was to end at `until_ns` has ended.
 void vigil_slept(struct vigil *vigil, int64_t until_ns, int64_t now_ns);
