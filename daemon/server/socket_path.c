@@ -43,12 +43,12 @@ static enum status rule_folder(char *folder, size_t room, struct error *error)
 }
 
 // Only the last one of the path: where more is missing, the path is likely to be a mistake.
-static enum status make_folder(const char *folder, struct error *error)
+static enum status make_folder(const char *folder, const char *advice, struct error *error)
 {
     if (mkdir(folder, 0700) == 0 || errno == EEXIST)
         return STATUS_OK;
-    return error_set(error, STATUS_DENIED, "cannot make the folder %s: %s (set AULE_RUNTIME_DIR or --socket)", folder,
-                     strerror(errno));
+    return error_set(error, errno == ENOENT ? STATUS_INVALID : STATUS_DENIED, "cannot make the folder %s: %s%s", folder,
+                     strerror(errno), advice);
 }
 
 // Who can write into the folder can replace socket and lock.
@@ -69,10 +69,11 @@ static enum status check_folder(const char *folder, struct error *error)
 }
 
 // `name` in the real path of `folder`, so that one place has one lock and one segment prefix.
-static enum status join_real(const char *folder, const char *name, char path[SOCKET_PATH_ROOM], struct error *error)
+static enum status join_real(const char *folder, const char *name, const char *advice, char path[SOCKET_PATH_ROOM],
+                             struct error *error)
 {
     char real[PATH_MAX];
-    enum status status = make_folder(folder, error);
+    enum status status = make_folder(folder, advice, error);
     if (status != STATUS_OK)
         return status;
     if (!realpath(folder, real))
@@ -100,7 +101,7 @@ static enum status resolve_option(const char *option, char path[SOCKET_PATH_ROOM
         strcpy(folder, "/");
     else if (slash)
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - option), option);
-    return join_real(folder, name, path, error);
+    return join_real(folder, name, "", path, error);
 }
 
 enum status socket_path_resolve(const char *option, uint32_t number, char path[SOCKET_PATH_ROOM], struct error *error)
@@ -112,7 +113,7 @@ enum status socket_path_resolve(const char *option, uint32_t number, char path[S
     if (status != STATUS_OK)
         return status;
     snprintf(name, sizeof name, "%" PRIu32 ".sock", number);
-    return join_real(folder, name, path, error);
+    return join_real(folder, name, " (set AULE_RUNTIME_DIR or --socket)", path, error);
 }
 
 static enum status lock_refused(const struct socket_lock *lock, int fd, struct error *error)
