@@ -200,6 +200,31 @@ START_TEST(a_daemon_that_spins_serves_as_well)
 }
 END_TEST
 
+// What the others want may be kept back for one that was just served; it comes back late, or never.
+START_TEST(sessions_in_step_are_served_though_one_of_them_stays_away)
+{
+    enum { ENDS = 3, ROUNDS = 30 };
+    struct ring_end ends[ENDS];
+    uint64_t batches[ENDS], tickets[ENDS];
+    start((const char *const[]){"--ring-spin", "2000", NULL});
+    for (int i = 0; i < ENDS; i++) {
+        ends[i] = open_end();
+        batches[i] = fresh_batch(ends[i].raw, open_cache(ends[i].raw, "c"));
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        int count = round < ROUNDS / 2 || round % 5 == 0 ? ENDS : ENDS - 1;
+        for (int i = 0; i < count; i++)
+            put(&ends[i], run_of(batches[i]));
+        for (int i = 0; i < count; i++)
+            tickets[i] = get(&ends[i]).ticket;
+        for (int i = 0; i < count; i++)
+            ck_assert_int_eq(call(&ends[i], wait_of(tickets[i])).status, STATUS_OK);
+    }
+    for (int i = 0; i < ENDS; i++)
+        close_end(&ends[i]);
+}
+END_TEST
+
 // ---- hostile ----
 
 // Ends the test well only if a session beside the hostile one still computes.
@@ -357,6 +382,7 @@ int main(void)
         what_is_in_the_doorbells_way_stays_and_stops_only_a_daemon_that_wants_one,
         a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting,
         a_daemon_that_spins_serves_as_well,
+        sessions_in_step_are_served_though_one_of_them_stays_away,
         NULL,
     };
     const TTest *const hostile[] = {
