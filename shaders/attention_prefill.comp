@@ -49,7 +49,7 @@ const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alon
 const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
 // bf16 holds every weight. But the last tile may scale them all down, by what must be a normal float: so a lane's sum of them has a bound.
 const float MOST_WEIGHTS = 16777216;
-const uint INFINITE = 0x7f800000u; // its bits
+const uint INFINITE = 0x7f800000u; // the bits of that
 const bool REDO = (FEATURES & AULE_FEATURE_REDO) != 0;
 const uint DOUBTFUL_KEYS = AULE_PREFILL_DOUBTFUL_TILES * TILE_KEYS; // in fewer there is no tile between the first ones and the last
 
@@ -311,20 +311,32 @@ void tiles_compute()
 
 // ---- a second time ----
 
-// By its bits, since a compiler may take it that there is no such number.
-bool is_finite(float value)
+// By their bits, since a compiler may take it that there are no such numbers.
+uvec4 magnitudes(vec4 values)
 {
-    return (floatBitsToUint(value) & INFINITE) != INFINITE;
+    return floatBitsToUint(values) & 0x7fffffffu;
 }
 
-// A weight that f16 does not hold was infinite as an element of A, and no sum of its row has been finite since, whatever it was scaled with.
-// So one of each row's tells. What is no number in Q, K or V looks alike, and costs time only. Every lane asks, since all of them know.
+// The largest of what tells whether this lane's sums are any. A weight that f16 does not hold was infinite as an element of A, and no sum
+// of its row has been finite since, whatever it was scaled with: so one of each row's tells, and no weight that f16 holds makes too much of
+// a value of f16. bf16 holds every weight, but f32 need not hold its product with a value: there all sums are asked, and the weights.
+uint telling_magnitude()
+{
+    if (MATRIX_DTYPE != DTYPE_BF16) {
+        const uvec4 sum = magnitudes(pair_elements(sums, 0));
+        return max(sum.x, sum.z);
+    }
+    uvec4 most = magnitudes(weights.xyxy);
+    UNROLLED for (uint n = 0; n < PAIRS * 2; n++)
+        most = max(most, magnitudes(pair_elements(sums, n)));
+    return max(max(most.x, most.y), max(most.z, most.w));
+}
+
+// What is no number in Q, K or V looks alike, and costs time only. Every lane asks, since all of them know.
 // That there are tiles without maxima is read anew, by the few who want to know: no register holds it until then.
 void redo_note()
 {
-    const vec4 sum = pair_elements(sums, 0);
-    const vec2 tells = MATRIX_DTYPE == DTYPE_BF16 ? weights : sum.xz;
-    if (is_finite(tells.x) && is_finite(tells.y))
+    if (telling_magnitude() < AULE_PREFILL_NO_SUM)
         return;
     if (Items(run.items).at[place.y - run.first_item].tile.kv_len < DOUBTFUL_KEYS || atomicExchange(noted, 1) != 0)
         return;

@@ -162,6 +162,8 @@ struct gpu_redo {
 #define AULE_PREFILL_KEYS          64u
 #define AULE_PREFILL_KEYS_EMULATED 32u
 #define AULE_PREFILL_DOUBTFUL_TILES 3u
+// By its bits: a sum whose magnitude is 2^127 or more is none, be it infinite, no number, or what a unit that rounds toward zero makes of one too large.
+#define AULE_PREFILL_NO_SUM        0x7f000000u
 
 // Push constants of copying and zeroing, and of merging a caller's results (token = y + z * items_y, head = x).
 struct gpu_copy { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };

@@ -248,27 +248,55 @@ START_TEST(a_query_and_a_key_at_one_position_meet_unturned)
 }
 END_TEST
 
+// One long sequence in 16 bits, whose queries are all alike.
+static void stage_set_far(struct stage *stage, enum dtype dtype)
+{
+    struct attention_wish wish = wish_of(FEATURE_LSE, 1, 70, 700);
+    wish.shape.io_dtype = wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = dtype;
+    wish.shape.kv.block_size = 16;
+    stage_set(stage, 150, &wish);
+    for (uint64_t i = 0; i < 70 * 4 * 16; i++)
+        oracle_store(stage->problem->seqs[0].q, dtype, i, 1);
+}
+
+// A key of all heads, or a value.
+static void far_store(const struct stage *stage, uint32_t key, bool is_value, float element)
+{
+    const struct attention_shape *shape = &stage->problem->shape;
+    for (uint64_t i = 0; i < 2 * 2 * 16; i++) {
+        void *to = attention_case_element(stage->problem, &stage->problem->seqs[0], i / 16 % 2, key, is_value, i / 32);
+        oracle_store(to, shape->kv.k_dtype, i % 16, element);
+    }
+}
+
+static void far_play(struct stage *stage)
+{
+    stage_play(stage);
+    rig_check(&stage->rig, &stage->batch);
+    stage_clear(stage);
+}
+
 // Two keys far above all others, and far from where a prefill's rows begin to look: a maximum that is not followed with every tile must
 // not be trusted.
 START_TEST(a_key_far_above_all_others_gets_all_the_weight)
 {
-    enum dtype dtype = _i ? DTYPE_BF16 : DTYPE_F16;
-    struct attention_wish wish = wish_of(FEATURE_LSE, 1, 70, 700);
     struct stage stage;
-    wish.shape.io_dtype = wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = dtype;
-    wish.shape.kv.block_size = 16;
-    stage_set(&stage, 150, &wish);
-    const struct attention_seq *seq = &stage.problem->seqs[0];
-    for (uint64_t i = 0; i < 70 * 4 * 16; i++)
-        oracle_store(seq->q, dtype, i, 1);
-    for (uint64_t i = 0; i < 2 * 2 * 2 * 16; i++) {
-        uint32_t key = i & 16 ? 300 : 100;
-        void *k = attention_case_element(stage.problem, seq, i / 32 % 2, key, false, i / 64);
-        oracle_store(k, dtype, i % 16, key == 300 ? 8 : 10);
-    }
-    stage_play(&stage);
-    rig_check(&stage.rig, &stage.batch);
-    stage_clear(&stage);
+    stage_set_far(&stage, _i ? DTYPE_BF16 : DTYPE_F16);
+    far_store(&stage, 100, false, 10);
+    far_store(&stage, 300, false, 8);
+    far_play(&stage);
+}
+END_TEST
+
+// So far above that its weight times its value is too large for f32, though the weight is not.
+START_TEST(a_large_value_of_a_far_key_comes_out_as_it_is)
+{
+    static const float ELEMENTS[][2] = {{4, 1e33f}, {2, 1e37f}, {3, 1e37f}}; // of the key and of its value
+    struct stage stage;
+    stage_set_far(&stage, DTYPE_BF16);
+    far_store(&stage, 300, false, ELEMENTS[_i][0]);
+    far_store(&stage, 300, true, ELEMENTS[_i][1]);
+    far_play(&stage);
 }
 END_TEST
 
@@ -283,6 +311,7 @@ void suite_add_features(Suite *suite)
     tcase_add_test(features, a_mask_replaces_causal);
     tcase_add_test(features, the_soft_cap_is_accurate_for_small_and_for_large_scores);
     tcase_add_loop_test(features, a_key_far_above_all_others_gets_all_the_weight, 0, 2);
+    tcase_add_loop_test(features, a_large_value_of_a_far_key_comes_out_as_it_is, 0, 3);
     tcase_add_loop_test(features, alibi_keeps_its_accuracy_at_far_positions, 0, 2);
     tcase_add_loop_test(features, a_query_and_a_key_at_one_position_meet_unturned, 0, 2);
     TCase *bfloats = suite_part(suite, "bfloats");
