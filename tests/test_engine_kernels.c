@@ -222,6 +222,35 @@ START_TEST(items_that_are_computed_twice_get_the_bits_that_they_get_alone)
 }
 END_TEST
 
+// One list of what is to be computed again is all runs': some note nothing, and none of the first one's items can be noted.
+START_TEST(runs_that_share_a_second_pass_get_the_bits_that_each_gets_alone)
+{
+    static const int32_t q_lens[3][3] = {{20, 64}, {20, 150, 20}, {30, 70}};
+    static const int32_t kv_lens[3][3] = {{64, 64}, {700, 900, 64}, {95, 650}};
+    static const uint32_t num_seqs[] = {2, 3, 2}, num_rows[] = {84, 190, 100};
+    struct engine_batch *batches[3];
+    struct engine_run runs[3];
+    make_key_far(400, 0x5380); // 60
+    make_key_far(405, 0x55a0); // 90
+    for (uint32_t i = 0, row = 0; i < 3; row += num_rows[i++]) {
+        batches[i] = batch_of(q_lens[i], kv_lens[i], num_seqs[i], NULL, NULL);
+        runs[i] = run_of(batches[i], i * 3, OUT + row * ROW);
+    }
+    for (int turn = 0; turn < 2; turn++) {
+        memset(memory + OUT, 0x7f, 374 * ROW);
+        ck_assert_uint_eq(expect_done(submit_runs(runs, 3)).num_dispatches, 1);
+        expect_numbers(memory + OUT, 374);
+        for (uint32_t i = 0, row = 0; i < 3; row += num_rows[i++]) {
+            struct engine_run alone = run_of(batches[i], i * 3, OTHER);
+            expect_done(submit_runs(&alone, 1));
+            expect_bytes(memory + OUT + row * ROW, memory + OTHER, (size_t)num_rows[i] * ROW, "alone");
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        engine_batch_destroy(batches[i]);
+}
+END_TEST
+
 // Nobody can want it.
 START_TEST(short_prompts_make_no_pipeline_for_a_second_pass)
 {
@@ -586,6 +615,7 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, every_kernel_of_a_run_sees_the_keys_that_it_writes);
     tcase_add_test(tcase, runs_meet_in_the_dispatch_of_each_kernel);
     tcase_add_test(tcase, items_that_are_computed_twice_get_the_bits_that_they_get_alone);
+    tcase_add_test(tcase, runs_that_share_a_second_pass_get_the_bits_that_each_gets_alone);
     tcase_add_test(tcase, short_prompts_make_no_pipeline_for_a_second_pass);
     tcase_add_test(tcase, run_whose_split_finds_no_memory_takes_none_of_its_kernels);
     tcase_add_test(tcase, run_that_finds_no_counters_fails_alone);
