@@ -25,7 +25,8 @@ vec4 halves_numbers(vec4 sums, uint dtype)
     return uintBitsToFloat(mix(bits, uvec4(0x7fc00000u), equal(bits & 0x7fffffffu, uvec4(0x7f800000u))));
 }
 
-// Two floats as one word, to the nearest, ties to even.
+// Two floats as one word, to the nearest, ties to even; what f16 does not hold becomes infinite. Vulkan promises neither: matrix_probe.comp
+// asks for the latter.
 uint halves_round(vec2 pair)
 {
 #ifdef MATRIX_EMULATED

@@ -19,7 +19,7 @@ _Static_assert(sizeof(struct gpu_range) == 24, "ranges stand in an array");
 _Static_assert(sizeof(struct gpu_part) == 32, "parts stand in an array");
 _Static_assert(offsetof(struct gpu_merge, out_token_stride) == 3 * 8, "addresses come first");
 _Static_assert(sizeof(struct gpu_merge) == 3 * 8 + 8 * 4, "no tail padding");
-_Static_assert(sizeof(struct gpu_matrix_lane) == 56, "lanes stand in an array");
+_Static_assert(sizeof(struct gpu_matrix_lane) == 84, "lanes stand in an array");
 _Static_assert(sizeof(struct gpu_dispatch) == 40, "push constants");
 _Static_assert(sizeof(struct gpu_redo) == 16, "entries stand behind it");
 _Static_assert(sizeof(struct gpu_copy) == 16, "push constants");

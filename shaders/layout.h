@@ -169,8 +169,15 @@ struct gpu_redo {
 struct gpu_copy { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };
 struct gpu_merging { AULE_U64 merge; AULE_U32 items_y; AULE_U32 reserved; };
 
-// What a lane gives to a product of matrices and has of the result, as matrix.glsl says; and push constants of the probe.
-struct gpu_matrix_lane { AULE_U32 a[4], b[2]; AULE_F32 c[4], sums[4]; };
+// What a lane gives to a product of matrices and has of the result, as matrix.glsl says; and push constants of the probe. And of a second product: pairs of
+// `large` and 1, rounded to elements, times `times`.
+struct gpu_matrix_lane {
+    AULE_U32 a[4], b[2];
+    AULE_F32 c[4], sums[4];
+    AULE_F32 large;
+    AULE_U32 times[2];
+    AULE_U32 beyond[4];             // bits of the sums
+};
 struct gpu_matrix_probe { AULE_U64 lanes; };
 
 // Specialisation constants, by id; all pipelines share the numbering.

@@ -3,7 +3,7 @@
 //
 // matrix_probe - one product of matrices a warp, from what each lane is given to what each lane has at the end. The engine fills the
 // lanes as matrix.glsl says that elements lie, and sees from the results whether this driver agrees. The second of two products made at
-// once must be the same, else nothing is written.
+// once must be the same, else nothing is written. And what becomes of a number that is too large, by the conversion that prefill has.
 //
 // Grid: 1. Bindings: none. Push constants: struct gpu_matrix_probe. Specialisation constants: LOCAL_SIZE, a multiple of 32.
 #version 460
@@ -11,6 +11,8 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+
+#include "halves.glsl"
 
 #include "matrix.glsl"
 
@@ -32,6 +34,12 @@ void main()
     matrix_multiply_two(a, matrix_b(uvec2(0)), b, left, right);
     if (matrix_elements(left) != vec4(0) || matrix_elements(right) != sums)
         return;
-    for (uint i = 0; i < 4; i++)
+    const uint large = halves_round(vec2(GIVEN.large, 1));
+    const MatrixB times = matrix_b(uvec2(GIVEN.times[0], GIVEN.times[1]));
+    const uvec4 beyond =
+        floatBitsToUint(matrix_elements(matrix_multiply(matrix_a(uvec4(large)), times, matrix_c(vec4(0)))));
+    for (uint i = 0; i < 4; i++) {
         GIVEN.sums[i] = sums[i];
+        GIVEN.beyond[i] = beyond[i];
+    }
 }

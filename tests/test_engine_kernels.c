@@ -552,6 +552,12 @@ START_TEST(matrix_variant_says_what_the_device_lacks)
     rich.matrices.bfloat_lanes = MATRIX_LANES_DIFFER;
     matrix_bfloat_missing(&rich, missing, sizeof missing);
     ck_assert_msg(strstr(missing, "bf16 that it can use") != NULL, "%s", missing);
+    rich.matrices.bfloat_lanes = MATRIX_LANES_BOUNDED;
+    matrix_bfloat_missing(&rich, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "as if it were a number") != NULL, "%s", missing);
+    rich.matrices.lanes = MATRIX_LANES_BOUNDED;
+    matrix_missing(&rich, missing, sizeof missing);
+    ck_assert_msg(strstr(missing, "as if it were a number") != NULL, "%s", missing);
     rich.matrices.lanes = MATRIX_LANES_DIFFER;
     matrix_missing(&rich, missing, sizeof missing);
     ck_assert_msg(strstr(missing, "in other lanes") != NULL, "%s", missing);
@@ -599,10 +605,10 @@ START_TEST(probe_of_lanes_agrees_with_the_emulation)
     const enum dtype dtypes[] = {DTYPE_F16, DTYPE_BF16};
     struct error error = {0};
     for (int i = 0; i < 2; i++) {
-        bool agrees = false;
-        enum status status = matrix_probe(&engine->transfer, shader, dtypes[i], &agrees, &error);
+        enum matrix_lanes found = MATRIX_LANES_UNKNOWN;
+        enum status status = matrix_probe(&engine->transfer, shader, dtypes[i], &found, &error);
         ck_assert_msg(status == STATUS_OK, "%s", error.text);
-        ck_assert_int_eq(agrees, i == _i); // and sees elements of another kind
+        ck_assert_int_eq(found, i == _i ? MATRIX_LANES_AGREE : MATRIX_LANES_DIFFER); // elements of another kind
     }
 }
 END_TEST

@@ -32,11 +32,12 @@ struct subgroups {
     bool extension;                    // by VK_EXT_subgroup_size_control: the device is older than Vulkan 1.3
 };
 
-// Whether a driver's matrices lie in the lanes that shaders/matrix.glsl expects.
+// Whether a driver's matrices lie in the lanes that shaders/matrix.glsl expects, and hold what is too large for a number.
 enum matrix_lanes {
     MATRIX_LANES_UNKNOWN, // nobody has looked: the device is not open, or it lacks something else
     MATRIX_LANES_AGREE,
     MATRIX_LANES_DIFFER,
+    MATRIX_LANES_BOUNDED, // they agree, but what is too large comes out as if it were a number
 };
 
 // Of a product C[rows, columns] += A[rows, depth] B[depth, columns].

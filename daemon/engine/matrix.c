@@ -171,6 +171,14 @@ static void any_missing(const struct adapter *adapter, bool sized, const char *s
         snprintf(text, size, "Vulkan's memory model (vulkanMemoryModel)");
 }
 
+static void write_lanes(enum matrix_lanes lanes, const char *what, char *text, size_t size)
+{
+    if (lanes == MATRIX_LANES_DIFFER)
+        snprintf(text, size, "%s that it can use: their elements lie in other lanes than expected", what);
+    else if (lanes == MATRIX_LANES_BOUNDED)
+        snprintf(text, size, "%s that it can use: what is too large comes out as if it were a number", what);
+}
+
 void matrix_missing(const struct adapter *adapter, char *text, size_t size)
 {
     const struct matrices *matrices = &adapter->matrices;
@@ -183,8 +191,8 @@ void matrix_missing(const struct adapter *adapter, char *text, size_t size)
         snprintf(text, size, "subgroups of 32 invocations (it has %u)", adapter->info.subgroup_size);
     else if ((adapter->subgroups.operations & wanted) != wanted || !adapter->subgroups.full)
         snprintf(text, size, "full subgroups with shuffles, votes and broadcasts in compute shaders");
-    else if (matrices->lanes == MATRIX_LANES_DIFFER)
-        snprintf(text, size, "matrices that it can use: their elements lie in other lanes than expected");
+    else
+        write_lanes(matrices->lanes, "matrices", text, size);
 }
 
 void matrix_shared_missing(const struct adapter *adapter, char *text, size_t size)
@@ -212,8 +220,8 @@ void matrix_bfloat_missing(const struct adapter *adapter, char *text, size_t siz
         snprintf(text, size, "bf16 in cooperative matrices (VK_KHR_shader_bfloat16)");
     else if (!matrices->bfloat_shape)
         snprintf(text, size, "cooperative matrices of 16x16x16 (bf16, sums in f32)");
-    else if (matrices->bfloat_lanes == MATRIX_LANES_DIFFER)
-        snprintf(text, size, "matrices of bf16 that it can use: their elements lie in other lanes than expected");
+    else
+        write_lanes(matrices->bfloat_lanes, "matrices of bf16", text, size);
 }
 
 // ---- what it does ----
@@ -280,6 +288,26 @@ static void lane_fill(const struct problem *problem, enum dtype dtype, uint32_t 
     }
     for (uint32_t i = 0; i < 2; i++)
         lane->b[i] = pair(problem->b[2 * t + i * 8][g], problem->b[2 * t + i * 8 + 1][g], dtype);
+}
+
+// As attention_prefill.comp may meet it: f16 does not hold the number, which then is multiplied with 0 or 1; f32 does not hold the product of a
+// number that bf16 holds.
+static void lane_fill_large(enum dtype dtype, uint32_t g, struct gpu_matrix_lane *lane)
+{
+    int times = dtype == DTYPE_F16 ? (int)(g % 2) : 16;
+    lane->large = dtype == DTYPE_F16 ? 1e6f : 1e38f;
+    for (uint32_t i = 0; i < 2; i++)
+        lane->times[i] = pair(times, times, dtype);
+    for (uint32_t i = 0; i < 4; i++)
+        lane->beyond[i] = 0;
+}
+
+static bool lane_is_unbounded(const struct gpu_matrix_lane *lane)
+{
+    bool unbounded = true;
+    for (uint32_t i = 0; i < 4; i++)
+        unbounded &= (lane->beyond[i] & 0x7fffffffu) >= AULE_PREFILL_NO_SUM;
+    return unbounded;
 }
 
 static bool lane_agrees(const struct problem *problem, uint32_t g, uint32_t t, const struct gpu_matrix_lane *lane)
@@ -361,8 +389,18 @@ static enum status rig_run(const struct rig *rig, struct transfer *transfer, str
     return transfer_end(transfer, error);
 }
 
-enum status matrix_probe(struct transfer *transfer, const struct shader *shader, enum dtype dtype, bool *agrees,
-                         struct error *error)
+static enum matrix_lanes lanes_judge(const struct problem problems[WARPS], const struct gpu_matrix_lane *lanes)
+{
+    bool agree = true, unbounded = true;
+    for (uint32_t i = 0; i < WARPS * LANES; i++) {
+        agree &= lane_agrees(&problems[i / LANES], i % LANES / 4, i % 4, &lanes[i]);
+        unbounded &= lane_is_unbounded(&lanes[i]);
+    }
+    return !agree ? MATRIX_LANES_DIFFER : unbounded ? MATRIX_LANES_AGREE : MATRIX_LANES_BOUNDED;
+}
+
+enum status matrix_probe(struct transfer *transfer, const struct shader *shader, enum dtype dtype,
+                         enum matrix_lanes *found, struct error *error)
 {
     struct rig rig = {.device = transfer->device};
     struct problem problems[WARPS];
@@ -370,13 +408,13 @@ enum status matrix_probe(struct transfer *transfer, const struct shader *shader,
     struct gpu_matrix_lane *lanes = rig.buffer.mapped;
     for (uint32_t i = 0; i < WARPS; i++)
         problem_fill(&problems[i], 4711 + i);
-    for (uint32_t i = 0; status == STATUS_OK && i < WARPS * LANES; i++)
+    for (uint32_t i = 0; status == STATUS_OK && i < WARPS * LANES; i++) {
         lane_fill(&problems[i / LANES], dtype, i % LANES / 4, i % 4, &lanes[i]);
+        lane_fill_large(dtype, i % LANES / 4, &lanes[i]);
+    }
     if (status == STATUS_OK)
         status = rig_run(&rig, transfer, error);
-    *agrees = status == STATUS_OK;
-    for (uint32_t i = 0; *agrees && i < WARPS * LANES; i++)
-        *agrees = lane_agrees(&problems[i / LANES], i % LANES / 4, i % 4, &lanes[i]);
+    *found = status == STATUS_OK ? lanes_judge(problems, lanes) : MATRIX_LANES_DIFFER;
     if (status != STATUS_DEVICE_LOST) // the GPU may still write there
         rig_finish(&rig);
     return status;
@@ -386,11 +424,11 @@ enum status matrix_probe(struct transfer *transfer, const struct shader *shader,
 static enum matrix_lanes look(struct device *device, struct transfer *transfer, const struct shader *shader,
                               enum dtype dtype)
 {
-    bool agrees = false;
+    enum matrix_lanes found = MATRIX_LANES_DIFFER;
     struct error error = {0};
-    if (matrix_probe(transfer, shader, dtype, &agrees, &error) != STATUS_OK)
+    if (matrix_probe(transfer, shader, dtype, &found, &error) != STATUS_OK)
         device_log(device, 1, "%s cannot look at matrices: %s", shader->name, error.text);
-    return agrees ? MATRIX_LANES_AGREE : MATRIX_LANES_DIFFER;
+    return found;
 }
 #endif
 

@@ -17,10 +17,10 @@ void matrix_missing(const struct adapter *adapter, char *text, size_t size);
 void matrix_shared_missing(const struct adapter *adapter, char *text, size_t size);
 // What it lacks to have matrices of bf16, too.
 void matrix_bfloat_missing(const struct adapter *adapter, char *text, size_t size);
-// Runs products with matrix_probe.comp, compiled as `shader` for f16 or bf16: *agrees says whether every lane has what it should. The
-// device is open.
-enum status matrix_probe(struct transfer *transfer, const struct shader *shader, enum dtype dtype, bool *agrees,
-                         struct error *error);
+// Runs products with matrix_probe.comp, compiled as `shader` for f16 or bf16: *found says whether every lane has what it should, and what
+// is too large is no number. The device is open.
+enum status matrix_probe(struct transfer *transfer, const struct shader *shader, enum dtype dtype,
+                         enum matrix_lanes *found, struct error *error);
 // Fills lanes and bfloat_lanes of device->adapter.matrices, if the device lacks nothing else. A probe that fails is logged: then they lie
 // elsewhere.
 void matrix_look(struct device *device, struct transfer *transfer);
