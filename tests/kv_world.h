@@ -38,4 +38,12 @@ void add_rope_tests(Suite *suite);
 void add_gather_tests(Suite *suite);
 void add_merge_tests(Suite *suite);
 
+// For loops over elements: each of Check's assertions is a message to the parent, which a sanitizer's build takes long to read.
+#define expect_equal_uint(got, wanted)                                                                                 \
+    do {                                                                                                               \
+        uintmax_t got_ = (got), wanted_ = (wanted);                                                                    \
+        if (got_ != wanted_)                                                                                           \
+            ck_abort_msg("%s is %ju, not %ju", #got, got_, wanted_);                                                   \
+    } while (0)
+
 #endif

@@ -290,11 +290,11 @@ START_TEST(contiguous_rows_are_gathered_by_their_starts_or_by_an_outer_stride)
                 uint64_t at = run.values.offset + (_i ? s * 1600 + j * 16 : ((uint64_t)starts[s] + j) * 16);
                 for (uint32_t d = 0; d < 24; d++) {
                     uint32_t bits = tensor_bits(&run.keys, (uint32_t)starts[s] + j, h, d);
-                    ck_assert_uint_eq(tensor_bits(&run.k, row, h, d), numbers_convert(DTYPE_BF16, bits, DTYPE_F16));
+                    expect_equal_uint(tensor_bits(&run.k, row, h, d), numbers_convert(DTYPE_BF16, bits, DTYPE_F16));
                 }
                 for (uint32_t d = 0; d < 8; d++) {
                     uint32_t bits = numbers_bits(memory + at + (uint64_t)h * 6416, DTYPE_FP8_E4M3, d);
-                    ck_assert_uint_eq(tensor_bits(&run.v, row, h, d), numbers_convert(DTYPE_FP8_E4M3, bits, DTYPE_F16));
+                    expect_equal_uint(tensor_bits(&run.v, row, h, d), numbers_convert(DTYPE_FP8_E4M3, bits, DTYPE_F16));
                 }
             }
     engine_batch_destroy(run.batch);
@@ -316,11 +316,11 @@ static void expect_slots(const uint8_t *before, const uint8_t *after, const stru
             writer = slots[r] == slot ? r : writer;
         for (uint32_t h = 0; h < HEADS; h++)
             for (uint32_t d = 0; d < ROW_DIM; d++) {
-                ck_assert_uint_eq(kv_element(after, kv, slot, h, d, true),
+                expect_equal_uint(kv_element(after, kv, slot, h, d, true),
                                   writer < ROWS ? tensor_bits(v, writer, h, d)
                                                 : kv_element(before, kv, slot, h, d, true));
                 if (writer == ROWS)
-                    ck_assert_uint_eq(kv_element(after, kv, slot, h, d, false),
+                    expect_equal_uint(kv_element(after, kv, slot, h, d, false),
                                       kv_element(before, kv, slot, h, d, false));
             }
     }
@@ -370,7 +370,7 @@ START_TEST(a_token_is_found_by_its_row_or_by_its_place_in_its_sequence)
             for (uint32_t d = 0; slots[rows[t]] >= 0 && d < HEADS * ROW_DIM; d++) {
                 const char *row = memory + 256 + s * 1024 + (uint32_t)(t - row_cu[s]) * 48;
                 uint32_t head = d / ROW_DIM, bits = numbers_bits(row + (uint64_t)head * 16, DTYPE_F16, d % ROW_DIM);
-                ck_assert_uint_eq(kv_element(after, &kv, slots[rows[t]], head, d % ROW_DIM, false), bits);
+                expect_equal_uint(kv_element(after, &kv, slots[rows[t]], head, d % ROW_DIM, false), bits);
             }
     free(before);
     free(after);
@@ -411,7 +411,7 @@ START_TEST(three_hundred_kv_heads_get_a_scale_each)
         numbers_scale(v ? kv.v_dtype : kv.k_dtype, (const float *)row, dim, &scale, &inverse);
         ck_assert_uint_eq(float_word(kv_scale(blocks, &kv, slots[token], head, v)), float_word(scale));
         for (uint32_t d = 0; d < dim; d++)
-            ck_assert_uint_eq(kv_element(blocks, &kv, slots[token], head, d, v),
+            expect_equal_uint(kv_element(blocks, &kv, slots[token], head, d, v),
                               numbers_round(v ? kv.v_dtype : kv.k_dtype, ((const float *)row)[d] * inverse));
     }
     free(blocks);
