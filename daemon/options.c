@@ -126,7 +126,10 @@ static enum status set_number(const struct option *option, const char *text, voi
     if (!parse_number(text, option->kind == BYTES, &number) || number < option->least || number > option->most)
         return error_set(error, STATUS_INVALID,
                          "--%s \"%s\": a whole number from %" PRIu64 " to %" PRIu64 "%s is wanted", option->name, text,
-                         option->least, option->most, option->kind == BYTES ? " (K, M, G allowed)" : "");
+                         option->least, option->most,
+                         option->kind == BYTES  ? " (K, M, G allowed)"
+                         : option->kind == WORK ? " in digits, or auto,"
+                                                : "");
     if (option->kind == ENTRIES && number && !ring_good_number((uint32_t)number))
         return error_set(error, STATUS_INVALID, "--%s %s is no power of two", option->name, text);
     if (option->kind == COUNT32 || option->kind == ENTRIES)

@@ -224,7 +224,15 @@ END_TEST
 static uint64_t environment_number(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
-    return text && *text ? strtoull(text, NULL, 0) : otherwise;
+    char *end;
+    if (!text || !*text)
+        return otherwise;
+    uint64_t number = strtoull(text, &end, 0);
+    if (*end) {
+        fprintf(stderr, "%s is \"%s\", which is no number\n", name, text);
+        exit(2);
+    }
+    return number;
 }
 
 static void environment_read(void)

@@ -92,8 +92,8 @@ refused "'draw' is none of list, run and plot (--help says more)" draw
 refused "list takes no 'D5'" list D5
 refused "run wants names; aule-bench list has them" run
 refused "there is no workload 'D99'; aule-bench list has them" run D99
-refused "'decode:2' is not decode:NxLENGTH, N sequences of LENGTH tokens" run decode:2
-refused "'prefill:x9' is not prefill:NxLENGTH, N sequences of LENGTH tokens" run prefill:x9
+refused "'decode:2' is not decode:NxLENGTH, N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)" run decode:2
+refused "'prefill:x9' is not prefill:NxLENGTH, N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)" run prefill:x9
 refused "there is no workload 'd5', but there is 'D5'" run d5
 [ $bad = 0 ] && echo "each command takes its own options only, and says so"
 exit $bad

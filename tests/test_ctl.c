@@ -209,7 +209,7 @@ START_TEST(bad_usage_is_refused_with_the_offending_word)
     assert_fails(run_to(NULL, (const char *const[]){NULL}), USAGE, "name a command");
     assert_fails(RUN("status", "--cache", "x"), USAGE, "\"status\" takes no --cache");
     assert_fails(RUN("version", "--socket", "x"), USAGE, "\"version\" takes no --socket");
-    assert_fails(RUN("status", "now"), USAGE, "\"status\" takes no argument, not 1");
+    assert_fails(RUN("status", "now"), USAGE, "\"status\" takes no arguments; there are 1");
     assert_fails(RUN("close-session"), USAGE, "takes one ID");
     assert_fails(RUN("ping", "--timeout", "soon"), USAGE, "--timeout soon");
     assert_fails(RUN("ping", "--timeout", "0"), USAGE, "--timeout 0");

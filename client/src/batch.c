@@ -49,7 +49,8 @@ enum aule_status batch_check_mask(const struct aule_batch_params *params)
 
 static enum aule_status check_params(const struct aule_batch_params *params)
 {
-    REQUIRE(params->cu_seqlens_q);
+    if (!params->cu_seqlens_q)
+        return fail(AULE_INVALID, "the batch's cu_seqlens_q is NULL");
     int32_t num_tokens = params->cu_seqlens_q[params->num_seqs];
     if (num_tokens < 0)
         return fail(AULE_INVALID, "cu_seqlens_q[%u] = %d is no number of tokens", params->num_seqs, num_tokens);

@@ -46,7 +46,8 @@ static struct wire_cache_open identity_of(const struct aule_cache_params *params
 
 static enum aule_status check_params(const struct aule_cache_params *params)
 {
-    REQUIRE(params->name);
+    if (!params->name)
+        return fail(AULE_INVALID, "the cache's name is NULL");
     if (params->fingerprint_size > WIRE_MAX_FINGERPRINT)
         return fail(AULE_INVALID, "fingerprint_size = %zu, more than %u", params->fingerprint_size,
                     WIRE_MAX_FINGERPRINT);

@@ -455,7 +455,8 @@ enum status adapter_choose(const struct adapter *list, uint32_t count, const cha
     if (!found) {
         char names[256];
         name_all(list, count, names, sizeof names);
-        return error_set(error, STATUS_NOT_FOUND, "no device is \"%.64s\"; by index there are %s", wanted, names);
+        return error_set(error, STATUS_NOT_FOUND, "no device is \"%.64s\"; there %s, by index, %s", wanted,
+                         count == 1 ? "is" : "are", names);
     }
     if (!found->info.usable)
         return error_set(error, STATUS_UNSUPPORTED, "device %u (%.100s) lacks %s", found->info.index, found->info.name,

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdio.h>
 
 static void add(struct figure *figure, const struct figure_number *number)
@@ -90,7 +91,8 @@ static void print_text(const struct figure *f)
 {
     printf("%-8s %-46s %10.1f us (p99 %.1f)", f->study, f->name, f->times.median_us, f->times.p99_us);
     for (uint32_t i = 0; i < f->num_numbers; i++)
-        printf("%s %s %.4g%s%s", i ? "," : " ", f->numbers[i].name, f->numbers[i].number,
+        printf("%s %s %.*g%s%s", i ? "," : " ", f->numbers[i].name,
+               f->numbers[i].number == floor(f->numbers[i].number) ? 15 : 4, f->numbers[i].number,
                f->numbers[i].unit[0] ? " " : "", f->numbers[i].unit);
     if (f->verdict.num_rows)
         printf("; %u rows %s to %.1e", f->verdict.num_rows, f->checked ? "right" : "WRONG", f->verdict.worst);

@@ -99,7 +99,7 @@ static bool parse_number(const struct row *row, const char *text, double *number
     *number = strtod(text, &end);
     if (!errno && !*end && end != text && *number > 0 && *number < 1e6)
         return true;
-    fprintf(stderr, "aule-bench: --%s '%s' is not a number above 0\n", row->name, text);
+    fprintf(stderr, "aule-bench: --%s '%s' is not a number above 0 and below 1e6\n", row->name, text);
     return false;
 }
 

@@ -184,7 +184,9 @@ static void say_unknown(const char *name)
     for (int i = 0; i < NUM_SHAPED; i++) {
         if (strncmp(name, shaped[i], strlen(shaped[i])) != 0)
             continue;
-        fprintf(stderr, "aule-bench: '%s' is not %s:NxLENGTH, N sequences of LENGTH tokens\n", name, shaped[i]);
+        fprintf(stderr,
+                "aule-bench: '%s' is not %s:NxLENGTH, N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)\n",
+                name, shaped[i]);
         return;
     }
     fprintf(stderr, "aule-bench: there is no workload '%s'; aule-bench list has them\n", name);

@@ -157,8 +157,8 @@ static bool fits(const struct command *command, const char *given, int num_argum
     bool optional = command->argument && command->argument[0] == '[';
     if (num_arguments == (command->argument ? 1 : 0) || (optional && num_arguments == 0))
         return true;
-    complain(EXIT_CODE_USAGE, "\"%s\" takes %s%s, not %d", command->name, command->argument ? "one " : "no argument",
-             command->argument ? command->argument : "", num_arguments);
+    complain(EXIT_CODE_USAGE, "\"%s\" takes %s%s; there are %d", command->name,
+             command->argument ? "one " : "no arguments", command->argument ? command->argument : "", num_arguments);
     return false;
 }
 
