@@ -218,6 +218,39 @@ START_TEST(what_takes_long_to_prepare_is_kept_back_for_less_long)
 }
 END_TEST
 
+START_TEST(who_has_time_to_sleep_when_nothing_is_kept_back_any_more_sleeps)
+{
+    struct watch w = fresh();
+    int64_t until_ns;
+    for (int n = 0; n < 10; n++)
+        pass(&w, KIND, 100000 * US);
+    vigil_prepared(&w.vigil, 20000 * US);
+    vigil_next(&w.vigil, 100, KIND, w.now_ns, false);
+    ck_assert(vigil_keep_back(&w.vigil, w.now_ns));
+    ck_assert(!vigil_looks(&w.vigil, w.now_ns, &until_ns));
+    const int64_t kept_ns = until_ns;
+    ck_assert(!vigil_keep_back(&w.vigil, kept_ns));
+    ck_assert(!vigil_looks(&w.vigil, kept_ns, &until_ns));
+    ck_assert_int_gt(until_ns, kept_ns + 10000 * US);
+}
+END_TEST
+
+// The clock goes on between the two questions.
+START_TEST(the_end_of_keeping_back_is_the_keepers_to_say)
+{
+    struct watch w = fresh();
+    int64_t until_ns;
+    for (int n = 0; n < 10; n++)
+        pass(&w, KIND, 400 * US);
+    vigil_next(&w.vigil, 100, KIND, w.now_ns, false);
+    ck_assert(vigil_keep_back(&w.vigil, w.now_ns));
+    ck_assert(!vigil_looks(&w.vigil, w.now_ns, &until_ns));
+    ck_assert(vigil_looks(&w.vigil, until_ns + 1, &(int64_t){0}));
+    ck_assert(!vigil_keep_back(&w.vigil, until_ns + 2));
+    ck_assert(vigil_looks(&w.vigil, w.now_ns + 400 * US, &(int64_t){0}));
+}
+END_TEST
+
 START_TEST(nothing_is_kept_back_behind_work_whose_end_nobody_knows_or_is_near)
 {
     struct watch w = fresh();
@@ -237,6 +270,8 @@ int main(void)
         what_follows_is_kept_back_until_the_end_is_near_and_no_longer,
         who_has_let_go_what_was_kept_back_sleeps_as_if_nothing_had_been,
         what_takes_long_to_prepare_is_kept_back_for_less_long,
+        who_has_time_to_sleep_when_nothing_is_kept_back_any_more_sleeps,
+        the_end_of_keeping_back_is_the_keepers_to_say,
         nothing_is_kept_back_behind_work_whose_end_nobody_knows_or_is_near,
         with_nothing_under_way_nobody_looks,
         work_whose_like_nobody_has_seen_is_slept_through,

@@ -52,7 +52,7 @@ bool core_idle(const struct core *core);   // nothing queued, nothing in flight
 // What the GPU was given and will end next, by a number of its own; 0 = nothing. And its kind: those of one kind take about as long.
 uint64_t core_in_flight(const struct core *core);
 uint64_t core_in_flight_kind(const struct core *core);
-uint64_t core_prepared_ns(const struct core *core); // what ended last took so long from its submission until the GPU had it
+uint64_t core_prepared_ns(const struct core *core); // what ended last took so long from its submission until the GPU had it; 0 = it never had
 
 // ---- sessions ----
 

@@ -14,10 +14,10 @@
 //
 // How much goes into one submission follows the device: see learn_budget().
 //
-// While the GPU is busy nothing is lost by keeping back what would stand behind it, so it waits for the sessions that the last submission
+// While the GPU is busy little is lost by keeping back what would stand behind it, so it waits for the sessions that the last submission
 // served, which are likely to have their next step soon: one dispatch for many instead of a small one for each. Only until the GPU's end is
-// near, which the server foresees and wakes up for. No time is ever waited with the GPU idle, and with nobody expected what is ready goes
-// at once.
+// near, which the server foresees and wakes up for; an end that comes earlier leaves the GPU idle for as long as the next one takes to
+// prepare. With the GPU idle, or nobody expected, what is ready goes at once.
 
 #include "scheduler.h"
 

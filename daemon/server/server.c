@@ -70,7 +70,8 @@ static void keep_vigil(struct server *server)
     uint64_t work = core_in_flight(server->core);
     if (work == server->vigil.work)
         return;
-    vigil_prepared(&server->vigil, (int64_t)core_prepared_ns(server->core));
+    if (server->vigil.work && core_prepared_ns(server->core)) // something has ended, and not without the GPU
+        vigil_prepared(&server->vigil, (int64_t)core_prepared_ns(server->core));
     vigil_next(&server->vigil, work, core_in_flight_kind(server->core), clock_now_ns(), server->woken_by_engine);
 }
 

@@ -5,8 +5,11 @@
 
 #include "vigil.h"
 
-// Beside the preparing: the GPU begins some 10 us later (an H200), and who sleeps is woken late.
+// Beside the preparing: the GPU begins some 10 us later (an H200), and what was foreseen may be wrong by as much and more.
 static const int64_t ahead_ns = 35000;
+enum {
+    MOST_LOOKS = 2
+}; // from where something was kept back no longer to the end; where it is more, there is time to sleep
 
 static struct vigil_kind *place_of(struct vigil *vigil, uint64_t kind)
 {
@@ -68,6 +71,8 @@ bool vigil_looks(struct vigil *vigil, int64_t now_ns, int64_t *until_ns)
         vigil->could_sleep = true;
         return false;
     }
+    if (vigil->keeps)
+        return true; // for vigil_keep_back() to say no
     if (!vigil->looks_until_ns)
         begin_to_look(vigil, now_ns);
     return now_ns < vigil->looks_until_ns;
@@ -76,14 +81,15 @@ bool vigil_looks(struct vigil *vigil, int64_t now_ns, int64_t *until_ns)
 bool vigil_keep_back(struct vigil *vigil, int64_t now_ns)
 {
     const int64_t until_ns = vigil->end_ns - ahead_ns - vigil->prepares_ns - vigil->late_ns;
-    if (!vigil->spin_ns || !vigil->end_ns || vigil->looks_until_ns || (!vigil->keep_until_ns && now_ns >= until_ns))
+    const int64_t left_ns = vigil->end_ns > now_ns ? vigil->end_ns - now_ns : 0;
+    if (!vigil->spin_ns || !vigil->end_ns || vigil->looks_until_ns)
         return false;
-    if (!vigil->keep_until_ns)
+    if (!vigil->keep_until_ns && now_ns < until_ns)
         vigil->keep_until_ns = until_ns;
     vigil->keeps = now_ns < vigil->keep_until_ns;
-    if (!vigil->keeps) { // to sleep once more would be to be late
-        begin_to_look(vigil, now_ns);
-        vigil->looks_until_ns += vigil->end_ns > now_ns ? vigil->end_ns - now_ns : 0;
+    if (!vigil->keeps && vigil->keep_until_ns && left_ns <= MOST_LOOKS * vigil->spin_ns) {
+        begin_to_look(vigil, now_ns); // to sleep once more would be to be late
+        vigil->looks_until_ns += left_ns;
     }
     return vigil->keeps;
 }

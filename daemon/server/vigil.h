@@ -3,11 +3,11 @@
 //
 // vigil.h - when the end of work is worth being awake for. A thread that sleeps is woken some twenty to fifty microseconds late; so whoever
 // waits for work whose like was seen before sleeps until shortly before its end, looks for a bounded time, and then sleeps until he is
-// woken. For each piece of work he looks once, for spin_ns at the most; with no work, or of a kind that nobody knows, not at all. Knows
-// numbers only: no clock, no GPU, no ring. Dispatcher thread.
+// woken. For each piece of work he looks once, for spin_ns at the most, or three times that where he has kept something back (below); with
+// no work, or of a kind that nobody knows, not at all. Knows numbers only: no clock, no GPU, no ring. Dispatcher thread.
 //
 // It also says how long what is to follow that work may be kept back: until the end is so near that preparing it for the GPU may take all
-// that is left, by what that took of late. Who has kept something back until then looks from there on.
+// that is left, by what that took of late. Who has kept something back until then looks from there on, unless that is long before the end.
 
 #ifndef AULE_SERVER_VIGIL_H
 #define AULE_SERVER_VIGIL_H
@@ -47,7 +47,7 @@ bool vigil_looks(struct vigil *vigil, int64_t now_ns, int64_t *until_ns);
 bool vigil_keep_back(struct vigil *vigil, int64_t now_ns);
 void vigil_let_go(struct vigil *vigil);
 
-// What was submitted last needed so long until the GPU had it.
+// What ended last had needed so long until the GPU had it.
 void vigil_prepared(struct vigil *vigil, int64_t took_ns);
 
 // A sleep that was to end at `until_ns` has ended.
