@@ -13,7 +13,8 @@
 // Tiles go from the last to the first. In the first ones, up to one of which each row sees every key, and in the very last, sums are
 // scaled to each row's maximum so far. In between, where each row sees every key too, a row keeps the maximum that it has: weights may
 // be as large as f16 knows, so that a score may be 16 (in log2 units) above those of the nearest keys, which is rare. When one is more,
-// its weight is infinite, and so no sum of its row is a number any more: the item is noted (struct gpu_redo), and computed again by
+// its weight is infinite, and so no sum of its row is a number any more (bf16: when weights or sums are too large, AULE_PREFILL_NO_SUM):
+// the item is noted (struct gpu_redo), and computed again by
 // another pipeline, the one with REDO, which follows maxima in every tile. Both in one shader would cost the first one registers that
 // it has not.
 //
@@ -49,7 +50,7 @@ const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alon
 const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
 // bf16 holds every weight. But the last tile may scale them all down, by what must be a normal float: so a lane's sum of them has a bound.
 const float MOST_WEIGHTS = 16777216;
-const uint INFINITE = 0x7f800000u; // the bits of that
+const uint INFINITE = 0x7f800000u; // bits
 const bool REDO = (FEATURES & AULE_FEATURE_REDO) != 0;
 const uint DOUBTFUL_KEYS = AULE_PREFILL_DOUBTFUL_TILES * TILE_KEYS; // in fewer there is no tile between the first ones and the last
 

@@ -32,12 +32,12 @@ void main()
     MatrixC left = matrix_c(vec4(0)), right = c;
     const vec4 sums = matrix_elements(matrix_multiply(a, b, c));
     matrix_multiply_two(a, matrix_b(uvec2(0)), b, left, right);
-    if (matrix_elements(left) != vec4(0) || matrix_elements(right) != sums)
-        return;
     const uint large = halves_round(vec2(GIVEN.large, 1));
     const MatrixB times = matrix_b(uvec2(GIVEN.times[0], GIVEN.times[1]));
     const uvec4 beyond =
         floatBitsToUint(matrix_elements(matrix_multiply(matrix_a(uvec4(large)), times, matrix_c(vec4(0)))));
+    if (matrix_elements(left) != vec4(0) || matrix_elements(right) != sums)
+        return; // behind all products, which the whole warp makes
     for (uint i = 0; i < 4; i++) {
         GIVEN.sums[i] = sums[i];
         GIVEN.beyond[i] = beyond[i];
