@@ -136,6 +136,28 @@ START_TEST(a_run_that_waits_and_gets_no_ticket_says_so)
 }
 END_TEST
 
+// What it has for the ticket is no longer than what it has for all.
+START_TEST(a_run_that_waits_gets_no_ticket_once_its_wait_is_over)
+{
+    static const int32_t times[] = {0, 1}, no_ends[] = {-1, SLEEP_MS};
+    start((const char *const[]){"--max-tickets", "1", NULL});
+    struct ring_end end = open_end();
+    const uint64_t batch = fresh_batch(end.raw, open_cache(end.raw, "c"));
+    ck_assert_uint_eq(ask(_i, &end, run_of(batch)).ticket, 1);
+    for (int i = 0; i < 4; i++) {
+        struct wire_submission run = waiting_run(batch, times[i % 2]);
+        run.run.timeout_ms = no_ends[i / 2];
+        struct wire_completion late = ask(_i, &end, run);
+        ck_assert_msg(late.status == STATUS_BUSY, "%s: %s", status_name(late.status), late.text);
+        ck_assert_uint_eq(late.ticket, 0);
+    }
+    ck_assert_int_eq(ask(_i, &end, wait_of(1)).status, STATUS_OK); // none of them was queued
+    ck_assert_int_eq(ask(_i, &end, wait_of(2)).status, STATUS_NOT_FOUND);
+    close_end(&end);
+    stop_clean();
+}
+END_TEST
+
 START_TEST(a_run_that_waits_and_cannot_be_is_refused_by_its_values)
 {
     static const int32_t times[] = {-2, INT32_MIN};
@@ -234,7 +256,10 @@ static struct asked park_run(int lane, struct ring_end *end)
     *end = open_end();
     uint64_t batch = fresh_batch(end->raw, open_cache(end->raw, "c"));
     ck_assert_uint_eq(ask(lane, end, run_of(batch)).ticket, 1);
-    return begin(lane, end, waiting_run(batch, -1));
+    struct asked parked = begin(lane, end, waiting_run(batch, -1));
+    // What comes behind it is answered only once it is parked.
+    ck_assert_int_eq(ask(lane, end, waiting_run(batch, -2)).status, STATUS_INVALID);
+    return parked;
 }
 
 START_TEST(a_run_that_waits_ends_with_its_session)
@@ -276,9 +301,10 @@ int main(void)
         suite, "both lanes",
         (const TTest *const[]){
             a_run_that_waits_is_answered_once_when_it_is_done, a_run_whose_wait_is_over_before_it_is_leaves_its_ticket,
-            a_run_that_waits_and_gets_no_ticket_says_so, a_run_that_waits_and_cannot_be_is_refused_by_its_values,
-            a_detached_run_that_waits_is_answered, a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end,
-            a_run_that_waits_ends_with_its_session, a_run_that_waits_for_a_ticket_is_told_that_the_daemon_stops, NULL},
+            a_run_that_waits_and_gets_no_ticket_says_so, a_run_that_waits_gets_no_ticket_once_its_wait_is_over,
+            a_run_that_waits_and_cannot_be_is_refused_by_its_values, a_detached_run_that_waits_is_answered,
+            a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end, a_run_that_waits_ends_with_its_session,
+            a_run_that_waits_for_a_ticket_is_told_that_the_daemon_stops, NULL},
         NUM_LANES);
     return check_main(suite);
 }

@@ -35,6 +35,14 @@ static enum status check_queued(struct call *call, uint32_t flags, uint32_t know
     return STATUS_OK;
 }
 
+// When a command is too late for a ticket. A Run that waits has one deadline for the ticket and for its end, which may be nearer.
+static int64_t ticket_deadline_ns(const struct call *call, int32_t timeout_ms)
+{
+    const struct asker *asker = call->asker;
+    int64_t deadline_ns = clock_deadline_ns(timeout_ms);
+    return asker->waiter && asker->deadline_ns < deadline_ns ? asker->deadline_ns : deadline_ns;
+}
+
 // BUSY now: park it, unless the client does not want to wait.
 static enum status wait_for_ticket(struct call *call, const struct work *work, int32_t timeout_ms)
 {
@@ -42,7 +50,7 @@ static enum status wait_for_ticket(struct call *call, const struct work *work, i
         return STATUS_BUSY;
     const struct parked parked = {
         .kind = PARKED_WORK,
-        .deadline_ns = clock_deadline_ns(timeout_ms),
+        .deadline_ns = ticket_deadline_ns(call, timeout_ms),
         .work = *work,
         .bytes = work_size(work),
     };
