@@ -261,7 +261,7 @@ static uint64_t open_cache(struct raw_client *raw)
 }
 
 // One token is written and attended to; the fake does not finish it by itself.
-static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *blocks, uint32_t count)
+static struct wire_request endless_run(struct raw_client *raw, uint64_t cache, int32_t *blocks, uint32_t count)
 {
     static const int32_t cu_seqlens_q[2] = {0, 1}, seq_lens_kv[1] = {1};
     struct wire_reply reply;
@@ -292,6 +292,13 @@ static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *
                                        .window_left = -1,
                                        .window_right = -1}};
     run.run.out.offset = 4096;
+    return run;
+}
+
+static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *blocks, uint32_t count)
+{
+    const struct wire_request run = endless_run(raw, cache, blocks, count);
+    struct wire_reply reply;
     raw_call(raw, &run, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "Run: %s", reply.message);
     return reply.run.ticket;
@@ -304,11 +311,49 @@ static void park(struct raw_client *raw, const struct wire_request *request, str
     raw_inspect(raw);
 }
 
+// A run whose wait is parked: by a Wait of its own, or in the name of the Run.
+enum asks { RUN_AND_WAIT, RUN_THAT_WAITS, NUM_ASKS };
+
+static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache, uint32_t num_blocks,
+                         struct raw_pending *pending)
+{
+    int32_t blocks[BLOCK];
+    struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {.timeout_ms = -1}};
+    if (asks == RUN_AND_WAIT) {
+        request.wait.ticket = submit_endless(raw, cache, blocks, num_blocks);
+    } else {
+        request = endless_run(raw, cache, blocks, num_blocks);
+        request.run.waits = true;
+        request.run.wait_ms = -1;
+    }
+    park(raw, &request, pending);
+}
+
+// Who asked for both at once learns of the ticket only now.
+static void check_ticket(enum asks asks, const struct wire_reply *reply)
+{
+    ck_assert_uint_eq(reply->ticket, asks == RUN_AND_WAIT ? 0 : 1);
+}
+
 static struct wire_reply answer_to(struct raw_pending *pending)
 {
     struct wire_reply reply;
     raw_end(pending, &reply);
     return reply;
+}
+
+// Of a session that has ended: with its run go its blocks.
+static void finish_run(struct raw_client *watcher)
+{
+    struct wire_inspect_daemon_reply state = raw_inspect(watcher);
+    ck_assert_uint_eq(state.quarantined_blocks, 1);
+    ck_assert_int_eq(kill(server_pid, SIGUSR2), 0);
+    for (int i = 0; i < 3000 && state.quarantined_blocks; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+        state = raw_inspect(watcher);
+    }
+    ck_assert_uint_eq(state.quarantined_blocks, 0);
+    ck_assert_uint_eq(state.leased_blocks, 0);
 }
 
 static atomic_bool heard;
@@ -326,22 +371,20 @@ static void *lose(void *context)
 
 START_TEST(a_lost_device_answers_all_that_waits_and_ends_with_3)
 {
-    int32_t blocks[BLOCK];
     start_server(DRAIN_MS);
     struct raw_client *worker = raw_session(socket_path, ARENA), *waiting = raw_session(socket_path, 0);
     uint64_t cache = open_cache(worker);
     ck_assert_uint_eq(open_cache(waiting), cache);
-    uint64_t ticket = submit_endless(worker, cache, blocks, BLOCK); // all blocks of the pool
-    const struct wire_request wait = {.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}};
     const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, -1}};
     struct raw_pending run, blocked;
     pthread_t thread;
-    park(worker, &wait, &run);
+    park_endless((enum asks)_i, worker, cache, BLOCK, &run); // all blocks of the pool
     park(waiting, &lease, &blocked);
     ck_assert_int_eq(pthread_create(&thread, NULL, lose, NULL), 0);
     struct wire_reply reply = answer_to(&run);
     ck_assert(reply.status == STATUS_DEVICE_LOST ||
               (reply.status == STATUS_OK && reply.wait.run_status == STATUS_DEVICE_LOST));
+    check_ticket((enum asks)_i, &reply);
     ck_assert_int_eq(answer_to(&blocked).status, STATUS_DEVICE_LOST);
     atomic_store(&heard, true);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
@@ -353,15 +396,35 @@ END_TEST
 
 START_TEST(a_run_that_never_ends_does_not_keep_the_daemon)
 {
-    int32_t block;
     start_server(DRAIN_MS);
     struct raw_client *raw = raw_session(socket_path, ARENA);
-    uint64_t ticket = submit_endless(raw, open_cache(raw), &block, 1);
     struct raw_pending run;
-    park(raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}, &run);
+    park_endless((enum asks)_i, raw, open_cache(raw), 1, &run);
     ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
-    ck_assert_int_eq(answer_to(&run).status, STATUS_STOPPING);
+    const struct wire_reply over = answer_to(&run);
+    ck_assert_int_eq(over.status, STATUS_STOPPING);
+    check_ticket((enum asks)_i, &over);
     ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+    raw_close(raw);
+}
+END_TEST
+
+START_TEST(a_run_that_never_ends_is_answered_when_its_session_is_killed)
+{
+    start_server(DRAIN_MS);
+    struct raw_client *raw = raw_session(socket_path, ARENA), *operator= raw_open(socket_path);
+    struct raw_pending run;
+    park_endless((enum asks)_i, raw, open_cache(raw), 1, &run);
+    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {raw->session}},
+               STATUS_OK);
+    const struct wire_reply over = answer_to(&run);
+    ck_assert_int_eq(over.status, STATUS_NO_SESSION);
+    ck_assert_msg(strstr(over.message, "has ended") != NULL, "%s", over.message);
+    check_ticket((enum asks)_i, &over);
+    finish_run(operator);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+    raw_close(operator);
     raw_close(raw);
 }
 END_TEST
@@ -499,13 +562,7 @@ START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
     ck_assert_uint_eq(state.quarantined_blocks, 1); // the fake aborts if the arena ended here
     ck_assert_uint_eq(state.num_sessions, 0);
     check_dead_session(watcher, id);
-    ck_assert_int_eq(kill(server_pid, SIGUSR2), 0);
-    for (int i = 0; i < 3000 && state.quarantined_blocks; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
-        state = raw_inspect(watcher);
-    }
-    ck_assert_uint_eq(state.quarantined_blocks, 0);
-    ck_assert_uint_eq(state.leased_blocks, 0);
+    finish_run(watcher);
     check_no_sessions(watcher);
     ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
     ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
@@ -518,8 +575,9 @@ int main(void)
     Suite *suite = suite_create("server over a fake engine");
     TCase *tcase = tcase_create("lost");
     tcase_add_checked_fixture(tcase, NULL, stop_server);
-    tcase_add_test(tcase, a_lost_device_answers_all_that_waits_and_ends_with_3);
-    tcase_add_test(tcase, a_run_that_never_ends_does_not_keep_the_daemon);
+    tcase_add_loop_test(tcase, a_lost_device_answers_all_that_waits_and_ends_with_3, 0, NUM_ASKS);
+    tcase_add_loop_test(tcase, a_run_that_never_ends_does_not_keep_the_daemon, 0, NUM_ASKS);
+    tcase_add_loop_test(tcase, a_run_that_never_ends_is_answered_when_its_session_is_killed, 0, NUM_ASKS);
     tcase_add_loop_test(tcase, a_second_signal_ends_a_daemon_whose_engine_hangs_at_the_end, 0, 2);
     tcase_add_test(tcase, handshakes_whose_clients_have_gone_hold_up_nobody);
     tcase_add_loop_test(tcase, a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engine_ended, 0, 2);
