@@ -38,8 +38,8 @@ void connection_interrupt(struct connection *connection);
 // Sends the request and waits, as long as `timeout` has left or until the daemon is gone, for an answer of the kind
 // `expected`. On AULE_OK *answer is the caller's to finish; on anything else it is zeroed but for `missing` and the reply's ticket: the daemon's
 // own status with its sentence, AULE_TIMEOUT, AULE_DAEMON_GONE, AULE_LIMIT (the request is too large for a message),
-// AULE_MALFORMED (the answer). Of a Run that waits, which expects a WAIT, a RUN is an answer too: a daemon before protocol 2.4 gives it its
-// ticket at once.
+// AULE_MALFORMED (the answer). The ticket is what the peer claims, nothing more. Of a Run that waits, which expects a WAIT, a RUN is an
+// answer too: a daemon before protocol 2.4 gives it its ticket at once.
 enum aule_status connection_call(struct connection *connection, const struct wire_request *request,
                                  const struct timeout *timeout, enum wire_answer expected, struct answer *answer);
 

@@ -30,8 +30,8 @@ enum aule_status lane_open(const struct lane_plan *plan, const char *path, const
 void lane_close(struct lane *lane);                 // after connection_close(), before segment_close(); takes NULL
 uint32_t lane_num_entries(const struct lane *lane); // 0 for NULL
 
-// connection_call() by the ring, with *status its result. False, and nothing has happened: the ring is no place for this command, or has none
-// now, or there is no lane (NULL); it is to go as a message.
+// connection_call() by the ring, with *status its result; but here a RUN is no answer to a Run that waits (AULE_MALFORMED). False, and nothing
+// has happened: the ring is no place for this command, or has none now, or there is no lane (NULL); it is to go as a message.
 bool lane_call(struct lane *lane, const struct wire_request *request, const struct timeout *timeout,
                enum wire_answer expected, struct answer *answer, enum aule_status *status);
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // metadata.c - vectors that exceed a message travel through the arena: one allocation, copied in, sent as spans, freed when the
-// daemon has answered, because it copies them out once before it looks. Any thread.
+// command is answered. The daemon copies them out once before it looks, but a Run that waits is answered at its end alone. Any thread.
 
 #include "metadata.h"
 

@@ -138,7 +138,7 @@ static bool run_at_once(struct attachment *attachment, struct work *work, const 
     metadata_finish(attachment, &metadata);
     if (*status == AULE_OK)
         *status = read_end(attachment, &answer, timeout, result);
-    else if (answer.reply.ticket)
+    else if (answer.reply.ticket && *status != AULE_NOT_FOUND)
         ticket_abandon(attachment, answer.reply.ticket);
     return !goes_on(*status, &slice, timeout);
 }

@@ -525,8 +525,9 @@ AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct 
                                            struct aule_run_result *result);
 
 /*
- * aule_run_submit() and aule_ticket_wait() in one, in the ring lane by one request; the timeout holds for both together. AULE_BUSY: no ticket came
- * free, nothing was queued. After AULE_TIMEOUT, or where there was no room for the wait, the run may go on; nobody can wait for it.
+ * aule_run_submit() and aule_ticket_wait() in one, by one request; the timeout holds for both together. AULE_BUSY: no ticket came
+ * free, nothing was queued. Arrays as in aule_run_submit(), but their room in the arena is taken until the end of the run: more threads may get
+ * AULE_NO_MEMORY. After AULE_TIMEOUT, or where there was no room for the wait, the run may go on; nobody can wait for it.
  */
 AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
                                    struct aule_run_result *result);
