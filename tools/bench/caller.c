@@ -323,7 +323,6 @@ static bool wait(void *context, uint64_t number, uint32_t count, uint64_t *gpu_n
     struct aule_run_result result;
     if (aule_ticket_wait(c->session, c->tickets[(number - 1) % CALLER_MOST_IN_FLIGHT], TIMEOUT_MS, &result) != AULE_OK)
         return failed("wait");
-    c->waited = number;
     tell_gpu(&result, count, gpu_ns);
     return true;
 }

@@ -38,7 +38,7 @@ struct caller {
     char *memory;                            // of all of them
     int32_t *blocks;                         // [num_blocks] the daemon's number of each block of the shape
     struct aule_ticket tickets[CALLER_MOST_IN_FLIGHT];
-    uint64_t submitted, waited;
+    uint64_t submitted;
     uint32_t last_set; // that a run was submitted over
 };
 
