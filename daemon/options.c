@@ -120,16 +120,23 @@ static bool parse_number(const char *text, bool with_unit, uint64_t *out)
     return true;
 }
 
+// What else than digits a number may have.
+static const char *allowed(enum kind kind)
+{
+    switch (kind) {
+    case BYTES: return " (K, M, G allowed)";
+    case WORK: return " in digits, or auto,";
+    default: return "";
+    }
+}
+
 static enum status set_number(const struct option *option, const char *text, void *field, struct error *error)
 {
     uint64_t number;
     if (!parse_number(text, option->kind == BYTES, &number) || number < option->least || number > option->most)
         return error_set(error, STATUS_INVALID,
                          "--%s \"%s\": a whole number from %" PRIu64 " to %" PRIu64 "%s is wanted", option->name, text,
-                         option->least, option->most,
-                         option->kind == BYTES  ? " (K, M, G allowed)"
-                         : option->kind == WORK ? " in digits, or auto,"
-                                                : "");
+                         option->least, option->most, allowed(option->kind));
     if (option->kind == ENTRIES && number && !ring_good_number((uint32_t)number))
         return error_set(error, STATUS_INVALID, "--%s %s is no power of two", option->name, text);
     if (option->kind == COUNT32 || option->kind == ENTRIES)
