@@ -99,7 +99,8 @@ START_TEST(a_run_to_its_end_that_failed_says_why)
 }
 END_TEST
 
-// The ticket of a run whose end came too late is the library's to reap; of one that got none there is nothing to reap.
+// The ticket of a run whose end came too late is the library's to reap; of one that got none, or one that
+// the daemon does not know, there is nothing to reap.
 START_TEST(a_run_to_its_end_that_came_too_late_is_reaped_by_the_next)
 {
     const struct aule_run_params run = {.num_heads = 1};
@@ -112,9 +113,12 @@ START_TEST(a_run_to_its_end_that_came_too_late_is_reaped_by_the_next)
     expect_seen(2, 1);
     ck_assert_uint_eq(ending.wait.ticket, 12);
     ck_assert_int_eq(ending.wait.timeout_ms, 0);
-    ending = (struct ending){.ticket = 13};
-    ck_assert_int_eq(aule_run(runner.batch, &run, 0, NULL), AULE_OK);
+    ending = (struct ending){.status = STATUS_NOT_FOUND, .ticket = 13};
+    expect(aule_run(runner.batch, &run, 0, NULL), AULE_NOT_FOUND, "as the test wants it");
     expect_seen(3, 1);
+    ending = (struct ending){.ticket = 14};
+    ck_assert_int_eq(aule_run(runner.batch, &run, 0, NULL), AULE_OK);
+    expect_seen(4, 1);
     close_runner(&runner);
 }
 END_TEST
