@@ -159,6 +159,13 @@ void *call_alloc(struct call *call, size_t count, size_t size)
     return scratch->memory;
 }
 
+enum status call_check_time(struct call *call, const char *name, int32_t ms)
+{
+    if (ms >= -1)
+        return STATUS_OK;
+    return error_set(&call->error, STATUS_INVALID, "%s = %" PRId32 "; -1 waits for ever", name, ms);
+}
+
 static void free_scratch(struct call *call)
 {
     while (call->scratch) {

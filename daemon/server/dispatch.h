@@ -25,6 +25,8 @@ struct call {
 
 // Zeroed memory until the reply is sent; NULL with call->error set.
 void *call_alloc(struct call *call, size_t count, size_t size);
+// INVALID if `ms`, the request's `name`, is no time to wait: -1 is for ever.
+enum status call_check_time(struct call *call, const char *name, int32_t ms);
 
 // Returns a status; on failure call->error says why.
 typedef enum status (*handler)(struct call *call);

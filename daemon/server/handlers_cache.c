@@ -80,8 +80,9 @@ enum status handle_cache_state(struct call *call)
 
 static enum status check_lease(struct call *call, const struct wire_blocks_lease *lease)
 {
-    if (lease->timeout_ms < -1)
-        return error_set(&call->error, STATUS_INVALID, "timeout_ms = %d; -1 waits for ever", lease->timeout_ms);
+    enum status status = call_check_time(call, "timeout_ms", lease->timeout_ms);
+    if (status != STATUS_OK)
+        return status;
     if (lease->count == 0)
         return error_set(&call->error, STATUS_INVALID, "a lease of 0 blocks");
     if (lease->count > DISPATCH_MAX_IDS)

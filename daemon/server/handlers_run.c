@@ -30,9 +30,7 @@ static enum status check_queued(struct call *call, uint32_t flags, uint32_t know
     if (flags & ~known)
         return error_set(&call->error, STATUS_UNSUPPORTED, "%s: flags 0x%" PRIx32 " hold the unknown 0x%" PRIx32, name,
                          flags, flags & ~known);
-    if (timeout_ms < -1)
-        return error_set(&call->error, STATUS_INVALID, "timeout_ms = %" PRId32 "; -1 waits for ever", timeout_ms);
-    return STATUS_OK;
+    return call_check_time(call, "timeout_ms", timeout_ms);
 }
 
 // When a command is too late for a ticket. A Run that waits has one deadline for the ticket and for its end, which may be nearer.
@@ -92,9 +90,7 @@ static enum status check_kind(struct call *call, uint32_t kind, enum engine_kind
 
 static enum status check_wait(struct call *call, const struct wire_run *run)
 {
-    if (!run->waits || run->wait_ms >= -1)
-        return STATUS_OK;
-    return error_set(&call->error, STATUS_INVALID, "wait_ms = %" PRId32 "; -1 waits for ever", run->wait_ms);
+    return run->waits ? call_check_time(call, "wait_ms", run->wait_ms) : STATUS_OK;
 }
 
 // The kernels leave excluded keys out; a value that would let them in is none that could be meant.
@@ -293,9 +289,10 @@ enum status handle_wait(struct call *call)
 {
     const struct wire_wait *wait = &call->request->wait;
     struct core_ticket_result result;
-    if (wait->timeout_ms < -1)
-        return error_set(&call->error, STATUS_INVALID, "timeout_ms = %d; -1 waits for ever", wait->timeout_ms);
-    enum status status = core_ticket_reap(call->session->core, wait->ticket, &result, &call->error);
+    enum status status = call_check_time(call, "timeout_ms", wait->timeout_ms);
+    if (status != STATUS_OK)
+        return status;
+    status = core_ticket_reap(call->session->core, wait->ticket, &result, &call->error);
     if (status == STATUS_TIMEOUT && wait->timeout_ms != 0) {
         const struct parked parked = {
             .kind = PARKED_WAIT, .deadline_ns = clock_deadline_ns(wait->timeout_ms), .ticket = wait->ticket};
