@@ -356,7 +356,7 @@ static bool check_sessions(const struct core *core, struct error *error)
     DL_FOREACH(core->sessions, session)
     {
         open++;
-        expected += session->expected && session->expected == core->scheduler.last_ended;
+        expected += scheduler_expects(session);
         if (!check_session(session, error))
             return false;
     }

@@ -53,16 +53,16 @@ uint64_t core_in_flight(const struct core *core)
     return submission ? submission->sequence : 0;
 }
 
+uint64_t core_prepared_ns(const struct core *core)
+{
+    return core->scheduler.prepared_ns;
+}
+
 // The first four binary digits: what a sequence grows by in some steps makes no difference.
 static uint64_t about(uint64_t number)
 {
     int rest = number >> 4 ? 60 - __builtin_clzll(number) : 0;
     return number >> rest << rest;
-}
-
-uint64_t core_prepared_ns(const struct core *core)
-{
-    return core->scheduler.prepared_ns;
 }
 
 uint64_t core_in_flight_kind(const struct core *core)

@@ -37,14 +37,14 @@ static void wait_for_turn(struct scheduler *scheduler, struct core_session *sess
     heap_add(&scheduler->ready, &session->ready, session->served / SCHEDULER_QUANTUM);
 }
 
-static bool is_expected(const struct core_session *session)
+bool scheduler_expects(const struct core_session *session)
 {
     return session->expected && session->expected == session->core->scheduler.last_ended;
 }
 
 static void expect_no_more(struct core_session *session)
 {
-    session->core->scheduler.num_expected -= is_expected(session);
+    session->core->scheduler.num_expected -= scheduler_expects(session);
     session->expected = 0;
 }
 
@@ -375,7 +375,7 @@ static void expect_back(struct scheduler *scheduler, const struct submission *su
     scheduler->num_expected = 0;
     for (uint32_t i = 0; i < submission->num_links; i++) {
         struct core_session *session = submission->links[i].run->session;
-        if (session->queued || session->closed || is_expected(session))
+        if (session->queued || session->closed || scheduler_expects(session))
             continue;
         session->expected = scheduler->last_ended;
         scheduler->num_expected++;

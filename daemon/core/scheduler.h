@@ -56,10 +56,11 @@ struct scheduler {
     struct core_session *served[SCHEDULER_MAX_RUNS];
 };
 
-void scheduler_init(struct scheduler *scheduler);    // one of zeroes
-void scheduler_ready(struct core_session *session);  // it has queued runs now
-void scheduler_forget(struct core_session *session); // it has none any more, or will never have one again
-void scheduler_submit(struct core *core);            // while the GPU can take more
+void scheduler_init(struct scheduler *scheduler);           // one of zeroes
+void scheduler_ready(struct core_session *session);         // it has queued runs now
+void scheduler_forget(struct core_session *session);        // it has none any more, or will never have one again
+bool scheduler_expects(const struct core_session *session); // back, soon
+void scheduler_submit(struct core *core);                   // while the GPU can take more
 void scheduler_done(struct core *core, const struct engine_event *event);
 void scheduler_lost(struct core *core); // every run fails
 
