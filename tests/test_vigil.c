@@ -152,14 +152,20 @@ START_TEST(without_a_spin_nobody_looks_and_ends_are_counted)
 }
 END_TEST
 
+// Work of a kind that is known begins.
+static void begin_known(struct watch *w, int64_t takes_ns)
+{
+    for (int n = 0; n < 10; n++)
+        pass(w, KIND, takes_ns);
+    vigil_next(&w->vigil, 100, KIND, w->now_ns, false);
+}
+
 START_TEST(what_stood_behind_another_is_counted_from_the_other_ones_end)
 {
     struct watch w = fresh();
     int64_t until_ns;
     pass(&w, KIND, 400 * US);
-    for (int n = 0; n < 10; n++)
-        pass(&w, KIND, 400 * US);
-    vigil_next(&w.vigil, 100, KIND, w.now_ns, false);
+    begin_known(&w, 400 * US);
     vigil_next(&w.vigil, 101, KIND, w.now_ns + 400 * US, false); // which was there since 100 was
     ck_assert(!vigil_looks(&w.vigil, w.now_ns + 410 * US, &until_ns));
     ck_assert_int_gt(until_ns, w.now_ns + 700 * US);
@@ -171,10 +177,8 @@ START_TEST(what_follows_is_kept_back_until_the_end_is_near_and_no_longer)
 {
     struct watch w = fresh();
     int64_t until_ns, begin_ns = 0;
-    for (int n = 0; n < 10; n++)
-        pass(&w, KIND, 400 * US);
+    begin_known(&w, 400 * US);
     begin_ns = w.now_ns;
-    vigil_next(&w.vigil, 100, KIND, begin_ns, false);
     ck_assert(vigil_keep_back(&w.vigil, begin_ns + 10 * US));
     ck_assert(!vigil_looks(&w.vigil, begin_ns + 10 * US, &until_ns));
     ck_assert_int_gt(until_ns, begin_ns + 300 * US);
@@ -191,9 +195,7 @@ START_TEST(who_has_let_go_what_was_kept_back_sleeps_as_if_nothing_had_been)
 {
     struct watch w = fresh();
     int64_t kept_ns, until_ns;
-    for (int n = 0; n < 10; n++)
-        pass(&w, KIND, 400 * US);
-    vigil_next(&w.vigil, 100, KIND, w.now_ns, false);
+    begin_known(&w, 400 * US);
     ck_assert(vigil_keep_back(&w.vigil, w.now_ns));
     ck_assert(!vigil_looks(&w.vigil, w.now_ns, &kept_ns));
     vigil_let_go(&w.vigil);
@@ -205,10 +207,8 @@ END_TEST
 START_TEST(what_takes_long_to_prepare_is_kept_back_for_less_long)
 {
     struct watch w = fresh();
-    for (int n = 0; n < 10; n++)
-        pass(&w, KIND, 400 * US);
     vigil_prepared(&w.vigil, 250 * US);
-    vigil_next(&w.vigil, 100, KIND, w.now_ns, false);
+    begin_known(&w, 400 * US);
     ck_assert(vigil_keep_back(&w.vigil, w.now_ns + 50 * US));
     ck_assert(!vigil_keep_back(&w.vigil, w.now_ns + 150 * US));
     for (int n = 0; n < 40; n++)
@@ -222,10 +222,8 @@ START_TEST(who_has_time_to_sleep_when_nothing_is_kept_back_any_more_sleeps)
 {
     struct watch w = fresh();
     int64_t until_ns;
-    for (int n = 0; n < 10; n++)
-        pass(&w, KIND, 100000 * US);
     vigil_prepared(&w.vigil, 20000 * US);
-    vigil_next(&w.vigil, 100, KIND, w.now_ns, false);
+    begin_known(&w, 100000 * US);
     ck_assert(vigil_keep_back(&w.vigil, w.now_ns));
     ck_assert(!vigil_looks(&w.vigil, w.now_ns, &until_ns));
     const int64_t kept_ns = until_ns;
@@ -240,9 +238,7 @@ START_TEST(the_end_of_keeping_back_is_the_keepers_to_say)
 {
     struct watch w = fresh();
     int64_t until_ns;
-    for (int n = 0; n < 10; n++)
-        pass(&w, KIND, 400 * US);
-    vigil_next(&w.vigil, 100, KIND, w.now_ns, false);
+    begin_known(&w, 400 * US);
     ck_assert(vigil_keep_back(&w.vigil, w.now_ns));
     ck_assert(!vigil_looks(&w.vigil, w.now_ns, &until_ns));
     ck_assert(vigil_looks(&w.vigil, until_ns + 1, &(int64_t){0}));
