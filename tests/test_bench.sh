@@ -33,6 +33,8 @@ has '.[5].checked == true and .[5].ceiling_ratio > 0' "what the second turn appe
 [ "$(grep -c '<circle' "$work/results.svg")" -eq 4 ] || { echo "two curves of two points have not 4 dots"; exit 1; }
 [ "$(grep -cE '<text[^>]*>(E1|G1|A1) f16/f16' "$work/results.svg")" -eq 3 ] || { echo "three workloads have not three bars"; exit 1; }
 tail -n 1 "$work/results.svg" | grep -qx '</svg>' || { echo "the drawing does not end"; exit 1; }
+"$bench" run decode:2x64 --head-dim 64 --check --json >"$work/checked"
+jq -e '.checked == true and .head_dim == 64' "$work/checked" >/dev/null || { echo "another head dim: $(cat "$work/checked")"; exit 1; }
 "$bench" run decode:2x64 --check --json >"$work/checked"
 jq -e '.checked == true and .checked_rows == 64 and ([.median_us, .p99_us, .gb_per_s, .tflops, .ceiling_ratio] | all(. == null))' \
     "$work/checked" >/dev/null || { echo "of a workload that was only checked: $(cat "$work/checked")"; exit 1; }

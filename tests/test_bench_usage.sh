@@ -29,11 +29,11 @@ value()
         via) echo ring ;;
         dtype | kv-dtype) echo f16 ;;
         device | variant | daemon | output | socket) echo x ;;
-        clients | splits | completion-poll | seconds | pool | part | in-flight) echo 1 ;;
+        clients | splits | head-dim | completion-poll | seconds | pool | part | in-flight) echo 1 ;;
     esac
 }
 
-measuring=(via clients device variant dtype kv-dtype splits contiguous no-cascade completion-poll seconds pool baseline check json verbose daemon)
+measuring=(via clients device variant dtype kv-dtype head-dim splits contiguous no-cascade completion-poll seconds pool baseline check json verbose daemon)
 [ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] || { echo "--help has other options than these and output, version and help"; bad=1; }
 for option in "${measuring[@]}"; do
     read -ra words <<<"--$option $(value "$option")"
@@ -56,6 +56,8 @@ done
 refused "--clients 2 wants --via nng or ring: an engine serves one process" run D5 --clients 2
 refused "--clients 0: somebody has to do the work" run D5 --clients 0
 refused "--daemon does not go with --via engine: no daemon is started" run D5 copies --daemon x
+refused "--head-dim 100 is no multiple of 8" run D5 --head-dim 100
+refused "study border takes no --head-dim: its cases say that themselves" run border --head-dim 64
 refused "--dtype 'f8' is none of f32, f16 and bf16" run D5 --dtype f8
 refused "--kv-dtype 'f8' is none of f32, f16, bf16, fp8_e4m3, fp8_e5m2 and int8" run D5 --kv-dtype f8
 for workload in A1 G1; do

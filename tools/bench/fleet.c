@@ -114,7 +114,7 @@ enum { MOST_ARGUMENTS = 40 };
 static bool start_client(const struct fleet *fleet, const struct fleet_job *job, struct process *process)
 {
     const struct options *o = fleet->options;
-    char self[4096], part[16], clients[16], in_flight[16], seconds[32], pool[32], splits[16], poll[16];
+    char self[4096], part[16], clients[16], in_flight[16], seconds[32], pool[32], splits[16], head_dim[16], poll[16];
     const char *argv[MOST_ARGUMENTS] = {self, "client", job->workload->name};
     int n = 3;
     if (!process_find("aule-bench", self, sizeof self))
@@ -125,6 +125,7 @@ static bool start_client(const struct fleet *fleet, const struct fleet_job *job,
     snprintf(seconds, sizeof seconds, "%g", o->seconds);
     snprintf(pool, sizeof pool, "%g", o->pool_gib);
     snprintf(splits, sizeof splits, "%u", o->splits);
+    snprintf(head_dim, sizeof head_dim, "%u", o->head_dim);
     const char *const options[][2] = {
         {"--via", via_name(job->via)},
         {"--socket", job->via == VIA_ENGINE ? NULL : fleet->socket},
@@ -137,6 +138,7 @@ static bool start_client(const struct fleet *fleet, const struct fleet_job *job,
         {"--seconds", seconds},
         {"--pool", pool},
         {"--splits", splits},
+        {"--head-dim", head_dim},
         {"--dtype", dtype_name((int)o->dtype)},
         {"--kv-dtype", dtype_name((int)job->kv_dtype)},
     };

@@ -28,6 +28,15 @@ static bool types_heed(const struct workload *workload, const struct options *op
     return false;
 }
 
+// The check goes through elements by eights.
+static bool dim_heeds(const struct options *options)
+{
+    if (options->head_dim % 8 == 0)
+        return true;
+    fprintf(stderr, "aule-bench: --head-dim %u is no multiple of 8\n", options->head_dim);
+    return false;
+}
+
 // Workloads about blocks want some.
 static bool place_heeds(const struct workload *workload, const struct options *options)
 {
@@ -60,7 +69,8 @@ static bool heeds(const struct workload *workload, const struct options *options
 {
     if (is_study(workload))
         return study_takes(workload->name, options);
-    return types_heed(workload, options) && place_heeds(workload, options) && clients_heed(workload, options);
+    return types_heed(workload, options) && dim_heeds(options) && place_heeds(workload, options) &&
+           clients_heed(workload, options);
 }
 
 bool all_heed(const struct selection *selection, const struct options *options)

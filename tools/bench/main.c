@@ -282,6 +282,7 @@ static enum exit_code run_selected(struct bench *b)
     }
     if (!all_heed(&b->selection, &b->options))
         return EXIT_CODE_USAGE;
+    selection_widen(&b->selection, b->options.head_dim);
     if (!prepare(b))
         return EXIT_CODE_GONE;
     for (uint32_t i = 0; i < b->selection.count; i++)
@@ -292,7 +293,10 @@ static enum exit_code run_selected(struct bench *b)
 // One of fleet.c's processes.
 static enum exit_code run_client(struct bench *b)
 {
-    return code_of(selection_add(&b->selection, b->options.names[0]) && client_run(&b->options, b->selection.list));
+    if (!selection_add(&b->selection, b->options.names[0]))
+        return EXIT_CODE_GONE;
+    selection_widen(&b->selection, b->options.head_dim);
+    return code_of(client_run(&b->options, b->selection.list));
 }
 
 static enum exit_code run_command(struct bench *b)

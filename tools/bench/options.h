@@ -19,6 +19,7 @@ struct options {
     enum dtype dtype, kv_dtype;   // kv_dtype 0: as dtype
     enum via via;
     uint32_t clients, part; // processes that share a workload; which of them this is
+    uint32_t head_dim; // of Q, K and V; 0: the workload's own
     uint32_t splits;
     uint32_t in_flight;          // steps of a client that wait for nothing
     uint32_t completion_poll_us; // as engine_params has it

@@ -121,6 +121,7 @@ static bool add_rates(cJSON *json, const struct result *r)
 static bool add_rest(cJSON *json, const struct result *r)
 {
     const struct number numbers[] = {
+        {"head_dim", r->workload->head_dim, KNOWN},
         {"checked_rows", r->verdict.num_rows, KNOWN},
         {"worst_error", r->verdict.worst, KNOWN},
         {"runs", r->times.runs, KNOWN},
@@ -191,17 +192,19 @@ void result_print_text(const struct result *r)
         snprintf(share, sizeof share, ", %.1f %% of %s", 100 * ratio, ceiling_name(r));
     if (r->floor_us > 0)
         snprintf(floor, sizeof floor, "; a read of as much %.1f us", r->floor_us);
-    printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.4g GB/s  %.4g TFLOP/s%s; %s/%s, %s; %u rows %s to %.1e\n",
+    printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.4g GB/s  %.4g TFLOP/s%s; %s/%s, head_dim %u, %s; %u rows "
+           "%s to %.1e\n",
            r->workload->name, r->times.median_us, r->times.p99_us, r->times.wall_us, r->times.runs, floor, gb_per_s(r),
-           tflops(r), share, dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype), r->variant, r->verdict.num_rows,
-           r->checked ? "right" : "WRONG", r->verdict.worst);
+           tflops(r), share, dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype), r->workload->head_dim, r->variant,
+           r->verdict.num_rows, r->checked ? "right" : "WRONG", r->verdict.worst);
     print_more(r);
     fflush(stdout);
 }
 
 void result_print_check(const struct result *r)
 {
-    printf("%-4s %u rows right to %.1e (%s/%s, %s)\n", r->workload->name, r->verdict.num_rows, r->verdict.worst,
-           dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype), r->variant);
+    printf("%-4s %u rows right to %.1e (%s/%s, head_dim %u, %s)\n", r->workload->name, r->verdict.num_rows,
+           r->verdict.worst, dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype), r->workload->head_dim,
+           r->variant);
     fflush(stdout);
 }

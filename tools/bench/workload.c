@@ -203,6 +203,12 @@ bool selection_add(struct selection *selection, const char *name)
     return known;
 }
 
+void selection_widen(struct selection *selection, uint32_t head_dim)
+{
+    for (uint32_t i = 0; head_dim && i < selection->count; i++)
+        selection->list[i].head_dim = head_dim;
+}
+
 void selection_finish(struct selection *selection)
 {
     free(selection->list);

@@ -45,6 +45,8 @@ struct selection {
 // Adds what `name` means: a row of the table (D6 is two), "all" (but the studies), "sharing" (the studies), a family ("lengths", "batches"), or decode:NxLENGTH and
 // prefill:NxLENGTH. False: it means nothing, or there is no memory; standard error says which.
 bool selection_add(struct selection *selection, const char *name);
+// All of them with another head_dim; 0: with their own.
+void selection_widen(struct selection *selection, uint32_t head_dim);
 void selection_finish(struct selection *selection);
 
 uint32_t workload_num_seqs(const struct workload *workload);
