@@ -20,6 +20,8 @@ if(TARGET aule-bench)
   bench_test(bench_checks_prefill device "prefill:2x40 2560 rows right" run prefill:2x40 --check)
   bench_test(bench_checks_8_bit_rows device "decode:2x70 64 rows right.*f16/int8" run decode:2x70 --check --kv-dtype int8)
   bench_test(bench_checks_through_a_daemon_with_another_head_dim device "prefill:2x40 2560 rows right.*head_dim 96" run prefill:2x40 --head-dim 96 --via nng --check)
+  bench_test(bench_checks_8_bit_rows_with_scales_of_their_own device "decode:2x70 64 rows right.*f16/fp8_e4m3.scales"
+    run decode:2x70 --check --kv-dtype fp8_e4m3 --token-scales)
   bench_test(bench_checks_what_it_appends device "A1 +32768 rows right" run A1 --check)
   bench_test(bench_checks_through_a_daemon device "decode:3x70 96 rows right" run decode:3x70 --via nng --clients 2 --check)
   bench_test(bench_keeps_the_longest_batch_within_its_pool device "in 65 blocks of 72;" run E1 --pool 0.3 --check --verbose)

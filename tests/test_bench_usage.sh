@@ -33,7 +33,7 @@ value()
     esac
 }
 
-measuring=(via clients device variant dtype kv-dtype head-dim splits contiguous no-cascade completion-poll seconds pool baseline check json verbose daemon)
+measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits contiguous no-cascade completion-poll seconds pool baseline check json verbose daemon)
 [ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] || { echo "--help has other options than these and output, version and help"; bad=1; }
 for option in "${measuring[@]}"; do
     read -ra words <<<"--$option $(value "$option")"
@@ -50,12 +50,14 @@ done
 refused "--baseline does not go with --check: a check measures nothing" run D5 --check --baseline
 refused "--seconds does not go with --check: a check measures nothing" run D5 --seconds 1 --check
 refused "--no-cascade does not go with --contiguous: without blocks no sequence shares any" run C1 --contiguous --no-cascade
-for option in contiguous no-cascade verbose; do
+for option in contiguous no-cascade token-scales verbose; do
     refused "--$option goes with --via engine only, not with --via nng" run D5 --via nng "--$option"
 done
 refused "--clients 2 wants --via nng or ring: an engine serves one process" run D5 --clients 2
 refused "--clients 0: somebody has to do the work" run D5 --clients 0
 refused "--daemon does not go with --via engine: no daemon is started" run D5 copies --daemon x
+refused "--token-scales wants K and V of 8 bits: --kv-dtype fp8_e4m3, fp8_e5m2 or int8" run D6 D5 --token-scales
+refused "--token-scales does not go with --contiguous: such scales lie in blocks" run D6 --contiguous --token-scales
 refused "--head-dim 100 is no multiple of 8" run D5 --head-dim 100
 refused "study border takes no --head-dim: its cases say that themselves" run border --head-dim 64
 refused "--dtype 'f8' is none of f32, f16 and bf16" run D5 --dtype f8

@@ -102,6 +102,19 @@ static void key_add(struct heads *h, uint32_t head, const float *k, const float 
         out[d] += weight * (double)v[d];
 }
 
+// [count, dim] of K or V from `element` on.
+static void rows_read(const struct check *check, enum shape_part part, uint64_t element, uint32_t count, float *rows)
+{
+    const struct workload *w = check->shape->workload;
+    uint64_t stream = shape_stream(check->kv_set, part), first = element / w->head_dim;
+    values_read(check->kv_dtype, stream, element, (uint64_t)count * w->head_dim, rows);
+    for (uint32_t i = 0; w->token_scales && i < count; i++) {
+        float scale = values_row_scale(check->kv_dtype, stream, first + i) / values_scale(check->kv_dtype);
+        for (uint32_t d = 0; d < w->head_dim; d++)
+            rows[(size_t)i * w->head_dim + d] *= scale;
+    }
+}
+
 static void attend(struct heads *h, const struct check *check, uint32_t token, uint32_t kv_head)
 {
     const struct shape *shape = check->shape;
@@ -114,9 +127,9 @@ static void attend(struct heads *h, const struct check *check, uint32_t token, u
     heads_begin(h);
     for (uint32_t begin = 0; begin < seen; begin += w->block_size) {
         uint32_t count = seen - begin < w->block_size ? seen - begin : w->block_size;
-        uint64_t element = shape_element(shape, seq, begin, kv_head), elements = (uint64_t)count * h->dim;
-        values_read(check->kv_dtype, shape_stream(check->kv_set, SHAPE_K), element, elements, h->k);
-        values_read(check->kv_dtype, shape_stream(check->kv_set, SHAPE_V), element, elements, h->v);
+        uint64_t element = shape_element(shape, seq, begin, kv_head);
+        rows_read(check, SHAPE_K, element, count, h->k);
+        rows_read(check, SHAPE_V, element, count, h->v);
         for (uint32_t j = 0; j < count; j++)
             for (uint32_t i = 0; i < h->group; i++)
                 key_add(h, i, h->k + (size_t)j * h->dim, h->v + (size_t)j * h->dim, scale);

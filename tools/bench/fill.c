@@ -6,13 +6,15 @@
 #include "fill.h"
 
 #include "fill_spv.h"
+#include "values.h"
 
 enum { GROUPS = 1024 };
 
 // Mirrors fill.comp.
 struct push {
     uint64_t to, first_quad, k_stream, v_stream;
-    uint32_t quads, part_quads, parts, dtype;
+    uint32_t quads, part_quads, parts, dtype, rows;
+    float scale;
 };
 
 enum status fill_init(struct fill *fill, struct device *device, struct error *error)
@@ -39,6 +41,8 @@ enum status fill_run(const struct fill *fill, struct transfer *transfer, const s
         .part_quads = (uint32_t)(params->part_elements / 4),
         .parts = parts,
         .dtype = params->dtype,
+        .rows = params->part_rows,
+        .scale = values_scale(params->dtype),
     };
     enum status status = transfer_begin(transfer, error);
     if (status != STATUS_OK)

@@ -3,7 +3,8 @@
 //
 // fill - the pseudo-random elements of values.h, made where they are needed. An invocation makes four elements at a time and goes on by the
 // size of the grid. Memory is a row of pairs of parts, each part part_quads * 4 elements: the first part of a pair is the next piece of
-// stream k, the second one of v (with parts = 1: pieces of k alone).
+// stream k, the second one of v (with parts = 1: pieces of k alone). With rows != 0 each pair is followed by a scale for each row, f32: those of
+// the `rows` rows that its first part has, then of the second.
 // Bindings: none. Push constants mirror struct push of fill.c.
 #version 460
 #extension GL_EXT_buffer_reference : require
@@ -16,7 +17,8 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Wo
 layout(push_constant, scalar) uniform Push
 {
     uint64_t to, first_quad, k_stream, v_stream;
-    uint quads, part_quads, parts, dtype;
+    uint quads, part_quads, parts, dtype, rows;
+    float scale;
 };
 
 const uint F32 = 1, F16 = 2, BF16 = 3, FP8_E4M3 = 4, FP8_E5M2 = 5;
@@ -47,11 +49,27 @@ uint narrow(uint bits)
     return uint(int((bits >> 8) % 255) - 127) & 0xff;
 }
 
-void main()
+uint pair_words(uint pair)
+{
+    return pair * parts * part_quads * (dtype == F32 ? 4 : dtype == F16 || dtype == BF16 ? 2 : 1);
+}
+
+void fill_scales()
 {
     Words words = Words(to);
+    for (uint n = gl_GlobalInvocationID.x; n < quads / part_quads * rows; n += gl_NumWorkGroups.x * gl_WorkGroupSize.x) {
+        const uint pair = n / (2 * rows), within = n % (2 * rows);
+        const uint64_t row = (first_quad / part_quads + pair) * rows + within % rows;
+        const uint64_t mix = mixed((within < rows ? k_stream : v_stream) + 0x800000, row);
+        words.at[pair_words(pair + 1) + n] = floatBitsToUint(scale * (1 + float(uint(mix) & 7) * 0.125));
+    }
+}
+
+void main()
+{
     for (uint n = gl_GlobalInvocationID.x; n < quads; n += gl_NumWorkGroups.x * gl_WorkGroupSize.x) {
         const uint part = n / part_quads, within = n % part_quads;
+        Words words = Words(to + uint64_t(part / parts) * 2 * rows * 4);
         const uint64_t quad = first_quad + uint64_t(part / parts) * part_quads + within;
         const uint64_t mix = mixed(part % parts == 0 ? k_stream : v_stream, quad);
         const uvec4 bits = uvec4(uint(mix) & 0xffff, uint(mix >> 16) & 0xffff, uint(mix >> 32) & 0xffff, uint(mix >> 48));
@@ -68,4 +86,6 @@ void main()
             words.at[n] = narrow(bits.x) | narrow(bits.y) << 8 | narrow(bits.z) << 16 | narrow(bits.w) << 24;
         }
     }
+    if (rows != 0)
+        fill_scales();
 }

@@ -282,7 +282,7 @@ static enum exit_code run_selected(struct bench *b)
     }
     if (!all_heed(&b->selection, &b->options))
         return EXIT_CODE_USAGE;
-    selection_widen(&b->selection, b->options.head_dim);
+    selection_shape(&b->selection, b->options.head_dim, b->options.token_scales);
     if (!prepare(b))
         return EXIT_CODE_GONE;
     for (uint32_t i = 0; i < b->selection.count; i++)
@@ -295,7 +295,7 @@ static enum exit_code run_client(struct bench *b)
 {
     if (!selection_add(&b->selection, b->options.names[0]))
         return EXIT_CODE_GONE;
-    selection_widen(&b->selection, b->options.head_dim);
+    selection_shape(&b->selection, b->options.head_dim, b->options.token_scales);
     return code_of(client_run(&b->options, b->selection.list));
 }
 

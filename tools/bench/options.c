@@ -38,6 +38,7 @@ static const struct row rows[] = {
     {"variant", "NAME", TEXT, BOTH, FIELD(variant), "of the attention shader ($AULE_VARIANT, else the best that fits)"},
     {"dtype", "TYPE", DTYPE, BOTH, FIELD(dtype), "of q and out: f32, f16 or bf16 (f16)"},
     {"kv-dtype", "TYPE", DTYPE, BOTH, FIELD(kv_dtype), "of K and V: those, fp8_e4m3, fp8_e5m2 or int8 (as --dtype)"},
+    {"token-scales", NULL, FLAG, RUN, FIELD(token_scales), "a scale for each token and head of K and V of 8 bits"},
     {"head-dim", "N", COUNT, BOTH, FIELD(head_dim), "of Q, K and V: a multiple of 8 (0: the workload's own, 128)"},
     {"splits", "N", COUNT, BOTH, FIELD(splits), "parts that a sequence's keys are cut into (0: by the shader's rule)"},
     {"contiguous", NULL, FLAG, RUN, FIELD(contiguous), "K and V in one piece a head, without blocks"},
@@ -189,11 +190,12 @@ static const struct {
     {"baseline", "check", "a check measures nothing"},
     {"seconds", "check", "a check measures nothing"},
     {"no-cascade", "contiguous", "without blocks no sequence shares any"},
+    {"token-scales", "contiguous", "such scales lie in blocks"},
 };
 enum { NUM_APART = sizeof apart / sizeof *apart };
 
 // Of a run in this process only.
-static const char *const engine_only[] = {"contiguous", "no-cascade", "verbose"};
+static const char *const engine_only[] = {"contiguous", "no-cascade", "token-scales", "verbose"};
 enum { NUM_ENGINE_ONLY = sizeof engine_only / sizeof *engine_only };
 
 bool options_given(const struct options *options, const char *name)

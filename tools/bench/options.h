@@ -19,7 +19,7 @@ struct options {
     enum dtype dtype, kv_dtype;   // kv_dtype 0: as dtype
     enum via via;
     uint32_t clients, part; // processes that share a workload; which of them this is
-    uint32_t head_dim; // of Q, K and V; 0: the workload's own
+    uint32_t head_dim;      // of Q, K and V; 0: the workload's own
     uint32_t splits;
     uint32_t in_flight;          // steps of a client that wait for nothing
     uint32_t completion_poll_us; // as engine_params has it
@@ -27,7 +27,7 @@ struct options {
     double pool_gib;             // of K and V that are read in turns; 0: by the device
     bool force_staging;          // not to be had on the command line
     bool append;                 // of a client: a run also writes K and V of each sequence's last token
-    bool check, json, contiguous, no_cascade, baseline, verbose;
+    bool check, json, contiguous, no_cascade, token_scales, baseline, verbose;
     const char *daemon, *socket; // program; of the daemon that runs
     const char *output;          // file; NULL: standard output
 };

@@ -72,10 +72,17 @@ static bool add_number(cJSON *json, const char *name, double number, enum flag f
                                             : cJSON_AddNumberToObject(json, name, number) != NULL;
 }
 
+// Of q and of K and V; whether these have scales of their own is part of what they are.
+static void dtypes_text(const struct result *r, char *text, size_t size)
+{
+    snprintf(text, size, "%s/%s%s", dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype),
+             r->workload->token_scales ? "+scales" : "");
+}
+
 static bool add_texts(cJSON *json, const struct result *r)
 {
     char dtype[32];
-    snprintf(dtype, sizeof dtype, "%s/%s", dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype));
+    dtypes_text(r, dtype, sizeof dtype);
     const struct {
         const char *name, *text;
     } texts[] = {
@@ -187,24 +194,26 @@ static void print_more(const struct result *r)
 void result_print_text(const struct result *r)
 {
     double ratio = ceiling_ratio(r);
-    char share[64] = "", floor[64] = "";
+    char share[64] = "", floor[64] = "", dtypes[32];
+    dtypes_text(r, dtypes, sizeof dtypes);
     if (ratio > 0)
         snprintf(share, sizeof share, ", %.1f %% of %s", 100 * ratio, ceiling_name(r));
     if (r->floor_us > 0)
         snprintf(floor, sizeof floor, "; a read of as much %.1f us", r->floor_us);
-    printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.4g GB/s  %.4g TFLOP/s%s; %s/%s, head_dim %u, %s; %u rows "
+    printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.4g GB/s  %.4g TFLOP/s%s; %s, head_dim %u, %s; %u rows "
            "%s to %.1e\n",
            r->workload->name, r->times.median_us, r->times.p99_us, r->times.wall_us, r->times.runs, floor, gb_per_s(r),
-           tflops(r), share, dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype), r->workload->head_dim, r->variant,
-           r->verdict.num_rows, r->checked ? "right" : "WRONG", r->verdict.worst);
+           tflops(r), share, dtypes, r->workload->head_dim, r->variant, r->verdict.num_rows,
+           r->checked ? "right" : "WRONG", r->verdict.worst);
     print_more(r);
     fflush(stdout);
 }
 
 void result_print_check(const struct result *r)
 {
-    printf("%-4s %u rows right to %.1e (%s/%s, head_dim %u, %s)\n", r->workload->name, r->verdict.num_rows,
-           r->verdict.worst, dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype), r->workload->head_dim,
-           r->variant);
+    char dtypes[32];
+    dtypes_text(r, dtypes, sizeof dtypes);
+    printf("%-4s %u rows right to %.1e (%s, head_dim %u, %s)\n", r->workload->name, r->verdict.num_rows,
+           r->verdict.worst, dtypes, r->workload->head_dim, r->variant);
     fflush(stdout);
 }

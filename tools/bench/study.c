@@ -24,8 +24,8 @@ static const struct known {
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 
 // Options of a run that some study, or all of them, cannot heed: their cases say that themselves.
-static const char *const particular[] = {"via",      "clients", "kv-dtype", "contiguous", "no-cascade",
-                                         "baseline", "splits",  "pool",     "dtype",      "head-dim"};
+static const char *const particular[] = {"via",    "clients", "kv-dtype", "contiguous", "no-cascade",  "baseline",
+                                         "splits", "pool",    "dtype",    "head-dim",   "token-scales"};
 enum { NUM_PARTICULAR = sizeof particular / sizeof *particular };
 
 static const struct known *find(const char *name)

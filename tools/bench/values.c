@@ -111,6 +111,12 @@ float values_scale(enum dtype dtype)
     return dtype == DTYPE_INT8 ? 0x1p-7f : 1;
 }
 
+// Eight of them, exact, and a stream of their own.
+float values_row_scale(enum dtype dtype, uint64_t stream, uint64_t row)
+{
+    return values_scale(dtype) * (1 + (float)(mixed(stream + 0x800000, row) & 7) / 8);
+}
+
 // The value of `bits` without a way through memory: the check reads billions of them.
 static float rounded(uint16_t bits)
 {

@@ -203,10 +203,12 @@ bool selection_add(struct selection *selection, const char *name)
     return known;
 }
 
-void selection_widen(struct selection *selection, uint32_t head_dim)
+void selection_shape(struct selection *selection, uint32_t head_dim, bool token_scales)
 {
-    for (uint32_t i = 0; head_dim && i < selection->count; i++)
-        selection->list[i].head_dim = head_dim;
+    for (uint32_t i = 0; i < selection->count; i++) {
+        selection->list[i].head_dim = head_dim ? head_dim : selection->list[i].head_dim;
+        selection->list[i].token_scales = token_scales;
+    }
 }
 
 void selection_finish(struct selection *selection)
@@ -241,7 +243,8 @@ void workload_seq(const struct workload *workload, uint32_t seq, uint32_t *q_len
 
 static double token_bytes(const struct workload *workload, enum dtype dtype)
 {
-    return 2.0 * workload->num_kv_heads * workload->head_dim * dtype_size(dtype);
+    uint32_t scale_bytes = workload->token_scales ? sizeof(float) : 0;
+    return 2.0 * workload->num_kv_heads * (workload->head_dim * dtype_size(dtype) + scale_bytes);
 }
 
 double workload_bytes(const struct workload *workload, enum dtype dtype, enum dtype kv_dtype)

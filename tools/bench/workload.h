@@ -30,6 +30,7 @@ struct workload {
     uint32_t shared_prefix; // tokens that all sequences have in common, in the same blocks
     uint32_t num_layers;    // that a step writes or a pool must hold; 0: as many as the rotation wants
     enum dtype kv_dtype;    // of K and V, whatever the command line says; 0: as it says
+    bool token_scales;      // K and V, of 8 bits, have a scale for each token and head
     bool bound_by_memory;   // the ceiling is memory, not arithmetic
 };
 
@@ -45,8 +46,8 @@ struct selection {
 // Adds what `name` means: a row of the table (D6 is two), "all" (but the studies), "sharing" (the studies), a family ("lengths", "batches"), or decode:NxLENGTH and
 // prefill:NxLENGTH. False: it means nothing, or there is no memory; standard error says which.
 bool selection_add(struct selection *selection, const char *name);
-// All of them with another head_dim; 0: with their own.
-void selection_widen(struct selection *selection, uint32_t head_dim);
+// All of them with another head_dim (0: with their own), and with token_scales or not.
+void selection_shape(struct selection *selection, uint32_t head_dim, bool token_scales);
 void selection_finish(struct selection *selection);
 
 uint32_t workload_num_seqs(const struct workload *workload);

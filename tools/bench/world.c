@@ -78,7 +78,9 @@ static struct engine_kv kv_of(const struct world *world)
         .block_size = world->params.rows ? 0 : w->block_size,
         .k_dtype = world->params.kv_dtype,
         .v_dtype = world->params.kv_dtype,
-        .scale_mode = world->params.kv_dtype == DTYPE_INT8 ? SCALE_PER_TENSOR : SCALE_NONE,
+        .scale_mode = w->token_scales                        ? SCALE_PER_TOKEN_HEAD
+                      : world->params.kv_dtype == DTYPE_INT8 ? SCALE_PER_TENSOR
+                                                             : SCALE_NONE,
     };
 }
 
@@ -115,6 +117,19 @@ static bool grow_pool(struct world *world)
     return !world->chunks_failed;
 }
 
+// Of K or V in a block, those that have a scale of their own.
+static uint32_t scaled_rows(const struct world *world)
+{
+    const struct workload *w = world->workload;
+    return w->token_scales ? w->num_kv_heads * w->block_size : 0;
+}
+
+static uint64_t block_bytes(const struct world *world)
+{
+    return 2 * (shape_block_elements(&world->shape) * dtype_size(world->params.kv_dtype) +
+                scaled_rows(world) * sizeof(float));
+}
+
 static bool fill_pool(struct world *world)
 {
     uint64_t elements = shape_block_elements(&world->shape);
@@ -127,6 +142,7 @@ static bool fill_pool(struct world *world)
                 .v_stream = shape_stream(set, SHAPE_V),
                 .first = block * elements,
                 .part_elements = elements,
+                .part_rows = scaled_rows(world),
                 .num_parts = left < world->chunk_blocks ? left : world->chunk_blocks,
                 .address = cache_block_address(world->cache, set, (int32_t)block),
             };
@@ -140,8 +156,7 @@ static bool fill_pool(struct world *world)
 // The pool's step, for few steps; of a pool that must not be larger than asked for, one of which whole steps fit.
 static uint32_t chunk_blocks_for(const struct world *world)
 {
-    uint64_t block_bytes = 2 * shape_block_elements(&world->shape) * dtype_size(world->params.kv_dtype);
-    uint64_t allowed = world->params.pool_bytes / (block_bytes * world->num_sets);
+    uint64_t allowed = world->params.pool_bytes / (block_bytes(world) * world->num_sets);
     uint32_t num_blocks = world->shape.num_blocks, blocks = 1;
     while (blocks < num_blocks && blocks < MOST_CHUNK_BLOCKS)
         blocks *= 2;
@@ -407,7 +422,7 @@ uint64_t world_out_at(const struct world *world, uint32_t set)
 
 static struct engine_run attend_run(struct world *world, uint32_t set)
 {
-    const float scale = values_scale(world->params.kv_dtype);
+    const float scale = world->workload->token_scales ? 1 : values_scale(world->params.kv_dtype);
     struct engine_run run = {
         .kind = ENGINE_ATTEND,
         .batch = world->batch,
