@@ -302,6 +302,29 @@ START_TEST(runs_of_one_geometry_share_one_dispatch)
 }
 END_TEST
 
+START_TEST(the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move)
+{
+    struct engine_cache *cache = plain_cache(), *wide = open_cache(shape(1, 1, 16, DTYPE_F32));
+    grow_chunk(wide, 0);
+    struct engine_batch *a = one_key(cache, 0, true), *b = one_key(wide, 1, true);
+    struct engine_run runs[2] = {plain_run(a, 0, 0, 64, 128, 1024), plain_run(b, 0, 0, 64, 128, 1088)};
+    runs[1].q = dense(0, 1, 16, DTYPE_F32);
+    runs[1].k = dense(64, 1, 16, DTYPE_F32);
+    runs[1].v = dense(128, 1, 16, DTYPE_F32);
+    runs[1].out = dense(1088, 1, 16, DTYPE_F32);
+    struct engine_event event = expect_done(submit_runs(runs, 2));
+    ck_assert_uint_eq(event.num_dispatches, 2);
+    uint64_t narrow_ns = event.results[0].gpu_ns, wide_ns = event.results[1].gpu_ns;
+    ck_assert_uint_ge(wide_ns + 2, 2 * narrow_ns); // both are rounded down
+    ck_assert_uint_le(wide_ns, 2 * narrow_ns + 2);
+    ck_assert_int_eq(narrow_ns > 0, engine->device.adapter.timestamp_bits > 0);
+    engine_batch_destroy(a);
+    engine_batch_destroy(b);
+    engine_cache_destroy(cache);
+    engine_cache_destroy(wide);
+}
+END_TEST
+
 START_TEST(ragged_batch_spans_chunks_and_pads_with_empty_sequences)
 {
     struct engine_cache *cache = plain_cache();
@@ -608,6 +631,7 @@ void add_run_tests(Suite *suite)
                                  submissions_run_in_order_and_pass_results_on,
                                  arena_may_be_rewritten_between_submissions_in_flight,
                                  runs_of_one_geometry_share_one_dispatch,
+                                 the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move,
                                  ragged_batch_spans_chunks_and_pads_with_empty_sequences,
                                  zeroes_come_before_the_runs_and_spare_the_neighbours,
                                  cache_grows_and_shrinks_while_submissions_run,

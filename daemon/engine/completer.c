@@ -146,7 +146,7 @@ void *completer_thread(void *argument)
             if (!pace_wait(&engine->pace, submission->shape, submission->sent_ns, &ops, submission))
                 break;
             stage_out(submission);
-            record_clocks(submission);
+            clocks_read(submission);
         }
         finish(submission);
     }

@@ -301,7 +301,8 @@ struct engine_run_result {
     enum status status;                  // of this run: a pipeline may fail to build
     uint32_t dispatch;                   // runs of one submission with equal `dispatch` shared one dispatch (of those that a run has,
                                          //   the first); from num_dispatches on: the run had none (no tokens, or it failed)
-    uint64_t gpu_ns;                     // of its dispatches and the K/V writes before them; 0 if the device has no timestamps
+    uint64_t gpu_ns;                     // of its dispatches and the K/V writes before them: what of a wave's time is theirs by the
+                                         //   bytes that they move; 0 if the device has no timestamps
     const char *message;                 // why it failed, in a sentence; NULL = it did not, or the status has to do
 };
 

@@ -82,6 +82,23 @@ static uint32_t num_keys(const struct engine_batch *batch, uint32_t seq)
     return batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
 }
 
+// Keys that the tile's last query sees if it is causal.
+static uint64_t tile_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, uint64_t tile)
+{
+    uint64_t kv_len = (uint32_t)batch->seq_lens_kv[seq], queries = batch_num_queries(batch, seq);
+    uint64_t behind = cut->live_tiles ? queries * (cut->live_tiles - 1 - tile) / cut->live_tiles : 0; // about
+    return kv_len > behind ? kv_len - behind : 0;
+}
+
+// Of all tiles together.
+static double tiles_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut)
+{
+    if (cut->live_tiles == 0 || num_keys(batch, seq) == 0)
+        return 0;
+    return (double)cut->live_tiles *
+           (double)(tile_keys(batch, seq, cut, 0) + tile_keys(batch, seq, cut, cut->live_tiles - 1)) / 2;
+}
+
 // false: more than a dispatch can count.
 static bool count_work(const struct engine_batch *batch, const struct cuts *cuts, struct work works[MOST_KERNELS])
 {
@@ -98,6 +115,7 @@ static bool count_work(const struct engine_batch *batch, const struct cuts *cuts
         work->num_items += (uint32_t)(cut->tiles - cut->live_tiles + split_items) - 2 * cut->shared;
         if (kernel_doubts(variant_of(batch)->kernels[cut->kernel], num_keys(batch, seq)))
             work->num_doubtful += (uint32_t)cut->live_tiles;
+        work->tile_keys += tiles_keys(batch, seq, cut);
         work->num_merges += num_partials > 1 ? (uint32_t)cut->live_tiles : 0;
         work->num_partials += num_partials > 1 ? (uint32_t)split_items : 0;
     }
@@ -211,14 +229,6 @@ static void fill_crowd(struct crowd_fill *fill, const struct cuts *cuts, const s
         fill_crowd_item(fill, cuts, crowd, first, end, 0);
         fill_crowd_item(fill, cuts, crowd, first, end, 1);
     }
-}
-
-// Keys that the tile's last query sees if it is causal.
-static uint64_t tile_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, uint64_t tile)
-{
-    uint64_t kv_len = (uint32_t)batch->seq_lens_kv[seq], queries = batch_num_queries(batch, seq);
-    uint64_t behind = cut->live_tiles ? queries * (cut->live_tiles - 1 - tile) / cut->live_tiles : 0; // about
-    return kv_len > behind ? kv_len - behind : 0;
 }
 
 static struct gpu_tile tile_of_sequence(const struct engine_batch *batch, uint32_t seq)

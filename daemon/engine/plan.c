@@ -73,6 +73,7 @@ static void add_to_group(struct group *group, const struct group *fresh)
     group->num_tokens += fresh->num_tokens;
     group->num_merges += fresh->num_merges;
     group->num_doubtful += fresh->num_doubtful;
+    group->tile_keys += fresh->tile_keys;
     group->partial_bytes += fresh->partial_bytes;
 }
 
@@ -217,6 +218,7 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
         .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
         .num_merges = merges ? work->num_merges : 0,
         .num_doubtful = work->num_doubtful,
+        .tile_keys = work->tile_keys,
         .partial_bytes = work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
     };
 }
@@ -311,6 +313,7 @@ static void leave_group(const struct submission *s, struct group *group, const s
     group->num_writers -= share->writes;
     group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
     group->num_doubtful -= share->work.num_doubtful;
+    group->tile_keys -= share->work.tile_keys;
     if (group->num_runs == 0)
         *group = (struct group){
             .kind = group->kind, .geometry = group->geometry, .helper = group->helper, .helps = group->helps};

@@ -4,14 +4,11 @@
 // record.c - the commands of one submission: zeroes, then wave by wave all K/V writes and copies, a barrier, all attention, gathers and
 // merges of a caller's parts, a barrier, the merges of what splits left and the second passes over what first ones noted, a barrier.
 // Dispatches between two barriers touch nothing in common, so the GPU may overlap them. Decides nothing: the plan stands.
-// Submitter; the clocks are read by the completer.
+// Submitter.
 
 #include "submission.h"
 
 #include "vk.h"
-
-// Of a group, from CLOCKS * its number on: the begin of its first dispatch and the end of its last one. Each clock more holds the GPU up.
-enum { CLOCKS = 2 };
 
 static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to,
                     VkAccessFlags used)
@@ -51,19 +48,6 @@ static void closing_barrier(VkCommandBuffer commands)
 {
     barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
             VK_ACCESS_HOST_READ_BIT);
-}
-
-static void clock_begin(const struct submission *s, uint32_t group)
-{
-    if (s->slot->queries)
-        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, s->slot->queries, group * CLOCKS);
-}
-
-static void clock_end(const struct submission *s, uint32_t group)
-{
-    if (s->slot->queries)
-        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, s->slot->queries,
-                            group * CLOCKS + 1);
 }
 
 // ---- dispatches ----
@@ -188,51 +172,38 @@ static enum status record_zeroes(const struct submission *s, struct error *error
     return STATUS_OK;
 }
 
-static bool record_write(const struct submission *s, uint32_t number)
+static bool record_write(const struct submission *s, const struct group *group)
 {
-    const struct group *group = &s->groups[number];
     if (!group->write)
         return false;
-    clock_begin(s, number);
     if (group->kind == ENGINE_COPY)
         dispatch_ranges(s, group->write, group->first_range, group->num_ranges);
     else
         dispatch(s, group->write, group->first, group->num_writers, 1, group->num_tokens);
-    if (!group->read)
-        clock_end(s, number);
     return true;
 }
 
-static void record_read(const struct submission *s, uint32_t number)
+static void record_read(const struct submission *s, const struct group *group)
 {
-    const struct group *group = &s->groups[number];
     if (!group->read)
         return;
     if (group->helper) // first: it has the longer work
-        record_read(s, group->helper);
-    if (!group->write)
-        clock_begin(s, number);
+        record_read(s, &s->groups[group->helper]);
     if (group->kind == ENGINE_MERGE)
         dispatch_merge(s, group);
     else if (group->kind == ENGINE_GATHER)
         dispatch(s, group->read, group->first, group->num_runs, 1, group->num_tokens);
     else
         dispatch_attention(s, group);
-    if (!group->merge && !group->redo)
-        clock_end(s, number);
 }
 
-static void record_followup(const struct submission *s, uint32_t number)
+static void record_followup(const struct submission *s, const struct group *group)
 {
-    const struct group *group = &s->groups[number];
-    if (!group->merge && !group->redo)
-        return;
     if (group->merge)
         dispatch(s, group->merge, group->first_split, group->num_split_runs,
                  group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_merges);
     if (group->redo)
         dispatch_redo(s, group);
-    clock_end(s, number);
 }
 
 // What the splits of groups [first, end) left becomes their results, and what first passes noted is computed again.
@@ -248,21 +219,49 @@ static void record_followups(const struct submission *s, uint32_t first, uint32_
     else if (merges)
         shader_barrier(s->slot->commands);
     for (uint32_t i = first; i < end; i++)
-        record_followup(s, i);
+        record_followup(s, &s->groups[i]);
+}
+
+// Rows of a tile; 0: it is not recorded by itself.
+static uint32_t rows_of(const struct group *group)
+{
+    if (group->helps)
+        return 0;
+    return group->kind == ENGINE_ATTEND ? group->geometry.spec[AULE_SPEC_TILE_ROWS] : 1;
+}
+
+// The most rows of a tile that are fewer than `below`.
+static uint32_t most_rows(const struct submission *s, uint32_t first, uint32_t end, uint32_t below)
+{
+    uint32_t most = 0;
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t rows = rows_of(&s->groups[i]);
+        most = rows < below && rows > most ? rows : most;
+    }
+    return most;
+}
+
+// Groups [first, end), and behind them what they left to do. Those with the most rows a tile come first, since each of their workgroups takes
+// the longest: the others' fill the multiprocessors that are free while the last of these end.
+static void record_together(const struct submission *s, uint32_t first, uint32_t end)
+{
+    for (uint32_t rows = UINT32_MAX; (rows = most_rows(s, first, end, rows)) > 0;)
+        for (uint32_t i = first; i < end; i++)
+            if (rows_of(&s->groups[i]) == rows)
+                record_read(s, &s->groups[i]);
+    record_followups(s, first, end);
 }
 
 static void record_reads(const struct submission *s, uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; i < end; i++) {
         if (s->groups[i].scratch_anew) {
-            record_followups(s, first, i);
+            record_together(s, first, i);
             shader_barrier(s->slot->commands);
             first = i;
         }
-        if (!s->groups[i].helps)
-            record_read(s, i);
     }
-    record_followups(s, first, end);
+    record_together(s, first, end);
 }
 
 static void record_wave(const struct submission *s, uint32_t wave)
@@ -273,18 +272,20 @@ static void record_wave(const struct submission *s, uint32_t wave)
         return;
     if (first > 0)
         shader_barrier(s->slot->commands);
+    clock_begin(s, wave);
     for (uint32_t i = first; i < end; i++)
-        wrote |= record_write(s, i);
+        wrote |= record_write(s, &s->groups[i]);
     if (wrote)
         shader_barrier(s->slot->commands);
     record_reads(s, first, end);
+    clock_end(s, wave);
 }
 
 enum status record(struct submission *s, struct error *error)
 {
     struct device *device = &s->engine->device;
     struct slot *slot = s->slot;
-    enum status status = slot_reserve(s->engine, slot, s->upload_bytes, s->num_groups * CLOCKS, error);
+    enum status status = slot_reserve(s->engine, slot, s->upload_bytes, clocks_count(s), error);
     if (status != STATUS_OK)
         return status;
     describe_upload(s);
@@ -294,8 +295,8 @@ enum status record(struct submission *s, struct error *error)
         .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
     };
     VK_TRY(vkBeginCommandBuffer(slot->commands, &info));
-    if (slot->queries && s->num_groups)
-        vkResetQueryPool(device->handle, slot->queries, 0, s->num_groups * CLOCKS); // by a command the GPU would wait
+    clocks_share(s);
+    clocks_begin(s);
     opening_barrier(slot->commands);
     status = record_zeroes(s, error);
     if (status != STATUS_OK)
@@ -306,52 +307,4 @@ enum status record(struct submission *s, struct error *error)
     VK_TRY(vkEndCommandBuffer(slot->commands));
 fail:
     return status;
-}
-
-// Ticks from `a` to `b`, which may lie before it: the counter wraps at its width.
-static int64_t ticks_between(const struct device *device, uint64_t a, uint64_t b)
-{
-    uint32_t unused = 64 - device->adapter.timestamp_bits;
-    return (int64_t)((b - a) << unused) >> unused;
-}
-
-static void span_join(const struct device *device, struct gpu_span *span, const struct gpu_span *other)
-{
-    if (!other->known)
-        return;
-    if (!span->known || ticks_between(device, span->begin, other->begin) < 0)
-        span->begin = other->begin;
-    if (!span->known || ticks_between(device, span->end, other->end) > 0)
-        span->end = other->end;
-    span->known = true;
-}
-
-static struct gpu_span span_of(const struct submission *s, uint32_t group)
-{
-    uint64_t ticks[CLOCKS];
-    VkResult result = vkGetQueryPoolResults(s->engine->device.handle, s->slot->queries, group * CLOCKS, CLOCKS,
-                                            sizeof ticks, ticks, sizeof *ticks, VK_QUERY_RESULT_64_BIT);
-    return result == VK_SUCCESS ? (struct gpu_span){ticks[0], ticks[1], true} : (struct gpu_span){0};
-}
-
-static uint64_t span_ns(const struct device *device, const struct gpu_span *span)
-{
-    return span->known
-               ? (uint64_t)((double)ticks_between(device, span->begin, span->end) * device->adapter.timestamp_ns)
-               : 0;
-}
-
-// A run's dispatches may overlap, so its time is that from the first one's begin to the last one's end.
-void record_clocks(struct submission *s)
-{
-    const struct device *device = &s->engine->device;
-    for (uint32_t i = 0; s->slot->queries && i < s->num_groups; i++)
-        s->groups[i].span = span_of(s, i);
-    for (uint32_t i = 0; i < s->num_runs; i++) {
-        struct gpu_span span = {0};
-        for (uint32_t j = 0; j < MOST_KERNELS; j++)
-            if (s->planned[i].shares[j].group != NO_GROUP)
-                span_join(device, &span, &s->groups[s->planned[i].shares[j].group].span);
-        s->results[i].gpu_ns = span_ns(device, &span);
-    }
 }

@@ -12,12 +12,6 @@
 
 #define NO_GROUP UINT32_MAX
 
-// From when to when, by the GPU's clock.
-struct gpu_span {
-    uint64_t begin, end; // ticks
-    bool known;
-};
-
 // Runs of one wave that share their pipelines, over gpu_runs[first .. first + num_runs), those that write K and V first. In its wave
 // the group has up to three dispatches: `write` (K/V write or copies), `read` (attention, gather, or a caller's merge), and behind all of these
 // `merge` over what splits left, for which the runs with splits stand once more in gpu_runs[first_split .. first_split + num_split_runs), or
@@ -41,8 +35,9 @@ struct group {
     bool scratch_anew;                     // it uses memory that earlier groups of the wave have: after they are merged
     // Of attention: the group that computes what sequences of this one share, and leaves it where this one would have; 0 = none.
     uint32_t helper;
-    bool helps; // it is one of these: recorded beside the group that it helps
-    struct gpu_span span;
+    bool helps;       // it is one of these: recorded beside the group that it helps
+    double tile_keys; // attention: keys of all its tiles, as if it had no helper
+    double part, ns;  // of its wave's time, from 0 to 1; and what that came to
 };
 
 // What a run has in one group.
@@ -129,9 +124,16 @@ enum status slot_reserve_counters(struct engine *engine, struct slot *slot, uint
 // Room for `size` bytes of partial results.
 enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint64_t size, struct error *error);
 
-// record.c: the commands of a planned submission into its slot; afterwards, the GPU's clocks.
+// record.c: the commands of a planned submission into its slot. Submitter only.
 enum status record(struct submission *submission, struct error *error);
-void record_clocks(struct submission *submission);
+
+// clocks.c: how long runs took. What is to be read: so many; none of them is read yet; around each wave; what of a wave's time is whose.
+uint32_t clocks_count(const struct submission *submission);
+void clocks_begin(const struct submission *submission);
+void clock_begin(const struct submission *submission, uint32_t wave);
+void clock_end(const struct submission *submission, uint32_t wave);
+void clocks_share(struct submission *submission);
+void clocks_read(struct submission *submission); // the GPU is done: into the results. Completer.
 
 // staging.c: the rows of every mirrored arena. In waits until the arenas' earlier submissions are staged out; false: the
 // device was lost meanwhile.
