@@ -74,6 +74,8 @@ static const struct option options[] = {
      4096, ONE_TIB, "64M"},
     {"max-parked-memory", "BYTES", "arrays of a session's commands that wait for a ticket; 0: none such waits", BYTES,
      FIELD(server.max_parked_bytes), 0, ONE_TIB, "16M"},
+    {"map-timeout", "MS", "a client has so long to map its session's shared memory, else the session ends", COUNT32,
+     FIELD(server.map_timeout_ms), 1, INT32_MAX, "10000"},
     {"drain-timeout", "MS", "after SIGTERM, wait this long for work in flight", COUNT32, FIELD(server.drain_timeout_ms),
      0, INT32_MAX, "10000"},
     {"force-staging", NULL, "copy arenas around each run even where the device could use them in place", SWITCH,

@@ -133,6 +133,8 @@ static const struct refused bad_options[] = {
     {{"--memory-fraction", "nan"}, "--memory-fraction \"nan\""},
     {{"--log-level", "loud"}, "--log-level \"loud\""},
     {{"--fault", "bit-rot"}, "--fault \"bit-rot\""},
+    {{"--map-timeout", "0"}, "--map-timeout \"0\": a whole number from 1 to 2147483647 is wanted"},
+    {{"--map-timeout", "4294967296"}, "--map-timeout \"4294967296\""},
     {{"--drain-timeout"}, "--drain-timeout wants a value"},
     {{"--validation=yes"}, "--validation takes no value"},
     {{"--frobnicate"}, "\"--frobnicate\""},

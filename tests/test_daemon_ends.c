@@ -9,7 +9,9 @@
 #include "daemon_suite.h"
 
 #include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 // ---- the end with work in flight ----
@@ -220,17 +222,55 @@ START_TEST(a_stopped_client_holds_up_nobody)
 }
 END_TEST
 
-START_TEST(a_session_that_never_maps_its_segment_ends)
+static void greet_only(struct raw_client *raw)
 {
     struct wire_reply reply;
-    start(NULL);
-    struct raw_client *raw = raw_open(daemon_.socket);
     raw_hello(raw, ARENA, &reply);
-    ck_assert_int_eq(reply.status, STATUS_OK);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_CACHE_STATE}, STATUS_INVALID); // not before Mapped
+    ck_assert_msg(reply.status == STATUS_OK, "Hello: %s", reply.message);
+}
+
+START_TEST(a_session_is_served_nothing_before_it_is_mapped)
+{
+    start((const char *const[]){"--map-timeout", "2147483647", NULL}); // the most
+    struct raw_client *raw = raw_open(daemon_.socket);
+    greet_only(raw);
+    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_CACHE_STATE}, STATUS_INVALID);
+    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_MAPPED}, STATUS_OK);
+    open_cache(raw, "mapped");
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+// How long a session lasts whose client does not go on.
+static int64_t last_unmapped_ms(struct raw_client *raw)
+{
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    greet_only(raw);
     wait_for_empty_pool(raw);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    return (to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000;
+}
+
+START_TEST(a_session_that_is_not_mapped_in_time_ends_and_its_client_is_told_why)
+{
+    enum { TIMEOUT_MS = 200, DEFAULT_MS = 10000, ATTEMPTS = 10 };
+    struct wire_reply reply;
+    start((const char *const[]){"--map-timeout", "200", NULL});
+    struct raw_client *raw = raw_open(daemon_.socket);
+    int64_t ms = DEFAULT_MS;
+    for (int i = 0; i < ATTEMPTS && ms >= DEFAULT_MS; i++) { // a loaded machine may be late, not each time
+        ms = last_unmapped_ms(raw);
+        ck_assert_int_ge(ms, TIMEOUT_MS);
+    }
+    ck_assert_int_lt(ms, DEFAULT_MS);
     ck_assert_int_eq(daemon_count_segments(&daemon_), 0);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_MAPPED}, STATUS_NO_SESSION);
+    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_MAPPED}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_NO_SESSION);
+    ck_assert_ptr_nonnull(strstr(reply.message, "was not mapped within 200 ms (--map-timeout)"));
+    ck_assert(daemon_log_contains(&daemon_, "did not map the segment within 200 ms (--map-timeout)"));
+    raw_attach(raw, ARENA); // the connection may begin anew
     raw_close(raw);
     stop_clean();
 }
@@ -270,7 +310,8 @@ int main(void)
               2);
     suite_add(suite, "ends",
               (const TTest *const[]){a_drain_deadline_ends_what_does_not_finish,
-                                     a_session_that_never_maps_its_segment_ends,
+                                     a_session_is_served_nothing_before_it_is_mapped,
+                                     a_session_that_is_not_mapped_in_time_ends_and_its_client_is_told_why,
                                      a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},
               1);
     return check_main(suite);

@@ -190,6 +190,7 @@ static bool fork_server(uint32_t drain_timeout_ms)
         .max_arena = 1 << 20,
         .max_metadata = 1 << 20,
         .max_parked_bytes = 1 << 20,
+        .map_timeout_ms = 10000,
         .drain_timeout_ms = drain_timeout_ms,
     };
     ck_assert_int_eq(pipe(ends), 0);

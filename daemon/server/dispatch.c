@@ -186,6 +186,18 @@ static enum status check_state(const struct server *server, const struct command
     return STATUS_OK;
 }
 
+static enum status no_session(const struct server *server, const struct peer *peer, const struct wire_request *request,
+                              struct error *error)
+{
+    const char *name = wire_command_name(request->command);
+    if (peer->unmapped_session && peer->unmapped_session == request->session)
+        return error_set(error, STATUS_NO_SESSION,
+                         "%s: session %" PRIu64 " has ended: it was not mapped within %u ms (--map-timeout)", name,
+                         request->session, server->params->map_timeout_ms);
+    return error_set(error, STATUS_NO_SESSION, "%s: session %" PRIu64 " is not open on this connection", name,
+                     request->session);
+}
+
 static enum status find_session(struct server *server, const struct command *command, struct call *call,
                                 struct error *error)
 {
@@ -198,8 +210,7 @@ static enum status find_session(struct server *server, const struct command *com
         return error_set(error, STATUS_EPOCH, "%s: epoch %" PRIu64 " is not this daemon's %" PRIu64, name,
                          request->epoch, server->epoch);
     if (!session || session->id != request->session || session->stage == SESSION_MAKING)
-        return error_set(error, STATUS_NO_SESSION, "%s: session %" PRIu64 " is not open on this connection", name,
-                         request->session);
+        return no_session(server, call->peer, request, error);
     if (request->epoch == 0)
         return error_set(error, STATUS_EPOCH, "%s: the request names no epoch; this daemon's is %" PRIu64, name,
                          server->epoch);

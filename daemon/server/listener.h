@@ -22,6 +22,7 @@ struct peer {
     enum status refusal; // OK, or what every command is answered: another user DENIED, one beyond max_connections LIMIT
     int64_t close_at_ns; // dispatcher's: when a refused connection is closed
     void *session;       // dispatcher's: the session of its handshake, NULL = none
+    uint64_t unmapped_session; // dispatcher's: the last one that ended because it was not mapped in time; 0 = none
 };
 
 // The way back to who asked: nng's backtrace, which names the pipe and the request.

@@ -39,6 +39,7 @@ struct server_params {
     uint32_t max_pipelines;            // compiled shaders to keep
     uint64_t max_scratch_bytes;        // for the partial results of split runs, of one submission
     const char *variant;               // attention shader to use; NULL = the best that fits
+    uint32_t map_timeout_ms;           // from the answer to Hello until Mapped; 0 = no session ever opens
     uint32_t drain_timeout_ms;         // SIGTERM: wait this long for what is in flight
     enum fault fault;
 };

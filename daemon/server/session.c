@@ -21,8 +21,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const int64_t map_timeout_ns = 10000 * NS_PER_MS; // from the answer to Hello until Mapped
-
 // ---- on the job thread ----
 
 static struct session *session_of_job(struct job *job)
@@ -209,7 +207,7 @@ static void made(struct job *job, void *context)
     }
     session->stage = SESSION_UNMAPPED;
     session->imported = session->arena && engine_arena_imported(session->arena);
-    session->map_deadline_ns = clock_now_ns() + map_timeout_ns;
+    session->map_deadline_ns = clock_now_ns() + server->params->map_timeout_ms * NS_PER_MS;
     server_arm(server, session->map_deadline_ns);
     watch_owner(session);
     log_info("%s: opened, uid %u, tenant \"%s\", arena of %" PRIu64 " bytes, %s", session->label, session->uid,
@@ -354,6 +352,16 @@ void session_check_segments(struct server *server)
     }
 }
 
+// Its client learns why from the answer to the Mapped that comes too late.
+static void end_unmapped(struct session *session)
+{
+    char why[96];
+    snprintf(why, sizeof why, "its client did not map the segment within %u ms (--map-timeout)",
+             session->server->params->map_timeout_ms);
+    session->peer->unmapped_session = session->id;
+    session_end(session, true, why);
+}
+
 void session_expire(struct server *server, int64_t now_ns)
 {
     struct session *session, *next;
@@ -362,7 +370,7 @@ void session_expire(struct server *server, int64_t now_ns)
         if (session->stage != SESSION_UNMAPPED)
             continue;
         if (session->map_deadline_ns <= now_ns)
-            session_end(session, true, "its client did not map the segment in time");
+            end_unmapped(session);
         else
             server_arm(server, session->map_deadline_ns);
     }
