@@ -46,9 +46,6 @@ bool column_is_number(const struct column *column); // to be aligned to the righ
 // The fields of `object` as members of `to`, up to the column without a key. False without memory.
 bool columns_json(const struct column *columns, const void *object, cJSON *to);
 
-// As much of `from` as fits, with '?' for what is no UTF-8 and, for a terminal, for control characters: names come from other processes.
-void clean_text(char *to, size_t size, const char *from, bool for_terminal);
-
 // The state's name ("leased"), "unknown" if it is none; and back, false if `name` is none.
 const char *block_kind_name(int kind);
 bool block_kind_parse(const char *name, int *kind);

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "aule/aule.h"
-#include "exit_code.h"
+#include "complaint.h"
 
 struct ctl {
     bool json;
@@ -50,14 +50,8 @@ enum exit_code show_version(struct ctl *ctl);
 // "renew" to an enum aule_tune_action; false: it is none.
 bool tune_action_parse(const char *word, int *action);
 
-// complaint.c. Say on stderr what a failing call of the library had to say and what to do about it; returns the exit code.
+// report.c. Say on stderr what a failing call of the library had to say and what to do about it; returns the exit code.
 enum exit_code report(enum aule_status status);
-
-// Say one sentence on stderr; returns `code`.
-enum exit_code complain(enum exit_code code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-// From now on complaints are JSON documents instead of sentences.
-void complaints_as_json(bool json);
 
 // All digits of `text`, up to 2^64 - 1.
 bool parse_id(const char *text, uint64_t *id);

@@ -189,21 +189,12 @@ static bool unknown_command(const char *name)
     return false;
 }
 
-// Complaints of what comes before --json are documents, too.
-static bool asks_for_json(int argc, char *const *argv)
-{
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-        if (strcmp(argv[i], "--json") == 0)
-            return true;
-    return false;
-}
-
 bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command **command, enum exit_code *code)
 {
     char given[NUM_KNOWN + 1] = "";
     *ctl = (struct ctl){.timeout_ms = DEFAULT_TIMEOUT_MS, .state = -1};
     *code = EXIT_CODE_USAGE;
-    complaints_as_json(asks_for_json(argc, argv));
+    complaint_begin("aule-ctl", argc, argv);
     if (!take_all(argc, argv, ctl, given))
         return false;
     const char *name = optind < argc ? argv[optind] : NULL;

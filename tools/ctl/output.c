@@ -186,7 +186,8 @@ static enum exit_code print_object(const struct column *columns, const void *obj
 
 // ---- JSON ----
 
-cJSON *output_document(void)
+// With its schema_version; NULL without memory.
+static cJSON *new_document(void)
 {
     cJSON *document = cJSON_CreateObject();
     if (document && cJSON_AddNumberToObject(document, "schema_version", OUTPUT_SCHEMA_VERSION))
@@ -230,7 +231,7 @@ static enum exit_code print_document(cJSON *document)
 
 static enum exit_code print_json_list(const struct output_list *list)
 {
-    cJSON *all = output_document(), *array = output_entries(list);
+    cJSON *all = new_document(), *array = output_entries(list);
     if (!all || !array || !cJSON_AddItemToObjectCS(all, list->name, array)) {
         cJSON_Delete(array);
         cJSON_Delete(all);
@@ -241,7 +242,7 @@ static enum exit_code print_json_list(const struct output_list *list)
 
 enum exit_code output_json(const struct column *columns, const void *object, const char *key, cJSON *more)
 {
-    cJSON *all = output_document();
+    cJSON *all = new_document();
     bool done = all && columns_json(columns, object, all);
     if (more && (!done || !cJSON_AddItemToObjectCS(all, key, more))) {
         cJSON_Delete(more);

@@ -28,7 +28,6 @@ enum exit_code output_object(const struct ctl *ctl, const struct column *columns
 // The document of an object alone; `more` (may be NULL) is added to it and taken over.
 enum exit_code output_json(const struct column *columns, const void *object, const char *key, cJSON *more);
 
-cJSON *output_document(void);                          // with its schema_version; NULL without memory
 cJSON *output_entries(const struct output_list *list); // an array of objects; NULL without memory
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clean.h"
 #include "output.h"
 
 #define SESSION(heading, kind, member)                                                                                 \

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// report.c - what a failing call of the library means to who asked: the exit code, and what to do about it.
+
+#include "ctl.h"
+
+// A status that is not here is a failure, without a hint.
+struct meaning {
+    enum aule_status status;
+    enum exit_code code;
+    const char *hint; // NULL = none
+};
+static const struct meaning meanings[] = {
+    {AULE_DAEMON_GONE, EXIT_CODE_GONE, "--socket or $AULE_SOCKET names the socket of one that listens elsewhere"},
+    {AULE_TIMEOUT, EXIT_CODE_GONE, "give it longer with --timeout"},
+    {AULE_DEVICE_LOST, EXIT_CODE_GONE, "start the daemon again"},
+    {AULE_STOPPING, EXIT_CODE_GONE, "start the daemon again"},
+    {AULE_INVALID, EXIT_CODE_USAGE, "aule-ctl --help shows what is expected"},
+    {AULE_NO_MEMORY, EXIT_CODE_FAILED, "free some of it and ask again"},
+    {AULE_MALFORMED, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
+    {AULE_FORKED, EXIT_CODE_FAILED, "this is a defect in aule-ctl; please report it"},
+    {AULE_VERSION, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
+    {AULE_DENIED, EXIT_CODE_FAILED, "ask as the daemon's own user or as root"},
+    {AULE_NOT_FOUND, EXIT_CODE_FAILED, "aule-ctl sessions and aule-ctl caches list what there is"},
+    {AULE_BUSY, EXIT_CODE_FAILED, "aule-ctl sessions lists who may use it; try again when their work is done"},
+    {AULE_UNSUPPORTED, EXIT_CODE_FAILED, "use a daemon of aule-ctl's version"},
+};
+
+static struct meaning meaning_of(enum aule_status status)
+{
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (meanings[i].status == status)
+            return meanings[i];
+    return (struct meaning){status, EXIT_CODE_FAILED, NULL};
+}
+
+enum exit_code report(enum aule_status status)
+{
+    const struct meaning meaning = meaning_of(status);
+    const char *what = aule_error();
+    complaint_say(*what ? what : aule_status_text(status), aule_status_name(status), meaning.hint);
+    return meaning.code;
+}
