@@ -104,6 +104,46 @@ START_TEST(without_a_daemon_its_socket_is_said_and_that_it_is_gone)
 }
 END_TEST
 
+// With --json a failure is one document, of this status (NULL = of none), and nothing else.
+static void refused_as_json(const struct run *run, enum exit_code code, const char *status, const char *sentence)
+{
+    const char *end;
+    ck_assert_int_eq(run->code, (int)code);
+    cJSON *document = cJSON_ParseWithOpts(run->output, &end, 0);
+    ck_assert_msg(document != NULL, "no JSON: %s", run->output);
+    ck_assert_str_eq(end, "\n");
+    ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItem(document, "schema_version")), 1);
+    const char *error = cJSON_GetStringValue(cJSON_GetObjectItem(document, "error"));
+    ck_assert_msg(error && strstr(error, sentence), "'%s' does not contain '%s'", run->output, sentence);
+    const cJSON *name = cJSON_GetObjectItem(document, "status");
+    if (status)
+        ck_assert_str_eq(cJSON_GetStringValue(name), status);
+    else
+        ck_assert(cJSON_IsNull(name));
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(document, "hint")));
+    cJSON_Delete(document);
+}
+
+START_TEST(a_wrong_command_line_is_a_document_wherever_json_stands)
+{
+    const char *options = bad_options[_i].options;
+    refused_as_json(start("%s --json %s 2>&1", WORKER, options), EXIT_CODE_USAGE, NULL, bad_options[_i].sentence);
+    refused_as_json(start("%s %s --json 2>&1", WORKER, options), EXIT_CODE_USAGE, NULL, bad_options[_i].sentence);
+}
+END_TEST
+
+START_TEST(with_json_a_failure_is_a_document)
+{
+    refused_as_json(start("%s --json --prompt /nowhere/text 2>&1", WORKER), EXIT_CODE_FAILED, NULL,
+                    "/nowhere/text: No such file or directory");
+    refused_as_json(start("%s --json --prompt %s --socket '/nowhere/\"sock' 2>&1", WORKER, WORKER_TEXT), EXIT_CODE_GONE,
+                    "DAEMON_GONE", "opening a session: no daemon listens at /nowhere/\"sock");
+    refused_as_json(start("head -c 100 %s | %s --json --reference --tokens 2 --prompt - --logits /dev/full 2>&1",
+                          WORKER_TEXT, WORKER),
+                    EXIT_CODE_FAILED, NULL, "/dev/full: No space left on device");
+}
+END_TEST
+
 START_TEST(logits_of_another_length_are_not_compared)
 {
     refused(start("head -c 100 %s | %s --reference --tokens 2 --prompt - --compare %s 2>&1", WORKER_TEXT, WORKER,
@@ -400,8 +440,10 @@ static void launch_small_arenas(void)
 START_TEST(an_arena_that_is_too_large_is_said_with_its_option)
 {
     struct run *run = start("%s --prompt %s --socket %s --path contiguous 2>&1", WORKER, WORKER_TEXT, server.socket);
-    refused(run, EXIT_CODE_FAILED, "opening a session: LIMIT");
-    ck_assert_msg(strstr(run->output, "--max-arena"), "%s", run->output);
+    refused(run, EXIT_CODE_FAILED, "opening a session: an arena of ");
+    ck_assert_msg(strstr(run->output, "--max-arena 2097152 (LIMIT)"), "%s", run->output);
+    run = start("%s --json --prompt %s --socket %s --path contiguous 2>&1", WORKER, WORKER_TEXT, server.socket);
+    refused_as_json(run, EXIT_CODE_FAILED, "LIMIT", "opening a session: an arena of ");
     expect(compared(60, "", "--tokens 2", "--path contiguous"), 0, 1e-3);
 }
 END_TEST
@@ -412,6 +454,9 @@ static Suite *worker_suite(void)
     TCase *program = tcase_create("program");
     tcase_add_loop_test(program, a_wrong_command_line_is_said_in_one_sentence, 0,
                         sizeof bad_options / sizeof *bad_options);
+    tcase_add_loop_test(program, a_wrong_command_line_is_a_document_wherever_json_stands, 0,
+                        sizeof bad_options / sizeof *bad_options);
+    tcase_add_test(program, with_json_a_failure_is_a_document);
     tcase_add_test(program, a_prompt_that_cannot_be_had_is_said_in_one_sentence);
     tcase_add_test(program, without_a_daemon_its_socket_is_said_and_that_it_is_gone);
     tcase_add_test(program, logits_of_another_length_are_not_compared);

@@ -31,6 +31,7 @@ bool failure_set(struct failure *failure, enum exit_code code, const char *forma
     vsnprintf(failure->text, sizeof failure->text, format, values);
     va_end(values);
     failure->code = code;
+    failure->status = NULL;
     return false;
 }
 

@@ -19,8 +19,10 @@ static bool is_gone(enum aule_status status)
 
 bool connection_failed(struct connection *connection, const char *doing, enum aule_status status)
 {
-    return failure_set(&connection->base.failure, is_gone(status) ? EXIT_CODE_GONE : EXIT_CODE_FAILED, "%s: %s: %s",
-                       doing, aule_status_name(status), aule_error());
+    struct failure *failure = &connection->base.failure;
+    failure_set(failure, is_gone(status) ? EXIT_CODE_GONE : EXIT_CODE_FAILED, "%s: %s", doing, aule_error());
+    failure->status = aule_status_name(status);
+    return false;
 }
 
 static bool open_session(struct connection *connection, uint64_t more)

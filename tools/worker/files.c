@@ -5,15 +5,12 @@
 
 #include "files.h"
 
+#include "complaint.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void complain(const char *path, const char *what)
-{
-    fprintf(stderr, "aule-worker: %s: %s\n", path, what);
-}
 
 // Up to `max` bytes of the file, and one more if there are more.
 static bool read_bytes(FILE *file, size_t max, unsigned char **bytes, size_t *count)
@@ -34,7 +31,7 @@ static bool read_path(const char *path, size_t max, unsigned char **bytes, size_
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     const bool good = file && read_bytes(file, max, bytes, count);
     if (!good)
-        complain(path, strerror(errno));
+        complain(EXIT_CODE_FAILED, "%s: %s", path, strerror(errno));
     if (file && file != stdin)
         fclose(file);
     return good;
@@ -61,11 +58,11 @@ bool files_read_prompt(const char *path, const char *append, uint32_t max, int32
     if (!read_path(path, max, &bytes, &count))
         return false;
     if (count + append_count > max)
-        fprintf(stderr, "aule-worker: %s: the prompt has more than %u bytes, the limit of --max-prompt\n", path, max);
+        complain(EXIT_CODE_FAILED, "%s: the prompt has more than %u bytes, the limit of --max-prompt", path, max);
     else if (count + append_count == 0)
-        complain(path, "the prompt is empty; there is nothing to continue");
+        complain(EXIT_CODE_FAILED, "%s: the prompt is empty; there is nothing to continue", path);
     else if (!(*tokens = tokens_of(bytes, count, append, append_count)))
-        complain(path, "out of memory for the prompt");
+        complain(EXIT_CODE_FAILED, "%s: out of memory for the prompt", path);
     *num_tokens = (uint32_t)(count + append_count);
     free(bytes);
     return *tokens != NULL;
@@ -78,7 +75,7 @@ bool files_write_logits(const char *path, const float *logits, size_t count)
     if (file && fclose(file) != 0)
         good = false;
     if (!good)
-        complain(path, strerror(errno));
+        complain(EXIT_CODE_FAILED, "%s: %s", path, strerror(errno));
     return good;
 }
 
@@ -90,8 +87,8 @@ float *files_read_logits(const char *path, size_t count)
         return NULL;
     if (size == count * sizeof(float))
         return (float *)(void *)bytes;
-    fprintf(stderr, "aule-worker: %s: %s than the %zu logits of this run; were both made with the same --tokens?\n",
-            path, size > count * sizeof(float) ? "more" : "fewer", count);
+    complain(EXIT_CODE_FAILED, "%s: %s than the %zu logits of this run; were both made with the same --tokens?", path,
+             size > count * sizeof(float) ? "more" : "fewer", count);
     free(bytes);
     return NULL;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// files.h - the prompt as tokens, and arrays of logits on disk. On failure the functions print a sentence that names the
-// path to standard error.
+// files.h - the prompt as tokens, and arrays of logits on disk. On failure the functions complain with a sentence that
+// names the path.
 
 #ifndef WORKER_FILES_H
 #define WORKER_FILES_H

@@ -3,6 +3,7 @@
 //
 // main.c - aule-worker: a prompt in, tokens out. Puts the parts together: options, prompt, attention, generation, report.
 
+#include "complaint.h"
 #include "files.h"
 #include "generate.h"
 #include "options.h"
@@ -14,10 +15,10 @@
 
 enum { LINE_WIDTH = 40 }; // of a progress
 
-static enum exit_code complain(enum exit_code code, const char *sentence)
+static enum exit_code complain_of(const struct failure *failure)
 {
-    fprintf(stderr, "aule-worker: %s\n", sentence);
-    return code;
+    complaint_say(failure->text, failure->status, NULL);
+    return failure->code;
 }
 
 static void show_progress(const char *what, uint32_t done, uint32_t all)
@@ -83,7 +84,7 @@ static enum exit_code work(const struct options *options, const struct model *mo
     const struct attention_params params = params_of(options, num_prompt);
     struct attention *attention = attention_create(&params, &failure);
     if (!attention)
-        return complain(failure.code, failure.text);
+        return complain_of(&failure);
     const struct generate_params generate_params = {.model = model,
                                                     .attention = attention,
                                                     .prompt = prompt,
@@ -97,7 +98,7 @@ static enum exit_code work(const struct options *options, const struct model *mo
     if (watched)
         hide_progress();
     if (!done)
-        code = complain(failure.code, failure.text);
+        code = complain_of(&failure);
     else if (tell(options, &params, attention, &generation, num_prompt))
         code = EXIT_CODE_DONE;
     generation_finish(&generation);

@@ -5,6 +5,8 @@
 
 #include "options.h"
 
+#include "complaint.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -48,7 +50,7 @@ static const struct row rows[] = {
     {"logits", "FILE", TEXT, FIELD(logits_file), 0, 0, "write each step's logits: raw f32 [tokens, 256]"},
     {"compare", "FILE", TEXT, FIELD(compare_file), 0, 0,
      "say how far the logits are from these, of another run's --logits"},
-    {"json", NULL, FLAG, FIELD(json), 0, 0, "one JSON document instead of text"},
+    {"json", NULL, FLAG, FIELD(json), 0, 0, "one JSON document instead of text, also of a failure"},
     {"help", NULL, HELP, 0, 0, 0, "this text"},
     {"version", NULL, VERSION, 0, 0, 0, "the version"},
 };
@@ -75,8 +77,8 @@ static bool parse_count(const struct row *row, const char *text, uint32_t *count
     errno = 0;
     const unsigned long value = strtoul(text, &end, 10);
     if (errno || *end || end == text || *text == '-' || value < row->smallest || value > row->largest) {
-        fprintf(stderr, "aule-worker: --%s '%s' is not a number from %u to %u\n", row->name, text, row->smallest,
-                row->largest);
+        complain(EXIT_CODE_USAGE, "--%s '%s' is not a number from %u to %u", row->name, text, row->smallest,
+                 row->largest);
         return false;
     }
     *count = (uint32_t)value;
@@ -94,7 +96,7 @@ static bool parse_choice(const struct row *row, const char *text, int *choice)
         }
         name += length + (value < row->largest);
     }
-    fprintf(stderr, "aule-worker: --%s '%s' is none of %s\n", row->name, text, row->argument);
+    complain(EXIT_CODE_USAGE, "--%s '%s' is none of %s", row->name, text, row->argument);
     return false;
 }
 
@@ -129,20 +131,19 @@ static void settle(struct options *options)
 static enum options_result check(const struct options *options, int argc, char **argv)
 {
     if (optind < argc)
-        fprintf(stderr, "aule-worker: '%s' is no option; see --help\n", argv[optind]);
+        complain(EXIT_CODE_USAGE, "'%s' is no option; see --help", argv[optind]);
     else if (!options->prompt)
-        fprintf(stderr, "aule-worker: --prompt FILE is needed; see --help\n");
+        complain(EXIT_CODE_USAGE, "--prompt FILE is needed; see --help");
     else if (options->block_size & (options->block_size - 1))
-        fprintf(stderr, "aule-worker: --block-size %u is not a power of two\n", options->block_size);
+        complain(EXIT_CODE_USAGE, "--block-size %u is not a power of two", options->block_size);
     else if (options->kv_scale != AULE_SCALE_NONE && aule_dtype_size(options->kv_dtype) > 1)
-        fprintf(stderr, "aule-worker: --kv-scale %s is for fp8 and int8, but --kv-dtype is %s\n",
-                scale_names[options->kv_scale], aule_dtype_name(options->kv_dtype));
+        complain(EXIT_CODE_USAGE, "--kv-scale %s is for fp8 and int8, but --kv-dtype is %s",
+                 scale_names[options->kv_scale], aule_dtype_name(options->kv_dtype));
     else if (options->kv_scale != AULE_SCALE_NONE && options->path == ATTENTION_CONTIGUOUS &&
              options->dtype != AULE_F32)
-        fprintf(stderr,
-                "aule-worker: --path contiguous keeps rows of --dtype %s, which cannot hold %s times a scale; --dtype "
-                "f32 can\n",
-                aule_dtype_name(options->dtype), aule_dtype_name(options->kv_dtype));
+        complain(EXIT_CODE_USAGE,
+                 "--path contiguous keeps rows of --dtype %s, which cannot hold %s times a scale; --dtype f32 can",
+                 aule_dtype_name(options->dtype), aule_dtype_name(options->kv_dtype));
     else
         return OPTIONS_RUN;
     return OPTIONS_BAD;
@@ -152,8 +153,8 @@ static enum options_result check(const struct options *options, int argc, char *
 static enum options_result wrong_option(int letter, const char *word)
 {
     const char cluster[] = {'-', (char)optopt, '\0'};
-    fprintf(stderr, "aule-worker: %s %s; see --help\n", optopt > ' ' ? cluster : word,
-            letter == ':' ? "lacks its value" : "is no option, or one that takes no value");
+    complain(EXIT_CODE_USAGE, "%s %s; see --help", optopt > ' ' ? cluster : word,
+             letter == ':' ? "lacks its value" : "is no option, or one that takes no value");
     return OPTIONS_BAD;
 }
 
@@ -173,6 +174,7 @@ enum options_result options_parse(struct options *options, int argc, char **argv
     struct option table[NUM_ROWS + 1] = {0};
     for (int i = 0; i < NUM_ROWS; i++)
         table[i] = (struct option){rows[i].name, rows[i].argument ? required_argument : no_argument, NULL, i};
+    complaint_begin("aule-worker", argc, argv);
     optind = 1;
     for (int i; (i = getopt_long(argc, argv, ":", table, NULL)) != -1;) {
         if (i == '?' || i == ':')

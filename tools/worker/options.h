@@ -22,7 +22,7 @@ struct options {
     bool json;
 };
 
-// OPTIONS_DONE: --help or --version was answered. OPTIONS_BAD: standard error has a sentence. Strings point into argv.
+// OPTIONS_DONE: --help or --version was answered. OPTIONS_BAD: it was complained of. Strings point into argv.
 enum options_result options_parse(struct options *options, int argc, char **argv);
 
 #endif

@@ -5,6 +5,8 @@
 
 #include "report.h"
 
+#include "complaint.h"
+
 #include <cjson/cJSON.h>
 #include <ctype.h>
 #include <stdio.h>
@@ -91,6 +93,6 @@ bool report_print(const struct report *report, bool json)
     const bool good = text && (json ? print_json(report, text) : print_text(report, text));
     free(text);
     if (!good)
-        fprintf(stderr, "aule-worker: the report could not be written to standard output\n");
+        complain(EXIT_CODE_FAILED, "the report could not be written to standard output");
     return good;
 }
