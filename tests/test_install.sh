@@ -95,6 +95,11 @@ for program in "aule-ctl version" "aule-worker --version" "aule-daemon --version
     [[ $said =~ ^${words[0]}\ +$version($'\n'|$) ]] || fail "$program says: $said"
 done
 
+# A man page each.
+for page in aule-daemon.8 aule-ctl.1 aule-worker.1 aule-bench.1; do
+    [ ! -x "$prefix/bin/${page%.*}" ] || [ -n "$(find "$prefix" -path "*/man${page#*.}/$page")" ] || fail "no man page $page below $prefix"
+done
+
 # The daemon, until it answers. The example finds it by the rule.
 mkdir -m 700 "$work/run"
 export AULE_RUNTIME_DIR=$work/run
