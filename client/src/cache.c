@@ -11,8 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "connection.h"
 #include "error.h"
+#include "quote.h"
 #include "session.h"
+#include "socket_path.h"
 
 enum { DEFAULT_BLOCK_SIZE = 32 }; // tokens
 
@@ -73,13 +76,15 @@ enum aule_status cache_open_in(struct attachment *attachment, const struct aule_
 }
 
 // The daemon's sentence, and what helps: a name keeps its identity while the cache is there, opened or not.
-static enum aule_status other_identity(const char *name)
+static enum aule_status other_identity(const struct attachment *attachment, const char *name)
 {
-    char why[512];
+    char why[512], socket[QUOTE_SIZE(SOCKET_PATH_MAX)], word[QUOTE_SIZE(WIRE_MAX_NAME)];
     snprintf(why, sizeof why, "%s", aule_error());
-    return fail(AULE_MISMATCH,
-                "%s; take another name or, where nobody has that cache open, drop it: aule-ctl drop-cache %s", why,
-                name);
+    return fail(
+        AULE_MISMATCH,
+        "%s; take another name or, where nobody has that cache open, drop it: aule-ctl drop-cache --socket %s %s%s",
+        why, quote(socket, sizeof socket, connection_path(attachment->connection)), *name == '-' ? "-- " : "",
+        quote(word, sizeof word, name));
 }
 
 static enum aule_status open_in(struct attachment *attachment, const struct aule_cache_params *params,
@@ -91,7 +96,7 @@ static enum aule_status open_in(struct attachment *attachment, const struct aule
     enum aule_status status = cache_open_in(attachment, params, cache);
     if (status != AULE_OK) {
         free(cache);
-        return status == AULE_MISMATCH ? other_identity(params->name) : status;
+        return status == AULE_MISMATCH ? other_identity(attachment, params->name) : status;
     }
     attachment_ref(attachment);
     *out = cache;

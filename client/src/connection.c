@@ -30,6 +30,7 @@
 
 #include "error.h"
 #include "fork.h"
+#include "quote.h"
 #include "socket_path.h"
 
 struct call {
@@ -164,7 +165,9 @@ static enum aule_status nobody_listens(const char *path)
                     path, S_ISDIR(info.st_mode) ? "a folder" : "another file");
     if (!folder_can_be(path))
         return fail(AULE_DAEMON_GONE, "no daemon listens at %s: the folder that it would be in is not there", path);
-    return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one", path, why, path);
+    char word[QUOTE_SIZE(SOCKET_PATH_MAX)];
+    return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one", path, why,
+                quote(word, sizeof word, path));
 }
 
 static enum aule_status dial_error(const char *path, int error, const struct timeout *timeout)
@@ -259,6 +262,11 @@ enum aule_status connection_open(const char *path, const struct timeout *timeout
     else
         connection_close(connection);
     return status;
+}
+
+const char *connection_path(const struct connection *connection)
+{
+    return connection->path;
 }
 
 // ---- closing ----

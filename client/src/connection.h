@@ -25,6 +25,8 @@ void answer_finish(struct answer *answer); // takes a zeroed one
 // AULE_DAEMON_GONE: nobody listens. AULE_DENIED: the file system refuses. AULE_TIMEOUT. AULE_FORKED.
 enum aule_status connection_open(const char *path, const struct timeout *timeout, struct connection **out);
 
+const char *connection_path(const struct connection *connection); // of the daemon's socket
+
 // In a process other than the one that opened it, frees memory only. No call may be pending. Takes NULL.
 void connection_close(struct connection *connection);
 
