@@ -8,12 +8,14 @@
 
 #include "aule/aule.h"
 #include "daemon_harness.h"
+#include "quote.h"
 #include "units.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -308,6 +310,24 @@ START_TEST(numbers_are_shown_as_people_read_them)
     ck_assert_str_eq(units_ns(850, text), "850 ns");
     ck_assert_str_eq(units_ns(12345, text), "12.3 us");
     ck_assert_str_eq(units_ns(1500000000, text), "1.5 s");
+}
+END_TEST
+
+START_TEST(what_is_quoted_for_a_shell_is_the_word_itself)
+{
+    static const char *const words[] = {"model", "/tmp/0.sock",      "",  "a b",      "it's",
+                                        "''",    "$HOME `ls` \\ \"", "~", "\xc3\xa4", "a\nb"};
+    char quoted[QUOTE_SIZE(32)], command[128], said[64] = "";
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        snprintf(command, sizeof command, "printf %%s %s", quote(quoted, sizeof quoted, words[i]));
+        FILE *shell = popen(command, "re");
+        ck_assert_ptr_nonnull(shell);
+        said[fread(said, 1, sizeof said - 1, shell)] = '\0';
+        ck_assert_int_eq(pclose(shell), 0);
+        ck_assert_str_eq(said, words[i]);
+    }
+    ck_assert_str_eq(quote(quoted, sizeof quoted, "/tmp/0.sock"), "/tmp/0.sock");
+    ck_assert_str_eq(quote(quoted, QUOTE_SIZE(1), "a''"), "'a'"); // what is cut is still one word
 }
 END_TEST
 
@@ -772,13 +792,23 @@ START_TEST(close_session_refuses_what_is_no_session)
 }
 END_TEST
 
+static enum aule_status open_otherwise(const char *name)
+{
+    return aule_cache_open(
+        session,
+        &(struct aule_cache_params){
+            .name = name, .num_layers = 2, .num_kv_heads = 1, .head_dim = HEAD_DIM, .block_size = BLOCK_SIZE},
+        &cache);
+}
+
 // What is cached outlives its sessions, and keeps the name from another model until it is dropped.
 START_TEST(drop_cache_ends_what_nobody_has_open)
 {
     int32_t blocks[2];
     open_worker("worker");
     publish_two_blocks(blocks);
-    assert_fails(ASK("drop-cache", "model"), FAILED, "\"model\" is open in 1 session (BUSY); aule-ctl sessions lists");
+    assert_fails(ASK("drop-cache", "model"), FAILED,
+                 "\"model\" is open in 1 session (BUSY); aule-ctl sessions --socket ");
     assert_fails_as_json(ASK("drop-cache", "model", "--json"), FAILED, "BUSY", "is open in 1 session");
     aule_cache_close(cache);
     cache = NULL;
@@ -795,11 +825,43 @@ START_TEST(drop_cache_ends_what_nobody_has_open)
     ck_assert_double_eq(number(json, "pool_blocks"), 0);
     cJSON_Delete(json);
     assert_fails(ASK("drop-cache", "model"), FAILED, "no cache \"model\" among its 0");
-    CHECK_OK(aule_cache_open(
-        session,
-        &(struct aule_cache_params){
-            .name = "model", .num_layers = 2, .num_kv_heads = 1, .head_dim = HEAD_DIM, .block_size = BLOCK_SIZE},
-        &cache));
+    CHECK_OK(open_otherwise("model"));
+}
+END_TEST
+
+static const char *const odd_names[] = {"model", "the model's \"$HOME\"", "-7", "--json"};
+
+// As it stands in a terminal, with nothing in the environment that says where the daemon is.
+START_TEST(the_command_that_drops_a_cache_in_the_way_works_as_it_is_told)
+{
+    char command[2048];
+    int32_t blocks[2];
+    session = open_session("worker", NULL);
+    cache = open_cache(odd_names[_i]);
+    publish_two_blocks(blocks);
+    aule_cache_close(cache);
+    ck_assert_int_eq(open_otherwise(odd_names[_i]), AULE_MISMATCH);
+    const char *told = strstr(aule_error(), "drop it: aule-ctl ");
+    ck_assert_msg(told != NULL, "%s", aule_error());
+    snprintf(command, sizeof command, "%s %s >/dev/null", CTL, told + strlen("drop it: aule-ctl "));
+    ck_assert_msg(system(command) == 0, "%s", command); // NOLINT(cert-env33-c): a shell is what is tested
+    CHECK_OK(open_otherwise(odd_names[_i]));
+}
+END_TEST
+
+START_TEST(commands_that_a_complaint_names_ask_the_same_daemon)
+{
+    char words[512];
+    snprintf(words, sizeof words, "aule-ctl sessions --socket %s and aule-ctl caches --socket %s list what there is",
+             server.socket, server.socket);
+    assert_fails(ASK("close-session", "123456"), FAILED, words);
+    snprintf(words, sizeof words, "aule-ctl caches --socket %s lists them", server.socket);
+    assert_fails(ASK("drop-cache", "none"), FAILED, words);
+    assert_fails(RUN("close-session", "--socket", "/tmp/a b", "x"), USAGE,
+                 "; aule-ctl sessions --socket '/tmp/a b' lists");
+    ck_assert_int_eq(setenv("AULE_SOCKET", server.socket, 1), 0);
+    assert_fails(RUN("drop-cache", "none"), FAILED, "; aule-ctl caches lists them");
+    ck_assert_int_eq(unsetenv("AULE_SOCKET"), 0);
 }
 END_TEST
 
@@ -819,6 +881,7 @@ static Suite *ctl_suite(void)
     tcase_add_test(tests, output_that_cannot_be_written_is_a_failure);
     tcase_add_test(tests, a_listener_that_never_answers_is_given_up);
     tcase_add_test(tests, numbers_are_shown_as_people_read_them);
+    tcase_add_test(tests, what_is_quoted_for_a_shell_is_the_word_itself);
     suite_add_tcase(suite, tests);
 
     tests = tcase_create("with a daemon");
@@ -840,6 +903,9 @@ static Suite *ctl_suite(void)
     tcase_add_test(tests, close_session_ends_the_session_and_gives_its_blocks_back);
     tcase_add_test(tests, close_session_refuses_what_is_no_session);
     tcase_add_test(tests, drop_cache_ends_what_nobody_has_open);
+    tcase_add_loop_test(tests, the_command_that_drops_a_cache_in_the_way_works_as_it_is_told, 0,
+                        sizeof odd_names / sizeof *odd_names);
+    tcase_add_test(tests, commands_that_a_complaint_names_ask_the_same_daemon);
     suite_add_tcase(suite, tests);
     return suite;
 }

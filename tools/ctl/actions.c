@@ -24,7 +24,7 @@ enum exit_code ping(struct ctl *ctl)
     char time[UNITS_SIZE];
     enum aule_status status = aule_monitor_ping(ctl->monitor, &info);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     if (ctl->json)
         return output_json(ping_columns, &info, NULL, NULL);
     printf("aule-daemon %s answered in %s (protocol %u.%u, epoch %016" PRIx64 ")\n", info.version,
@@ -38,7 +38,7 @@ enum exit_code close_session(struct ctl *ctl)
 {
     enum aule_status status = aule_monitor_close_session(ctl->monitor, ctl->id);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     if (ctl->json)
         return output_json(closed_columns, &ctl->id, NULL, NULL);
     printf("session %" PRIu64 " is closed\n", ctl->id);

@@ -12,9 +12,12 @@
 #include "aule/aule.h"
 #include "complaint.h"
 
+enum { SOCKET_OPTION_SIZE = 512 }; // for any path that a socket can have
+
 struct ctl {
     bool json;
-    const char *socket; // NULL = the library's rule
+    const char *socket;                     // NULL = the library's rule
+    char socket_option[SOCKET_OPTION_SIZE]; // " --socket PATH" for the commands that complaints name; "" without one
     int timeout_ms;
     const char *cache;            // name or id; NULL = all
     int state;                    // enum aule_block_kind; -1 = all
@@ -51,7 +54,7 @@ enum exit_code show_version(struct ctl *ctl);
 bool tune_action_parse(const char *word, int *action);
 
 // report.c. Say on stderr what a failing call of the library had to say and what to do about it; returns the exit code.
-enum exit_code report(enum aule_status status);
+enum exit_code report(const struct ctl *ctl, enum aule_status status);
 
 // All digits of `text`, up to 2^64 - 1.
 bool parse_id(const char *text, uint64_t *id);

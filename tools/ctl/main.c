@@ -43,7 +43,7 @@ static enum exit_code run(struct ctl *ctl, const struct command *command)
         return command->run(ctl);
     enum aule_status status = aule_monitor_open(ctl->socket, ctl->timeout_ms, &ctl->monitor);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     enum exit_code code = command->run(ctl);
     aule_monitor_close(ctl->monitor);
     return code;

@@ -6,6 +6,7 @@
 #include "options.h"
 
 #include "column.h"
+#include "quote.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -95,6 +96,14 @@ static bool take_timeout(struct ctl *ctl, const char *text)
     return true;
 }
 
+static void take_socket(struct ctl *ctl, const char *path)
+{
+    static const char option[] = " --socket ";
+    ctl->socket = path;
+    strcpy(ctl->socket_option, option);
+    quote(ctl->socket_option + strlen(option), sizeof ctl->socket_option - strlen(option), path);
+}
+
 static bool take_state(struct ctl *ctl, const char *text)
 {
     if (block_kind_parse(text, &ctl->state))
@@ -108,7 +117,7 @@ static bool take(struct ctl *ctl, int letter, const char *value)
 {
     switch (letter) {
     case 'j': ctl->json = true; return true;
-    case 's': ctl->socket = value; return true;
+    case 's': take_socket(ctl, value); return true;
     case 't': return take_timeout(ctl, value);
     case 'c': ctl->cache = value; return true;
     case 'a': return take_state(ctl, value);
@@ -171,7 +180,7 @@ static bool take_argument(struct ctl *ctl, const struct command *command, const 
     }
     if (!command->argument || strcmp(command->argument, "ID") != 0 || parse_id(text, &ctl->id))
         return true;
-    complain(EXIT_CODE_USAGE, "\"%s\" is no session's id; aule-ctl sessions lists them", text);
+    complain(EXIT_CODE_USAGE, "\"%s\" is no session's id; aule-ctl sessions%s lists them", text, ctl->socket_option);
     return false;
 }
 

@@ -3,13 +3,15 @@
 //
 // report.c - what a failing call of the library means to who asked: the exit code, and what to do about it.
 
+#include <stdio.h>
+
 #include "ctl.h"
 
 // A status that is not here is a failure, without a hint.
 struct meaning {
     enum aule_status status;
     enum exit_code code;
-    const char *hint; // NULL = none
+    const char *hint; // NULL = none; @ stands for the socket_option
 };
 static const struct meaning meanings[] = {
     {AULE_DAEMON_GONE, EXIT_CODE_GONE, "--socket or $AULE_SOCKET names the socket of one that listens elsewhere"},
@@ -22,8 +24,8 @@ static const struct meaning meanings[] = {
     {AULE_FORKED, EXIT_CODE_FAILED, "this is a defect in aule-ctl; please report it"},
     {AULE_VERSION, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
     {AULE_DENIED, EXIT_CODE_FAILED, "ask as the daemon's own user or as root"},
-    {AULE_NOT_FOUND, EXIT_CODE_FAILED, "aule-ctl sessions and aule-ctl caches list what there is"},
-    {AULE_BUSY, EXIT_CODE_FAILED, "aule-ctl sessions lists who may use it; try again when their work is done"},
+    {AULE_NOT_FOUND, EXIT_CODE_FAILED, "aule-ctl sessions@ and aule-ctl caches@ list what there is"},
+    {AULE_BUSY, EXIT_CODE_FAILED, "aule-ctl sessions@ lists who may use it; try again when their work is done"},
     {AULE_UNSUPPORTED, EXIT_CODE_FAILED, "use a daemon of aule-ctl's version"},
 };
 
@@ -35,10 +37,21 @@ static struct meaning meaning_of(enum aule_status status)
     return (struct meaning){status, EXIT_CODE_FAILED, NULL};
 }
 
-enum exit_code report(enum aule_status status)
+// The commands that it names ask the same daemon.
+static void complete_hint(char *to, size_t size, const char *hint, const char *socket_option)
+{
+    for (size_t used = 0; *hint && used < size; hint++)
+        used += (size_t)(*hint == '@' ? snprintf(to + used, size - used, "%s", socket_option)
+                                      : snprintf(to + used, size - used, "%c", *hint));
+}
+
+enum exit_code report(const struct ctl *ctl, enum aule_status status)
 {
     const struct meaning meaning = meaning_of(status);
     const char *what = aule_error();
-    complaint_say(*what ? what : aule_status_text(status), aule_status_name(status), meaning.hint);
+    char hint[COMPLAINT_SIZE];
+    if (meaning.hint)
+        complete_hint(hint, sizeof hint, meaning.hint, ctl->socket_option);
+    complaint_say(*what ? what : aule_status_text(status), aule_status_name(status), meaning.hint ? hint : NULL);
     return meaning.code;
 }

@@ -94,7 +94,7 @@ enum exit_code show_device(struct ctl *ctl)
     if (status == AULE_OK)
         status = aule_monitor_variants(ctl->monitor, &variants, &count);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     struct variant_row *rows = calloc(count + (size_t)1, sizeof *rows);
     enum exit_code code;
     if (rows) {

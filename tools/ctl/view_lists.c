@@ -98,7 +98,7 @@ enum exit_code show_sessions(struct ctl *ctl)
     uint32_t count = 0;
     enum aule_status status = aule_monitor_sessions(ctl->monitor, &array, &count);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     struct output_list list = {"sessions", session_columns, array, count, sizeof *array, 2};
     enum exit_code code = output_list(ctl, &list);
     free(array);
@@ -111,7 +111,7 @@ enum exit_code show_caches(struct ctl *ctl)
     uint32_t count = 0;
     enum aule_status status = aule_monitor_caches(ctl->monitor, &array, &count);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     struct output_list list = {"caches", cache_columns, array, count, sizeof *array, 2};
     enum exit_code code = output_list(ctl, &list);
     free(array);
@@ -146,7 +146,7 @@ static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows, const 
     if (status == AULE_NOT_FOUND && !ctl->cache)
         return EXIT_CODE_DONE; // it ended since we asked for the list
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     enum exit_code code = add_rows(rows, cache, blocks, count, ctl->state);
     free(blocks);
     return code;
@@ -161,10 +161,10 @@ static bool is_called(const char *wanted, const struct aule_cache_view *cache, b
     return parse_id(wanted, &id) && id == cache->cache;
 }
 
-static enum exit_code no_cache(const char *wanted, uint32_t count)
+static enum exit_code no_cache(const struct ctl *ctl, const char *wanted, uint32_t count)
 {
-    return complain(EXIT_CODE_FAILED, "the daemon has no cache \"%s\" among its %u; aule-ctl caches lists them", wanted,
-                    count);
+    return complain(EXIT_CODE_FAILED, "the daemon has no cache \"%s\" among its %u; aule-ctl caches%s lists them",
+                    wanted, count, ctl->socket_option);
 }
 
 static const struct aule_cache_view *find_cache(const char *wanted, const struct aule_cache_view *caches,
@@ -183,7 +183,7 @@ static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_vie
 {
     if (ctl->cache) {
         const struct aule_cache_view *cache = find_cache(ctl->cache, caches, count);
-        return cache ? add_cache(ctl, rows, cache) : no_cache(ctl->cache, count);
+        return cache ? add_cache(ctl, rows, cache) : no_cache(ctl, ctl->cache, count);
     }
     enum exit_code code = EXIT_CODE_DONE;
     for (uint32_t i = 0; i < count && code == EXIT_CODE_DONE; i++)
@@ -197,7 +197,7 @@ enum exit_code show_blocks(struct ctl *ctl)
     uint32_t count = 0;
     enum aule_status status = aule_monitor_caches(ctl->monitor, &caches, &count);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     struct rows rows = {.array = NULL};
     enum exit_code code = collect(ctl, caches, count, &rows);
     if (code == EXIT_CODE_DONE) {
@@ -218,7 +218,7 @@ static enum exit_code drop(const struct ctl *ctl, const struct aule_cache_view *
     enum aule_status status = aule_monitor_drop_cache(ctl->monitor, cache->cache);
     char name[COLUMN_TEXT_SIZE];
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     if (ctl->json)
         return output_json(dropped_columns, &cache->cache, NULL, NULL);
     clean_text(name, sizeof name, cache->name, true);
@@ -233,9 +233,9 @@ enum exit_code drop_cache(struct ctl *ctl)
     uint32_t count = 0;
     enum aule_status status = aule_monitor_caches(ctl->monitor, &caches, &count);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     const struct aule_cache_view *cache = find_cache(ctl->argument, caches, count);
-    enum exit_code code = cache ? drop(ctl, cache) : no_cache(ctl->argument, count);
+    enum exit_code code = cache ? drop(ctl, cache) : no_cache(ctl, ctl->argument, count);
     free(caches);
     return code;
 }

@@ -126,7 +126,7 @@ enum exit_code show_status(struct ctl *ctl)
     struct aule_daemon_state state;
     enum aule_status status = aule_monitor_daemon(ctl->monitor, &state);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     if (ctl->json) {
         cJSON *rate = state.lookup_tokens ? cJSON_CreateNumber(hit_rate(&state)) : cJSON_CreateNull();
         return output_json(daemon_columns, &state, "prefix_hit_rate", rate);

@@ -91,7 +91,7 @@ enum exit_code tune(struct ctl *ctl)
     enum aule_status status =
         aule_monitor_tune(ctl->monitor, (enum aule_tune_action)ctl->action, &state, &tuned, &count);
     if (status != AULE_OK)
-        return report(status);
+        return report(ctl, status);
     struct tuned_row *rows = calloc(count + (size_t)1, sizeof *rows);
     enum exit_code code;
     if (rows) {
