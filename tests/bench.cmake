@@ -31,7 +31,8 @@ if(TARGET aule-bench)
   bench_test(bench_checks_through_a_ring device "decode:3x70 96 rows right" run decode:3x70 --via ring --clients 2 --check)
   bench_test(bench_checks_both_sides_of_the_border device "engine of its own: 64 rows right.*by ring: 64 rows right.*by nng: 64 rows right"
     run border --check)
-  bench_test(bench_checks_steps_and_copies device "by ring: [0-9]+ rows right.*shared memory, staged, layer by layer: [0-9]+ rows right"
+  bench_test(bench_checks_steps_and_copies device
+    "step +D1(, | as decode:)[^\n]*by ring: [0-9]+ rows right.*step +D5(, | as decode:)[^\n]*by ring: [0-9]+ rows right.*copies +D1(, | as decode:)[^\n]*, staged, layer by layer: [0-9]+ rows right"
     run step copies --check)
   bench_test(bench_looks_at_what_clients_and_owners_of_engines_contended_for device
     "among 1, one daemon, 2 in flight.*among 8, an engine each[^\n]*checked_rows.:512,[^\n]*shared_over_apart[^\n]*.checked.:true" run clients --seconds 0.05 --json)

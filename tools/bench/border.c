@@ -20,7 +20,7 @@ static const enum via places[NUM_PLACES] = {VIA_ENGINE, VIA_RING, VIA_NNG};
 
 struct border {
     const struct study *study;
-    const struct workload *workload;
+    struct subject subject;
     uint32_t layers;
     struct fleet fleet;
     struct aule_monitor *monitor;
@@ -40,7 +40,7 @@ static bool open_world(struct border *b)
         .append = true,
     };
     b->engine = world_engine(&b->study->options);
-    return b->engine && world_open(&b->world, b->engine, b->workload, &params);
+    return b->engine && world_open(&b->world, b->engine, b->subject.workload, &params);
 }
 
 static bool open_caller(struct border *b, uint32_t place)
@@ -48,10 +48,10 @@ static bool open_caller(struct border *b, uint32_t place)
     const struct caller_params params = {
         .socket = b->fleet.socket,
         .lane = via_name(places[place]),
-        .workload = b->workload,
+        .workload = b->subject.workload,
         .dtype = b->study->options.dtype,
         .kv_dtype = b->study->options.dtype,
-        .count = workload_num_seqs(b->workload),
+        .count = workload_num_seqs(b->subject.workload),
         .layers = b->layers,
         .append = true,
     };
@@ -142,11 +142,11 @@ static bool say(struct border *b, const struct player *players, const struct tim
     static const char *const how[] = {", one submission", ", each layer waited for"};
     uint32_t place = i / ways;
     const struct times *base = &times[i % ways];
-    struct figure figure = study_figure(b->study, via_name(places[place]), b->workload, players[i].runs);
+    struct figure figure = study_figure(b->study, via_name(places[place]), b->subject.workload, players[i].runs);
     figure.times = times[i];
     figure.verdict = b->verdicts[place];
     figure.checked = true;
-    snprintf(figure.name, sizeof figure.name, "%s%s by %s", b->workload->name, ways > 1 ? how[i % ways] : "",
+    snprintf(figure.name, sizeof figure.name, "%s%s by %s", b->subject.name, ways > 1 ? how[i % ways] : "",
              place == IN_PROCESS ? "an engine of its own" : via_name(places[place]));
     figure_add_given(&figure, "layers", b->layers, "");
     if (place != IN_PROCESS) {
@@ -183,32 +183,31 @@ static bool measure_ways(struct border *b, uint32_t ways)
     return ok;
 }
 
-static bool measure_workload(const struct study *study, const char *name, uint32_t layers, uint32_t ways)
+static bool measure_subject(const struct study *study, const char *name, const char *smaller, uint32_t layers,
+                            uint32_t ways)
 {
-    struct selection selection;
-    if (!study_workload(name, &selection))
-        return false;
-    struct border border = {.study = study, .workload = selection.list, .layers = layers};
-    enum dtype dtype = study->options.dtype;
-    double each = NUM_PLACES * workload_bytes(selection.list, dtype, dtype);
-    while (border.layers > 1 && each * border.layers > 0.8 * (double)study->heap_bytes)
-        border.layers /= 2;
-    bool ok = border_open(&border) && measure_ways(&border, ways);
-    border_close(&border);
-    selection_finish(&selection);
+    struct border border = {.study = study, .layers = layers};
+    bool ok = study_subject(study, name, smaller, &border.subject);
+    if (ok) {
+        enum dtype dtype = study->options.dtype;
+        double each = NUM_PLACES * workload_bytes(border.subject.workload, dtype, dtype);
+        while (border.layers > 1 && each * border.layers > 0.8 * (double)study->heap_bytes)
+            border.layers /= 2;
+        ok = border_open(&border) && measure_ways(&border, ways);
+        border_close(&border);
+    }
+    subject_finish(&border.subject);
     return ok;
 }
 
 bool study_border(const struct study *study)
 {
-    return measure_workload(study, "decode:1x16", 1, 1);
+    return measure_subject(study, "decode:1x16", NULL, 1, 1);
 }
 
 bool study_step(const struct study *study)
 {
-    enum { LAYERS = 32, LAYERS_SOFTWARE = 8 };
-    if (study->software)
-        return measure_workload(study, "decode:8x128", LAYERS_SOFTWARE, NUM_WAYS) &
-               measure_workload(study, "decode:2x64", LAYERS_SOFTWARE, NUM_WAYS);
-    return measure_workload(study, "D1", LAYERS, NUM_WAYS) & measure_workload(study, "D5", LAYERS, NUM_WAYS);
+    const uint32_t layers = study->software ? 8 : 32;
+    return measure_subject(study, "D1", "decode:8x128", layers, NUM_WAYS) &
+           measure_subject(study, "D5", "decode:2x64", layers, NUM_WAYS);
 }

@@ -18,7 +18,7 @@ static const char *const place_names[NUM_PLACES] = {"in device memory", "shared 
 
 struct copies {
     const struct study *study;
-    const struct workload *workload;
+    struct subject subject;
     struct engine *engines[NUM_PLACES];
     struct world worlds[NUM_PLACES];
     struct verdict verdicts[NUM_PLACES];
@@ -36,7 +36,7 @@ static bool open_place(struct copies *c, enum place place)
     };
     options.force_staging = place == STAGED;
     c->engines[place] = world_engine(&options);
-    return c->engines[place] && world_open(&c->worlds[place], c->engines[place], c->workload, &params);
+    return c->engines[place] && world_open(&c->worlds[place], c->engines[place], c->subject.workload, &params);
 }
 
 static bool check(struct copies *c, struct player *player, enum place place)
@@ -58,13 +58,13 @@ static bool say(const struct copies *c, const struct times *times, uint32_t i)
     enum place place = (enum place)(i / NUM_WAYS);
     bool chained = i % NUM_WAYS == 0;
     const struct times *base = &times[i % NUM_WAYS];
-    struct figure figure = study_figure(c->study, "engine", c->workload, 1);
+    struct figure figure = study_figure(c->study, "engine", c->subject.workload, 1);
     figure.times = times[i];
     figure.times.median_us /= LAYERS;
     figure.times.p99_us /= LAYERS;
     figure.verdict = c->verdicts[place];
     figure.checked = true;
-    snprintf(figure.name, sizeof figure.name, "%s, %s, %s", c->workload->name, place_names[place],
+    snprintf(figure.name, sizeof figure.name, "%s, %s, %s", c->subject.name, place_names[place],
              chained ? "8 layers at once" : "layer by layer");
     figure_add_given(&figure, "layers", LAYERS, "");
     if (place != ON_DEVICE) {
@@ -102,11 +102,8 @@ static bool measure_places(struct copies *c)
 
 bool study_copies(const struct study *study)
 {
-    struct selection selection;
-    if (!study_workload(study->software ? "decode:8x64" : "D1", &selection))
-        return false;
-    struct copies copies = {.study = study, .workload = selection.list};
-    bool ok = true;
+    struct copies copies = {.study = study};
+    bool ok = study_subject(study, "D1", "decode:8x64", &copies.subject);
     for (int place = 0; ok && place < NUM_PLACES; place++)
         ok = open_place(&copies, (enum place)place);
     ok = ok && measure_places(&copies);
@@ -115,6 +112,6 @@ bool study_copies(const struct study *study)
             world_close(&copies.worlds[place]);
         engine_destroy(copies.engines[place]);
     }
-    selection_finish(&selection);
+    subject_finish(&copies.subject);
     return ok;
 }

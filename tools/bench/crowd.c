@@ -108,16 +108,16 @@ struct sharing {
     uint32_t clients, in_flight; // of each client
 };
 
-static bool share(const struct study *study, const struct fleet *fleet, const struct workload *workload,
+static bool share(const struct study *study, const struct fleet *fleet, const struct subject *subject,
                   const struct sharing *sharing, struct figure *figure, double *throughput)
 {
     struct crowd crowd = {.study = study, .fleet = fleet, .count = sharing->clients};
     char name[96];
     for (uint32_t i = 0; i < crowd.count; i++) {
-        crowd.jobs[i] = job(&crowd, workload, sharing->via, i, crowd.count);
+        crowd.jobs[i] = job(&crowd, subject->workload, sharing->via, i, crowd.count);
         crowd.jobs[i].in_flight = sharing->in_flight;
     }
-    snprintf(name, sizeof name, "%s among %u, %s%s", workload->name, crowd.count,
+    snprintf(name, sizeof name, "%s among %u, %s%s", subject->name, crowd.count,
              sharing->via == VIA_ENGINE ? "an engine each" : "one daemon",
              sharing->in_flight > 1 ? ", 2 in flight" : "");
     bool ok = crowd_measure(&crowd) && crowd_figure(&crowd, 0, name, figure);
@@ -132,12 +132,12 @@ static const struct sharing sharings[] = {{VIA_RING, 1, 2}, {VIA_RING, 8, 2}, {V
                                           {VIA_RING, 4, 1}, {VIA_RING, 8, 1}, {VIA_ENGINE, 8, 1}};
 enum { BASE, WAITING = 2, SHARED = 5, APART, NUM_SHARINGS };
 
-static bool share_out(const struct study *study, const struct fleet *fleet, const struct workload *workload)
+static bool share_out(const struct study *study, const struct fleet *fleet, const struct subject *subject)
 {
     struct figure figure;
     double throughput[NUM_SHARINGS];
     for (int i = 0; i < NUM_SHARINGS; i++) {
-        if (!share(study, fleet, workload, &sharings[i], &figure, &throughput[i]))
+        if (!share(study, fleet, subject, &sharings[i], &figure, &throughput[i]))
             return false;
         figure_add(&figure, "of_one", throughput[i] / throughput[BASE], "x");
         if (i >= WAITING)
@@ -150,33 +150,34 @@ static bool share_out(const struct study *study, const struct fleet *fleet, cons
     return true;
 }
 
-static bool with_fleet(const struct study *study, const char *name,
-                       bool (*run)(const struct study *study, const struct fleet *fleet, const struct workload *))
+static bool with_fleet(const struct study *study, const char *name, const char *smaller,
+                       bool (*run)(const struct study *study, const struct fleet *fleet, const struct subject *subject))
 {
-    struct selection selection;
+    struct subject subject;
     struct fleet fleet = {0};
-    bool ok = study_workload(name, &selection) && study_fleet(study, &fleet) && run(study, &fleet, selection.list);
+    bool ok =
+        study_subject(study, name, smaller, &subject) && study_fleet(study, &fleet) && run(study, &fleet, &subject);
     fleet_close(&fleet);
-    selection_finish(&selection);
+    subject_finish(&subject);
     return ok;
 }
 
 bool study_clients(const struct study *study)
 {
-    return with_fleet(study, study->software ? "decode:16x128" : "D1", share_out);
+    return with_fleet(study, "D1", "decode:16x128", share_out);
 }
 
 // ---- fairness ----
 
 // Light ones have an eighth of the sequences each. `heavy`: the first has them all.
-static bool light(const struct study *study, const struct fleet *fleet, const struct workload *workload, uint32_t count,
+static bool light(const struct study *study, const struct fleet *fleet, const struct subject *subject, uint32_t count,
                   bool heavy, const char *name, struct figure *figure)
 {
     struct crowd crowd = {.study = study, .fleet = fleet, .count = count};
     for (uint32_t i = 0; i < count; i++)
-        crowd.jobs[i] = job(&crowd, workload, VIA_RING, i, LIGHT);
+        crowd.jobs[i] = job(&crowd, subject->workload, VIA_RING, i, LIGHT);
     if (heavy)
-        crowd.jobs[0] = job(&crowd, workload, VIA_RING, 0, 1);
+        crowd.jobs[0] = job(&crowd, subject->workload, VIA_RING, 0, 1);
     bool ok = crowd_measure(&crowd) && crowd_figure(&crowd, heavy ? 1 : 0, name, figure);
     crowd_finish(&crowd);
     return ok;
@@ -215,13 +216,13 @@ static bool measure_rates(struct crowd *c, bool *hold)
 }
 
 // All of them want more than there is.
-static bool saturate(const struct study *study, const struct fleet *fleet, const struct workload *workload)
+static bool saturate(const struct study *study, const struct fleet *fleet, const struct subject *subject)
 {
     struct crowd crowd = {.study = study, .fleet = fleet, .count = MOST_CLIENTS};
     struct figure figure;
     bool hold;
     for (uint32_t i = 0; i < crowd.count; i++) {
-        crowd.jobs[i] = i ? job(&crowd, workload, VIA_RING, i, LIGHT) : job(&crowd, workload, VIA_RING, 0, 1);
+        crowd.jobs[i] = job(&crowd, subject->workload, VIA_RING, i, i ? LIGHT : 1);
         crowd.jobs[i].in_flight = DEPTH;
     }
     bool ok =
@@ -234,12 +235,12 @@ static bool saturate(const struct study *study, const struct fleet *fleet, const
     return ok && study_say(study, &figure);
 }
 
-static bool neighbours(const struct study *study, const struct fleet *fleet, const struct workload *workload)
+static bool neighbours(const struct study *study, const struct fleet *fleet, const struct subject *subject)
 {
     struct figure pair, equal, beside;
-    if (!light(study, fleet, workload, 2, false, "a light one and its equal", &pair) ||
-        !light(study, fleet, workload, MOST_CLIENTS, false, "7 light ones and their equal", &equal) ||
-        !light(study, fleet, workload, MOST_CLIENTS, true, "7 light ones beside one of 8 x", &beside))
+    if (!light(study, fleet, subject, 2, false, "a light one and its equal", &pair) ||
+        !light(study, fleet, subject, MOST_CLIENTS, false, "7 light ones and their equal", &equal) ||
+        !light(study, fleet, subject, MOST_CLIENTS, true, "7 light ones beside one of 8 x", &beside))
         return false;
     if (!study->options.check) {
         figure_add(&beside, "p99_over_equal", beside.times.p99_us / equal.times.p99_us, "x");
@@ -250,6 +251,6 @@ static bool neighbours(const struct study *study, const struct fleet *fleet, con
 
 bool study_fairness(const struct study *study)
 {
-    return with_fleet(study, study->software ? "decode:8x64" : "decode:64x1024", neighbours) &&
-           with_fleet(study, study->software ? "decode:8x64" : "D1", saturate);
+    return with_fleet(study, "decode:64x1024", "decode:8x64", neighbours) &&
+           with_fleet(study, "D1", "decode:8x64", saturate);
 }

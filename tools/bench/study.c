@@ -75,10 +75,20 @@ bool study_fleet(const struct study *study, struct fleet *fleet)
     return fleet_open(fleet, &study->options, false);
 }
 
-bool study_workload(const char *name, struct selection *selection)
+bool study_subject(const struct study *study, const char *name, const char *smaller, struct subject *subject)
 {
-    *selection = (struct selection){0};
-    return selection_add(selection, name);
+    const bool instead = smaller && study->software;
+    *subject = (struct subject){.workload = NULL};
+    snprintf(subject->name, sizeof subject->name, "%s%s%s", name, instead ? " as " : "", instead ? smaller : "");
+    if (!selection_add(&subject->selection, instead ? smaller : name))
+        return false;
+    subject->workload = subject->selection.list;
+    return true;
+}
+
+void subject_finish(struct subject *subject)
+{
+    selection_finish(&subject->selection);
 }
 
 struct figure study_figure(const struct study *study, const char *via, const struct workload *workload, double steps)

@@ -37,8 +37,16 @@ bool study_starts_daemon(const char *name);
 
 // Of the options, with a daemon of its own that measures no tuning meanwhile: both sides take the kernels' rules.
 bool study_fleet(const struct study *study, struct fleet *fleet);
-// A workload by name; false: standard error says why. Owned by the caller (selection_finish()).
-bool study_workload(const char *name, struct selection *selection);
+// What cases run, and what they are called after: a workload, or on a software device a smaller one in its place.
+struct subject {
+    struct selection selection; // owned
+    const struct workload *workload;
+    char name[2 * WORKLOAD_NAME_SIZE]; // "D1", or "D1 as decode:8x128"
+};
+// `smaller` NULL = none is needed. False: standard error says why. Ends with subject_finish() in either case.
+bool study_subject(const struct study *study, const char *name, const char *smaller, struct subject *subject);
+void subject_finish(struct subject *subject);
+
 struct figure study_figure(const struct study *study, const char *via, const struct workload *workload, double steps);
 bool study_say(const struct study *study, const struct figure *figure);
 

@@ -16,8 +16,10 @@ enum workload_kind {
     WORKLOAD_LONGEST, // attention over the longest batch that a pool holds: see workload_fit()
 };
 
+enum { WORKLOAD_NAME_SIZE = 32 };
+
 struct workload {
-    char name[32];
+    char name[WORKLOAD_NAME_SIZE];
     const char *what;
     enum workload_kind kind;
     uint32_t num_heads, num_kv_heads, head_dim, block_size;
