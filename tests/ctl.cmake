@@ -5,11 +5,13 @@
 
 if(TARGET aule-ctl)
   pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
-  aule_check(test_ctl SOURCES test_ctl.c ${PROJECT_SOURCE_DIR}/tools/ctl/units.c
-    LIBS aule-client daemon_harness PkgConfig::CJSON LABELS process VALIDATED)
+  foreach(suite test_ctl test_ctl_views test_ctl_actions)
+    aule_check(${suite} SOURCES ${suite}.c ctl_world.c LIBS aule-client daemon_harness PkgConfig::CJSON LABELS process VALIDATED)
+    target_compile_definitions(${suite} PRIVATE CTL="$<TARGET_FILE:aule-ctl>")
+    add_dependencies(${suite} aule-ctl)
+  endforeach()
+  target_sources(test_ctl PRIVATE ${PROJECT_SOURCE_DIR}/tools/ctl/units.c)
   target_include_directories(test_ctl PRIVATE ${PROJECT_SOURCE_DIR}/tools/ctl ${PROJECT_SOURCE_DIR}/schema)
-  target_compile_definitions(test_ctl PRIVATE CTL="$<TARGET_FILE:aule-ctl>")
-  add_dependencies(test_ctl aule-ctl)
   aule_check(test_tuning SOURCES test_tuning.c LIBS aule-client daemon_harness LABELS process VALIDATED)
   target_compile_definitions(test_tuning PRIVATE CTL="$<TARGET_FILE:aule-ctl>")
   add_dependencies(test_tuning aule-ctl)
