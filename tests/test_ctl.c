@@ -8,7 +8,6 @@
 #include "quote.h"
 #include "units.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

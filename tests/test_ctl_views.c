@@ -6,10 +6,8 @@
 #include "ctl_world.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 START_TEST(every_command_prints_one_document)
