@@ -14,13 +14,17 @@ endif()
 
 find_path(NNG_HEADERS nng/nng.h REQUIRED)
 find_library(NNG_SHARED NAMES nng REQUIRED)   # the daemon links it static, a client shared
-foreach(suite test_daemon test_daemon_work test_daemon_leases test_daemon_ends test_daemon_limits test_daemon_commands test_daemon_hostile
-              test_daemon_refused)
+foreach(suite test_daemon test_daemon_work test_daemon_leases test_daemon_ends test_daemon_limits test_daemon_commands test_daemon_refused)
   aule_check(${suite} SOURCES ${suite}.c daemon_suite.c daemon_step.c raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
              LABELS process ENVIRONMENT ${tsan_environment} VALIDATED)
   target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
 endforeach()
-set_property(TEST test_daemon_commands test_daemon_hostile test_daemon_refused APPEND PROPERTY LABELS tsan)
+foreach(suite test_daemon_connections test_daemon_hostile)
+  aule_check(${suite} SOURCES ${suite}.c hostile_world.c daemon_suite.c raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
+             LABELS process ENVIRONMENT ${tsan_environment} VALIDATED)
+  target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
+endforeach()
+set_property(TEST test_daemon_commands test_daemon_connections test_daemon_hostile test_daemon_refused APPEND PROPERTY LABELS tsan)
 
 if(TARGET aule_server)
   aule_check(test_server_parts SOURCES test_server_parts.c LIBS aule_server LABELS unit tsan)

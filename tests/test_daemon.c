@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_daemon.c - the life of a real aule-daemon from outside: how it starts, listens and ends, the options that it takes and refuses, and
-// that it sleeps when idle. What else it does: test_daemon_work.c, _leases, _ends, _limits, _commands, _refused, _hostile, _ring.
+// that it sleeps when idle. What else it does: test_daemon_work.c, _leases, _ends, _limits, _commands, _refused, _connections, _hostile, _ring.
 
 #include "check_main.h"
 #include "daemon_step.h"

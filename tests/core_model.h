@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// core_model.h - a model of who holds which block of the caches, which is too simple to be wrong: arrays, linear searches, no state but counts;
+// and that core says the same. Asserts with check; one test a process.
+
+#ifndef AULE_TESTS_CORE_MODEL_H
+#define AULE_TESTS_CORE_MODEL_H
+
+#include "core_world.h"
+
+enum {
+    WORKERS = 6,
+    CACHES = 2,
+    TEXTS = 3,
+    DEPTH = 4,
+    BATCHES = 128,
+    IDS = 32,
+    QUOTA = 14,
+    MAX_BLOCKS = 24,
+    MAX_TICKETS = 6,
+    MAX_BATCHES = 3,
+};
+
+// A chain's key: salt << 16 | one digit of 1..3 for each block, the first in the lowest four bits.
+struct text {
+    bool used;
+    int cache;
+    uint32_t key, depth, num_hit;
+    int32_t blocks[DEPTH];
+};
+
+struct model_batch {
+    bool used, registered, dead;
+    uint64_t id;
+    int worker, cache;
+    uint32_t key, depth, num_hit, outstanding;
+    int32_t blocks[DEPTH];
+};
+
+struct model_run {
+    int batch;
+    uint32_t layer;
+    uint64_t ticket;
+};
+
+struct model_block {
+    uint32_t holds[WORKERS], refs[WORKERS], dead_refs, pending, node;
+    bool sealed, written[WORLD_LAYERS];
+};
+
+struct model_worker {
+    struct worker real;
+    bool open; // else free for a new session once `real.gone`
+    uint32_t salt, num_runs, num_done;
+    struct text texts[TEXTS];
+    struct model_run runs[MAX_TICKETS]; // not over, oldest first
+    struct {
+        uint64_t ticket;
+        enum status status;
+    } done[MAX_TICKETS];
+    uint64_t opened[CACHES]; // 0 = not open
+};
+
+extern struct world world;
+extern struct model_worker workers[WORKERS];
+extern struct model_batch batches[BATCHES];
+extern struct model_block model[CACHES][IDS];
+extern uint64_t cache_ids[CACHES]; // 0 = does not exist
+extern uint64_t random_state;
+extern uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantined, num_refused;
+
+uint32_t roll(uint32_t sides); // 0 .. sides - 1
+
+uint32_t prefix_key(uint32_t key, uint32_t depth);   // of the first `depth` blocks of a chain
+int32_t tag(int cache, uint32_t key, uint32_t slot); // what a writer of just this chain puts into a slot
+void text_tokens(uint32_t key, uint32_t depth, int32_t *tokens);
+
+int find_node(int cache, uint32_t key); // the block that is published so; -1 = none
+bool in_use(const struct model_block *block);
+uint32_t distinct(int w);                      // blocks that the worker holds or its batches refer to
+void batch_release(struct model_batch *batch); // if nothing keeps it
+void run_over(int w, const struct model_run *run, bool ok);
+
+void sync_evictions(int cache); // what left the index without the model's doing
+void compare(void);             // all of core with the model
+
+#endif
