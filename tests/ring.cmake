@@ -5,5 +5,5 @@
 
 aule_check(test_ring SOURCES test_ring.c dice.c LIBS aule_schema LABELS unit tsan)
 if(NOT AULE_SANITIZE)
-  aule_check(test_ring_model SOURCES test_ring_model.c LIBS aule_schema xxhash LABELS unit)
+  aule_check(test_ring_model SOURCES test_ring_model.c ring_explorer.c LIBS aule_schema xxhash LABELS unit)
 endif()
