@@ -25,8 +25,8 @@
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it; with REDO as struct gpu_redo has it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of
-// layout.h; LOCAL_SIZE is 256, TILE_ROWS 128; K, V, Q and out are MATRIX_DTYPE, head dims up to 128, BLOCK_SIZE is 16 or more, nothing is
-// scaled, no SPLIT, no MASK.
+// layout.h; LOCAL_SIZE is 256, TILE_ROWS 128; Q and out are MATRIX_DTYPE, K and V are, too, or have 8 bits, but no V scales per token and head;
+// head dims up to 128, BLOCK_SIZE is 16 or more, no SPLIT, no MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -40,8 +40,6 @@
 #include "attention_rows.glsl"
 
 #include "attention_query.glsl"
-
-#include "halves.glsl"
 
 const uint WARP_ROWS = 16;
 const uint SCORES = TILE_KEYS / 8; // matrices of a tile
@@ -92,7 +90,7 @@ void q_fetch()
         UNROLLED for (uint step = 0; step < K_STEPS; step++) {
             const uint piece = step * 4 + t;
             const uvec4 words = ROPE ? q_turned(row, min(piece, last)) : Pieces(address).at[min(piece, last)];
-            q_words[step * 2 + i] = real && piece <= last ? words ^ signs : uvec4(0);
+            q_words[step * 2 + i] = real && piece <= last ? query_words(words) ^ signs : uvec4(0);
         }
     }
 }
@@ -165,11 +163,17 @@ void tile_scores(out vec4 s[SCORES])
         s[n] = pair_elements(products, n);
 }
 
+void scores_scale(inout vec4 s[SCORES])
+{
+    UNROLLED for (uint n = 0; n < SCORES; n++)
+        s[n] *= staged_scales[n * 4 + t].xyxy;
+}
+
 void scores_shape(uint start, inout vec4 s[SCORES])
 {
     UNROLLED for (uint n = 0; n < SCORES; n++)
         UNROLLED for (uint i = 0; i < 4; i++)
-            s[n][i] = score_shape(selves[i / 2], s[n][i] * run.scale_log2e, start + n * 8 + t * 2 + i % 2);
+            s[n][i] = score_shape(selves[i / 2], s[n][i] * (run.scale_log2e * HALVES_FACTOR(K_DTYPE)), start + n * 8 + t * 2 + i % 2);
 }
 
 void scores_hide(uint start, inout vec4 s[SCORES])
@@ -227,6 +231,8 @@ void tile_compute(uint start, bool exact)
     vec4 s[SCORES];
     uvec4 words[STRIPS];
     tile_scores(s);
+    if (K_SCALES)
+        scores_scale(s);
     if (SHAPED)
         scores_shape(start, s);
     if (exact) {
@@ -257,6 +263,7 @@ void first_load(uint tile)
     tiles_begin((tile - 1) * TILE_KEYS);
     barrier();
     tile_load((tile - 1) * TILE_KEYS);
+    tile_turn((tile - 1) * TILE_KEYS);
     barrier();
     tile_store((tile - 1) * TILE_KEYS);
     q_load();
@@ -269,6 +276,7 @@ void tile_step(uint tile, bool exact)
     barrier();
     tile_load(start - TILE_KEYS);
     tile_compute(start, exact);
+    tile_turn(start - TILE_KEYS);
     barrier();
     tile_store(start - TILE_KEYS);
 }
@@ -378,13 +386,15 @@ void row_store(uint i, float sum)
     if (ALIBI)
         maximum = true_maximum(selves[i], maximum);
     const vec2 end = row_end(row, sum, maximum);
+    const float keep = end.x * HALVES_FACTOR(V_DTYPE);
     if (LSE && t == 0)
         lse_store(row, end.y);
     const uint64_t address = out_address(row);
     UNROLLED for (uint step = 0; step < V_STEPS; step++) {
         vec4 low, high;
         UNROLLED for (uint n = 0; n < 4; n++) {
-            const vec4 elements = end.x == 0 ? vec4(0) : pair_elements(sums, step * 4 + n) * end.x;
+            const vec4 elements =
+                end.x == 0 ? vec4(0) : halves_numbers(pair_elements(sums, step * 4 + n), V_DTYPE) * keep;
             low[n] = elements[i * 2];
             high[n] = elements[i * 2 + 1];
         }
@@ -411,7 +421,7 @@ void main()
         rows[i] = warp_number() * WARP_ROWS + g + i * 8;
         selves[i] = row_begin(rows[i]);
     }
-    factor = SHAPED ? 1 : max(abs(run.scale_log2e), LEAST_FACTOR);
+    factor = SHAPED ? 1 : max(abs(run.scale_log2e * HALVES_FACTOR(K_DTYPE)), LEAST_FACTOR);
     state_clear();
     ranges_find();
     hull = uvec2(warp_first(hull.x), warp_first(hull.y));

@@ -2,12 +2,14 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_staging.glsl - a tile of keys and values on its way from memory through registers to shared memory, and from there
-// into matrices: loaded by the whole workgroup while the tile before is computed, stored once that is done. f16, or bf16: elements of 16 bits. Knows where
-// keys lie and which of them some row sees (`hull`), nothing of scores.
+// into matrices: loaded by the whole workgroup while the tile before is computed, stored once that is done: as f16, or bf16, elements of 16 bits. Those
+// of 8 bits become such on the way, once a tile (halves.glsl has what they are then). Knows where keys lie and which of them some row sees
+// (`hull`), nothing of scores.
 //
 // Both products contract over an index whose order does not matter, as long as both factors agree on it. So a lane takes 16 bytes of
 // a key as they lie: piece 4j + t (dims 8 (4j + t) and on) has the elements 2t, 2t + 1, 2t + 8, 2t + 9 of the two products 2j and 2j + 1
-// over 16 dims each. Values are turned once, here: what a lane needs of two columns lies together as one piece of 16 bytes.
+// over 16 dims each; what was 8 bits has each four dims as 0, 2, 1, 3, and so Q must: query_words(). Values are turned once, here: what a
+// lane needs of two columns lies together as one piece of 16 bytes.
 //
 //   keys    [key][piece]: K_PIECES pieces a key, moved so that eight lanes that read together touch all banks
 //   values  [quad][step][half][c]: quad 4b + t has keys 16b + {2t, 2t + 1, 2t + 8, 2t + 9}; a piece has two dims of these four keys,
@@ -22,6 +24,8 @@
 
 #include "matrix.glsl" // behind the workgroup's size
 
+#include "halves.glsl"
+
 #ifdef MATRIX_EMULATED
 #define UNROLLED [[dont_unroll]] // a software device takes long enough to compile it
 #else
@@ -35,7 +39,8 @@ const uint THREADS = gl_WorkGroupSize.x;
 
 const uint K_STEPS = (HEAD_DIM_K + 31) / 32; // of 32 dims
 const uint V_STEPS = (HEAD_DIM_V + 31) / 32;
-const uint K_PIECES = K_STEPS * 4;         // of 16 bytes, of a key
+const bool K_BYTES = K_DTYPE > 3, V_BYTES = V_DTYPE > 3; // elements of 8 bits
+const uint K_PIECES = K_STEPS * 4;         // of 8 elements, of a key
 const uint V_PIECES = V_STEPS * 4;         // and of a value
 const uint K_UNITS = TILE_KEYS * K_PIECES; // loads of a tile
 const uint V_UNITS = TILE_KEYS / 4 * V_PIECES; // of the same piece of a quad's four values
@@ -49,12 +54,15 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pi
 
 shared uvec4 staged_keys[TILE_KEYS * K_PIECES];
 shared uvec4 staged_values[TILE_KEYS / 4 * QUAD_PIECES];
+shared vec2 staged_scales[K_SCALES ? TILE_KEYS / 2 : 1];  // of the keys
 shared uint64_t strip_keys[STRIPS], strip_values[STRIPS]; // where the tile to be loaded next has its strips
+shared uint64_t strip_scales[K_SCALES ? STRIPS : 1];
 
 uvec2 hull; // keys that some row of the tile sees are in here; set by whoever includes this, not empty
 
-uvec4 loaded_keys[K_LOADS]; // this thread's part of the tile that is on its way
+uvec4 loaded_keys[K_LOADS]; // this thread's part of the tile that is on its way; of 8 bits: x and y, until it is turned
 uvec4 loaded_values[V_LOADS * 4];
+float loaded_scale;           // of key number gl_LocalInvocationID.x
 uint found_block, next_block; // of this thread's strip of the tile that follows, and of the one behind that
 uint64_t found_chunk;         // of found_block
 
@@ -92,6 +100,8 @@ void strips_store(uint start)
             const uint64_t base = found_chunk + uint64_t(found_block & (1u << run.chunk_shift) - 1u) * BLOCK_BYTES;
             strip_keys[number] = base + (kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES);
             strip_values[number] = base + (NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES);
+            if (K_SCALES)
+                strip_scales[number] = base + (SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
         } else if (PLACE == AULE_PLACE_BLOCKS) {
             strip_keys[number] = key_block(found_block, kv_head) + key_offset(inside);
             strip_values[number] = value_block(found_block, kv_head) + value_offset(inside);
@@ -119,14 +129,24 @@ uint quad_key(uint quad, uint number)
     return quad / 4 * STRIP_KEYS + quad % 4 * 2 + number % 2 + number / 2 * 8;
 }
 
+uvec4 piece_load(uint64_t row, uint piece, bool bytes)
+{
+    if (bytes)
+        return uvec4(Bytes8(row + piece * 8).bytes, 0, 0);
+    return Pieces(row).at[piece];
+}
+
 void keys_load(uint start)
 {
     UNROLLED for (uint i = 0; i < K_LOADS; i++) {
         const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES, piece = unit % K_PIECES;
         if (K_EVEN || unit < K_UNITS)
-            loaded_keys[i] = Pieces(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key)))
-                                 .at[min(piece, HEAD_DIM_K / 8 - 1)]; // beyond, Q is 0
+            loaded_keys[i] = piece_load(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key)),
+                                        min(piece, HEAD_DIM_K / 8 - 1), K_BYTES); // beyond, Q is 0
     }
+    const uint number = gl_LocalInvocationID.x;
+    if (K_SCALES && number < TILE_KEYS)
+        loaded_scale = Floats(strip_scales[number / STRIP_KEYS]).at[number % STRIP_KEYS];
 }
 
 void values_load(uint start)
@@ -136,12 +156,44 @@ void values_load(uint start)
         if (V_EVEN || unit < V_UNITS)
             UNROLLED for (uint j = 0; j < 4; j++) {
                 const uint64_t row = strip_values[quad / 4] + value_offset(strip_row(start, quad_key(quad, j)));
-                loaded_values[i * 4 + j] = Pieces(row).at[min(piece, HEAD_DIM_V / 8 - 1)]; // beyond, nothing is stored
+                loaded_values[i * 4 + j] =
+                    piece_load(row, min(piece, HEAD_DIM_V / 8 - 1), V_BYTES); // beyond, nothing is stored
             }
     }
 }
 
+// ---- from 8 bits to 16, in place ----
+
+// Bytes 0, 2 and bytes 1, 3 of a key's word. A score with a key that is no number must be none: as an infinity, which halves.glsl makes of e4m3's,
+// it might be one without weight. Its pattern, all ones, is the one that the lowest bit carries beyond the exponent's.
+uint key_halves(uint magnitudes, uint signs)
+{
+    return halves_times(magnitudes | magnitudes + 0x00800080u & 0x40004000u | signs, 36864.0);
+}
+
+uvec2 key_words(uint word)
+{
+    if (K_DTYPE == DTYPE_FP8_E4M3)
+        return uvec2(key_halves(word << 7 & 0x3f803f80u, word << 8 & 0x80008000u),
+                     key_halves(word >> 1 & 0x3f803f80u, word & 0x80008000u));
+    return uvec2(halves_even(word, K_DTYPE), halves_odd(word, K_DTYPE));
+}
+
+// Eight elements of Q in the order of the keys'.
+uvec4 query_words(uvec4 q)
+{
+    if (!K_BYTES)
+        return q;
+    return uvec4(halves_low(q.x, q.y), halves_high(q.x, q.y), halves_low(q.z, q.w), halves_high(q.z, q.w));
+}
+
 // ---- storing ----
+
+void byte_keys_turn()
+{
+    UNROLLED for (uint i = 0; i < K_LOADS; i++)
+        loaded_keys[i] = uvec4(key_words(loaded_keys[i].x), key_words(loaded_keys[i].y));
+}
 
 void keys_store()
 {
@@ -150,6 +202,9 @@ void keys_store()
         if (K_EVEN || unit < K_UNITS)
             staged_keys[key * K_PIECES + (piece ^ (key & 1) * K_SWAP)] = loaded_keys[i];
     }
+    const uint number = gl_LocalInvocationID.x;
+    if (K_SCALES && number < TILE_KEYS)
+        staged_scales[number / 2][number % 2] = loaded_scale;
 }
 
 // Values that no row sees may be anything, and nothing times what is no number is no number.
@@ -171,6 +226,25 @@ uvec4 pairs_turn(uint a, uint b, uint c, uint d)
     return uvec4(halves_low(a, b), halves_low(c, d), halves_high(a, b), halves_high(c, d));
 }
 
+// The same of bytes: joined before they are widened. `n` is the pair of dims.
+uvec4 byte_pairs_turn(uvec4 a, uvec4 b, uvec4 c, uvec4 d, uint n)
+{
+    const uint w = n / 2;
+    const uint x = n % 2 == 0 ? halves_low(a[w], b[w]) : halves_high(a[w], b[w]);
+    const uint y = n % 2 == 0 ? halves_low(c[w], d[w]) : halves_high(c[w], d[w]);
+    return uvec4(halves_even(x, V_DTYPE), halves_even(y, V_DTYPE), halves_odd(x, V_DTYPE), halves_odd(y, V_DTYPE));
+}
+
+// All four pairs of dims of four values, in the values' place.
+void byte_values_turn()
+{
+    UNROLLED for (uint i = 0; i < V_LOADS * 4; i += 4) {
+        const uvec4 a = loaded_values[i], b = loaded_values[i + 1], c = loaded_values[i + 2], d = loaded_values[i + 3];
+        UNROLLED for (uint n = 0; n < 4; n++)
+            loaded_values[i + n] = byte_pairs_turn(a, b, c, d, n);
+    }
+}
+
 // Where piece c of a half step is.
 uint value_place(uint quad, uint step, uint half_step, uint c)
 {
@@ -184,8 +258,9 @@ void values_store()
         if (V_EVEN || unit < V_UNITS)
             UNROLLED for (uint w = 0; w < 4; w++)
                 staged_values[value_place(quad, piece / 4, w % 2, piece % 4 * 2 + w / 2)] =
-                    pairs_turn(loaded_values[i * 4][w], loaded_values[i * 4 + 1][w], loaded_values[i * 4 + 2][w],
-                               loaded_values[i * 4 + 3][w]);
+                    V_BYTES ? loaded_values[i * 4 + w]
+                            : pairs_turn(loaded_values[i * 4][w], loaded_values[i * 4 + 1][w],
+                                         loaded_values[i * 4 + 2][w], loaded_values[i * 4 + 3][w]);
     }
 }
 
@@ -212,12 +287,29 @@ void tile_load(uint start)
     strips_find(start - 2 * TILE_KEYS);
 }
 
+bool tile_is_whole(uint start)
+{
+    return start >= hull.x && start + TILE_KEYS <= hull.y;
+}
+
+// What was loaded as bytes becomes what is stored, which takes a while: before the barrier, as others still multiply.
+void tile_turn(uint start)
+{
+    if (K_BYTES)
+        byte_keys_turn();
+    if (V_BYTES) {
+        if (!tile_is_whole(start))
+            values_clean(start);
+        byte_values_turn();
+    }
+}
+
 // What was loaded into shared memory.
 void tile_store(uint start)
 {
     strips_store(start - TILE_KEYS);
     keys_store();
-    if (start < hull.x || start + TILE_KEYS > hull.y)
+    if (!V_BYTES && !tile_is_whole(start))
         values_clean(start);
     values_store();
 }

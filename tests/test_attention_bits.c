@@ -176,6 +176,7 @@ static const struct {
     {FEATURE_ROPE | FEATURE_LSE, 2, 128, 128, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false, 0},
     {FEATURE_LSE | FEATURE_SINKS, 2, 72, 64, DTYPE_F16, SCALE_NONE, true, 0},
     {FEATURE_LSE, 2, 64, 64, DTYPE_BF16, SCALE_NONE, false, DTYPE_BF16},
+    {FEATURE_LSE, 1, 64, 40, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, false, DTYPE_F16},
 };
 
 static struct attention_wish same_bits_wish(int number)

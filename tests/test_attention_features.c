@@ -90,6 +90,41 @@ START_TEST(bfloats_meet_every_kind_of_keys_and_values_that_matrices_take)
 }
 END_TEST
 
+static const struct {
+    enum dtype io, k, v;
+    enum scale_mode mode;
+    uint32_t head_dim_k, head_dim_v, features;
+} PROMPTS[] = {
+    {DTYPE_F16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, 64, 64, 0},
+    {DTYPE_F16, DTYPE_INT8, DTYPE_F16, SCALE_PER_TOKEN_HEAD, 72, 40, FEATURE_LSE},
+    {DTYPE_F16, DTYPE_FP8_E5M2, DTYPE_INT8, SCALE_NONE, 32, 96, FEATURE_SOFT_CAP | FEATURE_ALIBI},
+    {DTYPE_F16, DTYPE_F16, DTYPE_FP8_E5M2, SCALE_PER_TENSOR, 40, 24, FEATURE_WINDOW},
+    {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_INT8, SCALE_PER_TENSOR, 64, 64, FEATURE_ROPE},
+    {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_BF16, SCALE_PER_TOKEN_HEAD, 24, 128, FEATURE_ALIBI},
+    {DTYPE_BF16, DTYPE_INT8, DTYPE_FP8_E4M3, SCALE_NONE, 40, 40, 0},
+};
+enum { NUM_PROMPTS = sizeof PROMPTS / sizeof *PROMPTS };
+
+// Rows in several items, a chunk and whole prompts, with tiles in which maxima are not followed.
+START_TEST(prompts_meet_every_kind_of_keys_and_values_that_matrices_take)
+{
+    static const uint32_t Q_LENS[] = {40, 70, 150}, KV_LENS[] = {520, 70, 300};
+    struct attention_wish wish = {
+        .shape = shape_of_kv(PROMPTS[_i].k, PROMPTS[_i].mode),
+        .num_seqs = 3,
+        .q_lens = Q_LENS,
+        .kv_lens = KV_LENS,
+        .writes = WRITES_NONE,
+    };
+    wish.shape.kv.v_dtype = PROMPTS[_i].v, wish.shape.io_dtype = PROMPTS[_i].io;
+    wish.shape.kv.head_dim_k = PROMPTS[_i].head_dim_k, wish.shape.kv.head_dim_v = PROMPTS[_i].head_dim_v;
+    wish.shape.kv.block_size = 16u << _i % 3;
+    wish.shape.features = wish.shape.other_features = PROMPTS[_i].features;
+    suite_shape_bend(&wish.shape);
+    suite_wish_run(&wish, 70 + (uint64_t)_i, _i % 2);
+}
+END_TEST
+
 START_TEST(v_may_be_a_prefix_of_k)
 {
     static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8_E4M3};
@@ -248,15 +283,16 @@ START_TEST(a_query_and_a_key_at_one_position_meet_unturned)
 }
 END_TEST
 
-// One long sequence in 16 bits, whose queries are all alike.
-static void stage_set_far(struct stage *stage, enum dtype dtype)
+// One long sequence with queries in 16 bits, which are all alike.
+static void stage_set_far(struct stage *stage, enum dtype io, enum dtype kv)
 {
     struct attention_wish wish = wish_of(FEATURE_LSE, 1, 70, 700);
-    wish.shape.io_dtype = wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = dtype;
+    wish.shape.io_dtype = io;
+    wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = kv;
     wish.shape.kv.block_size = 16;
     stage_set(stage, 150, &wish);
     for (uint64_t i = 0; i < 70 * 4 * 16; i++)
-        oracle_store(stage->problem->seqs[0].q, dtype, i, 1);
+        oracle_store(stage->problem->seqs[0].q, io, i, 1);
 }
 
 // A key of all heads, or a value.
@@ -276,12 +312,20 @@ static void far_play(struct stage *stage)
     stage_clear(stage);
 }
 
+static const struct {
+    enum dtype io, kv;
+} FAR[] = {
+    {DTYPE_F16, DTYPE_F16},  {DTYPE_BF16, DTYPE_BF16},     {DTYPE_F16, DTYPE_FP8_E4M3},
+    {DTYPE_F16, DTYPE_INT8}, {DTYPE_BF16, DTYPE_FP8_E5M2}, {DTYPE_BF16, DTYPE_FP8_E4M3},
+};
+enum { NUM_FAR = sizeof FAR / sizeof *FAR };
+
 // Two keys far above all others, and far from where a prefill's rows begin to look: a maximum that is not followed with every tile must
 // not be trusted.
 START_TEST(a_key_far_above_all_others_gets_all_the_weight)
 {
     struct stage stage;
-    stage_set_far(&stage, _i ? DTYPE_BF16 : DTYPE_F16);
+    stage_set_far(&stage, FAR[_i].io, FAR[_i].kv);
     far_store(&stage, 100, false, 10);
     far_store(&stage, 300, false, 8);
     far_play(&stage);
@@ -293,13 +337,39 @@ START_TEST(a_large_value_of_a_far_key_comes_out_as_it_is)
 {
     static const float ELEMENTS[][2] = {{3.5f, 1e33f}, {2, 1e37f}}; // of the key and its value; weights 2^20 and 2^12
     struct stage stage;
-    stage_set_far(&stage, DTYPE_BF16);
+    stage_set_far(&stage, DTYPE_BF16, DTYPE_BF16);
     stage.problem->shape.scale = 0.25f;
     for (uint32_t key = 0; key < 700; key++)
         far_store(&stage, key, false, 0);
     far_store(&stage, 300, false, ELEMENTS[_i][0]);
     far_store(&stage, 300, true, ELEMENTS[_i][1]);
     far_play(&stage);
+}
+END_TEST
+
+// Not even one of no weight: of either sign, and where maxima are not followed.
+START_TEST(a_key_that_is_no_number_makes_none_of_all_rows_that_see_it)
+{
+    static const struct {
+        enum dtype io, kv;
+        int byte;
+    } KEYS[] = {{DTYPE_F16, DTYPE_FP8_E4M3, 0xff},
+                {DTYPE_F16, DTYPE_FP8_E4M3, 0x7f},
+                {DTYPE_F16, DTYPE_FP8_E5M2, 0xff},
+                {DTYPE_BF16, DTYPE_FP8_E4M3, 0xff},
+                {DTYPE_F16, DTYPE_F16, 0xff}};
+    struct stage stage;
+    stage_set_far(&stage, KEYS[_i].io, KEYS[_i].kv);
+    for (uint32_t head = 0; head < 2; head++)
+        memset(attention_case_element(stage.problem, &stage.problem->seqs[0], head, 300, false, false), KEYS[_i].byte,
+               16 * dtype_size((int)KEYS[_i].kv));
+    stage_play(&stage);
+    for (uint32_t token = 0; token < 70; token++)
+        for (uint32_t head = 0; head < 4; head++) {
+            double element = oracle_load(stage_row(&stage, token, head), KEYS[_i].io, 0);
+            ck_assert_msg(isnan(element), "token %u, head %u: %g", token, head, element);
+        }
+    stage_clear(&stage);
 }
 END_TEST
 
@@ -313,10 +383,13 @@ void suite_add_features(Suite *suite)
     tcase_add_loop_test(features, a_row_that_sees_no_key_gives_zeros_and_its_sink, 0, 4);
     tcase_add_test(features, a_mask_replaces_causal);
     tcase_add_test(features, the_soft_cap_is_accurate_for_small_and_for_large_scores);
-    tcase_add_loop_test(features, a_key_far_above_all_others_gets_all_the_weight, 0, 2);
+    tcase_add_loop_test(features, a_key_far_above_all_others_gets_all_the_weight, 0, NUM_FAR);
     tcase_add_loop_test(features, a_large_value_of_a_far_key_comes_out_as_it_is, 0, 2);
+    tcase_add_loop_test(features, a_key_that_is_no_number_makes_none_of_all_rows_that_see_it, 0, 5);
     tcase_add_loop_test(features, alibi_keeps_its_accuracy_at_far_positions, 0, 2);
     tcase_add_loop_test(features, a_query_and_a_key_at_one_position_meet_unturned, 0, 2);
     TCase *bfloats = suite_part(suite, "bfloats");
     tcase_add_loop_test(bfloats, bfloats_meet_every_kind_of_keys_and_values_that_matrices_take, 0, 4);
+    TCase *prompts = suite_part(suite, "prompts");
+    tcase_add_loop_test(prompts, prompts_meet_every_kind_of_keys_and_values_that_matrices_take, 0, NUM_PROMPTS);
 }

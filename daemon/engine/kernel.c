@@ -256,17 +256,26 @@ enum {
     PREFILL_LOCAL_SIZE = 256,
     PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
     PREFILL_KEY_BYTES = MATRIX_MOST_HEAD_DIM * 2 + (MATRIX_MOST_HEAD_DIM / 2 + 2) * 4, // and a value, and their air
-    PREFILL_OTHER_BYTES = 128,
+    PREFILL_SCALES_BYTES = AULE_PREFILL_KEYS * 4 + AULE_PREFILL_KEYS / 16 * 8,         // of K, and where they lie
+    PREFILL_OTHER_BYTES = PREFILL_SCALES_BYTES + 128,
     PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
     PREFILL_SHARED_MEMORY_EMULATED =
         AULE_PREFILL_KEYS_EMULATED * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES + PREFILL_LOCAL_SIZE * MATRIX_WORD_BYTES,
 };
 _Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
+// Bytes are read by eight.
+static bool prefill_element(uint32_t dtype, enum dtype element)
+{
+    return dtype == element || dtype_size((enum dtype)dtype) == 1;
+}
+
 static bool prefill_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
-    return matrix_serves(spec, element) && spec[AULE_SPEC_K_DTYPE] == element && spec[AULE_SPEC_V_DTYPE] == element;
+    bool scaled_values = spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != element;
+    return matrix_serves(spec, element) && !scaled_values && prefill_element(spec[AULE_SPEC_K_DTYPE], element) &&
+           prefill_element(spec[AULE_SPEC_V_DTYPE], element);
 }
 
 static bool prefill_serves_f16(const struct geometry *geometry)
