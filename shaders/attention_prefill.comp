@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_prefill - many rows a KV head (as prompts have them) against their keys, on matrix units. One workgroup computes one item:
-// TILE_ROWS = 128 rows of one sequence and KV head against all keys that some row of them sees. A warp has 16 rows; all warps share
+// TILE_ROWS rows of one sequence and KV head against all keys that some row of them sees. A warp has 16 rows, and all of V's dims up to 128; beyond,
+// two warps have the same rows, compute the same scores, and have half of V's dims each. All warps share
 // the tiles of TILE_KEYS keys that attention_staging.glsl brings. What it is bound by is the reading of these tiles out of shared
 // memory and the products, about alike; NOTES.md has the measurements.
 //
@@ -25,8 +26,8 @@
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it; with REDO as struct gpu_redo has it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of
-// layout.h; LOCAL_SIZE is 256, TILE_ROWS 128; Q and out are MATRIX_DTYPE, K and V are, too, or have 8 bits, but no V scales per token and head;
-// head dims up to 128, BLOCK_SIZE is 16 or more, no SPLIT, no MASK.
+// layout.h; LOCAL_SIZE is 256, TILE_ROWS 128, or 64 where V's head dim is beyond 128; Q and out are MATRIX_DTYPE, K and V are, too, or have 8 bits, but no
+// V scales per token and head; head dims up to 256, BLOCK_SIZE is 16 or more, no SPLIT, no MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -43,14 +44,14 @@
 
 const uint WARP_ROWS = 16;
 const uint SCORES = TILE_KEYS / 8; // matrices of a tile
-const uint PAIRS = V_STEPS * 2;   // of the sums
+const uint PAIRS = OWN_STEPS * 2;  // of the sums
 const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alone
 const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
 // bf16 holds every weight. But the last tile may scale them all down, by what must be a normal float: so a lane's sum of them has a bound.
 const float MOST_WEIGHTS = 16777216;
 const uint INFINITE = 0x7f800000u; // bits
 const bool REDO = (FEATURES & AULE_FEATURE_REDO) != 0;
-const uint DOUBTFUL_KEYS = AULE_PREFILL_DOUBTFUL_TILES * TILE_KEYS; // in fewer there is no tile between the first ones and the last
+const uint DOUBTFUL_KEYS = AULE_PREFILL_DOUBTFUL_TILES * MOST_TILE_KEYS; // with fewer, maxima are followed in every tile
 
 uint g, t;    // the lane in its warp: 4 g + t
 uint rows[2]; // of the lane, in the tile: elements x, y and z, w of a matrix
@@ -299,7 +300,9 @@ void tiles_compute()
     const uint end = (hull.y + TILE_KEYS - 1) / TILE_KEYS, first = hull.x / TILE_KEYS;
     // Tiles [quick.x, quick.y) follow no maxima. Before them comes one that each row sees whole, behind them the first one.
     uvec2 quick = uvec2(max((full.x + TILE_KEYS - 1) / TILE_KEYS, first + 1), full.y / TILE_KEYS);
-    quick = !REDO && quick.y > quick.x + 1 ? quick - uvec2(0, 1) : uvec2(first);
+    // Of whole tiles' dims, fewer than DOUBTFUL_KEYS have none in between.
+    const bool follow = REDO || quick.y <= quick.x + 1 || (WIDE && kv_len < DOUBTFUL_KEYS);
+    quick = follow ? uvec2(first) : quick - uvec2(0, 1);
     uint tile = end;
     first_load(tile);
     if (EMULATED) { // one copy of the code is enough
@@ -387,10 +390,10 @@ void row_store(uint i, float sum)
         maximum = true_maximum(selves[i], maximum);
     const vec2 end = row_end(row, sum, maximum);
     const float keep = end.x * HALVES_FACTOR(V_DTYPE);
-    if (LSE && t == 0)
+    if (LSE && t == 0 && value_share() == 0)
         lse_store(row, end.y);
     const uint64_t address = out_address(row);
-    UNROLLED for (uint step = 0; step < V_STEPS; step++) {
+    UNROLLED for (uint step = 0; step < OWN_STEPS; step++) {
         vec4 low, high;
         UNROLLED for (uint n = 0; n < 4; n++) {
             const vec4 elements =
@@ -400,8 +403,9 @@ void row_store(uint i, float sum)
         }
         low = uintBitsToFloat(plus_zero(low));
         high = uintBitsToFloat(plus_zero(high));
-        if (step * 4 + t < HEAD_DIM_V / 8)
-            Units(address).at[step * 4 + t] =
+        const uint piece = (value_share() * OWN_STEPS + step) * 4 + t;
+        if (piece < HEAD_DIM_V / 8)
+            Units(address).at[piece] =
                 uvec4(halves_round(low.xy), halves_round(low.zw), halves_round(high.xy), halves_round(high.zw));
     }
 }
@@ -418,7 +422,7 @@ void main()
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     UNROLLED for (uint i = 0; i < 2; i++) {
-        rows[i] = warp_number() * WARP_ROWS + g + i * 8;
+        rows[i] = warp_number() / V_SHARES * WARP_ROWS + g + i * 8;
         selves[i] = row_begin(rows[i]);
     }
     factor = SHAPED ? 1 : max(abs(run.scale_log2e * HALVES_FACTOR(K_DTYPE)), LEAST_FACTOR);

@@ -15,7 +15,8 @@
 //   values  [quad][step][half][c]: quad 4b + t has keys 16b + {2t, 2t + 1, 2t + 8, 2t + 9}; a piece has two dims of these four keys,
 //           32 step + 4c + 2 half + {0, 1}; moved as keys' pieces are
 //
-// Column g of matrix n of the output is thus dim 32 (n / 4) + 4g + n % 4, and a lane ends with eight dims in a row.
+// Column g of matrix n of the output is thus dim 32 (n / 4) + 4g + n % 4, and a lane ends with eight dims in a row. Beyond 128 dims of V two warps
+// share them: n / 4 counts the steps of the warp's own half.
 
 #ifndef AULE_ATTENTION_STAGING_GLSL
 #define AULE_ATTENTION_STAGING_GLSL
@@ -32,13 +33,17 @@
 #define UNROLLED [[unroll]] // registers have no addresses
 #endif
 
-const uint TILE_KEYS = EMULATED ? AULE_PREFILL_KEYS_EMULATED : AULE_PREFILL_KEYS; // emulated, matrices take shared memory, too
+const bool WIDE = HEAD_DIM_K > AULE_PREFILL_HEAD_DIM || HEAD_DIM_V > AULE_PREFILL_HEAD_DIM;
+const uint MOST_TILE_KEYS = EMULATED ? AULE_PREFILL_KEYS_EMULATED : AULE_PREFILL_KEYS; // emulated, matrices take shared memory, too
+const uint TILE_KEYS = WIDE ? MOST_TILE_KEYS / 2 : MOST_TILE_KEYS;
 const uint STRIP_KEYS = 16; // never across a block's end: what one address is found for
 const uint STRIPS = TILE_KEYS / STRIP_KEYS;
 const uint THREADS = gl_WorkGroupSize.x;
 
 const uint K_STEPS = (HEAD_DIM_K + 31) / 32; // of 32 dims
-const uint V_STEPS = (HEAD_DIM_V + 31) / 32;
+const uint V_SHARES = HEAD_DIM_V > AULE_PREFILL_HEAD_DIM ? 2 : 1; // of V's dims: so many warps have the same rows
+const uint OWN_STEPS = (HEAD_DIM_V + V_SHARES * 32 - 1) / (V_SHARES * 32); // of one warp
+const uint V_STEPS = V_SHARES * OWN_STEPS; // the last one may be of no use
 const bool K_BYTES = K_DTYPE > 3, V_BYTES = V_DTYPE > 3; // elements of 8 bits
 const uint K_PIECES = K_STEPS * 4;         // of 8 elements, of a key
 const uint V_PIECES = V_STEPS * 4;         // and of a value
@@ -245,19 +250,20 @@ void byte_values_turn()
     }
 }
 
-// Where piece c of a half step is.
-uint value_place(uint quad, uint step, uint half_step, uint c)
+// Where piece c of a half step is; `step` counts within the share.
+uint value_place(uint quad, uint share, uint step, uint half_step, uint c)
 {
-    return quad * QUAD_PIECES + step * 16 + half_step * 8 + (c ^ (quad & 3) * 2 ^ step & 1);
+    return quad * QUAD_PIECES + (share * OWN_STEPS + step) * 16 + half_step * 8 + (c ^ (quad & 3) * 2 ^ step & 1);
 }
 
 void values_store()
 {
     UNROLLED for (uint i = 0; i < V_LOADS; i++) {
         const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES, piece = unit % V_PIECES;
+        const uint share = V_SHARES == 1 ? 0 : piece / (OWN_STEPS * 4), own = piece - share * (OWN_STEPS * 4);
         if (V_EVEN || unit < V_UNITS)
             UNROLLED for (uint w = 0; w < 4; w++)
-                staged_values[value_place(quad, piece / 4, w % 2, piece % 4 * 2 + w / 2)] =
+                staged_values[value_place(quad, share, own / 4, w % 2, own % 4 * 2 + w / 2)] =
                     V_BYTES ? loaded_values[i * 4 + w]
                             : pairs_turn(loaded_values[i * 4][w], loaded_values[i * 4 + 1][w],
                                          loaded_values[i * 4 + 2][w], loaded_values[i * 4 + 3][w]);
@@ -322,10 +328,16 @@ uvec4 staged_key(uint n, uint step, uint g, uint t)
     return staged_keys[(n * 8 + g) * K_PIECES + (step * 4 + t ^ (g & 1) * K_SWAP)];
 }
 
-// Of the keys of strip `strip`, column g of output matrices 2 pair (x, y) and 2 pair + 1 (z, w).
+// Which share of V's dims this warp has.
+uint value_share()
+{
+    return V_SHARES == 1 ? 0 : warp_number() % V_SHARES;
+}
+
+// Of the keys of strip `strip`, column g of the warp's output matrices 2 pair (x, y) and 2 pair + 1 (z, w).
 uvec4 staged_value(uint strip, uint pair, uint g, uint t)
 {
-    return staged_values[value_place(strip * 4 + t, pair / 2, pair % 2, g)];
+    return staged_values[value_place(strip * 4 + t, value_share(), pair / 2, pair % 2, g)];
 }
 
 #endif

@@ -39,7 +39,7 @@ void suite_shape_bend(struct attention_shape *shape)
     if (!variant || (strcmp(variant, "matrix_f16") != 0 && !both && !shared))
         return;
     shape->io_dtype = both && shape->io_dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16;
-    uint32_t most = shape->io_dtype == DTYPE_F16 ? 256 : 128; // beyond 128 by way of shared memory
+    const uint32_t most = 256;
     kv->k_dtype = dtype_bend(kv->k_dtype, shape->io_dtype);
     kv->v_dtype = dtype_bend(kv->v_dtype, shape->io_dtype);
     kv->head_dim_k = head_dim_bend(kv->head_dim_k, most);

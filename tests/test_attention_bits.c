@@ -177,6 +177,7 @@ static const struct {
     {FEATURE_LSE | FEATURE_SINKS, 2, 72, 64, DTYPE_F16, SCALE_NONE, true, 0},
     {FEATURE_LSE, 2, 64, 64, DTYPE_BF16, SCALE_NONE, false, DTYPE_BF16},
     {FEATURE_LSE, 1, 64, 40, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, false, DTYPE_F16},
+    {FEATURE_LSE, 1, 136, 160, DTYPE_F16, SCALE_NONE, false, DTYPE_F16},
 };
 
 static struct attention_wish same_bits_wish(int number)

@@ -102,6 +102,10 @@ static const struct {
     {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_INT8, SCALE_PER_TENSOR, 64, 64, FEATURE_ROPE},
     {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_BF16, SCALE_PER_TOKEN_HEAD, 24, 128, FEATURE_ALIBI},
     {DTYPE_BF16, DTYPE_INT8, DTYPE_FP8_E4M3, SCALE_NONE, 40, 40, 0},
+    {DTYPE_F16, DTYPE_F16, DTYPE_F16, SCALE_NONE, 256, 256, FEATURE_LSE},
+    {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, SCALE_NONE, 192, 128, FEATURE_SINKS | FEATURE_LSE},
+    {DTYPE_F16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, 64, 136, FEATURE_WINDOW | FEATURE_LSE},
+    {DTYPE_BF16, DTYPE_INT8, DTYPE_BF16, SCALE_PER_TOKEN_HEAD, 256, 176, 0},
 };
 enum { NUM_PROMPTS = sizeof PROMPTS / sizeof *PROMPTS };
 
@@ -284,14 +288,15 @@ START_TEST(a_query_and_a_key_at_one_position_meet_unturned)
 END_TEST
 
 // One long sequence with queries in 16 bits, which are all alike.
-static void stage_set_far(struct stage *stage, enum dtype io, enum dtype kv)
+static void stage_set_far(struct stage *stage, enum dtype io, enum dtype kv, uint32_t head_dim)
 {
     struct attention_wish wish = wish_of(FEATURE_LSE, 1, 70, 700);
     wish.shape.io_dtype = io;
     wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = kv;
+    wish.shape.kv.head_dim_k = wish.shape.kv.head_dim_v = head_dim;
     wish.shape.kv.block_size = 16;
     stage_set(stage, 150, &wish);
-    for (uint64_t i = 0; i < 70 * 4 * 16; i++)
+    for (uint64_t i = 0; i < 70 * 4 * (uint64_t)head_dim; i++)
         oracle_store(stage->problem->seqs[0].q, io, i, 1);
 }
 
@@ -299,9 +304,11 @@ static void stage_set_far(struct stage *stage, enum dtype io, enum dtype kv)
 static void far_store(const struct stage *stage, uint32_t key, bool is_value, float element)
 {
     const struct attention_shape *shape = &stage->problem->shape;
-    for (uint64_t i = 0; i < 2 * 2 * 16; i++) {
-        void *to = attention_case_element(stage->problem, &stage->problem->seqs[0], i / 16 % 2, key, is_value, i / 32);
-        oracle_store(to, shape->kv.k_dtype, i % 16, element);
+    const uint64_t dims = shape->kv.head_dim_k;
+    for (uint64_t i = 0; i < 2 * 2 * dims; i++) {
+        void *to =
+            attention_case_element(stage->problem, &stage->problem->seqs[0], i / dims % 2, key, is_value, i / dims / 2);
+        oracle_store(to, shape->kv.k_dtype, i % dims, element);
     }
 }
 
@@ -314,9 +321,11 @@ static void far_play(struct stage *stage)
 
 static const struct {
     enum dtype io, kv;
+    uint32_t head_dim;
 } FAR[] = {
-    {DTYPE_F16, DTYPE_F16},  {DTYPE_BF16, DTYPE_BF16},     {DTYPE_F16, DTYPE_FP8_E4M3},
-    {DTYPE_F16, DTYPE_INT8}, {DTYPE_BF16, DTYPE_FP8_E5M2}, {DTYPE_BF16, DTYPE_FP8_E4M3},
+    {DTYPE_F16, DTYPE_F16, 16},  {DTYPE_BF16, DTYPE_BF16, 16},     {DTYPE_F16, DTYPE_FP8_E4M3, 16},
+    {DTYPE_F16, DTYPE_INT8, 16}, {DTYPE_BF16, DTYPE_FP8_E5M2, 16}, {DTYPE_BF16, DTYPE_FP8_E4M3, 16},
+    {DTYPE_F16, DTYPE_F16, 256}, {DTYPE_BF16, DTYPE_BF16, 256},    {DTYPE_F16, DTYPE_FP8_E4M3, 136},
 };
 enum { NUM_FAR = sizeof FAR / sizeof *FAR };
 
@@ -325,7 +334,7 @@ enum { NUM_FAR = sizeof FAR / sizeof *FAR };
 START_TEST(a_key_far_above_all_others_gets_all_the_weight)
 {
     struct stage stage;
-    stage_set_far(&stage, FAR[_i].io, FAR[_i].kv);
+    stage_set_far(&stage, FAR[_i].io, FAR[_i].kv, FAR[_i].head_dim);
     far_store(&stage, 100, false, 10);
     far_store(&stage, 300, false, 8);
     far_play(&stage);
@@ -337,7 +346,7 @@ START_TEST(a_large_value_of_a_far_key_comes_out_as_it_is)
 {
     static const float ELEMENTS[][2] = {{3.5f, 1e33f}, {2, 1e37f}}; // of the key and its value; weights 2^20 and 2^12
     struct stage stage;
-    stage_set_far(&stage, DTYPE_BF16, DTYPE_BF16);
+    stage_set_far(&stage, DTYPE_BF16, DTYPE_BF16, 16);
     stage.problem->shape.scale = 0.25f;
     for (uint32_t key = 0; key < 700; key++)
         far_store(&stage, key, false, 0);
@@ -359,7 +368,7 @@ START_TEST(a_key_that_is_no_number_makes_none_of_all_rows_that_see_it)
                 {DTYPE_BF16, DTYPE_FP8_E4M3, 0xff},
                 {DTYPE_F16, DTYPE_F16, 0xff}};
     struct stage stage;
-    stage_set_far(&stage, KEYS[_i].io, KEYS[_i].kv);
+    stage_set_far(&stage, KEYS[_i].io, KEYS[_i].kv, 16);
     for (uint32_t head = 0; head < 2; head++)
         memset(attention_case_element(stage.problem, &stage.problem->seqs[0], head, 300, false, false), KEYS[_i].byte,
                16 * dtype_size((int)KEYS[_i].kv));

@@ -77,16 +77,16 @@ const struct kernel kernel_plain = {
 
 enum {
     MATRIX_WARP = 32,
-    MATRIX_MOST_HEAD_DIM = 128,   // of K and V
+    MATRIX_MOST_HEAD_DIM = 128,   // of K and V, where a shader has no limit of its own
     MATRIX_LEAST_BLOCK_SIZE = 16, // keys of a matrix lie in one block; block sizes are powers of two
     MATRIX_WORD_BYTES = 6 * 4,    // emulated: of an invocation, in shared memory
 };
 
 // What all of them ask for; `element` is what the matrices have, f16 or bf16. The place does not matter, nor do features but the custom mask: what it
 // hides may be no number, and a product on matrix units with a weight of 0 is then none either.
-static bool matrix_serves(const uint32_t *spec, enum dtype element)
+static bool matrix_serves(const uint32_t *spec, enum dtype element, uint32_t most_head_dim)
 {
-    return spec[AULE_SPEC_HEAD_DIM_K] <= MATRIX_MOST_HEAD_DIM && spec[AULE_SPEC_HEAD_DIM_V] <= MATRIX_MOST_HEAD_DIM &&
+    return spec[AULE_SPEC_HEAD_DIM_K] <= most_head_dim && spec[AULE_SPEC_HEAD_DIM_V] <= most_head_dim &&
            spec[AULE_SPEC_IO_DTYPE] == element && spec[AULE_SPEC_BLOCK_SIZE] >= MATRIX_LEAST_BLOCK_SIZE &&
            !spec[AULE_SPEC_V_IN_K] && !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
@@ -120,7 +120,7 @@ static bool decode_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
     bool scaled_values = spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != element;
-    return matrix_serves(spec, element) && !scaled_values &&
+    return matrix_serves(spec, element, MATRIX_MOST_HEAD_DIM) && !scaled_values &&
            decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], element) &&
            decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V], element);
 }
@@ -255,9 +255,11 @@ const struct kernel kernel_cascade_emulated_bf16 = {
 enum {
     PREFILL_LOCAL_SIZE = 256,
     PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
-    PREFILL_KEY_BYTES = MATRIX_MOST_HEAD_DIM * 2 + (MATRIX_MOST_HEAD_DIM / 2 + 2) * 4, // and a value, and their air
-    PREFILL_SCALES_BYTES = AULE_PREFILL_KEYS * 4 + AULE_PREFILL_KEYS / 16 * 8,         // of K, and where they lie
-    PREFILL_OTHER_BYTES = PREFILL_SCALES_BYTES + 128,
+    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // beyond AULE_PREFILL_HEAD_DIM of V
+    PREFILL_MOST_HEAD_DIM = 2 * AULE_PREFILL_HEAD_DIM,
+    PREFILL_KEY_BYTES = 2 * AULE_PREFILL_HEAD_DIM * 2, // and a value; of twice the dims there are half as many
+    PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 4        // scales of K
+                          + AULE_PREFILL_KEYS / 16 * 3 * 8 + 32,
     PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
     PREFILL_SHARED_MEMORY_EMULATED =
         AULE_PREFILL_KEYS_EMULATED * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES + PREFILL_LOCAL_SIZE * MATRIX_WORD_BYTES,
@@ -274,8 +276,8 @@ static bool prefill_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
     bool scaled_values = spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != element;
-    return matrix_serves(spec, element) && !scaled_values && prefill_element(spec[AULE_SPEC_K_DTYPE], element) &&
-           prefill_element(spec[AULE_SPEC_V_DTYPE], element);
+    return matrix_serves(spec, element, PREFILL_MOST_HEAD_DIM) && !scaled_values &&
+           prefill_element(spec[AULE_SPEC_K_DTYPE], element) && prefill_element(spec[AULE_SPEC_V_DTYPE], element);
 }
 
 static bool prefill_serves_f16(const struct geometry *geometry)
@@ -290,8 +292,7 @@ static bool prefill_serves_bf16(const struct geometry *geometry)
 
 static uint32_t prefill_rows(const struct engine_kv *kv)
 {
-    (void)kv;
-    return PREFILL_ROWS;
+    return kv->head_dim_v <= AULE_PREFILL_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
 }
 
 // Where tiles are so many that there may be some between those that follow maxima.
