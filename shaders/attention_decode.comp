@@ -21,7 +21,7 @@
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
-// 2, 4 or UNITS; Q and out are MATRIX_DTYPE, K and V the same or of 8 bits, head dims up to 128, those of 8 bits multiples of 16;
+// 2, 4 or UNITS; Q and out are MATRIX_DTYPE, K and V the same or of 8 bits, head dims up to 256, those of 8 bits multiples of 16;
 // BLOCK_SIZE is 16 or more, V is not in K and has no scales per token and head: no f16 weight could hold them. No MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -41,9 +41,20 @@ const uint SLOTS = HALVES ? WARPS : 2;
 const uint V_LOADS = V_STEPS * 4;          // that a lane has of the tile's values
 const bool K_WHOLE = K_PIECES % 4 == 0;    // no lane reads beyond
 
+// Beyond a head dim of 128 registers are too few: Q lies in shared memory then, one for all warps, which therefore begin together.
+const bool Q_SHARED = HEAD_DIM_K > 128 || HEAD_DIM_V > 128;
+const uint Q_LOADS = Q_SHARED ? (Q_PAIRS + WARPS - 1) / WARPS : Q_PAIRS; // pairs of Q's matrices that a lane brings
+
+// And shared memory is too small for whole rows of UNITS warps: then they come some dims at a time.
+const uint ROUNDS = HALVES && HEAD_DIM_V > 128 ? 2 : 1; // as many as a row has 128 dims
+const uint ROUND_DIMS = ROUNDS > 1 ? 128 : HEAD_DIM_V;
+const uint ROUND_MATRICES = ROUNDS > 1 ? 8 : SUM_MATRICES;
+const bool ROUNDS_WHOLE = V_WHOLE && SUM_MATRICES == ROUNDS * ROUND_MATRICES;
+
 // What each warp has in the end: its unit, or its half. Small, since what a multiprocessor has of this bounds its workgroups.
-shared float slot_sums[SLOTS * ROWS * HEAD_DIM_V]; // [slot][row][dim], not normalised
+shared float slot_sums[SLOTS * ROWS * ROUND_DIMS]; // [slot][row][dim], not normalised
 shared float slot_maxima[SLOTS * ROWS], slot_weights[SLOTS * ROWS];
+shared uvec4 q_words[Q_SHARED ? Q_PAIRS * WARP : 1]; // [pair][lane]
 
 uint part_first; // key
 uvec2 hull;    // keys that some row sees are in here
@@ -51,18 +62,31 @@ Row selves[2]; // of rows 2t and 2t + 1
 
 MatrixB q_matrices[Q_MATRICES];
 
-// Two steps, so that tables are looked up in between.
-void q_load(out uvec4 pairs[Q_PAIRS])
+// Which pair a lane's load number `i` is, or none, beyond Q_PAIRS.
+uint q_number(uint i)
 {
-    [[unroll]] for (uint i = 0; i < Q_PAIRS; i++)
-        pairs[i] = q_pair(i);
+    return Q_SHARED ? warp_number() * Q_LOADS + i : i;
 }
 
-void q_take(uvec4 pairs[Q_PAIRS])
+// Two steps, so that tables are looked up in between.
+void q_load(out uvec4 pairs[Q_LOADS])
 {
-    [[unroll]] for (uint i = 0; i < Q_PAIRS; i++) {
-        q_matrices[2 * i] = matrix_b(pairs[i].xy);
-        q_matrices[2 * i + 1] = matrix_b(pairs[i].zw);
+    [[unroll]] for (uint i = 0; i < Q_LOADS; i++)
+        pairs[i] = q_pair(Q_SHARED ? min(q_number(i), Q_PAIRS - 1) : i);
+}
+
+void q_take(uvec4 pairs[Q_LOADS])
+{
+    if (Q_SHARED) {
+        [[unroll]] for (uint i = 0; i < Q_LOADS; i++)
+            if (q_number(i) < Q_PAIRS)
+                q_words[q_number(i) * WARP + warp_lane()] = pairs[i];
+        barrier();
+    } else {
+        [[unroll]] for (uint i = 0; i < Q_LOADS; i++) {
+            q_matrices[2 * i] = matrix_b(pairs[i].xy);
+            q_matrices[2 * i + 1] = matrix_b(pairs[i].zw);
+        }
     }
 }
 
@@ -146,6 +170,11 @@ vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
     MatrixC even = matrix_c(vec4(0)), odd = matrix_c(vec4(0));
     [[unroll]] for (uint i = 0; i < Q_MATRICES; i += 2) {
         const uint j = i / K_MATRICES, n = i % K_MATRICES;
+        if (Q_SHARED) {
+            const uvec4 pair = q_words[i / 2 * WARP + warp_lane()];
+            q_matrices[i] = matrix_b(pair.xy);
+            q_matrices[i + 1] = matrix_b(pair.zw);
+        }
         even = matrix_multiply(matrix_a(uvec4(key_words(low[j], n), key_words(high[j], n))), q_matrices[i], even);
         odd = matrix_multiply(matrix_a(uvec4(key_words(low[j], n + 1), key_words(high[j], n + 1))), q_matrices[i + 1],
                               odd);
@@ -181,19 +210,22 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 
 // ---- units ----
 
-// The unit's state, with its own weights on all lanes that have the same t, becomes the slot's or joins it, if it is this warp's turn.
-void slot_take(uint slot, State state, bool joins, bool mine)
+// The unit's state, with its own weights on all lanes that have the same t, becomes the slot's or joins it, if it is this warp's turn: of
+// its dims, those of round number `round`.
+void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
 {
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
-    const uint row = slot * ROWS + 2 * t;
+    const uint row = slot * ROWS + 2 * t, begin = ROUNDS > 1 ? round * ROUND_MATRICES : 0;
     Fold folds[2];
     if (mine) {
         [[unroll]] for (uint i = 0; i < 2; i++)
             folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
-        [[unroll]] for (uint i = 0; i < SUM_MATRICES && (V_WHOLE || piece_of(i) < V_PIECES); i++) {
+        [[unroll]] for (uint k = 0; k < ROUND_MATRICES && (ROUNDS_WHOLE || piece_of(begin + k) < V_PIECES); k++) {
+            const uint i = ROUNDS > 1 ? begin + k : k;
             const vec4 sums = sums_numbers(state.sums[i]);
             [[unroll]] for (uint n = 0; n < 4; n++) {
-                const uint at = (row + (n & 1)) * HEAD_DIM_V + piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2 + (n >> 1);
+                const uint dim = piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2 + (n >> 1);
+                const uint at = (row + (n & 1)) * ROUND_DIMS + (ROUNDS > 1 ? dim - round * ROUND_DIMS : dim);
                 slot_sums[at] = joins ? fold(folds[n & 1], slot_sums[at], sums[n]) : sums[n];
             }
         }
@@ -218,7 +250,7 @@ void slot_clear(uint slot, bool mine)
 {
     State state;
     state_clear(state);
-    slot_take(slot, state, false, mine);
+    slot_take(slot, state, false, mine, 0);
 }
 
 // Of `count` units, those up to the hull's end; 0 if they all lie before it. (Emulated, all warps go together.)
@@ -304,35 +336,6 @@ uint hidden_tiles(uint first, uint tiles)
     return SHARE > 1 ? (hull.x - part_first) / (SHARE * tiles * STEP) * tiles : (hull.x - first) / STEP;
 }
 
-// `units` units of `tiles` tiles each, of which the first begins at key `first` and SHARE - 1 others lie between two, into the slot. If warps
-// share a half, all go through as many units, and wait for their turn before each joins.
-void units_compute(uint slot, uint first, uint units, uint tiles)
-{
-    const uint hidden = hidden_tiles(first, tiles);
-    const uint first_end = (hidden / tiles + 1) * tiles; // of the first unit with a key that is seen: others would fold as nothing
-    const uint turn = SHARE > 1 ? warp_number() % SHARE : 0;
-    Walk walk;
-    uvec4 q_pairs[Q_PAIRS];
-    q_load(q_pairs);
-    walk_begin(walk, first, hidden, tiles);
-    q_take(q_pairs);
-    if (SHARE > 1)
-        slot_clear(slot, turn == 0);
-    [[dont_unroll]] for (uint end = first_end; end <= units * tiles; end += tiles) {
-        State state;
-        state_clear(state);
-        tiles_compute(walk, state, end, tiles);
-        if (SHARE > 1) {
-            [[dont_unroll]] for (uint i = 0; i < SHARE; i++) {
-                barrier();
-                slot_take(slot, state, true, i == turn);
-            }
-        } else {
-            slot_take(slot, state, !HALVES && end > first_end, true);
-        }
-    }
-}
-
 // ---- the end ----
 
 // Of a row, all slots folded: some dims.
@@ -341,6 +344,7 @@ struct Whole {
     vec4 sums;
 };
 
+// `quad` counts from the round's first.
 Whole slots_fold(uint row, uint quad)
 {
     Whole whole;
@@ -348,7 +352,7 @@ Whole slots_fold(uint row, uint quad)
         const uint at = slot * ROWS + row;
         vec4 sums;
         for (uint i = 0; i < 4; i++)
-            sums[i] = slot_sums[at * HEAD_DIM_V + quad * 4 + i];
+            sums[i] = slot_sums[at * ROUND_DIMS + quad * 4 + i];
         const Fold f = fold_begin(slot == 0 ? NO_MAXIMUM : whole.maximum, slot_maxima[at]);
         whole.sums = slot == 0 ? sums : fold(f, whole.sums, sums);
         whole.weights = slot == 0 ? slot_weights[at] : fold(f, whole.weights, slot_weights[at]);
@@ -396,19 +400,68 @@ bool tile_done(gpu_item item)
     return is_last;
 }
 
+bool item_leaves(gpu_item item)
+{
+    return SPLIT && item.partial != AULE_NO_PARTIAL;
+}
+
+// What the slots have, of one round.
+void slots_end(gpu_item item, const uint round)
+{
+    const uint first = ROUNDS > 1 ? round * (ROUND_DIMS / 4) : 0;
+    const uint quads = ROUNDS > 1 ? min(ROUND_DIMS / 4, HEAD_DIM_V / 4 - first) : HEAD_DIM_V / 4;
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < num_rows * quads; i += gl_WorkGroupSize.x) {
+        const uint row = i / quads, quad = i % quads;
+        const Whole whole = slots_fold(row, quad);
+        if (item_leaves(item))
+            quad_leave(partial_address(item.partial), row, first + quad, whole);
+        else
+            quad_store(row, first + quad, whole);
+    }
+}
+
+// ---- the item ----
+
+// `units` units of `tiles` tiles each, of which the first begins at key `first` and SHARE - 1 others lie between two, into the slot. If warps
+// share a half, all go through as many units, and wait for their turn before each joins. Of ROUNDS, the last one is what the slots have then.
+void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
+{
+    const bool idle = Q_SHARED && SHARE == 1 && units == 0; // one tile then, of which no row sees anything
+    const uint hidden = idle ? 0 : hidden_tiles(first, tiles), last = idle ? 1 : units;
+    const uint first_end = (hidden / tiles + 1) * tiles; // of the first unit with a key that is seen: others would fold as nothing
+    const uint turn = SHARE > 1 ? warp_number() % SHARE : 0;
+    Walk walk;
+    uvec4 q_pairs[Q_LOADS];
+    q_load(q_pairs);
+    walk_begin(walk, first, hidden, tiles);
+    q_take(q_pairs);
+    if (SHARE > 1)
+        slot_clear(slot, turn == 0);
+    [[dont_unroll]] for (uint end = first_end; end <= last * tiles; end += tiles) {
+        State state;
+        state_clear(state);
+        tiles_compute(walk, state, idle ? 1 : end, tiles);
+        if (SHARE > 1) {
+            [[dont_unroll]] for (uint i = 0; i < SHARE; i++) {
+                barrier();
+                slot_take(slot, state, true, i == turn, 0);
+            }
+        } else {
+            [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+                if (round > 0) {
+                    slots_end(item, round - 1);
+                    barrier(); // all have read what the slots had
+                }
+                slot_take(slot, state, !HALVES && end > first_end, true, round);
+            }
+        }
+    }
+}
+
 void item_end(gpu_item item)
 {
-    const bool leaves = SPLIT && item.partial != AULE_NO_PARTIAL;
-    barrier();
-    for (uint i = gl_LocalInvocationID.x; i < num_rows * (HEAD_DIM_V / 4); i += gl_WorkGroupSize.x) {
-        const uint row = i / (HEAD_DIM_V / 4), quad = i % (HEAD_DIM_V / 4);
-        const Whole whole = slots_fold(row, quad);
-        if (leaves)
-            quad_leave(partial_address(item.partial), row, quad, whole);
-        else
-            quad_store(row, quad, whole);
-    }
-    if (leaves && tile_done(item))
+    if (item_leaves(item) && tile_done(item))
         parts_end(item.first_partial, item.num_partials, item.num_halved);
 }
 
@@ -462,9 +515,15 @@ void main()
     // Warps that share halves all go through as many rounds of units.
     const uint needed =
         warp_first(hull.x < hull.y ? units_needed(SHARE > 1 ? part_first : first, count, SHARE * tiles) : 0);
-    if (needed > 0)
-        units_compute(slot, first, needed, tiles);
-    else
+    uint round = ROUNDS - 1;
+    if (Q_SHARED ? hull.x < hull.y : needed > 0) {
+        units_compute(item, slot, first, needed, tiles);
+    } else {
         slot_clear(slot, unit == 0 || HALVES);
+        round = 0;
+    }
+    [[dont_unroll]] do {
+        slots_end(item, round);
+    } while (ROUNDS > 1 && ++round < ROUNDS);
     item_end(item);
 }

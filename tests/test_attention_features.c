@@ -129,6 +129,41 @@ START_TEST(prompts_meet_every_kind_of_keys_and_values_that_matrices_take)
 }
 END_TEST
 
+// Few rows with head dims that matrix units have to take in turns, from one part, several and halves of them.
+START_TEST(rows_of_wide_heads_agree_with_the_oracle)
+{
+    static const struct {
+        uint32_t head_dim_k, head_dim_v;
+        enum dtype io, k, v;
+        uint32_t num_splits, features;
+    } WIDE[] = {
+        {256, 256, DTYPE_F16, DTYPE_F16, DTYPE_F16, 0, FEATURE_LSE},
+        {256, 256, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 0, 0},
+        {256, 256, DTYPE_F16, DTYPE_INT8, DTYPE_INT8, 3, FEATURE_SINKS},
+        {192, 128, DTYPE_F16, DTYPE_F16, DTYPE_F16, 1, FEATURE_WINDOW},
+        {136, 248, DTYPE_F16, DTYPE_F16, DTYPE_F16, 2, FEATURE_ALIBI | FEATURE_SOFT_CAP | FEATURE_LSE},
+        {144, 240, DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, 0, FEATURE_ROPE},
+        {72, 192, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 2, FEATURE_WINDOW | FEATURE_LSE},
+        {256, 64, DTYPE_F16, DTYPE_FP8_E4M3, DTYPE_F16, 0, FEATURE_POSITIONS},
+    };
+    static const uint32_t Q_LENS[] = {1, 2, 1, 1, 2, 1}, KV_LENS[] = {1100, 77, 0, 16, 2100, 1};
+    struct attention_wish wish = {
+        .shape = shape_of_kv(WIDE[_i].k, SCALE_NONE),
+        .num_seqs = 6,
+        .q_lens = Q_LENS,
+        .kv_lens = KV_LENS,
+        .writes = WRITES_NONE,
+    };
+    struct attention_shape *shape = &wish.shape;
+    shape->kv.head_dim_k = WIDE[_i].head_dim_k, shape->kv.head_dim_v = WIDE[_i].head_dim_v;
+    shape->kv.v_dtype = WIDE[_i].v, shape->kv.block_size = 32, shape->io_dtype = WIDE[_i].io;
+    shape->features = shape->other_features = WIDE[_i].features;
+    shape->num_splits = WIDE[_i].num_splits;
+    suite_shape_bend(shape);
+    suite_wish_run(&wish, 80 + (uint64_t)_i, _i % 2);
+}
+END_TEST
+
 START_TEST(v_may_be_a_prefix_of_k)
 {
     static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8_E4M3};
@@ -401,4 +436,6 @@ void suite_add_features(Suite *suite)
     tcase_add_loop_test(bfloats, bfloats_meet_every_kind_of_keys_and_values_that_matrices_take, 0, 4);
     TCase *prompts = suite_part(suite, "prompts");
     tcase_add_loop_test(prompts, prompts_meet_every_kind_of_keys_and_values_that_matrices_take, 0, NUM_PROMPTS);
+    TCase *wide = suite_part(suite, "wide");
+    tcase_add_loop_test(wide, rows_of_wide_heads_agree_with_the_oracle, 0, 8);
 }

@@ -467,7 +467,8 @@ START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
         {128, 16, DTYPE_F16, DTYPE_F16, 4, "attention_decode_matrix"},
         {128, 16, DTYPE_F16, DTYPE_F16, 400, "attention_prefill_matrix"},
         {128, 16, DTYPE_BF16, DTYPE_BF16, 400, "attention_prefill_bf16"},
-        {256, 16, DTYPE_F16, DTYPE_F16, 4, "attention_coop"},
+        {256, 16, DTYPE_F16, DTYPE_F16, 4, "attention_decode_matrix"},
+        {256, 16, DTYPE_F16, DTYPE_INT8, 4, "attention_decode_matrix"},
         {256, 16, DTYPE_F16, DTYPE_F16, 400, "attention_prefill_matrix"},
         {136, 16, DTYPE_BF16, DTYPE_FP8_E4M3, 400, "attention_prefill_bf16"},
         {264, 16, DTYPE_F16, DTYPE_F16, 400, "attention_subgroup"},
@@ -476,7 +477,7 @@ START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
         {128, 16, DTYPE_F16, DTYPE_FP8_E4M3, 400, "attention_prefill_matrix"},
         {72, 16, DTYPE_F16, DTYPE_INT8, 400, "attention_prefill_matrix"},
         {128, 16, DTYPE_BF16, DTYPE_FP8_E5M2, 400, "attention_prefill_bf16"},
-        {256, 16, DTYPE_BF16, DTYPE_BF16, 4, "attention_subgroup"},
+        {256, 16, DTYPE_BF16, DTYPE_BF16, 4, "attention_decode_bf16"},
         {264, 16, DTYPE_F16, DTYPE_F16, 4, "attention_subgroup"},
         {128, 16, DTYPE_F32, DTYPE_F32, 400, "attention_subgroup"},
     };

@@ -77,7 +77,7 @@ const struct kernel kernel_plain = {
 
 enum {
     MATRIX_WARP = 32,
-    MATRIX_MOST_HEAD_DIM = 128,   // of K and V, where a shader has no limit of its own
+    MATRIX_MOST_HEAD_DIM = 128,   // of K and V, of a cascade
     MATRIX_LEAST_BLOCK_SIZE = 16, // keys of a matrix lie in one block; block sizes are powers of two
     MATRIX_WORD_BYTES = 6 * 4,    // emulated: of an invocation, in shared memory
 };
@@ -104,10 +104,16 @@ enum {
     DECODE_SHARED_WARPS = 4,
     DECODE_HALF_WARPS = 8,
     DECODE_HALF_WARPS_EMULATED = 4,
-    DECODE_WARP_BYTES = DECODE_ROWS * (MATRIX_MOST_HEAD_DIM + 2) * 4,
-    DECODE_SHARED_MEMORY = DECODE_HALF_WARPS * DECODE_WARP_BYTES,
-    DECODE_SHARED_MEMORY_EMULATED = DECODE_HALF_WARPS_EMULATED * (DECODE_WARP_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES),
+    DECODE_MOST_HEAD_DIM = 256,
+    DECODE_WARP_DIMS = 128, // of so many warps as have half a part: of V, at a time
+    DECODE_WARP_BYTES = DECODE_ROWS * (DECODE_WARP_DIMS + 2) * 4,
+    DECODE_Q_BYTES = DECODE_ROWS * DECODE_MOST_HEAD_DIM * 2, // with head dims beyond 128
+    DECODE_SHARED_MEMORY = DECODE_HALF_WARPS * DECODE_WARP_BYTES + DECODE_Q_BYTES,
+    DECODE_SHARED_MEMORY_EMULATED =
+        DECODE_HALF_WARPS_EMULATED * (DECODE_WARP_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES) + DECODE_Q_BYTES,
 };
+_Static_assert(2 * (DECODE_MOST_HEAD_DIM + 2) <= DECODE_HALF_WARPS_EMULATED * (DECODE_WARP_DIMS + 2),
+               "two halves of whole rows take no more than many warps' rows by and by");
 _Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
 // Rows of K and V are whole pieces of 16 bytes.
@@ -120,7 +126,7 @@ static bool decode_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
     bool scaled_values = spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != element;
-    return matrix_serves(spec, element, MATRIX_MOST_HEAD_DIM) && !scaled_values &&
+    return matrix_serves(spec, element, DECODE_MOST_HEAD_DIM) && !scaled_values &&
            decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], element) &&
            decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V], element);
 }
@@ -214,6 +220,7 @@ static bool cascade_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
     return decode_serves(geometry, element) && spec[AULE_SPEC_PLACE] != AULE_PLACE_ROWS &&
+           spec[AULE_SPEC_HEAD_DIM_K] <= MATRIX_MOST_HEAD_DIM && spec[AULE_SPEC_HEAD_DIM_V] <= MATRIX_MOST_HEAD_DIM &&
            !(spec[AULE_SPEC_FEATURES] & (AULE_FEATURE_WINDOW | AULE_FEATURE_POSITIONS));
 }
 
