@@ -423,17 +423,19 @@ static void add_features(struct engine_run *run)
 // Else a rule's choice could not be compared, and a smaller device would have none.
 START_TEST(what_a_rule_says_is_among_the_candidates)
 {
+    static const uint32_t specs[][SPEC_CONSTANTS] = {{[AULE_SPEC_HEAD_DIM_K] = 128, [AULE_SPEC_HEAD_DIM_V] = 128},
+                                                     {[AULE_SPEC_HEAD_DIM_K] = 256, [AULE_SPEC_HEAD_DIM_V] = 256}};
     const struct variant *variant;
     for (uint32_t i = 0; (variant = variant_at(i)); i++)
         for (uint32_t j = 0; j < variant->num_kernels; j++) {
             const struct kernel *kernel = variant->kernels[j];
-            for (uint64_t workgroups = 1; kernel->candidates && workgroups < 2000; workgroups++) {
-                uint32_t local_size = kernel_local_size(kernel, workgroups, 132);
+            for (uint64_t workgroups = 2; kernel->candidates && workgroups < 4000; workgroups++) {
+                uint32_t local_size = kernel_local_size(kernel, specs[workgroups % 2], workgroups / 2, 132);
                 const uint32_t *at = kernel->candidates;
                 while (*at && *at != local_size)
                     at++;
                 ck_assert_msg(*at, "%s: %u of %llu workgroups", kernel->shader.name, local_size,
-                              (unsigned long long)workgroups);
+                              (unsigned long long)workgroups / 2);
             }
         }
 }

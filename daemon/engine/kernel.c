@@ -160,13 +160,25 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
 
 // About 8 warps a multiprocessor are enough to hide its memory's latency: parts of two warps each if there are so many parts, parts of
 // four if three of them at a time leave nothing for a second wave, else halves of eight. Measured on the H200.
-static uint32_t decode_local_size(uint64_t num_workgroups, uint32_t num_multiprocessors)
+static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocessors, uint32_t least)
 {
-    uint64_t most = num_multiprocessors;
-    uint32_t warps = num_workgroups > 3 * most ? DECODE_PART_WARPS
-                     : num_workgroups > most   ? DECODE_SHARED_WARPS
-                                               : DECODE_HALF_WARPS;
-    return warps * MATRIX_WARP;
+    if (num_workgroups > 3 * num_multiprocessors)
+        return least;
+    return num_workgroups > num_multiprocessors ? DECODE_SHARED_WARPS : DECODE_HALF_WARPS;
+}
+
+// Wide rows of a part take that much shared memory that four warps had better have one: measured on the H200, too.
+static uint32_t decode_local_size(const uint32_t *spec, uint64_t num_workgroups, uint32_t num_multiprocessors)
+{
+    bool wide = spec[AULE_SPEC_HEAD_DIM_K] > DECODE_WARP_DIMS || spec[AULE_SPEC_HEAD_DIM_V] > DECODE_WARP_DIMS;
+    return MATRIX_WARP *
+           decode_warps(num_workgroups, num_multiprocessors, wide ? DECODE_SHARED_WARPS : DECODE_PART_WARPS);
+}
+
+static uint32_t decode_local_size_emulated(const uint32_t *spec, uint64_t num_workgroups, uint32_t num_multiprocessors)
+{
+    (void)spec;
+    return MATRIX_WARP * decode_warps(num_workgroups, num_multiprocessors, DECODE_PART_WARPS);
 }
 
 static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP, DECODE_SHARED_WARPS *MATRIX_WARP,
@@ -177,13 +189,14 @@ static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX
 // On matrix units and emulated.
 #define DECODE_JOB                                                                                                     \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS, .long_keys = DECODE_LONG_KEYS,  \
-    .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN, .merges = true, .local_size = decode_local_size
+    .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN, .merges = true
 
 const struct kernel kernel_decode_emulated = {
     .shader = {"attention_decode_emulated", attention_decode_emulated_spv, sizeof attention_decode_emulated_spv,
                DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, false},
     DECODE_JOB,
     .serves = decode_serves_f16,
+    .local_size = decode_local_size_emulated,
     .half_local_size = DECODE_HALF_WARPS_EMULATED * MATRIX_WARP,
     .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
@@ -194,6 +207,7 @@ const struct kernel kernel_decode_emulated_bf16 = {
                sizeof attention_decode_emulated_bf16_spv, DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, false},
     DECODE_JOB,
     .serves = decode_serves_bf16,
+    .local_size = decode_local_size_emulated,
     .half_local_size = DECODE_HALF_WARPS_EMULATED * MATRIX_WARP,
     .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
@@ -331,6 +345,7 @@ const struct kernel kernel_decode = {
                DECODE_HALF_WARPS *MATRIX_WARP, true},
     DECODE_JOB,
     .serves = decode_serves_f16,
+    .local_size = decode_local_size,
     .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
     .candidates = decode_candidates,
     .shared_memory = DECODE_SHARED_MEMORY,
@@ -341,6 +356,7 @@ const struct kernel kernel_decode_bf16 = {
                DECODE_HALF_WARPS *MATRIX_WARP, true},
     DECODE_JOB,
     .serves = decode_serves_bf16,
+    .local_size = decode_local_size,
     .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
     .candidates = decode_candidates,
     .shared_memory = DECODE_SHARED_MEMORY,
@@ -476,9 +492,10 @@ uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t k
     return divide_up(divide_up(kv_len, num_splits), kernel->part_grain) * kernel->part_grain;
 }
 
-uint32_t kernel_local_size(const struct kernel *kernel, uint64_t num_workgroups, uint32_t num_multiprocessors)
+uint32_t kernel_local_size(const struct kernel *kernel, const uint32_t spec[SPEC_CONSTANTS], uint64_t num_workgroups,
+                           uint32_t num_multiprocessors)
 {
     uint32_t most = kernel->shader.local_size;
-    uint32_t wanted = kernel->local_size ? kernel->local_size(num_workgroups, num_multiprocessors) : most;
+    uint32_t wanted = kernel->local_size ? kernel->local_size(spec, num_workgroups, num_multiprocessors) : most;
     return wanted < most ? wanted : most;
 }

@@ -35,7 +35,7 @@ struct kernel {
     uint32_t doubtful_keys;
     uint32_t half_local_size; // with this local size an item is half a part; 0 = there is none such
     // What fits so many workgroups on a device of so many multiprocessors, at most shader.local_size; NULL = that.
-    uint32_t (*local_size)(uint64_t num_workgroups, uint32_t num_multiprocessors);
+    uint32_t (*local_size)(const uint32_t *spec, uint64_t num_workgroups, uint32_t num_multiprocessors);
     // Local sizes that give the same bits, of which tuning takes the fastest that shader.local_size allows; what local_size() answers is
     // among them; 0 is behind the last. NULL = there is but one way.
     const uint32_t *candidates;
@@ -61,6 +61,7 @@ bool kernel_doubts(const struct kernel *kernel, uint64_t kv_len);      // items 
 bool kernel_cuts_halves(const struct kernel *kernel, uint32_t num_splits, uint32_t local_size);
 // Keys of one part of a sequence of `rows` rows a KV head; 0 = it is not cut.
 uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len, uint32_t num_splits);
-uint32_t kernel_local_size(const struct kernel *kernel, uint64_t num_workgroups, uint32_t num_multiprocessors);
+uint32_t kernel_local_size(const struct kernel *kernel, const uint32_t spec[SPEC_CONSTANTS], uint64_t num_workgroups,
+                           uint32_t num_multiprocessors);
 
 #endif

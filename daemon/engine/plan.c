@@ -143,7 +143,7 @@ static struct geometry geometry_of_kernel(const struct submission *s, const stru
     geometry.spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(&run->batch->kv);
     geometry.spec[AULE_SPEC_FEATURES] |= kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
     geometry.spec[AULE_SPEC_LOCAL_SIZE] =
-        whole ? kernel_local_size(with, UINT64_MAX, s->engine->device.adapter.num_multiprocessors)
+        whole ? kernel_local_size(with, geometry.spec, UINT64_MAX, s->engine->device.adapter.num_multiprocessors)
               : tuning_local_size(s, run, &geometry, num_workgroups);
     return geometry;
 }

@@ -59,7 +59,8 @@ static struct tune_entry entry_of(const struct engine *engine, const struct kern
 {
     struct tune_entry entry = {
         .key = *key,
-        .rule_local_size = kernel_local_size(kernel, key->num_workgroups, engine->device.adapter.num_multiprocessors),
+        .rule_local_size =
+            kernel_local_size(kernel, key->spec, key->num_workgroups, engine->device.adapter.num_multiprocessors),
         .ours = true,
     };
     snprintf(entry.kernel, sizeof entry.kernel, "%s", kernel->shader.name);
@@ -71,7 +72,8 @@ uint32_t tuning_local_size(const struct submission *s, const struct engine_run *
 {
     const struct engine *engine = s->engine;
     const struct kernel *kernel = engine->pipelines.variant->kernels[geometry->kernel];
-    uint32_t rule = kernel_local_size(kernel, num_workgroups, engine->device.adapter.num_multiprocessors);
+    uint32_t rule =
+        kernel_local_size(kernel, geometry->spec, num_workgroups, engine->device.adapter.num_multiprocessors);
     if (!kernel->candidates)
         return rule;
     if (s->probe)
@@ -185,8 +187,8 @@ static struct tune_entry blank(const struct tuning *tuning, const struct tune_en
     out.local_size = out.num_candidates = out.num_samples = 0;
     out.gpu_ns = out.rule_gpu_ns = 0;
     if (number < MOST_KERNELS)
-        out.rule_local_size = kernel_local_size(engine->pipelines.variant->kernels[number], entry->key.num_workgroups,
-                                                engine->device.adapter.num_multiprocessors);
+        out.rule_local_size = kernel_local_size(engine->pipelines.variant->kernels[number], entry->key.spec,
+                                                entry->key.num_workgroups, engine->device.adapter.num_multiprocessors);
     return out;
 }
 
