@@ -41,6 +41,7 @@ const uint MOVED = 4;                             // pieces of 16 bytes on their
 
 shared uvec4 fragments[2 * TILES * FRAGMENTS * WARP];
 shared float key_scales[K_SCALES ? 2 * TILES * KEYS : 1];
+shared float value_logs[V_SCALES ? 2 * TILES * KEYS : 1]; // scale_log2()
 
 // Of this lane's two rows, g and g + 8 of the warp's.
 MatrixA q_matrices[Q_MATRICES];
@@ -52,7 +53,7 @@ uint64_t addresses[2]; // of the member's partial result; 0: there is no such ro
 
 struct Place {
     uint64_t keys, values; // of the tile's first key
-    uint64_t scales;       // of this key and those behind it, if there are any
+    uint64_t scales;       // of this key and those behind it, if there are any; of values SCALES_BYTES further on
 };
 
 uint tile_block(uint key)
@@ -92,7 +93,7 @@ void pieces_load(Place place, out uvec4 moved[MOVED], out float scale)
             moved[n * 2] = Pieces(place.keys + key_offset(g)).at[piece];
             moved[n * 2 + 1] = Pieces(place.keys + key_offset(g + 8)).at[piece];
         }
-    scale = K_SCALES ? Floats(place.scales).at[warp_lane() % KEYS] : 1;
+    scale = K_SCALES || V_SCALES ? Floats(place.scales + (brings_values() ? SCALES_BYTES : 0)).at[warp_lane() % KEYS] : 1;
 }
 
 void fragment_store(uint stage, uint number, uvec4 words)
@@ -129,6 +130,8 @@ void pieces_store(uint stage, uvec4 moved[MOVED], float scale)
         keys_store(stage, moved);
     if (K_SCALES && warp_number() % 4 == 0 && warp_lane() < KEYS)
         key_scales[(stage * TILES + my_tile()) * KEYS + warp_lane()] = scale;
+    if (V_SCALES && warp_number() % 4 == 2 && warp_lane() < KEYS)
+        value_logs[(stage * TILES + my_tile()) * KEYS + warp_lane()] = scale_log2(scale);
 }
 
 // ---- one tile of keys ----
@@ -136,13 +139,14 @@ void pieces_store(uint stage, uvec4 moved[MOVED], float scale)
 // What a warp has of a unit of keys. The maxima are those of all lanes with the same g; the weights and the sums each lane's own.
 struct Tally {
     vec2 maxima;
+    vec2 value_maxima;               // as State has it
     vec4 weights;                    // row g: of keys 2t, 2t + 8 of each tile, of 2t + 1, 2t + 9; row g + 8 alike
     MatrixC sums[2 * SUM_MATRICES];  // [s][k][e]: columns 2t, 2t + 1 are dims (8s + column) * V_ELEMENTS + 2k + e
 };
 
 void tally_clear(out Tally tally)
 {
-    tally.maxima = vec2(NO_MAXIMUM);
+    tally.maxima = tally.value_maxima = vec2(NO_MAXIMUM);
     tally.weights = vec4(0);
     [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
         tally.sums[i] = matrix_c(vec4(0));
@@ -162,24 +166,38 @@ vec4 keys_shape(vec4 s, uint key)
     return s;
 }
 
-// Scores (low: rows g and g + 8 x keys 2t and 2t + 1; high: keys 2t + 8 and 2t + 9) to weights. As weigh() does it.
-MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high)
+vec2 row_tops(vec4 low, vec4 high)
 {
     const vec4 pairs = max(low, high);
-    const vec2 tops = vec2(row_maximum(max(pairs.x, pairs.y)), row_maximum(max(pairs.z, pairs.w)));
-    const vec2 larger = max(tally.maxima, tops), factor = exp2(tally.maxima - larger);
+    return vec2(row_maximum(max(pairs.x, pairs.y)), row_maximum(max(pairs.z, pairs.w)));
+}
+
+// Scores (low: rows g and g + 8 x keys 2t and 2t + 1; high: keys 2t + 8 and 2t + 9) to weights. As weigh() does it; logs of the same keys.
+MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high, vec4 low_logs, vec4 high_logs)
+{
+    const vec2 larger = max(tally.maxima, row_tops(low, high)), factor = exp2(tally.maxima - larger);
     tally.maxima = larger;
-    [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
-        matrix_scale(tally.sums[i], factor.xxyy);
+    if (!V_SCALES)
+        [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
+            matrix_scale(tally.sums[i], factor.xxyy);
     precise vec4 low_exponents = low - larger.xxyy, high_exponents = high - larger.xxyy;
     const vec4 p = exp2(low_exponents), q = exp2(high_exponents);
     precise vec4 weights = tally.weights * factor.xxyy + (p + q);
     tally.weights = weights;
-    return matrix_a(uvec4(halves_round(p.xy), halves_round(q.xy), halves_round(p.zw), halves_round(q.zw)));
+    if (!V_SCALES)
+        return matrix_a(uvec4(halves_round(p.xy), halves_round(q.xy), halves_round(p.zw), halves_round(q.zw)));
+    precise vec4 low_values = low + low_logs, high_values = high + high_logs;
+    const vec2 top = max(tally.value_maxima, row_tops(low_values, high_values)), value_factor = exp2(tally.value_maxima - top);
+    tally.value_maxima = top;
+    [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
+        matrix_scale(tally.sums[i], value_factor.xxyy);
+    precise vec4 low_powers = low_values - top.xxyy, high_powers = high_values - top.xxyy;
+    const vec4 v = exp2(low_powers), w = exp2(high_powers);
+    return matrix_a(uvec4(halves_round(v.xy), halves_round(w.xy), halves_round(v.zw), halves_round(w.zw)));
 }
 
 // `at` is the lane's first fragment of the tile; `key` the tile's first.
-void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, inout Tally tally)
+void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, vec4 low_logs, vec4 high_logs, inout Tally tally)
 {
     MatrixC even_low = matrix_c(vec4(0)), even_high = even_low, odd_low = even_low, odd_high = even_low;
     [[unroll]] for (uint i = 0; i < Q_MATRICES; i += 2) {
@@ -196,7 +214,7 @@ void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, inout Ta
         low = keys_shape(low, key);
         high = keys_shape(high, key + 8);
     }
-    const MatrixA weights = tally_weigh(tally, low, high);
+    const MatrixA weights = tally_weigh(tally, low, high, low_logs, high_logs);
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++) {
         const uvec4 words = fragments[at + (Q_MATRICES + i) * WARP];
         matrix_multiply_two(weights, matrix_b(words.xy), matrix_b(words.zw), tally.sums[2 * i], tally.sums[2 * i + 1]);
@@ -214,11 +232,17 @@ vec4 scales_of(uint first)
     return K_SCALES ? vec2(key_scales[first], key_scales[first + 1]).xyxy : vec4(1);
 }
 
+vec4 logs_of(uint first)
+{
+    return V_SCALES ? vec2(value_logs[first], value_logs[first + 1]).xyxy : vec4(0);
+}
+
 void step_compute(uint stage, uint key, inout Tally tally)
 {
     STEP_LOOP for (uint tile = 0; tile < TILES; tile++) {
         const uint number = stage * TILES + tile, first = number * KEYS + 2 * t;
-        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales_of(first), scales_of(first + 8), tally);
+        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales_of(first), scales_of(first + 8),
+                     logs_of(first), logs_of(first + 8), tally);
     }
 }
 
@@ -252,11 +276,14 @@ float row_sum(vec2 value)
 void unit_take(inout Half whole, Tally tally, bool joins)
 {
     const vec2 weights = vec2(row_sum(tally.weights.xy), row_sum(tally.weights.zw));
+    const vec2 frames = V_SCALES ? frames_of(tally.maxima, tally.value_maxima) : vec2(1);
     [[unroll]] for (uint i = 0; i < 2; i++) {
         const Fold f = fold_begin(whole.maxima[i], tally.maxima[i]);
         [[unroll]] for (uint m = 0; m < SUM_MATRICES; m += 2)
             [[unroll]] for (uint c = 0; c < 2; c++) {
-                const vec4 quad = quad_of(tally, m, c, i);
+                precise vec4 quad = quad_of(tally, m, c, i);
+                if (V_SCALES)
+                    quad *= frames[i];
                 const uint n = (m + c) * 2 + i;
                 whole.sums[n] = joins ? fold(f, whole.sums[n], quad) : quad;
             }

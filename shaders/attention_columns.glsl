@@ -138,35 +138,71 @@ MatrixB weight_matrix(vec4 p)
     return matrix_b(uvec2(halves_low(a, b), halves_low(c, d)));
 }
 
+// ---- values with scales of their own ----
+// A weight times its value's scale is no f16 that could be multiplied: scales are far from 1. So values have a frame of their own, the largest
+// of score + log2(scale) among the keys that a row sees: what is multiplied is 2^(score + log2(scale) - that), the largest of it being 1. The
+// sum of weights stays in the frame of the scores, and so is all that leaves a unit.
+
+const float NO_SCALE = -1.0e30; // log2 of 0, as it were: finite, and lower than any score that there is
+
+// log2 of a value's scale.
+float scale_log2(float scale)
+{
+    return scale > 0 ? log2(scale) : NO_SCALE;
+}
+
+// What a unit's sums are to be multiplied with when they leave.
+vec2 frames_of(vec2 maxima, vec2 value_maxima)
+{
+    precise vec2 exponents = value_maxima - maxima;
+    return exp2(exponents);
+}
+
 // What a warp has of a unit of keys. The maxima are those of all lanes with the same t, the sums each lane's own.
 struct State {
     vec2 maxima, weights;
+    vec2 value_maxima; // with V_SCALES: the frame of the sums; else that is `maxima`
     MatrixC sums[SUM_MATRICES]; // [s][k]: dims (8s + g) * V_ELEMENTS + 2k and + 1 (rows g, g + 8 of the matrix), rows 2t, 2t + 1
 };
 
 void state_clear(out State state)
 {
-    state.maxima = vec2(NO_MAXIMUM);
+    state.maxima = state.value_maxima = vec2(NO_MAXIMUM);
     state.weights = vec2(0);
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
         state.sums[i] = matrix_c(vec4(0));
 }
 
+// A row's largest of what has the order of scores.
+vec2 column_tops(vec4 s)
+{
+    return vec2(column_maximum(max(s.x, s.z)), column_maximum(max(s.y, s.w)));
+}
+
 // Scores (x, y: key g, rows 2t, 2t + 1; z, w: key g + 8) to weights. Each row follows the maximum of its own scores alone. Without a branch,
-// needed or not: loads that are under way across a branch are waited for together.
-vec4 weigh(inout State state, vec4 s, bvec4 seen)
+// needed or not: loads that are under way across a branch are waited for together. `logs`: scale_log2() of the values of both keys.
+vec4 weigh(inout State state, vec4 s, bvec4 seen, vec2 logs)
 {
     s = mix(vec4(NO_MAXIMUM), s, seen);
-    const vec2 tops = vec2(column_maximum(max(s.x, s.z)), column_maximum(max(s.y, s.w)));
-    const vec2 larger = max(state.maxima, tops), factor = exp2(state.maxima - larger);
+    const vec2 larger = max(state.maxima, column_tops(s)), factor = exp2(state.maxima - larger);
     state.maxima = larger;
-    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
-        matrix_scale(state.sums[i], factor.xyxy);
+    if (!V_SCALES)
+        [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
+            matrix_scale(state.sums[i], factor.xyxy);
     precise vec4 exponents = s - larger.xyxy; // nor these with what comes before or behind
     const vec4 p = mix(vec4(0), exp2(exponents), seen);
     precise vec2 weights = state.weights * factor + (p.xy + p.zw);
     state.weights = weights;
-    return p;
+    if (!V_SCALES)
+        return p;
+    precise vec4 scaled = s + logs.xxyy;
+    const vec4 values = mix(vec4(NO_MAXIMUM), scaled, seen);
+    const vec2 top = max(state.value_maxima, column_tops(values)), value_factor = exp2(state.value_maxima - top);
+    state.value_maxima = top;
+    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
+        matrix_scale(state.sums[i], value_factor.xyxy);
+    precise vec4 value_exponents = values - top.xyxy;
+    return mix(vec4(0), exp2(value_exponents), seen);
 }
 
 // ---- units ----

@@ -22,7 +22,7 @@
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
 // 2, 4 or UNITS; Q and out are MATRIX_DTYPE, K and V the same or of 8 bits, head dims up to 256, those of 8 bits multiples of 16;
-// BLOCK_SIZE is 16 or more, V is not in K and has no scales per token and head: no f16 weight could hold them. No MASK.
+// BLOCK_SIZE is 16 or more, V is not in K. No MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -154,11 +154,11 @@ void value_load(Place place, uint key, out uvec4 v[V_LOADS])
     }
 }
 
-// Of keys g and g + 8.
-vec2 scales_load(Place place, uint key)
+// Of keys g and g + 8, or of their values, which have theirs `offset` bytes further on.
+vec2 scales_load(Place place, uint key, const uint offset)
 {
     const uint inside = key & BLOCK_SIZE - 1;
-    const uint64_t scales = place.keys - kv_head * K_HEAD_BYTES - inside * K_ROW_BYTES + SCALES_AT;
+    const uint64_t scales = place.keys - kv_head * K_HEAD_BYTES - inside * K_ROW_BYTES + (SCALES_AT + offset);
     Floats floats = Floats(scales + (kv_head * BLOCK_SIZE + inside + g) * 4);
     return vec2(floats.at[0], floats.at[8]);
 }
@@ -215,6 +215,7 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
 {
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
+    const vec2 frames = V_SCALES ? frames_of(state.maxima, state.value_maxima) : vec2(1);
     const uint row = slot * ROWS + 2 * t, begin = ROUNDS > 1 ? round * ROUND_MATRICES : 0;
     Fold folds[2];
     if (mine) {
@@ -222,7 +223,9 @@ void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
             folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
         [[unroll]] for (uint k = 0; k < ROUND_MATRICES && (ROUNDS_WHOLE || piece_of(begin + k) < V_PIECES); k++) {
             const uint i = ROUNDS > 1 ? begin + k : k;
-            const vec4 sums = sums_numbers(state.sums[i]);
+            precise vec4 sums = sums_numbers(state.sums[i]);
+            if (V_SCALES)
+                sums *= frames.xyxy;
             [[unroll]] for (uint n = 0; n < 4; n++) {
                 const uint dim = piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2 + (n >> 1);
                 const uint at = (row + (n & 1)) * ROUND_DIMS + (ROUNDS > 1 ? dim - round * ROUND_DIMS : dim);
@@ -301,7 +304,8 @@ void tile_compute(inout Walk walk, inout State state, uint end)
     const uint next = tile_key(walk.first, walk.number + 1);
     uvec4 v[V_LOADS];
     value_load(walk.place, at, v);
-    const vec2 scales = K_SCALES ? scales_load(walk.place, at) : vec2(1);
+    const vec2 scales = K_SCALES ? scales_load(walk.place, at, 0) : vec2(1);
+    const vec2 value_scales = V_SCALES ? scales_load(walk.place, at, SCALES_BYTES) : vec2(1);
     walk.number++;
     walk.place = place_of(walk.found, walk.number - walk.found_from, next);
     precise vec4 s = scores(walk.low, walk.high);
@@ -309,7 +313,8 @@ void tile_compute(inout Walk walk, inout State state, uint end)
         s *= scales.xxyy;
     key_load(walk.place, next, walk.low, walk.high);
     const bvec4 seen = seen_of(key, s);
-    values_add(state, v, weight_matrix(weigh(state, s, seen)));
+    const vec2 logs = V_SCALES ? vec2(scale_log2(value_scales.x), scale_log2(value_scales.y)) : vec2(0);
+    values_add(state, v, weight_matrix(weigh(state, s, seen, logs)));
 }
 
 // Up to tile `end`. The inner loop has no branch.

@@ -181,6 +181,8 @@ static const struct {
     {FEATURE_LSE, 0, 256, 256, DTYPE_F16, SCALE_NONE, false, DTYPE_F16},
     {FEATURE_WINDOW, 2, 192, 128, DTYPE_INT8, SCALE_PER_TENSOR, false, DTYPE_F16},
     {0, 3, 96, 136, DTYPE_BF16, SCALE_NONE, false, DTYPE_BF16},
+    {FEATURE_LSE, 0, 64, 64, DTYPE_FP8_E4M3, SCALE_PER_TOKEN_HEAD, false, DTYPE_F16},
+    {0, 3, 32, 32, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false, DTYPE_BF16},
 };
 
 static struct attention_wish same_bits_wish(int number)

@@ -3,6 +3,7 @@
 //
 // test_attention_features.c - each feature of attention alone, and where its borders are.
 
+#include "attention_contents.h"
 #include "attention_suite.h"
 
 #include <math.h>
@@ -161,6 +162,58 @@ START_TEST(rows_of_wide_heads_agree_with_the_oracle)
     shape->num_splits = WIDE[_i].num_splits;
     suite_shape_bend(shape);
     suite_wish_run(&wish, 80 + (uint64_t)_i, _i % 2);
+}
+END_TEST
+
+// Times 2^-10 to 2^6, and some to nothing.
+static void value_scales_spread(struct attention_case *problem)
+{
+    const struct attention_shape *shape = &problem->shape;
+    for (uint32_t s = 0; s < problem->num_seqs; s++)
+        for (uint32_t key = 0; key < problem->seqs[s].kv_len; key++)
+            for (uint32_t i = 0; i < 2 * shape->kv.num_kv_heads; i++) {
+                int32_t id = problem->seqs[s].blocks[key / shape->kv.block_size];
+                uint8_t *block = i % 2 ? problem->after[id] : problem->before[id];
+                float factor = key % 13 == 5 ? 0 : ldexpf(1, (int)((key * 7 + i / 2) % 17) - 10), scale;
+                uint8_t *at = block + block_scale_at(shape, i / 2, key % shape->kv.block_size, true);
+                memcpy(&scale, at, sizeof scale);
+                scale *= factor;
+                memcpy(at, &scale, sizeof scale);
+            }
+}
+
+// Scales that differ from value to value so much that no weight times its scale could be an f16.
+START_TEST(values_with_scales_of_their_own_agree_with_the_oracle)
+{
+    static const struct {
+        enum dtype io, k, v;
+        uint32_t head_dim, num_splits, features;
+    } SCALED[] = {
+        {DTYPE_F16, DTYPE_INT8, DTYPE_INT8, 64, 0, FEATURE_LSE},
+        {DTYPE_F16, DTYPE_F16, DTYPE_FP8_E4M3, 64, 2, FEATURE_WINDOW | FEATURE_SINKS},
+        {DTYPE_BF16, DTYPE_FP8_E5M2, DTYPE_FP8_E5M2, 64, 1, FEATURE_SOFT_CAP | FEATURE_ALIBI},
+        {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_INT8, 144, 3, FEATURE_LSE},
+    };
+    static const uint32_t Q_LENS[] = {1, 2, 1, 1, 2, 1}, KV_LENS[] = {1100, 77, 0, 16, 2100, 6};
+    struct stage stage;
+    struct attention_wish wish = {
+        .shape = shape_of_kv(SCALED[_i].k, SCALE_PER_TOKEN_HEAD),
+        .num_seqs = 6,
+        .q_lens = Q_LENS,
+        .kv_lens = KV_LENS,
+        .writes = WRITES_NONE,
+    };
+    struct attention_shape *shape = &wish.shape;
+    shape->kv.head_dim_k = shape->kv.head_dim_v = SCALED[_i].head_dim;
+    shape->kv.v_dtype = SCALED[_i].v, shape->kv.block_size = 32, shape->io_dtype = SCALED[_i].io;
+    shape->features = shape->other_features = SCALED[_i].features;
+    shape->num_splits = SCALED[_i].num_splits;
+    suite_shape_bend(shape);
+    stage_set(&stage, 70 + (uint64_t)_i, &wish);
+    value_scales_spread(stage.problem);
+    stage_play(&stage);
+    rig_check(&stage.rig, &stage.batch);
+    stage_clear(&stage);
 }
 END_TEST
 
@@ -436,6 +489,8 @@ void suite_add_features(Suite *suite)
     tcase_add_loop_test(bfloats, bfloats_meet_every_kind_of_keys_and_values_that_matrices_take, 0, 4);
     TCase *prompts = suite_part(suite, "prompts");
     tcase_add_loop_test(prompts, prompts_meet_every_kind_of_keys_and_values_that_matrices_take, 0, NUM_PROMPTS);
+    TCase *scales = suite_part(suite, "scales");
+    tcase_add_loop_test(scales, values_with_scales_of_their_own_agree_with_the_oracle, 0, 4);
     TCase *wide = suite_part(suite, "wide");
     tcase_add_loop_test(wide, rows_of_wide_heads_agree_with_the_oracle, 0, 8);
 }

@@ -10,6 +10,7 @@
 #include "dice.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <string.h>
 
 enum { DIM = 32, KEYS = 16, HEADS = 4, KV_HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */, SEQS = 11, BLOCKS = 256 };
@@ -31,6 +32,8 @@ static const struct look {
     {"f16", DTYPE_F16, DTYPE_F16, SCALE_NONE, false},
     {"f16 with soft cap, ALiBi, sinks and LSE", DTYPE_F16, DTYPE_F16, SCALE_NONE, true},
     {"bf16", DTYPE_BF16, DTYPE_BF16, SCALE_NONE, false},
+    {"int8, scaled by token and head", DTYPE_F16, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false},
+    {"e4m3, scaled by token and head, with features", DTYPE_BF16, DTYPE_FP8_E4M3, SCALE_PER_TOKEN_HEAD, true},
 };
 
 static struct engine_cache *cache_;
@@ -67,6 +70,11 @@ static void fill_blocks(const struct look *look)
                 memcpy(block + 2 * n, &half, 2);
             else
                 block[n] = (uint8_t)(half >> 8 & 0x80) | (uint8_t)(0x20 + (half & 0x1f));
+        }
+        for (size_t n = 0; look->scale_mode == SCALE_PER_TOKEN_HEAD && n < 2 * KV_HEADS * KEYS;
+             n++) { // behind all elements
+            float scale = n % 7 == 3 ? 0 : ldexpf(1, (int)dice_between(&dice, 0, 12) - 14);
+            memcpy(block + KV_HEADS * 2 * KEYS * DIM + n * sizeof scale, &scale, sizeof scale);
         }
         ck_assert_int_eq(engine_block_write(cache_, 0, i, block), STATUS_OK);
     }

@@ -471,6 +471,16 @@ START_TEST(parts_of_a_decode_follow_its_length)
 }
 END_TEST
 
+static void expect_served(const struct variant *variant, const struct geometry *geometry, uint64_t rows,
+                          const char *shader)
+{
+    uint32_t kernel = variant_kernel(variant, variant_serving(variant, geometry), rows, 1024);
+    const char *name = variant->kernels[kernel]->shader.name;
+    char text[160];
+    geometry_text(geometry->spec, text, sizeof text);
+    ck_assert_msg(strcmp(name, shader) == 0, "%s, %d rows: %s, not %s", text, (int)rows, name, shader);
+}
+
 // On matrix units, whichever way, as far as elements and head dims fit; the rest on what computes all.
 START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
 {
@@ -500,16 +510,41 @@ START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
     const struct variant *variant = variant_at(0);
     ck_assert_str_eq(variant->name, "matrix");
     for (size_t i = 0; variant->num_kernels > 1 && i < sizeof cases / sizeof *cases; i++) {
-        struct geometry geometry = {.spec = {[AULE_SPEC_HEAD_DIM_K] = cases[i].head_dim,
-                                             [AULE_SPEC_HEAD_DIM_V] = cases[i].head_dim,
-                                             [AULE_SPEC_BLOCK_SIZE] = cases[i].block_size,
-                                             [AULE_SPEC_K_DTYPE] = cases[i].kv,
-                                             [AULE_SPEC_V_DTYPE] = cases[i].kv,
-                                             [AULE_SPEC_IO_DTYPE] = cases[i].io}};
-        uint32_t kernel = variant_kernel(variant, variant_serving(variant, &geometry), cases[i].rows, 1024);
-        ck_assert_msg(strcmp(variant->kernels[kernel]->shader.name, cases[i].shader) == 0, "case %zu: %s, not %s", i,
-                      variant->kernels[kernel]->shader.name, cases[i].shader);
+        expect_served(variant,
+                      &(struct geometry){.spec = {[AULE_SPEC_HEAD_DIM_K] = cases[i].head_dim,
+                                                  [AULE_SPEC_HEAD_DIM_V] = cases[i].head_dim,
+                                                  [AULE_SPEC_BLOCK_SIZE] = cases[i].block_size,
+                                                  [AULE_SPEC_K_DTYPE] = cases[i].kv,
+                                                  [AULE_SPEC_V_DTYPE] = cases[i].kv,
+                                                  [AULE_SPEC_IO_DTYPE] = cases[i].io}},
+                      cases[i].rows, cases[i].shader);
     }
+}
+END_TEST
+
+START_TEST(values_with_scales_of_their_own_are_decoded_on_matrix_units)
+{
+    static const struct {
+        enum dtype io, k, v;
+        uint64_t rows;
+        const char *shader;
+    } cases[] = {
+        {DTYPE_F16, DTYPE_INT8, DTYPE_INT8, 4, "attention_decode_matrix"},
+        {DTYPE_F16, DTYPE_F16, DTYPE_FP8_E5M2, 4, "attention_decode_matrix"},
+        {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, 4, "attention_decode_bf16"},
+        {DTYPE_F32, DTYPE_INT8, DTYPE_INT8, 4, "attention_subgroup"},
+    };
+    const struct variant *variant = variant_at(0);
+    for (size_t i = 0; variant->num_kernels > 1 && i < sizeof cases / sizeof *cases; i++)
+        expect_served(variant,
+                      &(struct geometry){.spec = {[AULE_SPEC_HEAD_DIM_K] = 128,
+                                                  [AULE_SPEC_HEAD_DIM_V] = 128,
+                                                  [AULE_SPEC_BLOCK_SIZE] = 16,
+                                                  [AULE_SPEC_SCALE_MODE] = AULE_SCALE_TOKEN_HEAD_MODE,
+                                                  [AULE_SPEC_K_DTYPE] = cases[i].k,
+                                                  [AULE_SPEC_V_DTYPE] = cases[i].v,
+                                                  [AULE_SPEC_IO_DTYPE] = cases[i].io}},
+                      cases[i].rows, cases[i].shader);
 }
 END_TEST
 
@@ -654,6 +689,7 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, rows_of_a_later_tile_are_what_they_are_alone);
     tcase_add_test(tcase, parts_of_a_decode_follow_its_length);
     tcase_add_test(tcase, each_geometry_goes_to_the_first_kernel_that_serves_it);
+    tcase_add_test(tcase, values_with_scales_of_their_own_are_decoded_on_matrix_units);
     tcase_add_test(tcase, device_that_can_run_no_variant_is_told_what_the_plainest_lacks);
     tcase_add_test(tcase, variant_for_tests_is_chosen_by_name_alone);
     tcase_add_test(tcase, matrix_variant_says_what_the_device_lacks);

@@ -125,8 +125,7 @@ static bool decode_element(uint32_t dtype, uint32_t head_dim, enum dtype element
 static bool decode_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
-    bool scaled_values = spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != element;
-    return matrix_serves(spec, element, DECODE_MOST_HEAD_DIM) && !scaled_values &&
+    return matrix_serves(spec, element, DECODE_MOST_HEAD_DIM) &&
            decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], element) &&
            decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V], element);
 }
@@ -220,7 +219,7 @@ enum {
     CASCADE_WARPS = 8,
     CASCADE_WARPS_EMULATED = 4,
     CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * MATRIX_MOST_HEAD_DIM * 2, // K and V, of this step and the next
-    CASCADE_SCALES_BYTES = 2 * MATRIX_LEAST_BLOCK_SIZE * 4,                      // of K, of both
+    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4,                  // of K and V, of both
     CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,                               // who is last
     CASCADE_SHARED_MEMORY = CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
     CASCADE_SHARED_MEMORY_EMULATED = CASCADE_WARPS_EMULATED / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) +
