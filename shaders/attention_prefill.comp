@@ -26,8 +26,8 @@
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
 // not beyond it; with REDO as struct gpu_redo has it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of
-// layout.h; LOCAL_SIZE is 256, TILE_ROWS 128, or 64 where V's head dim is beyond 128; Q and out are MATRIX_DTYPE, K and V are, too, or have 8 bits, but no
-// V scales per token and head; head dims up to 256, BLOCK_SIZE is 16 or more, no SPLIT, no MASK.
+// layout.h; LOCAL_SIZE is 256, TILE_ROWS 128, or 64 where V's head dim is beyond 128; Q and out are MATRIX_DTYPE, K and V are, too, or have 8 bits;
+// head dims up to 256, BLOCK_SIZE is 16 or more, no SPLIT, no MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -48,7 +48,9 @@ const uint PAIRS = OWN_STEPS * 2;  // of the sums
 const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alone
 const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
 // bf16 holds every weight. But the last tile may scale them all down, by what must be a normal float: so a lane's sum of them has a bound.
-const float MOST_WEIGHTS = 16777216;
+// Weights that f32 need hold alone, with V_SCALES, have one for that reason in f16, too.
+const float MOST_WEIGHTS = V_SCALES ? 18014398509481984.0 : 16777216;
+const float LOG_MOST = 30; // of a scale, of either sign: more than f16's values have; the last tile may scale by 2^(2 LOG_MOST) for scales alone
 const uint INFINITE = 0x7f800000u; // bits
 const bool REDO = (FEATURES & AULE_FEATURE_REDO) != 0;
 const uint DOUBTFUL_KEYS = AULE_PREFILL_DOUBTFUL_TILES * MOST_TILE_KEYS; // with fewer, maxima are followed in every tile
@@ -61,7 +63,10 @@ float factor; // from a score to log2 units
 
 MatrixA q_matrices[K_STEPS * 2];
 MATRIX_PAIRS(sums, PAIRS);
-vec2 maxima, weights; // of both rows; maxima those of the row, weights the lane's own
+// Of both rows; weights are the lane's own. Maxima are those of the row's scores, to be multiplied by `factor`; with V_SCALES of the scores in log2 units
+// plus the logarithms of V's scales, so that it is the weight times the scale, which is multiplied with the value, that is near 1. The weights themselves
+// have the same frame, and so 2^LOG_MOST times the sums that they would have: f32 holds them, though f16 would not.
+vec2 maxima, weights;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Redo { gpu_redo head; uvec2 places[]; };
 
@@ -166,15 +171,18 @@ void tile_scores(out vec4 s[SCORES])
 
 void scores_scale(inout vec4 s[SCORES])
 {
-    UNROLLED for (uint n = 0; n < SCORES; n++)
-        s[n] *= staged_scales[n * 4 + t].xyxy;
+    UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
+        const vec4 scales = staged_key_scales(strip, t);
+        s[strip * 2] *= scales.xyxy;
+        s[strip * 2 + 1] *= scales.zwzw;
+    }
 }
 
 void scores_shape(uint start, inout vec4 s[SCORES])
 {
     UNROLLED for (uint n = 0; n < SCORES; n++)
         UNROLLED for (uint i = 0; i < 4; i++)
-            s[n][i] = score_shape(selves[i / 2], s[n][i] * (run.scale_log2e * HALVES_FACTOR(K_DTYPE)), start + n * 8 + t * 2 + i % 2);
+            s[n][i] = score_shape(selves[i / 2], s[n][i] * bytes_factor(run.scale_log2e, K_DTYPE), start + n * 8 + t * 2 + i % 2);
 }
 
 void scores_hide(uint start, inout vec4 s[SCORES])
@@ -188,14 +196,43 @@ void scores_hide(uint start, inout vec4 s[SCORES])
         }
 }
 
-void scores_follow(vec4 s[SCORES])
+// What a maximum is multiplied with to be in log2 units.
+float maximum_factor()
+{
+    return V_SCALES ? 1 : factor;
+}
+
+// With the logarithms of V's scales; one of 0 has none.
+vec2 tops_scaled(vec4 s[SCORES])
+{
+    vec2 tops = vec2(uintBitsToFloat(UNSEEN_SCORE));
+    UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
+        const vec4 logs = clamp(log2(staged_value_scales(strip, t)), -LOG_MOST, LOG_MOST);
+        const vec4 first = fma(s[strip * 2], vec4(factor), logs.xyxy);
+        const vec4 second = fma(s[strip * 2 + 1], vec4(factor), logs.zwzw);
+        tops = max(tops, max(max(first.xz, first.yw), max(second.xz, second.yw)));
+    }
+    return tops;
+}
+
+vec2 tops_plain(vec4 s[SCORES])
 {
     vec2 tops = max(s[0].xz, s[0].yw);
     UNROLLED for (uint n = 1; n < SCORES; n++)
         tops = max(tops, max(s[n].xz, s[n].yw));
+    return tops;
+}
+
+void scores_follow(vec4 s[SCORES])
+{
+    vec2 tops;
+    if (V_SCALES)
+        tops = tops_scaled(s);
+    else
+        tops = tops_plain(s);
     tops = max(tops, vec2(warp_xor(tops.x, 1), warp_xor(tops.y, 1)));
     tops = max(tops, vec2(warp_xor(tops.x, 2), warp_xor(tops.y, 2)));
-    const vec2 larger = max(maxima, tops), keep = exp2((maxima - larger) * factor);
+    const vec2 larger = max(maxima, tops), keep = exp2((maxima - larger) * maximum_factor());
     maxima = larger;
     weights *= keep;
     UNROLLED for (uint pair = 0; pair < PAIRS; pair++)
@@ -206,11 +243,16 @@ void scores_follow(vec4 s[SCORES])
 void scores_weigh(vec4 s[SCORES], bool exact, out uvec4 words[STRIPS])
 {
     vec2 added = vec2(0);
-    const vec2 base = (exact ? max(maxima, LEAST_MAXIMUM) : maxima) * factor;
+    const vec2 base = (exact ? max(maxima, LEAST_MAXIMUM) : maxima) * maximum_factor();
     UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
-        const vec4 first = exp2(fma(s[strip * 2], vec4(factor), -base.xxyy));
-        const vec4 second = exp2(fma(s[strip * 2 + 1], vec4(factor), -base.xxyy));
+        vec4 first = exp2(fma(s[strip * 2], vec4(factor), -base.xxyy));
+        vec4 second = exp2(fma(s[strip * 2 + 1], vec4(factor), -base.xxyy));
         added += first.xz + first.yw + (second.xz + second.yw);
+        if (V_SCALES) {
+            const vec4 scales = staged_value_scales(strip, t);
+            first *= scales.xyxy;
+            second *= scales.zwzw;
+        }
         words[strip] = uvec4(halves_round(first.xy), halves_round(second.xy), halves_round(first.zw), halves_round(second.zw));
     }
     weights += added;
@@ -291,7 +333,7 @@ void tiles_walk(inout uint tile, uint end, bool exact)
 // Sums of weights beyond it are infinite from here on.
 void weights_bound()
 {
-    if (!REDO && MATRIX_DTYPE == DTYPE_BF16)
+    if (!REDO && (MATRIX_DTYPE == DTYPE_BF16 || V_SCALES))
         weights = mix(weights, vec2(uintBitsToFloat(INFINITE)), greaterThan(weights, vec2(MOST_WEIGHTS)));
 }
 
@@ -300,9 +342,9 @@ void tiles_compute()
     const uint end = (hull.y + TILE_KEYS - 1) / TILE_KEYS, first = hull.x / TILE_KEYS;
     // Tiles [quick.x, quick.y) follow no maxima. Before them comes one that each row sees whole, behind them the first one.
     uvec2 quick = uvec2(max((full.x + TILE_KEYS - 1) / TILE_KEYS, first + 1), full.y / TILE_KEYS);
-    // Of whole tiles' dims, fewer than DOUBTFUL_KEYS have none in between.
-    const bool follow = REDO || quick.y <= quick.x + 1 || (WIDE && kv_len < DOUBTFUL_KEYS);
-    quick = follow ? uvec2(first) : quick - uvec2(0, 1);
+    if (WIDE && kv_len < DOUBTFUL_KEYS)
+        quick.y = 0; // none
+    quick = !REDO && quick.y > quick.x + 1 ? quick - uvec2(0, 1) : uvec2(first);
     uint tile = end;
     first_load(tile);
     if (EMULATED) { // one copy of the code is enough
@@ -336,7 +378,11 @@ uint telling_magnitude()
 {
     if (MATRIX_DTYPE != DTYPE_BF16) {
         const uvec4 sum = magnitudes(pair_elements(sums, 0));
-        return max(sum.x, sum.z);
+        const uint most = max(sum.x, sum.z);
+        if (!V_SCALES)
+            return most;
+        const uvec4 weight = magnitudes(weights.xyxy);
+        return max(most, max(weight.x, weight.y));
     }
     uvec4 most = magnitudes(weights.xyxy);
     UNROLLED for (uint n = 0; n < PAIRS * 2; n++)
@@ -385,11 +431,10 @@ void row_store(uint i, float sum)
     const bool idle = selves[i].range.x >= selves[i].range.y;
     if (idle)
         sum = 0; // its weights are no weights
-    float maximum = idle ? NO_MAXIMUM : max(maxima[i] * factor, NO_MAXIMUM);
+    float maximum = idle ? NO_MAXIMUM : max(maxima[i] * maximum_factor(), NO_MAXIMUM);
     if (ALIBI)
         maximum = true_maximum(selves[i], maximum);
     const vec2 end = row_end(row, sum, maximum);
-    const float keep = end.x * HALVES_FACTOR(V_DTYPE);
     if (LSE && t == 0 && value_share() == 0)
         lse_store(row, end.y);
     const uint64_t address = out_address(row);
@@ -397,7 +442,7 @@ void row_store(uint i, float sum)
         vec4 low, high;
         UNROLLED for (uint n = 0; n < 4; n++) {
             const vec4 elements =
-                end.x == 0 ? vec4(0) : halves_numbers(pair_elements(sums, step * 4 + n), V_DTYPE) * keep;
+                end.x == 0 ? vec4(0) : pair_elements(sums, step * 4 + n) * bytes_factor(end.x, V_DTYPE);
             low[n] = elements[i * 2];
             high[n] = elements[i * 2 + 1];
         }
@@ -422,10 +467,10 @@ void main()
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     UNROLLED for (uint i = 0; i < 2; i++) {
-        rows[i] = warp_number() / V_SHARES * WARP_ROWS + g + i * 8;
+        rows[i] = (V_SHARES == 1 ? warp_number() : warp_number() / V_SHARES) * WARP_ROWS + g + i * 8;
         selves[i] = row_begin(rows[i]);
     }
-    factor = SHAPED ? 1 : max(abs(run.scale_log2e * HALVES_FACTOR(K_DTYPE)), LEAST_FACTOR);
+    factor = SHAPED ? 1 : max(abs(bytes_factor(run.scale_log2e, K_DTYPE)), LEAST_FACTOR);
     state_clear();
     ranges_find();
     hull = uvec2(warp_first(hull.x), warp_first(hull.y));

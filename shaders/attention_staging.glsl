@@ -57,17 +57,19 @@ const uint QUAD_PIECES = V_STEPS * 16;
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
 
-shared uvec4 staged_keys[TILE_KEYS * K_PIECES];
-shared uvec4 staged_values[TILE_KEYS / 4 * QUAD_PIECES];
-shared vec2 staged_scales[K_SCALES ? TILE_KEYS / 2 : 1];  // of the keys
-shared uint64_t strip_keys[STRIPS], strip_values[STRIPS]; // where the tile to be loaded next has its strips
-shared uint64_t strip_scales[K_SCALES ? STRIPS : 1];
+// Behind the elements come the scales, as bits: of a quad's keys or values four together.
+const uint KEY_SCALES = TILE_KEYS * K_PIECES, VALUE_SCALES = TILE_KEYS / 4 * QUAD_PIECES;
+const uint SCALE_STRIPS = K_SCALES || V_SCALES ? STRIPS : 0;
+
+shared uvec4 staged_keys[KEY_SCALES + (K_SCALES ? TILE_KEYS / 4 : 0)];
+shared uvec4 staged_values[VALUE_SCALES + (V_SCALES ? TILE_KEYS / 4 : 0)];
+shared uint64_t strip_keys[STRIPS + SCALE_STRIPS], strip_values[STRIPS]; // where the tile to be loaded next has its strips, and K's scales
 
 uvec2 hull; // keys that some row of the tile sees are in here; set by whoever includes this, not empty
 
 uvec4 loaded_keys[K_LOADS]; // this thread's part of the tile that is on its way; of 8 bits: x and y, until it is turned
 uvec4 loaded_values[V_LOADS * 4];
-float loaded_scale;           // of key number gl_LocalInvocationID.x
+float loaded_key_scale, loaded_value_scale; // of key number gl_LocalInvocationID.x
 uint found_block, next_block; // of this thread's strip of the tile that follows, and of the one behind that
 uint64_t found_chunk;         // of found_block
 
@@ -105,8 +107,8 @@ void strips_store(uint start)
             const uint64_t base = found_chunk + uint64_t(found_block & (1u << run.chunk_shift) - 1u) * BLOCK_BYTES;
             strip_keys[number] = base + (kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES);
             strip_values[number] = base + (NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES);
-            if (K_SCALES)
-                strip_scales[number] = base + (SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
+            if (SCALE_STRIPS > 0)
+                strip_keys[STRIPS + number] = base + (SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
         } else if (PLACE == AULE_PLACE_BLOCKS) {
             strip_keys[number] = key_block(found_block, kv_head) + key_offset(inside);
             strip_values[number] = value_block(found_block, kv_head) + value_offset(inside);
@@ -134,11 +136,12 @@ uint quad_key(uint quad, uint number)
     return quad / 4 * STRIP_KEYS + quad % 4 * 2 + number % 2 + number / 2 * 8;
 }
 
-uvec4 piece_load(uint64_t row, uint piece, bool bytes)
+// Piece `piece`, or the last one.
+uvec4 piece_load(uint64_t row, uint piece, uint pieces, bool bytes)
 {
     if (bytes)
-        return uvec4(Bytes8(row + piece * 8).bytes, 0, 0);
-    return Pieces(row).at[piece];
+        return uvec4(Bytes8(row + min(piece, pieces - 1) * 8).bytes, 0, 0);
+    return Pieces(row).at[min(piece, pieces - 1)];
 }
 
 void keys_load(uint start)
@@ -146,12 +149,9 @@ void keys_load(uint start)
     UNROLLED for (uint i = 0; i < K_LOADS; i++) {
         const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES, piece = unit % K_PIECES;
         if (K_EVEN || unit < K_UNITS)
-            loaded_keys[i] = piece_load(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key)),
-                                        min(piece, HEAD_DIM_K / 8 - 1), K_BYTES); // beyond, Q is 0
+            loaded_keys[i] = piece_load(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key)), piece,
+                                        HEAD_DIM_K / 8, K_BYTES); // beyond, Q is 0
     }
-    const uint number = gl_LocalInvocationID.x;
-    if (K_SCALES && number < TILE_KEYS)
-        loaded_scale = Floats(strip_scales[number / STRIP_KEYS]).at[number % STRIP_KEYS];
 }
 
 void values_load(uint start)
@@ -161,27 +161,54 @@ void values_load(uint start)
         if (V_EVEN || unit < V_UNITS)
             UNROLLED for (uint j = 0; j < 4; j++) {
                 const uint64_t row = strip_values[quad / 4] + value_offset(strip_row(start, quad_key(quad, j)));
-                loaded_values[i * 4 + j] =
-                    piece_load(row, min(piece, HEAD_DIM_V / 8 - 1), V_BYTES); // beyond, nothing is stored
+                loaded_values[i * 4 + j] = piece_load(row, piece, HEAD_DIM_V / 8, V_BYTES); // beyond, nothing is stored
             }
+    }
+}
+
+void scales_load()
+{
+    const uint number = gl_LocalInvocationID.x;
+    if (SCALE_STRIPS > 0 && number < TILE_KEYS) {
+        const uint64_t scale = strip_keys[STRIPS + number / STRIP_KEYS] + number % STRIP_KEYS * 4;
+        if (K_SCALES)
+            loaded_key_scale = Floats(scale).at[0];
+        if (V_SCALES)
+            loaded_value_scale = Floats(scale + SCALES_BYTES).at[0];
     }
 }
 
 // ---- from 8 bits to 16, in place ----
 
-// Bytes 0, 2 and bytes 1, 3 of a key's word. A score with a key that is no number must be none: as an infinity, which halves.glsl makes of e4m3's,
-// it might be one without weight. Its pattern, all ones, is the one that the lowest bit carries beyond the exponent's.
-uint key_halves(uint magnitudes, uint signs)
+// Two elements of e4m3, as the upper halves of `bytes` have them: the 256th part of what they are, every one exact. The one pattern that is no
+// number, all ones, is the one that the lowest bit carries beyond: that makes it none of f16, too. (halves.glsl's infinity would do for sums at
+// their end. But a score that is infinite might be the one of no weight, and scores are more than keys.)
+uint e4m3_halves(uint bytes)
 {
-    return halves_times(magnitudes | magnitudes + 0x00800080u & 0x40004000u | signs, 36864.0);
+    const uint halves = bytes >> 1 & 0x3f803f80u | bytes & 0x80008000u;
+    return halves_cast(halves | halves + 0x00800080u & 0x40004000u);
+}
+
+// What a sum of products with such elements is to be multiplied with, if it was to be multiplied with `factor`.
+float bytes_factor(float factor, uint dtype)
+{
+    return dtype == DTYPE_FP8_E4M3 ? factor * 256 : factor;
+}
+
+// Bytes 0 and 2 of a word, and bytes 1 and 3.
+uint bytes_even(uint word, uint dtype)
+{
+    return dtype == DTYPE_FP8_E4M3 ? e4m3_halves(word << 8) : halves_even(word, dtype);
+}
+
+uint bytes_odd(uint word, uint dtype)
+{
+    return dtype == DTYPE_FP8_E4M3 ? e4m3_halves(word) : halves_odd(word, dtype);
 }
 
 uvec2 key_words(uint word)
 {
-    if (K_DTYPE == DTYPE_FP8_E4M3)
-        return uvec2(key_halves(word << 7 & 0x3f803f80u, word << 8 & 0x80008000u),
-                     key_halves(word >> 1 & 0x3f803f80u, word & 0x80008000u));
-    return uvec2(halves_even(word, K_DTYPE), halves_odd(word, K_DTYPE));
+    return uvec2(bytes_even(word, K_DTYPE), bytes_odd(word, K_DTYPE));
 }
 
 // Eight elements of Q in the order of the keys'.
@@ -207,9 +234,20 @@ void keys_store()
         if (K_EVEN || unit < K_UNITS)
             staged_keys[key * K_PIECES + (piece ^ (key & 1) * K_SWAP)] = loaded_keys[i];
     }
-    const uint number = gl_LocalInvocationID.x;
-    if (K_SCALES && number < TILE_KEYS)
-        staged_scales[number / 2][number % 2] = loaded_scale;
+}
+
+// A value that no row sees has none; its scale may be anything.
+void scales_store(uint start)
+{
+    const uint number = gl_LocalInvocationID.x, key = start + number;
+    const uint quad = number / STRIP_KEYS * 4 + number % 8 / 2, part = number % 2 + number % STRIP_KEYS / 8 * 2;
+    if (SCALE_STRIPS > 0 && number < TILE_KEYS) {
+        if (K_SCALES)
+            staged_keys[KEY_SCALES + quad][part] = floatBitsToUint(loaded_key_scale);
+        if (V_SCALES)
+            staged_values[VALUE_SCALES + quad][part] =
+                key >= hull.x && key < hull.y ? floatBitsToUint(loaded_value_scale) : 0;
+    }
 }
 
 // Values that no row sees may be anything, and nothing times what is no number is no number.
@@ -237,7 +275,7 @@ uvec4 byte_pairs_turn(uvec4 a, uvec4 b, uvec4 c, uvec4 d, uint n)
     const uint w = n / 2;
     const uint x = n % 2 == 0 ? halves_low(a[w], b[w]) : halves_high(a[w], b[w]);
     const uint y = n % 2 == 0 ? halves_low(c[w], d[w]) : halves_high(c[w], d[w]);
-    return uvec4(halves_even(x, V_DTYPE), halves_even(y, V_DTYPE), halves_odd(x, V_DTYPE), halves_odd(y, V_DTYPE));
+    return uvec4(bytes_even(x, V_DTYPE), bytes_even(y, V_DTYPE), bytes_odd(x, V_DTYPE), bytes_odd(y, V_DTYPE));
 }
 
 // All four pairs of dims of four values, in the values' place.
@@ -260,7 +298,8 @@ void values_store()
 {
     UNROLLED for (uint i = 0; i < V_LOADS; i++) {
         const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES, piece = unit % V_PIECES;
-        const uint share = V_SHARES == 1 ? 0 : piece / (OWN_STEPS * 4), own = piece - share * (OWN_STEPS * 4);
+        const uint share = V_SHARES == 1 ? 0 : piece / (OWN_STEPS * 4);
+        const uint own = V_SHARES == 1 ? piece : piece % (OWN_STEPS * 4);
         if (V_EVEN || unit < V_UNITS)
             UNROLLED for (uint w = 0; w < 4; w++)
                 staged_values[value_place(quad, share, own / 4, w % 2, own % 4 * 2 + w / 2)] =
@@ -290,12 +329,14 @@ void tile_load(uint start)
 {
     keys_load(start);
     values_load(start);
+    scales_load();
     strips_find(start - 2 * TILE_KEYS);
 }
 
-bool tile_is_whole(uint start)
+void values_clean_some(uint start)
 {
-    return start >= hull.x && start + TILE_KEYS <= hull.y;
+    if (start < hull.x || start + TILE_KEYS > hull.y)
+        values_clean(start);
 }
 
 // What was loaded as bytes becomes what is stored, which takes a while: before the barrier, as others still multiply.
@@ -304,8 +345,7 @@ void tile_turn(uint start)
     if (K_BYTES)
         byte_keys_turn();
     if (V_BYTES) {
-        if (!tile_is_whole(start))
-            values_clean(start);
+        values_clean_some(start);
         byte_values_turn();
     }
 }
@@ -315,8 +355,9 @@ void tile_store(uint start)
 {
     strips_store(start - TILE_KEYS);
     keys_store();
-    if (!V_BYTES && !tile_is_whole(start))
-        values_clean(start);
+    scales_store(start);
+    if (!V_BYTES)
+        values_clean_some(start);
     values_store();
 }
 
@@ -326,6 +367,17 @@ void tile_store(uint start)
 uvec4 staged_key(uint n, uint step, uint g, uint t)
 {
     return staged_keys[(n * 8 + g) * K_PIECES + (step * 4 + t ^ (g & 1) * K_SWAP)];
+}
+
+// Of keys 16 strip + {2t, 2t + 1, 2t + 8, 2t + 9}.
+vec4 staged_key_scales(uint strip, uint t)
+{
+    return uintBitsToFloat(staged_keys[KEY_SCALES + strip * 4 + t]);
+}
+
+vec4 staged_value_scales(uint strip, uint t)
+{
+    return uintBitsToFloat(staged_values[VALUE_SCALES + strip * 4 + t]);
 }
 
 // Which share of V's dims this warp has.

@@ -183,6 +183,7 @@ static const struct {
     {0, 3, 96, 136, DTYPE_BF16, SCALE_NONE, false, DTYPE_BF16},
     {FEATURE_LSE, 0, 64, 64, DTYPE_FP8_E4M3, SCALE_PER_TOKEN_HEAD, false, DTYPE_F16},
     {0, 3, 32, 32, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false, DTYPE_BF16},
+    {FEATURE_LSE | FEATURE_SINKS, 1, 32, 32, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false, DTYPE_F16},
 };
 
 static struct attention_wish same_bits_wish(int number)

@@ -103,6 +103,10 @@ static const struct {
     {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_INT8, SCALE_PER_TENSOR, 64, 64, FEATURE_ROPE},
     {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_BF16, SCALE_PER_TOKEN_HEAD, 24, 128, FEATURE_ALIBI},
     {DTYPE_BF16, DTYPE_INT8, DTYPE_FP8_E4M3, SCALE_NONE, 40, 40, 0},
+    {DTYPE_F16, DTYPE_INT8, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, 64, 64, FEATURE_LSE},
+    {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, SCALE_PER_TOKEN_HEAD, 32, 40,
+     FEATURE_SINKS | FEATURE_LSE | FEATURE_WINDOW},
+    {DTYPE_F16, DTYPE_F16, DTYPE_FP8_E4M3, SCALE_PER_TOKEN_HEAD, 40, 96, FEATURE_ALIBI | FEATURE_SOFT_CAP},
     {DTYPE_F16, DTYPE_F16, DTYPE_F16, SCALE_NONE, 256, 256, FEATURE_LSE},
     {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, SCALE_NONE, 192, 128, FEATURE_SINKS | FEATURE_LSE},
     {DTYPE_F16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, 64, 136, FEATURE_WINDOW | FEATURE_LSE},
@@ -376,11 +380,12 @@ START_TEST(a_query_and_a_key_at_one_position_meet_unturned)
 END_TEST
 
 // One long sequence with queries in 16 bits, which are all alike.
-static void stage_set_far(struct stage *stage, enum dtype io, enum dtype kv, uint32_t head_dim)
+static void stage_set_far(struct stage *stage, enum dtype io, enum dtype k, enum dtype v, uint32_t head_dim)
 {
     struct attention_wish wish = wish_of(FEATURE_LSE, 1, 70, 700);
     wish.shape.io_dtype = io;
-    wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = kv;
+    wish.shape.kv.k_dtype = k, wish.shape.kv.v_dtype = v;
+    wish.shape.kv.scale_mode = k == v ? SCALE_NONE : SCALE_PER_TOKEN_HEAD; // of V
     wish.shape.kv.head_dim_k = wish.shape.kv.head_dim_v = head_dim;
     wish.shape.kv.block_size = 16;
     stage_set(stage, 150, &wish);
@@ -408,12 +413,20 @@ static void far_play(struct stage *stage)
 }
 
 static const struct {
-    enum dtype io, kv;
+    enum dtype io, k, v;
     uint32_t head_dim;
 } FAR[] = {
-    {DTYPE_F16, DTYPE_F16, 16},  {DTYPE_BF16, DTYPE_BF16, 16},     {DTYPE_F16, DTYPE_FP8_E4M3, 16},
-    {DTYPE_F16, DTYPE_INT8, 16}, {DTYPE_BF16, DTYPE_FP8_E5M2, 16}, {DTYPE_BF16, DTYPE_FP8_E4M3, 16},
-    {DTYPE_F16, DTYPE_F16, 256}, {DTYPE_BF16, DTYPE_BF16, 256},    {DTYPE_F16, DTYPE_FP8_E4M3, 136},
+    {DTYPE_F16, DTYPE_F16, DTYPE_F16, 16},
+    {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 16},
+    {DTYPE_F16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, 16},
+    {DTYPE_F16, DTYPE_INT8, DTYPE_INT8, 16},
+    {DTYPE_BF16, DTYPE_FP8_E5M2, DTYPE_FP8_E5M2, 16},
+    {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, 16},
+    {DTYPE_F16, DTYPE_F16, DTYPE_F16, 256},
+    {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 256},
+    {DTYPE_F16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, 136},
+    {DTYPE_F16, DTYPE_F16, DTYPE_INT8, 16},
+    {DTYPE_BF16, DTYPE_BF16, DTYPE_FP8_E4M3, 16},
 };
 enum { NUM_FAR = sizeof FAR / sizeof *FAR };
 
@@ -422,7 +435,7 @@ enum { NUM_FAR = sizeof FAR / sizeof *FAR };
 START_TEST(a_key_far_above_all_others_gets_all_the_weight)
 {
     struct stage stage;
-    stage_set_far(&stage, FAR[_i].io, FAR[_i].kv, FAR[_i].head_dim);
+    stage_set_far(&stage, FAR[_i].io, FAR[_i].k, FAR[_i].v, FAR[_i].head_dim);
     far_store(&stage, 100, false, 10);
     far_store(&stage, 300, false, 8);
     far_play(&stage);
@@ -434,13 +447,60 @@ START_TEST(a_large_value_of_a_far_key_comes_out_as_it_is)
 {
     static const float ELEMENTS[][2] = {{3.5f, 1e33f}, {2, 1e37f}}; // of the key and its value; weights 2^20 and 2^12
     struct stage stage;
-    stage_set_far(&stage, DTYPE_BF16, DTYPE_BF16, 16);
+    stage_set_far(&stage, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 16);
     stage.problem->shape.scale = 0.25f;
     for (uint32_t key = 0; key < 700; key++)
         far_store(&stage, key, false, 0);
     far_store(&stage, 300, false, ELEMENTS[_i][0]);
     far_store(&stage, 300, true, ELEMENTS[_i][1]);
     far_play(&stage);
+}
+END_TEST
+
+static void far_scale_store(const struct stage *stage, uint32_t key, float scale)
+{
+    const struct attention_shape *shape = &stage->problem->shape;
+    int32_t block = stage->problem->seqs[0].blocks[key / shape->kv.block_size];
+    for (uint32_t i = 0; i < 2 * 2; i++)
+        memcpy((i / 2 ? stage->problem->after : stage->problem->before)[block] +
+                   block_scale_at(shape, i % 2, key % shape->kv.block_size, true),
+               &scale, sizeof scale);
+}
+
+// Its value has no scale, so that there is no product of weight and scale that is too large; or one far above or far below the others'.
+START_TEST(a_far_key_gets_all_the_weight_whatever_its_value_is_scaled_with)
+{
+    static const float SCALES[] = {0, 0x1p-100f, 0x1p9f, 0x1p-40f};
+    struct stage stage;
+    bool half = _i / 4 == 0;
+    stage_set_far(&stage, half ? DTYPE_F16 : DTYPE_BF16, half ? DTYPE_F16 : DTYPE_BF16, DTYPE_INT8, 16);
+    far_store(&stage, 100, false, 10);
+    far_store(&stage, 300, false, 30);
+    far_scale_store(&stage, 300, SCALES[_i % 4]);
+    far_scale_store(&stage, 690, SCALES[(_i + 1) % 4]);
+    far_play(&stage);
+}
+END_TEST
+
+// The least numbers of e4m3 and e5m2, which f16 may have to have as subnormal ones.
+START_TEST(the_least_elements_of_8_bits_are_not_lost)
+{
+    struct stage stage;
+    enum dtype kv = _i % 2 ? DTYPE_FP8_E5M2 : DTYPE_FP8_E4M3;
+    const float least = _i % 2 ? 0x1p-16f : 0x1p-9f;
+    stage_set_far(&stage, _i / 2 ? DTYPE_BF16 : DTYPE_F16, kv, kv, 16);
+    stage.problem->shape.scale = 0.5f / least;
+    for (uint32_t key = 0; key < 700; key++)
+        for (uint64_t i = 0; i < 2 * 2 * 16; i++)
+            for (int value = 0; value < 2; value++)
+                oracle_store(
+                    attention_case_element(stage.problem, &stage.problem->seqs[0], i / 16 % 2, key, value, i / 32), kv,
+                    i % 16, key % 3 == 0 ? -least : least);
+    stage_play(&stage);
+    rig_check(&stage.rig, &stage.batch);
+    double element = oracle_load(stage_row(&stage, 0, 0), stage.problem->shape.io_dtype, 0);
+    ck_assert_msg(element > 0.5 * (double)least, "%g", element);
+    stage_clear(&stage);
 }
 END_TEST
 
@@ -456,7 +516,7 @@ START_TEST(a_key_that_is_no_number_makes_none_of_all_rows_that_see_it)
                 {DTYPE_BF16, DTYPE_FP8_E4M3, 0xff},
                 {DTYPE_F16, DTYPE_F16, 0xff}};
     struct stage stage;
-    stage_set_far(&stage, KEYS[_i].io, KEYS[_i].kv, 16);
+    stage_set_far(&stage, KEYS[_i].io, KEYS[_i].kv, KEYS[_i].kv, 16);
     for (uint32_t head = 0; head < 2; head++)
         memset(attention_case_element(stage.problem, &stage.problem->seqs[0], head, 300, false, false), KEYS[_i].byte,
                16 * dtype_size((int)KEYS[_i].kv));
@@ -480,11 +540,14 @@ void suite_add_features(Suite *suite)
     tcase_add_loop_test(features, a_row_that_sees_no_key_gives_zeros_and_its_sink, 0, 4);
     tcase_add_test(features, a_mask_replaces_causal);
     tcase_add_test(features, the_soft_cap_is_accurate_for_small_and_for_large_scores);
-    tcase_add_loop_test(features, a_key_far_above_all_others_gets_all_the_weight, 0, NUM_FAR);
-    tcase_add_loop_test(features, a_large_value_of_a_far_key_comes_out_as_it_is, 0, 2);
-    tcase_add_loop_test(features, a_key_that_is_no_number_makes_none_of_all_rows_that_see_it, 0, 5);
     tcase_add_loop_test(features, alibi_keeps_its_accuracy_at_far_positions, 0, 2);
     tcase_add_loop_test(features, a_query_and_a_key_at_one_position_meet_unturned, 0, 2);
+    TCase *far = suite_part(suite, "far keys");
+    tcase_add_loop_test(far, a_key_far_above_all_others_gets_all_the_weight, 0, NUM_FAR);
+    tcase_add_loop_test(far, a_large_value_of_a_far_key_comes_out_as_it_is, 0, 2);
+    tcase_add_loop_test(far, a_far_key_gets_all_the_weight_whatever_its_value_is_scaled_with, 0, 8);
+    tcase_add_loop_test(far, the_least_elements_of_8_bits_are_not_lost, 0, 4);
+    tcase_add_loop_test(far, a_key_that_is_no_number_makes_none_of_all_rows_that_see_it, 0, 5);
     TCase *bfloats = suite_part(suite, "bfloats");
     tcase_add_loop_test(bfloats, bfloats_meet_every_kind_of_keys_and_values_that_matrices_take, 0, 4);
     TCase *prompts = suite_part(suite, "prompts");

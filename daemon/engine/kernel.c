@@ -278,7 +278,7 @@ enum {
     PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // beyond AULE_PREFILL_HEAD_DIM of V
     PREFILL_MOST_HEAD_DIM = 2 * AULE_PREFILL_HEAD_DIM,
     PREFILL_KEY_BYTES = 2 * AULE_PREFILL_HEAD_DIM * 2, // and a value; of twice the dims there are half as many
-    PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 4        // scales of K
+    PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 2 * 4    // scales of K and V
                           + AULE_PREFILL_KEYS / 16 * 3 * 8 + 32,
     PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
     PREFILL_SHARED_MEMORY_EMULATED =
@@ -295,9 +295,8 @@ static bool prefill_element(uint32_t dtype, enum dtype element)
 static bool prefill_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
-    bool scaled_values = spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != element;
-    return matrix_serves(spec, element, PREFILL_MOST_HEAD_DIM) && !scaled_values &&
-           prefill_element(spec[AULE_SPEC_K_DTYPE], element) && prefill_element(spec[AULE_SPEC_V_DTYPE], element);
+    return matrix_serves(spec, element, PREFILL_MOST_HEAD_DIM) && prefill_element(spec[AULE_SPEC_K_DTYPE], element) &&
+           prefill_element(spec[AULE_SPEC_V_DTYPE], element);
 }
 
 static bool prefill_serves_f16(const struct geometry *geometry)
