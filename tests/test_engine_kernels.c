@@ -428,6 +428,7 @@ START_TEST(few_rows_go_to_decode_and_more_where_there_are_many_keys)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         ck_assert_uint_eq(variant_kernel(variant, ALL, cases[i].rows, cases[i].kv_len), cases[i].kernel);
     ck_assert_uint_eq(variant_kernel(variant, ALL - 1, 9, 2048), 1); // where decode does not serve
+    ck_assert_uint_eq(variant_kernel(variant, ALL - 1, 8, 2048), LAST);
 }
 END_TEST
 
@@ -504,6 +505,8 @@ START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
         {72, 16, DTYPE_F16, DTYPE_INT8, 400, "attention_prefill_matrix"},
         {128, 16, DTYPE_BF16, DTYPE_FP8_E5M2, 400, "attention_prefill_bf16"},
         {256, 16, DTYPE_BF16, DTYPE_BF16, 4, "attention_decode_bf16"},
+        {72, 16, DTYPE_F16, DTYPE_INT8, 4, "attention_subgroup"}, // decode wants whole pieces of 16 bytes
+        {128, 8, DTYPE_F16, DTYPE_F16, 400, "attention_coop"},
         {264, 16, DTYPE_F16, DTYPE_F16, 4, "attention_subgroup"},
         {128, 16, DTYPE_F32, DTYPE_F32, 400, "attention_subgroup"},
     };
@@ -522,7 +525,7 @@ START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
 }
 END_TEST
 
-START_TEST(values_with_scales_of_their_own_are_decoded_on_matrix_units)
+START_TEST(values_with_scales_of_their_own_go_to_matrix_units)
 {
     static const struct {
         enum dtype io, k, v;
@@ -532,6 +535,7 @@ START_TEST(values_with_scales_of_their_own_are_decoded_on_matrix_units)
         {DTYPE_F16, DTYPE_INT8, DTYPE_INT8, 4, "attention_decode_matrix"},
         {DTYPE_F16, DTYPE_F16, DTYPE_FP8_E5M2, 4, "attention_decode_matrix"},
         {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, 4, "attention_decode_bf16"},
+        {DTYPE_F16, DTYPE_INT8, DTYPE_INT8, 400, "attention_prefill_matrix"},
         {DTYPE_F32, DTYPE_INT8, DTYPE_INT8, 4, "attention_subgroup"},
     };
     const struct variant *variant = variant_at(0);
@@ -689,7 +693,7 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, rows_of_a_later_tile_are_what_they_are_alone);
     tcase_add_test(tcase, parts_of_a_decode_follow_its_length);
     tcase_add_test(tcase, each_geometry_goes_to_the_first_kernel_that_serves_it);
-    tcase_add_test(tcase, values_with_scales_of_their_own_are_decoded_on_matrix_units);
+    tcase_add_test(tcase, values_with_scales_of_their_own_go_to_matrix_units);
     tcase_add_test(tcase, device_that_can_run_no_variant_is_told_what_the_plainest_lacks);
     tcase_add_test(tcase, variant_for_tests_is_chosen_by_name_alone);
     tcase_add_test(tcase, matrix_variant_says_what_the_device_lacks);

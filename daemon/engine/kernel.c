@@ -314,9 +314,11 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
     return kv->head_dim_v <= AULE_PREFILL_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
 }
 
-// Where tiles are so many that there may be some between those that follow maxima.
+// Where tiles are so many that there may be some between those that follow maxima. Fewer rows are a decode's, and where that does not serve,
+// better with a kernel that cuts them into parts.
 #define PREFILL_JOB(KEYS)                                                                                              \
-    .tile_rows = prefill_rows, .most_rows = UINT32_MAX, .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
+    .tile_rows = prefill_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,                                 \
+    .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
 
 const struct kernel kernel_prefill_emulated = {
     .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv, sizeof attention_prefill_emulated_spv,
@@ -458,6 +460,8 @@ const struct kernel kernel_coop_many = {
 
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len)
 {
+    if (rows < kernel->least_rows)
+        return false;
     return rows <= kernel->most_rows || (rows <= kernel->long_rows && kv_len >= kernel->long_keys);
 }
 

@@ -25,7 +25,7 @@ struct kernel {
     struct shader shader;
     uint32_t (*tile_rows)(const struct engine_kv *kv); // rows of one work item
     bool (*serves)(const struct geometry *geometry);   // as geometry_of_run() makes it; NULL = every one
-    uint32_t most_rows;                                // of queries of a sequence, for one KV head
+    uint32_t least_rows, most_rows;                    // of queries of a sequence, for one KV head
     uint32_t long_rows, long_keys;                     // and so many if it has at least so many keys; 0 = no more
     uint64_t (*part_keys)(uint64_t rows,
                           uint64_t kv_len); // num_splits 0: keys of one part, 0 = not cut; NULL = never cut
