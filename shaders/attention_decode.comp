@@ -51,6 +51,11 @@ const uint ROUND_DIMS = ROUNDS > 1 ? 128 : HEAD_DIM_V;
 const uint ROUND_MATRICES = ROUNDS > 1 ? 8 : SUM_MATRICES;
 const bool ROUNDS_WHOLE = V_WHOLE && SUM_MATRICES == ROUNDS * ROUND_MATRICES;
 
+// Tiles of 8 bits are half as many bytes: two of them at a time, so that as much is on its way. A unit of an odd number of them has one more,
+// which no row sees.
+const bool PAIRED = K_ELEMENTS == 16 && V_ELEMENTS == 16 && !Q_SHARED;
+const uint AT_ONCE = PAIRED ? 2 : 1;
+
 // What each warp has in the end: its unit, or its half. Small, since what a multiprocessor has of this bounds its workgroups.
 shared float slot_sums[SLOTS * ROWS * ROUND_DIMS]; // [slot][row][dim], not normalised
 shared float slot_maxima[SLOTS * ROWS], slot_weights[SLOTS * ROWS];
@@ -163,6 +168,20 @@ vec2 scales_load(Place place, uint key, const uint offset)
     return vec2(floats.at[0], floats.at[8]);
 }
 
+struct Scales {
+    vec2 keys, values; // of keys g and g + 8; 1 where there are none
+};
+
+Scales tile_scales(Place place, uint key)
+{
+    return Scales(K_SCALES ? scales_load(place, key, 0) : vec2(1), V_SCALES ? scales_load(place, key, SCALES_BYTES) : vec2(1));
+}
+
+vec2 value_logs(Scales scales)
+{
+    return V_SCALES ? vec2(scale_log2(scales.values.x), scale_log2(scales.values.y)) : vec2(0);
+}
+
 // ---- one tile ----
 
 vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
@@ -265,6 +284,12 @@ uint units_needed(uint first, uint count, uint tiles)
     return first + count * tiles * STEP <= hull.x ? 0 : min((keys + tiles * STEP - 1) / (tiles * STEP), count);
 }
 
+// Tiles of a unit that has `tiles` of keys.
+uint tiles_counted(uint tiles)
+{
+    return PAIRED ? tiles + 1 & ~1u : tiles;
+}
+
 // The tiles of some units, one after the other. K of the next tile is on its way from behind Q K^T on, V of this one from before it.
 struct Walk {
     uint begin, skip;    // key of tile 0; keys of others between two units
@@ -274,24 +299,30 @@ struct Walk {
     Place found, coming; // and the one 32 further
     Place place;         // of tile `number`
     uvec4 low[K_STEPS], high[K_STEPS];
+    Place other_place; // PAIRED: of the next one
+    uvec4 other_low[K_STEPS], other_high[K_STEPS];
 };
 
 // The key of a tile, of `tiles` a unit.
 uint walk_key(Walk walk, uint number, uint tiles)
 {
-    return tile_key(walk.begin + (SHARE > 1 ? number / tiles * walk.skip : 0), number);
+    return tile_key(walk.begin + (SHARE > 1 || PAIRED ? number / tiles_counted(tiles) * walk.skip : 0), number);
 }
 
 void walk_begin(out Walk walk, uint first, uint number, uint tiles)
 {
     walk.begin = first;
-    walk.skip = (SHARE - 1) * tiles * STEP;
-    walk.first = first + (SHARE > 1 ? number / tiles * walk.skip : 0);
+    walk.skip = (SHARE * tiles - tiles_counted(tiles)) * STEP;
+    walk.first = first + (SHARE > 1 || PAIRED ? number / tiles_counted(tiles) * walk.skip : 0);
     walk.number = walk.found_from = number;
     walk.found = place_find(walk_key(walk, number + warp_lane(), tiles));
     walk.coming = place_find(walk_key(walk, number + warp_lane() + WARP, tiles));
     walk.place = place_of(walk.found, 0, tile_key(walk.first, number));
     key_load(walk.place, tile_key(walk.first, number), walk.low, walk.high);
+    if (PAIRED) {
+        walk.other_place = place_of(walk.found, 1, tile_key(walk.first, number + 1));
+        key_load(walk.other_place, tile_key(walk.first, number + 1), walk.other_low, walk.other_high);
+    }
 }
 
 // `end` is the unit's.
@@ -304,31 +335,61 @@ void tile_compute(inout Walk walk, inout State state, uint end)
     const uint next = tile_key(walk.first, walk.number + 1);
     uvec4 v[V_LOADS];
     value_load(walk.place, at, v);
-    const vec2 scales = K_SCALES ? scales_load(walk.place, at, 0) : vec2(1);
-    const vec2 value_scales = V_SCALES ? scales_load(walk.place, at, SCALES_BYTES) : vec2(1);
+    const Scales scales = tile_scales(walk.place, at);
     walk.number++;
     walk.place = place_of(walk.found, walk.number - walk.found_from, next);
     precise vec4 s = scores(walk.low, walk.high);
     if (K_SCALES)
-        s *= scales.xxyy;
+        s *= scales.keys.xxyy;
     key_load(walk.place, next, walk.low, walk.high);
     const bvec4 seen = seen_of(key, s);
-    const vec2 logs = V_SCALES ? vec2(scale_log2(value_scales.x), scale_log2(value_scales.y)) : vec2(0);
-    values_add(state, v, weight_matrix(weigh(state, s, seen, logs)));
+    values_add(state, v, weight_matrix(weigh(state, s, seen, value_logs(scales))));
+}
+
+// Two tiles at once, the second one of which may be one more than the unit has.
+void pair_compute(inout Walk walk, inout State state, uint end, bool odd)
+{
+    const uint key = walk.first + walk.number * STEP;
+    const uint at = tile_key(walk.first, walk.number), other_at = tile_key(walk.first, walk.number + 1);
+    const bool last = walk.number + 2 == end, alone = odd && last;
+    walk.first += last ? walk.skip : 0;
+    walk.number += 2;
+    const uint next = tile_key(walk.first, walk.number), other_next = tile_key(walk.first, walk.number + 1);
+    uvec4 v[V_LOADS], other_v[V_LOADS];
+    value_load(walk.place, at, v);
+    value_load(walk.other_place, other_at, other_v);
+    const Scales scales = tile_scales(walk.place, at), other_scales = tile_scales(walk.other_place, other_at);
+    walk.place = place_of(walk.found, walk.number - walk.found_from, next);
+    walk.other_place = place_of(walk.found, walk.number + 1 - walk.found_from, other_next);
+    precise vec4 s = scores(walk.low, walk.high);
+    precise vec4 other_s = scores(walk.other_low, walk.other_high);
+    if (K_SCALES) {
+        s *= scales.keys.xxyy;
+        other_s *= other_scales.keys.xxyy;
+    }
+    key_load(walk.place, next, walk.low, walk.high);
+    key_load(walk.other_place, other_next, walk.other_low, walk.other_high);
+    const bvec4 seen = seen_of(key, s);
+    const bvec4 other_seen = mix(seen_of(key + STEP, other_s), bvec4(false), bvec4(alone));
+    values_add(state, v, weight_matrix(weigh(state, s, seen, value_logs(scales))));
+    values_add(state, other_v, weight_matrix(weigh(state, other_s, other_seen, value_logs(other_scales))));
 }
 
 // Up to tile `end`. The inner loop has no branch.
 void tiles_compute(inout Walk walk, inout State state, uint end, uint tiles)
 {
     [[dont_unroll]] do {
-        if (walk.number + 1 == walk.found_from + WARP) {
+        if (walk.number + AT_ONCE == walk.found_from + WARP) {
             walk.found_from += WARP;
             walk.found = walk.coming;
             walk.coming = place_find(walk_key(walk, walk.found_from + warp_lane() + WARP, tiles));
         }
-        const uint stop = min(end, walk.found_from + WARP - 1);
+        const uint stop = min(end, walk.found_from + WARP - AT_ONCE);
         [[dont_unroll]] do {
-            tile_compute(walk, state, end);
+            if (PAIRED)
+                pair_compute(walk, state, end, tiles % 2 != 0);
+            else
+                tile_compute(walk, state, end);
         } while (walk.number < stop);
     } while (walk.number < end);
 }
@@ -338,7 +399,10 @@ uint hidden_tiles(uint first, uint tiles)
 {
     if (EMULATED || !WINDOW || hull.x <= first)
         return 0;
-    return SHARE > 1 ? (hull.x - part_first) / (SHARE * tiles * STEP) * tiles : (hull.x - first) / STEP;
+    if (SHARE > 1)
+        return (hull.x - part_first) / (SHARE * tiles * STEP) * tiles_counted(tiles);
+    const uint hidden = (hull.x - first) / STEP;
+    return PAIRED ? hidden / tiles * tiles_counted(tiles) + (hidden % tiles & ~1u) : hidden;
 }
 
 // ---- the end ----
@@ -434,7 +498,8 @@ void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
 {
     const bool idle = Q_SHARED && SHARE == 1 && units == 0; // one tile then, of which no row sees anything
     const uint hidden = idle ? 0 : hidden_tiles(first, tiles), last = idle ? 1 : units;
-    const uint first_end = (hidden / tiles + 1) * tiles; // of the first unit with a key that is seen: others would fold as nothing
+    const uint counted = tiles_counted(tiles);
+    const uint first_end = (hidden / counted + 1) * counted; // of the first unit with a key that is seen: others would fold as nothing
     const uint turn = SHARE > 1 ? warp_number() % SHARE : 0;
     Walk walk;
     uvec4 q_pairs[Q_LOADS];
@@ -443,7 +508,7 @@ void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
     q_take(q_pairs);
     if (SHARE > 1)
         slot_clear(slot, turn == 0);
-    [[dont_unroll]] for (uint end = first_end; end <= last * tiles; end += tiles) {
+    [[dont_unroll]] for (uint end = first_end; end <= last * counted; end += counted) {
         State state;
         state_clear(state);
         tiles_compute(walk, state, idle ? 1 : end, tiles);
