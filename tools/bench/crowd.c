@@ -112,7 +112,7 @@ static bool share(const struct study *study, const struct fleet *fleet, const st
                   const struct sharing *sharing, struct figure *figure, double *throughput)
 {
     struct crowd crowd = {.study = study, .fleet = fleet, .count = sharing->clients};
-    char name[96];
+    char name[128];
     for (uint32_t i = 0; i < crowd.count; i++) {
         crowd.jobs[i] = job(&crowd, subject->workload, sharing->via, i, crowd.count);
         crowd.jobs[i].in_flight = sharing->in_flight;
