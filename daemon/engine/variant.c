@@ -35,7 +35,7 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
         snprintf(text, size, "full subgroups (computeFullSubgroups)");
 }
 
-// Of what attention_decode.comp and attention_prefill.comp do not take (prompts of wide heads, small blocks), matrices through shared memory
+// Of what attention_decode.comp and attention_prefill.comp do not take (blocks of 8), matrices through shared memory
 // take what is f16; they ask for no more than those do, as matrix.c has it: a size that is theirs, full subgroups with shuffles.
 // Where matrices are not known there is a row to say so, and never a kernel of it in use.
 static const struct variant variants[] = {
