@@ -22,7 +22,8 @@
 
 const uint ROWS = 8;
 const uint KEYS = 16; // of one tile, all in one block
-const uint UNITS = EMULATED ? 4 : 8; // of a half
+const bool LITTLE_CODE = EMULATED && MATRIX_DTYPE == DTYPE_F16; // takes long enough to compile; bf16 is emulated just as a device has it
+const uint UNITS = LITTLE_CODE ? 4 : 8; // of a half
 const uint STEP = 2 * KEYS;         // from tile to tile of a half
 const uint WARPS = gl_WorkGroupSize.x / WARP;
 const uint K_ELEMENTS = 16 / DTYPE_BYTES(K_DTYPE); // of a piece of 16 bytes

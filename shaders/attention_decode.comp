@@ -53,7 +53,7 @@ const bool ROUNDS_WHOLE = V_WHOLE && SUM_MATRICES == ROUNDS * ROUND_MATRICES;
 
 // Tiles of 8 bits are half as many bytes: two of them at a time, so that as much is on its way. A unit of an odd number of them has one more,
 // which no row sees.
-const bool PAIRED = K_ELEMENTS == 16 && V_ELEMENTS == 16 && !Q_SHARED;
+const bool PAIRED = K_ELEMENTS == 16 && V_ELEMENTS == 16 && !Q_SHARED && !LITTLE_CODE;
 const uint AT_ONCE = PAIRED ? 2 : 1;
 
 // What each warp has in the end: its unit, or its half. Small, since what a multiprocessor has of this bounds its workgroups.

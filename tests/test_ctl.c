@@ -177,7 +177,7 @@ START_TEST(what_is_quoted_for_a_shell_is_the_word_itself)
 {
     static const char *const words[] = {"model", "/tmp/0.sock",      "",  "a b",      "it's",
                                         "''",    "$HOME `ls` \\ \"", "~", "\xc3\xa4", "a\nb"};
-    char quoted[QUOTE_SIZE(32)], command[128], said[64] = "";
+    char quoted[QUOTE_SIZE(32)], command[sizeof quoted + 16], said[64] = "";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         snprintf(command, sizeof command, "printf %%s %s", quote(quoted, sizeof quoted, words[i]));
         FILE *shell = popen(command, "re");

@@ -207,7 +207,7 @@ const struct kernel kernel_decode_emulated_bf16 = {
     DECODE_JOB,
     .serves = decode_serves_bf16,
     .local_size = decode_local_size_emulated,
-    .half_local_size = DECODE_HALF_WARPS_EMULATED * MATRIX_WARP,
+    .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP, // of as many units as a device's, so that warps share them
     .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
@@ -252,22 +252,21 @@ static bool cascade_serves_bf16(const struct geometry *geometry)
     .crowd_rows = CASCADE_WARP_ROWS * (WARPS), .least_members = CASCADE_LEAST_MEMBERS,                                 \
     .crowd_grain = 2 * (UNITS) * (WARPS) / 4 * MATRIX_LEAST_BLOCK_SIZE, .merges = true
 
-#define CASCADE_EMULATED(DECODE)                                                                                       \
-    CASCADE_JOB(DECODE, CASCADE_WARPS_EMULATED, DECODE_HALF_WARPS_EMULATED),                                           \
-        .shared_memory = CASCADE_SHARED_MEMORY_EMULATED
+#define CASCADE_EMULATED(DECODE, UNITS)                                                                                \
+    CASCADE_JOB(DECODE, CASCADE_WARPS_EMULATED, UNITS), .shared_memory = CASCADE_SHARED_MEMORY_EMULATED
 
 const struct kernel kernel_cascade_emulated = {
     .shader = {"attention_cascade_emulated", attention_cascade_emulated_spv, sizeof attention_cascade_emulated_spv,
                CASCADE_WARPS_EMULATED *MATRIX_WARP, false},
     .serves = cascade_serves_f16,
-    CASCADE_EMULATED(kernel_decode_emulated),
+    CASCADE_EMULATED(kernel_decode_emulated, DECODE_HALF_WARPS_EMULATED),
 };
 
 const struct kernel kernel_cascade_emulated_bf16 = {
     .shader = {"attention_cascade_emulated_bf16", attention_cascade_emulated_bf16_spv,
                sizeof attention_cascade_emulated_bf16_spv, CASCADE_WARPS_EMULATED *MATRIX_WARP, false},
     .serves = cascade_serves_bf16,
-    CASCADE_EMULATED(kernel_decode_emulated_bf16),
+    CASCADE_EMULATED(kernel_decode_emulated_bf16, DECODE_HALF_WARPS),
 };
 
 // ---- attention_prefill.comp: 16 rows a warp, and tiles of keys and values in shared memory that all warps read ----
