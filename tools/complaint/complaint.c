@@ -9,7 +9,6 @@
 
 #include <cjson/cJSON.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +29,11 @@ void complaint_begin(const char *name, int argc, char *const *argv)
 {
     program = name;
     as_json = asks_for_json(argc, argv);
+}
+
+void complaint_settle(bool json)
+{
+    as_json = json;
 }
 
 static bool add_text(cJSON *document, const char *key, const char *text)

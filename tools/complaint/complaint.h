@@ -9,10 +9,14 @@
 
 #include "exit_code.h"
 
+#include <stdbool.h>
+
 enum { COMPLAINT_SIZE = 1024 }; // bytes of a sentence; what is longer is cut
 
-// First of all. Complaints are documents if --json is among the words before "--", wherever it stands. `program` is kept.
+// First of all. Until complaint_settle() complaints are documents if --json is among the words before "--", wherever it stands. `program` is kept.
 void complaint_begin(const char *program, int argc, char *const *argv);
+// The command line is understood: it asked for documents, or not.
+void complaint_settle(bool json);
 
 // "program: WHAT (STATUS); HINT", or a document with the keys schema_version, error, status and hint. `status` is the library's or the
 // daemon's, as "NOT_FOUND"; it and `hint` may be NULL = none.

@@ -206,6 +206,7 @@ bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command 
     complaint_begin("aule-ctl", argc, argv);
     if (!take_all(argc, argv, ctl, given))
         return false;
+    complaint_settle(ctl->json);
     const char *name = optind < argc ? argv[optind] : NULL;
     const bool help = strchr(given, 'h'), version = strchr(given, 'v');
     *command = name ? command_find(name) : NULL;

@@ -15,7 +15,7 @@
 struct failure {
     enum exit_code code; // FAILED, or GONE: who computes attention is not there
     const char *status;  // the library's, as "LIMIT"; NULL = none
-    char text[640];      // one sentence
+    char text[1024];     // one sentence
 };
 // Without a status. Returns false.
 bool failure_set(struct failure *failure, enum exit_code code, const char *format, ...)

@@ -183,6 +183,7 @@ enum options_result options_parse(struct options *options, int argc, char **argv
         if (result != OPTIONS_RUN)
             return result;
     }
+    complaint_settle(options->json);
     settle(options);
     return check(options, argc, argv);
 }
