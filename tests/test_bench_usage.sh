@@ -58,7 +58,8 @@ refused "--clients 0: somebody has to do the work" run D5 --clients 0
 refused "--daemon does not go with --via engine: no daemon is started" run D5 copies --daemon x
 refused "--token-scales wants K and V of 8 bits: --kv-dtype fp8_e4m3, fp8_e5m2 or int8" run D6 D5 --token-scales
 refused "--token-scales does not go with --contiguous: such scales lie in blocks" run D6 --contiguous --token-scales
-refused "--head-dim 100 is no multiple of 8" run D5 --head-dim 100
+refused "--head-dim 100 is no multiple of 8 up to 512" run D5 --head-dim 100
+refused "--head-dim 520 is no multiple of 8 up to 512" run D5 --head-dim 520
 refused "study border takes no --head-dim: its cases say that themselves" run border --head-dim 64
 refused "--dtype 'f8' is none of f32, f16 and bf16" run D5 --dtype f8
 refused "--kv-dtype 'f8' is none of f32, f16, bf16, fp8_e4m3, fp8_e5m2 and int8" run D5 --kv-dtype f8

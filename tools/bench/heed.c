@@ -5,6 +5,7 @@
 
 #include "heed.h"
 
+#include "kv.h"
 #include "study.h"
 
 #include <stdio.h>
@@ -35,9 +36,9 @@ static bool types_heed(const struct workload *workload, const struct options *op
 // The check goes through elements by eights.
 static bool dim_heeds(const struct options *options)
 {
-    if (options->head_dim % 8 == 0)
+    if (options->head_dim % 8 == 0 && options->head_dim <= KV_MOST_HEAD_DIM_V)
         return true;
-    fprintf(stderr, "aule-bench: --head-dim %u is no multiple of 8\n", options->head_dim);
+    fprintf(stderr, "aule-bench: --head-dim %u is no multiple of 8 up to %d\n", options->head_dim, KV_MOST_HEAD_DIM_V);
     return false;
 }
 

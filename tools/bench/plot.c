@@ -14,14 +14,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 960, BAR = 22, TITLE = 44, CHART = 360, MARGIN = 60, LABEL = 250, VALUES = 230, MOST_LABELS = 12 };
+enum {
+    WIDTH = 960,
+    BAR = 22,
+    TITLE = 44,
+    CHART = 360,
+    MARGIN = 60,
+    LABEL = 250,
+    VALUES = 230,
+    MOST_LABELS = 12,
+    USUAL_HEAD_DIM = 128
+};
 
 // A line of a file.
 struct point {
     char workload[32], variant[64], dtype[32], place[16], via[16], device[256], driver[256];
-    char name[96];                                     // of a study's case; "": this is no study's
-    double median_us, gb_per_s, tflops, ceiling_ratio; // ratio 0: unknown
-    double floor_us, seqs, longest, clients, size;
+    char name[96];                                           // of a study's case; "": this is no study's
+    double median_us, gb_per_s, tflops, ceiling_ratio;       // ratio 0: unknown
+    double floor_us, seqs, longest, clients, size, head_dim; // head_dim 0: not said
     bool checked;
 };
 
@@ -56,6 +66,7 @@ static void take_point(const cJSON *json, struct point *point)
         .longest = take_number(json, "longest"),
         .clients = take_number(json, "clients"),
         .size = take_number(json, "size"),
+        .head_dim = take_number(json, "head_dim"),
         .checked = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "checked")),
     };
     take_text(json, "workload", point->workload, sizeof point->workload);
@@ -171,11 +182,17 @@ static const struct chart charts[] = {
 };
 enum { NUM_CHARTS = sizeof charts / sizeof *charts };
 
+// Results that are older than other head dims do not say theirs.
+static double head_dim_of(const struct point *p)
+{
+    return p->head_dim > 0 ? p->head_dim : USUAL_HEAD_DIM;
+}
+
 static bool same_curve(const struct chart *chart, const struct point *a, const struct point *b)
 {
     return chart->fixed(a) == chart->fixed(b) && strcmp(a->name, b->name) == 0 && a->clients == b->clients &&
-           strcmp(a->variant, b->variant) == 0 && strcmp(a->dtype, b->dtype) == 0 && strcmp(a->place, b->place) == 0 &&
-           strcmp(a->via, b->via) == 0;
+           head_dim_of(a) == head_dim_of(b) && strcmp(a->variant, b->variant) == 0 && strcmp(a->dtype, b->dtype) == 0 &&
+           strcmp(a->place, b->place) == 0 && strcmp(a->via, b->via) == 0;
 }
 
 static bool on_curve(const struct points *points, const struct point *p)
@@ -243,9 +260,11 @@ static uint32_t count_bars(const struct points *points)
 static void bar_texts(const struct point *p, char *label, size_t label_size, char *value, size_t value_size)
 {
     bool contiguous = strcmp(p->place, "contiguous") == 0, border = strcmp(p->via, "engine") != 0;
-    snprintf(label, label_size, "%s %s %s%s%s%s", p->workload, p->dtype, p->variant, contiguous ? " contiguous" : "",
-             border ? " via " : "", border ? p->via : "");
-    char share[32] = "";
+    char share[32] = "", dim[32] = "";
+    if (head_dim_of(p) != USUAL_HEAD_DIM)
+        snprintf(dim, sizeof dim, " head_dim %.0f", head_dim_of(p));
+    snprintf(label, label_size, "%s %s%s %s%s%s%s", p->workload, p->dtype, dim, p->variant,
+             contiguous ? " contiguous" : "", border ? " via " : "", border ? p->via : "");
     if (p->ceiling_ratio > 0)
         snprintf(share, sizeof share, ", %.1f %%", 100 * p->ceiling_ratio);
     snprintf(value, value_size, "%.1f us, %.0f %s%s%s", p->median_us,
