@@ -325,6 +325,28 @@ START_TEST(the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move)
 }
 END_TEST
 
+START_TEST(waves_that_dispatch_nothing_take_no_time_and_no_other_ones)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_batch *none =
+        open_batch((struct engine_batch_params){.cache = cache, .cu_seqlens_q = (int32_t[]){0}});
+    struct engine_run runs[4] = {plain_run(batch, 0, 0, 64, 128, 1024), plain_run(batch, 1, 0, 64, 128, 1088),
+                                 plain_run(none, 0, 0, 0, 0, 0), plain_run(batch, 0, 0, 64, 128, 1152)};
+    const uint32_t wave_ends[] = {2, 3, 3, 4}; // the second one's run has no tokens, the third one has no run
+    struct engine_event event = expect_done(
+        submit(&(struct engine_submission){.runs = runs, .num_runs = 4, .wave_ends = wave_ends, .num_waves = 4}));
+    bool timed = engine->device.adapter.timestamp_bits > 0;
+    ck_assert_int_eq(event.results[0].gpu_ns > 0, timed);
+    ck_assert_uint_eq(event.results[0].gpu_ns, event.results[1].gpu_ns);
+    ck_assert_uint_eq(event.results[2].gpu_ns, 0);
+    ck_assert_int_eq(event.results[3].gpu_ns > 0, timed);
+    engine_batch_destroy(batch);
+    engine_batch_destroy(none);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 START_TEST(ragged_batch_spans_chunks_and_pads_with_empty_sequences)
 {
     struct engine_cache *cache = plain_cache();
@@ -632,6 +654,7 @@ void add_run_tests(Suite *suite)
                                  arena_may_be_rewritten_between_submissions_in_flight,
                                  runs_of_one_geometry_share_one_dispatch,
                                  the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move,
+                                 waves_that_dispatch_nothing_take_no_time_and_no_other_ones,
                                  ragged_batch_spans_chunks_and_pads_with_empty_sequences,
                                  zeroes_come_before_the_runs_and_spare_the_neighbours,
                                  cache_grows_and_shrinks_while_submissions_run,

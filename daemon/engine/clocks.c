@@ -9,10 +9,12 @@
 
 #include "vk.h"
 
+#include <math.h>
+
 enum {
     CLOCKS = 2, // of a wave: from CLOCKS * its number on
-    // Rows whose products with a key take about as long as loading the key does, of 16 bits, on a GPU with matrix units (shaders/NOTES.md: 300 TFLOP/s
-    // beside 4.3 TB/s are 70).
+    // Rows whose products with a key take about as long as loading the key does, if it has elements of 16 bits, on a GPU with matrix units
+    // (shaders/NOTES.md: 300 TFLOP/s beside 4.3 TB/s are 70).
     ROWS_A_LOAD = 64,
 };
 
@@ -28,6 +30,7 @@ void clocks_begin(const struct submission *s)
                          clocks_count(s)); // by a command the GPU would wait
 }
 
+// Behind a wave's barrier; a driver may take the reading before the wave before has ended, as far as the specification goes.
 void clock_begin(const struct submission *s, uint32_t wave)
 {
     if (s->slot->queries)
@@ -43,10 +46,16 @@ void clock_end(const struct submission *s, uint32_t wave)
 
 // ---- what a group moves ----
 
+// Of K and V, all KV heads of a token.
+static double token_elements(const struct engine_kv *kv)
+{
+    return (double)kv->num_kv_heads * (kv->head_dim_k + (kv->v_is_k_prefix ? 0 : kv->head_dim_v));
+}
+
 static double token_bytes(const struct engine_kv *kv)
 {
-    return (double)kv->num_kv_heads * (kv->head_dim_k * dtype_size(kv->k_dtype) +
-                                       (kv->v_is_k_prefix ? 0 : kv->head_dim_v * dtype_size(kv->v_dtype)));
+    double v_bytes = kv->v_is_k_prefix ? 0 : kv->head_dim_v * dtype_size(kv->v_dtype);
+    return kv->num_kv_heads * (kv->head_dim_k * dtype_size(kv->k_dtype) + v_bytes);
 }
 
 static double copied_bytes(const struct submission *s, const struct group *group)
@@ -57,11 +66,17 @@ static double copied_bytes(const struct submission *s, const struct group *group
     return bytes;
 }
 
-// About, in bytes or in what takes as long.
+// Of a tile's key, or what its products with all the tile's rows take as long as.
+static double key_bytes(const struct engine_kv *kv, double tile_rows)
+{
+    double products = tile_rows / ROWS_A_LOAD * token_elements(kv) * 2;
+    return fmax(token_bytes(kv), products);
+}
+
+// About, in bytes or in what takes as long. A window counts as if it had no left side, and what sequences share as if each read it.
 static double group_bytes(const struct submission *s, const struct group *group)
 {
     const struct engine_run *run = &s->runs[group->run];
-    double rows = group->geometry.spec[AULE_SPEC_TILE_ROWS], bytes;
     if (group->num_runs == 0)
         return 0;
     if (group->kind == ENGINE_COPY)
@@ -69,9 +84,10 @@ static double group_bytes(const struct submission *s, const struct group *group)
     if (group->kind == ENGINE_MERGE)
         return (double)group->num_tokens * run->num_heads * run->head_dim * (run->num_parts + 1) *
                dtype_size(run->out.dtype);
-    bytes = 2 * group->num_tokens * token_bytes(&run->batch->kv); // written, gathered
+    const struct engine_kv *kv = &run->batch->kv;
+    double bytes = 2.0 * group->num_tokens * token_bytes(kv); // written, gathered
     if (group->kind == ENGINE_ATTEND)
-        bytes += group->tile_keys * (rows > ROWS_A_LOAD ? rows / ROWS_A_LOAD : 1) * token_bytes(&run->batch->kv);
+        bytes += group->tile_keys * key_bytes(kv, group->geometry.spec[AULE_SPEC_TILE_ROWS]);
     return bytes;
 }
 
@@ -108,7 +124,9 @@ static double wave_ns(const struct submission *s, uint32_t wave)
     uint64_t ticks[CLOCKS];
     VkResult result = vkGetQueryPoolResults(device->handle, s->slot->queries, wave * CLOCKS, CLOCKS, sizeof ticks,
                                             ticks, sizeof *ticks, VK_QUERY_RESULT_64_BIT);
-    return result == VK_SUCCESS ? (double)ticks_between(device, ticks[0], ticks[1]) * device->adapter.timestamp_ns : 0;
+    if (result != VK_SUCCESS)
+        return 0;
+    return fmax(0, (double)ticks_between(device, ticks[0], ticks[1]) * device->adapter.timestamp_ns);
 }
 
 void clocks_read(struct submission *s)

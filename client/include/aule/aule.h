@@ -508,7 +508,7 @@ AULE_API enum aule_status aule_run_submit(struct aule_batch *batch, const struct
                                           struct aule_ticket *ticket);
 
 struct aule_run_result {
-    uint64_t gpu_ns;              /* GPU time of the dispatch: of what ran beside others, its part by the bytes moved; 0 if the device cannot tell */
+    uint64_t gpu_ns;              /* GPU time of the dispatch: of what ran beside others, its part, by about the bytes that each moved; 0 if the device cannot tell */
     uint32_t num_runs;            /* that shared it */
     uint32_t num_sessions;        /* that shared it */
 };
