@@ -97,6 +97,20 @@ static bool extension_exists(const char *layer, const char *name)
     return found;
 }
 
+// The loader says no more than that there is none.
+static enum status no_driver(struct error *error)
+{
+    static const char *const variables[] = {"VK_DRIVER_FILES", "VK_ICD_FILENAMES"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *files = getenv(variables[i]);
+        if (files)
+            return error_set(error, STATUS_NOT_FOUND, "there is no Vulkan driver among the files that %s names: %.300s",
+                             variables[i], files);
+    }
+    return error_set(error, STATUS_NOT_FOUND,
+                     "this machine has no Vulkan driver, not even a software one (Debian: mesa-vulkan-drivers)");
+}
+
 static enum status make_instance(struct instance *instance, bool validation, struct error *error)
 {
     struct names extensions = {0};
@@ -132,7 +146,7 @@ static enum status make_instance(struct instance *instance, bool validation, str
         return STATUS_OK;
     instance->handle = VK_NULL_HANDLE;
     if (result == VK_ERROR_INCOMPATIBLE_DRIVER)
-        return error_set(error, STATUS_NOT_FOUND, "this machine has no Vulkan driver, not even a software one");
+        return no_driver(error);
     return error_set(error, vk_result_status(result), "vkCreateInstance: %s (%d)", vk_result_name(result), result);
 }
 

@@ -146,14 +146,16 @@ static uint32_t invocations(const struct variant *variant)
 void variant_missing(const struct variant *variant, const struct adapter *adapter, char *text, size_t size)
 {
     text[0] = '\0';
+    if (variant->missing) // first, since more shared memory would be of no use without
+        variant->missing(adapter, text, size);
+    if (text[0])
+        return;
     if (adapter->info.shared_memory_bytes < shared_memory(variant))
         snprintf(text, size, "shared memory: a workgroup needs %u bytes, it has %u", shared_memory(variant),
                  adapter->info.shared_memory_bytes);
     else if (adapter->max_invocations < invocations(variant))
         snprintf(text, size, "workgroups of %u invocations (it has %u)", invocations(variant),
                  adapter->max_invocations);
-    else if (variant->missing)
-        variant->missing(adapter, text, size);
 }
 
 static enum status unknown(const char *name, struct error *error)
