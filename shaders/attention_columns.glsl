@@ -5,7 +5,7 @@
 // unit of keys, but for the order of the products, which attention_decode and attention_cascade have in common. Knows no items, no shared
 // memory, and not where keys lie.
 //
-//   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; which dims meet in one product is permuted alike in both: see q_matrix()
+//   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; which dims meet in one product is permuted alike in both: see q_pair_of()
 //   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
 //   O^T[d, 8 rows] += V^T P^T         V^T is A with its rows permuted: see value_words(); P comes by shuffles
 

@@ -240,7 +240,7 @@ void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
     if (mine) {
         [[unroll]] for (uint i = 0; i < 2; i++)
             folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
-        [[unroll]] for (uint k = 0; k < ROUND_MATRICES && (ROUNDS_WHOLE || piece_of(begin + k) < V_PIECES); k++) {
+        [[unroll]] for (uint k = 0; k < ROUND_MATRICES && begin + k < SUM_MATRICES && (ROUNDS_WHOLE || piece_of(begin + k) < V_PIECES); k++) {
             const uint i = ROUNDS > 1 ? begin + k : k;
             precise vec4 sums = sums_numbers(state.sums[i]);
             if (V_SCALES)
@@ -273,6 +273,13 @@ void slot_clear(uint slot, bool mine)
     State state;
     state_clear(state);
     slot_take(slot, state, false, mine, 0);
+}
+
+// Its sums, whatever nothing times a value has made of them. With no matrix, which would lie in memory for it.
+void slot_zero(uint slot)
+{
+    for (uint i = warp_lane(); i < ROWS * ROUND_DIMS; i += WARP)
+        slot_sums[slot * ROWS * ROUND_DIMS + i] = 0;
 }
 
 // Of `count` units, those up to the hull's end; 0 if they all lie before it. (Emulated, all warps go together.)
@@ -508,14 +515,18 @@ void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
     q_take(q_pairs);
     if (SHARE > 1)
         slot_clear(slot, turn == 0);
+    uint unit_first = first + (first_end / counted - 1) * SHARE * tiles * STEP;
     [[dont_unroll]] for (uint end = first_end; end <= last * counted; end += counted) {
         State state;
         state_clear(state);
         tiles_compute(walk, state, idle ? 1 : end, tiles);
         if (SHARE > 1) {
+            // Without a key that is seen it would fold as nothing, but for a value that is infinite: others' units leave it alone.
+            const bool seen = unit_first < hull.y && unit_first + tiles * STEP > hull.x;
+            unit_first += SHARE * tiles * STEP;
             [[dont_unroll]] for (uint i = 0; i < SHARE; i++) {
                 barrier();
-                slot_take(slot, state, true, i == turn, 0);
+                slot_take(slot, state, true, i == turn && seen, 0);
             }
         } else {
             [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
@@ -524,6 +535,8 @@ void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
                     barrier(); // all have read what the slots had
                 }
                 slot_take(slot, state, !HALVES && end > first_end, true, round);
+                if (idle)
+                    slot_zero(slot);
             }
         }
     }

@@ -202,12 +202,12 @@ float maximum_factor()
     return V_SCALES ? 1 : factor;
 }
 
-// With the logarithms of V's scales; one of 0 has none.
+// With the logarithms of V's scales; one of 0 has none, and the least instead.
 vec2 tops_scaled(vec4 s[SCORES])
 {
     vec2 tops = vec2(uintBitsToFloat(UNSEEN_SCORE));
     UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
-        const vec4 logs = clamp(log2(staged_value_scales(strip, t)), -LOG_MOST, LOG_MOST);
+        const vec4 logs = min(log2(max(staged_value_scales(strip, t), exp2(-LOG_MOST))), LOG_MOST);
         const vec4 first = fma(s[strip * 2], vec4(factor), logs.xyxy);
         const vec4 second = fma(s[strip * 2 + 1], vec4(factor), logs.zwzw);
         tops = max(tops, max(max(first.xz, first.yw), max(second.xz, second.yw)));

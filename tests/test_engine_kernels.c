@@ -400,7 +400,7 @@ START_TEST(size_of_workgroups_follows_their_number_and_changes_no_bit)
 }
 END_TEST
 
-START_TEST(a_part_of_wide_rows_has_four_warps_and_never_two)
+START_TEST(a_part_of_wide_rows_has_four_warps_where_others_have_two)
 {
     static const uint32_t narrow[SPEC_CONSTANTS] = {[AULE_SPEC_HEAD_DIM_K] = 128, [AULE_SPEC_HEAD_DIM_V] = 128};
     static const uint32_t wide[SPEC_CONSTANTS] = {[AULE_SPEC_HEAD_DIM_K] = 192, [AULE_SPEC_HEAD_DIM_V] = 128};
@@ -688,7 +688,7 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, kernel_that_leaves_merging_to_another_wants_no_counters);
     tcase_add_test(tcase, work_lists_differ_by_the_kernels_that_serve_the_run);
     tcase_add_test(tcase, size_of_workgroups_follows_their_number_and_changes_no_bit);
-    tcase_add_test(tcase, a_part_of_wide_rows_has_four_warps_and_never_two);
+    tcase_add_test(tcase, a_part_of_wide_rows_has_four_warps_where_others_have_two);
     tcase_add_test(tcase, few_rows_go_to_decode_and_more_where_there_are_many_keys);
     tcase_add_test(tcase, rows_of_a_later_tile_are_what_they_are_alone);
     tcase_add_test(tcase, parts_of_a_decode_follow_its_length);
