@@ -6,7 +6,7 @@
 
 aule_check(test_engine
            SOURCES test_engine.c test_engine_device.c test_engine_cache.c test_engine_run.c test_engine_kinds.c
-                   test_engine_check.c test_engine_split.c test_engine_kernels.c test_engine_fault.c
+                   test_engine_check.c test_engine_split.c test_engine_kernels.c test_engine_warps.c test_engine_fault.c
                    test_engine_file.c test_engine_tune.c test_engine_cascade.c test_engine_step.c dice.c engine_world.c
            LIBS aule_core aule_engine aule_shaders LABELS engine gpu tsan VALIDATED COST 60
            ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=${tsan_options}:allocator_may_return_null=1")

@@ -96,6 +96,7 @@ void add_step_tests(Suite *suite);
 void add_check_tests(Suite *suite);
 void add_split_tests(Suite *suite);
 void add_kernel_tests(Suite *suite);
+void add_warp_tests(Suite *suite);
 void add_fault_tests(Suite *suite);
 void add_file_tests(Suite *suite);
 void add_tune_tests(Suite *suite);

@@ -16,6 +16,7 @@ static Suite *engine_suite(void)
     add_check_tests(suite);
     add_split_tests(suite);
     add_kernel_tests(suite);
+    add_warp_tests(suite);
     add_cascade_tests(suite);
     add_step_tests(suite);
     add_fault_tests(suite);

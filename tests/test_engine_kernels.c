@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_kernels.c - variants of several kernels: which sequence goes where, that no bit depends on its company or on the size of
-// workgroups, and that what fails fails whole. On matrix_emulated, which every device runs.
+// test_engine_kernels.c - variants of several kernels: which sequence goes where, that no bit depends on its company, and that
+// what fails fails whole. On matrix_emulated, which every device runs.
 
 #include "engine_world.h"
 
@@ -375,47 +375,6 @@ START_TEST(work_lists_differ_by_the_kernels_that_serve_the_run)
 }
 END_TEST
 
-START_TEST(size_of_workgroups_follows_their_number_and_changes_no_bit)
-{
-    static const uint32_t multiprocessors[] = {1, 1000}, narrow[SPEC_CONSTANTS] = {0};
-    struct engine_batch *batch =
-        batch_of((int32_t[]){1, 1, 4, 1, 1}, (int32_t[]){1100, 300, 700, KV_LEN, 5}, 5, NULL, NULL);
-    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, narrow, 3001, 1000), 64);
-    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, narrow, 3000, 1000), 128);
-    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, narrow, 1, 1000), 128); // all that its shader can have
-    ck_assert_uint_eq(kernel_decode_emulated.local_size(narrow, 3001, 1000),
-                      64); // a part, by two warps or by four, or half of one
-    ck_assert_uint_eq(kernel_decode_emulated.local_size(narrow, 3000, 1000), 128);
-    ck_assert_uint_eq(kernel_decode_emulated.local_size(narrow, 1000, 1000), 256);
-    ck_assert_uint_eq(kernel_local_size(&kernel_plain, narrow, 1, 1000), 128);
-    for (uint32_t i = 0; i < 2; i++) {
-        struct engine_run run = run_of(batch, 0, i ? OTHER : OUT);
-        uint32_t before = engine_num_pipelines(engine);
-        engine->device.adapter.num_multiprocessors = multiprocessors[i]; // the submitter rests
-        expect_done(submit_runs(&run, 1));
-        ck_assert_uint_gt(engine_num_pipelines(engine), before);
-    }
-    expect_bytes(memory + OTHER, memory + OUT, 8 * ROW, "in larger workgroups");
-    engine_batch_destroy(batch);
-}
-END_TEST
-
-START_TEST(a_part_of_wide_rows_has_four_warps_where_others_have_two)
-{
-    static const uint32_t narrow[SPEC_CONSTANTS] = {[AULE_SPEC_HEAD_DIM_K] = 128, [AULE_SPEC_HEAD_DIM_V] = 128};
-    static const uint32_t wide[SPEC_CONSTANTS] = {[AULE_SPEC_HEAD_DIM_K] = 192, [AULE_SPEC_HEAD_DIM_V] = 128};
-    const struct variant *variant = variant_at(0);
-    const struct kernel *decode = variant->kernels[0];
-    if (variant->num_kernels == 1) // built without matrix units
-        return;
-    ck_assert_uint_eq(kernel_local_size(decode, narrow, 3001, 1000), 64);
-    ck_assert_uint_eq(kernel_local_size(decode, wide, 3001, 1000), 128);
-    ck_assert_uint_eq(kernel_local_size(decode, wide, UINT64_MAX, 1000), 128);
-    ck_assert_uint_eq(kernel_local_size(decode, wide, 1000, 1000), 256);
-    ck_assert_uint_eq(kernel_local_size(&kernel_decode_emulated, wide, UINT64_MAX, 1000), 64); // two have a part there
-}
-END_TEST
-
 START_TEST(few_rows_go_to_decode_and_more_where_there_are_many_keys)
 {
     static const struct {
@@ -687,8 +646,6 @@ void add_kernel_tests(Suite *suite)
     tcase_add_test(tcase, run_that_finds_no_counters_fails_alone);
     tcase_add_test(tcase, kernel_that_leaves_merging_to_another_wants_no_counters);
     tcase_add_test(tcase, work_lists_differ_by_the_kernels_that_serve_the_run);
-    tcase_add_test(tcase, size_of_workgroups_follows_their_number_and_changes_no_bit);
-    tcase_add_test(tcase, a_part_of_wide_rows_has_four_warps_where_others_have_two);
     tcase_add_test(tcase, few_rows_go_to_decode_and_more_where_there_are_many_keys);
     tcase_add_test(tcase, rows_of_a_later_tile_are_what_they_are_alone);
     tcase_add_test(tcase, parts_of_a_decode_follow_its_length);
