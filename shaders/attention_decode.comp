@@ -42,12 +42,12 @@ const uint V_LOADS = V_STEPS * 4;          // that a lane has of the tile's valu
 const bool K_WHOLE = K_PIECES % 4 == 0;    // no lane reads beyond
 
 // Beyond a head dim of 128 registers are too few: Q lies in shared memory then, one for all warps, which therefore begin together.
-const bool Q_SHARED = HEAD_DIM_K > 128 || HEAD_DIM_V > 128;
+const bool Q_SHARED = HEAD_DIM_K > AULE_NARROW_HEAD_DIM || HEAD_DIM_V > AULE_NARROW_HEAD_DIM;
 const uint Q_LOADS = Q_SHARED ? (Q_PAIRS + WARPS - 1) / WARPS : Q_PAIRS; // pairs of Q's matrices that a lane brings
 
 // And shared memory is too small for whole rows of UNITS warps: then they come some dims at a time.
-const uint ROUNDS = HALVES && HEAD_DIM_V > 128 ? 2 : 1; // as many as a row has 128 dims
-const uint ROUND_DIMS = ROUNDS > 1 ? 128 : HEAD_DIM_V;
+const uint ROUNDS = HALVES && HEAD_DIM_V > AULE_NARROW_HEAD_DIM ? 2 : 1; // as many as a row has so many dims
+const uint ROUND_DIMS = ROUNDS > 1 ? AULE_NARROW_HEAD_DIM : HEAD_DIM_V;
 const uint ROUND_MATRICES = ROUNDS > 1 ? 8 : SUM_MATRICES;
 const bool ROUNDS_WHOLE = V_WHOLE && SUM_MATRICES == ROUNDS * ROUND_MATRICES;
 

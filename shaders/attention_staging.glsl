@@ -33,7 +33,7 @@
 #define UNROLLED [[unroll]] // registers have no addresses
 #endif
 
-const bool WIDE = HEAD_DIM_K > AULE_PREFILL_HEAD_DIM || HEAD_DIM_V > AULE_PREFILL_HEAD_DIM;
+const bool WIDE = HEAD_DIM_K > AULE_NARROW_HEAD_DIM || HEAD_DIM_V > AULE_NARROW_HEAD_DIM;
 const uint MOST_TILE_KEYS = EMULATED ? AULE_PREFILL_KEYS_EMULATED : AULE_PREFILL_KEYS; // emulated, matrices take shared memory, too
 const uint TILE_KEYS = WIDE ? MOST_TILE_KEYS / 2 : MOST_TILE_KEYS;
 const uint STRIP_KEYS = 16; // never across a block's end: what one address is found for
@@ -41,10 +41,10 @@ const uint STRIPS = TILE_KEYS / STRIP_KEYS;
 const uint THREADS = gl_WorkGroupSize.x;
 
 const uint K_STEPS = (HEAD_DIM_K + 31) / 32; // of 32 dims
-const uint V_SHARES = HEAD_DIM_V > AULE_PREFILL_HEAD_DIM ? 2 : 1; // of V's dims: so many warps have the same rows
+const uint V_SHARES = HEAD_DIM_V > AULE_NARROW_HEAD_DIM ? 2 : 1; // of V's dims: so many warps have the same rows
 const uint OWN_STEPS = (HEAD_DIM_V + V_SHARES * 32 - 1) / (V_SHARES * 32); // of one warp
 const uint V_STEPS = V_SHARES * OWN_STEPS; // the last one may be of no use
-const bool K_BYTES = K_DTYPE > 3, V_BYTES = V_DTYPE > 3; // elements of 8 bits
+const bool K_BYTES = K_DTYPE > DTYPE_BF16, V_BYTES = V_DTYPE > DTYPE_BF16; // elements of 8 bits
 const uint K_PIECES = K_STEPS * 4;         // of 8 elements, of a key
 const uint V_PIECES = V_STEPS * 4;         // and of a value
 const uint K_UNITS = TILE_KEYS * K_PIECES; // loads of a tile

@@ -157,12 +157,13 @@ struct gpu_redo {
 };
 #define AULE_REDO_WIDTH 32768u
 #define AULE_REDO_ENTRY 8u          // bytes
-// attention_prefill.comp, the shader that does so: keys of a tile, up to this head dim of K and V, beyond it half of them; and so many such tiles of keys
+// Head dims of K and V up to which attention_decode.comp and attention_prefill.comp have registers for whole rows; they take twice that.
+#define AULE_NARROW_HEAD_DIM 128u
+// attention_prefill.comp, the shader that does so: keys of a tile, up to that head dim, beyond it half of them; and so many such tiles of keys
 // from which on there may be one that is doubtful. A sequence with fewer keys has no second pass, and none of its items may be noted.
 #define AULE_PREFILL_KEYS          64u
 #define AULE_PREFILL_KEYS_EMULATED 32u
 #define AULE_PREFILL_DOUBTFUL_TILES 3u
-#define AULE_PREFILL_HEAD_DIM     128u
 // By its bits: a sum whose magnitude is 2^127 or more is none, be it infinite, no number, or what a unit that rounds toward zero makes of one too large.
 #define AULE_PREFILL_NO_SUM        0x7f000000u
 

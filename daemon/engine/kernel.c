@@ -77,18 +77,23 @@ const struct kernel kernel_plain = {
 
 enum {
     MATRIX_WARP = 32,
-    MATRIX_MOST_HEAD_DIM = 128,   // of K and V, of a cascade
-    MATRIX_LEAST_BLOCK_SIZE = 16, // keys of a matrix lie in one block; block sizes are powers of two
-    MATRIX_WORD_BYTES = 6 * 4,    // emulated: of an invocation, in shared memory
+    MATRIX_MOST_HEAD_DIM = 2 * AULE_NARROW_HEAD_DIM, // of K and V
+    MATRIX_LEAST_BLOCK_SIZE = 16,                    // keys of a matrix lie in one block; block sizes are powers of two
+    MATRIX_WORD_BYTES = 6 * 4,                       // emulated: of an invocation, in shared memory
 };
+
+static bool dims_within(const uint32_t *spec, uint32_t most)
+{
+    return spec[AULE_SPEC_HEAD_DIM_K] <= most && spec[AULE_SPEC_HEAD_DIM_V] <= most;
+}
 
 // What all of them ask for; `element` is what the matrices have, f16 or bf16. The place does not matter, nor do features but the custom mask: what it
 // hides may be no number, and a product on matrix units with a weight of 0 is then none either.
-static bool matrix_serves(const uint32_t *spec, enum dtype element, uint32_t most_head_dim)
+static bool matrix_serves(const uint32_t *spec, enum dtype element)
 {
-    return spec[AULE_SPEC_HEAD_DIM_K] <= most_head_dim && spec[AULE_SPEC_HEAD_DIM_V] <= most_head_dim &&
-           spec[AULE_SPEC_IO_DTYPE] == element && spec[AULE_SPEC_BLOCK_SIZE] >= MATRIX_LEAST_BLOCK_SIZE &&
-           !spec[AULE_SPEC_V_IN_K] && !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
+    return dims_within(spec, MATRIX_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == element &&
+           spec[AULE_SPEC_BLOCK_SIZE] >= MATRIX_LEAST_BLOCK_SIZE && !spec[AULE_SPEC_V_IN_K] &&
+           !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
 
 // ---- attention_decode.comp: two or four warps have a part, or eight a half of one; each warp's sums lie in shared memory ----
@@ -104,16 +109,15 @@ enum {
     DECODE_SHARED_WARPS = 4,
     DECODE_HALF_WARPS = 8,
     DECODE_HALF_WARPS_EMULATED = 4,
-    DECODE_MOST_HEAD_DIM = 256,
-    DECODE_WARP_DIMS = 128, // of so many warps as have half a part: of V, at a time
-    DECODE_WARP_BYTES = DECODE_ROWS * (DECODE_WARP_DIMS + 2) * 4,
-    DECODE_Q_BYTES = DECODE_ROWS * DECODE_MOST_HEAD_DIM * 2, // with head dims beyond 128
+    DECODE_WARP_BYTES =
+        DECODE_ROWS * (AULE_NARROW_HEAD_DIM + 2) * 4,        // wider V: by and by, where so many warps have half a part
+    DECODE_Q_BYTES = DECODE_ROWS * MATRIX_MOST_HEAD_DIM * 2, // of wide rows
     DECODE_OTHER_BYTES = DECODE_Q_BYTES + 32,
     DECODE_SHARED_MEMORY = DECODE_HALF_WARPS * DECODE_WARP_BYTES + DECODE_OTHER_BYTES,
     DECODE_SHARED_MEMORY_EMULATED =
         DECODE_HALF_WARPS_EMULATED * (DECODE_WARP_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES) + DECODE_OTHER_BYTES,
 };
-_Static_assert(2 * (DECODE_MOST_HEAD_DIM + 2) <= DECODE_HALF_WARPS_EMULATED * (DECODE_WARP_DIMS + 2),
+_Static_assert(2 * ((int)MATRIX_MOST_HEAD_DIM + 2) <= (int)DECODE_HALF_WARPS_EMULATED * (AULE_NARROW_HEAD_DIM + 2),
                "two halves of whole rows take no more than many warps' rows by and by");
 _Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
 
@@ -126,7 +130,7 @@ static bool decode_element(uint32_t dtype, uint32_t head_dim, enum dtype element
 static bool decode_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
-    return matrix_serves(spec, element, DECODE_MOST_HEAD_DIM) &&
+    return matrix_serves(spec, element) &&
            decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], element) &&
            decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V], element);
 }
@@ -170,9 +174,8 @@ static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocesso
 // Wide rows of a part take that much shared memory that four warps had better have one: measured on the H200, too.
 static uint32_t decode_local_size(const uint32_t *spec, uint64_t num_workgroups, uint32_t num_multiprocessors)
 {
-    bool wide = spec[AULE_SPEC_HEAD_DIM_K] > DECODE_WARP_DIMS || spec[AULE_SPEC_HEAD_DIM_V] > DECODE_WARP_DIMS;
-    return MATRIX_WARP *
-           decode_warps(num_workgroups, num_multiprocessors, wide ? DECODE_SHARED_WARPS : DECODE_PART_WARPS);
+    uint32_t least = dims_within(spec, AULE_NARROW_HEAD_DIM) ? DECODE_PART_WARPS : DECODE_SHARED_WARPS;
+    return MATRIX_WARP * decode_warps(num_workgroups, num_multiprocessors, least);
 }
 
 static uint32_t decode_local_size_emulated(const uint32_t *spec, uint64_t num_workgroups, uint32_t num_multiprocessors)
@@ -219,7 +222,7 @@ enum {
     CASCADE_WARP_ROWS = 16,
     CASCADE_WARPS = 8,
     CASCADE_WARPS_EMULATED = 4,
-    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * MATRIX_MOST_HEAD_DIM * 2, // K and V, of this step and the next
+    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM * 2, // K and V, of this step and the next
     CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4,                  // of K and V, of both
     CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,                               // who is last
     CASCADE_SHARED_MEMORY = CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
@@ -234,7 +237,7 @@ static bool cascade_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
     return decode_serves(geometry, element) && spec[AULE_SPEC_PLACE] != AULE_PLACE_ROWS &&
-           spec[AULE_SPEC_HEAD_DIM_K] <= MATRIX_MOST_HEAD_DIM && spec[AULE_SPEC_HEAD_DIM_V] <= MATRIX_MOST_HEAD_DIM &&
+           dims_within(spec, AULE_NARROW_HEAD_DIM) &&
            !(spec[AULE_SPEC_FEATURES] & (AULE_FEATURE_WINDOW | AULE_FEATURE_POSITIONS));
 }
 
@@ -275,10 +278,9 @@ const struct kernel kernel_cascade_emulated_bf16 = {
 enum {
     PREFILL_LOCAL_SIZE = 256,
     PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
-    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // beyond AULE_PREFILL_HEAD_DIM of V
-    PREFILL_MOST_HEAD_DIM = 2 * AULE_PREFILL_HEAD_DIM,
-    PREFILL_KEY_BYTES = 2 * AULE_PREFILL_HEAD_DIM * 2, // and a value; of twice the dims there are half as many
-    PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 2 * 4    // scales of K and V
+    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2,             // beyond AULE_NARROW_HEAD_DIM of V
+    PREFILL_KEY_BYTES = 2 * AULE_NARROW_HEAD_DIM * 2, // and a value; of twice the dims there are half as many
+    PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 2 * 4   // scales of K and V
                           + AULE_PREFILL_KEYS / 16 * 3 * 8 + 32,
     PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
     PREFILL_SHARED_MEMORY_EMULATED =
@@ -295,7 +297,7 @@ static bool prefill_element(uint32_t dtype, enum dtype element)
 static bool prefill_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
-    return matrix_serves(spec, element, PREFILL_MOST_HEAD_DIM) && prefill_element(spec[AULE_SPEC_K_DTYPE], element) &&
+    return matrix_serves(spec, element) && prefill_element(spec[AULE_SPEC_K_DTYPE], element) &&
            prefill_element(spec[AULE_SPEC_V_DTYPE], element);
 }
 
@@ -311,7 +313,7 @@ static bool prefill_serves_bf16(const struct geometry *geometry)
 
 static uint32_t prefill_rows(const struct engine_kv *kv)
 {
-    return kv->head_dim_v <= AULE_PREFILL_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
+    return kv->head_dim_v <= AULE_NARROW_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
 }
 
 // Where tiles are so many that there may be some between those that follow maxima. Fewer rows are a decode's, and where that does not serve,
@@ -412,8 +414,8 @@ static bool coop_serves(const struct geometry *geometry)
     const uint32_t *spec = geometry->spec;
     bool scaled_values =
         spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != DTYPE_F16;
-    return spec[AULE_SPEC_HEAD_DIM_K] <= COOP_MOST_HEAD_DIM && spec[AULE_SPEC_HEAD_DIM_V] <= COOP_MOST_HEAD_DIM &&
-           spec[AULE_SPEC_IO_DTYPE] == DTYPE_F16 && !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK) && !scaled_values &&
+    return dims_within(spec, COOP_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == DTYPE_F16 &&
+           !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK) && !scaled_values &&
            decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], DTYPE_F16) &&
            decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V], DTYPE_F16);
 }
