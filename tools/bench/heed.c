@@ -24,9 +24,7 @@ static bool types_heed(const struct workload *workload, const struct options *op
     else if (workload->kind == WORKLOAD_APPEND && kv_dtype && kv_dtype != dtype)
         fprintf(stderr, "aule-bench: %s checks what it wrote bit for bit: K and V want the type of q, %s, not %s\n",
                 workload->name, dtype_name((int)dtype), dtype_name((int)kv_dtype));
-    else if (options->token_scales && dtype_size(workload->kv_dtype ? workload->kv_dtype
-                                                 : kv_dtype         ? kv_dtype
-                                                                    : dtype) > 1)
+    else if (options->token_scales && dtype_size(workload_kv_dtype(workload, dtype, kv_dtype)) > 1)
         fprintf(stderr, "aule-bench: --token-scales wants K and V of 8 bits: --kv-dtype fp8_e4m3, fp8_e5m2 or int8\n");
     else
         return true;

@@ -136,13 +136,6 @@ static bool run_fleet(struct bench *b, const struct workload *workload, struct r
     return result->checked;
 }
 
-static enum dtype kv_dtype_of(const struct options *options, const struct workload *workload)
-{
-    if (workload->kv_dtype)
-        return workload->kv_dtype;
-    return options->kv_dtype ? options->kv_dtype : options->dtype;
-}
-
 // E1: the batch that fills the pool, as a workload of its own.
 static bool fit(const struct bench *b, struct workload *workload, struct result *result)
 {
@@ -186,7 +179,7 @@ static bool run_one(struct bench *b, struct workload *workload)
     struct result result = {
         .workload = workload,
         .dtype = options->dtype,
-        .kv_dtype = kv_dtype_of(options, workload),
+        .kv_dtype = workload_kv_dtype(workload, options->dtype, options->kv_dtype),
         .via = via_name(options->via),
         .contiguous = options->contiguous,
         .clients = options->clients,

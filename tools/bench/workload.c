@@ -241,6 +241,13 @@ void workload_seq(const struct workload *workload, uint32_t seq, uint32_t *q_len
     *kv_len = run->kv_len;
 }
 
+enum dtype workload_kv_dtype(const struct workload *workload, enum dtype dtype, enum dtype asked)
+{
+    if (workload->kv_dtype)
+        return workload->kv_dtype;
+    return asked ? asked : dtype;
+}
+
 static double token_bytes(const struct workload *workload, enum dtype dtype)
 {
     uint32_t scale_bytes = workload->token_scales ? sizeof(float) : 0;

@@ -56,6 +56,8 @@ uint32_t workload_num_seqs(const struct workload *workload);
 // Lengths of sequence `seq`.
 void workload_seq(const struct workload *workload, uint32_t seq, uint32_t *q_len, uint32_t *kv_len);
 
+// What K and V have if the command line says so of q and of them; `asked` 0: as q.
+enum dtype workload_kv_dtype(const struct workload *workload, enum dtype dtype, enum dtype asked);
 // Bytes of K and V that are read at least: each token once, a shared prefix once; of an append, those that are read and written.
 double workload_bytes(const struct workload *workload, enum dtype dtype, enum dtype kv_dtype);
 double workload_flops(const struct workload *workload); // 4 * heads * dim * causal pairs
