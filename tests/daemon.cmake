@@ -20,7 +20,7 @@ foreach(suite test_daemon test_daemon_work test_daemon_leases test_daemon_ends t
   target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
 endforeach()
 foreach(suite test_daemon_connections test_daemon_hostile)
-  aule_check(${suite} SOURCES ${suite}.c hostile_world.c daemon_suite.c raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
+  aule_check(${suite} SOURCES ${suite}.c hostile_world.c daemon_suite.c daemon_step.c raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
              LABELS process ENVIRONMENT ${tsan_environment} VALIDATED)
   target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
 endforeach()

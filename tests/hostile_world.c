@@ -7,23 +7,6 @@
 
 const int32_t token_cu_seqlens_q[2] = {0, 1}, token_seq_lens_kv[1] = {1};
 
-uint64_t open_shared(struct raw_client *raw)
-{
-    const struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN,
-                                         .cache_open = {.name = "shared",
-                                                        .num_layers = 1,
-                                                        .num_kv_heads = 1,
-                                                        .head_dim_k = 8,
-                                                        .head_dim_v = 8,
-                                                        .k_dtype = DTYPE_F32,
-                                                        .v_dtype = DTYPE_F32,
-                                                        .block_size = 8}};
-    struct wire_reply reply;
-    raw_call(raw, &request, &reply);
-    ck_assert_msg(reply.status == STATUS_OK, "CacheOpen: %s", reply.message);
-    return reply.cache_open.cache;
-}
-
 struct wire_request token_request(uint64_t cache, const int32_t *block, const int64_t *slot)
 {
     return (struct wire_request){.command = WIRE_COMMAND_BATCH_CREATE,
@@ -40,12 +23,9 @@ uint64_t create_token_batch(struct raw_client *raw, uint64_t cache)
 {
     static int32_t block;
     static int64_t slot;
+    lease(raw, cache, 1, &block);
+    slot = (int64_t)block * BLOCK;
     struct wire_reply reply;
-    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, 20000}};
-    raw_call(raw, &lease, &reply);
-    ck_assert_msg(reply.status == STATUS_OK, "BlocksLease: %s", reply.message);
-    block = reply.blocks_lease.blocks.data[0];
-    slot = (int64_t)block * 8;
     const struct wire_request create = token_request(cache, &block, &slot);
     raw_call(raw, &create, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "BatchCreate: %s", reply.message);
@@ -73,7 +53,7 @@ void check_served(void)
 {
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     struct wire_reply reply;
-    const struct wire_request run = token_run(create_token_batch(raw, open_shared(raw)));
+    const struct wire_request run = token_run(create_token_batch(raw, open_cache(raw, "shared")));
     float *v = (float *)(void *)(raw_arena(raw) + 4096), *out = (float *)(void *)(raw_arena(raw) + 8192);
     for (int i = 0; i < 8; i++)
         v[i] = (float)i - 3.5f;

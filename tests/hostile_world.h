@@ -7,12 +7,11 @@
 #ifndef AULE_TESTS_HOSTILE_WORLD_H
 #define AULE_TESTS_HOSTILE_WORLD_H
 
+#include "daemon_step.h"
 #include "daemon_suite.h"
-#include "raw_client.h"
 
 extern const int32_t token_cu_seqlens_q[2], token_seq_lens_kv[1];
 
-uint64_t open_shared(struct raw_client *raw); // the cache
 struct wire_request token_request(uint64_t cache, const int32_t *block, const int64_t *slot);
 uint64_t create_token_batch(struct raw_client *raw, uint64_t cache); // in a block that it leases
 struct wire_request token_run(uint64_t batch);

@@ -175,7 +175,7 @@ enum { UNREAD_PAGES = (16 << 20) / 4096 };
 static uint64_t fill_pool(struct raw_client *raw)
 {
     struct wire_reply reply;
-    uint64_t cache = open_shared(raw);
+    uint64_t cache = open_cache(raw, "shared");
     const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE,
                                        .blocks_lease = {cache, MANY_BLOCKS, 60000}};
     raw_call(raw, &lease, &reply);

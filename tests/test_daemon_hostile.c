@@ -84,7 +84,7 @@ START_TEST(thousands_of_corrupt_messages_are_answered)
                                                {.dtype = DTYPE_F32, .offset = 144, .token_stride = 4}};
     start(NULL);
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
-    uint64_t cache = open_shared(raw);
+    uint64_t cache = open_cache(raw, "shared");
     struct wire_request waiting = token_run(1);
     waiting.run.waits = true;
     waiting.run.wait_ms = 1000;
@@ -237,7 +237,7 @@ START_TEST(a_client_that_shrinks_its_segment_under_metadata_harms_nobody)
 {
     start(memory_path(_i));
     struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
-    uint64_t cache = open_shared(bad);
+    uint64_t cache = open_cache(bad, "shared");
     ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
     const struct wire_request lookup = {.command = WIRE_COMMAND_PREFIX_LOOKUP,
                                         .prefix_lookup = {.cache = cache, .token_span = {0, 1024}}};
@@ -258,7 +258,7 @@ START_TEST(a_client_that_shrinks_its_segment_under_a_run_harms_nobody)
     struct wire_reply reply;
     start(memory_path(_i));
     struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
-    uint64_t batch = create_token_batch(bad, open_shared(bad));
+    uint64_t batch = create_token_batch(bad, open_cache(bad, "shared"));
     ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
     const struct wire_request run = token_run(batch);
     raw_call(bad, &run, &reply); // OK, or its session has ended: both are right
@@ -278,7 +278,7 @@ START_TEST(a_client_that_shrinks_its_segment_under_slopes_harms_nobody)
 {
     start(memory_path(_i));
     struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
-    struct wire_request run = token_run(create_token_batch(bad, open_shared(bad)));
+    struct wire_request run = token_run(create_token_batch(bad, open_cache(bad, "shared")));
     run.run.slopes = (struct wire_span){4096, 1};
     ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
     raw_expect(bad, &run, STATUS_NO_SESSION);
@@ -305,7 +305,7 @@ START_TEST(spans_outside_the_arena_are_refused_each_with_its_status)
     static const int32_t token = 1;
     start(NULL);
     struct raw_client *raw = raw_session(daemon_.socket, ARENA), *bare = raw_session(daemon_.socket, 0);
-    uint64_t cache = open_shared(raw);
+    uint64_t cache = open_cache(raw, "shared");
     struct wire_request lookup = {.command = WIRE_COMMAND_PREFIX_LOOKUP, .prefix_lookup = {.cache = cache}};
     for (size_t i = 0; i < sizeof spans / sizeof spans[0]; i++) {
         lookup.prefix_lookup.token_span = spans[i].span;
@@ -316,7 +316,7 @@ START_TEST(spans_outside_the_arena_are_refused_each_with_its_status)
     lookup.prefix_lookup.tokens = (struct wire_ints){&token, 1};
     raw_expect(raw, &lookup, STATUS_INVALID); // both places
     lookup = (struct wire_request){.command = WIRE_COMMAND_PREFIX_LOOKUP,
-                                   .prefix_lookup = {.cache = open_shared(bare), .token_span = {0, 1}}};
+                                   .prefix_lookup = {.cache = open_cache(bare, "shared"), .token_span = {0, 1}}};
     raw_expect(bare, &lookup, STATUS_OUT_OF_RANGE); // no arena at all
     raw_close(raw);
     raw_close(bare);
@@ -328,7 +328,7 @@ START_TEST(requests_beyond_a_message_and_odd_timeouts_are_refused)
 {
     start(NULL);
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
-    uint64_t cache = open_shared(raw), batch = create_token_batch(raw, cache);
+    uint64_t cache = open_cache(raw, "shared"), batch = create_token_batch(raw, cache);
     raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 0, 0}},
                STATUS_INVALID);
     raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, -2}},
