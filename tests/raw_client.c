@@ -8,6 +8,7 @@
 #include <check.h>
 #include <fcntl.h>
 #include <nng/protocol/reqrep0/req.h>
+#include <nng/supplemental/util/platform.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,18 @@
 #include <unistd.h>
 
 enum { ANSWER_DEADLINE_MS = 120000 };
+
+// EAGAIN: the queue of those that nobody has accepted yet is full, as after hundreds of connections at once.
+static int dial(nng_socket socket, const char *url)
+{
+    enum { AGAIN_MS = 10 };
+    int reason = nng_dial(socket, url, NULL, 0);
+    for (int waited_ms = 0; reason == NNG_EAGAIN && waited_ms < ANSWER_DEADLINE_MS; waited_ms += AGAIN_MS) {
+        nng_msleep(AGAIN_MS);
+        reason = nng_dial(socket, url, NULL, 0);
+    }
+    return reason;
+}
 
 struct raw_client *raw_open(const char *socket_path)
 {
@@ -29,7 +42,7 @@ struct raw_client *raw_open(const char *socket_path)
     nng_socket_set_ms(raw->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     nng_socket_set_ms(raw->socket, NNG_OPT_RECVTIMEO, ANSWER_DEADLINE_MS);
     nng_socket_set_ms(raw->socket, NNG_OPT_SENDTIMEO, ANSWER_DEADLINE_MS);
-    int reason = nng_dial(raw->socket, url, NULL, 0);
+    int reason = dial(raw->socket, url);
     ck_assert_msg(reason == 0, "nng_dial(%s): %s", url, nng_strerror(reason));
     return raw;
 }

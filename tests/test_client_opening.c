@@ -5,6 +5,8 @@
 // and of too little to open one with. Each test is a process of its own with a fake daemon in it.
 
 #include <fcntl.h>
+#include <nng/nng.h>
+#include <nng/protocol/pubsub0/pub.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +80,37 @@ START_TEST(a_daemon_that_never_greets_runs_into_the_timeout)
     struct aule_monitor *monitor;
     ck_assert_int_eq(aule_monitor_open(path, SHORT_MS, &monitor), AULE_TIMEOUT);
     close(fd);
+}
+END_TEST
+
+// However little time there is.
+START_TEST(what_is_no_daemon_is_told_and_not_waited_for)
+{
+    enum { ATTEMPTS = 100 };
+    struct aule_monitor *monitor = NULL;
+    for (int i = 0; i < ATTEMPTS; i++) {
+        ck_assert_int_eq(aule_monitor_open(path, 1, &monitor), AULE_DAEMON_GONE);
+        ck_assert_msg(strstr(aule_error(), "there is no such socket") != NULL, "%s", aule_error());
+    }
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    expect_open(AULE_DAEMON_GONE, "that socket takes datagrams and no connections");
+    close(fd);
+    unlink(path);
+}
+END_TEST
+
+START_TEST(a_peer_of_another_protocol_is_no_daemon)
+{
+    char url[160];
+    nng_socket other;
+    snprintf(url, sizeof url, "ipc://%s", path);
+    ck_assert_int_eq(nng_pub0_open(&other), 0);
+    ck_assert_int_eq(nng_listen(other, url, NULL, 0), 0);
+    expect_open(AULE_DAEMON_GONE, "is no daemon");
+    nng_close(other);
 }
 END_TEST
 
@@ -409,6 +442,8 @@ int main(void)
             {a_file_at_the_path_is_no_daemon_and_stays, 0},
             {a_folder_at_the_path_is_no_place_where_a_daemon_is_advised, 0},
             {a_daemon_that_never_greets_runs_into_the_timeout, 0},
+            {what_is_no_daemon_is_told_and_not_waited_for, 0},
+            {a_peer_of_another_protocol_is_no_daemon, 0},
             {a_timeout_that_is_none_is_refused, 0},
             {a_greeting_that_is_wrong_is_refused_with_its_values, NUM_HELLO_CASES},
             {rings_of_other_entries_are_left_alone, 0},

@@ -5,12 +5,15 @@
 // sees. Each test is a process of its own with a daemon of its own.
 
 #include <dirent.h>
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -167,6 +170,49 @@ START_TEST(workers_that_leave_at_once_do_not_harm_the_daemon)
 }
 END_TEST
 
+// A connection that nobody has accepted yet; false: the queue of those is full.
+static bool queue_up(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", daemon_.socket);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_ge(fd, 0);
+    bool queued = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    ck_assert(queued || errno == EAGAIN);
+    close(fd);
+    return queued;
+}
+
+static void *wake_daemon(void *nothing)
+{
+    for (int i = 0; i < 50; i++)
+        pause_briefly();
+    kill(daemon_.pid, SIGCONT);
+    return nothing;
+}
+
+START_TEST(a_full_queue_of_connections_is_waited_for_as_long_as_the_timeout)
+{
+    enum { FAR_BEYOND = 100000, IMPATIENT_MS = 100 };
+    struct aule_session *session = NULL;
+    const struct aule_session_params impatient = {.socket = daemon_.socket, .timeout_ms = IMPATIENT_MS};
+    pthread_t waker;
+    ck_assert_int_eq(kill(daemon_.pid, SIGSTOP), 0);
+    int queued = 0;
+    while (queued < FAR_BEYOND && queue_up())
+        queued++;
+    ck_assert_int_lt(queued, FAR_BEYOND);
+    expect(aule_session_open(&impatient, &session), AULE_TIMEOUT, "did not accept the connection within 100 ms");
+    ck_assert_ptr_null(session);
+    ck_assert_int_eq(pthread_create(&waker, NULL, wake_daemon, NULL), 0);
+    struct step step;
+    open_step(&step, NULL);
+    pthread_join(waker, NULL);
+    still_works(&step);
+    close_step(&step);
+}
+END_TEST
+
 static int count_descriptors(pid_t pid)
 {
     char folder[64];
@@ -314,6 +360,7 @@ int main(void)
                                {a_killed_worker_gives_its_blocks_back, 0},
                                {a_daemon_that_wakes_too_late_takes_back_what_it_gave, 0},
                                {workers_that_leave_at_once_do_not_harm_the_daemon, 0},
+                               {a_full_queue_of_connections_is_waited_for_as_long_as_the_timeout, 0},
                                {sessions_leave_no_descriptor_and_no_segment_behind, 0},
                                {NULL, 0}});
     add(suite, "monitor", setup,

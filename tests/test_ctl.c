@@ -52,14 +52,22 @@ START_TEST(a_daemon_is_advised_only_where_it_would_find_or_make_its_folder)
 }
 END_TEST
 
+// Somebody listens: that much is asked with the one descriptor that there is.
 START_TEST(without_descriptors_nothing_can_be_asked)
 {
     char text[1024] = "";
+    const struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "/tmp/aule-test-listens.sock"};
+    unlink(address.sun_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, 1), 0);
     FILE *shell = popen(
-        "exec 2>&1 3>&- 4>&- 5>&- 6>&-; ulimit -n 4; exec " CTL " ping --socket /tmp/aule-test-nobody.sock", "re");
+        "exec 2>&1 3>&- 4>&- 5>&- 6>&-; ulimit -n 4; exec " CTL " ping --socket /tmp/aule-test-listens.sock", "re");
     ck_assert_ptr_nonnull(shell);
     ck_assert_uint_gt(fread(text, 1, sizeof text - 1, shell), 0);
     int status = pclose(shell);
+    close(fd);
+    unlink(address.sun_path);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == FAILED, "status 0x%x: %s", (unsigned)status, text);
     ck_assert_msg(strstr(text, "may have 4 (ulimit -n)") != NULL, "%s", text);
 }

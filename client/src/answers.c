@@ -156,17 +156,9 @@ static void lead(struct answers *answers, int left_ms)
 // With the mutex, which is let go in the meantime.
 static void follow(struct answers *answers, struct waiter *waiter, int left_ms)
 {
-    pthread_condattr_t clock;
-    const struct timespec end = time_of(monotonic_ns() + left_ms * INT64_C(1000000));
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&waiter->news, &clock);
-    pthread_condattr_destroy(&clock);
+    timeout_init_cond(&waiter->news);
     waiter->sleeps = true;
-    if (left_ms < 0)
-        pthread_cond_wait(&waiter->news, &answers->mutex);
-    else
-        pthread_cond_timedwait(&waiter->news, &answers->mutex, &end);
+    timeout_wait(&waiter->news, &answers->mutex, left_ms);
     waiter->sleeps = false;
     pthread_cond_destroy(&waiter->news);
 }

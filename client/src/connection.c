@@ -3,7 +3,7 @@
 //
 // connection.c - an nng REQ socket with one pipe for its whole life: when the pipe goes, the connection is gone, and nothing is
 // sent twice or to another daemon. A call takes a context of its own, so that calls of several threads run side by side;
-// contexts are kept for the next call. Knows nothing of sessions. Any thread; nng's threads run the three callbacks.
+// contexts are kept for the next call. Knows nothing of sessions. Any thread; nng's threads run the callbacks.
 //
 // Why the mutex is held while an nng operation starts: the pipe's end sets `gone` and aborts what is pending under the same
 // mutex, so an operation either starts before and is aborted, or sees `gone`. None can be left waiting for a pipe that never comes.
@@ -15,8 +15,6 @@
 
 #include "connection.h"
 
-#include <errno.h>
-#include <libgen.h>
 #include <limits.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -24,13 +22,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <utlist.h>
 
 #include "error.h"
 #include "fork.h"
-#include "quote.h"
+#include "knock.h"
 #include "socket_path.h"
 
 struct call {
@@ -49,8 +46,10 @@ struct connection {
     struct call *spare;    // owned; as many as calls ever ran side by side
     nng_dialer dialer;
     nng_pipe pipe;
-    bool piped; // the one pipe has come
-    bool gone;  // and went
+    pthread_cond_t changed; // ready or gone
+    bool piped;             // the one pipe has come
+    bool ready;             // and can be used
+    bool gone;              // and went
     bool interrupted;
     const char *unanswered; // the command that ended the connection, or NULL
     void (*ended)(void *context);
@@ -109,6 +108,17 @@ static void on_pipe_adding(nng_pipe pipe, nng_pipe_ev event, void *context)
         nng_pipe_close(pipe);
 }
 
+static void on_pipe_added(nng_pipe pipe, nng_pipe_ev event, void *context)
+{
+    struct connection *connection = context;
+    (void)pipe;
+    (void)event;
+    pthread_mutex_lock(&connection->mutex);
+    connection->ready = true;
+    pthread_cond_broadcast(&connection->changed);
+    pthread_mutex_unlock(&connection->mutex);
+}
+
 static void on_pipe_removed(nng_pipe pipe, nng_pipe_ev event, void *context)
 {
     struct connection *connection = context;
@@ -116,103 +126,13 @@ static void on_pipe_removed(nng_pipe pipe, nng_pipe_ev event, void *context)
     (void)event;
     pthread_mutex_lock(&connection->mutex);
     connection->gone = true;
+    pthread_cond_broadcast(&connection->changed);
     abort_pending(connection);
     pthread_mutex_unlock(&connection->mutex);
     tell_end(connection);
 }
 
 // ---- opening ----
-
-struct dial {
-    nng_dialer dialer;
-    nng_aio *timer;
-};
-
-// A daemon that is stopped accepts in the kernel but never greets, and nng's synchronous dial has no deadline of its own.
-static void on_dial_deadline(void *context)
-{
-    struct dial *dial = context;
-    if (nng_aio_result(dial->timer) == 0)
-        nng_dialer_close(dial->dialer);
-}
-
-static enum aule_status no_room(const char *path, int error)
-{
-    if (error == NNG_ENOFILES)
-        return fail_no_descriptor(path);
-    return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
-}
-
-// A daemon makes the last folder of the path, and none above it.
-static bool folder_can_be(const char *path)
-{
-    char room[PATH_MAX];
-    struct stat info;
-    snprintf(room, sizeof room, "%s", path);
-    char *folder = dirname(room);
-    return (stat(folder, &info) == 0 || stat(dirname(folder), &info) == 0) && S_ISDIR(info.st_mode);
-}
-
-// nng says "connection refused" of all of these. A daemon is advised only where one would start.
-static enum aule_status nobody_listens(const char *path)
-{
-    struct stat info;
-    const char *why = "the socket is there, but the daemon that made it has ended";
-    if (stat(path, &info) != 0)
-        why = errno == ENOENT || errno == ENOTDIR ? "there is no such socket" : strerror(errno);
-    else if (!S_ISSOCK(info.st_mode))
-        return fail(AULE_DAEMON_GONE, "no daemon listens at %s: that is no socket but %s, and a daemon leaves it alone",
-                    path, S_ISDIR(info.st_mode) ? "a folder" : "another file");
-    if (!folder_can_be(path))
-        return fail(AULE_DAEMON_GONE, "no daemon listens at %s: the folder that it would be in is not there", path);
-    char word[QUOTE_SIZE(SOCKET_PATH_MAX)];
-    return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one", path, why,
-                quote(word, sizeof word, path));
-}
-
-static enum aule_status dial_error(const char *path, int error, const struct timeout *timeout)
-{
-    switch (error) {
-    case 0: return AULE_OK;
-    case NNG_ECLOSED:
-    case NNG_ECANCELED:
-        return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms", path, timeout->ms);
-    case NNG_ENOENT:
-    case NNG_ECONNREFUSED: return nobody_listens(path);
-    case NNG_EPERM: return fail(AULE_DENIED, "the permissions of %s refuse this process", path);
-    case NNG_ENOMEM:
-    case NNG_ENOFILES: return no_room(path, error);
-    default: return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s", path, nng_strerror(error));
-    }
-}
-
-// Synchronous, so that the greeting is over when it returns: a client that leaves in the middle of one can stop an
-// nng 1.5.2 listener from accepting.
-static int dial_start(struct dial *dial, const struct timeout *timeout)
-{
-    if (timeout->ms < 0)
-        return nng_dialer_start(dial->dialer, 0);
-    int error = nng_aio_alloc(&dial->timer, on_dial_deadline, dial);
-    if (error)
-        return error;
-    nng_sleep_aio(time_left(timeout), dial->timer);
-    error = nng_dialer_start(dial->dialer, 0);
-    nng_aio_stop(dial->timer);
-    nng_aio_free(dial->timer);
-    return error;
-}
-
-static int dial_prepare(struct connection *connection, struct dial *dial)
-{
-    char url[sizeof "ipc://" + SOCKET_PATH_MAX];
-    snprintf(url, sizeof url, "ipc://%s", connection->path);
-    int error = nng_dialer_create(&dial->dialer, connection->socket, url);
-    if (!error)
-        error = nng_dialer_set_ms(dial->dialer, NNG_OPT_RECONNMINT, INT_MAX);
-    if (!error)
-        error = nng_dialer_set_ms(dial->dialer, NNG_OPT_RECONNMAXT, INT_MAX);
-    return error;
-}
 
 static int socket_prepare(struct connection *connection)
 {
@@ -226,22 +146,96 @@ static int socket_prepare(struct connection *connection)
     if (!error)
         error = nng_pipe_notify(connection->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_adding, connection);
     if (!error)
+        error = nng_pipe_notify(connection->socket, NNG_PIPE_EV_ADD_POST, on_pipe_added, connection);
+    if (!error)
         error = nng_pipe_notify(connection->socket, NNG_PIPE_EV_REM_POST, on_pipe_removed, connection);
     return error;
 }
 
+// nng dials again by itself, in ever longer pauses of no fixed length, until there is a pipe: while more wait to be accepted than the socket's
+// queue holds (128), as when a host's workers start at once. Not by nng's synchronous start: it knows no deadline, and never returns if the
+// dialer is closed just before.
+static int dial(struct connection *connection)
+{
+    enum { FIRST_PAUSE_MS = 10, LONGEST_PAUSE_MS = 320 };
+    char url[sizeof "ipc://" + SOCKET_PATH_MAX];
+    snprintf(url, sizeof url, "ipc://%s", connection->path);
+    int error = nng_dialer_create(&connection->dialer, connection->socket, url);
+    if (!error)
+        error = nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMINT, FIRST_PAUSE_MS);
+    if (!error)
+        error = nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMAXT, LONGEST_PAUSE_MS);
+    if (!error)
+        error = nng_dialer_start(connection->dialer, NNG_FLAG_NONBLOCK);
+    return error;
+}
+
+// One pipe is all there ever is.
+static void dial_no_more(struct connection *connection)
+{
+    nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMINT, INT_MAX);
+    nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMAXT, INT_MAX);
+}
+
+// For at most `left_ms`.
+static enum { NO_PIPE, PIPE_READY, PIPE_GONE } look_for_pipe(struct connection *connection, int left_ms)
+{
+    pthread_mutex_lock(&connection->mutex);
+    if (!connection->ready && !connection->gone && left_ms)
+        timeout_wait(&connection->changed, &connection->mutex, left_ms);
+    bool ready = connection->ready, gone = connection->gone;
+    pthread_mutex_unlock(&connection->mutex);
+    return gone ? PIPE_GONE : ready ? PIPE_READY : NO_PIPE;
+}
+
+// Looks now and then whether the daemon still lives that it waits for. The greeting is over when it returns: a client that leaves in the middle
+// of one can stop an nng 1.5.2 listener from accepting.
+static enum aule_status await_pipe(struct connection *connection, const struct timeout *timeout)
+{
+    enum { LOOK_MS = 200 };
+    for (;;) {
+        int left = timeout_left(timeout);
+        switch (look_for_pipe(connection, left < 0 || left > LOOK_MS ? LOOK_MS : left)) {
+        case PIPE_READY: return AULE_OK;
+        case PIPE_GONE:
+            return fail(AULE_DAEMON_GONE,
+                        "what listens at %s hung up at once: it is no daemon, has just ended, or has as many "
+                        "connections as it may (--max-connections; its log says so)",
+                        connection->path);
+        case NO_PIPE: break;
+        }
+        enum aule_status status = knock(connection->path);
+        if (status != AULE_OK)
+            return status;
+        if (left == 0)
+            return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms", connection->path,
+                        timeout->ms);
+    }
+}
+
+static enum aule_status no_room(const char *path, int error)
+{
+    if (error == NNG_ENOFILES)
+        return fail_no_descriptor(path);
+    return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
+}
+
 static enum aule_status connection_dial(struct connection *connection, const struct timeout *timeout)
 {
-    struct dial dial = {.timer = NULL};
+    enum aule_status status = knock(connection->path);
+    if (status != AULE_OK)
+        return status;
     int error = socket_prepare(connection);
     if (!error)
-        error = dial_prepare(connection, &dial);
+        error = dial(connection);
     if (error == NNG_ENOMEM || error == NNG_ENOFILES)
         return no_room(connection->path, error);
     if (error)
         return fail(AULE_INTERNAL, "nng for %s: %s", connection->path, nng_strerror(error));
-    connection->dialer = dial.dialer;
-    return dial_error(connection->path, dial_start(&dial, timeout), timeout);
+    status = await_pipe(connection, timeout);
+    if (status == AULE_OK)
+        dial_no_more(connection);
+    return status;
 }
 
 enum aule_status connection_open(const char *path, const struct timeout *timeout, struct connection **out)
@@ -253,6 +247,7 @@ enum aule_status connection_open(const char *path, const struct timeout *timeout
     if (!connection)
         return fail(AULE_NO_MEMORY, "no memory for a connection to %s", path);
     pthread_mutex_init(&connection->mutex, NULL);
+    timeout_init_cond(&connection->changed);
     connection->pid = getpid();
     connection->path = strdup(path);
     status = connection->path ? connection_dial(connection, timeout)
@@ -295,8 +290,10 @@ void connection_close(struct connection *connection)
     }
     if (ours && connection->socket_open)
         nng_close(connection->socket); // returns when the callbacks are over
-    if (ours)
+    if (ours) {
+        pthread_cond_destroy(&connection->changed);
         pthread_mutex_destroy(&connection->mutex);
+    }
     free(connection->path);
     free(connection);
 }

@@ -35,6 +35,25 @@ int timeout_left(const struct timeout *timeout)
     return left > 0 ? (int)left : 0;
 }
 
+void timeout_init_cond(pthread_cond_t *cond)
+{
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &clock);
+    pthread_condattr_destroy(&clock);
+}
+
+void timeout_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int left_ms)
+{
+    const int64_t end_ns = monotonic_ns() + left_ms * INT64_C(1000000);
+    const struct timespec end = {.tv_sec = end_ns / 1000000000, .tv_nsec = end_ns % 1000000000};
+    if (left_ms < 0)
+        pthread_cond_wait(cond, mutex);
+    else
+        pthread_cond_timedwait(cond, mutex, &end);
+}
+
 int timeout_sum(int a, int b)
 {
     if (a < 0 || b < 0)

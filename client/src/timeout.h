@@ -6,6 +6,7 @@
 #ifndef AULE_CLIENT_TIMEOUT_H
 #define AULE_CLIENT_TIMEOUT_H
 
+#include <pthread.h>
 #include <stdint.h>
 
 #include "aule/aule.h"
@@ -27,6 +28,9 @@ int timeout_left(const struct timeout *timeout);
 
 // a + b milliseconds, where a negative one means for ever.
 int timeout_sum(int a, int b);
+// A condition to be waited for by timeout_wait(); with the mutex that guards it, for at most so many milliseconds, -1 for ever, or less.
+void timeout_init_cond(pthread_cond_t *cond);
+void timeout_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int left_ms);
 // AULE_INVALID if timeout_ms is neither a time nor -1.
 enum aule_status timeout_check(int timeout_ms);
 
