@@ -8,6 +8,7 @@
 #include "log.h"
 #include "options.h"
 #include "server.h"
+#include "uuid.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,12 +24,6 @@
 
 // ---- --list-devices ----
 
-static void print_uuid(const uint8_t uuid[16])
-{
-    for (int i = 0; i < 16; i++)
-        printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
-}
-
 static int list_devices(void)
 {
     struct engine_device *devices = NULL;
@@ -40,10 +35,10 @@ static int list_devices(void)
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct engine_device *device = &devices[i];
-        printf("%s\n  index %u, %s%s, socket %u.sock%s\n  uuid ", device->name, device->index, device->type,
-               device->software ? " (software)" : "", i, i == 0 ? ", the default" : "");
-        print_uuid(device->uuid);
-        printf("\n  %s, %" PRIu64 " MiB, %" PRIu64 " MiB of it free\n", device->driver, device->heap_bytes >> 20,
+        char uuid[UUID_TEXT_SIZE];
+        printf("%s\n  index %u, %s%s, socket %u.sock%s\n  uuid %s\n", device->name, device->index, device->type,
+               device->software ? " (software)" : "", i, i == 0 ? ", the default" : "", uuid_text(device->uuid, uuid));
+        printf("  %s, %" PRIu64 " MiB, %" PRIu64 " MiB of it free\n", device->driver, device->heap_bytes >> 20,
                device->budget_bytes >> 20);
         if (!device->usable)
             printf("  not usable: %s\n", device->missing);
@@ -52,7 +47,7 @@ static int list_devices(void)
     return EXIT_CODE_DONE;
 }
 
-// ---- the pipeline cache's file ----
+// ---- what is kept between lives ----
 
 // Makes PATH and the folders above it.
 static bool make_folders(char *path)
@@ -67,7 +62,7 @@ static bool make_folders(char *path)
     return mkdir(path, 0700) == 0 || errno == EEXIST;
 }
 
-static const char *default_pipeline_cache(char path[PATH_MAX])
+static const char *default_cache_folder(char path[PATH_MAX])
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int size;
@@ -77,32 +72,20 @@ static const char *default_pipeline_cache(char path[PATH_MAX])
         size = snprintf(path, PATH_MAX, "%s/.cache/aule", home);
     else
         size = snprintf(path, PATH_MAX, "/var/cache/aule");
-    static const char name[] = "/pipelines";
-    if (size < 0 || (size_t)size + sizeof name > PATH_MAX || !make_folders(path)) {
-        log_warn("daemon: no folder for compiled pipelines at %s: %s; they are not kept", path, strerror(errno));
-        return NULL;
-    }
-    strcat(path, name);
-    return path;
+    if (size >= PATH_MAX)
+        errno = ENAMETOOLONG;
+    if (size < PATH_MAX && make_folders(path))
+        return path;
+    log_warn("daemon: no folder at %s: %s; compiled pipelines and what is measured are not kept", path,
+             strerror(errno));
+    return NULL;
 }
 
-static const char *pipeline_cache_path(const char *option, char path[PATH_MAX])
+static const char *cache_folder(const char *option, char path[PATH_MAX])
 {
     if (!option)
-        return default_pipeline_cache(path);
+        return default_cache_folder(path);
     return strcmp(option, "none") == 0 ? NULL : option;
-}
-
-// What was measured is kept beside the compiled pipelines, if these are.
-static const char *tune_folder(const char *pipelines, char folder[PATH_MAX])
-{
-    const char *slash = pipelines ? strrchr(pipelines, '/') : NULL;
-    if (!pipelines)
-        return NULL;
-    if (!slash || slash == pipelines)
-        return slash ? "/" : ".";
-    snprintf(folder, PATH_MAX, "%.*s", (int)(slash - pipelines), pipelines);
-    return folder;
 }
 
 static const char *variant_name(const char *option)
@@ -158,11 +141,10 @@ const char *__tsan_default_suppressions(void)
 
 static int serve(struct options *options)
 {
-    char path[PATH_MAX], folder[PATH_MAX];
+    char folder[PATH_MAX];
     struct server *server = NULL;
     struct error error;
-    options->server.pipeline_cache_path = pipeline_cache_path(options->pipeline_cache, path);
-    options->server.tune_folder = tune_folder(options->server.pipeline_cache_path, folder);
+    options->server.cache_folder = cache_folder(options->cache_folder, folder);
     options->server.variant = variant_name(options->server.variant);
     int code = EXIT_CODE_FAILED;
     if (server_create(&options->server, &server, &error) == STATUS_OK)

@@ -82,9 +82,10 @@ static const struct option options[] = {
      FIELD(server.force_staging), 0, 0, NULL},
     {"validation", NULL, "run with the Vulkan validation layer; its messages are logged and counted", SWITCH,
      FIELD(server.validation), 0, 0, NULL},
-    {"pipeline-cache", "FILE",
-     "keep compiled pipelines there; none: nowhere; else in $XDG_CACHE_HOME/aule, ~/.cache/aule or /var/cache/aule",
-     TEXT, FIELD(pipeline_cache), 0, 0, NULL},
+    {"cache-folder", "FOLDER",
+     "keep compiled pipelines and measurements there; none: nowhere; else $XDG_CACHE_HOME/aule, ~/.cache/aule or "
+     "/var/cache/aule",
+     TEXT, FIELD(cache_folder), 0, 0, NULL},
     {"tune", "WHEN",
      "measure which of the ways that give the same bits is the fastest: on, off, or auto: on but for software devices",
      TUNE, FIELD(server.tune), 0, 0, "auto"},

@@ -11,7 +11,7 @@
 
 struct options {
     struct server_params server;
-    const char *pipeline_cache; // --pipeline-cache: a file, "none", or NULL = the rule
+    const char *cache_folder; // --cache-folder: a folder, "none", or NULL = the rule
     enum log_level log_level;
     bool list_devices, version, help;
 };

@@ -39,7 +39,7 @@ build_all()
 device()
 {
     local i
-    "$build/daemon/aule-daemon" --socket /tmp/sock --pipeline-cache /tmp/pipelines 2>/tmp/log &
+    "$build/daemon/aule-daemon" --socket /tmp/sock --cache-folder /tmp/kept 2>/tmp/log &
     daemon=$!
     for ((i = 0; i < 3000; i++)); do
         "$build/tools/ctl/aule-ctl" ping --socket /tmp/sock >/dev/null 2>&1 && break

@@ -77,7 +77,7 @@ bool daemon_init(struct daemon *daemon)
 // In the child: never returns.
 static void become_daemon(const struct daemon *daemon, const char *const *options, pid_t parent)
 {
-    const char *arguments[MAX_ARGUMENTS] = {AULE_DAEMON_PATH, "--pipeline-cache", "none", "--log-level", "debug"};
+    const char *arguments[MAX_ARGUMENTS] = {AULE_DAEMON_PATH, "--cache-folder", "none", "--log-level", "debug"};
     size_t count = 5;
     if (validation_wanted())
         arguments[count++] = "--validation";

@@ -36,7 +36,7 @@ bool daemon_init(struct daemon *daemon);
 
 // Start aule-daemon on daemon->socket, under the Vulkan validation layer if AULE_TEST_VALIDATION=1, with the options in
 // `options` (NULL-terminated; NULL = none; they come last, so that they win over the harness's own --socket and
-// --pipeline-cache none) and wait until it says READY=1. The child dies with the calling thread. False if it ended before:
+// --cache-folder none) and wait until it says READY=1. The child dies with the calling thread. False if it ended before:
 // exit_code and the log say why. May be called again after a stop.
 bool daemon_start(struct daemon *daemon, const char *const *options);
 

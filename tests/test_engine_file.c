@@ -4,34 +4,35 @@
 // test_engine_file.c - the file of compiled pipelines: written, read again, spoilt, impossible.
 
 #include "engine_world.h"
+#include "uuid.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[] = "/tmp/aule-engine-XXXXXX";
-static char cache_path[64];
+static char folder[] = "/tmp/aule-engine-XXXXXX", new_folder[64];
+static char cache_path[128]; // known from the first life on
 
 static void setup_folder(void)
 {
     ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(cache_path, sizeof cache_path, "%s/new/pipelines", folder);
+    snprintf(new_folder, sizeof new_folder, "%s/new", folder);
 }
 
 static void teardown_folder(void)
 {
-    char new_folder[64];
-    snprintf(new_folder, sizeof new_folder, "%s/new", folder);
     unlink(cache_path);
     rmdir(new_folder);
     ck_assert_msg(rmdir(folder) == 0, "something was left in %s", folder);
 }
 
 // One life of an engine that computes something. With `wait` it lives until the file is there.
-static void live_once(const char *path, bool wait)
+static void live_once(const char *in_folder, bool wait)
 {
-    engine = open_engine((struct engine_params){.pipeline_cache_path = path});
+    char uuid[UUID_TEXT_SIZE];
+    engine = open_engine((struct engine_params){.cache_folder = in_folder});
+    snprintf(cache_path, sizeof cache_path, "%s/pipelines-%s", in_folder, uuid_text(engine_device(engine)->uuid, uuid));
     open_arena();
     struct engine_cache *cache = plain_cache();
     struct engine_batch *batch = one_key(cache, 0, true);
@@ -39,7 +40,7 @@ static void live_once(const char *path, bool wait)
     fill(128, 11);
     expect_done(submit_runs(&run, 1));
     expect_floats(192, 11);
-    AWAIT(DEADLINE_S, !wait || access(path, R_OK) == 0);
+    AWAIT(DEADLINE_S, !wait || access(cache_path, R_OK) == 0);
     engine_batch_destroy(batch);
     engine_cache_destroy(cache);
     teardown();
@@ -66,18 +67,19 @@ static void write_file(const char *bytes, size_t size)
 START_TEST(pipeline_cache_is_written_at_work_and_read_in_the_next_life)
 {
     struct stat status;
-    live_once(cache_path, true);
+    live_once(new_folder, true);
     ck_assert_int_eq(stat(cache_path, &status), 0);
     ck_assert_uint_eq(status.st_mode & 0777, 0600);
     ck_assert(!logged("is ignored"));
-    ck_assert(!logged("pipelines: "));
-    char beside[80]; // what a killed one left
-    snprintf(beside, sizeof beside, "%s.new", cache_path);
+    ck_assert(!logged("pipeline cache "));
+    char beside[160], read[160];
+    snprintf(read, sizeof read, "pipeline cache %s: ", cache_path);
+    snprintf(beside, sizeof beside, "%s.new", cache_path); // what a killed one left
     close(open(beside, O_WRONLY | O_CREAT, 0600));
-    live_once(cache_path, false);
+    live_once(new_folder, false);
     ck_assert_int_ne(access(beside, F_OK), 0);
     ck_assert(!logged("is ignored"));
-    ck_assert_msg(logged("pipelines: "), "not read:\n%s", log_text);
+    ck_assert_msg(logged(read), "not read:\n%s", log_text);
 }
 END_TEST
 
@@ -88,16 +90,16 @@ static void expect_ignored(const char *bytes, size_t size, const char *why)
 {
     forget_log();
     write_file(bytes, size);
-    live_once(cache_path, false);
+    live_once(new_folder, false);
     ck_assert_msg(logged("is ignored") && logged(why), "'%s' is not in:\n%s", why, log_text);
     forget_log();
-    live_once(cache_path, false);
+    live_once(new_folder, false);
     ck_assert_msg(!logged("is ignored"), "not replaced:\n%s", log_text);
 }
 
 START_TEST(spoilt_pipeline_cache_is_ignored_and_replaced)
 {
-    live_once(cache_path, false);
+    live_once(new_folder, false);
     size_t size = read_file(good_file, sizeof good_file);
     ck_assert_uint_lt(size, sizeof good_file);
     char *spoilt = malloc(size);
@@ -114,7 +116,8 @@ END_TEST
 START_TEST(pipeline_cache_that_cannot_be_written_stops_nothing)
 {
     live_once("/proc/no/such/place", false);
-    ck_assert_msg(logged("/proc/no/such/place is not written"), "silent:\n%s", log_text);
+    ck_assert_msg(logged("pipeline cache /proc/no/such/place/pipelines-") && logged(" is not written"), "silent:\n%s",
+                  log_text);
 }
 END_TEST
 

@@ -25,8 +25,11 @@ static void setup_folder(void)
     ck_assert_ptr_nonnull(mkdtemp(folder));
 }
 
+static char pipelines[128];
+
 static void teardown_folder(void)
 {
+    unlink(pipelines);
     ck_assert_msg(rmdir(folder) == 0, "something was left in %s", folder);
 }
 
@@ -41,7 +44,9 @@ static void begin_life(enum engine_tune tune, uint32_t max_tuned)
                                                 .tune_time_ms = UINT32_MAX, // no test depends on how fast a machine is
                                                 .max_tuned = max_tuned,
                                                 .tune_memory_bytes = tune_memory,
-                                                .tune_folder = folder});
+                                                .cache_folder = folder});
+    char uuid[UUID_TEXT_SIZE];
+    snprintf(pipelines, sizeof pipelines, "%s/pipelines-%s", folder, uuid_text(engine_device(engine)->uuid, uuid));
     open_arena();
     struct engine_cache_params params = shape(1, 1, DIM, DTYPE_F16);
     params.kv.block_size = KEYS;

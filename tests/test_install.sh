@@ -106,7 +106,7 @@ export AULE_RUNTIME_DIR=$work/run
 unset AULE_SOCKET
 options=()
 [ "${AULE_TEST_VALIDATION:-}" != 1 ] || options=(--validation)
-"$prefix/bin/aule-daemon" --socket "$work/run/0.sock" --pipeline-cache none "${options[@]}" >"$work/log" 2>&1 &
+"$prefix/bin/aule-daemon" --socket "$work/run/0.sock" --cache-folder none "${options[@]}" >"$work/log" 2>&1 &
 daemon=$!
 ready=no
 for ((second = 0; second < 300; second++)); do

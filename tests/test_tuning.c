@@ -8,6 +8,7 @@
 
 #include "aule/aule.h"
 #include "daemon_harness.h"
+#include "uuid.h"
 
 #include <string.h>
 #include <time.h>
@@ -25,7 +26,7 @@ enum {
 
 static struct daemon server;
 static struct aule_monitor *monitor;
-static char folder[128], pipelines[160], wanted[ROW];
+static char folder[128], pipelines[256], wanted[ROW];
 
 #define CHECK_OK(call)                                                                                                 \
     do {                                                                                                               \
@@ -35,11 +36,15 @@ static char folder[128], pipelines[160], wanted[ROW];
 
 static void begin_life(void)
 {
-    const char *const options[] = {"--variant",        "matrix_emulated", "--tune",      "on",
-                                   "--tune-time",      "60000",           "--max-tuned", "4",
-                                   "--pipeline-cache", pipelines,         NULL};
+    const char *const options[] = {
+        "--variant", "matrix_emulated", "--tune", "on", "--tune-time", "60000", "--max-tuned",
+        "4",         "--cache-folder",  folder,   NULL};
+    struct aule_device_state device;
+    char uuid[UUID_TEXT_SIZE];
     ck_assert(daemon_start(&server, options));
     CHECK_OK(aule_monitor_open(server.socket, 60000, &monitor));
+    CHECK_OK(aule_monitor_device(monitor, &device));
+    snprintf(pipelines, sizeof pipelines, "%s/pipelines-%s", folder, uuid_text(device.uuid, uuid));
 }
 
 static void end_life(void)
@@ -174,7 +179,6 @@ static void setup(void)
 {
     ck_assert(daemon_init(&server));
     snprintf(folder, sizeof folder, "%s/cache", server.folder);
-    snprintf(pipelines, sizeof pipelines, "%s/pipelines", folder);
 }
 
 static void teardown(void)

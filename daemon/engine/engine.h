@@ -40,12 +40,12 @@ struct engine_params {
                                       //   then another one for the next submission;
                                       //   0 = 100 with 4 cores and a GPU, else never; ENGINE_NO_POLL = never
     const char *variant;              // name of the attention shader to use (AULE_VARIANT); NULL = the best that fits
-    const char *pipeline_cache_path;  // file to load and keep compiled pipelines in; NULL = none
+    const char *cache_folder;         // where compiled pipelines are kept, in a file a device, and what was measured, in one a device
+                                      //   and driver; NULL = nowhere
     enum engine_tune tune;            // measure what gives the same bits sooner
     uint32_t tune_time_ms;            // that measuring one kind of dispatch may take; 0 = 200
     uint32_t max_tuned;               // kinds of dispatches to know; 0 = 256
     uint64_t tune_memory_bytes;       // of the device, for what is made up to be measured; 0 = 256 MiB
-    const char *tune_folder;          // where what was measured is kept, in a file a device and driver; NULL = nowhere
     void (*wake)(void *context);      // called from engine threads when engine_poll() has news; must not block
     void (*log)(void *context, int level, const char *text);  // any thread; level 0 error, 1 warning, 2 info, 3 debug; NULL = silent
     void *context;

@@ -119,13 +119,12 @@ fail:
 enum status pipelines_init(struct pipelines *pipelines, struct device *device, const struct engine_params *params,
                            struct error *error)
 {
-    const char *path = params->pipeline_cache_path;
     *pipelines =
         (struct pipelines){.device = device, .most = params->max_pipelines ? params->max_pipelines : default_most};
     enum status status = variant_choose(&device->adapter, params->variant, &pipelines->variant, error);
     if (status != STATUS_OK)
         return status;
-    if (path && !(pipelines->path = strdup(path)))
+    if (params->cache_folder && !(pipelines->path = pipeline_file_path(device, params->cache_folder)))
         return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
     status = make_modules(pipelines, error);
     if (status == STATUS_OK)

@@ -61,6 +61,8 @@ void pipelines_save(struct pipelines *pipelines);
 
 // ---- pipeline_file.c ----
 
+// Malloc'd: "FOLDER/pipelines-UUID", so that the daemons of a host's devices leave each other's alone. NULL without memory.
+char *pipeline_file_path(const struct device *device, const char *folder);
 // A malloc'd copy of the driver's data in the file, if it is whole and was written for this device; else NULL, and the log
 // says why.
 void *pipeline_file_load(struct device *device, const char *path, size_t *size);

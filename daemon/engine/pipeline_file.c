@@ -8,7 +8,9 @@
 #include "pipeline.h"
 
 #include "file.h"
+#include "uuid.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -50,6 +52,16 @@ static const char *check(const struct device *device, const char *file, size_t s
     if (XXH3_64bits(file + sizeof header, header.size) != header.hash)
         return "it is corrupt";
     return check_driver_header(device, file + sizeof header, header.size);
+}
+
+char *pipeline_file_path(const struct device *device, const char *folder)
+{
+    char uuid[UUID_TEXT_SIZE];
+    size_t size = strlen(folder) + sizeof "/pipelines-" + sizeof uuid;
+    char *path = malloc(size);
+    if (path)
+        snprintf(path, size, "%s/pipelines-%s", folder, uuid_text(device->adapter.info.uuid, uuid));
+    return path;
 }
 
 void *pipeline_file_load(struct device *device, const char *path, size_t *size)

@@ -22,11 +22,8 @@ static const size_t largest = 64 << 20;       // bytes: more than --max-tuned ca
 
 struct tune_device tune_device_of(const struct engine_device *device)
 {
-    struct tune_device out = {.uuid = ""};
-    size_t used = 0;
-    for (int i = 0; i < 16; i++)
-        used += (size_t)snprintf(out.uuid + used, sizeof out.uuid - used, "%s%02x",
-                                 i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", device->uuid[i]);
+    struct tune_device out;
+    uuid_text(device->uuid, out.uuid);
     snprintf(out.driver, sizeof out.driver, "%s", device->driver);
     return out;
 }

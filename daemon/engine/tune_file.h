@@ -8,9 +8,10 @@
 #define AULE_ENGINE_TUNE_FILE_H
 
 #include "tune.h"
+#include "uuid.h"
 
 struct tune_device {
-    char uuid[40];    // with dashes
+    char uuid[UUID_TEXT_SIZE];
     char driver[256]; // name and version
 };
 struct tune_device tune_device_of(const struct engine_device *device);

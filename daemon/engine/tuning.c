@@ -250,7 +250,7 @@ enum status tuning_init(struct engine *engine, const struct engine_params *param
     enum status status = tune_init(&tuning->table, enabled(engine, params->tune),
                                    params->max_tuned ? params->max_tuned : DEFAULT_ENTRIES, error);
     if (status == STATUS_OK)
-        status = tune_store_init(&tuning->store, engine, &tuning->table, params->tune_folder, error);
+        status = tune_store_init(&tuning->store, engine, &tuning->table, params->cache_folder, error);
     return status;
 }
 

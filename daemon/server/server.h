@@ -15,10 +15,9 @@
 #define SERVER_WORK_AUTO UINT64_MAX
 
 struct server_params {
-    const char *device;              // --device; NULL = the best one
-    const char *socket;              // --socket; NULL = the rule of socket_path.h
-    const char *pipeline_cache_path; // file; NULL = none
-    const char *tune_folder;         // for the file of what was measured; NULL = none
+    const char *device;       // --device; NULL = the best one
+    const char *socket;       // --socket; NULL = the rule of socket_path.h
+    const char *cache_folder; // for compiled pipelines and what was measured; NULL = none
     enum engine_tune tune;
     uint32_t tune_time_ms, max_tuned; // a kind of dispatch; kinds
     uint64_t tune_memory_bytes;       // while it measures

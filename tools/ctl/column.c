@@ -13,6 +13,7 @@
 #include "aule/aule.h"
 #include "clean.h"
 #include "units.h"
+#include "uuid.h"
 
 static const char *const block_kinds[] = {
     [AULE_BLOCK_FREE] = "free",     [AULE_BLOCK_LEASED] = "leased",           [AULE_BLOCK_HELD] = "held",
@@ -64,12 +65,6 @@ static int enumerator(const struct column *column, const void *object)
 }
 
 // ---- text ----
-
-static void uuid_text(const uint8_t *uuid, char *text)
-{
-    for (int i = 0; i < 16; i++)
-        text += sprintf(text, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
-}
 
 // What reads the same for people and in JSON. False if the kind is none of these.
 static bool common_text(const struct column *column, const void *object, char *text)
