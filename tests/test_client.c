@@ -227,7 +227,8 @@ START_TEST(a_pool_can_be_asked_for_no_more_than_it_can_have)
     ck_assert_uint_eq(state_of(step.cache).limit_blocks, 16);
     ck_assert_uint_eq(state_of(step.cache).available_blocks, 12);
     expect(aule_blocks_lease(step.cache, 17, 0, blocks), AULE_LIMIT, "--max-blocks");
-    expect(aule_blocks_lease(step.cache, 13, 50, blocks), AULE_NO_BLOCKS, "");
+    expect(aule_blocks_lease(step.cache, 13, 50, blocks), AULE_NO_BLOCKS,
+           "13 blocks wanted, cache \"tests\" has 0 free of 4 and could get 12 now");
     still_works(&step);
     close_step(&step);
 }

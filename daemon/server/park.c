@@ -108,7 +108,8 @@ static void answer(struct server *server, struct parked *parked, const struct wi
 
 // ---- trying again ----
 
-static void retry_lease(struct server *server, struct parked *parked)
+// The last time it is refused with what the pool says of itself.
+static void retry_lease(struct server *server, struct parked *parked, bool last)
 {
     struct error error = {.status = STATUS_OK};
     bool growing = false;
@@ -120,7 +121,7 @@ static void retry_lease(struct server *server, struct parked *parked)
     }
     enum status status =
         core_blocks_lease(parked->session->core, parked->lease.cache, parked->lease.count, blocks, &growing, &error);
-    bool waits = status == STATUS_NO_BLOCKS && (growing || !parked->only_growth);
+    bool waits = !last && status == STATUS_NO_BLOCKS && (growing || !parked->only_growth);
     if (status == STATUS_OK) {
         const struct wire_reply reply = {.message = "",
                                          .answer = WIRE_ANSWER_BLOCKS_LEASE,
@@ -198,7 +199,7 @@ void park_retry(struct server *server)
     DL_FOREACH_SAFE(server->parked, parked, next)
     {
         switch (parked->kind) {
-        case PARKED_LEASE: retry_lease(server, parked); break;
+        case PARKED_LEASE: retry_lease(server, parked, false); break;
         case PARKED_WAIT: retry_wait(server, parked); break;
         case PARKED_WORK: retry_work_in_turn(server, parked); break;
         }
@@ -213,7 +214,7 @@ void park_retry_leases(struct server *server, uint64_t cache)
     DL_FOREACH_SAFE(server->parked, parked, next)
     {
         if (parked->kind == PARKED_LEASE && parked->lease.cache == cache)
-            retry_lease(server, parked);
+            retry_lease(server, parked, false);
     }
 }
 
@@ -223,10 +224,7 @@ static void expire(struct server *server, struct parked *parked)
 {
     struct error error;
     switch (parked->kind) {
-    case PARKED_LEASE:
-        error_set(&error, STATUS_NO_BLOCKS, "%u blocks of cache %" PRIu64 " did not come free in time",
-                  parked->lease.count, parked->lease.cache);
-        break;
+    case PARKED_LEASE: retry_lease(server, parked, true); return;
     case PARKED_WAIT:
         error_set(&error, STATUS_TIMEOUT, "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);
         break;
