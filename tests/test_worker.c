@@ -152,6 +152,26 @@ START_TEST(logits_of_another_length_are_not_compared)
 }
 END_TEST
 
+// No daemon is there, so whatever is not said before the first connection is not said at all.
+START_TEST(files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_are_when_the_run_fails)
+{
+    static const char command[] = "head -c 100 %s | %s --tokens 2 --prompt - --socket /nowhere/sock %s 2>&1";
+    char text[64], kept[8] = "", path[] = "/tmp/aule-logits-XXXXXX";
+    int fd = mkstemp(path);
+    ck_assert_int_eq(write(fd, "before", 6), 6);
+    refused(start(command, WORKER_TEXT, WORKER, "--compare /nowhere/logits"), EXIT_CODE_FAILED,
+            "/nowhere/logits: No such file or directory");
+    refused(start(command, WORKER_TEXT, WORKER, "--logits /nowhere/logits"), EXIT_CODE_FAILED,
+            "/nowhere/logits: No such file or directory");
+    snprintf(text, sizeof text, "--logits %s", path);
+    refused(start(command, WORKER_TEXT, WORKER, text), EXIT_CODE_GONE, "no daemon listens");
+    ck_assert_int_eq(pread(fd, kept, sizeof kept, 0), 6);
+    ck_assert_str_eq(kept, "before");
+    close(fd);
+    unlink(path);
+}
+END_TEST
+
 START_TEST(a_full_disk_is_noticed)
 {
     refused(start("head -c 100 %s | %s --reference --tokens 2 --prompt - --logits /dev/full 2>&1", WORKER_TEXT, WORKER),
@@ -460,6 +480,7 @@ static Suite *worker_suite(void)
     tcase_add_test(program, a_prompt_that_cannot_be_had_is_said_in_one_sentence);
     tcase_add_test(program, without_a_daemon_its_socket_is_said_and_that_it_is_gone);
     tcase_add_test(program, logits_of_another_length_are_not_compared);
+    tcase_add_test(program, files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_are_when_the_run_fails);
     tcase_add_test(program, a_full_disk_is_noticed);
     tcase_add_test(program, a_terminal_is_told_how_far_it_is_and_the_line_goes_at_the_end);
     tcase_add_test(program, help_names_every_option_and_version_the_version);

@@ -8,9 +8,11 @@
 #include "complaint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // Up to `max` bytes of the file, and one more if there are more.
 static bool read_bytes(FILE *file, size_t max, unsigned char **bytes, size_t *count)
@@ -68,12 +70,23 @@ bool files_read_prompt(const char *path, const char *append, uint32_t max, int32
     return *tokens != NULL;
 }
 
-bool files_write_logits(const char *path, const float *logits, size_t count)
+FILE *files_open_logits(const char *path)
 {
-    FILE *file = fopen(path, "wb");
-    bool good = file && fwrite(logits, sizeof *logits, count, file) == count;
-    if (file && fclose(file) != 0)
-        good = false;
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "wb");
+    if (file)
+        return file;
+    complain(EXIT_CODE_FAILED, "%s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return NULL;
+}
+
+bool files_write_logits(FILE *file, const char *path, const float *logits, size_t count)
+{
+    bool good = ftruncate(fileno(file), 0) == 0 || errno == EINVAL; // of a pipe or a device, which have no length
+    good = good && fwrite(logits, sizeof *logits, count, file) == count;
+    good = fclose(file) == 0 && good;
     if (!good)
         complain(EXIT_CODE_FAILED, "%s: %s", path, strerror(errno));
     return good;

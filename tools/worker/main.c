@@ -48,36 +48,53 @@ static struct attention_params params_of(const struct options *options, uint32_t
                                      .timeout_ms = (int)options->timeout_ms};
 }
 
-static bool compare(const struct options *options, const struct generation *generation, struct report *report)
+// The files that --compare and --logits name; NULL where they do not.
+struct logit_files {
+    float *reference;
+    FILE *out;
+};
+
+// Before anything is computed, so that a wrong path costs nobody a run.
+static bool logit_files_open(struct logit_files *files, const struct options *options)
 {
-    if (!options->compare_file)
-        return true;
-    const size_t count = (size_t)generation->num_tokens * MODEL_VOCABULARY;
-    float *other = files_read_logits(options->compare_file, count);
-    if (!other)
+    const size_t count = (size_t)options->num_tokens * MODEL_VOCABULARY;
+    if (options->compare_file && !(files->reference = files_read_logits(options->compare_file, count)))
         return false;
-    report->compared = true;
-    report->largest_difference = generation_largest_difference(generation->logits, other, count);
-    free(other);
-    return true;
+    return !options->logits_file || (files->out = files_open_logits(options->logits_file));
 }
 
-static bool tell(const struct options *options, const struct attention_params *params,
+static void logit_files_close(struct logit_files *files)
+{
+    free(files->reference);
+    if (files->out)
+        fclose(files->out);
+}
+
+static bool write_logits(struct logit_files *files, const char *path, const float *logits, size_t count)
+{
+    FILE *out = files->out;
+    files->out = NULL;
+    return !out || files_write_logits(out, path, logits, count);
+}
+
+static bool tell(const struct options *options, struct logit_files *files, const struct attention_params *params,
                  const struct attention *attention, const struct generation *generation, uint32_t num_prompt)
 {
+    const size_t count = (size_t)generation->num_tokens * MODEL_VOCABULARY;
     struct report report = {.params = params,
                             .name = options->name,
                             .attention = attention,
                             .generation = generation,
                             .prompt_tokens = num_prompt};
-    const size_t count = (size_t)generation->num_tokens * MODEL_VOCABULARY;
-    if (options->logits_file && !files_write_logits(options->logits_file, generation->logits, count))
-        return false;
-    return compare(options, generation, &report) && report_print(&report, options->json);
+    if (files->reference) {
+        report.compared = true;
+        report.largest_difference = generation_largest_difference(generation->logits, files->reference, count);
+    }
+    return write_logits(files, options->logits_file, generation->logits, count) && report_print(&report, options->json);
 }
 
-static enum exit_code work(const struct options *options, const struct model *model, const int32_t *prompt,
-                           uint32_t num_prompt)
+static enum exit_code work(const struct options *options, struct logit_files *files, const struct model *model,
+                           const int32_t *prompt, uint32_t num_prompt)
 {
     struct failure failure;
     const bool watched = isatty(STDERR_FILENO);
@@ -99,7 +116,7 @@ static enum exit_code work(const struct options *options, const struct model *mo
         hide_progress();
     if (!done)
         code = complain_of(&failure);
-    else if (tell(options, &params, attention, &generation, num_prompt))
+    else if (tell(options, files, &params, attention, &generation, num_prompt))
         code = EXIT_CODE_DONE;
     generation_finish(&generation);
     attention_destroy(attention);
@@ -118,9 +135,14 @@ int main(int argc, char **argv)
     uint32_t num_prompt;
     if (!files_read_prompt(options.prompt, options.append, options.max_prompt, &prompt, &num_prompt))
         return EXIT_CODE_FAILED;
+    struct logit_files files = {NULL, NULL};
     struct model *model = model_create();
-    const enum exit_code code =
-        model ? work(&options, model, prompt, num_prompt) : complain(EXIT_CODE_FAILED, "out of memory for the model");
+    enum exit_code code = EXIT_CODE_FAILED;
+    if (!model)
+        complain(EXIT_CODE_FAILED, "out of memory for the model");
+    else if (logit_files_open(&files, &options))
+        code = work(&options, &files, model, prompt, num_prompt);
+    logit_files_close(&files);
     model_destroy(model);
     free(prompt);
     return code;
