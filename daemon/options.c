@@ -172,6 +172,15 @@ static bool parse_tune(const char *text, enum engine_tune *out)
     return false;
 }
 
+static const char *words_of(enum kind kind)
+{
+    switch (kind) {
+    case LEVEL: return "error, warn, info or debug";
+    case TUNE: return "on, off or auto";
+    default: return "corrupt-prefix";
+    }
+}
+
 static enum status set_value(const struct option *option, const char *text, struct options *out, struct error *error)
 {
     void *field = (char *)out + option->offset;
@@ -206,7 +215,7 @@ static enum status set_value(const struct option *option, const char *text, stru
             return STATUS_OK;
         break;
     }
-    return error_set(error, STATUS_INVALID, "--%s \"%s\": %s", option->name, text, option->help);
+    return error_set(error, STATUS_INVALID, "--%s \"%s\": %s is wanted", option->name, text, words_of(option->kind));
 }
 
 // ---- the command line ----
