@@ -67,6 +67,8 @@ START_TEST(drop_cache_ends_what_nobody_has_open)
     cJSON_Delete(json);
     json = document(ASK("drop-cache", "model", "--json"));
     ck_assert_double_eq(number(json, "dropped_cache"), id);
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(json, "name")), "model");
+    ck_assert_double_eq(number(json, "cached_blocks"), 2);
     cJSON_Delete(json);
     json = document(ASK("status", "--json"));
     ck_assert_double_eq(number(json, "num_caches"), 0);

@@ -211,7 +211,12 @@ enum exit_code show_blocks(struct ctl *ctl)
 
 // ---- what is done to one of them ----
 
-static const struct column dropped_columns[] = {{"dropped_cache", NULL, COLUMN_ID, 0}, {.key = NULL}};
+static const struct column dropped_columns[] = {
+    {"dropped_cache", NULL, COLUMN_ID, offsetof(struct aule_cache_view, cache)},
+    {"name", NULL, COLUMN_TEXT, offsetof(struct aule_cache_view, name)},
+    {"cached_blocks", NULL, COLUMN_U64, offsetof(struct aule_cache_view, cached_blocks)},
+    {.key = NULL},
+};
 
 static enum exit_code drop(const struct ctl *ctl, const struct aule_cache_view *cache)
 {
@@ -220,7 +225,7 @@ static enum exit_code drop(const struct ctl *ctl, const struct aule_cache_view *
     if (status != AULE_OK)
         return report(ctl, status);
     if (ctl->json)
-        return output_json(dropped_columns, &cache->cache, NULL, NULL);
+        return output_json(dropped_columns, cache, NULL, NULL);
     clean_text(name, sizeof name, cache->name, true);
     printf("cache %" PRIu64 " \"%s\" is dropped, with %" PRIu64 " cached blocks\n", cache->cache, name,
            cache->cached_blocks);
