@@ -103,7 +103,7 @@ static void close_world(void)
     teardown();
 }
 
-static struct engine_batch *batch_of(uint32_t first, uint32_t count)
+static struct engine_batch *batch_over(int32_t tables[][COLUMNS], uint32_t first, uint32_t count)
 {
     int32_t cu[SEQS + 1] = {0};
     for (uint32_t i = 0; i < count; i++)
@@ -115,8 +115,13 @@ static struct engine_batch *batch_of(uint32_t first, uint32_t count)
         .num_tokens = (uint32_t)cu[count],
         .cu_seqlens_q = cu,
         .seq_lens_kv = kv_lens + first,
-        .block_table = table[first],
+        .block_table = tables[first],
     });
+}
+
+static struct engine_batch *batch_of(uint32_t first, uint32_t count)
+{
+    return batch_over(table, first, count);
 }
 
 static struct engine_run run_of(struct engine_batch *batch, const struct look *look, uint32_t token, uint64_t out,
@@ -204,6 +209,33 @@ START_TEST(an_engine_that_shares_nothing_gives_the_same_bits)
 }
 END_TEST
 
+// The LSE keeps the runs apart: two dispatches and the one that helps the first.
+START_TEST(keys_that_sequences_share_count_once)
+{
+    static int32_t own[SEQS][COLUMNS];
+    open_world(&looks[0], false);
+    for (int32_t i = 0; i < SEQS * COLUMNS; i++)
+        own[i / COLUMNS][i % COLUMNS] = (i / COLUMNS * KEYS + i % COLUMNS) % BLOCKS;
+    struct engine_batch *sharing = batch_over(table, 0, SEQS), *alone = batch_over(own, 0, SEQS);
+    struct engine_run runs[] = {run_of(sharing, &looks[0], 0, OUT, LSE), run_of(alone, &looks[0], 0, OTHER, LSE)};
+    runs[1].lse = (struct engine_tensor){.offset = LSE, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
+    struct engine_event event = expect_done(submit_runs(runs, 2));
+    ck_assert_uint_eq(event.num_dispatches, 3);
+    double keys = 0, shared = 11 * 256 + 7 * 256, helped = 2 * 256;
+    for (int seq = 0; seq < SEQS; seq++)
+        keys += kv_lens[seq];
+    double ratio = (double)event.results[0].gpu_ns / (double)event.results[1].gpu_ns;
+    if (engine->device.adapter.timestamp_bits) {
+        ck_assert_double_ge(ratio, (keys - shared + helped) / keys - 0.02);
+        ck_assert_double_le(ratio,
+                            (keys - shared + 4 * helped) / keys + 0.02); // many rows take longer than a key's load
+    }
+    engine_batch_destroy(sharing);
+    engine_batch_destroy(alone);
+    close_world();
+}
+END_TEST
+
 // Each leaves partial results in memory of its own; both kinds of groups are shared.
 START_TEST(runs_that_share_a_dispatch_share_the_help_in_it)
 {
@@ -268,6 +300,7 @@ void add_cascade_tests(Suite *suite)
     tcase_add_loop_test(tcase, sequences_that_share_keys_get_the_bits_that_each_gets_alone, 0,
                         sizeof looks / sizeof *looks);
     tcase_add_test(tcase, an_engine_that_shares_nothing_gives_the_same_bits);
+    tcase_add_test(tcase, keys_that_sequences_share_count_once);
     tcase_add_test(tcase, runs_that_share_a_dispatch_share_the_help_in_it);
     tcase_add_loop_test(tcase, without_a_pipeline_for_what_is_shared_runs_go_on, 0, 2);
     suite_add_tcase(suite, tcase);

@@ -325,6 +325,31 @@ START_TEST(the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move)
 }
 END_TEST
 
+START_TEST(a_window_counts_by_the_keys_that_it_has)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = open_batch((struct engine_batch_params){.cache = cache,
+                                                                         .num_seqs = 1,
+                                                                         .max_blocks = 64,
+                                                                         .num_tokens = 1,
+                                                                         .cu_seqlens_q = (int32_t[]){0, 1},
+                                                                         .seq_lens_kv = (int32_t[]){64 * BLOCK},
+                                                                         .block_table = (int32_t[64]){0}});
+    struct engine_run runs[2] = {plain_run(batch, 0, 0, 0, 0, 1024), plain_run(batch, 0, 0, 0, 0, 1088)};
+    runs[1].causal = runs[1].windowed = true;
+    runs[1].window_left = BLOCK - 1;
+    runs[1].window_right = -1;
+    struct engine_event event = expect_done(submit_runs(runs, 2));
+    ck_assert_uint_eq(event.num_dispatches, 2);
+    bool timed = engine->device.adapter.timestamp_bits > 0;
+    ck_assert_int_eq(event.results[1].gpu_ns > 0, timed);
+    if (timed)
+        ck_assert_uint_lt(8 * event.results[1].gpu_ns, event.results[0].gpu_ns);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 START_TEST(waves_that_dispatch_nothing_take_no_time_and_no_other_ones)
 {
     struct engine_cache *cache = plain_cache();
@@ -654,6 +679,7 @@ void add_run_tests(Suite *suite)
                                  arena_may_be_rewritten_between_submissions_in_flight,
                                  runs_of_one_geometry_share_one_dispatch,
                                  the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move,
+                                 a_window_counts_by_the_keys_that_it_has,
                                  waves_that_dispatch_nothing_take_no_time_and_no_other_ones,
                                  ragged_batch_spans_chunks_and_pads_with_empty_sequences,
                                  zeroes_come_before_the_runs_and_spare_the_neighbours,

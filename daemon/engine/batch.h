@@ -106,7 +106,7 @@ struct work {
     uint32_t num_items, num_merges, num_partials; // num_merges: tiles that are cut
     uint32_t num_members;                         // of items that are struct gpu_crowd, in all
     uint32_t num_doubtful;                        // items that may be noted for a second pass
-    double tile_keys;                             // of all tiles together, about, those of a helper's too
+    double num_tiles, tile_keys; // of queries, or of a helper's items; and keys of all of them together, about
 };
 
 // The work lists for `cutting`, one for each kernel of the variant, good for submission `sequence`. Made on first use; a batch keeps

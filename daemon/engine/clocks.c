@@ -73,7 +73,7 @@ static double key_bytes(const struct engine_kv *kv, double tile_rows)
     return fmax(token_bytes(kv), products);
 }
 
-// About, in bytes or in what takes as long. A window counts as if it had no left side, and what sequences share as if each read it.
+// About, in bytes or in what takes as long.
 static double group_bytes(const struct submission *s, const struct group *group)
 {
     const struct engine_run *run = &s->runs[group->run];

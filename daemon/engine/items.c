@@ -99,6 +99,19 @@ static double tiles_keys(const struct engine_batch *batch, uint32_t seq, const s
            (double)(tile_keys(batch, seq, cut, 0) + tile_keys(batch, seq, cut, cut->live_tiles - 1)) / 2;
 }
 
+// Its part is the helper's to read, once a work item, and not any more that of each member's tile.
+static void count_crowd(const struct cuts *cuts, const struct crowd *crowd, struct work works[MOST_KERNELS])
+{
+    const struct cut *member = &cuts->of[cuts->crowds.members[crowd->first]];
+    struct work *helper = &works[cuts->helper];
+    uint32_t items = cuts_crowd_items(cuts, crowd);
+    helper->num_items += 2 * items;
+    helper->num_members += 2 * crowd->count;
+    helper->num_tiles += items;
+    helper->tile_keys += (double)items * (double)member->length;
+    works[member->kernel].tile_keys -= (double)crowd->count * (double)member->length;
+}
+
 // false: more than a dispatch can count.
 static bool count_work(const struct engine_batch *batch, const struct cuts *cuts, struct work works[MOST_KERNELS])
 {
@@ -115,15 +128,13 @@ static bool count_work(const struct engine_batch *batch, const struct cuts *cuts
         work->num_items += (uint32_t)(cut->tiles - cut->live_tiles + split_items) - 2 * cut->shared;
         if (kernel_doubts(variant_of(batch)->kernels[cut->kernel], num_keys(batch, seq)))
             work->num_doubtful += (uint32_t)cut->live_tiles;
+        work->num_tiles += (double)cut->live_tiles;
         work->tile_keys += tiles_keys(batch, seq, cut);
         work->num_merges += num_partials > 1 ? (uint32_t)cut->live_tiles : 0;
         work->num_partials += num_partials > 1 ? (uint32_t)split_items : 0;
     }
-    for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++) {
-        const struct crowd *crowd = &cuts->crowds.crowds[i];
-        works[cuts->helper].num_items += 2 * cuts_crowd_items(cuts, crowd);
-        works[cuts->helper].num_members += 2 * crowd->count;
-    }
+    for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++)
+        count_crowd(cuts, &cuts->crowds.crowds[i], works);
     return true;
 }
 

@@ -12,6 +12,7 @@
 #include "tuning.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 // ---- which pipelines ----
@@ -233,6 +234,16 @@ static uint32_t helped_by(const struct submission *s, uint32_t kernel)
     return NO_KERNEL;
 }
 
+// Keys that all tiles of `work` read: a window that is closed on both sides has no more for each.
+static double keys_seen(const struct engine_run *run, const struct work *work, uint32_t tile_rows)
+{
+    double right = run->causal ? 0 : run->window_right;
+    if (run->kind != ENGINE_ATTEND || !run->windowed || run->window_left < 0 || right < 0)
+        return work->tile_keys;
+    double queries = ceil((double)tile_rows * run->batch->kv.num_kv_heads / run->num_heads);
+    return fmin(work->tile_keys, work->num_tiles * (run->window_left + queries + right));
+}
+
 // A run's shares, each as a group of its own, before they join others.
 struct plan {
     struct group fresh[MOST_KERNELS];
@@ -262,6 +273,7 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
     plan->first = status == STATUS_OK ? first_share(run, plan->end, works) : 0;
     for (uint32_t i = plan->first; i < plan->end && status == STATUS_OK; i++) {
         shares[i].work = works[i];
+        shares[i].work.tile_keys = keys_seen(run, &works[i], geometries[i].spec[AULE_SPEC_TILE_ROWS]);
         shares[i].writes = i == plan->first && writes(run);
         plan->fresh[i] = group_of_share(s, index, i, &shares[i], &geometries[i]);
         if (share_is_there(plan, &shares[i], i))

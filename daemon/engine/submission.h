@@ -36,7 +36,7 @@ struct group {
     // Of attention: the group that computes what sequences of this one share, and leaves it where this one would have; 0 = none.
     uint32_t helper;
     bool helps;       // it is one of these: recorded beside the group that it helps
-    double tile_keys; // attention: keys of all its tiles, as if it had no helper
+    double tile_keys; // attention: keys of all its tiles
     double part, ns;  // of its wave's time, from 0 to 1; and what that came to
 };
 
