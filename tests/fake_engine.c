@@ -613,6 +613,15 @@ void fake_engine_slow(struct engine *engine, uint64_t gpu_ns)
     engine->gpu_ns = gpu_ns;
 }
 
+// Runs that share the dispatch of run `run`, itself among them.
+static uint32_t count_in_dispatch(const struct fake_submission *s, uint32_t run)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->num_runs; i++)
+        count += s->runs[i].dispatch == s->runs[run].dispatch;
+    return count;
+}
+
 bool fake_engine_finish(struct engine *engine)
 {
     struct fake_submission *s = engine->submissions;
@@ -625,7 +634,13 @@ bool fake_engine_finish(struct engine *engine)
         zero(&s->zeroes[i]);
     for (uint32_t i = 0; i < s->num_runs; i++) {
         enum status status = s->runs[i].fail;
-        event->results[i] = (struct engine_run_result){status, s->runs[i].dispatch, engine->gpu_ns, s->runs[i].why};
+        uint64_t own_ns = s->runs[i].own_ns;
+        event->results[i] =
+            (struct engine_run_result){.status = status,
+                                       .dispatch = s->runs[i].dispatch,
+                                       .gpu_ns = engine->gpu_ns,
+                                       .own_ns = own_ns ? own_ns : engine->gpu_ns / count_in_dispatch(s, i),
+                                       .message = s->runs[i].why};
         if (s->runs[i].fail == STATUS_OK)
             fake_run_do(&s->runs[i]);
     }

@@ -22,6 +22,7 @@ struct fake_run {
     uint32_t wave, dispatch;
     enum status fail; // instead of OK, when it is finished; STATUS_OK at first
     const char *why;  // in a sentence; NULL = without one; static
+    uint64_t own_ns;  // of the dispatch's time; 0 = as much as the others of it
 };
 
 struct fake_submission {

@@ -325,6 +325,34 @@ START_TEST(the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move)
 }
 END_TEST
 
+START_TEST(the_time_of_a_dispatch_is_shared_out_by_the_keys_of_its_runs)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batches[2];
+    for (int i = 0; i < 2; i++)
+        batches[i] = open_batch((struct engine_batch_params){.cache = cache,
+                                                             .num_seqs = 1,
+                                                             .max_blocks = 12,
+                                                             .num_tokens = 1,
+                                                             .cu_seqlens_q = (int32_t[]){0, 1},
+                                                             .seq_lens_kv = (int32_t[]){i ? 90 : 10},
+                                                             .block_table = (int32_t[12]){0}});
+    struct engine_run runs[2] = {plain_run(batches[0], 0, 0, 0, 0, 1024), plain_run(batches[1], 0, 0, 0, 0, 1088)};
+    struct engine_event event = expect_done(submit_runs(runs, 2));
+    const struct engine_run_result *results = event.results;
+    ck_assert_uint_eq(event.num_dispatches, 1);
+    ck_assert_uint_eq(results[0].gpu_ns, results[1].gpu_ns);
+    ck_assert_uint_le(results[0].own_ns + results[1].own_ns, results[0].gpu_ns);
+    ck_assert_uint_ge(results[0].own_ns + results[1].own_ns + 2, results[0].gpu_ns); // both are rounded down
+    ck_assert_uint_ge(results[1].own_ns + 9, 9 * results[0].own_ns);
+    ck_assert_uint_le(results[1].own_ns, 9 * results[0].own_ns + 9);
+    ck_assert_int_eq(results[0].own_ns > 0, engine->device.adapter.timestamp_bits > 0);
+    for (int i = 0; i < 2; i++)
+        engine_batch_destroy(batches[i]);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 START_TEST(a_window_counts_by_the_keys_that_it_has)
 {
     struct engine_cache *cache = plain_cache();
@@ -679,6 +707,7 @@ void add_run_tests(Suite *suite)
                                  arena_may_be_rewritten_between_submissions_in_flight,
                                  runs_of_one_geometry_share_one_dispatch,
                                  the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move,
+                                 the_time_of_a_dispatch_is_shared_out_by_the_keys_of_its_runs,
                                  a_window_counts_by_the_keys_that_it_has,
                                  waves_that_dispatch_nothing_take_no_time_and_no_other_ones,
                                  ragged_batch_spans_chunks_and_pads_with_empty_sequences,

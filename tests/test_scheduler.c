@@ -41,6 +41,45 @@ START_TEST(runs_of_several_sessions_for_one_layer_share_one_dispatch)
 }
 END_TEST
 
+START_TEST(a_session_is_billed_its_own_part_of_a_dispatch)
+{
+    static const uint64_t own_ns[] = {100, 700};
+    struct core_session_counts before[2], after[2];
+    struct worker *workers[] = {&a, &b};
+    occupy();
+    for (int i = 0; i < 2; i++) {
+        run(workers[i], 1);
+        core_session_counts(workers[i]->session, &before[i]);
+    }
+    ck_assert(finish_one());
+    struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_dispatches, 1);
+    for (int i = 0; i < 2; i++)
+        s->runs[i].own_ns = own_ns[i];
+    world_finish_all(&world);
+    for (int i = 0; i < 2; i++) {
+        core_session_counts(workers[i]->session, &after[i]);
+        ck_assert_uint_eq(after[i].gpu_ns - before[i].gpu_ns, own_ns[i]);
+    }
+}
+END_TEST
+
+START_TEST(how_much_goes_into_a_submission_is_learnt_from_what_its_runs_took_together)
+{
+    occupy();
+    run(&a, 1);
+    run(&b, 1);
+    ck_assert(finish_one());
+    struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 2);
+    const uint64_t budget = world.core->scheduler.budget;
+    for (int i = 0; i < 2; i++)
+        s->runs[i].own_ns = SCHEDULER_TIME_NS; // too much with the other's
+    world_finish_all(&world);
+    ck_assert_uint_lt(world.core->scheduler.budget, budget);
+}
+END_TEST
+
 START_TEST(runs_of_a_session_that_write_one_layer_go_into_waves_in_their_order)
 {
     occupy();
@@ -524,6 +563,8 @@ int main(void)
     check_case(suite, "waves", open_three, close_all,
                (const TTest *const[]){
                    runs_of_several_sessions_for_one_layer_share_one_dispatch,
+                   a_session_is_billed_its_own_part_of_a_dispatch,
+                   how_much_goes_into_a_submission_is_learnt_from_what_its_runs_took_together,
                    runs_of_a_session_that_write_one_layer_go_into_waves_in_their_order,
                    different_layers_and_caches_do_not_share_a_dispatch,
                    a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_flight,

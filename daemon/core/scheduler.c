@@ -307,7 +307,7 @@ static void share(struct core *core, const struct submission *submission, const 
         sessions += run->session->stamp != stamp;
         runs += run->stamp != stamp;
         run->session->stamp = run->stamp = stamp;
-        run->session->gpu_ns += event->results[order[i]].gpu_ns / count; // its share of the dispatch
+        run->session->gpu_ns += event->results[order[i]].own_ns;
     }
     stamp = ++core->last_stamp;
     for (uint32_t i = 0; i < count; i++) {
@@ -320,17 +320,19 @@ static void share(struct core *core, const struct submission *submission, const 
         count_dispatch(core, sessions);
 }
 
-// Returns the GPU time of all dispatches.
+// Returns the GPU time of what succeeded.
 static uint64_t read_results(struct core *core, struct submission *submission, const struct engine_event *event)
 {
     uint64_t gpu_ns = 0;
     uint32_t *order = core->scheduler.order, good = 0;
     for (uint32_t i = 0; i < submission->num_links; i++) {
         enum status status = i < event->num_results ? event->results[i].status : STATUS_INTERNAL;
-        if (status == STATUS_OK)
+        if (status == STATUS_OK) {
             order[good++] = i;
-        else
+            gpu_ns += event->results[i].own_ns;
+        } else {
             run_fail(submission->links[i].run, status, i < event->num_results ? event->results[i].message : NULL);
+        }
     }
     qsort_r(order, good, sizeof *order, by_dispatch, (void *)event->results);
     for (uint32_t first = 0, end; first < good; first = end) {
@@ -340,7 +342,6 @@ static uint64_t read_results(struct core *core, struct submission *submission, c
                 break;
         }
         share(core, submission, event, order + first, end - first);
-        gpu_ns += event->results[order[first]].gpu_ns;
     }
     return gpu_ns;
 }

@@ -303,6 +303,7 @@ struct engine_run_result {
                                          //   the first); from num_dispatches on: the run had none (no tokens, or it failed)
     uint64_t gpu_ns;                     // of its dispatches and the K/V writes before them: what of a wave's time is theirs by the
                                          //   bytes that they move; 0 if the device has no timestamps
+    uint64_t own_ns;                     // of gpu_ns, what is this run's alone, by the same rule
     const char *message;                 // why it failed, in a sentence; NULL = it did not, or the status has to do
 };
 

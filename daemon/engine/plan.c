@@ -12,7 +12,6 @@
 #include "tuning.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 // ---- which pipelines ----
@@ -74,7 +73,6 @@ static void add_to_group(struct group *group, const struct group *fresh)
     group->num_tokens += fresh->num_tokens;
     group->num_merges += fresh->num_merges;
     group->num_doubtful += fresh->num_doubtful;
-    group->tile_keys += fresh->tile_keys;
     group->partial_bytes += fresh->partial_bytes;
 }
 
@@ -219,7 +217,6 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
         .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
         .num_merges = merges ? work->num_merges : 0,
         .num_doubtful = work->num_doubtful,
-        .tile_keys = work->tile_keys,
         .partial_bytes = work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
     };
 }
@@ -232,16 +229,6 @@ static uint32_t helped_by(const struct submission *s, uint32_t kernel)
         if (variant->kernels[i] == variant->kernels[kernel]->helps)
             return i;
     return NO_KERNEL;
-}
-
-// Keys that all tiles of `work` read: a window that is closed on both sides has no more for each.
-static double keys_seen(const struct engine_run *run, const struct work *work, uint32_t tile_rows)
-{
-    double right = run->causal ? 0 : run->window_right;
-    if (run->kind != ENGINE_ATTEND || !run->windowed || run->window_left < 0 || right < 0)
-        return work->tile_keys;
-    double queries = ceil((double)tile_rows * run->batch->kv.num_kv_heads / run->num_heads);
-    return fmin(work->tile_keys, work->num_tiles * (run->window_left + queries + right));
 }
 
 // A run's shares, each as a group of its own, before they join others.
@@ -273,7 +260,6 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
     plan->first = status == STATUS_OK ? first_share(run, plan->end, works) : 0;
     for (uint32_t i = plan->first; i < plan->end && status == STATUS_OK; i++) {
         shares[i].work = works[i];
-        shares[i].work.tile_keys = keys_seen(run, &works[i], geometries[i].spec[AULE_SPEC_TILE_ROWS]);
         shares[i].writes = i == plan->first && writes(run);
         plan->fresh[i] = group_of_share(s, index, i, &shares[i], &geometries[i]);
         if (share_is_there(plan, &shares[i], i))
@@ -325,7 +311,6 @@ static void leave_group(const struct submission *s, struct group *group, const s
     group->num_writers -= share->writes;
     group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
     group->num_doubtful -= share->work.num_doubtful;
-    group->tile_keys -= share->work.tile_keys;
     if (group->num_runs == 0)
         *group = (struct group){
             .kind = group->kind, .geometry = group->geometry, .helper = group->helper, .helps = group->helps};

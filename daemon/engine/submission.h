@@ -35,9 +35,9 @@ struct group {
     bool scratch_anew;                     // it uses memory that earlier groups of the wave have: after they are merged
     // Of attention: the group that computes what sequences of this one share, and leaves it where this one would have; 0 = none.
     uint32_t helper;
-    bool helps;       // it is one of these: recorded beside the group that it helps
-    double tile_keys; // attention: keys of all its tiles
-    double part, ns;  // of its wave's time, from 0 to 1; and what that came to
+    bool helps;      // it is one of these: recorded beside the group that it helps
+    double bytes;    // that its runs move, about (clocks.c)
+    double part, ns; // of its wave's time, from 0 to 1; and what that came to
 };
 
 // What a run has in one group.
@@ -45,6 +45,7 @@ struct share {
     uint32_t group; // NO_GROUP: nothing
     bool writes;    // the run's K and V are this group's to write
     struct work work;
+    double bytes; // of the group's
 };
 
 // What the plan makes of one run.
