@@ -166,6 +166,8 @@ static void check_pair(void *context, uint32_t n, uint32_t member)
     uint32_t pair = job->pairs ? job->pairs[n] : n, token = pair / w->num_kv_heads, kv_head = pair % w->num_kv_heads;
     if (atomic_load(&job->wrong))
         return;
+    if (member == 0 && job->check->progress)
+        job->check->progress((double)n / job->count);
     attend(heads, job->check, token, kv_head);
     for (uint32_t i = 0; i < heads->group; i++) {
         if (!row_close(job->check, heads, token, kv_head, i)) {

@@ -10,9 +10,10 @@
 
 struct check {
     const struct shape *shape;
-    enum dtype dtype, kv_dtype; // of q and out; of K and V
-    uint32_t q_set, kv_set;     // which inputs the run had
-    const void *out;            // [num_tokens, num_heads, head_dim], dense
+    enum dtype dtype, kv_dtype;     // of q and out; of K and V
+    uint32_t q_set, kv_set;         // which inputs the run had
+    const void *out;                // [num_tokens, num_heads, head_dim], dense
+    void (*progress)(double share); // is told how much is done, from one thread; NULL = nobody is
 };
 
 struct verdict {

@@ -66,10 +66,12 @@ static bool worse(struct verdict *verdict, const struct verdict *other, bool rig
     return right;
 }
 
-static bool check_once(struct world *world, uint32_t set, struct result *result)
+static bool check_once(const struct bench *b, struct world *world, uint32_t set, struct result *result)
 {
     struct verdict now = {0};
     bool right = world_check(world, set, &now);
+    if (b->bar)
+        hide_progress();
     return worse(&result->verdict, &now, right);
 }
 
@@ -85,7 +87,7 @@ static bool time_world(struct bench *b, struct world *world, struct result *resu
     samples_finish(&samples);
     if (ok && world->workload->kind == WORKLOAD_GROWTH)
         ok = growth_measure(world, b->options.seconds, &result->growth);
-    result->checked = ok && check_once(world, lane.num_sets - 1, result);
+    result->checked = ok && check_once(b, world, lane.num_sets - 1, result);
     return ok;
 }
 
@@ -109,6 +111,7 @@ static bool run_engine(struct bench *b, const struct workload *workload, struct 
         .pool_bytes = (uint64_t)(b->options.pool_gib * 0x1p30),
         .num_splits = b->options.splits,
         .rows = b->options.contiguous,
+        .progress = b->bar ? show_progress : NULL,
     };
     struct world world = {0};
     result->device = engine_device(b->engine)->name;
@@ -119,7 +122,7 @@ static bool run_engine(struct bench *b, const struct workload *workload, struct 
         world_kernels(&world, result->kernels, sizeof result->kernels);
         describe_world(b, &world, result);
     }
-    ok = ok && check_once(&world, 0, result);
+    ok = ok && check_once(b, &world, 0, result);
     result->checked = ok;
     if (ok && !b->options.check)
         ok = time_world(b, &world, result);
@@ -238,7 +241,7 @@ static bool prepare(struct bench *b)
 {
     const struct options *options = &b->options;
     b->people = !options->json && isatty(STDOUT_FILENO);
-    b->bar = isatty(STDERR_FILENO) && !options->check;
+    b->bar = isatty(STDERR_FILENO);
     b->engine = world_engine(options);
     if (!b->engine)
         return false;

@@ -13,10 +13,11 @@
 #include "store.h"
 
 struct world_params {
-    enum dtype dtype, kv_dtype; // of q and out; of K and V
-    uint64_t pool_bytes;        // fill at least so much with K and V in turns, so that no cache holds them
-    uint32_t num_splits;        // as in engine_run
-    bool rows;                  // K and V contiguous in the arena, no blocks
+    enum dtype dtype, kv_dtype;     // of q and out; of K and V
+    uint64_t pool_bytes;            // fill at least so much with K and V in turns, so that no cache holds them
+    uint32_t num_splits;            // as in engine_run
+    bool rows;                      // K and V contiguous in the arena, no blocks
+    void (*progress)(double share); // of a check; NULL = nobody is told
     // What stands for a client of a daemon, and goes with WORKLOAD_ATTEND and blocks alone:
     uint32_t first, count; // its sequences; count 0: all
     uint32_t

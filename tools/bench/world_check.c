@@ -170,6 +170,7 @@ bool world_look(struct world *world, uint32_t set, struct verdict *verdict)
         .q_set = set % world->num_q_sets,
         .kv_set = set,
         .out = store_read(&world->store, world_out_at(world, set), world->q_bytes),
+        .progress = world->params.progress,
     };
     return check.out && check_rows(&check, verdict);
 }

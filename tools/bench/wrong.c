@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static atomic_bool noted;
 
@@ -18,6 +19,8 @@ void wrong_say(const char *format, ...)
     va_start(values, format);
     vsnprintf(text, sizeof text, format, values);
     va_end(values);
+    if (isatty(STDERR_FILENO)) // a progress bar may be there
+        fprintf(stderr, "\r%30s\r", "");
     fprintf(stderr, "aule-bench: %s\n", text);
     wrong_note();
 }
