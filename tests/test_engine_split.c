@@ -12,6 +12,8 @@
 enum { MOST_KEYS = 5000, SPLIT_BLOCK = 256, NUM_BLOCKS = 4 * ((MOST_KEYS + SPLIT_BLOCK - 1) / SPLIT_BLOCK) };
 
 enum { LITTLE_SCRATCH = 2048 }; // bytes: six partial results
+// A head dim of which a tile has 4 rows and not 8, and room for two partial results of those or three of the others, not for both.
+enum { WIDE = 288, WIDE_OUT = 524288, EITHER_SCRATCH = 2 * 4 * (WIDE + 2) * 4 + 256 };
 
 static struct engine_cache *cache_; // one layer, one KV head of 8 f32, filled with noise
 
@@ -40,17 +42,43 @@ static void fill_cache(void)
         floats(0)[i] = 8 * noise();
 }
 
+static struct engine_cache *wide_cache(void)
+{
+    static float values[2 * SPLIT_BLOCK * WIDE];
+    struct engine_cache_params params = shape(1, 1, WIDE, DTYPE_F32);
+    params.kv.block_size = SPLIT_BLOCK;
+    params.chunk_blocks = 2;
+    struct engine_cache *cache = open_cache(params);
+    grow_chunk(cache, 0);
+    for (int32_t block = 0; block < 2; block++) {
+        for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+            values[i] = noise();
+        ck_assert_int_eq(engine_block_write(cache, 0, block, values), STATUS_OK);
+    }
+    return cache;
+}
+
 static void setup_split(void)
 {
     setup_import();
     fill_cache();
 }
 
-static void setup_little_scratch(void)
+static void open_with_scratch(uint64_t bytes)
 {
-    engine = open_engine((struct engine_params){.max_scratch_bytes = LITTLE_SCRATCH});
+    engine = open_engine((struct engine_params){.max_scratch_bytes = bytes});
     open_arena();
     fill_cache();
+}
+
+static void setup_little_scratch(void)
+{
+    open_with_scratch(LITTLE_SCRATCH);
+}
+
+static void setup_either_scratch(void)
+{
+    open_with_scratch(EITHER_SCRATCH);
 }
 
 static void teardown_split(void)
@@ -160,6 +188,38 @@ START_TEST(split_rows_keep_their_bits_in_any_company)
     engine_batch_destroy(alone);
     engine_batch_destroy(both);
     engine_batch_destroy(large);
+}
+END_TEST
+
+// Those with more rows a tile are recorded first, but never before what has the scratch memory that they take over.
+START_TEST(tiles_of_many_rows_wait_for_the_scratch_memory_that_those_of_few_rows_have)
+{
+    static const int32_t cu[] = {0, 1}, lens[] = {9 * SPLIT_BLOCK}, table[] = {0, 1, 0, 1, 1, 0, 0, 1, 0};
+    struct engine_cache *wide = wide_cache();
+    struct engine_batch *few = open_batch((struct engine_batch_params){.cache = wide,
+                                                                       .num_seqs = 1,
+                                                                       .max_blocks = 9,
+                                                                       .num_tokens = 1,
+                                                                       .cu_seqlens_q = cu,
+                                                                       .seq_lens_kv = lens,
+                                                                       .block_table = table});
+    struct engine_batch *many = split_batch((int32_t[]){2}, (int32_t[]){5000}, 1);
+    struct engine_run runs[2] = {plain_run(few, 0, 0, 0, 0, WIDE_OUT), split_run(many, 3, 65536)};
+    runs[0].q = dense(0, 1, WIDE, DTYPE_F32);
+    runs[0].out = dense(WIDE_OUT, 1, WIDE, DTYPE_F32);
+    runs[0].num_splits = 2;
+    for (int i = 0; i < 2; i++)
+        expect_done(submit_runs(runs + i, 1));
+    memcpy(memory + 131072, memory + 65536, 128);
+    memcpy(memory + WIDE_OUT + 16384, memory + WIDE_OUT, sizeof(float[WIDE]));
+    memset(memory + 65536, 0x55, 128);
+    memset(memory + WIDE_OUT, 0x55, sizeof(float[WIDE]));
+    ck_assert_uint_eq(expect_done(submit_runs(runs, 2)).num_dispatches, 2);
+    expect_bytes(memory + 65536, memory + 131072, 128, "tiles of 8 rows");
+    expect_bytes(memory + WIDE_OUT, memory + WIDE_OUT + 16384, sizeof(float[WIDE]), "tiles of 4 rows");
+    engine_batch_destroy(few);
+    engine_batch_destroy(many);
+    engine_cache_destroy(wide);
 }
 END_TEST
 
@@ -374,6 +434,10 @@ void add_split_tests(Suite *suite)
     tcase_add_checked_fixture(tcase, setup_little_scratch, teardown_split);
     tcase_add_test(tcase, split_rows_keep_their_bits_in_any_company);
     tcase_add_test(tcase, run_that_needs_more_scratch_than_there_is_names_the_option);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("splits, scratch memory for either");
+    tcase_add_checked_fixture(tcase, setup_either_scratch, teardown_split);
+    tcase_add_test(tcase, tiles_of_many_rows_wait_for_the_scratch_memory_that_those_of_few_rows_have);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("variants");
     tcase_add_checked_fixture(tcase, setup_import, teardown);
