@@ -177,7 +177,8 @@ static const char *words_of(enum kind kind)
     switch (kind) {
     case LEVEL: return "error, warn, info or debug";
     case TUNE: return "on, off or auto";
-    default: return "corrupt-prefix";
+    case FAULT: return "corrupt-prefix";
+    default: return "another word"; // no other kind is of words
     }
 }
 

@@ -156,7 +156,7 @@ END_TEST
 START_TEST(files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_are_when_the_run_fails)
 {
     static const char command[] = "head -c 100 %s | %s --tokens 2 --prompt - --socket /nowhere/sock %s 2>&1";
-    char text[64], kept[8] = "", path[] = "/tmp/aule-logits-XXXXXX";
+    char text[128], kept[8] = "", path[] = "/tmp/aule-logits-XXXXXX";
     int fd = mkstemp(path);
     ck_assert_int_eq(write(fd, "before", 6), 6);
     refused(start(command, WORKER_TEXT, WORKER, "--compare /nowhere/logits"), EXIT_CODE_FAILED,
@@ -167,8 +167,16 @@ START_TEST(files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_a
     refused(start(command, WORKER_TEXT, WORKER, text), EXIT_CODE_GONE, "no daemon listens");
     ck_assert_int_eq(pread(fd, kept, sizeof kept, 0), 6);
     ck_assert_str_eq(kept, "before");
+    snprintf(text, sizeof text, "--reference --logits %s --compare %s", path, path);
+    refused(start(command, WORKER_TEXT, WORKER, text), EXIT_CODE_FAILED, "would replace what --compare reads");
+    snprintf(text, sizeof text, "--reference --prompt %s --logits %s", path, path);
+    refused(start(command, WORKER_TEXT, WORKER, text), EXIT_CODE_FAILED, "would replace what --prompt reads");
+    ck_assert_int_eq(pread(fd, kept, sizeof kept, 0), 6);
     close(fd);
     unlink(path);
+    snprintf(text, sizeof text, "--logits %s", path);
+    refused(start(command, WORKER_TEXT, WORKER, text), EXIT_CODE_GONE, "no daemon listens");
+    ck_assert_int_ne(access(path, F_OK), 0);
 }
 END_TEST
 

@@ -108,7 +108,7 @@ static void answer(struct server *server, struct parked *parked, const struct wi
 
 // ---- trying again ----
 
-// The last time it is refused with what the pool says of itself.
+// The last time it is a lease like any other, and refused with what the pool says of itself.
 static void retry_lease(struct server *server, struct parked *parked, bool last)
 {
     struct error error = {.status = STATUS_OK};

@@ -19,9 +19,8 @@ void wrong_say(const char *format, ...)
     va_start(values, format);
     vsnprintf(text, sizeof text, format, values);
     va_end(values);
-    if (isatty(STDERR_FILENO)) // a progress bar may be there
-        fprintf(stderr, "\r%30s\r", "");
-    fprintf(stderr, "aule-bench: %s\n", text);
+    const char *bar = isatty(STDERR_FILENO) ? "\r                              \r" : ""; // there may be one: main.c
+    fprintf(stderr, "%saule-bench: %s\n", bar, text);
     wrong_note();
 }
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // Up to `max` bytes of the file, and one more if there are more.
@@ -70,9 +71,19 @@ bool files_read_prompt(const char *path, const char *append, uint32_t max, int32
     return *tokens != NULL;
 }
 
-FILE *files_open_logits(const char *path)
+bool files_same(const char *a, const char *b)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    struct stat first, second;
+    return a && b && stat(a, &first) == 0 && stat(b, &second) == 0 && S_ISREG(first.st_mode) &&
+           first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+FILE *files_open_logits(const char *path, bool *made)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    *made = fd >= 0;
+    if (fd < 0 && errno == EEXIST)
+        fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "wb");
     if (file)
         return file;

@@ -52,22 +52,42 @@ static struct attention_params params_of(const struct options *options, uint32_t
 struct logit_files {
     float *reference;
     FILE *out;
+    const char *made; // the path of `out`, if nothing was there before
 };
+
+// What is written would be lost for who reads it.
+static bool is_input(const struct options *options, const char *file, const char *option)
+{
+    if (!files_same(options->logits_file, file))
+        return false;
+    complain(EXIT_CODE_FAILED, "--logits %s would replace what %s reads", options->logits_file, option);
+    return true;
+}
 
 // Before anything is computed, so that a wrong path costs nobody a run.
 static bool logit_files_open(struct logit_files *files, const struct options *options)
 {
     const size_t count = (size_t)options->num_tokens * MODEL_VOCABULARY;
+    bool made = false;
+    if (is_input(options, options->prompt, "--prompt") || is_input(options, options->compare_file, "--compare"))
+        return false;
     if (options->compare_file && !(files->reference = files_read_logits(options->compare_file, count)))
         return false;
-    return !options->logits_file || (files->out = files_open_logits(options->logits_file));
+    if (options->logits_file && !(files->out = files_open_logits(options->logits_file, &made)))
+        return false;
+    files->made = made ? options->logits_file : NULL;
+    return true;
 }
 
+// One that was made for a run that failed goes again.
 static void logit_files_close(struct logit_files *files)
 {
     free(files->reference);
-    if (files->out)
-        fclose(files->out);
+    if (!files->out)
+        return;
+    fclose(files->out);
+    if (files->made)
+        unlink(files->made);
 }
 
 static bool write_logits(struct logit_files *files, const char *path, const float *logits, size_t count)
@@ -135,7 +155,7 @@ int main(int argc, char **argv)
     uint32_t num_prompt;
     if (!files_read_prompt(options.prompt, options.append, options.max_prompt, &prompt, &num_prompt))
         return EXIT_CODE_FAILED;
-    struct logit_files files = {NULL, NULL};
+    struct logit_files files = {.reference = NULL};
     struct model *model = model_create();
     enum exit_code code = EXIT_CODE_FAILED;
     if (!model)

@@ -722,7 +722,9 @@ struct aule_session_state {
     bool arena_imported, dead;
     uint64_t arena_bytes, blocks_held, quota_blocks;
     uint32_t batches, tickets_unreaped;
-    uint64_t runs_done, tokens_attended, gpu_ns, lookup_tokens, hit_tokens, age_ms;
+    uint64_t runs_done, tokens_attended;
+    uint64_t gpu_ns; /* that its runs took, of dispatches that others shared their own part, by about the bytes that each moved */
+    uint64_t lookup_tokens, hit_tokens, age_ms;
 };
 struct aule_cache_view {
     uint64_t cache;
