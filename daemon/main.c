@@ -12,6 +12,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
@@ -62,7 +63,19 @@ static bool make_folders(char *path)
     return mkdir(path, 0700) == 0 || errno == EEXIST;
 }
 
-static const char *default_cache_folder(char path[PATH_MAX])
+// Whether files can be made in the folder PATH; errno says why not.
+static bool can_keep_files(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool can = fd >= 0 && faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0;
+    int why = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = why;
+    return can;
+}
+
+static bool make_default_folder(char path[PATH_MAX])
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int size;
@@ -72,20 +85,22 @@ static const char *default_cache_folder(char path[PATH_MAX])
         size = snprintf(path, PATH_MAX, "%s/.cache/aule", home);
     else
         size = snprintf(path, PATH_MAX, "/var/cache/aule");
-    if (size >= PATH_MAX)
-        errno = ENAMETOOLONG;
-    if (size < PATH_MAX && make_folders(path))
-        return path;
-    log_warn("daemon: no folder at %s: %s; compiled pipelines and what is measured are not kept", path,
-             strerror(errno));
-    return NULL;
+    errno = ENAMETOOLONG;
+    return size > 0 && size < PATH_MAX && make_folders(path);
 }
 
+// What was asked for is made if only its last part is missing.
 static const char *cache_folder(const char *option, char path[PATH_MAX])
 {
-    if (!option)
-        return default_cache_folder(path);
-    return strcmp(option, "none") == 0 ? NULL : option;
+    if (option && strcmp(option, "none") == 0)
+        return NULL;
+    bool made = option ? mkdir(option, 0700) == 0 || errno == EEXIST : make_default_folder(path);
+    const char *folder = option ? option : path;
+    if (made && can_keep_files(folder))
+        return folder;
+    log_warn("daemon: no folder at %s: %s; compiled pipelines and what is measured are not kept", folder,
+             strerror(errno));
+    return NULL;
 }
 
 static const char *variant_name(const char *option)

@@ -79,4 +79,8 @@ cannot()
 cannot "line 1 of $work/checked was not measured" "$work/checked"
 jq -c 'select(.workload == "border")' "$work/results" >"$work/border"
 cannot "not drawn, for they make neither bar nor curve: border" "$work/border"
+cp "$work/results.svg" "$work/line" && cp "$work/line" "$work/kept"
+said=$("$bench" plot "$work/line" --output "$work/line" 2>&1) && { echo "its input is drawn over"; exit 1; }
+[ "$said" = "aule-bench: --output $work/line would replace what it is drawn from" ] || { echo "its input: $said"; exit 1; }
+cmp "$work/line" "$work/kept"
 echo "six workloads and two studies say and draw what is promised"

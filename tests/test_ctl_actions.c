@@ -75,6 +75,7 @@ START_TEST(drop_cache_ends_what_nobody_has_open)
     ck_assert_double_eq(number(json, "pool_blocks"), 0);
     cJSON_Delete(json);
     assert_fails(ASK("drop-cache", "model"), FAILED, "no cache \"model\" among its 0");
+    assert_fails_as_json(ASK("drop-cache", "model", "--json"), FAILED, "NOT_FOUND", "among its 0");
     CHECK_OK(open_otherwise("model"));
 }
 END_TEST

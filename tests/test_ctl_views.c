@@ -246,7 +246,7 @@ START_TEST(a_cache_or_state_that_is_none_is_refused)
     assert_fails(ASK("blocks", "--cache", "nothing"), FAILED, "no cache \"nothing\" among its 1");
     assert_fails(ASK("blocks", "--cache", "987654321"), FAILED, "no cache \"987654321\"");
     assert_fails(ASK("blocks", "--state", "lost"), USAGE, "--state lost");
-    assert_fails_as_json(ASK("blocks", "--cache", "nothing", "--json"), FAILED, NULL, "no cache \"nothing\"");
+    assert_fails_as_json(ASK("blocks", "--cache", "nothing", "--json"), FAILED, "NOT_FOUND", "no cache \"nothing\"");
 }
 END_TEST
 

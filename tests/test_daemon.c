@@ -119,6 +119,21 @@ START_TEST(a_regular_file_at_the_path_is_refused_and_stays)
 }
 END_TEST
 
+static const struct {
+    const char *folder, *why;
+} bad_cache_folders[] = {{"/nowhere/at/all", "No such file or directory"}, {"/dev/null", "Not a directory"}};
+enum { NUM_BAD_CACHE_FOLDERS = sizeof bad_cache_folders / sizeof bad_cache_folders[0] };
+
+START_TEST(a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without)
+{
+    char sentence[128];
+    start((const char *const[]){"--cache-folder", bad_cache_folders[_i].folder, NULL});
+    snprintf(sentence, sizeof sentence, "no folder at %s: %s", bad_cache_folders[_i].folder, bad_cache_folders[_i].why);
+    ck_assert_msg(daemon_log_contains(&daemon_, sentence), "%s", sentence);
+    stop_clean();
+}
+END_TEST
+
 struct refused {
     const char *options[3];
     const char *sentence;
@@ -282,5 +297,8 @@ int main(void)
               NUM_BAD_OPTIONS);
     suite_add(suite, "not to be had", (const TTest *const[]){a_place_or_device_that_is_not_to_be_had_is_named, NULL},
               NUM_NOT_HAD);
+    suite_add(suite, "cache folder",
+              (const TTest *const[]){a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without, NULL},
+              NUM_BAD_CACHE_FOLDERS);
     return check_main(suite);
 }

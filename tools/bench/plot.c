@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum {
     WIDTH = 960,
@@ -455,10 +456,23 @@ static bool write_page(const struct points *points, const char *output)
     return ok;
 }
 
+// What is drawn would be lost with the drawing.
+static bool is_input(const char *file, const char *output)
+{
+    struct stat in, out;
+    if (!output || stat(file, &in) != 0 || stat(output, &out) != 0 || in.st_dev != out.st_dev ||
+        in.st_ino != out.st_ino || !S_ISREG(in.st_mode))
+        return false;
+    fprintf(stderr, "aule-bench: --output %s would replace what it is drawn from\n", output);
+    return true;
+}
+
 bool plot(char *const *files, int num_files, const char *output)
 {
     struct points points = {0};
     bool ok = true;
+    for (int i = 0; i < num_files; i++)
+        ok = ok && !is_input(files[i], output);
     for (int i = 0; ok && i < num_files; i++)
         ok = read_file(files[i], &points);
     if (ok && !points.count) {

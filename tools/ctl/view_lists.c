@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "clean.h"
+#include "complaint.h"
 #include "output.h"
 
 #define SESSION(heading, kind, member)                                                                                 \
@@ -163,8 +164,11 @@ static bool is_called(const char *wanted, const struct aule_cache_view *cache, b
 
 static enum exit_code no_cache(const struct ctl *ctl, const char *wanted, uint32_t count)
 {
-    return complain(EXIT_CODE_FAILED, "the daemon has no cache \"%s\" among its %u; aule-ctl caches%s lists them",
-                    wanted, count, ctl->socket_option);
+    char what[COMPLAINT_SIZE];
+    snprintf(what, sizeof what, "the daemon has no cache \"%s\" among its %u; aule-ctl caches%s lists them", wanted,
+             count, ctl->socket_option);
+    complaint_say(what, aule_status_name(AULE_NOT_FOUND), NULL);
+    return EXIT_CODE_FAILED;
 }
 
 static const struct aule_cache_view *find_cache(const char *wanted, const struct aule_cache_view *caches,
