@@ -5,6 +5,7 @@
 
 #include "plot.h"
 
+#include "same_file.h"
 #include "svg.h"
 
 #include <cjson/cJSON.h>
@@ -13,7 +14,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum {
     WIDTH = 960,
@@ -459,9 +459,7 @@ static bool write_page(const struct points *points, const char *output)
 // What is drawn would be lost with the drawing.
 static bool is_input(const char *file, const char *output)
 {
-    struct stat in, out;
-    if (!output || stat(file, &in) != 0 || stat(output, &out) != 0 || in.st_dev != out.st_dev ||
-        in.st_ino != out.st_ino || !S_ISREG(in.st_mode))
+    if (!same_file(file, output))
         return false;
     fprintf(stderr, "aule-bench: --output %s would replace what it is drawn from\n", output);
     return true;

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 // Up to `max` bytes of the file, and one more if there are more.
@@ -69,13 +68,6 @@ bool files_read_prompt(const char *path, const char *append, uint32_t max, int32
     *num_tokens = (uint32_t)(count + append_count);
     free(bytes);
     return *tokens != NULL;
-}
-
-bool files_same(const char *a, const char *b)
-{
-    struct stat first, second;
-    return a && b && stat(a, &first) == 0 && stat(b, &second) == 0 && S_ISREG(first.st_mode) &&
-           first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
 FILE *files_open_logits(const char *path, bool *made)

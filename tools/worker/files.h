@@ -16,9 +16,6 @@
 // *tokens is the caller's to free().
 bool files_read_prompt(const char *path, const char *append, uint32_t max, int32_t **tokens, uint32_t *num_tokens);
 
-// Whether both paths lead to one regular file. Takes NULL.
-bool files_same(const char *a, const char *b);
-
 // For files_write_logits(), until which the file keeps what it has; NULL on failure. *made: it was not there before.
 FILE *files_open_logits(const char *path, bool *made);
 // Replaces what `file`, of that path, has, and closes it.

@@ -8,6 +8,7 @@
 #include "generate.h"
 #include "options.h"
 #include "report.h"
+#include "same_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +59,7 @@ struct logit_files {
 // What is written would be lost for who reads it.
 static bool is_input(const struct options *options, const char *file, const char *option)
 {
-    if (!files_same(options->logits_file, file))
+    if (!same_file(options->logits_file, file))
         return false;
     complain(EXIT_CODE_FAILED, "--logits %s would replace what %s reads", options->logits_file, option);
     return true;
