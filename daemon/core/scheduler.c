@@ -307,7 +307,6 @@ static void share(struct core *core, const struct submission *submission, const 
         sessions += run->session->stamp != stamp;
         runs += run->stamp != stamp;
         run->session->stamp = run->stamp = stamp;
-        run->session->gpu_ns += event->results[order[i]].own_ns;
     }
     stamp = ++core->last_stamp;
     for (uint32_t i = 0; i < count; i++) {
@@ -330,6 +329,7 @@ static uint64_t read_results(struct core *core, struct submission *submission, c
         if (status == STATUS_OK) {
             order[good++] = i;
             gpu_ns += event->results[i].own_ns;
+            submission->links[i].run->session->gpu_ns += event->results[i].own_ns;
         } else {
             run_fail(submission->links[i].run, status, i < event->num_results ? event->results[i].message : NULL);
         }
