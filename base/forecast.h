@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// forecast.h - how long work takes, by what work of its kind took lately, and when to be awake for
+// its end. A sleeping thread runs 20 to 50 us after the end that wakes it. A looking thread sees the
+// end at once, but uses a core. So a thread sleeps until shortly before the expected end, looks for a
+// bounded time, and then sleeps until it is woken. Knows numbers only: no clock, no GPU, no lock.
+
+#ifndef AULE_FORECAST_H
+#define AULE_FORECAST_H
+
+#include "clock.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// ---- how long: a table of kinds ----
+
+enum { FORECAST_KINDS = 256, FORECAST_TICKETS = 64 };
+
+struct forecast {
+    // At most FORECAST_KINDS are remembered; two kinds that share a place forget each other.
+    uint32_t num_kinds;
+    // A shorter time than the known one is believed at once. Of a longer one the excess counts for
+    // 1 / caution, because the work may have waited for other work.
+    uint32_t caution;
+    struct forecast_kind {
+        uint64_t kind;
+        int64_t took_ns; // 0 = unknown
+    } kinds[FORECAST_KINDS];
+};
+
+int64_t forecast_time(const struct forecast *forecast, uint64_t kind); // 0: unknown
+void forecast_learn(struct forecast *forecast, uint64_t kind, int64_t took_ns);
+// When work that began at `start_ns` is expected to end. 0: unknown.
+int64_t forecast_end(const struct forecast *forecast, uint64_t kind, int64_t start_ns);
+
+// ---- by ticket: work whose kind and start are remembered until its end is asked for ----
+
+struct forecast_tickets {
+    struct forecast times;
+    struct forecast_ticket {
+        uint64_t ticket, kind;
+        int64_t start_ns;
+    } queued[FORECAST_TICKETS]; // later tickets take the places of earlier ones
+};
+
+void forecast_ticket_began(struct forecast_tickets *tickets, uint64_t ticket, uint64_t kind, int64_t start_ns);
+int64_t forecast_ticket_end(const struct forecast_tickets *tickets, uint64_t ticket); // expected; 0: unknown
+// The answer came at `end_ns` to a question of `asked_ns`, which may be long after the end of the work.
+void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, int64_t asked_ns, int64_t end_ns);
+
+// ---- when to look: one piece of work after the other ----
+
+struct forecast_watch {
+    struct forecast times;
+    // Rules. look_ns: the longest look for one piece of work; 0 = never looks.
+    int64_t look_ns;
+    // Work that is expected to take longer is not looked for: its times differ by more than a look.
+    // 0 = no limit.
+    int64_t longest_ns;
+    // From the end of the work until the thread that it wakes has noticed; taken off the measured
+    // time. If it is too long, the next look begins earlier.
+    int64_t wake_delay_ns;
+    // Unknown work is looked for at once; false: the thread sleeps until the end wakes it.
+    bool looks_at_unknown;
+    // The end of the work does not end a sleep that has an end of its own. If the first look after
+    // such a sleep sees the end, nobody knows when it was.
+    bool sleep_ignores_end;
+
+    int64_t late_ns;  // that sleeps are too long, of late
+    int64_t ended_ns; // when the last work ended; what was sent before began then
+    // The work that ends next.
+    uint64_t kind;
+    bool watched; // there is such work
+    int64_t begun_ns;
+    int64_t end_ns;        // when it is expected; 0 = unknown
+    int64_t look_until_ns; // 0 = the look has not begun
+    uint32_t num_looks;
+    bool could_sleep; // before the look
+};
+
+// The work that ends next is of `kind` and was sent at `sent_ns`.
+void forecast_watch_begin(struct forecast_watch *watch, uint64_t kind, int64_t sent_ns);
+// At most `now_ns`: look, and ask again. Later: sleep until then. FOREVER: sleep until woken.
+int64_t forecast_watch_wake_ns(struct forecast_watch *watch, int64_t now_ns);
+// Begins the look now and lets it last until `until_ns`.
+void forecast_watch_look(struct forecast_watch *watch, int64_t now_ns, int64_t until_ns);
+// A sleep that was to end at `until_ns` has ended.
+void forecast_watch_slept(struct forecast_watch *watch, int64_t until_ns, int64_t now_ns);
+// The work has ended. `woken`: its end woke the thread; else a look saw it.
+void forecast_watch_end(struct forecast_watch *watch, int64_t now_ns, bool woken);
+
+// A default for look_ns: 0 if the process has fewer than `least_cores`, because a look takes one.
+int64_t forecast_look_ns(int64_t look_ns, long num_cores, long least_cores);
+
+#endif
