@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ring.c - see ring.h. All that touches shared memory or sleeps goes through the port, so that tests/ring_explorer.c can put another one
+// ring.c - see ring.h. All that touches shared memory or sleeps goes through the port, so that tests/rigs/ring_explorer.c can put another one
 // in its place and step both ends through every schedule.
 
 #include "ring.h"

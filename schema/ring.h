@@ -48,16 +48,6 @@ struct ring_place {
 uint64_t ring_size(uint32_t num_entries, uint32_t entry_size); // bytes of one ring
 bool ring_good_number(uint32_t num_entries);                   // one that ring_place may have
 
-// Between two looks: while a core only looks, its other thread may have it.
-static inline void ring_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 enum ring_look {
     RING_NOTHING,
     RING_TAKEN,

@@ -2,15 +2,19 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // wire.cc - all the C++ there is: the structs of wire.h to and from the tables of aule.fbs, by FlatBuffers. Knows nothing
-// of sockets or sessions. One line lists the fields of a table; the line makes its measuring, its writing and its reading.
+// of sockets or sessions. generate.awk lists each table's fields in wire_fields.h; a list makes its measuring, writing and reading.
+// What stands here by hand is a type's way onto the wire, and the rules that a type cannot say.
 // Compiled without exceptions and RTTI; the C++ runtime that FlatBuffers still wants stands at the end. Any thread.
 
 #include "wire.h"
 
 #include "aule_generated.h"
+#include "schema/wire_fields.h"
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <type_traits>
 
 static_assert(FLATBUFFERS_LITTLEENDIAN, "vectors are handed out in place, in the wire's byte order");
@@ -21,159 +25,89 @@ namespace
 namespace fb = flatbuffers;
 namespace w = aule::wire;
 
-// ---- the lists of fields: names are the same in aule.fbs and in wire.h ----
+// ---- generate.awk and flatc read aule.fbs alike: the same fields in the same order, the same numbers ----
+// Their types are compared where fields are read: see get() and unpack().
+
+constexpr bool same_text(const char *a, const char *b)
+{
+    while (*a && *a == *b)
+        a++, b++;
+    return *a == *b;
+}
+
+template <size_t N>
+constexpr bool same_names(const std::array<const char *, N> &names, std::initializer_list<const char *> listed)
+{
+    bool same = listed.size() == N;
+    for (size_t i = 0; same && i < N; i++)
+        same = same_text(names[i], listed.begin()[i]);
+    return same;
+}
+
 // clang-format off
-
-// Structs. F takes the first field, X every other one, in the order of aule.fbs: the order of FlatBuffers' constructors.
-#define TENSOR(F, X)     F(memory) X(dtype) X(offset) X(token_stride) X(head_stride) X(outer_stride)
-#define RUN_ENTRY(F, X)  F(batch) X(layer) X(num_heads) X(q) X(k) X(v) X(out) X(lse) X(slopes) X(sinks) X(scale)       \
-                         X(logits_soft_cap) X(mask_value) X(window_left) X(window_right) X(num_splits) X(flags)        \
-                         X(rope_theta) X(rope_dim) X(k_scale) X(v_scale) X(kind) X(rope_frequencies) X(keys) X(values)
-#define LAYERS(F, X)     F(num_layers) X(layer_step) X(q) X(k) X(v) X(out) X(lse) X(keys) X(values) X(slopes) X(sinks)
-#define SESSION(F, X)    F(session) X(pid) X(uid) X(arena_imported) X(dead) X(arena_bytes) X(blocks_held)              \
-                         X(quota_blocks) X(batches) X(tickets_unreaped) X(runs_done) X(tokens_attended) X(gpu_ns)      \
-                         X(lookup_tokens) X(hit_tokens) X(age_ms)
-#define CACHE(F, X)      F(cache) X(num_layers) X(num_kv_heads) X(head_dim_k) X(head_dim_v) X(k_dtype) X(v_dtype)      \
-                         X(block_size) X(chunk_blocks) X(num_chunks) X(open_sessions) X(v_is_k_prefix) X(scale_mode)   \
-                         X(block_bytes) X(total_blocks) X(free_blocks) X(leased_blocks) X(held_blocks)                 \
-                         X(cached_blocks) X(quarantined_blocks) X(published_blocks) X(pending_blocks)
-#define BLOCK(F, X)      F(block) X(state) X(holders) X(batch_refs) X(writer) X(last_use) X(depth)
-#define TUNE_ENTRY(F, X) F(num_workgroups) X(num_keys) X(local_size) X(rule_local_size) X(gpu_ns) X(rule_gpu_ns)       \
-                         X(num_ways) X(num_samples) X(state)
-
-// Tables: T(FlatBuffers table, struct of wire.h, its fields).
-#define HELLO(X)               X(major) X(minor) X(client_name) X(tenant) X(arena_size)
-#define PING(X)                X(payload)
-#define CACHE_OPEN(X)          X(name) X(num_layers) X(num_kv_heads) X(head_dim_k) X(head_dim_v) X(v_is_k_prefix)      \
-                               X(k_dtype) X(v_dtype) X(scale_mode) X(block_size) X(fingerprint)
-#define CACHE_ID(X)            X(cache)
-#define BLOCKS_LEASE(X)        X(cache) X(count) X(timeout_ms)
-#define BLOCKS_RELEASE(X)      X(cache) X(blocks)
-#define PREFIX_LOOKUP(X)       X(cache) X(tokens) X(token_span) X(max_tokens) X(extra_key)
-#define PREFIX_PUBLISH(X)      X(cache) X(tokens) X(token_span) X(blocks) X(extra_key)
-#define BLOCKS_COPY(X)         X(cache) X(from) X(to) X(flags) X(timeout_ms)
-#define KV_LAYOUT(X)           X(num_kv_heads) X(head_dim_k) X(head_dim_v) X(v_is_k_prefix) X(k_dtype) X(v_dtype)      \
-                               X(scale_mode) X(block_size) X(num_blocks)
-#define BATCH_CREATE(X)        X(cache) X(num_seqs) X(max_blocks) X(max_context_len) X(max_seqlen_q) X(cu_seqlens_q)   \
-                               X(seq_lens_kv) X(block_table) X(slot_mapping) X(positions) X(mask) X(q_lens)            \
-                               X(token_rows) X(kv_starts) X(cu_seqlens_q_span) X(seq_lens_kv_span)                     \
-                               X(block_table_span) X(slot_mapping_span) X(positions_span) X(mask_span)                 \
-                               X(q_lens_span) X(token_rows_span) X(kv_starts_span)
-#define BATCH_ID(X)            X(batch)
-#define BATCH_ADVANCE(X)       X(batch) X(seq_lens_kv) X(entries) X(slot_mapping) X(positions) X(seq_lens_kv_span)     \
-                               X(entries_span) X(slot_mapping_span) X(positions_span)
-#define MERGE(X)               X(num_tokens) X(num_heads) X(head_dim) X(outs) X(lses) X(out) X(lse) X(flags)           \
-                               X(timeout_ms)
-#define WAIT(X)                X(ticket) X(timeout_ms)
-#define RANGE(X)               X(first) X(max)
-#define INSPECT_BLOCKS(X)      X(cache) X(first) X(max)
-#define SESSION_ID(X)          X(session)
-#define TUNE(X)                X(action) X(first) X(max)
-
-#define HELLO_REPLY(X)         X(major) X(minor) X(session) X(epoch) X(segment_name) X(segment_size) X(header_offset)  \
-                               X(arena_offset) X(arena_size) X(submission_ring_offset) X(submission_ring_size)         \
-                               X(completion_ring_offset) X(completion_ring_size) X(max_message) X(max_tickets)         \
-                               X(max_batches) X(quota_blocks) X(device_name) X(device_uuid) X(arena_imported)          \
-                               X(ring_entries) X(doorbell) X(ring_entry_size)
-#define PING_REPLY(X)          X(payload) X(epoch) X(version) X(major) X(minor)
-#define CACHE_OPEN_REPLY(X)    X(cache) X(chunk_blocks) X(block_bytes)
-#define CACHE_STATE_REPLY(X)   X(total_blocks) X(free_blocks) X(leased_blocks) X(held_blocks) X(cached_blocks)         \
-                               X(quarantined_blocks) X(limit_blocks) X(available_blocks) X(block_bytes)
-#define LEASE_REPLY(X)         X(blocks)
-#define LOOKUP_REPLY(X)        X(blocks) X(num_tokens)
-#define PUBLISH_REPLY(X)       X(blocks) X(num_existing)
-#define BATCH_REPLY(X)         X(batch) X(num_tokens)
-#define RUN_REPLY(X)           X(ticket)
-#define WAIT_REPLY(X)          X(run_status) X(gpu_ns) X(num_runs) X(num_sessions) X(run_message)
-#define DAEMON_REPLY(X)        X(epoch) X(pid) X(uptime_ms) X(version) X(socket) X(num_sessions) X(max_sessions)       \
-                               X(num_caches) X(max_caches) X(pool_bytes) X(pool_limit_bytes) X(pool_blocks)            \
-                               X(pool_limit_blocks) X(free_blocks) X(leased_blocks) X(held_blocks) X(cached_blocks)    \
-                               X(quarantined_blocks) X(runs_done) X(runs_failed) X(dispatches) X(submissions)          \
-                               X(tokens_attended) X(lookups) X(lookup_tokens) X(hit_tokens) X(evictions)               \
-                               X(session_deaths) X(stopping) X(max_sessions_per_dispatch)                              \
-                               X(sessions_served) X(dispatches_of_1) X(dispatches_of_2) X(dispatches_of_4)             \
-                               X(dispatches_of_8) X(dispatches_of_more) X(ends_awake) X(ends_asleep)
-#define DEVICE_REPLY(X)        X(name) X(driver) X(api_version) X(uuid) X(index) X(type) X(software) X(heap_bytes)     \
-                               X(budget_bytes) X(subgroup_size) X(shared_memory_bytes) X(max_allocation_bytes)         \
-                               X(host_import) X(import_alignment) X(pipelines) X(variant) X(variants)                  \
-                               X(variant_needs) X(variant_missing)
-
-#define PLAIN_TABLES(T)                                                                                                \
-    T(Hello,             wire_hello,                HELLO)                                                             \
-    T(Ping,              wire_ping,                 PING)                                                              \
-    T(CacheOpen,         wire_cache_open,           CACHE_OPEN)                                                        \
-    T(CacheClose,        wire_cache_close,          CACHE_ID)                                                          \
-    T(CacheState,        wire_cache_state,          CACHE_ID)                                                          \
-    T(BlocksLease,       wire_blocks_lease,         BLOCKS_LEASE)                                                      \
-    T(BlocksRelease,     wire_blocks_release,       BLOCKS_RELEASE)                                                    \
-    T(PrefixLookup,      wire_prefix_lookup,        PREFIX_LOOKUP)                                                     \
-    T(PrefixPublish,     wire_prefix_publish,       PREFIX_PUBLISH)                                                    \
-    T(BlocksCopy,        wire_blocks_copy,          BLOCKS_COPY)                                                       \
-    T(KvLayout,          wire_kv_layout,            KV_LAYOUT)                                                         \
-    T(BatchDestroy,      wire_batch_destroy,        BATCH_ID)                                                          \
-    T(BatchAdvance,      wire_batch_advance,        BATCH_ADVANCE)                                                     \
-    T(Merge,             wire_merge,                MERGE)                                                             \
-    T(Wait,              wire_wait,                 WAIT)                                                              \
-    T(InspectSessions,   wire_inspect_range,        RANGE)                                                             \
-    T(InspectCaches,     wire_inspect_range,        RANGE)                                                             \
-    T(InspectBlocks,     wire_inspect_blocks,       INSPECT_BLOCKS)                                                    \
-    T(KillSession,       wire_kill_session,         SESSION_ID)                                                        \
-    T(DropCache,         wire_drop_cache,           CACHE_ID)                                                          \
-    T(Tune,              wire_tune,                 TUNE)                                                              \
-    T(HelloReply,        wire_hello_reply,          HELLO_REPLY)                                                       \
-    T(PingReply,         wire_ping_reply,           PING_REPLY)                                                        \
-    T(CacheOpenReply,    wire_cache_open_reply,     CACHE_OPEN_REPLY)                                                  \
-    T(CacheStateReply,   wire_cache_state_reply,    CACHE_STATE_REPLY)                                                 \
-    T(BlocksLeaseReply,  wire_blocks_lease_reply,   LEASE_REPLY)                                                       \
-    T(PrefixLookupReply, wire_prefix_lookup_reply,  LOOKUP_REPLY)                                                      \
-    T(PrefixPublishReply, wire_prefix_publish_reply, PUBLISH_REPLY)                                                    \
-    T(BatchCreateReply,  wire_batch_create_reply,   BATCH_REPLY)                                                       \
-    T(RunReply,          wire_run_reply,            RUN_REPLY)                                                         \
-    T(WaitReply,         wire_wait_reply,           WAIT_REPLY)                                                        \
-    T(InspectDaemonReply, wire_inspect_daemon_reply, DAEMON_REPLY)                                                     \
-    T(InspectDeviceReply, wire_inspect_device_reply, DEVICE_REPLY)
-
-// Tables without a field, which have no member in the union of wire.h either.
-#define EMPTY_TABLES(T) T(Mapped) T(CloseSession) T(InspectDaemon) T(InspectDevice) T(Empty)
+#define NAME(owner, f, ...)       #f,
+#define NAME_UNION(owner, f, ...) #f "_type", #f,
+#define SAME_STRUCT(packed, plain, FIELDS)                                                                             \
+    static_assert(same_names(w::packed::Traits::field_names, {FIELDS(NAME, NAME)}), #packed);
+#define SAME_TABLE(packed, plain, FIELDS)                                                                              \
+    static_assert(same_names(w::packed::Traits::field_names, {FIELDS(NAME, NAME, NAME, NAME_UNION)}), #packed);
+#define SAME_EMPTY(packed, plain, FIELDS) static_assert(w::packed::Traits::fields_number == 0, #packed);
+#define SAME_COMMAND(name, member, table)                                                                              \
+    static_assert(int(WIRE_COMMAND_##name) == int(w::CommandTraits<w::table>::enum_value), #table);
+#define SAME_ANSWER(name, member, table)                                                                               \
+    static_assert(int(WIRE_ANSWER_##name) == int(w::AnswerTraits<w::table>::enum_value), #table);
+#define SAME_COUNT(type, count)                                                                                        \
+    static_assert(sizeof(w::EnumValues##type()) / sizeof(w::type) == count, #type);
+#define SAME_VALUE(type, value, plain) static_assert(int(plain) == int(w::type::value), #plain);
 // clang-format on
-
-// The lists of wire.h and the unions of aule.fbs are one list.
-#define X(name, member, table)                                                                                         \
-    static_assert(int(WIRE_COMMAND_##name) == int(w::Command_##table), "WIRE_COMMAND_MAP differs from union Command");
-WIRE_COMMAND_MAP(X)
-#undef X
-#define X(name, member, table)                                                                                         \
-    static_assert(int(WIRE_ANSWER_##name) == int(w::Answer_##table), "WIRE_ANSWER_MAP differs from union Answer");
-WIRE_ANSWER_MAP(X)
-#undef X
-static_assert(int(WIRE_COMMAND_COUNT) == int(w::Command_MAX) + 1, "union Command has more members than wire.h");
-static_assert(int(WIRE_ANSWER_COUNT) == int(w::Answer_MAX) + 1, "union Answer has more members than wire.h");
-static_assert(int(WIRE_RUN_CAUSAL) == int(w::RunFlag_Causal) && int(WIRE_RUN_DETACHED) == int(w::RunFlag_Detached) &&
-                  int(WIRE_RUN_ROPE_INTERLEAVED) == int(w::RunFlag_RopeInterleaved),
-              "enum wire_run_flag differs from RunFlag");
-static_assert(int(WIRE_RUN_ATTEND) == int(w::RunKind_Attend) && int(WIRE_RUN_WRITE) == int(w::RunKind_Write) &&
-                  int(WIRE_RUN_GATHER) == int(w::RunKind_Gather) && int(WIRE_RUN_GATHER) == int(w::RunKind_MAX),
-              "enum wire_run_kind differs from RunKind");
-static_assert(int(WIRE_TUNE_SHOW) == int(w::TuneAction_Show) && int(WIRE_TUNE_RENEW) == int(w::TuneAction_Renew) &&
-                  int(WIRE_TUNE_CLEAR) == int(w::TuneAction_Clear) && int(WIRE_TUNE_OFF) == int(w::TuneAction_Off) &&
-                  int(WIRE_TUNE_ON) == int(w::TuneAction_On) && int(WIRE_TUNE_ON) == int(w::TuneAction_MAX),
-              "enum wire_tune_action differs from TuneAction");
-static_assert(int(WIRE_TUNE_WAITING) == int(w::TuneState_Waiting) &&
-                  int(WIRE_TUNE_MEASURED) == int(w::TuneState_Measured) &&
-                  int(WIRE_TUNE_FAILED) == int(w::TuneState_Failed) && int(WIRE_TUNE_FAILED) == int(w::TuneState_MAX),
-              "enum wire_tune_state differs from TuneState");
-
-// The maps' `none` becomes a real member here, so that one macro line serves every command and every answer.
-struct nothing {
-};
-struct any_request : wire_request {
-    nothing none;
-};
-struct any_reply : wire_reply {
-    nothing none;
-};
+WIRE_STRUCTS(SAME_STRUCT)
+WIRE_TABLES(SAME_TABLE)
+WIRE_EMPTY_TABLES(SAME_EMPTY)
+WIRE_ENUMS(SAME_COUNT, SAME_VALUE)
+WIRE_COMMAND_MAP(SAME_COMMAND)
+WIRE_ANSWER_MAP(SAME_ANSWER)
+static_assert(int(WIRE_COMMAND_COUNT) == int(w::Command::MAX) + 1, "union Command has more members than wire.h");
+static_assert(int(WIRE_ANSWER_COUNT) == int(w::Answer::MAX) + 1, "union Answer has more members than wire.h");
 
 template <class T> using scalar = typename std::enable_if<std::is_arithmetic<T>::value, T>::type;
+
+// True: one layout on the wire and in C, and each pattern of bits has a meaning, so that a vector can be handed out as it lies.
+template <class T> constexpr bool in_place = std::is_arithmetic<T>::value && !std::is_same<T, bool>::value;
+
+// ---- packing and unpacking the fixed-size structs ----
+
+template <class T> scalar<T> pack(T value)
+{
+    return value;
+}
+
+template <class T, class From, class = scalar<T>> void unpack(T &to, From from)
+{
+    static_assert(std::is_same<T, From>::value, "generate.awk and flatc differ in a type");
+    to = from;
+}
+
+// clang-format off
+#define PACK_FIRST(owner, f, ...) pack(from.f)
+#define PACK(owner, f, ...)       , pack(from.f)
+#define UNPACK(owner, f, ...)     unpack(to.f, from.f());
+#define IN_PLACE(owner, f, ...)   && in_place<decltype(wire_##owner::f)>
+#define SIZE(owner, f, ...)       + sizeof(wire_##owner::f)
+#define STRUCT(packed, plain, FIELDS)                                                                                  \
+    w::packed pack(const wire_##plain &from)                                                                           \
+    {                                                                                                                  \
+        return w::packed(FIELDS(PACK_FIRST, PACK));                                                                    \
+    }                                                                                                                  \
+    void unpack(wire_##plain &to, const w::packed &from)                                                               \
+    {                                                                                                                  \
+        FIELDS(UNPACK, UNPACK)                                                                                         \
+    }                                                                                                                  \
+    template <>                                                                                                        \
+    constexpr bool in_place<wire_##plain> =                                                                            \
+        sizeof(wire_##plain) == sizeof(w::packed) && alignof(wire_##plain) == alignof(w::packed) &&                    \
+        sizeof(wire_##plain) == (0 FIELDS(SIZE, SIZE)) FIELDS(IN_PLACE, IN_PLACE);
+// clang-format on
+WIRE_STRUCTS(STRUCT)
 
 // ---- measuring: an upper bound before a byte is written, so that the one allocation can fail in peace ----
 
@@ -189,7 +123,7 @@ struct measure {
         payload += count * size;
         overhead += 32;
     }
-    template <class T> void field(const T &, scalar<T> = 0)
+    template <class T> void field(const T &) // a number or a struct, part of the table
     {
     }
     void field(const char *const &text)
@@ -214,72 +148,17 @@ struct measure {
         for (uint32_t i = 0; v.data && i < v.count; i++)
             field(v.data[i]);
     }
-    void field(const wire_tensors &v)
+    template <size_t N> void field(const uint8_t (&bytes)[N])
     {
-        vector(v.data, v.count, sizeof *v.data);
+        vector(bytes, N, 1);
     }
-    void field(const wire_span &)
-    {
+#define MEASURE_LIST(packed, plain)                                                                                    \
+    void field(const wire_##plain##_list &v)                                                                           \
+    {                                                                                                                  \
+        vector(v.data, v.count, sizeof(w::packed));                                                                    \
     }
-    void field(const wire_tensor &)
-    {
-    }
-    void field(const uint8_t (&bytes)[16])
-    {
-        vector(bytes, sizeof bytes, 1);
-    }
+    WIRE_LISTED(MEASURE_LIST)
 };
-
-// ---- packing and unpacking the fixed-size structs ----
-
-template <class T> scalar<T> pack(T value)
-{
-    return value;
-}
-
-template <class T> void unpack(T &to, scalar<T> from)
-{
-    to = from;
-}
-
-w::Span pack(const wire_span &from)
-{
-    return w::Span(from.offset, from.count);
-}
-
-void unpack(wire_span &to, const w::Span &from)
-{
-    to = {from.offset(), from.count()};
-}
-
-#define PACK_FIRST(f) pack(from.f)
-#define PACK(f)       , pack(from.f)
-#define UNPACK(f)     unpack(to.f, from.f());
-#define STRUCT(packed, plain, FIELDS)                                                                                  \
-    packed pack(const plain &from)                                                                                     \
-    {                                                                                                                  \
-        return packed(FIELDS(PACK_FIRST, PACK));                                                                       \
-    }                                                                                                                  \
-    void unpack(plain &to, const packed &from)                                                                         \
-    {                                                                                                                  \
-        FIELDS(UNPACK, UNPACK)                                                                                         \
-    }
-STRUCT(w::Tensor, wire_tensor, TENSOR)
-STRUCT(w::RunEntry, wire_run, RUN_ENTRY)
-STRUCT(w::Layers, wire_layers, LAYERS)
-STRUCT(w::SessionState, wire_session_state, SESSION)
-STRUCT(w::CacheCounts, wire_cache_counts, CACHE)
-STRUCT(w::BlockState, wire_block_state, BLOCK)
-STRUCT(w::TuneEntry, wire_tune_entry, TUNE_ENTRY)
-
-// A vector of tensors is handed over in place, so FlatBuffers' struct and wire.h's have one layout: fields in one order, each
-// at its natural alignment, nothing between or behind them.
-static_assert(sizeof(w::Tensor) == sizeof(wire_tensor) && alignof(w::Tensor) == alignof(wire_tensor) &&
-                  offsetof(wire_tensor, memory) == 0 && offsetof(wire_tensor, dtype) == 4 &&
-                  offsetof(wire_tensor, offset) == 8 && offsetof(wire_tensor, token_stride) == 16 &&
-                  offsetof(wire_tensor, head_stride) == 24 && offsetof(wire_tensor, outer_stride) == 32 &&
-                  sizeof(wire_tensor) == 40,
-              "struct wire_tensor differs from struct Tensor");
 
 // ---- writing ----
 
@@ -288,9 +167,10 @@ struct writer {
     bool no_memory = false;
 };
 
-template <class T> scalar<T> put(writer &, T value)
+// Numbers and structs, which lie in the table.
+template <class T> auto put(writer &, const T &from) -> decltype(pack(from))
 {
-    return value;
+    return pack(from);
 }
 
 fb::Offset<fb::String> put(writer &to, const char *text)
@@ -313,24 +193,9 @@ fb::Offset<fb::Vector<uint8_t>> put(writer &to, const wire_bytes &v)
     return v.data ? to.builder.CreateVector(v.data, v.count) : 0;
 }
 
-fb::Offset<fb::Vector<uint8_t>> put(writer &to, const uint8_t (&bytes)[16])
+template <size_t N> fb::Offset<fb::Vector<uint8_t>> put(writer &to, const uint8_t (&bytes)[N])
 {
-    return to.builder.CreateVector(bytes, sizeof bytes);
-}
-
-fb::Offset<fb::Vector<const w::Tensor *>> put(writer &to, const wire_tensors &v)
-{
-    return v.data ? to.builder.CreateVectorOfStructs(reinterpret_cast<const w::Tensor *>(v.data), v.count) : 0;
-}
-
-w::Span put(writer &, const wire_span &span)
-{
-    return pack(span);
-}
-
-w::Tensor put(writer &, const wire_tensor &tensor)
-{
-    return pack(tensor);
+    return to.builder.CreateVector(bytes, N);
 }
 
 fb::Offset<fb::Vector<fb::Offset<fb::String>>> put(writer &to, const wire_names &names)
@@ -348,36 +213,49 @@ fb::Offset<fb::Vector<fb::Offset<fb::String>>> put(writer &to, const wire_names 
     return vector;
 }
 
-// What a table's add_...() takes: structs by address and left out if they say nothing, all else as it is.
-const w::Span *argument(const w::Span &span)
+template <class Packed, class Plain>
+fb::Offset<fb::Vector<const Packed *>> put_list(writer &to, const Plain *from, uint32_t count)
 {
-    return span.offset() || span.count() ? &span : nullptr;
+    Packed *array = nullptr;
+    if (!from)
+        return 0;
+    auto vector = to.builder.CreateUninitializedVectorOfStructs<Packed>(count, &array);
+    for (uint32_t i = 0; i < count; i++)
+        array[i] = pack(from[i]);
+    return vector;
 }
 
-const w::Tensor *argument(const w::Tensor &tensor)
-{
-    const w::Tensor none;
-    return memcmp(&tensor, &none, sizeof none) != 0 ? &tensor : nullptr;
-}
-
-const w::Layers *argument(const w::Layers &layers)
-{
-    const w::Layers none;
-    return memcmp(&layers, &none, sizeof none) != 0 ? &layers : nullptr;
-}
-
-template <class T> T argument(const T &value)
+// What a table's add_...() takes: structs by address and left out if they are all 0, all else as it is.
+template <class T> scalar<T> argument(const T &value)
 {
     return value;
 }
+
+template <class T> fb::Offset<T> argument(const fb::Offset<T> &value)
+{
+    return value;
+}
+
+template <class Packed, class = typename Packed::Traits> const Packed *argument(const Packed &value)
+{
+    const Packed zero;
+    return memcmp(&value, &zero, sizeof zero) != 0 ? &value : nullptr;
+}
+
+#define PUT_LIST(packed, plain)                                                                                        \
+    fb::Offset<fb::Vector<const w::packed *>> put(writer &to, const wire_##plain##_list &v)                            \
+    {                                                                                                                  \
+        return put_list<w::packed>(to, v.data, v.count);                                                               \
+    }
+WIRE_LISTED(PUT_LIST)
 
 // ---- reading: behind a verified message; keeps the first thing that is wrong ----
 
 struct reader {
     struct error *error;
+    void **owned; // where the reply keeps what is allocated, one place after the other
     const char *field = "";
     enum status status = STATUS_OK;
-    void **owned = nullptr; // where the reply keeps what is allocated, one place after the other
 
     template <class... Values> void fail(enum status why, const char *format, Values... values)
     {
@@ -393,9 +271,9 @@ struct reader {
     }
 };
 
-template <class T> void get(reader &, T &to, scalar<T> from)
+template <class T, class From, class = scalar<T>> void get(reader &, T &to, From from)
 {
-    to = from;
+    unpack(to, from);
 }
 
 // C reads up to the first NUL, so a string that holds another one would mean two things.
@@ -407,9 +285,11 @@ void get(reader &from, const char *&to, const fb::String *text)
 }
 
 // The verifier checks where a vector's length lies, not where its elements do. An empty one has none, and is as good as absent.
-template <class T> bool aligned(reader &from, const fb::Vector<T> *vector, size_t alignment)
+template <class T> bool has_elements(reader &from, const fb::Vector<T> *vector, size_t alignment)
 {
-    if (!vector || uintptr_t(vector->Data()) % alignment == 0)
+    if (!vector || vector->size() == 0)
+        return false;
+    if (uintptr_t(vector->Data()) % alignment == 0)
         return true;
     from.fail(STATUS_MALFORMED, "the elements of %s do not lie at a multiple of %zu bytes", alignment);
     return false;
@@ -417,7 +297,7 @@ template <class T> bool aligned(reader &from, const fb::Vector<T> *vector, size_
 
 template <class Vector, class T> void get_vector(reader &from, Vector &to, const fb::Vector<T> *vector)
 {
-    if (vector && vector->size() && aligned(from, vector, sizeof(T)))
+    if (has_elements(from, vector, sizeof(T)))
         to = {vector->data(), vector->size()};
 }
 
@@ -436,31 +316,12 @@ void get(reader &from, wire_bytes &to, const fb::Vector<uint8_t> *vector)
     get_vector(from, to, vector);
 }
 
-void get(reader &from, wire_tensors &to, const fb::Vector<const w::Tensor *> *vector)
+template <size_t N> void get(reader &from, uint8_t (&to)[N], const fb::Vector<uint8_t> *bytes)
 {
-    if (vector && vector->size() && aligned(from, vector, alignof(w::Tensor)))
-        to = {reinterpret_cast<const wire_tensor *>(vector->Data()), vector->size()};
-}
-
-// The verifier has checked that structs lie aligned inside their table.
-void get(reader &, wire_span &to, const w::Span *from)
-{
-    if (from)
-        unpack(to, *from);
-}
-
-void get(reader &, wire_tensor &to, const w::Tensor *from)
-{
-    if (from)
-        unpack(to, *from);
-}
-
-void get(reader &from, uint8_t (&to)[16], const fb::Vector<uint8_t> *bytes)
-{
-    if (bytes && bytes->size() != sizeof to)
-        from.fail(STATUS_MALFORMED, "%s has %u bytes, not 16", bytes->size());
+    if (bytes && bytes->size() != N)
+        from.fail(STATUS_MALFORMED, "%s has %u bytes, not %zu", bytes->size(), N);
     else if (bytes)
-        memcpy(to, bytes->data(), sizeof to);
+        memcpy(to, bytes->data(), N);
 }
 
 // Length first: the entries may all be one long string, and reading it for each would take for ever.
@@ -482,224 +343,172 @@ void get(reader &from, wire_names &to, const fb::Vector<fb::Offset<fb::String>> 
     to.count = names->size();
 }
 
-template <class Plain, class Packed>
-void get_structs(reader &from, const Plain *&to, uint32_t &count, const fb::Vector<const Packed *> *structs)
+template <class Plain, class Packed> const Plain *get_list(reader &from, const fb::Vector<const Packed *> *structs)
 {
-    if (!structs || structs->size() == 0 || !aligned(from, structs, alignof(Packed)))
-        return;
+    if constexpr (in_place<Plain>)
+        return reinterpret_cast<const Plain *>(structs->Data());
     auto *array = static_cast<Plain *>(from.allocate(structs->size(), sizeof(Plain)));
     for (fb::uoffset_t i = 0; array && i < structs->size(); i++)
         unpack(array[i], *structs->Get(i));
-    to = array;
-    count = structs->size();
+    return array;
 }
+
+// The verifier has checked that structs lie aligned inside their table.
+template <class Plain, class Packed, class = typename Packed::Traits> void get(reader &, Plain &to, const Packed *from)
+{
+    if (from)
+        unpack(to, *from);
+}
+
+#define GET_LIST(packed, plain)                                                                                        \
+    void get(reader &from, wire_##plain##_list &to, const fb::Vector<const w::packed *> *structs)                      \
+    {                                                                                                                  \
+        if (has_elements(from, structs, alignof(w::packed)))                                                           \
+            to = {get_list<wire_##plain>(from, structs), structs->size()};                                             \
+    }
+WIRE_LISTED(GET_LIST)
+
+#define OWNS_NOTHING(packed, plain)                                                                                    \
+    static_assert(in_place<wire_##plain>, "a command has a list of " #packed ", which nothing would free");
+WIRE_LISTED_BY_COMMANDS(OWNS_NOTHING)
 
 // ---- one table each: measure, write, read ----
 
-#define MEASURE_FIELD(f) m.field(from.f);
-#define PUT_FIELD(f)     auto put_##f = put(to, from.f);
-#define ADD_FIELD(f)     table.add_##f(argument(put_##f));
-#define GET_FIELD(f)     from.field = #f, get(from, to.f, table->f());
+// The one of a request's commands, or of a reply's answers, that its type names; behind the tables, see visit().
+template <class Any> void measure_union(measure &m, const Any &from);
+template <class Any> fb::Offset<void> put_union(writer &to, const Any &from);
+template <class Any, class Type> void get_union(reader &from, Any &to, Type &type, int number, const void *value);
+template <class Enum> int number(const Enum &value);
 
 // clang-format off
-#define TABLE(table_name, plain, FIELDS)                                                                               \
-    void measure_table(measure &m, const plain &from, const w::table_name *)                                           \
+#define MEASURE_FIELD(owner, f, ...) m.field(from.f);
+#define MEASURE_TABLE(owner, f, ...) if (from.has_##f) measure_table(m, from.f);
+#define MEASURE_UNION(owner, f, ...) measure_union(m, from);
+#define PUT_FIELD(owner, f, ...)     auto put_##f = put(to, from.f);
+#define PUT_TABLE(owner, f, ...)     auto put_##f = from.has_##f ? put_table(to, from.f, decltype(type->f())()) : 0;
+#define PUT_UNION(owner, f, ...)     auto put_##f = put_union(to, from);
+#define ADD_FIELD(owner, f, ...)     table.add_##f(argument(put_##f));
+#define ADD_STRUCT(owner, f, ...)    table.add_##f(&put_##f);
+#define ADD_UNION(owner, f, ...)     table.add_##f##_type(decltype(type->f##_type())(number(from.f))), table.add_##f(put_##f);
+#define GET_FIELD(owner, f, ...)     from.field = #f, get(from, to.f, table->f());
+#define GET_TABLE(owner, f, ...)     to.has_##f = table->f() != nullptr; if (to.has_##f) get_table(from, to.f, table->f());
+#define GET_UNION(owner, f, ...)     from.field = #f, get_union(from, to, to.f, int(table->f##_type()), table->f());
+#define TABLE(packed, plain, FIELDS)                                                                                   \
+    void measure_table(measure &m, const wire_##plain &from)                                                           \
     {                                                                                                                  \
-        FIELDS(MEASURE_FIELD)                                                                                          \
+        FIELDS(MEASURE_FIELD, MEASURE_TABLE, MEASURE_FIELD, MEASURE_UNION)                                             \
     }                                                                                                                  \
-    fb::Offset<void> put_table(writer &to, const plain &from, const w::table_name *)                                   \
+    fb::Offset<w::packed> put_table(writer &to, const wire_##plain &from, [[maybe_unused]] const w::packed *type)      \
     {                                                                                                                  \
-        FIELDS(PUT_FIELD)                                                                                              \
-        w::table_name##Builder table(to.builder);                                                                      \
-        FIELDS(ADD_FIELD)                                                                                              \
-        return table.Finish().Union();                                                                                 \
+        FIELDS(PUT_FIELD, PUT_TABLE, PUT_FIELD, PUT_UNION)                                                             \
+        w::packed##Builder table(to.builder);                                                                          \
+        FIELDS(ADD_FIELD, ADD_FIELD, ADD_STRUCT, ADD_UNION)                                                            \
+        return table.Finish();                                                                                         \
     }                                                                                                                  \
-    void get_table(reader &from, plain &to, const w::table_name *table)                                                \
+    void get_table(reader &from, wire_##plain &to, const w::packed *table)                                             \
     {                                                                                                                  \
-        FIELDS(GET_FIELD)                                                                                              \
+        FIELDS(GET_FIELD, GET_TABLE, GET_FIELD, GET_UNION)                                                             \
     }
 // clang-format on
-PLAIN_TABLES(TABLE)
+WIRE_TABLES(TABLE)
 
-#define EMPTY_TABLE(table_name)                                                                                        \
-    void measure_table(measure &, const nothing &, const w::table_name *)                                              \
+void measure_table(measure &, const wire_nothing &)
+{
+}
+
+template <class Table> fb::Offset<Table> put_table(writer &to, const wire_nothing &, const Table *)
+{
+    return typename Table::Builder(to.builder).Finish();
+}
+
+template <class Table> void get_table(reader &, wire_nothing &, const Table *)
+{
+}
+
+// ---- requests and replies: from a type to its table ----
+
+// A number that is none of the enum's may lie in the caller's struct; C++ must not load it as the enum.
+template <class Enum> int number(const Enum &value)
+{
+    int plain;
+    static_assert(sizeof plain == sizeof value, "an enum of C is an int");
+    memcpy(&plain, &value, sizeof plain);
+    return plain;
+}
+
+// Calls act(member, null pointer to its table) for the member that the type names; false: it names none.
+#define CASE_COMMAND(name, member, table)                                                                              \
+    case WIRE_COMMAND_##name:                                                                                          \
+        act(any.member, static_cast<const w::table *>(nullptr));                                                       \
+        return true;
+#define CASE_ANSWER(name, member, table)                                                                               \
+    case WIRE_ANSWER_##name:                                                                                           \
+        act(any.member, static_cast<const w::table *>(nullptr));                                                       \
+        return true;
+#define VISIT(Any, type, CASES)                                                                                        \
+    template <class Act> bool visit(Any &any, Act act)                                                                 \
     {                                                                                                                  \
-    }                                                                                                                  \
-    fb::Offset<void> put_table(writer &to, const nothing &, const w::table_name *)                                     \
-    {                                                                                                                  \
-        return w::table_name##Builder(to.builder).Finish().Union();                                                    \
-    }                                                                                                                  \
-    void get_table(reader &, nothing &, const w::table_name *)                                                         \
-    {                                                                                                                  \
+        switch (number(any.type)) {                                                                                    \
+            CASES                                                                                                      \
+        }                                                                                                              \
+        return false;                                                                                                  \
     }
-EMPTY_TABLES(EMPTY_TABLE)
+VISIT(wire_request, command, WIRE_COMMAND_MAP(CASE_COMMAND))
+VISIT(const wire_request, command, WIRE_COMMAND_MAP(CASE_COMMAND))
+VISIT(wire_reply, answer, WIRE_ANSWER_MAP(CASE_ANSWER))
+VISIT(const wire_reply, answer, WIRE_ANSWER_MAP(CASE_ANSWER))
 
-// The one table inside another: how K and V lie is there or not.
-// clang-format off
-void measure_table(measure &m, const wire_batch_create &from, const w::BatchCreate *)
+enum status unknown_type(error *error, enum status status, const char *message, const char *member, int type)
 {
-    measure_table(m, from.layout, (const w::KvLayout *)nullptr);
-    BATCH_CREATE(MEASURE_FIELD)
+    if (type == 0)
+        return error_set(error, status, "the %s has no %s", message, member);
+    return error_set(error, status, "the %s has the unknown %s %d", message, member, type);
 }
 
-fb::Offset<void> put_table(writer &to, const wire_batch_create &from, const w::BatchCreate *)
+enum status unknown_type(error *error, enum status status, const wire_request &, int type)
 {
-    fb::Offset<w::KvLayout> layout = 0;
-    if (from.has_layout)
-        layout = put_table(to, from.layout, (const w::KvLayout *)nullptr).o;
-    BATCH_CREATE(PUT_FIELD)
-    w::BatchCreateBuilder table(to.builder);
-    table.add_layout(layout);
-    BATCH_CREATE(ADD_FIELD)
-    return table.Finish().Union();
+    return unknown_type(error, status, "request", "command", type);
 }
 
-void get_table(reader &from, wire_batch_create &to, const w::BatchCreate *table)
+enum status unknown_type(error *error, enum status status, const wire_reply &, int type)
 {
-    to.has_layout = table->layout() != nullptr;
-    if (to.has_layout)
-        get_table(from, to.layout, table->layout());
-    BATCH_CREATE(GET_FIELD)
-}
-// clang-format on
-
-void measure_table(measure &, const wire_run &, const w::Run *)
-{
+    return unknown_type(error, status, "reply", "answer", type);
 }
 
-fb::Offset<void> put_table(writer &to, const wire_run &from, const w::Run *)
+constexpr int count_of(wire_command)
 {
-    w::RunEntry entry = pack(from);
-    w::Layers layers = pack(from.layers);
-    w::Span scales = pack(from.scales);
-    return w::CreateRun(to.builder, &entry, from.timeout_ms, argument(layers), argument(scales), from.waits,
-                        from.wait_ms)
-        .Union();
+    return WIRE_COMMAND_COUNT;
 }
 
-void get_table(reader &from, wire_run &to, const w::Run *table)
+constexpr int count_of(wire_answer)
 {
-    from.field = "entry";
-    if (!table->entry())
-        return from.fail(STATUS_MALFORMED, "%s is absent from a run");
-    unpack(to, *table->entry());
-    to.timeout_ms = table->timeout_ms();
-    if (table->layers())
-        unpack(to.layers, *table->layers());
-    get(from, to.scales, table->scales());
-    to.waits = table->waits();
-    to.wait_ms = table->wait_ms();
+    return WIRE_ANSWER_COUNT;
 }
 
-// The answers that list things: structs beside the vectors of their names.
-
-template <class Packed, class Plain>
-fb::Offset<fb::Vector<const Packed *>> put_structs(writer &to, const Plain *from, uint32_t count)
+template <class Any> void measure_union(measure &m, const Any &from)
 {
-    Packed *array = nullptr;
-    auto vector = to.builder.CreateUninitializedVectorOfStructs<Packed>(count, &array);
-    for (uint32_t i = 0; i < count; i++)
-        array[i] = pack(from[i]);
-    return vector;
+    visit(from, [&](auto &member, auto *) { measure_table(m, member); });
 }
 
-void measure_table(measure &m, const wire_inspect_sessions_reply &from, const w::InspectSessionsReply *)
+template <class Any> fb::Offset<void> put_union(writer &to, const Any &from)
 {
-    m.vector(from.sessions, from.count, sizeof(w::SessionState));
-    m.field(from.names);
-    m.field(from.tenants);
+    fb::Offset<void> offset = 0;
+    visit(from, [&](auto &member, auto *type) { offset = put_table(to, member, type).Union(); });
+    return offset;
 }
 
-fb::Offset<void> put_table(writer &to, const wire_inspect_sessions_reply &from, const w::InspectSessionsReply *)
+template <class Any, class Type> void get_union(reader &from, Any &to, Type &type, int number, const void *value)
 {
-    auto sessions = put_structs<w::SessionState>(to, from.sessions, from.count);
-    auto names = put(to, from.names);
-    auto tenants = put(to, from.tenants);
-    return w::CreateInspectSessionsReply(to.builder, from.total, sessions, names, tenants).Union();
-}
-
-void get_table(reader &from, wire_inspect_sessions_reply &to, const w::InspectSessionsReply *table)
-{
-    to.total = table->total();
-    from.field = "sessions", get_structs(from, to.sessions, to.count, table->sessions());
-    from.field = "names", get(from, to.names, table->names());
-    from.field = "tenants", get(from, to.tenants, table->tenants());
-}
-
-void measure_table(measure &m, const wire_inspect_caches_reply &from, const w::InspectCachesReply *)
-{
-    m.vector(from.caches, from.count, sizeof(w::CacheCounts));
-    m.field(from.names);
-    m.field(from.fingerprints);
-}
-
-fb::Offset<void> put_table(writer &to, const wire_inspect_caches_reply &from, const w::InspectCachesReply *)
-{
-    auto caches = put_structs<w::CacheCounts>(to, from.caches, from.count);
-    auto names = put(to, from.names);
-    auto fingerprints = put(to, from.fingerprints);
-    return w::CreateInspectCachesReply(to.builder, from.total, caches, names, fingerprints).Union();
-}
-
-void get_table(reader &from, wire_inspect_caches_reply &to, const w::InspectCachesReply *table)
-{
-    to.total = table->total();
-    from.field = "caches", get_structs(from, to.caches, to.count, table->caches());
-    from.field = "names", get(from, to.names, table->names());
-    from.field = "fingerprints", get(from, to.fingerprints, table->fingerprints());
-}
-
-void measure_table(measure &m, const wire_inspect_blocks_reply &from, const w::InspectBlocksReply *)
-{
-    m.vector(from.blocks, from.count, sizeof(w::BlockState));
-}
-
-fb::Offset<void> put_table(writer &to, const wire_inspect_blocks_reply &from, const w::InspectBlocksReply *)
-{
-    auto blocks = put_structs<w::BlockState>(to, from.blocks, from.count);
-    return w::CreateInspectBlocksReply(to.builder, from.total, blocks).Union();
-}
-
-void get_table(reader &from, wire_inspect_blocks_reply &to, const w::InspectBlocksReply *table)
-{
-    to.total = table->total();
-    from.field = "blocks", get_structs(from, to.blocks, to.count, table->blocks());
-}
-
-void measure_table(measure &m, const wire_tune_reply &from, const w::TuneReply *)
-{
-    m.vector(from.entries, from.count, sizeof(w::TuneEntry));
-    m.field(from.path);
-    m.field(from.note);
-    m.field(from.kernels);
-    m.field(from.geometries);
-}
-
-fb::Offset<void> put_table(writer &to, const wire_tune_reply &from, const w::TuneReply *)
-{
-    auto path = put(to, from.path);
-    auto note = put(to, from.note);
-    auto entries = put_structs<w::TuneEntry>(to, from.entries, from.count);
-    auto kernels = put(to, from.kernels);
-    auto geometries = put(to, from.geometries);
-    return w::CreateTuneReply(to.builder, from.enabled, from.software, from.num_waiting, from.time_ms, from.max_entries,
-                              path, note, from.total, entries, kernels, geometries)
-        .Union();
-}
-
-void get_table(reader &from, wire_tune_reply &to, const w::TuneReply *table)
-{
-    to.enabled = table->enabled();
-    to.software = table->software();
-    to.num_waiting = table->num_waiting();
-    to.time_ms = table->time_ms();
-    to.max_entries = table->max_entries();
-    to.total = table->total();
-    from.field = "path", get(from, to.path, table->path());
-    from.field = "note", get(from, to.note, table->note());
-    from.field = "entries", get_structs(from, to.entries, to.count, table->entries());
-    from.field = "kernels", get(from, to.kernels, table->kernels());
-    from.field = "geometries", get(from, to.geometries, table->geometries());
+    if (from.status)
+        return;
+    if (number <= 0 || number >= count_of(Type())) {
+        from.status = unknown_type(from.error, STATUS_MALFORMED, to, number);
+        return;
+    }
+    type = Type(number);
+    if (!value)
+        return from.fail(STATUS_MALFORMED, "the %s has a type (%d) but no value", number);
+    visit(to, [&](auto &member, auto *table) { get_table(from, member, static_cast<decltype(table)>(value)); });
 }
 
 // ---- what a verifier does not see: the same checks before writing (INVALID) and after reading (MALFORMED) ----
@@ -765,9 +574,9 @@ enum status check(checker &c, const wire_prefix_publish &m)
 
 enum status check(checker &c, const wire_inspect_sessions_reply &m)
 {
-    enum status status = c.equal("names", m.names.count, "sessions", m.count);
+    enum status status = c.equal("names", m.names.count, "sessions", m.sessions.count);
     if (!status)
-        status = c.equal("tenants", m.tenants.count, "sessions", m.count);
+        status = c.equal("tenants", m.tenants.count, "sessions", m.sessions.count);
     if (!status)
         status = c.names("names", m.names);
     return status ? status : c.names("tenants", m.tenants);
@@ -775,9 +584,9 @@ enum status check(checker &c, const wire_inspect_sessions_reply &m)
 
 enum status check(checker &c, const wire_inspect_caches_reply &m)
 {
-    enum status status = c.equal("names", m.names.count, "caches", m.count);
+    enum status status = c.equal("names", m.names.count, "caches", m.caches.count);
     if (!status && m.fingerprints.count) // an older daemon has none
-        status = c.equal("fingerprints", m.fingerprints.count, "caches", m.count);
+        status = c.equal("fingerprints", m.fingerprints.count, "caches", m.caches.count);
     if (!status)
         status = c.names("names", m.names);
     return status ? status : c.names("fingerprints", m.fingerprints);
@@ -785,12 +594,24 @@ enum status check(checker &c, const wire_inspect_caches_reply &m)
 
 enum status check(checker &c, const wire_tune_reply &m)
 {
-    enum status status = c.equal("kernels", m.kernels.count, "entries", m.count);
+    enum status status = c.equal("kernels", m.kernels.count, "entries", m.entries.count);
     if (!status)
-        status = c.equal("geometries", m.geometries.count, "entries", m.count);
+        status = c.equal("geometries", m.geometries.count, "entries", m.entries.count);
     if (!status)
         status = c.names("kernels", m.kernels);
     return status ? status : c.names("geometries", m.geometries);
+}
+
+enum status check(checker &c, const wire_inspect_daemon_reply &m)
+{
+    enum status status = c.equal("metric_units", m.metric_units.count, "metric_names", m.metric_names.count);
+    if (!status)
+        status = c.equal("metric_helps", m.metric_helps.count, "metric_names", m.metric_names.count);
+    if (!status)
+        status = c.names("metric_names", m.metric_names);
+    if (!status)
+        status = c.names("metric_units", m.metric_units);
+    return status ? status : c.names("metric_helps", m.metric_helps);
 }
 
 enum status check(checker &c, const wire_inspect_device_reply &m)
@@ -805,154 +626,23 @@ enum status check(checker &c, const wire_inspect_device_reply &m)
     return status ? status : c.names("variant_missing", m.variant_missing);
 }
 
-// ---- requests and replies: from a type to its table ----
-
-// clang-format off
-#define CASE_CHECK(name, member, table)   case CASE(name): return check(c, in.member);
-#define CASE_MEASURE(name, member, table) case CASE(name): return measure_table(m, in.member, (const w::table *)nullptr);
-#define CASE_PUT(name, member, table)     case CASE(name): return put_table(to, in.member, (const w::table *)nullptr);
-#define CASE_GET(name, member, table)     case CASE(name): return get_table(from, to.member, root->UNION_AS(table)());
-// clang-format on
-
-// A number that is none of the enum's may lie in the caller's struct; C++ must not load it as the enum.
-template <class Enum> int number(const Enum &value)
+template <class Any> enum status check_union(checker &c, const Any &in, int type)
 {
-    int plain;
-    static_assert(sizeof plain == sizeof value, "an enum of C is an int");
-    memcpy(&plain, &value, sizeof plain);
-    return plain;
+    enum status status = STATUS_OK;
+    if (visit(in, [&](auto &member, auto *) { status = check(c, member); }))
+        return status;
+    return unknown_type(c.error, c.otherwise, in, type);
 }
 
-enum status unknown_type(error *error, enum status status, const char *message, const char *member, int type)
+enum status check_message(checker &c, const wire_request &in)
 {
-    if (type == 0)
-        return error_set(error, status, "the %s has no %s", message, member);
-    return error_set(error, status, "the %s has the unknown %s %d", message, member, type);
+    return check_union(c, in, number(in.command));
 }
 
-#define CASE(name)      WIRE_COMMAND_##name
-#define UNION_AS(table) command_as_##table
-enum status check_union(checker &c, const any_request &in)
+enum status check_message(checker &c, const wire_reply &in)
 {
-    switch (number(in.command)) {
-        WIRE_COMMAND_MAP(CASE_CHECK)
-    }
-    return unknown_type(c.error, c.otherwise, "request", "command", number(in.command));
+    return check_union(c, in, number(in.answer));
 }
-
-void measure_all(measure &m, const any_request &in)
-{
-    switch (number(in.command)) {
-        WIRE_COMMAND_MAP(CASE_MEASURE)
-    }
-}
-
-fb::Offset<void> put_union(writer &to, const any_request &in)
-{
-    switch (number(in.command)) {
-        WIRE_COMMAND_MAP(CASE_PUT)
-    }
-    return 0;
-}
-
-void put_root(writer &to, const any_request &in)
-{
-    auto command = put_union(to, in);
-    auto root = w::CreateRequest(to.builder, in.session, in.epoch, w::Command(number(in.command)), command);
-    to.builder.Finish(root, w::RequestIdentifier());
-}
-
-void get_union(reader &from, any_request &to, const w::Request *root)
-{
-    switch (to.command) {
-    case WIRE_COMMAND_NONE:
-    case WIRE_COMMAND_COUNT:
-        break; // get_root() lets neither pass
-        WIRE_COMMAND_MAP(CASE_GET)
-    }
-}
-
-void get_root(reader &from, any_request &to, const w::Request *root)
-{
-    int type = root->command_type();
-    if (type == w::Command_NONE || type > w::Command_MAX) {
-        from.status = unknown_type(from.error, STATUS_MALFORMED, "request", "command", type);
-        return;
-    }
-    from.field = "command";
-    if (!root->command())
-        return from.fail(STATUS_MALFORMED, "the %s has a type (%d) but no value", type);
-    to.command = wire_command(type);
-    to.session = root->session();
-    to.epoch = root->epoch();
-    get_union(from, to, root);
-}
-#undef CASE
-#undef UNION_AS
-
-#define CASE(name)      WIRE_ANSWER_##name
-#define UNION_AS(table) answer_as_##table
-enum status check_union(checker &c, const any_reply &in)
-{
-    switch (number(in.answer)) {
-        WIRE_ANSWER_MAP(CASE_CHECK)
-    }
-    return unknown_type(c.error, c.otherwise, "reply", "answer", number(in.answer));
-}
-
-void measure_all(measure &m, const any_reply &in)
-{
-    m.field(in.message);
-    switch (number(in.answer)) {
-        WIRE_ANSWER_MAP(CASE_MEASURE)
-    }
-}
-
-fb::Offset<void> put_union(writer &to, const any_reply &in)
-{
-    switch (number(in.answer)) {
-        WIRE_ANSWER_MAP(CASE_PUT)
-    }
-    return 0;
-}
-
-void put_root(writer &to, const any_reply &in)
-{
-    auto answer = put_union(to, in);
-    auto message = put(to, in.message);
-    auto root = w::CreateReply(to.builder, in.status, message, w::Answer(number(in.answer)), answer, in.ticket);
-    to.builder.Finish(root, w::RequestIdentifier());
-}
-
-void get_union(reader &from, any_reply &to, const w::Reply *root)
-{
-    switch (to.answer) {
-    case WIRE_ANSWER_NONE:
-    case WIRE_ANSWER_COUNT:
-        break; // get_root() lets neither pass
-        WIRE_ANSWER_MAP(CASE_GET)
-    }
-}
-
-void get_root(reader &from, any_reply &to, const w::Reply *root)
-{
-    int type = root->answer_type();
-    if (type == w::Answer_NONE || type > w::Answer_MAX) {
-        from.status = unknown_type(from.error, STATUS_MALFORMED, "reply", "answer", type);
-        return;
-    }
-    from.field = "answer";
-    if (!root->answer())
-        return from.fail(STATUS_MALFORMED, "the %s has a type (%d) but no value", type);
-    to.answer = wire_answer(type);
-    from.owned = to.owned;
-    to.status = root->status();
-    to.ticket = root->ticket();
-    from.field = "message", get(from, to.message, root->message());
-    get_union(from, to, root);
-}
-#undef CASE
-#undef UNION_AS
 
 // ---- encode ----
 
@@ -989,12 +679,13 @@ enum status too_large(struct error *error, const char *about, uint64_t size)
                      (unsigned long long)size, (unsigned long long)(size - WIRE_MAX_MESSAGE), WIRE_MAX_MESSAGE);
 }
 
-template <class Any> enum status build(const Any &in, uint8_t *memory, size_t size, wire_buffer *out, error *error)
+template <class Root, class Any>
+enum status build(const Any &in, uint8_t *memory, size_t size, wire_buffer *out, error *error)
 {
     one_block allocator(memory, size);
     fb::FlatBufferBuilder builder(size, &allocator);
     writer to{builder};
-    put_root(to, in);
+    builder.Finish(put_table(to, in, static_cast<const Root *>(nullptr)), w::RequestIdentifier());
     if (to.no_memory)
         return error_set(error, STATUS_NO_MEMORY, "no memory to write a list of names");
     if (builder.GetSize() > WIRE_MAX_MESSAGE)
@@ -1005,15 +696,15 @@ template <class Any> enum status build(const Any &in, uint8_t *memory, size_t si
     return STATUS_OK;
 }
 
-template <class Any> enum status encode(const Any &in, wire_buffer *out, error *error)
+template <class Root, class Any> enum status encode(const Any &in, wire_buffer *out, error *error)
 {
     *out = {};
     checker c{error, STATUS_INVALID};
-    enum status status = check_union(c, in);
+    enum status status = check_message(c, in);
     if (status)
         return status;
     measure m;
-    measure_all(m, in);
+    measure_table(m, in);
     if (m.missing)
         return error_set(error, STATUS_INVALID, "a vector of %u elements has no data", m.missing);
     if (m.payload > WIRE_MAX_MESSAGE)
@@ -1022,7 +713,7 @@ template <class Any> enum status encode(const Any &in, wire_buffer *out, error *
     auto *memory = static_cast<uint8_t *>(malloc(size));
     if (!memory)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a message of %zu bytes", size);
-    status = build(in, memory, size, out, error);
+    status = build<Root>(in, memory, size, out, error);
     if (status)
         free(memory);
     return status;
@@ -1054,17 +745,23 @@ template <class Root> enum status verify(const void *data, size_t size, error *e
     return STATUS_OK;
 }
 
-template <class Root, class Any> enum status decode(const void *data, size_t size, Any &to, error *error)
+template <class Root, class Any> enum status decode(const void *data, size_t size, Any &to, void **owned, error *error)
 {
     enum status status = verify<Root>(data, size, error);
     if (status)
         return status;
-    reader from{error};
-    get_root(from, to, fb::GetRoot<Root>(data));
+    reader from{error, owned};
+    get_table(from, to, fb::GetRoot<Root>(data));
     if (from.status)
         return from.status;
     checker c{error, STATUS_MALFORMED};
-    return check_union(c, to);
+    return check_message(c, to);
+}
+
+// All bytes, unlike `= {}`, which may leave those of a union's other members.
+template <class Any> void clear(Any &any)
+{
+    memset(&any, 0, sizeof any);
 }
 
 } // namespace
@@ -1080,7 +777,7 @@ void wire_put_submission(const wire_submission *from, void *entry)
     const w::Submission packed(from->sequence, from->command,
                                from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
                                from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count), from->wait.ticket,
-                               pack(from->run), pack(from->run.layers), from->run.scales.offset);
+                               pack(from->run.entry), pack(from->run.layers), from->run.scales.offset);
     memset(entry, 0, WIRE_SUBMISSION_SIZE);
     memcpy(entry, &packed, sizeof packed);
 }
@@ -1091,8 +788,9 @@ void wire_get_submission(const void *entry, wire_submission *to)
     *to = {};
     to->sequence = packed->sequence();
     to->command = packed->command();
-    to->wait = {packed->ticket(), packed->timeout_ms()};
-    unpack(to->run, packed->run());
+    to->wait.ticket = packed->ticket();
+    to->wait.timeout_ms = packed->timeout_ms();
+    unpack(to->run.entry, packed->run());
     to->run.timeout_ms = packed->timeout_ms();
     to->run.waits = packed->waits() != 0;
     to->run.wait_ms = packed->wait_ms();
@@ -1149,29 +847,29 @@ void wire_buffer_finish(wire_buffer *buffer)
 
 enum status wire_encode_request(const wire_request *request, wire_buffer *out, error *error)
 {
-    return encode(any_request{*request, {}}, out, error);
+    return encode<w::Request>(*request, out, error);
 }
 
 enum status wire_encode_reply(const wire_reply *reply, wire_buffer *out, error *error)
 {
-    return encode(any_reply{*reply, {}}, out, error);
+    return encode<w::Reply>(*reply, out, error);
 }
 
 enum status wire_decode_request(const void *data, size_t size, wire_request *out, error *error)
 {
-    any_request request = {};
-    enum status status = decode<w::Request>(data, size, request, error);
-    *out = status ? wire_request{} : request;
+    clear(*out);
+    enum status status = decode<w::Request>(data, size, *out, nullptr, error);
+    if (status)
+        clear(*out);
     return status;
 }
 
 enum status wire_decode_reply(const void *data, size_t size, wire_reply *out, error *error)
 {
-    any_reply reply = {};
-    enum status status = decode<w::Reply>(data, size, reply, error);
+    clear(*out);
+    enum status status = decode<w::Reply>(data, size, *out, out->owned, error);
     if (status)
-        wire_reply_finish(&reply);
-    *out = status ? wire_reply{} : reply;
+        wire_reply_finish(out);
     return status;
 }
 
@@ -1181,7 +879,7 @@ void wire_reply_finish(wire_reply *reply)
         return;
     for (void *memory : reply->owned)
         free(memory);
-    *reply = {};
+    clear(*reply);
 }
 
 // ---- the C++ runtime, as far as FlatBuffers refers to it; CMakeLists.txt makes these names local to this object ----

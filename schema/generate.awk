@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# generate.awk - reads aule.fbs and writes C. `-v part=structs` writes wire_structs.h: the enums and what aule.fbs calls structs,
+# such as a tensor and a run's entry, which core uses as well. `-v part=types` writes wire_types.h: the lists of commands and
+# answers, their structs, wire_request and wire_reply. `-v part=fields` writes wire_fields.h: the fields of all structs as lists
+# of macro calls. Runs at build time, with any awk. wire.cc compares the result with what flatc makes of the same file.
+#
+# aule.fbs                      C
+# ---------------------------   ----------------------------------------------------------------
+# struct or table KvLayout      struct wire_kv_layout
+# bool, int, ulong, float ...   bool, int32_t, uint64_t, float ...
+# string                        const char *
+# [int] [long] [ubyte]          struct wire_ints, wire_longs, wire_bytes
+# [ubyte] (length: 16)          uint8_t field[16]
+# [string]                      struct wire_names
+# [Tensor], a struct            struct wire_tensor_list {data, count}
+# a field of a struct's type    the struct; all 0 = absent
+# a field of a table's type     the struct behind `bool has_<field>`
+# union Command                 WIRE_COMMAND_MAP, enum wire_command, a C union of its members
+# enum RunFlag { Causal }       enum wire_run_flag { WIRE_RUN_CAUSAL }: the last word of the enum's name is left out
+
+function fail(text)
+{
+    printf "%s: %s\n", FILENAME, text > "/dev/stderr"
+    exit 1
+}
+
+# ---- words ----
+
+# "KvLayout" to "kv_layout"
+function snake(name,    i, c, out)
+{
+    for (i = 1; i <= length(name); i++) {
+        c = substr(name, i, 1)
+        out = out (c ~ /[A-Z]/ && i > 1 ? "_" : "") tolower(c)
+    }
+    return out
+}
+
+# "RunReply" to "run", "RunFlag" to "run": the name of an answer without Reply, the prefix of an enum's values
+function without_last_word(name)
+{
+    sub(/[A-Z][a-z0-9]*$/, "", name)
+    return snake(name)
+}
+
+# ---- tokens: all of the file, each with the comment behind it ----
+
+{
+    line = $0
+    comment = ""
+    if (match(line, /\/\/.*/)) {
+        comment = substr(line, RSTART)
+        line = substr(line, 1, RSTART - 1)
+    }
+    first = num_tokens
+    while (match(line, /[A-Za-z_][A-Za-z0-9_.]*|[0-9]+|"[^"]*"|[^ \t]/)) {
+        token[++num_tokens] = substr(line, RSTART, RLENGTH)
+        line = substr(line, RSTART + RLENGTH)
+    }
+    if (num_tokens > first)
+        note[num_tokens] = comment
+}
+
+function take()
+{
+    if (at > num_tokens)
+        fail("it ends too early")
+    return token[at++]
+}
+
+function expect(wanted,    found)
+{
+    found = take()
+    if (found != wanted)
+        fail("\"" wanted "\" is expected behind \"" token[at - 3] " " token[at - 2] "\", not \"" found "\"")
+}
+
+# ---- declarations ----
+
+# "(required)", "(length: 16)", "(bit_flags)": attribute[name] is the value, 1 without one.
+function take_attributes(    name)
+{
+    split("", attribute)
+    if (token[at] != "(")
+        return
+    do {
+        at++
+        name = take()
+        attribute[name] = 1
+        if (token[at] == ":") {
+            at++
+            attribute[name] = take()
+        }
+    } while (token[at] == ",")
+    expect(")")
+}
+
+function take_field(record,    i)
+{
+    i = ++num_fields[record]
+    field[record, i] = take()
+    expect(":")
+    is_vector[record, i] = token[at] == "["
+    if (is_vector[record, i])
+        at++
+    type[record, i] = take()
+    if (is_vector[record, i] && token[at] == ":") {
+        is_array[record, i] = 1
+        at += 2
+    }
+    if (is_vector[record, i])
+        expect("]")
+    take_attributes()
+    is_required[record, i] = "required" in attribute
+    fixed_length[record, i] = attribute["length"]
+    expect(";")
+    about[record, i] = note[at - 1]
+}
+
+function take_record(kind,    name)
+{
+    name = take()
+    kind_of[name] = kind
+    num_fields[name] = 0
+    take_attributes()
+    expect("{")
+    while (token[at] != "}")
+        take_field(name)
+    at++
+}
+
+# An enum's values or a union's members.
+function take_list(kind,    name)
+{
+    name = take()
+    kind_of[name] = kind
+    if (kind == "enum") {
+        enums[++num_enums] = name
+        expect(":")
+        take()
+    }
+    take_attributes()
+    is_bits[name] = "bit_flags" in attribute
+    expect("{")
+    while (token[at] != "}") {
+        values[name, ++num_values[name]] = take()
+        about[name, num_values[name]] = note[at - 1]
+        if (token[at] == ",") {
+            at++
+            if (note[at - 1])
+                about[name, num_values[name]] = note[at - 1]
+        }
+    }
+    at++
+}
+
+function parse(    word)
+{
+    at = 1
+    while (at <= num_tokens) {
+        word = take()
+        if (word == "struct" || word == "table")
+            take_record(word)
+        else if (word == "enum" || word == "union")
+            take_list(word)
+        else
+            while (take() != ";")
+                ;
+    }
+}
+
+# ---- types in C ----
+
+function c_vector(record, i,    t)
+{
+    t = type[record, i]
+    if (fixed_length[record, i])
+        return "uint8_t"
+    if (t in vector_type)
+        return vector_type[t]
+    if (kind_of[t] == "struct")
+        return "struct wire_" snake(t) "_list"
+    fail("there is no vector of " t " in C (" record "." field[record, i] ")")
+}
+
+function c_type(record, i,    t)
+{
+    t = type[record, i]
+    if (is_array[record, i])
+        fail("an array is in no message (" record "." field[record, i] ")")
+    if (is_vector[record, i])
+        return c_vector(record, i)
+    if (t in scalar_type)
+        return scalar_type[t]
+    if (kind_of[t] == "struct" || kind_of[t] == "table")
+        return "struct wire_" snake(t)
+    fail("unknown type " t " (" record "." field[record, i] ")")
+}
+
+function is_table(record, i)
+{
+    return !is_vector[record, i] && kind_of[type[record, i]] == "table"
+}
+
+function is_union(record, i)
+{
+    return kind_of[type[record, i]] == "union"
+}
+
+# ---- what messages are made of: each record behind those that it contains ----
+
+function visit(record,    i, t)
+{
+    if (record in seen)
+        return
+    seen[record] = 1
+    for (i = 1; i <= num_fields[record]; i++) {
+        t = type[record, i]
+        if (is_union(record, i))
+            visit_members(t)
+        else if (t in kind_of)
+            visit(t)
+        if (is_vector[record, i] && kind_of[t] == "struct")
+            listed[t] = 1
+    }
+    order[++num_records] = record
+}
+
+function visit_members(name,    i)
+{
+    for (i = 1; i <= num_values[name]; i++)
+        visit(values[name, i])
+}
+
+# ---- wire_structs.h and wire_types.h ----
+
+function print_enum(name,    i)
+{
+    printf "enum wire_%s {\n", snake(name)
+    for (i = 1; i <= num_values[name]; i++)
+        print_line("WIRE_" toupper(without_last_word(name) "_" snake(values[name, i])) \
+                   (is_bits[name] ? " = 1u << " i - 1 : "") ",", about[name, i])
+    print "};\n"
+}
+
+function print_line(text, comment)
+{
+    printf "    %s%s\n", text, comment ? "   " comment : ""
+}
+
+function print_field(record, i,    name)
+{
+    name = field[record, i]
+    if (is_union(record, i))
+        return print_union(type[record, i], name)
+    if (is_table(record, i))
+        print_line("bool has_" name ";")
+    print_line(c_type(record, i) (c_type(record, i) ~ /\*$/ ? "" : " ") name \
+               (fixed_length[record, i] ? "[" fixed_length[record, i] "]" : "") ";", about[record, i])
+}
+
+# The enum's value, then a C union of the members; `none` stands for those without fields.
+function print_union(name, member,    i, t)
+{
+    print_line("enum wire_" snake(name) " " member ";")
+    print "    union {"
+    for (i = 1; i <= num_values[name]; i++) {
+        t = values[name, i]
+        if (num_fields[t])
+            printf "        struct wire_%s %s;\n", snake(t), member_name(t)
+    }
+    print "        struct wire_nothing none;\n    };"
+}
+
+function print_record(record,    i)
+{
+    if (num_fields[record] == 0)
+        return
+    printf "struct wire_%s {\n", snake(record)
+    for (i = 1; i <= num_fields[record]; i++)
+        print_field(record, i)
+    if (record == "Reply")
+        print_line("void *owned[" most_lists() "];", "// arrays that decoding allocated")
+    print "};"
+    if (record in listed)
+        printf "struct wire_%s_list { const struct wire_%s *data; uint32_t count; };\n", snake(record), snake(record)
+    print ""
+}
+
+function member_name(t)
+{
+    return t ~ /Reply$/ ? without_last_word(t) : snake(t)
+}
+
+# X(NAME, member of the C union, FlatBuffers table)
+function print_map(name,    i, t)
+{
+    printf "#define WIRE_%s_MAP(X)", toupper(snake(name))
+    for (i = 1; i <= num_values[name]; i++) {
+        t = values[name, i]
+        printf " \\\n    X(%s, %s, %s)", toupper(member_name(t)), num_fields[t] ? member_name(t) : "none", t
+    }
+    printf "\n\nenum wire_%s {\n    WIRE_%s_NONE,\n", snake(name), toupper(snake(name))
+    for (i = 1; i <= num_values[name]; i++)
+        printf "    WIRE_%s_%s,\n", toupper(snake(name)), toupper(member_name(values[name, i]))
+    printf "    WIRE_%s_COUNT\n};\n\n", toupper(snake(name))
+}
+
+# Lists of strings and of structs: decoding may allocate one array for each.
+function num_lists(record,    i, n)
+{
+    for (i = 1; i <= num_fields[record]; i++)
+        n += is_vector[record, i] && (type[record, i] == "string" || kind_of[type[record, i]] == "struct")
+    return n + 0
+}
+
+function most_lists(    i, n, most)
+{
+    for (i = 1; i <= num_values["Answer"]; i++) {
+        n = num_lists(values["Answer", i])
+        most = n > most ? n : most
+    }
+    return most
+}
+
+# A command owns no memory, so none of its fields may need some.
+function check_commands(    i, k, t)
+{
+    for (i = 1; i <= num_values["Command"]; i++) {
+        t = values["Command", i]
+        for (k = 1; k <= num_fields[t]; k++)
+            if (is_vector[t, k] && type[t, k] == "string")
+                fail("a command has no list of strings (" t "." field[t, k] "): nothing frees it")
+    }
+}
+
+function print_all(kind,    i)
+{
+    for (i = 1; i <= num_records; i++)
+        if (kind_of[order[i]] == kind)
+            print_record(order[i])
+}
+
+function print_structs(    i)
+{
+    print "// Made from aule.fbs by generate.awk. What the fields mean stands there.\n"
+    print "#ifndef AULE_SCHEMA_WIRE_STRUCTS_H\n#define AULE_SCHEMA_WIRE_STRUCTS_H\n"
+    print "#include <stdbool.h>\n#include <stdint.h>\n"
+    for (i = 1; i <= num_enums; i++)
+        print_enum(enums[i])
+    print_all("struct")
+    print "#endif"
+}
+
+function print_types()
+{
+    print "// Made from aule.fbs by generate.awk. What the fields mean stands there. Include wire.h instead.\n"
+    print_map("Command")
+    print_map("Answer")
+    print "struct wire_nothing { uint8_t unused; };   // a command or an answer without fields\n"
+    print_all("table")
+}
+
+# ---- wire_fields.h ----
+
+# The kind of a field, and the struct or table that it is of.
+function kind_and_type(record, i,    t)
+{
+    t = type[record, i]
+    if (fixed_length[record, i])
+        return "FIXED, NONE"
+    if (kind_of[t])
+        return (is_vector[record, i] ? "LIST" : toupper(kind_of[t])) ", " t
+    return toupper(is_vector[record, i] ? (t == "ubyte" ? "bytes" : t "s") : t) ", NONE"
+}
+
+function print_call(macro, record, i)
+{
+    printf " \\\n    %s(%s, %s, %s)", macro, snake(record), field[record, i], kind_and_type(record, i)
+}
+
+# F(owner, field, kind, of) is for the first field of a struct, X for the others: a constructor's arguments have commas between them.
+function print_struct_fields(record,    i)
+{
+    printf "#define WIRE_%s_FIELDS(F, X)", toupper(snake(record))
+    for (i = 1; i <= num_fields[record]; i++)
+        print_call(i == 1 ? "F" : "X", record, i)
+    print "\n"
+}
+
+function callback(record, i)
+{
+    return is_union(record, i) ? "U" : is_table(record, i) ? "T" : is_required[record, i] ? "R" : "X"
+}
+
+# T is for a table in the table, R for a struct that must be there, U for a union, X for all others.
+function print_table_fields(record,    i)
+{
+    printf "#define WIRE_%s_FIELDS(X, T, R, U)", toupper(snake(record))
+    for (i = 1; i <= num_fields[record]; i++)
+        print_call(callback(record, i), record, i)
+    print "\n"
+}
+
+# X(FlatBuffers name, plain name, its fields), each behind those that it contains
+function print_records(name, kind, empty,    i, record)
+{
+    printf "#define WIRE_%s(X)", name
+    for (i = 1; i <= num_records; i++) {
+        record = order[i]
+        if (kind_of[record] == kind && (num_fields[record] == 0) == empty)
+            printf " \\\n    X(%s, %s, WIRE_%s_FIELDS)", record, snake(record), toupper(snake(record))
+    }
+    print "\n"
+}
+
+# X(FlatBuffers name, plain name) of the structs that there are vectors of
+function print_listed(    i, record)
+{
+    printf "#define WIRE_LISTED(X)"
+    for (i = 1; i <= num_records; i++) {
+        record = order[i]
+        if (record in listed)
+            printf " \\\n    X(%s, %s)", record, snake(record)
+    }
+    print "\n"
+}
+
+# X(FlatBuffers name, plain name) of those that a command has a vector of
+function print_listed_by_commands(    i, k, t, done)
+{
+    printf "#define WIRE_LISTED_BY_COMMANDS(X)"
+    for (i = 1; i <= num_values["Command"]; i++) {
+        t = values["Command", i]
+        for (k = 1; k <= num_fields[t]; k++)
+            if (is_vector[t, k] && kind_of[type[t, k]] == "struct" && !(type[t, k] in done)) {
+                done[type[t, k]] = 1
+                printf " \\\n    X(%s, %s)", type[t, k], snake(type[t, k])
+            }
+    }
+    print "\n"
+}
+
+# E(FlatBuffers enum, how many values) and X(FlatBuffers enum, its value, the value in C)
+function print_enums(    i, k, name)
+{
+    printf "#define WIRE_ENUMS(E, X)"
+    for (i = 1; i <= num_enums; i++) {
+        name = enums[i]
+        printf " \\\n    E(%s, %d)", name, num_values[name]
+        for (k = 1; k <= num_values[name]; k++)
+            printf " \\\n    X(%s, %s, WIRE_%s)", name, values[name, k],
+                toupper(without_last_word(name) "_" snake(values[name, k]))
+    }
+    print "\n"
+}
+
+function print_fields(    i)
+{
+    print "// Made from aule.fbs by generate.awk: the fields of the structs of wire_types.h, for wire.cc and the tests.\n"
+    for (i = 1; i <= num_records; i++) {
+        if (kind_of[order[i]] == "struct")
+            print_struct_fields(order[i])
+        else if (num_fields[order[i]])
+            print_table_fields(order[i])
+    }
+    print_records("STRUCTS", "struct", 0)
+    print_records("TABLES", "table", 0)
+    print_records("EMPTY_TABLES", "table", 1)
+    print_listed()
+    print_listed_by_commands()
+    print_enums()
+}
+
+END {
+    split("bool bool byte int8_t ubyte uint8_t short int16_t ushort uint16_t int int32_t uint uint32_t long int64_t " \
+          "ulong uint64_t float float double double", pairs, " ")
+    for (i = 1; i in pairs; i += 2)
+        scalar_type[pairs[i]] = pairs[i + 1]
+    scalar_type["string"] = "const char *"
+    vector_type["int"] = "struct wire_ints"
+    vector_type["long"] = "struct wire_longs"
+    vector_type["ubyte"] = "struct wire_bytes"
+    vector_type["string"] = "struct wire_names"
+    parse()
+    check_commands()
+    visit("Request")
+    visit("Reply")
+    if (part == "structs")
+        print_structs()
+    else if (part == "types")
+        print_types()
+    else
+        print_fields()
+}
