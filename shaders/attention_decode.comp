@@ -4,7 +4,7 @@
 // attention_decode - few rows a KV head (up to 8, as decoding has them) against many keys, on matrix units. One workgroup computes one
 // item: TILE_ROWS = 8 rows of one sequence and KV head, the columns of all matrices here, against a part of the keys. What it is
 // bound by is memory: every key and value is read once, in whole 16-byte pieces that are at once the reading lane's own matrix
-// elements, so that nothing goes through shared memory and no lane waits for another before the end. NOTES.md has the measurements.
+// elements, so that nothing goes through shared memory and no lane waits for another before the end. NOTEBOOK.md has the measurements.
 //
 //   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; which dims meet in one product is permuted alike in both: see key_load()
 //   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
@@ -573,6 +573,7 @@ void work_uniform(inout gpu_item item)
     item.span = warp_first(item.span);
     item.which_half = warp_first(item.which_half);
     run.num_heads = warp_first(run.num_heads);
+    run.token_row_step = warp_first(run.token_row_step);
     const uvec2 token_rows = unpackUint2x32(run.token_rows);
     run.token_rows = packUint2x32(uvec2(warp_first(token_rows.x), warp_first(token_rows.y)));
 }

@@ -5,7 +5,7 @@
 // TILE_ROWS rows of one sequence and KV head against all keys that some row of them sees. A warp has 16 rows, and all of V's dims up to 128; beyond,
 // two warps have the same rows, compute the same scores, and have half of V's dims each. All warps share
 // the tiles of TILE_KEYS keys that attention_staging.glsl brings. What it is bound by is the reading of these tiles out of shared
-// memory and the products, about alike; NOTES.md has the measurements.
+// memory and the products, about alike; NOTEBOOK.md has the measurements.
 //
 //   S[16 rows, 8 keys] = Q K^T         Q is A and stays in registers, K^T is B; not scaled unless soft cap or ALiBi need it
 //   P = 2^(factor (S - m))             in place: what a lane has of S of two matrices is what it has of A in the next product

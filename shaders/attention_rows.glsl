@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_rows.glsl - what softmax does to a row's scores on the way to weights, and to its sums at the end. Scores are
-// times log2(e). Formula: tests/oracle.h. The same for every variant, so that a row means the same in each.
+// times log2(e). Formula: tests/oracle/oracle.h. The same for every variant, so that a row means the same in each.
 
 #ifndef AULE_ATTENTION_ROWS_GLSL
 #define AULE_ATTENTION_ROWS_GLSL

@@ -4,7 +4,7 @@
 // attention_tiles.glsl - the main part of the variants that keep a tile's scores in shared memory: one workgroup computes one
 // tile of attention, TILE_ROWS rows of one sequence against every key that some row of the tile sees. Whoever includes it
 // defines behind it scores_begin() and scores(), the way from Q and K to products, values_thread() and values(), which may be
-// values_add(), and calls tiles_main(). NOTES.md says why it is built as it is.
+// values_add(), and calls tiles_main(). docs/kernels.md says why it is built as it is.
 //
 // Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is
 // the last not beyond it. Bindings: none; everything is reached by address. Push constants: struct gpu_dispatch.
@@ -32,7 +32,7 @@ const uint TILE_PAIRS = TILE_KEYS / 2;
 const uint ROW_THREADS = LOCAL_SIZE / TILE_ROWS; // in step 2
 const uint QUADS = HEAD_DIM_V / 4;
 const uint GROUPS = LOCAL_SIZE / QUADS;         // in step 3
-const uint CHUNK_PAIRS = 32;                    // a thread sums so many pairs before it touches its total: see NOTES.md
+const uint CHUNK_PAIRS = 32;                    // a thread sums so many pairs before it touches its total: see docs/kernels.md
 const uint TILE_PARTS = TILE_KEYS / 8;          // of the least block size
 const uint K_OCTS = HEAD_DIM_K / 8;
 const uint V_OCTS = HEAD_DIM_V / 8;

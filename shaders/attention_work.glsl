@@ -141,11 +141,12 @@ uvec2 tile_range()
     if (!WINDOW && !POSITIONS)
         return first_row / group >= q_len ? uvec2(0) : row_range(min(num_rows, q_len * group - first_row) - 1);
     uvec2 hull = uvec2(0xffffffffu, 0);
-    [[dont_unroll]] for (uint row = 0; row < num_rows; row++) {
+    uint row = 0;
+    do {
         const uvec2 range = row_range(row);
         if (range.x < range.y)
             hull = uvec2(min(hull.x, range.x), max(hull.y, range.y));
-    }
+    } while (++row < num_rows);
     return hull;
 }
 

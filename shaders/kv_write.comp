@@ -208,7 +208,8 @@ void token_begin(uint token, uint row)
         return;
     }
     Ints cu_seqlens = Ints(run.cu_seqlens_q);
-    const int q_len = run.q_lens != 0 ? Ints(run.q_lens).at[seq] : cu_seqlens.at[seq + 1] - cu_seqlens.at[seq];
+    const int all = cu_seqlens.at[seq + 1] - cu_seqlens.at[seq];
+    const int q_len = run.q_len_step != 0 ? Ints(run.q_lens).at[seq * run.q_len_step] : all;
     position = Ints(run.seq_lens_kv).at[seq] - q_len + int(index);
 }
 
@@ -222,7 +223,7 @@ void main()
     RUN_FIND(runs, dispatch.num_runs, first_token, number, index)
     run = runs.at[index];
     const uint token = number - run.first_token;
-    if (run.slot_mapping == 0 || token >= run.num_tokens)
+    if (run.slot_step == 0 || token >= run.num_tokens)
         return;
     const uint row = token_row(token);
     const int64_t where = Longs(run.slot_mapping).at[row];

@@ -10,8 +10,8 @@
 
 _Static_assert(offsetof(struct gpu_run, q_token_stride) == 31 * 8, "addresses and outer strides come first");
 _Static_assert(offsetof(struct gpu_run, scale_log2e) == 31 * 8 + 22 * 4, "then words");
-_Static_assert(offsetof(struct gpu_run, rope_dim) == 31 * 8 + 31 * 4, "the last of them");
-_Static_assert(sizeof(struct gpu_run) == 31 * 8 + 32 * 4, "no tail padding: runs stand in an array");
+_Static_assert(offsetof(struct gpu_run, kv_start_step) == 31 * 8 + 35 * 4, "the last of them");
+_Static_assert(sizeof(struct gpu_run) == 31 * 8 + 36 * 4, "no tail padding: runs stand in an array");
 _Static_assert(sizeof(struct gpu_item) == 60, "items stand in an array");
 _Static_assert(sizeof(struct gpu_crowd) == 16, "no padding");
 _Static_assert(sizeof(struct gpu_merge_item) == 32, "items stand in an array");

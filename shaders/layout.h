@@ -24,8 +24,9 @@
 #define AULE_STRUCT(NAME) struct NAME
 #endif
 
-// One run (a batch and a layer) inside a ragged dispatch. Addresses are buffer device addresses, 0 = not there; outer strides are
-// bytes, the other strides count 16-byte units. Sequence s has the tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1]. Token t of them, the
+// One run (a batch and a layer) inside a ragged dispatch. Addresses are buffer device addresses. An array that a run may lack has a step,
+// a factor of its index: 1, or 0 where it lacks it; then the address leads to a zero of the engine's. So a load is harmless also where
+// no lane wants it: a software device loads from an address that all lanes share even if none is active. Outer strides are bytes, the other strides count 16-byte units. Sequence s has the tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1]. Token t of them, the
 // i-th of its sequence, lies in q, k, v and out at  base + row(t) * token_stride  where row(t) is t or token_rows[t], or with an outer stride at
 // base + s * outer + i * token_stride.
 struct gpu_run {
@@ -37,11 +38,11 @@ struct gpu_run {
     AULE_U64 cu_seqlens_q;          // i32[num_seqs + 1]
     AULE_U64 seq_lens_kv;           // i32[num_seqs]
     AULE_U64 block_table;           // i32[num_seqs, max_blocks]
-    AULE_U64 slot_mapping;          // i64[num_tokens] by row, -1 = write nowhere; 0 = none
+    AULE_U64 slot_mapping;          // i64[num_tokens] by row, -1 = write nowhere; slot_step
     AULE_U64 items;                 // struct gpu_item[num_items]; of the merge: struct gpu_merge_item[]; of the cascade: struct gpu_crowd[]
-    AULE_U64 q_lens;                // i32[num_seqs]: rows from there on see no key; 0 = all are queries
-    AULE_U64 token_rows;            // i32[num_tokens]; 0 = token t is row t
-    AULE_U64 kv_starts;             // PLACE_ROWS: i32[num_seqs], the first row in keys and values without an outer stride
+    AULE_U64 q_lens;                // i32[num_seqs]: rows from there on see no key; q_len_step 0 = all are queries
+    AULE_U64 token_rows;            // i32[num_tokens]; token_row_step 0 = token t is row t
+    AULE_U64 kv_starts;             // PLACE_ROWS: i32[num_seqs], the first row in keys and values without an outer stride; kv_start_step
     AULE_U64 kv_offsets;            // gather: i32[num_seqs + 1], prefix sums of seq_lens_kv
     // The next, and the last few of the words, are read only by pipelines whose AULE_SPEC_FEATURES has their bit.
     AULE_U64 positions;             // POSITIONS: i32[num_tokens] by row, where each query stands among its sequence's keys
@@ -80,6 +81,8 @@ struct gpu_run {
     AULE_U32 window_right;          // WINDOW: and keys j <= p + right; 0x7fffffff = unbounded
     AULE_F32 soft_cap;              // SOFT_CAP: s = cap * tanh(s / cap)
     AULE_U32 rope_dim;              // ROPE: even, at most HEAD_DIM_K
+    AULE_U32 slot_step, q_len_step; // of the arrays above
+    AULE_U32 token_row_step, kv_start_step;
 };
 
 // Rows [first_row, first_row + tile rows) of one sequence, for each KV head. Row r of a sequence is query token r / group, head

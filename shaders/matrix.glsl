@@ -76,15 +76,19 @@ MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
     for (uint i = 0; i < 2; i++)
         matrix_words[mine + 4 + i] = b.words[i];
     barrier();
-    for (uint element = 0; element < 4; element++) {
-        const uint row = warp_lane() / 4 + element / 2 * 8, column = warp_lane() % 4 * 2 + element % 2;
-        for (uint k = 0; k < 16; k += 2) {
-            const uint t = k % 8 / 2;
-            const vec2 x = matrix_pair(matrix_words[first + (row % 8 * 4 + t) * 6 + row / 8 * 2 + k / 8]);
-            const vec2 y = matrix_pair(matrix_words[first + (column * 4 + t) * 6 + 4 + k / 8]);
-            c.elements[element] = fma(x.y, y.y, fma(x.x, y.x, c.elements[element]));
-        }
-    }
+    const uint row = warp_lane() / 4, column = warp_lane() % 4 * 2;
+    vec4 sums = c.elements;
+    uint k = 0;
+    [[dont_unroll]] do { // lavapipe turns each load into several branches, and runs a loop of a shader 65,535 times in all
+        const uint of_a = first + (row * 4 + k % 8 / 2) * 6 + k / 8;
+        const uint of_b = first + (column * 4 + k % 8 / 2) * 6 + 4 + k / 8;
+        const vec2 upper = matrix_pair(matrix_words[of_a]), lower = matrix_pair(matrix_words[of_a + 2]);
+        const vec2 left = matrix_pair(matrix_words[of_b]), right = matrix_pair(matrix_words[of_b + 4 * 6]);
+        sums = fma(vec4(upper.xx, lower.xx), vec4(left.x, right.x, left.x, right.x), sums);
+        sums = fma(vec4(upper.yy, lower.yy), vec4(left.y, right.y, left.y, right.y), sums);
+        k += 2;
+    } while (k < 16);
+    c.elements = sums;
     return c;
 }
 

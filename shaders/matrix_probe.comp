@@ -8,6 +8,7 @@
 // Grid: 1. Bindings: none. Push constants: struct gpu_matrix_probe. Specialisation constants: LOCAL_SIZE, a multiple of 32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require

@@ -48,26 +48,23 @@ bool empty(float lse)
     return floatBitsToUint(lse) == 0xff800000u;
 }
 
-// A loop's last test may read once more with no lane at work (Mesa 26's lavapipe): of the last part, then.
-gpu_part part_at(uint part)
-{
-    return Parts(merge.parts).at[min(part, merge.num_parts - 1)];
-}
-
+// What leads to a part is loaded from addresses that all lanes share. A software device loads from such an address even if no lane is
+// active, and then follows a zero. So every loop over the parts is run by all lanes, once at least, and has its test at the end.
 float part_lse(uint part)
 {
-    const gpu_part self = part_at(part);
+    const gpu_part self = Parts(merge.parts).at[part];
     return Lse(lse_address(self.lse, self.lse_token_stride)).value;
 }
 
 float largest_lse()
 {
     float largest = NOTHING;
-    [[dont_unroll]] for (uint part = 0; part < merge.num_parts; part++) {
+    uint part = 0;
+    do {
         const float lse = part_lse(part);
         if (!empty(lse) && (empty(largest) || lse > largest))
             largest = lse;
-    }
+    } while (++part < merge.num_parts);
     return largest;
 }
 
@@ -80,25 +77,29 @@ float part_weight(uint part, float largest)
 float weights(float largest)
 {
     float sum = 0;
-    [[dont_unroll]] for (uint part = 0; part < merge.num_parts; part++)
+    uint part = 0;
+    do {
         sum += part_weight(part, largest);
+    } while (++part < merge.num_parts);
     return sum;
 }
 
-void oct_merge(uint oct, float largest, float factor)
+// A lane that does not store reads what others may have written already.
+void oct_merge(uint oct, bool stores, float largest, float factor)
 {
     const uint at = oct * 8 * DTYPE_BYTES(IO_DTYPE);
     vec4 low = vec4(0), high = vec4(0);
-    [[dont_unroll]] for (uint part = 0; part < merge.num_parts; part++) {
-        const gpu_part self = part_at(part);
-        if (empty(part_lse(part)))
-            continue;
-        const float weight = part_weight(part, largest);
+    uint part = 0;
+    do {
+        const gpu_part self = Parts(merge.parts).at[part];
+        const float lse = part_lse(part), weight = part_weight(part, largest);
         const uint64_t row = row_address(self.result, self.out_token_stride, self.out_head_stride);
         const Oct f32 = oct_widen(oct_load(row + at, IO_DTYPE), IO_DTYPE);
-        low = fma(vec4(weight), uintBitsToFloat(f32.first), low);
-        high = fma(vec4(weight), uintBitsToFloat(f32.second), high);
-    }
+        low = empty(lse) ? low : fma(vec4(weight), uintBitsToFloat(f32.first), low);
+        high = empty(lse) ? high : fma(vec4(weight), uintBitsToFloat(f32.second), high);
+    } while (++part < merge.num_parts);
+    if (!stores)
+        return;
     const Oct sums = Oct(floatBitsToUint(low * factor), floatBitsToUint(high * factor));
     oct_store(row_address(merge.result, merge.out_token_stride, merge.out_head_stride) + at, IO_DTYPE,
               oct_narrow(sums, IO_DTYPE));
@@ -112,8 +113,13 @@ void main()
     if (token >= merge.num_tokens || head >= merge.num_heads)
         return;
     const float largest = largest_lse(), sum = weights(largest);
-    [[dont_unroll]] for (uint oct = gl_LocalInvocationID.x; oct < merge.head_dim / 8; oct += gl_WorkGroupSize.x)
-        oct_merge(oct, largest, sum > 1 ? 1 / sum : 1.0);
+    const uint octs = merge.head_dim / 8;
+    uint first = 0;
+    do {
+        const uint oct = first + gl_LocalInvocationID.x;
+        oct_merge(min(oct, octs - 1), oct < octs, largest, sum > 1 ? 1 / sum : 1.0);
+        first += gl_WorkGroupSize.x;
+    } while (first < octs);
     memoryBarrierBuffer(); // the other threads have read the parts' lse
     barrier();
     if (merge.lse != 0 && gl_LocalInvocationID.x == 0)

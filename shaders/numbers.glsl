@@ -3,7 +3,7 @@
 //
 // numbers.glsl - element types: how eight elements are loaded, converted and stored. Knows nothing of scales, caches or attention.
 // The conversions are integer code, bit-exact on every device: packHalf2x16 may truncate (lavapipe does), and unpackHalf2x16 may
-// flush subnormal halves, which is harmless for a product but not for a copy. What they mean: tests/numbers.h.
+// flush subnormal halves, which is harmless for a product but not for a copy. What they mean: tests/oracle/numbers.h.
 
 #ifndef AULE_NUMBERS_GLSL
 #define AULE_NUMBERS_GLSL

@@ -48,20 +48,12 @@ uint find_seq(uint64_t offsets, uint num_seqs, uint number)
     return low;
 }
 
-// The row of token `token` in every tensor that has no outer stride, in slot_mapping and in positions. Mesa 26's lavapipe loads from an
-// address that all lanes share even if none is at work, behind a test for null, too; so what stands there is readable at any time. It
-// is computed, since behind that test a compiler knows what a selection would choose.
+// The row of token `token` in every tensor that has no outer stride, in slot_mapping and in positions.
 uint token_row(uint token)
 {
-    const uint null = uint(run.token_rows - 1ul >> 63);
-    const uint64_t readable = run.token_rows + run.cu_seqlens_q * null;
-#ifdef FEW_ROWS // and nothing is loaded in vain
-    if (run.token_rows != 0)
-        token = uint(Ints(readable).at[token * (1u - null)]);
-    return token;
-#else
-    return run.token_rows != 0 ? uint(Ints(readable).at[token * (1u - null)]) : token;
-#endif
+    if (run.token_row_step == 0) // nothing is loaded in vain
+        return token;
+    return uint(Ints(run.token_rows).at[token * run.token_row_step]);
 }
 
 // ---- blocks ----
@@ -145,7 +137,7 @@ uint64_t rows_begin(uint64_t base, uint64_t outer, uint token_stride, uint seq)
 {
     if (outer != 0)
         return base + seq * outer;
-    return base + uint64_t(uint(Ints(run.kv_starts).at[seq])) * token_stride * 16;
+    return base + uint64_t(uint(Ints(run.kv_starts).at[seq * run.kv_start_step])) * token_stride * 16;
 }
 
 uint64_t part_keys(uint seq, uint part, uint head)
