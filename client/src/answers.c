@@ -7,16 +7,21 @@
 
 #include "answers.h"
 
-#include <time.h>
+#include "base/relax.h"
+
 #include <utlist.h>
 
 enum { SPINS_A_LOOK = 64 };
+enum {
+    BATCHES_KNOWN = 16, // a session runs few batches at a time
+    CAUTION = 4,        // of the forecast: answers differ by other sessions' work as well
+};
 static const int64_t early_ns =
     100000; // a sleep may end so much later than it was to: timer slack, and the way to a core
 
 void answers_init(struct answers *answers, const struct ring_place *place, int64_t spin_ns)
 {
-    *answers = (struct answers){.spin_ns = spin_ns};
+    *answers = (struct answers){.spin_ns = spin_ns, .forecast.times = {.num_kinds = BATCHES_KNOWN, .caution = CAUTION}};
     pthread_mutex_init(&answers->mutex, NULL);
     ring_client_init(&answers->ring, place);
 }
@@ -26,33 +31,29 @@ void answers_finish(struct answers *answers)
     pthread_mutex_destroy(&answers->mutex);
 }
 
-static struct timespec time_of(int64_t ns)
-{
-    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-}
-
 // ---- what is expected, under the mutex ----
 
 static int64_t expect(const struct answers *answers, const struct wire_submission *submission, int64_t start_ns)
 {
     if (submission->command == WIRE_COMMAND_WAIT)
         return forecast_ticket_end(&answers->forecast, submission->wait.ticket);
-    return submission->run.waits ? forecast_run(&answers->forecast, submission->run.batch, start_ns) : 0;
+    return submission->run.waits ? forecast_end(&answers->forecast.times, submission->run.entry.batch, start_ns) : 0;
 }
 
 static void learn(struct answers *answers, const struct waiter *waiter)
 {
     const struct wire_submission *submission = waiter->submission;
     const struct wire_completion *completion = &waiter->completion;
-    struct forecast *forecast = &answers->forecast;
+    struct forecast_tickets *forecast = &answers->forecast;
+    const int64_t now_ns = clock_now_ns();
     if (completion->status != STATUS_OK)
         return;
     if (submission->command == WIRE_COMMAND_WAIT)
-        forecast_ticket_done(forecast, submission->wait.ticket, waiter->start_ns, monotonic_ns());
+        forecast_ticket_ended(forecast, submission->wait.ticket, waiter->start_ns, now_ns);
     else if (submission->run.waits)
-        forecast_run_done(forecast, submission->run.batch, waiter->start_ns, monotonic_ns());
+        forecast_learn(&forecast->times, submission->run.entry.batch, now_ns - waiter->start_ns);
     else
-        forecast_ticket(forecast, completion->ticket, submission->run.batch, waiter->start_ns);
+        forecast_ticket_began(forecast, completion->ticket, submission->run.entry.batch, waiter->start_ns);
 }
 
 // ---- handing out, under the mutex ----
@@ -103,9 +104,9 @@ static bool spin(const struct answers *answers, uint32_t consumed, int64_t end_n
         for (int i = 0; i < SPINS_A_LOOK; i++) {
             if (ring_posted(&answers->ring, consumed))
                 return true;
-            ring_relax();
+            cpu_relax();
         }
-    } while (monotonic_ns() < end_ns);
+    } while (clock_now_ns() < end_ns);
     return false;
 }
 
@@ -114,19 +115,19 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-// Until `end_ns`; INT64_MAX: for ever.
+// Until `end_ns`.
 static void rest(struct answers *answers, uint32_t consumed, int64_t end_ns)
 {
-    const int64_t left_ns = end_ns - monotonic_ns();
-    const struct timespec left = time_of(left_ns);
+    const int64_t left_ns = end_ns - clock_now_ns();
+    const struct timespec left = clock_timespec(left_ns);
     if (left_ns > 0)
-        ring_sleep(&answers->ring, consumed, end_ns == INT64_MAX ? NULL : &left);
+        ring_sleep(&answers->ring, consumed, end_ns == FOREVER ? NULL : &left);
 }
 
 // Without the mutex: until something is posted, or left_ns are over; it may come back too early. What is expected late is slept for first.
 static void watch(struct answers *answers, uint32_t consumed, int64_t expected_ns, int64_t left_ns)
 {
-    const int64_t now = monotonic_ns(), end_ns = left_ns < 0 ? INT64_MAX : now + left_ns;
+    const int64_t now = clock_now_ns(), end_ns = left_ns < 0 ? FOREVER : now + left_ns;
     bool sleeps_first = answers->spin_ns && expected_ns - now > 2 * early_ns;
     int64_t spin_end_ns = (expected_ns > now ? expected_ns : now) + answers->spin_ns;
     if (sleeps_first)
@@ -148,7 +149,7 @@ static void lead(struct answers *answers, int left_ms)
     }
     answers->led = true;
     pthread_mutex_unlock(&answers->mutex);
-    watch(answers, consumed, expected_ns, left_ms < 0 ? -1 : left_ms * INT64_C(1000000));
+    watch(answers, consumed, expected_ns, left_ms < 0 ? -1 : left_ms * NS_PER_MS);
     pthread_mutex_lock(&answers->mutex);
     answers->led = false;
 }
@@ -156,9 +157,9 @@ static void lead(struct answers *answers, int left_ms)
 // With the mutex, which is let go in the meantime.
 static void follow(struct answers *answers, struct waiter *waiter, int left_ms)
 {
-    timeout_init_cond(&waiter->news);
+    clock_init_cond(&waiter->news);
     waiter->sleeps = true;
-    timeout_wait(&waiter->news, &answers->mutex, left_ms);
+    clock_wait(&waiter->news, &answers->mutex, clock_deadline_ns(left_ms));
     waiter->sleeps = false;
     pthread_cond_destroy(&waiter->news);
 }
@@ -205,7 +206,7 @@ static enum answers_place place(struct answers *answers, struct wire_submission 
     if (answers->over)
         return ANSWERS_NO_PLACE;
     if (answers->spin_ns) {
-        waiter->start_ns = monotonic_ns();
+        waiter->start_ns = clock_now_ns();
         waiter->expected_ns = expect(answers, submission, waiter->start_ns);
     }
     DL_APPEND(answers->waiters, waiter);

@@ -8,23 +8,23 @@
 #ifndef AULE_CLIENT_ANSWERS_H
 #define AULE_CLIENT_ANSWERS_H
 
+#include "base/forecast.h"
+#include "schema/ring.h"
+#include "schema/wire.h"
+#include "timeout.h"
+
 #include <pthread.h>
 #include <stdbool.h>
-
-#include "forecast.h"
-#include "ring.h"
-#include "timeout.h"
-#include "wire.h"
 
 struct answers {
     pthread_mutex_t mutex; // guards the rest, but ring_interrupt()
     struct ring_client ring;
     int64_t spin_ns; // how long the leader looks before it sleeps, beyond the forecast; 0: nobody spins
     struct waiter *waiters;
-    bool led;    // somebody is the leader
-    bool broken; // the daemon's end is none
-    bool over;   // the daemon answers nothing any more that is submitted from here on
-    struct forecast forecast;
+    bool led;                         // somebody is the leader
+    bool broken;                      // the daemon's end is none
+    bool over;                        // the daemon answers nothing any more that is submitted from here on
+    struct forecast_tickets forecast; // a kind of work is a batch: from a run's submission to its answer
 };
 
 // One request of a thread, in that thread's memory.

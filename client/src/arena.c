@@ -7,6 +7,8 @@
 
 #include "arena.h"
 
+#include "error.h"
+
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,8 +16,6 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 #include <utlist.h>
-
-#include "error.h"
 
 struct span {
     uint64_t offset, size;            // bytes

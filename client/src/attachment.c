@@ -6,16 +6,16 @@
 
 #include "attachment.h"
 
+#include "error.h"
+#include "fork.h"
+#include "own_cache.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "error.h"
-#include "fork.h"
-#include "own_cache.h"
 
 enum { DEFAULT_ARENA = 64 << 20, MESSAGE_OVERHEAD = 4096 }; // bytes
 enum { DEFAULT_PAGED_THRESHOLD = 2048 };                    // keys

@@ -8,15 +8,15 @@
 #ifndef AULE_CLIENT_ATTACHMENT_H
 #define AULE_CLIENT_ATTACHMENT_H
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/types.h>
-
 #include "arena.h"
 #include "aule/aule.h"
 #include "connection.h"
 #include "lane.h"
 #include "segment.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
 
 struct own_cache;
 

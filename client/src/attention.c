@@ -5,14 +5,15 @@
 // or blocks of a cache of the library's own into which the GPU copies them first. Whatever is taken from the daemon for a
 // call is given back before it returns: the daemon keeps what is queued until it is done. Any thread.
 
-#include <inttypes.h>
-#include <stdlib.h>
-
+#include "caller.h"
 #include "error.h"
 #include "kv.h"
 #include "own_cache.h"
 #include "run.h"
 #include "session.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
 
 // One call, on its way.
 struct step {
@@ -373,42 +374,49 @@ static enum aule_status submit(struct attachment *attachment, const struct aule_
     return status;
 }
 
-enum aule_status aule_attention_submit(struct aule_session *session, const struct aule_attention_params *params,
-                                       int timeout_ms, struct aule_ticket *ticket)
+enum aule_status aule_attention_submit_sized(struct aule_session *session, const struct aule_attention_params *params,
+                                             size_t params_size, int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(session);
     REQUIRE(params);
     struct aule_ticket given;
     struct attachment *attachment;
-    enum aule_status status = timeout_check(timeout_ms);
+    struct aule_attention_params whole;
+    enum aule_status status = TAKE(&whole, params, params_size);
+    if (status == AULE_OK)
+        status = timeout_check(timeout_ms);
     if (status == AULE_OK)
         status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
-    status = submit(attachment, params, timeout_ms, !ticket, &given);
+    status = submit(attachment, &whole, timeout_ms, !ticket, &given);
     if (status == AULE_OK && ticket)
         *ticket = given;
     session_put(attachment);
     return status;
 }
 
-enum aule_status aule_attention(struct aule_session *session, const struct aule_attention_params *params,
-                                int timeout_ms, struct aule_run_result *result, struct aule_ticket *ticket)
+enum aule_status aule_attention_sized(struct aule_session *session, const struct aule_attention_params *params,
+                                      size_t params_size, int timeout_ms, struct aule_run_result *result,
+                                      size_t result_size, struct aule_ticket *ticket)
 {
     REQUIRE(session);
     REQUIRE(params);
     struct aule_ticket given;
     struct attachment *attachment;
-    enum aule_status status = timeout_check(timeout_ms);
+    struct aule_attention_params whole;
+    enum aule_status status = TAKE(&whole, params, params_size);
+    if (status == AULE_OK)
+        status = timeout_check(timeout_ms);
     if (status == AULE_OK)
         status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
-    status = submit(attachment, params, timeout_ms, false, &given);
+    status = submit(attachment, &whole, timeout_ms, false, &given);
     if (status == AULE_OK) {
         if (ticket)
             *ticket = given;
-        status = ticket_settle(attachment, &given, timeout_ms, true, result);
+        status = ticket_settle(attachment, &given, timeout_ms, true, CALLER_RESULT(result, result_size));
     }
     session_put(attachment);
     return status;

@@ -6,13 +6,14 @@
 
 #include "batch.h"
 
-#include <assert.h>
-#include <inttypes.h>
-#include <stdlib.h>
-
+#include "caller.h"
 #include "error.h"
 #include "metadata.h"
 #include "session.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
 
 enum { DEFAULT_DTYPE = AULE_F16 };
 
@@ -171,38 +172,48 @@ enum aule_status batch_create(struct attachment *attachment, const struct batch_
     return AULE_OK;
 }
 
-enum aule_status aule_batch_create(struct aule_cache *cache, const struct aule_batch_params *params,
-                                   struct aule_batch **out)
+enum aule_status aule_batch_create_sized(struct aule_cache *cache, const struct aule_batch_params *params,
+                                         size_t params_size, struct aule_batch **out)
 {
     REQUIRE(out);
     *out = NULL;
     REQUIRE(cache);
     REQUIRE(params);
-    enum aule_status status = check_params(params);
+    struct aule_batch_params whole;
+    enum aule_status status = TAKE(&whole, params, params_size);
+    if (status == AULE_OK)
+        status = check_params(&whole);
     if (status == AULE_OK)
         status = attachment_enter(cache->attachment);
     if (status != AULE_OK)
         return status;
-    status = batch_create(cache->attachment, &(struct batch_source){.cache = cache}, params, out);
+    status = batch_create(cache->attachment, &(struct batch_source){.cache = cache}, &whole, out);
     attachment_leave(cache->attachment);
     return status;
 }
 
-enum aule_status aule_batch_create_local(struct aule_session *session, const struct aule_kv_layout *layout,
-                                         const struct aule_batch_params *params, struct aule_batch **out)
+enum aule_status aule_batch_create_local_sized(struct aule_session *session, const struct aule_kv_layout *layout,
+                                               size_t layout_size, const struct aule_batch_params *params,
+                                               size_t params_size, struct aule_batch **out)
 {
     REQUIRE(out);
     *out = NULL;
     REQUIRE(session);
     REQUIRE(layout);
     REQUIRE(params);
+    struct aule_kv_layout whole_layout;
+    struct aule_batch_params whole;
     struct attachment *attachment;
-    enum aule_status status = check_params(params);
+    enum aule_status status = TAKE(&whole_layout, layout, layout_size);
+    if (status == AULE_OK)
+        status = TAKE(&whole, params, params_size);
+    if (status == AULE_OK)
+        status = check_params(&whole);
     if (status == AULE_OK)
         status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
-    status = batch_create(attachment, &(struct batch_source){.layout = layout}, params, out);
+    status = batch_create(attachment, &(struct batch_source){.layout = &whole_layout}, &whole, out);
     session_put(attachment);
     return status;
 }
@@ -248,20 +259,25 @@ static enum aule_status send_advance(const struct aule_batch *batch, const struc
     return status;
 }
 
-enum aule_status aule_batch_advance(struct aule_batch *batch, const struct aule_advance *advance)
+enum aule_status aule_batch_advance_sized(struct aule_batch *batch, const struct aule_advance *advance,
+                                          size_t advance_size)
 {
     REQUIRE(batch);
     REQUIRE(advance);
     const struct aule_session_info *info = &batch->attachment->info;
-    if (advance->num_entries > 0 && !advance->entries)
-        return fail(AULE_INVALID, "entries is NULL, num_entries %u", advance->num_entries);
+    struct aule_advance whole;
+    enum aule_status status = TAKE(&whole, advance, advance_size);
+    if (status != AULE_OK)
+        return status;
+    if (whole.num_entries > 0 && !whole.entries)
+        return fail(AULE_INVALID, "entries is NULL, num_entries %u", whole.num_entries);
     if (info->protocol_minor < 1)
         return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no next step of a batch", info->protocol_major,
                     info->protocol_minor);
-    enum aule_status status = attachment_enter(batch->attachment);
+    status = attachment_enter(batch->attachment);
     if (status != AULE_OK)
         return status;
-    status = send_advance(batch, advance);
+    status = send_advance(batch, &whole);
     attachment_leave(batch->attachment);
     return status;
 }

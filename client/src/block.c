@@ -3,11 +3,11 @@
 //
 // block.c - blocks copied and filled with zeroes on the GPU. Who may write which block: the daemon knows. Any thread.
 
-#include <stdlib.h>
-
 #include "cache.h"
 #include "error.h"
 #include "work.h"
+
+#include <stdlib.h>
 
 // In a message a copy has two ids.
 static enum aule_status copy(struct aule_cache *cache, const char *what, uint32_t count, const int32_t *from,

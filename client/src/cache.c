@@ -6,16 +6,17 @@
 
 #include "cache.h"
 
+#include "base/quote.h"
+#include "caller.h"
+#include "connection.h"
+#include "error.h"
+#include "session.h"
+#include "socket_path.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "connection.h"
-#include "error.h"
-#include "quote.h"
-#include "session.h"
-#include "socket_path.h"
 
 enum { DEFAULT_BLOCK_SIZE = 32 }; // tokens
 
@@ -103,21 +104,24 @@ static enum aule_status open_in(struct attachment *attachment, const struct aule
     return AULE_OK;
 }
 
-enum aule_status aule_cache_open(struct aule_session *session, const struct aule_cache_params *params,
-                                 struct aule_cache **cache)
+enum aule_status aule_cache_open_sized(struct aule_session *session, const struct aule_cache_params *params,
+                                       size_t params_size, struct aule_cache **cache)
 {
     REQUIRE(cache);
     *cache = NULL;
     REQUIRE(session);
     REQUIRE(params);
-    enum aule_status status = check_params(params);
+    struct aule_cache_params whole;
+    enum aule_status status = TAKE(&whole, params, params_size);
+    if (status == AULE_OK)
+        status = check_params(&whole);
     if (status != AULE_OK)
         return status;
     struct attachment *attachment;
     status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
-    status = open_in(attachment, params, cache);
+    status = open_in(attachment, &whole, cache);
     session_put(attachment);
     return status;
 }
@@ -132,7 +136,7 @@ void aule_cache_close(struct aule_cache *cache)
     free(cache);
 }
 
-enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_state *state)
+enum aule_status aule_cache_state_sized(struct aule_cache *cache, struct aule_cache_state *state, size_t state_size)
 {
     REQUIRE(cache);
     REQUIRE(state);
@@ -142,7 +146,7 @@ enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_st
     if (status != AULE_OK)
         return status;
     const struct wire_cache_state_reply *reply = &answer.reply.cache_state;
-    *state = (struct aule_cache_state){
+    const struct aule_cache_state whole = {
         .total_blocks = reply->total_blocks,
         .free_blocks = reply->free_blocks,
         .leased_blocks = reply->leased_blocks,
@@ -153,6 +157,7 @@ enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_st
         .available_blocks = reply->available_blocks,
         .block_bytes = reply->block_bytes,
     };
+    GIVE(state, state_size, whole);
     answer_finish(&answer);
     return AULE_OK;
 }

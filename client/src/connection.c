@@ -15,6 +15,11 @@
 
 #include "connection.h"
 
+#include "error.h"
+#include "fork.h"
+#include "knock.h"
+#include "socket_path.h"
+
 #include <limits.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -24,11 +29,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <utlist.h>
-
-#include "error.h"
-#include "fork.h"
-#include "knock.h"
-#include "socket_path.h"
 
 struct call {
     nng_ctx context;
@@ -182,7 +182,7 @@ static enum { NO_PIPE, PIPE_READY, PIPE_GONE } look_for_pipe(struct connection *
 {
     pthread_mutex_lock(&connection->mutex);
     if (!connection->ready && !connection->gone && left_ms)
-        timeout_wait(&connection->changed, &connection->mutex, left_ms);
+        clock_wait(&connection->changed, &connection->mutex, clock_deadline_ns(left_ms));
     bool ready = connection->ready, gone = connection->gone;
     pthread_mutex_unlock(&connection->mutex);
     return gone ? PIPE_GONE : ready ? PIPE_READY : NO_PIPE;
@@ -247,7 +247,7 @@ enum aule_status connection_open(const char *path, const struct timeout *timeout
     if (!connection)
         return fail(AULE_NO_MEMORY, "no memory for a connection to %s", path);
     pthread_mutex_init(&connection->mutex, NULL);
-    timeout_init_cond(&connection->changed);
+    clock_init_cond(&connection->changed);
     connection->pid = getpid();
     connection->path = strdup(path);
     status = connection->path ? connection_dial(connection, timeout)

@@ -8,8 +8,8 @@
 #define AULE_CLIENT_CONNECTION_H
 
 #include "aule/aule.h"
+#include "schema/wire.h"
 #include "timeout.h"
-#include "wire.h"
 
 struct connection;
 

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 
 static _Thread_local char sentence[1024]; // the daemon's own sentences have at most 383 bytes
@@ -37,6 +38,15 @@ enum aule_status fail_no_descriptor(const char *what)
         AULE_NO_MEMORY,
         "%s: no file descriptor is left; this process may have %ju (ulimit -n), the system what fs.file-max says", what,
         (uintmax_t)limit.rlim_cur);
+}
+
+enum aule_status fail_null(const char *function, const char *pointer)
+{
+    static const char suffix[] = "_sized";
+    size_t length = strlen(function), extra = sizeof suffix - 1;
+    if (length > extra && strcmp(function + length - extra, suffix) == 0)
+        length -= extra;
+    return fail(AULE_INVALID, "%.*s: %s is NULL", (int)length, function, pointer);
 }
 
 const char *aule_error(void)

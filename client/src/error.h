@@ -18,10 +18,13 @@ void error_mute(bool mute);
 // AULE_NO_MEMORY: `what` wants a file descriptor, and there is none; the sentence has the process's limit.
 enum aule_status fail_no_descriptor(const char *what);
 
+// AULE_INVALID: the argument `pointer` of `function` is NULL. The sentence has the name that the caller knows, without _sized.
+enum aule_status fail_null(const char *function, const char *pointer);
+
 #define REQUIRE(pointer)                                                                                               \
     do {                                                                                                               \
         if (!(pointer))                                                                                                \
-            return fail(AULE_INVALID, "%s: %s is NULL", __func__, #pointer);                                           \
+            return fail_null(__func__, #pointer);                                                                      \
     } while (0)
 
 #endif

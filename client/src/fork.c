@@ -8,10 +8,10 @@
 
 #include "fork.h"
 
+#include "error.h"
+
 #include <stdatomic.h>
 #include <unistd.h>
-
-#include "error.h"
 
 static _Atomic pid_t claimant; // the process that first used nng; 0 = none yet
 

@@ -6,10 +6,10 @@
 #ifndef AULE_CLIENT_FORK_H
 #define AULE_CLIENT_FORK_H
 
+#include "aule/aule.h"
+
 #include <stdbool.h>
 #include <sys/types.h>
-
-#include "aule/aule.h"
 
 // AULE_FORKED if `owner`, who made `what`, is not the calling process.
 enum aule_status fork_check(pid_t owner, const char *what);

@@ -5,10 +5,12 @@
 // caller's arrays only those copied that must differ. What blocks are whose, and whether a slot occurs twice: the daemon knows. Any
 // thread.
 
+#include "caller.h"
+#include "error.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
-
-#include "error.h"
+#include <string.h>
 
 enum { MIN_BLOCK_SIZE = 8, MAX_BLOCK_SIZE = 256 }; // tokens
 
@@ -23,21 +25,47 @@ static enum aule_status allocate(uint64_t count, size_t size, uint64_t extra, st
     return fail(AULE_NO_MEMORY, "no memory for the metadata of a step, %" PRIu64 " numbers of %zu bytes", count, size);
 }
 
-void aule_metadata_finish(struct aule_metadata *metadata)
+// The caller's struct has its own size of `params`; `owned` is its last member. False: `size` is that of no such struct.
+static bool is_size(size_t size)
 {
-    if (!metadata)
+    return size >= sizeof(void *) && size % _Alignof(void *) == 0;
+}
+
+static void *owned_place(struct aule_metadata *metadata, size_t size)
+{
+    return (char *)metadata + size - sizeof(void *);
+}
+
+void aule_metadata_finish_sized(struct aule_metadata *metadata, size_t metadata_size)
+{
+    void *owned;
+    if (!metadata || !is_size(metadata_size))
         return;
-    free(metadata->owned);
-    *metadata = (struct aule_metadata){.owned = NULL};
+    memcpy(&owned, owned_place(metadata, metadata_size), sizeof owned);
+    free(owned);
+    memset(metadata, 0, metadata_size);
 }
 
 // What every form returns: on failure nothing is left.
-static enum aule_status finish(enum aule_status status, struct aule_metadata *metadata)
+static enum aule_status finish(enum aule_status status, const struct aule_metadata *whole,
+                               struct aule_metadata *metadata, size_t size)
 {
-    if (status != AULE_OK)
-        aule_metadata_finish(metadata);
-    return status;
+    if (status != AULE_OK) {
+        free(whole->owned);
+        return status;
+    }
+    GIVE(metadata, size - sizeof whole->owned, whole->params);
+    memcpy(owned_place(metadata, size), &whole->owned, sizeof whole->owned);
+    return AULE_OK;
 }
+
+#define REQUIRE_METADATA                                                                                               \
+    do {                                                                                                               \
+        REQUIRE(metadata);                                                                                             \
+        if (!is_size(metadata_size))                                                                                   \
+            return fail(AULE_INVALID, "metadata_size = %zu is that of no struct aule_metadata", metadata_size);        \
+        memset(metadata, 0, metadata_size);                                                                            \
+    } while (0)
 
 // ---- varlen: two prefix sums ----
 
@@ -76,28 +104,29 @@ static enum aule_status check_varlen(uint32_t num_seqs, const int32_t *cu_seqlen
     return status;
 }
 
-enum aule_status aule_metadata_varlen(uint32_t num_seqs, const int32_t *cu_seqlens_q, const int32_t *cu_seqlens_k,
-                                      uint32_t max_seqlen_q, uint32_t max_seqlen_k, struct aule_metadata *metadata)
+enum aule_status aule_metadata_varlen_sized(uint32_t num_seqs, const int32_t *cu_seqlens_q, const int32_t *cu_seqlens_k,
+                                            uint32_t max_seqlen_q, uint32_t max_seqlen_k,
+                                            struct aule_metadata *metadata, size_t metadata_size)
 {
-    REQUIRE(metadata);
-    *metadata = (struct aule_metadata){.owned = NULL};
+    REQUIRE_METADATA;
     REQUIRE(cu_seqlens_q);
     REQUIRE(cu_seqlens_k);
+    struct aule_metadata whole = {.owned = NULL};
     enum aule_status status = check_varlen(num_seqs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k);
     if (status == AULE_OK)
-        status = allocate(num_seqs, sizeof(int32_t), 0, metadata);
+        status = allocate(num_seqs, sizeof(int32_t), 0, &whole);
     if (status != AULE_OK)
         return status;
-    int32_t *lens = metadata->owned;
+    int32_t *lens = whole.owned;
     for (uint32_t s = 0; s < num_seqs; s++)
         lens[s] = cu_seqlens_k[s + 1] - cu_seqlens_k[s];
-    metadata->params = (struct aule_batch_params){.num_seqs = num_seqs,
-                                                  .cu_seqlens_q = cu_seqlens_q,
-                                                  .seq_lens_kv = lens,
-                                                  .kv_starts = cu_seqlens_k,
-                                                  .max_seqlen_q = max_seqlen_q,
-                                                  .max_context_len = max_seqlen_k};
-    return AULE_OK;
+    whole.params = (struct aule_batch_params){.num_seqs = num_seqs,
+                                              .cu_seqlens_q = cu_seqlens_q,
+                                              .seq_lens_kv = lens,
+                                              .kv_starts = cu_seqlens_k,
+                                              .max_seqlen_q = max_seqlen_q,
+                                              .max_context_len = max_seqlen_k};
+    return finish(AULE_OK, &whole, metadata, metadata_size);
 }
 
 // ---- flattened tokens ----
@@ -251,19 +280,23 @@ static enum aule_status check_form(const struct aule_token_form *form)
     return AULE_OK;
 }
 
-enum aule_status aule_metadata_tokens(const struct aule_token_form *form, struct aule_metadata *metadata)
+enum aule_status aule_metadata_tokens_sized(const struct aule_token_form *form, size_t form_size,
+                                            struct aule_metadata *metadata, size_t metadata_size)
 {
-    REQUIRE(metadata);
-    *metadata = (struct aule_metadata){.owned = NULL};
+    REQUIRE_METADATA;
     REQUIRE(form);
-    uint64_t num_seqs = form->num_seqs;
-    enum aule_status status = check_form(form);
+    struct aule_token_form whole_form;
+    struct aule_metadata whole = {.owned = NULL};
+    enum aule_status status = TAKE(&whole_form, form, form_size);
     if (status == AULE_OK)
-        status = allocate(num_seqs * 3 + 1 + form->num_tokens, sizeof(int32_t), 0, metadata);
+        status = check_form(&whole_form);
+    uint64_t num_seqs = whole_form.num_seqs;
+    if (status == AULE_OK)
+        status = allocate(num_seqs * 3 + 1 + whole_form.num_tokens, sizeof(int32_t), 0, &whole);
     if (status != AULE_OK)
         return status;
-    int32_t *owned = metadata->owned;
-    struct grouping grouping = {.form = form,
+    int32_t *owned = whole.owned;
+    struct grouping grouping = {.form = &whole_form,
                                 .cu = owned,
                                 .lens = owned + num_seqs + 1,
                                 .last = owned + 2 * num_seqs + 1,
@@ -271,7 +304,7 @@ enum aule_status aule_metadata_tokens(const struct aule_token_form *form, struct
                                 .consecutive = true};
     for (uint64_t s = 0; s <= num_seqs; s++)
         grouping.cu[s] = 0;
-    return finish(group(&grouping, &metadata->params), metadata);
+    return finish(group(&grouping, &whole.params), &whole, metadata, metadata_size);
 }
 
 // ---- decode with in-place append ----
@@ -330,17 +363,18 @@ static enum aule_status append(const int32_t *cache_seqlens, uint32_t block_size
     return AULE_OK;
 }
 
-enum aule_status aule_metadata_append(uint32_t num_seqs, const int32_t *cache_seqlens, const int32_t *block_table,
-                                      uint32_t max_blocks, uint32_t block_size, struct aule_metadata *metadata)
+enum aule_status aule_metadata_append_sized(uint32_t num_seqs, const int32_t *cache_seqlens, const int32_t *block_table,
+                                            uint32_t max_blocks, uint32_t block_size, struct aule_metadata *metadata,
+                                            size_t metadata_size)
 {
-    REQUIRE(metadata);
-    *metadata = (struct aule_metadata){.owned = NULL};
+    REQUIRE_METADATA;
+    struct aule_metadata whole = {.owned = NULL};
     enum aule_status status = check_append(num_seqs, cache_seqlens, block_table, max_blocks, block_size);
     if (status == AULE_OK)
-        status = allocate(num_seqs, sizeof(int64_t) + 2 * sizeof(int32_t), sizeof(int32_t), metadata);
+        status = allocate(num_seqs, sizeof(int64_t) + 2 * sizeof(int32_t), sizeof(int32_t), &whole);
     if (status != AULE_OK)
         return status;
-    metadata->params =
+    whole.params =
         (struct aule_batch_params){.num_seqs = num_seqs, .max_blocks = max_blocks, .block_table = block_table};
-    return finish(append(cache_seqlens, block_size, metadata), metadata);
+    return finish(append(cache_seqlens, block_size, &whole), &whole, metadata, metadata_size);
 }

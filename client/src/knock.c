@@ -6,6 +6,10 @@
 
 #include "knock.h"
 
+#include "base/quote.h"
+#include "error.h"
+#include "socket_path.h"
+
 #include <errno.h>
 #include <libgen.h>
 #include <limits.h>
@@ -16,10 +20,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include "error.h"
-#include "quote.h"
-#include "socket_path.h"
 
 // A daemon makes the last folder of the path, and none above it.
 static bool folder_can_be(const char *path)

@@ -6,11 +6,12 @@
 
 #include "kv.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-
+#include "caller.h"
 #include "error.h"
 #include "run.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
 
 // ---- into blocks ----
 
@@ -68,20 +69,23 @@ static enum aule_status check_import(const struct aule_kv_import *params)
     return AULE_OK;
 }
 
-enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_import *params, int timeout_ms,
-                                struct aule_ticket *ticket)
+enum aule_status aule_kv_import_sized(struct aule_cache *cache, const struct aule_kv_import *params, size_t params_size,
+                                      int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(cache);
     REQUIRE(params);
     uint64_t id = 0;
-    enum aule_status status = check_import(params);
+    struct aule_kv_import whole;
+    enum aule_status status = TAKE(&whole, params, params_size);
+    if (status == AULE_OK)
+        status = check_import(&whole);
     if (status == AULE_OK)
         status = timeout_check(timeout_ms);
     if (status == AULE_OK)
         status = attachment_enter(cache->attachment);
     if (status != AULE_OK)
         return status;
-    status = kv_write(cache->attachment, cache, params, timeout_ms, ticket ? &id : NULL);
+    status = kv_write(cache->attachment, cache, &whole, timeout_ms, ticket ? &id : NULL);
     if (status == AULE_OK && ticket)
         *ticket = ticket_make(cache->attachment, id, AULE_PATH_AUTO);
     attachment_leave(cache->attachment);
@@ -90,18 +94,22 @@ enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_i
 
 // ---- out of them ----
 
-enum aule_status aule_kv_gather(struct aule_batch *batch, const struct aule_kv_gather *params, int timeout_ms,
-                                struct aule_ticket *ticket)
+enum aule_status aule_kv_gather_sized(struct aule_batch *batch, const struct aule_kv_gather *params, size_t params_size,
+                                      int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(batch);
     REQUIRE(params);
-    const struct aule_run_params run = {.layer = params->layer,
+    struct aule_kv_gather whole;
+    enum aule_status status = TAKE(&whole, params, params_size);
+    if (status != AULE_OK)
+        return status;
+    const struct aule_run_params run = {.layer = whole.layer,
                                         .num_heads = batch->num_kv_heads,
-                                        .k = params->k,
-                                        .v = params->v,
-                                        .keys = params->keys,
-                                        .values = params->values,
-                                        .k_scale = params->k_scale,
-                                        .v_scale = params->v_scale};
+                                        .k = whole.k,
+                                        .v = whole.v,
+                                        .keys = whole.keys,
+                                        .values = whole.values,
+                                        .k_scale = whole.k_scale,
+                                        .v_scale = whole.v_scale};
     return run_queue(batch, WIRE_RUN_GATHER, &run, timeout_ms, ticket);
 }

@@ -6,6 +6,9 @@
 
 #include "lane.h"
 
+#include "answers.h"
+#include "error.h"
+
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -14,9 +17,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include "answers.h"
-#include "error.h"
 
 enum { LEAST_CORES_TO_SPIN = 3, SPIN_US = 50, MAX_SPIN_US = 1000000 };
 

@@ -3,12 +3,13 @@
 //
 // merge.c - partial results of attention made one, on the GPU. Any thread.
 
-#include <inttypes.h>
-#include <stdlib.h>
-
+#include "caller.h"
 #include "error.h"
 #include "session.h"
 #include "work.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
 
 static enum aule_status check_lives(const struct attachment *attachment, const struct aule_merge_params *params)
 {
@@ -77,16 +78,19 @@ static enum aule_status merge(struct attachment *attachment, const struct aule_m
     return status;
 }
 
-enum aule_status aule_merge_submit(struct aule_session *session, const struct aule_merge_params *params, int timeout_ms,
-                                   struct aule_ticket *ticket)
+enum aule_status aule_merge_submit_sized(struct aule_session *session, const struct aule_merge_params *params,
+                                         size_t params_size, int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(session);
     REQUIRE(params);
+    struct aule_merge_params whole;
     struct attachment *attachment;
-    enum aule_status status = session_get(session, &attachment);
+    enum aule_status status = TAKE(&whole, params, params_size);
+    if (status == AULE_OK)
+        status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
-    status = merge(attachment, params, timeout_ms, ticket);
+    status = merge(attachment, &whole, timeout_ms, ticket);
     session_put(attachment);
     return status;
 }

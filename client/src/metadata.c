@@ -6,10 +6,10 @@
 
 #include "metadata.h"
 
+#include "error.h"
+
 #include <inttypes.h>
 #include <string.h>
-
-#include "error.h"
 
 enum { VECTOR_ALIGNMENT = 16 }; // bytes
 

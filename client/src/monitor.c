@@ -4,22 +4,30 @@
 // monitor.c - looking into a daemon without a session: a connection, and what its inspection commands answer, page by page.
 // Any thread.
 
+#include "caller.h"
+#include "connection.h"
+#include "error.h"
+#include "fork.h"
+#include "socket_path.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "connection.h"
-#include "error.h"
-#include "fork.h"
-#include "socket_path.h"
-
 struct aule_monitor {
     pid_t pid;
     int timeout_ms;
     struct connection *connection;
 };
+
+#define REQUIRE_ENTRY                                                                                                  \
+    do {                                                                                                               \
+        REQUIRE(array);                                                                                                \
+        if (entry_size == 0)                                                                                           \
+            return fail(AULE_INVALID, "entry_size is 0");                                                              \
+    } while (0)
 
 #define COPY_TEXT(to, from) snprintf((to), sizeof(to), "%s", (from) ? (from) : "")
 
@@ -69,13 +77,18 @@ static enum aule_status ask(struct aule_monitor *monitor, const struct wire_requ
     return connection_call(monitor->connection, request, &timeout, expected, answer);
 }
 
+static const char *name_at(const struct wire_names *names, uint32_t i)
+{
+    return i < names->count ? names->data[i] : "";
+}
+
 // ---- one answer each ----
 
-enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_ping_info *info)
+enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor, struct aule_ping_info *info, size_t info_size)
 {
     REQUIRE(monitor);
     REQUIRE(info);
-    uint64_t start = (uint64_t)monotonic_ns();
+    uint64_t start = (uint64_t)clock_now_ns();
     struct wire_request request = {.command = WIRE_COMMAND_PING, .ping = {.payload = start}};
     struct answer answer;
     enum aule_status status = ask(monitor, &request, WIRE_ANSWER_PING, &answer);
@@ -84,18 +97,19 @@ enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_pin
     const struct wire_ping_reply *reply = &answer.reply.ping;
     if (reply->payload != start)
         status = fail(AULE_MALFORMED, "a ping with %" PRIu64 " was answered with %" PRIu64, start, reply->payload);
-    else
-        *info = (struct aule_ping_info){.epoch = reply->epoch,
-                                        .round_trip_ns = (uint64_t)monotonic_ns() - start,
-                                        .protocol_major = reply->major,
-                                        .protocol_minor = reply->minor};
+    struct aule_ping_info whole = {.epoch = reply->epoch,
+                                   .round_trip_ns = (uint64_t)clock_now_ns() - start,
+                                   .protocol_major = reply->major,
+                                   .protocol_minor = reply->minor};
+    COPY_TEXT(whole.version, reply->version);
     if (status == AULE_OK)
-        COPY_TEXT(info->version, reply->version);
+        GIVE(info, info_size, whole);
     answer_finish(&answer);
     return status;
 }
 
-enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_daemon_state *state)
+enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor, struct aule_daemon_state *state,
+                                           size_t state_size)
 {
     REQUIRE(monitor);
     REQUIRE(state);
@@ -105,7 +119,7 @@ enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_d
     if (status != AULE_OK)
         return status;
     const struct wire_inspect_daemon_reply *reply = &answer.reply.inspect_daemon;
-    *state = (struct aule_daemon_state){
+    struct aule_daemon_state whole = {
         .epoch = reply->epoch,
         .pid = reply->pid,
         .uptime_ms = reply->uptime_ms,
@@ -143,13 +157,15 @@ enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_d
         .ends_awake = reply->ends_awake,
         .ends_asleep = reply->ends_asleep,
     };
-    COPY_TEXT(state->version, reply->version);
-    COPY_TEXT(state->socket, reply->socket);
+    COPY_TEXT(whole.version, reply->version);
+    COPY_TEXT(whole.socket, reply->socket);
+    GIVE(state, state_size, whole);
     answer_finish(&answer);
     return AULE_OK;
 }
 
-enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_device_state *state)
+enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor, struct aule_device_state *state,
+                                           size_t state_size)
 {
     REQUIRE(monitor);
     REQUIRE(state);
@@ -159,7 +175,7 @@ enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_d
     if (status != AULE_OK)
         return status;
     const struct wire_inspect_device_reply *reply = &answer.reply.inspect_device;
-    *state = (struct aule_device_state){
+    struct aule_device_state whole = {
         .index = reply->index,
         .api_version = reply->api_version,
         .software = reply->software,
@@ -172,13 +188,58 @@ enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_d
         .shared_memory_bytes = reply->shared_memory_bytes,
         .pipelines = reply->pipelines,
     };
-    COPY_TEXT(state->name, reply->name);
-    COPY_TEXT(state->driver, reply->driver);
-    COPY_TEXT(state->type, reply->type);
-    COPY_TEXT(state->variant, reply->variant);
-    memcpy(state->uuid, reply->uuid, sizeof state->uuid);
+    COPY_TEXT(whole.name, reply->name);
+    COPY_TEXT(whole.driver, reply->driver);
+    COPY_TEXT(whole.type, reply->type);
+    COPY_TEXT(whole.variant, reply->variant);
+    memcpy(whole.uuid, reply->uuid, sizeof whole.uuid);
+    GIVE(state, state_size, whole);
     answer_finish(&answer);
     return AULE_OK;
+}
+
+// ---- metrics: names and values, in one answer ----
+
+static enum aule_status copy_metrics(const struct wire_inspect_daemon_reply *reply, size_t entry_size, char **array)
+{
+    uint32_t count = reply->metric_names.count;
+    if (count == 0)
+        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it tells no metrics", reply->version);
+    if (reply->metric_kinds.count != count || reply->metric_values.count != count)
+        return fail(AULE_MALFORMED, "the daemon answered %u names of metrics, %u kinds and %u values", count,
+                    reply->metric_kinds.count, reply->metric_values.count);
+    if (!(*array = calloc(count, entry_size)))
+        return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct aule_metric whole = {.kind = (enum aule_metric_kind)reply->metric_kinds.data[i],
+                                    .value = (uint64_t)reply->metric_values.data[i]};
+        COPY_TEXT(whole.name, reply->metric_names.data[i]);
+        COPY_TEXT(whole.unit, name_at(&reply->metric_units, i));
+        COPY_TEXT(whole.help, name_at(&reply->metric_helps, i));
+        GIVE(*array + i * entry_size, entry_size, whole);
+    }
+    return AULE_OK;
+}
+
+enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor, struct aule_metric **array, size_t entry_size,
+                                            uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE_ENTRY;
+    REQUIRE(count);
+    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DAEMON};
+    struct answer answer;
+    char *metrics;
+    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_INSPECT_DAEMON, &answer);
+    if (status != AULE_OK)
+        return status;
+    status = copy_metrics(&answer.reply.inspect_daemon, entry_size, &metrics);
+    if (status == AULE_OK) {
+        *array = (struct aule_metric *)metrics;
+        *count = answer.reply.inspect_daemon.metric_names.count;
+    }
+    answer_finish(&answer);
+    return status;
 }
 
 // ---- lists: one page an answer, until all that the daemon counts has come ----
@@ -188,7 +249,8 @@ struct list {
     struct wire_request request;
     uint32_t *first, *max; // of the range, inside the request
     enum wire_answer expected;
-    size_t element_size; // of the public array
+    size_t entry_size; // of the caller's array
+    size_t whole_size; // of the library's struct
     // The page's size and the list's; then the page's element `i`, converted.
     void (*measure)(const struct wire_reply *reply, uint32_t *count, uint32_t *total);
     void (*convert)(const struct wire_reply *reply, uint32_t i, void *element);
@@ -199,17 +261,28 @@ struct array {
     uint32_t count;
 };
 
+// An element of any list.
+union element {
+    struct aule_session_state session;
+    struct aule_cache_view cache;
+    struct aule_block_state block;
+    struct aule_tuned_state tuned;
+};
+
 static enum aule_status append_page(const struct list *list, const struct wire_reply *reply, uint32_t count,
                                     struct array *array)
 {
     if (count > UINT32_MAX - array->count)
         return fail(AULE_OUT_OF_RANGE, "the daemon's list has more than %u entries", UINT32_MAX);
-    char *more = reallocarray(array->elements, (size_t)array->count + count, list->element_size);
+    char *more = reallocarray(array->elements, (size_t)array->count + count, list->entry_size);
     if (!more)
         return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", array->count + count);
     array->elements = more;
-    for (uint32_t i = 0; i < count; i++)
-        list->convert(reply, i, more + ((size_t)array->count + i) * list->element_size);
+    for (uint32_t i = 0; i < count; i++) {
+        union element whole;
+        list->convert(reply, i, &whole);
+        caller_give(more + ((size_t)array->count + i) * list->entry_size, list->entry_size, &whole, list->whole_size);
+    }
     array->count += count;
     return AULE_OK;
 }
@@ -249,20 +322,15 @@ static enum aule_status fetch(struct aule_monitor *monitor, struct list *list, v
     return AULE_OK;
 }
 
-static const char *name_at(const struct wire_names *names, uint32_t i)
-{
-    return i < names->count ? names->data[i] : "";
-}
-
 static void measure_sessions(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
 {
-    *count = reply->inspect_sessions.count;
+    *count = reply->inspect_sessions.sessions.count;
     *total = reply->inspect_sessions.total;
 }
 
 static void convert_session(const struct wire_reply *reply, uint32_t i, void *element)
 {
-    const struct wire_session_state *from = &reply->inspect_sessions.sessions[i];
+    const struct wire_session_state *from = &reply->inspect_sessions.sessions.data[i];
     struct aule_session_state *to = element;
     *to = (struct aule_session_state){
         .session = from->session,
@@ -288,13 +356,13 @@ static void convert_session(const struct wire_reply *reply, uint32_t i, void *el
 
 static void measure_caches(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
 {
-    *count = reply->inspect_caches.count;
+    *count = reply->inspect_caches.caches.count;
     *total = reply->inspect_caches.total;
 }
 
 static void convert_cache(const struct wire_reply *reply, uint32_t i, void *element)
 {
-    const struct wire_cache_counts *from = &reply->inspect_caches.caches[i];
+    const struct wire_cache_counts *from = &reply->inspect_caches.caches.data[i];
     struct aule_cache_view *to = element;
     *to = (struct aule_cache_view){
         .cache = from->cache,
@@ -326,13 +394,13 @@ static void convert_cache(const struct wire_reply *reply, uint32_t i, void *elem
 
 static void measure_blocks(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
 {
-    *count = reply->inspect_blocks.count;
+    *count = reply->inspect_blocks.blocks.count;
     *total = reply->inspect_blocks.total;
 }
 
 static void convert_block(const struct wire_reply *reply, uint32_t i, void *element)
 {
-    const struct wire_block_state *from = &reply->inspect_blocks.blocks[i];
+    const struct wire_block_state *from = &reply->inspect_blocks.blocks.data[i];
     *(struct aule_block_state *)element = (struct aule_block_state){
         .block = from->block,
         .state = (enum aule_block_kind)from->state,
@@ -347,50 +415,55 @@ static void convert_block(const struct wire_reply *reply, uint32_t i, void *elem
 // Entries a page: as many as surely fit a message, names of WIRE_MAX_NAME bytes included.
 enum { SESSIONS_A_PAGE = 1024, CACHES_A_PAGE = 1024, BLOCKS_A_PAGE = 8192, TUNED_A_PAGE = 1024 };
 
-enum aule_status aule_monitor_sessions(struct aule_monitor *monitor, struct aule_session_state **array, uint32_t *count)
+enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor, struct aule_session_state **array,
+                                             size_t entry_size, uint32_t *count)
 {
     REQUIRE(monitor);
-    REQUIRE(array);
+    REQUIRE_ENTRY;
     REQUIRE(count);
     struct list list = {
-        .request = {.command = WIRE_COMMAND_INSPECT_SESSIONS, .inspect_range = {.max = SESSIONS_A_PAGE}},
+        .request = {.command = WIRE_COMMAND_INSPECT_SESSIONS, .inspect_sessions = {.max = SESSIONS_A_PAGE}},
         .expected = WIRE_ANSWER_INSPECT_SESSIONS,
-        .element_size = sizeof **array,
+        .entry_size = entry_size,
+        .whole_size = sizeof **array,
         .measure = measure_sessions,
         .convert = convert_session,
     };
-    list.first = &list.request.inspect_range.first;
-    list.max = &list.request.inspect_range.max;
+    list.first = &list.request.inspect_sessions.first;
+    list.max = &list.request.inspect_sessions.max;
     return fetch(monitor, &list, (void **)array, count);
 }
 
-enum aule_status aule_monitor_caches(struct aule_monitor *monitor, struct aule_cache_view **array, uint32_t *count)
+enum aule_status aule_monitor_caches_sized(struct aule_monitor *monitor, struct aule_cache_view **array,
+                                           size_t entry_size, uint32_t *count)
 {
     REQUIRE(monitor);
-    REQUIRE(array);
+    REQUIRE_ENTRY;
     REQUIRE(count);
     struct list list = {
-        .request = {.command = WIRE_COMMAND_INSPECT_CACHES, .inspect_range = {.max = CACHES_A_PAGE}},
+        .request = {.command = WIRE_COMMAND_INSPECT_CACHES, .inspect_caches = {.max = CACHES_A_PAGE}},
         .expected = WIRE_ANSWER_INSPECT_CACHES,
-        .element_size = sizeof **array,
+        .entry_size = entry_size,
+        .whole_size = sizeof **array,
         .measure = measure_caches,
         .convert = convert_cache,
     };
-    list.first = &list.request.inspect_range.first;
-    list.max = &list.request.inspect_range.max;
+    list.first = &list.request.inspect_caches.first;
+    list.max = &list.request.inspect_caches.max;
     return fetch(monitor, &list, (void **)array, count);
 }
 
-enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache, struct aule_block_state **array,
-                                     uint32_t *count)
+enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_t cache,
+                                           struct aule_block_state **array, size_t entry_size, uint32_t *count)
 {
     REQUIRE(monitor);
-    REQUIRE(array);
+    REQUIRE_ENTRY;
     REQUIRE(count);
     struct list list = {
         .request = {.command = WIRE_COMMAND_INSPECT_BLOCKS, .inspect_blocks = {.cache = cache, .max = BLOCKS_A_PAGE}},
         .expected = WIRE_ANSWER_INSPECT_BLOCKS,
-        .element_size = sizeof **array,
+        .entry_size = entry_size,
+        .whole_size = sizeof **array,
         .measure = measure_blocks,
         .convert = convert_block,
     };
@@ -401,39 +474,42 @@ enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cach
 
 // ---- the table of shaders: three lists of one length, in one answer ----
 
-static enum aule_status copy_variants(const struct wire_inspect_device_reply *reply, struct aule_variant_state **array)
+static enum aule_status copy_variants(const struct wire_inspect_device_reply *reply, size_t entry_size, char **array)
 {
     uint32_t count = reply->variants.count;
     if (reply->variant_needs.count != count || reply->variant_missing.count != count)
         return fail(AULE_MALFORMED, "the daemon answered %u names of shaders, %u needs and %u lacks", count,
                     reply->variant_needs.count, reply->variant_missing.count);
     *array = NULL;
-    if (count > 0 && !(*array = calloc(count, sizeof **array)))
+    if (count > 0 && !(*array = calloc(count, entry_size)))
         return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", count);
     for (uint32_t i = 0; i < count; i++) {
-        struct aule_variant_state *to = &(*array)[i];
-        COPY_TEXT(to->name, reply->variants.data[i]);
-        COPY_TEXT(to->needs, reply->variant_needs.data[i]);
-        COPY_TEXT(to->missing, reply->variant_missing.data[i]);
-        to->used = reply->variant && strcmp(reply->variants.data[i], reply->variant) == 0;
+        struct aule_variant_state whole = {
+            .used = reply->variant && strcmp(reply->variants.data[i], reply->variant) == 0,
+        };
+        COPY_TEXT(whole.name, reply->variants.data[i]);
+        COPY_TEXT(whole.needs, reply->variant_needs.data[i]);
+        COPY_TEXT(whole.missing, reply->variant_missing.data[i]);
+        GIVE(*array + i * entry_size, entry_size, whole);
     }
     return AULE_OK;
 }
 
-enum aule_status aule_monitor_variants(struct aule_monitor *monitor, struct aule_variant_state **array, uint32_t *count)
+enum aule_status aule_monitor_variants_sized(struct aule_monitor *monitor, struct aule_variant_state **array,
+                                             size_t entry_size, uint32_t *count)
 {
     REQUIRE(monitor);
-    REQUIRE(array);
+    REQUIRE_ENTRY;
     REQUIRE(count);
     struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DEVICE};
     struct answer answer;
-    struct aule_variant_state *variants;
+    char *variants;
     enum aule_status status = ask(monitor, &request, WIRE_ANSWER_INSPECT_DEVICE, &answer);
     if (status != AULE_OK)
         return status;
-    status = copy_variants(&answer.reply.inspect_device, &variants);
+    status = copy_variants(&answer.reply.inspect_device, entry_size, &variants);
     if (status == AULE_OK) {
-        *array = variants;
+        *array = (struct aule_variant_state *)variants;
         *count = answer.reply.inspect_device.variants.count;
     }
     answer_finish(&answer);
@@ -444,13 +520,13 @@ enum aule_status aule_monitor_variants(struct aule_monitor *monitor, struct aule
 
 static void measure_tuned(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
 {
-    *count = reply->tune.count;
+    *count = reply->tune.entries.count;
     *total = reply->tune.total;
 }
 
 static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *element)
 {
-    const struct wire_tune_entry *from = &reply->tune.entries[i];
+    const struct wire_tune_entry *from = &reply->tune.entries.data[i];
     struct aule_tuned_state *to = element;
     *to = (struct aule_tuned_state){
         .num_workgroups = from->num_workgroups,
@@ -489,18 +565,20 @@ static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action 
     return AULE_OK;
 }
 
-enum aule_status aule_monitor_tune(struct aule_monitor *monitor, enum aule_tune_action action,
-                                   struct aule_tuning_state *state, struct aule_tuned_state **array, uint32_t *count)
+enum aule_status aule_monitor_tune_sized(struct aule_monitor *monitor, enum aule_tune_action action,
+                                         struct aule_tuning_state *state, size_t state_size,
+                                         struct aule_tuned_state **array, size_t entry_size, uint32_t *count)
 {
     REQUIRE(monitor);
     REQUIRE(state);
-    REQUIRE(array);
+    REQUIRE_ENTRY;
     REQUIRE(count);
     struct aule_tuning_state now;
     struct list list = {
         .request = {.command = WIRE_COMMAND_TUNE, .tune = {.action = WIRE_TUNE_SHOW, .max = TUNED_A_PAGE}},
         .expected = WIRE_ANSWER_TUNE,
-        .element_size = sizeof **array,
+        .entry_size = entry_size,
+        .whole_size = sizeof **array,
         .measure = measure_tuned,
         .convert = convert_tuned,
     };
@@ -510,7 +588,7 @@ enum aule_status aule_monitor_tune(struct aule_monitor *monitor, enum aule_tune_
     if (status == AULE_OK)
         status = fetch(monitor, &list, (void **)array, count);
     if (status == AULE_OK)
-        *state = now;
+        GIVE(state, state_size, now);
     return status;
 }
 
@@ -527,7 +605,8 @@ static enum aule_status order(struct aule_monitor *monitor, const struct wire_re
 enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session)
 {
     REQUIRE(monitor);
-    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {session}});
+    return order(monitor,
+                 &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session.session = session});
 }
 
 enum { DROP_CACHE_MINOR = 3 };
@@ -541,5 +620,5 @@ enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t 
     if (peer.protocol_minor < DROP_CACHE_MINOR)
         return fail(AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; to drop a cache needs %u.%d)",
                     peer.protocol_major, peer.protocol_minor, WIRE_PROTOCOL_MAJOR, DROP_CACHE_MINOR);
-    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE, .drop_cache = {cache}});
+    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE, .drop_cache.cache = cache});
 }

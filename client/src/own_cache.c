@@ -5,12 +5,12 @@
 
 #include "own_cache.h"
 
+#include "error.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <utlist.h>
-
-#include "error.h"
 
 struct own_cache {
     struct own_cache_shape shape;

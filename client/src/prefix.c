@@ -3,11 +3,12 @@
 //
 // prefix.c - publish a prompt's blocks, look a prompt up. Only the daemon compares tokens. Any thread.
 
-#include <string.h>
-
 #include "cache.h"
+#include "caller.h"
 #include "error.h"
 #include "metadata.h"
+
+#include <string.h>
 
 static enum aule_status check_prefix(const struct aule_cache *cache, const struct aule_prefix *prefix)
 {
@@ -74,24 +75,29 @@ static enum aule_status ask(struct aule_cache *cache, const struct aule_prefix *
     return status;
 }
 
-enum aule_status aule_prefix_lookup(struct aule_cache *cache, const struct aule_prefix *prefix, uint32_t max_tokens,
-                                    int32_t *block_ids, uint32_t *num_blocks)
+enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache, const struct aule_prefix *prefix,
+                                          size_t prefix_size, uint32_t max_tokens, int32_t *block_ids,
+                                          uint32_t *num_blocks)
 {
     REQUIRE(cache);
     REQUIRE(prefix);
+    struct aule_prefix whole;
+    enum aule_status status = TAKE(&whole, prefix, prefix_size);
+    if (status != AULE_OK)
+        return status;
     REQUIRE(num_blocks);
-    uint32_t room = prefix->num_tokens / cache->block_size;
+    uint32_t room = whole.num_tokens / cache->block_size;
     if (room > 0)
         REQUIRE(block_ids);
     struct question question = {
         .request = {.command = WIRE_COMMAND_PREFIX_LOOKUP,
-                    .prefix_lookup = {.cache = cache->id, .max_tokens = max_tokens, .extra_key = extra_key(prefix)}},
+                    .prefix_lookup = {.cache = cache->id, .max_tokens = max_tokens, .extra_key = extra_key(&whole)}},
         .expected = WIRE_ANSWER_PREFIX_LOOKUP,
     };
     question.tokens = &question.request.prefix_lookup.tokens;
     question.token_span = &question.request.prefix_lookup.token_span;
     struct answer answer;
-    enum aule_status status = ask(cache, prefix, &question, &answer);
+    status = ask(cache, &whole, &question, &answer);
     const struct wire_ints *blocks = &answer.reply.prefix_lookup.blocks;
     if (status == AULE_OK)
         status = copy_blocks(blocks, room, block_ids);
@@ -100,26 +106,30 @@ enum aule_status aule_prefix_lookup(struct aule_cache *cache, const struct aule_
     return status;
 }
 
-enum aule_status aule_prefix_publish(struct aule_cache *cache, const struct aule_prefix *prefix, int32_t *block_ids,
-                                     uint32_t *num_existing)
+enum aule_status aule_prefix_publish_sized(struct aule_cache *cache, const struct aule_prefix *prefix,
+                                           size_t prefix_size, int32_t *block_ids, uint32_t *num_existing)
 {
     REQUIRE(cache);
     REQUIRE(prefix);
-    uint32_t num_blocks = prefix->num_tokens / cache->block_size;
+    struct aule_prefix whole;
+    enum aule_status status = TAKE(&whole, prefix, prefix_size);
+    if (status != AULE_OK)
+        return status;
+    uint32_t num_blocks = whole.num_tokens / cache->block_size;
     if (num_blocks > 0)
         REQUIRE(block_ids);
     struct question question = {
         .request = {.command = WIRE_COMMAND_PREFIX_PUBLISH,
                     .prefix_publish = {.cache = cache->id,
                                        .blocks = {.data = block_ids, .count = num_blocks},
-                                       .extra_key = extra_key(prefix)}},
+                                       .extra_key = extra_key(&whole)}},
         .beside = num_blocks * sizeof *block_ids,
         .expected = WIRE_ANSWER_PREFIX_PUBLISH,
     };
     question.tokens = &question.request.prefix_publish.tokens;
     question.token_span = &question.request.prefix_publish.token_span;
     struct answer answer;
-    enum aule_status status = ask(cache, prefix, &question, &answer);
+    status = ask(cache, &whole, &question, &answer);
     const struct wire_prefix_publish_reply *reply = &answer.reply.prefix_publish;
     if (status == AULE_OK)
         status = copy_blocks(&reply->blocks, num_blocks, block_ids);

@@ -7,6 +7,7 @@
 
 #include "run.h"
 
+#include "caller.h"
 #include "error.h"
 #include "ticket.h"
 #include "work.h"
@@ -35,9 +36,9 @@ static enum aule_status check_tensors(const struct attachment *attachment, const
     return status;
 }
 
-static struct wire_run command_of(uint64_t batch, enum wire_run_kind kind, const struct aule_run_params *params)
+static struct wire_run_entry entry_of(uint64_t batch, enum wire_run_kind kind, const struct aule_run_params *params)
 {
-    return (struct wire_run){
+    return (struct wire_run_entry){
         .batch = batch,
         .kind = kind,
         .layer = params->layer,
@@ -132,19 +133,19 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
     if (status != AULE_OK)
         return status;
     *work = (struct work){
-        .request = {.command = WIRE_COMMAND_RUN, .run = command_of(batch->id, kind, params)},
+        .request = {.command = WIRE_COMMAND_RUN, .run.entry = entry_of(batch->id, kind, params)},
         .what = "slopes, sinks, frequencies and scales",
     };
     struct wire_run *run = &work->request.run;
     work->timeout_ms = &run->timeout_ms;
-    work->flags = &run->flags;
+    work->flags = &run->entry.flags;
     if (layers->num_layers > 1)
         run->layers = wire_layers(layers);
     uint64_t num_slopes = num_heads_given(params, layers, layers->slopes_stride);
     uint64_t num_sinks = num_heads_given(params, layers, layers->sinks_stride);
-    add_array(work, params->alibi_slopes, num_slopes, sizeof(float), &run->slopes);
-    add_array(work, params->sinks, num_sinks, sizeof(float), &run->sinks);
-    add_array(work, params->rope.frequencies, params->rope.dim / 2, sizeof(double), &run->rope_frequencies);
+    add_array(work, params->alibi_slopes, num_slopes, sizeof(float), &run->entry.slopes);
+    add_array(work, params->sinks, num_sinks, sizeof(float), &run->entry.sinks);
+    add_array(work, params->rope.frequencies, params->rope.dim / 2, sizeof(double), &run->entry.rope_frequencies);
     uint32_t num_scales = fill_scales(params, layers, prepared->scales);
     add_array(work, num_scales ? prepared->scales : NULL, num_scales, sizeof(float), &run->scales);
     return AULE_OK;
@@ -188,25 +189,40 @@ enum aule_status run_queue(const struct aule_batch *batch, enum wire_run_kind ki
     return queue(batch, kind, params, &one_layer, timeout_ms, ticket);
 }
 
-enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
-                                 struct aule_ticket *ticket)
+enum aule_status aule_run_submit_sized(struct aule_batch *batch, const struct aule_run_params *params,
+                                       size_t params_size, int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(batch);
     REQUIRE(params);
-    return run_queue(batch, WIRE_RUN_ATTEND, params, timeout_ms, ticket);
+    struct aule_run_params whole;
+    enum aule_status status = TAKE(&whole, params, params_size);
+    return status == AULE_OK ? run_queue(batch, WIRE_RUN_ATTEND, &whole, timeout_ms, ticket) : status;
 }
 
-enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct aule_run_params *params,
-                                        const struct aule_layers *layers, int timeout_ms, struct aule_ticket *ticket)
+static enum aule_status take_both(struct aule_run_params *whole, const struct aule_run_params *params,
+                                  size_t params_size, struct aule_layers *whole_layers,
+                                  const struct aule_layers *layers, size_t layers_size)
+{
+    enum aule_status status = TAKE(whole, params, params_size);
+    return status == AULE_OK ? TAKE(whole_layers, layers, layers_size) : status;
+}
+
+enum aule_status aule_run_layers_submit_sized(struct aule_batch *batch, const struct aule_run_params *params,
+                                              size_t params_size, const struct aule_layers *layers, size_t layers_size,
+                                              int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(batch);
     REQUIRE(params);
     REQUIRE(layers);
-    return queue(batch, WIRE_RUN_ATTEND, params, layers, timeout_ms, ticket);
+    struct aule_run_params whole;
+    struct aule_layers whole_layers;
+    enum aule_status status = take_both(&whole, params, params_size, &whole_layers, layers, layers_size);
+    return status == AULE_OK ? queue(batch, WIRE_RUN_ATTEND, &whole, &whole_layers, timeout_ms, ticket) : status;
 }
 
 static enum aule_status run_and_wait(struct aule_batch *batch, const struct aule_run_params *params,
-                                     const struct aule_layers *layers, int timeout_ms, struct aule_run_result *result)
+                                     const struct aule_layers *layers, int timeout_ms,
+                                     const struct caller_result *result)
 {
     struct prepared run;
     enum aule_status status = timeout_check(timeout_ms);
@@ -221,19 +237,28 @@ static enum aule_status run_and_wait(struct aule_batch *batch, const struct aule
     return status;
 }
 
-enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
-                          struct aule_run_result *result)
+enum aule_status aule_run_sized(struct aule_batch *batch, const struct aule_run_params *params, size_t params_size,
+                                int timeout_ms, struct aule_run_result *result, size_t result_size)
 {
     REQUIRE(batch);
     REQUIRE(params);
-    return run_and_wait(batch, params, &one_layer, timeout_ms, result);
+    struct aule_run_params whole;
+    enum aule_status status = TAKE(&whole, params, params_size);
+    return status == AULE_OK ? run_and_wait(batch, &whole, &one_layer, timeout_ms, CALLER_RESULT(result, result_size))
+                             : status;
 }
 
-enum aule_status aule_run_layers(struct aule_batch *batch, const struct aule_run_params *params,
-                                 const struct aule_layers *layers, int timeout_ms, struct aule_run_result *result)
+enum aule_status aule_run_layers_sized(struct aule_batch *batch, const struct aule_run_params *params,
+                                       size_t params_size, const struct aule_layers *layers, size_t layers_size,
+                                       int timeout_ms, struct aule_run_result *result, size_t result_size)
 {
     REQUIRE(batch);
     REQUIRE(params);
     REQUIRE(layers);
-    return run_and_wait(batch, params, layers, timeout_ms, result);
+    struct aule_run_params whole;
+    struct aule_layers whole_layers;
+    enum aule_status status = take_both(&whole, params, params_size, &whole_layers, layers, layers_size);
+    return status == AULE_OK
+               ? run_and_wait(batch, &whole, &whole_layers, timeout_ms, CALLER_RESULT(result, result_size))
+               : status;
 }

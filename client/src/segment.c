@@ -6,6 +6,8 @@
 
 #include "segment.h"
 
+#include "error.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,8 +15,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "error.h"
 
 static enum aule_status check_layout(const struct wire_hello_reply *hello)
 {

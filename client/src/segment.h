@@ -7,7 +7,7 @@
 #define AULE_CLIENT_SEGMENT_H
 
 #include "aule/aule.h"
-#include "wire.h"
+#include "schema/wire.h"
 
 struct segment {
     void *base;

@@ -5,14 +5,15 @@
 
 #include "session.h"
 
+#include "caller.h"
+#include "error.h"
+#include "fork.h"
+#include "socket_path.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "error.h"
-#include "fork.h"
-#include "socket_path.h"
 
 struct aule_session {
     pid_t pid;
@@ -59,16 +60,20 @@ static void session_free(struct aule_session *session)
     free(session);
 }
 
-enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session)
+enum aule_status aule_session_open_sized(const struct aule_session_params *params, size_t params_size,
+                                         struct aule_session **session)
 {
-    static const struct aule_session_params defaults;
+    struct aule_session_params whole = {.socket = NULL};
     REQUIRE(session);
     *session = NULL;
+    enum aule_status status = params ? TAKE(&whole, params, params_size) : AULE_OK;
+    if (status != AULE_OK)
+        return status;
     struct aule_session *opened = calloc(1, sizeof *opened);
     if (!opened)
         return fail(AULE_NO_MEMORY, "no memory for a session");
     opened->pid = getpid();
-    enum aule_status status = copy_params(params ? params : &defaults, &opened->params);
+    status = copy_params(&whole, &opened->params);
     if (status == AULE_OK)
         status = attachment_open(&opened->params, 0, &opened->attachment);
     if (status != AULE_OK) {
@@ -157,7 +162,7 @@ void session_put(struct attachment *attachment)
     attachment_unref(attachment);
 }
 
-enum aule_status aule_session_info(struct aule_session *session, struct aule_session_info *info)
+enum aule_status aule_session_info_sized(struct aule_session *session, struct aule_session_info *info, size_t info_size)
 {
     REQUIRE(session);
     REQUIRE(info);
@@ -165,7 +170,7 @@ enum aule_status aule_session_info(struct aule_session *session, struct aule_ses
     enum aule_status status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
-    *info = attachment->info;
+    GIVE(info, info_size, attachment->info);
     session_put(attachment);
     return AULE_OK;
 }

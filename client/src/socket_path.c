@@ -6,11 +6,11 @@
 
 #include "socket_path.h"
 
+#include "error.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "error.h"
 
 static const struct {
     const char *variable, *file;

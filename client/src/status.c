@@ -3,7 +3,7 @@
 //
 // status.c - the public statuses and element types. Asserts that aule.h spells the lists of schema/status.h; any thread.
 
-#include "status.h"
+#include "schema/status.h"
 #include "aule/aule.h"
 
 #define X(name, value, text)                                                                                           \

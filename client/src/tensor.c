@@ -4,10 +4,10 @@
 // tensor.c - memory in a session's arena, and the tensors that lie in it. Knows offsets and strides; whether a run may use a
 // tensor is the daemon's to check. Any thread.
 
-#include <inttypes.h>
-
 #include "error.h"
 #include "session.h"
+
+#include <inttypes.h>
 
 enum { TENSOR_ALIGNMENT = 16 }; // bytes; of strides
 

@@ -5,12 +5,12 @@
 
 #include "ticket.h"
 
+#include "error.h"
+#include "session.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "error.h"
-#include "session.h"
 
 static const uint64_t ticket_mask = (UINT64_C(1) << TICKET_BITS) - 1;
 
@@ -28,20 +28,21 @@ enum aule_status ticket_check(uint64_t id)
 
 // ---- wait ----
 
-enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id, struct aule_run_result *result)
+enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id, const struct caller_result *result)
 {
     enum aule_status status = AULE_OK;
     if (reply->run_status != STATUS_OK)
         status = fail((enum aule_status)reply->run_status, "the run of ticket %" PRIu64 " failed: %s", id,
                       reply->run_message ? reply->run_message : aule_status_text((enum aule_status)reply->run_status));
-    if (result)
-        *result = (struct aule_run_result){
-            .gpu_ns = reply->gpu_ns, .num_runs = reply->num_runs, .num_sessions = reply->num_sessions};
+    const struct aule_run_result whole = {
+        .gpu_ns = reply->gpu_ns, .num_runs = reply->num_runs, .num_sessions = reply->num_sessions};
+    if (result && result->to)
+        GIVE(result->to, result->size, whole);
     return status;
 }
 
 // False: no answer came, and the ticket is as it was.
-static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result,
+static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms, const struct caller_result *result,
                  enum aule_status *status)
 {
     struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {.ticket = id, .timeout_ms = timeout_ms}};
@@ -54,14 +55,15 @@ static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms, str
     return true;
 }
 
-enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result)
+enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int timeout_ms,
+                             const struct caller_result *result)
 {
     enum aule_status status;
     reap(attachment, id, timeout_ms, result, &status);
     return status;
 }
 
-bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms, struct aule_run_result *result,
+bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms, const struct caller_result *result,
                      enum aule_status *status)
 {
     if (reap(attachment, id, timeout_ms, result, status) || *status == AULE_NOT_FOUND)
@@ -79,7 +81,7 @@ static void abandon_both(struct attachment *attachment, const struct aule_ticket
 
 // The copying of K and V was done before the run began; where it failed, the run has read something else.
 enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket, int timeout_ms,
-                               bool own, struct aule_run_result *result)
+                               bool own, const struct caller_result *result)
 {
     enum aule_status status, before = AULE_OK;
     if (!reap(attachment, ticket->id & ticket_mask, timeout_ms, result, &status) && status != AULE_NOT_FOUND) {
@@ -94,8 +96,8 @@ enum aule_status ticket_settle(struct attachment *attachment, const struct aule_
     return status != AULE_OK ? status : before;
 }
 
-enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
-                                  struct aule_run_result *result)
+enum aule_status aule_ticket_wait_sized(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
+                                        struct aule_run_result *result, size_t result_size)
 {
     REQUIRE(session);
     enum aule_status status = timeout_check(timeout_ms);
@@ -106,7 +108,7 @@ enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_tick
     if (status != AULE_OK)
         return status;
     if (ticket.id >> TICKET_BITS == attachment->generation)
-        status = ticket_settle(attachment, &ticket, timeout_ms, false, result);
+        status = ticket_settle(attachment, &ticket, timeout_ms, false, CALLER_RESULT(result, result_size));
     else
         status = fail(AULE_EPOCH, "ticket %" PRIu64 " was given before the reconnect", ticket.id & ticket_mask);
     session_put(attachment);

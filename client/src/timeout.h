@@ -6,10 +6,10 @@
 #ifndef AULE_CLIENT_TIMEOUT_H
 #define AULE_CLIENT_TIMEOUT_H
 
-#include <pthread.h>
-#include <stdint.h>
-
 #include "aule/aule.h"
+#include "base/clock.h"
+
+#include <stdint.h>
 
 enum { TIMEOUT_DEFAULT_MS = 10000 }; // of a session or a monitor that was given 0
 
@@ -18,9 +18,6 @@ struct timeout {
     int64_t start_ms; // of the monotonic clock
 };
 
-// Nanoseconds of the monotonic clock.
-int64_t monotonic_ns(void);
-
 // A timeout that begins now.
 struct timeout timeout_start(int ms);
 // What is left: -1 for ever, 0 when it has passed.
@@ -28,9 +25,6 @@ int timeout_left(const struct timeout *timeout);
 
 // a + b milliseconds, where a negative one means for ever.
 int timeout_sum(int a, int b);
-// A condition to be waited for by timeout_wait(); with the mutex that guards it, for at most so many milliseconds, -1 for ever, or less.
-void timeout_init_cond(pthread_cond_t *cond);
-void timeout_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int left_ms);
 // AULE_INVALID if timeout_ms is neither a time nor -1.
 enum aule_status timeout_check(int timeout_ms);
 

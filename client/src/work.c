@@ -103,7 +103,7 @@ enum aule_status work_submit(struct attachment *attachment, struct work *work, i
 
 // What came of a Run that waits. A daemon before protocol 2.4 has given its ticket alone.
 static enum aule_status read_end(struct attachment *attachment, struct answer *answer, const struct timeout *timeout,
-                                 struct aule_run_result *result)
+                                 const struct caller_result *result)
 {
     const struct wire_reply *reply = &answer->reply;
     enum aule_status status;
@@ -122,7 +122,7 @@ static enum aule_status read_end(struct attachment *attachment, struct answer *a
 
 // In one call. False: there was no room for a while.
 static bool run_at_once(struct attachment *attachment, struct work *work, const struct timeout *timeout,
-                        struct aule_run_result *result, enum aule_status *status)
+                        const struct caller_result *result, enum aule_status *status)
 {
     const struct timeout slice = begin_slice(timeout);
     struct wire_run *run = &work->request.run;
@@ -145,7 +145,7 @@ static bool run_at_once(struct attachment *attachment, struct work *work, const 
 
 // With abandoned tickets a submission may have to reap some first.
 enum aule_status work_run(struct attachment *attachment, struct work *work, int timeout_ms,
-                          struct aule_run_result *result)
+                          const struct caller_result *result)
 {
     const struct timeout timeout = timeout_start(timeout_ms);
     enum aule_status status;

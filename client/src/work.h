@@ -6,6 +6,7 @@
 #ifndef AULE_CLIENT_WORK_H
 #define AULE_CLIENT_WORK_H
 
+#include "caller.h"
 #include "metadata.h"
 
 enum { WORK_MAX_ARRAYS = 4 };
@@ -26,7 +27,7 @@ enum aule_status work_submit(struct attachment *attachment, struct work *work, i
 
 // Queues a run and waits for its end, for timeout_ms in all. AULE_BUSY: nothing was queued. AULE_TIMEOUT: nobody can wait for it any more.
 enum aule_status work_run(struct attachment *attachment, struct work *work, int timeout_ms,
-                          struct aule_run_result *result);
+                          const struct caller_result *result);
 
 // What every public call that queues work of `attachment` does: timeout_check(), attachment_enter(), work_submit(),
 // attachment_leave(), and a ticket (NULL: none is wanted).

@@ -5,7 +5,7 @@
  * aule.h - attention and a paged KV cache that several processes share through aule-daemon.
  *
  * The order of a program: open a session, open a cache, put q, k and v into the session's arena, lease blocks, create a
- * batch (one model step's metadata), run it once for each layer, read `out` from the arena. examples: tests/readme_example.c,
+ * batch (one model step's metadata), run it once for each layer, read `out` from the arena. examples: tests/client/readme_example.c,
  * tools/worker.
  *
  * Shapes are written [outer, ..., inner]; the innermost dimension is contiguous. Tokens are counted, sizes are bytes.
@@ -33,15 +33,37 @@
 #define AULE_API
 #endif
 
+/*
+ * Struct sizes. A program runs with a newer library without being compiled again, although structs
+ * grow: a newer version appends fields. The functions marked AULE_INLINE pass sizeof of the
+ * program's structs to the library, in the function of the same name and _sized (sized.h).
+ *   Newer library: it writes no byte behind the program's struct. Fields that the program does not
+ *   have are 0, the default.
+ *   Older library: it fills fields that it does not have with 0. A call that sets one returns
+ *   AULE_UNSUPPORTED.
+ * The soname carries the minor version until 1.0. The loader does not start a program whose version
+ * is no longer served.
+ *
+ * To add a field, append it behind the struct's last byte, padding included, so that 0 means what
+ * older programs meant. These structs are parts of others and never change: aule_tensor,
+ * aule_ticket, aule_window, aule_rope, aule_table_entry. aule_run_params stays the last member of
+ * aule_attention_params, aule_batch_params the first of two of aule_metadata.
+ */
+#ifdef AULE_BUILDS_0_1 /* in one file of the library: functions for programs of 0.1, without sizes */
+#define AULE_INLINE AULE_API
+#else
+#define AULE_INLINE static inline
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define AULE_VERSION_MAJOR 0
-#define AULE_VERSION_MINOR 1
+#define AULE_VERSION_MINOR 2
 #define AULE_VERSION_PATCH 0
 
-/* The library's version, "0.1.0". */
+/* The library's version, "0.2.0". */
 AULE_API const char *aule_version(void);
 
 /* ---- statuses ---- */
@@ -101,7 +123,7 @@ AULE_API size_t aule_dtype_size(enum aule_dtype dtype);      /* bytes; 0 for any
 struct aule_session;
 
 struct aule_session_params {
-    const char *socket;       /* path of the daemon's socket; NULL: $AULE_SOCKET, else the rule in README.md */
+    const char *socket;       /* path of the daemon's socket; NULL: $AULE_SOCKET, else the rule in docs/operating.md */
     const char *name;         /* shown by aule-ctl; NULL: the process's name */
     const char *tenant;       /* sessions share prefixes only inside one tenant (and one user id); NULL: "" */
     uint64_t arena_size;      /* bytes of shared memory for tensors; 0: 64 MiB */
@@ -138,7 +160,7 @@ struct aule_session_params {
  * AULE_INVALID: timeout_ms or the path. AULE_MISMATCH, AULE_MALFORMED: what answers is no daemon of this version.
  * AULE_STOPPING. AULE_FORKED: see above. On any status but AULE_OK *session is NULL.
  */
-AULE_API enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session);
+AULE_INLINE enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session);
 
 /*
  * Ends the session and frees it. Pending calls of other threads return AULE_DAEMON_GONE before it returns. A daemon that is there but does
@@ -173,7 +195,7 @@ struct aule_session_info {
  * What the handshake said, from this side's memory: the daemon is not asked, so that it also answers after the daemon has gone.
  * AULE_DAEMON_GONE: the last reconnect failed. AULE_FORKED. On any status but AULE_OK *info is untouched.
  */
-AULE_API enum aule_status aule_session_info(struct aule_session *session, struct aule_session_info *info);
+AULE_INLINE enum aule_status aule_session_info(struct aule_session *session, struct aule_session_info *info);
 
 /* ---- arena and tensors ---- */
 
@@ -246,8 +268,8 @@ struct aule_cache_params {
 };
 
 /* AULE_MISMATCH: the name exists with another identity (the sentence has both values). AULE_LIMIT: --max-caches. */
-AULE_API enum aule_status aule_cache_open(struct aule_session *session, const struct aule_cache_params *params,
-                                          struct aule_cache **cache);
+AULE_INLINE enum aule_status aule_cache_open(struct aule_session *session, const struct aule_cache_params *params,
+                                             struct aule_cache **cache);
 /* Gives back every block and batch of this cache that the session still has, if no other handle of the session has it open. */
 AULE_API void aule_cache_close(struct aule_cache *cache);
 
@@ -269,7 +291,7 @@ struct aule_cache_state {
  * or ended by an operator. AULE_EPOCH: the cache is of before a reconnect. AULE_FORKED. On any status but AULE_OK *state is
  * untouched.
  */
-AULE_API enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_state *state);
+AULE_INLINE enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_state *state);
 
 /* ---- blocks ---- */
 
@@ -303,8 +325,8 @@ struct aule_prefix {
  * released like any other. Token ids are compared, not hashes alone. When the whole prompt hits, run its last token
  * again with slot -1 to get its output.
  */
-AULE_API enum aule_status aule_prefix_lookup(struct aule_cache *cache, const struct aule_prefix *prefix, uint32_t max_tokens,
-                                             int32_t *block_ids, uint32_t *num_blocks);
+AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache, const struct aule_prefix *prefix, uint32_t max_tokens,
+                                                int32_t *block_ids, uint32_t *num_blocks);
 
 /*
  * Seal the num_tokens / block_size full blocks of a prompt under their tokens, so that others find them once their last write
@@ -313,8 +335,8 @@ AULE_API enum aule_status aule_prefix_lookup(struct aule_cache *cache, const str
  * one has the same bits. Sealed blocks can never be written again.
  * AULE_UNWRITTEN: a slot was not written in every layer. AULE_NOT_HELD: not this session's. On failure nothing is sealed.
  */
-AULE_API enum aule_status aule_prefix_publish(struct aule_cache *cache, const struct aule_prefix *prefix, int32_t *block_ids,
-                                              uint32_t *num_existing);
+AULE_INLINE enum aule_status aule_prefix_publish(struct aule_cache *cache, const struct aule_prefix *prefix, int32_t *block_ids,
+                                                 uint32_t *num_existing);
 
 /* ---- batches ---- */
 
@@ -351,8 +373,8 @@ struct aule_batch_params {
  * AULE_NOT_HELD, AULE_OUT_OF_RANGE, AULE_DUPLICATE_SLOT, AULE_SEALED (a slot in a sealed block), AULE_INVALID, AULE_LIMIT
  * (--max-batches): the sentence names the entry and its value.
  */
-AULE_API enum aule_status aule_batch_create(struct aule_cache *cache, const struct aule_batch_params *params,
-                                            struct aule_batch **batch);
+AULE_INLINE enum aule_status aule_batch_create(struct aule_cache *cache, const struct aule_batch_params *params,
+                                               struct aule_batch **batch);
 AULE_API void aule_batch_destroy(struct aule_batch *batch); /* runs in flight finish first, in the daemon */
 
 /*
@@ -376,7 +398,7 @@ struct aule_advance {
  * AULE_INVALID: it has a custom mask, or no keys. AULE_UNSUPPORTED: the daemon is too old. Statuses else as aule_batch_create().
  * Not beside another call that uses the batch.
  */
-AULE_API enum aule_status aule_batch_advance(struct aule_batch *batch, const struct aule_advance *advance);
+AULE_INLINE enum aule_status aule_batch_advance(struct aule_batch *batch, const struct aule_advance *advance);
 
 /* How K and V lie in the session's own arena: a batch over these needs no cache, and its runs name them (keys, values). */
 struct aule_kv_layout {
@@ -392,8 +414,8 @@ struct aule_kv_layout {
     uint32_t num_blocks;          /* of the block tensors: every id is checked against it */
 };
 /* The statuses of aule_batch_create(), and AULE_UNSUPPORTED for a shape or type that has no shader. */
-AULE_API enum aule_status aule_batch_create_local(struct aule_session *session, const struct aule_kv_layout *layout,
-                                                  const struct aule_batch_params *params, struct aule_batch **batch);
+AULE_INLINE enum aule_status aule_batch_create_local(struct aule_session *session, const struct aule_kv_layout *layout,
+                                                     const struct aule_batch_params *params, struct aule_batch **batch);
 
 /*
  * Other forms of a step's metadata, turned into aule_batch_params. `params` may be changed before it goes to a create; what it points to is
@@ -404,11 +426,11 @@ struct aule_metadata {
     struct aule_batch_params params;
     void *owned;                  /* malloc'd */
 };
-AULE_API void aule_metadata_finish(struct aule_metadata *metadata);
+AULE_INLINE void aule_metadata_finish(struct aule_metadata *metadata);
 
 /* Ragged contiguous K and V: sequence s has the rows cu_seqlens_k[s] to cu_seqlens_k[s + 1]. The two bounds are checked; 0: none. */
-AULE_API enum aule_status aule_metadata_varlen(uint32_t num_seqs, const int32_t *cu_seqlens_q, const int32_t *cu_seqlens_k,
-                                               uint32_t max_seqlen_q, uint32_t max_seqlen_k, struct aule_metadata *metadata);
+AULE_INLINE enum aule_status aule_metadata_varlen(uint32_t num_seqs, const int32_t *cu_seqlens_q, const int32_t *cu_seqlens_k,
+                                                  uint32_t max_seqlen_q, uint32_t max_seqlen_k, struct aule_metadata *metadata);
 
 /*
  * Flattened tokens, in any order: each says its sequence, its position there and its slot. They are grouped by sequence, those of one
@@ -426,14 +448,14 @@ struct aule_token_form {
     bool repeats;                 /* positions may stay as well; seq_lens_kv must be given and a custom mask set: params.mask_size
                                      already says how large it is, and a create refuses the batch until params.mask is there */
 };
-AULE_API enum aule_status aule_metadata_tokens(const struct aule_token_form *form, struct aule_metadata *metadata);
+AULE_INLINE enum aule_status aule_metadata_tokens(const struct aule_token_form *form, struct aule_metadata *metadata);
 
 /*
  * Decode with in-place append: each sequence has cache_seqlens[s] tokens in its blocks and one new one, which is written behind
  * them and attended in the same run. AULE_OUT_OF_RANGE: a new token finds no block in its row of the table.
  */
-AULE_API enum aule_status aule_metadata_append(uint32_t num_seqs, const int32_t *cache_seqlens, const int32_t *block_table,
-                                               uint32_t max_blocks, uint32_t block_size, struct aule_metadata *metadata);
+AULE_INLINE enum aule_status aule_metadata_append(uint32_t num_seqs, const int32_t *cache_seqlens, const int32_t *block_table,
+                                                  uint32_t max_blocks, uint32_t block_size, struct aule_metadata *metadata);
 
 /* ---- runs ---- */
 
@@ -504,8 +526,8 @@ struct aule_ticket {
  * Slopes, sinks, frequencies and scales of layers are copied; on their way they lie in the arena. AULE_NO_MEMORY: it has no room for them.
  * AULE_LIMIT: with the session's batches and unreaped tickets they are more than --max-batch-memory.
  */
-AULE_API enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
-                                          struct aule_ticket *ticket);
+AULE_INLINE enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
+                                             struct aule_ticket *ticket);
 
 struct aule_run_result {
     uint64_t gpu_ns;              /* GPU time of the dispatch: of what ran beside others, its part, by about the bytes that each moved; 0 if the device cannot tell */
@@ -521,16 +543,16 @@ struct aule_run_result {
  * commands of a session wait); the ticket stays and the run goes on.
  * Any other status than AULE_OK: the run failed, `out` is undefined, the ticket is gone.
  */
-AULE_API enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
-                                           struct aule_run_result *result);
+AULE_INLINE enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
+                                              struct aule_run_result *result);
 
 /*
  * aule_run_submit() and aule_ticket_wait() in one, by one request; the timeout holds for both together. AULE_BUSY: no ticket came
  * free, nothing was queued. Arrays as in aule_run_submit(), but their room in the arena is taken until the end of the run: more threads may get
  * AULE_NO_MEMORY. After AULE_TIMEOUT, or where there was no room for the wait, the run may go on; nobody can wait for it.
  */
-AULE_API enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
-                                   struct aule_run_result *result);
+AULE_INLINE enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
+                                      struct aule_run_result *result);
 
 /*
  * The same run for several layers of a batch whose K and V, queries and so on are all there: layer run->layer + n * layer_step, n from 0, with tensors
@@ -552,11 +574,11 @@ struct aule_layers {
  * its status is that of the first that failed, and layers that were not under way then are left out. All are checked before anything is queued.
  * --max-run-work holds for each layer by itself. AULE_UNSUPPORTED: the daemon is too old, for layers or for scales of theirs.
  */
-AULE_API enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct aule_run_params *run,
-                                                 const struct aule_layers *layers, int timeout_ms, struct aule_ticket *ticket);
+AULE_INLINE enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct aule_run_params *run,
+                                                    const struct aule_layers *layers, int timeout_ms, struct aule_ticket *ticket);
 /* The same, and waits for it, as aule_run() does. */
-AULE_API enum aule_status aule_run_layers(struct aule_batch *batch, const struct aule_run_params *run, const struct aule_layers *layers,
-                                          int timeout_ms, struct aule_run_result *result);
+AULE_INLINE enum aule_status aule_run_layers(struct aule_batch *batch, const struct aule_run_params *run, const struct aule_layers *layers,
+                                             int timeout_ms, struct aule_run_result *result);
 
 /* ---- contiguous tensors ---- */
 
@@ -586,11 +608,11 @@ struct aule_attention_params {
  * automatic way is the contiguous one, and the ticket says why; AULE_PATH_PAGED then gives AULE_NO_BLOCKS (or AULE_QUOTA,
  * AULE_LIMIT, AULE_NO_MEMORY). Statuses else as aule_batch_create_local() and aule_run_submit().
  */
-AULE_API enum aule_status aule_attention_submit(struct aule_session *session, const struct aule_attention_params *params,
-                                                int timeout_ms, struct aule_ticket *ticket);
+AULE_INLINE enum aule_status aule_attention_submit(struct aule_session *session, const struct aule_attention_params *params,
+                                                   int timeout_ms, struct aule_ticket *ticket);
 /* The same, and waits for it. `ticket` (may be NULL) is filled and reaped already. */
-AULE_API enum aule_status aule_attention(struct aule_session *session, const struct aule_attention_params *params, int timeout_ms,
-                                         struct aule_run_result *result, struct aule_ticket *ticket);
+AULE_INLINE enum aule_status aule_attention(struct aule_session *session, const struct aule_attention_params *params, int timeout_ms,
+                                            struct aule_run_result *result, struct aule_ticket *ticket);
 
 /* ---- merging ---- */
 
@@ -607,8 +629,8 @@ struct aule_merge_params {
     struct aule_tensor out;       /* may be one of the parts */
     struct aule_tensor lse;       /* dtype 0: not wanted; may be one of the parts */
 };
-AULE_API enum aule_status aule_merge_submit(struct aule_session *session, const struct aule_merge_params *params, int timeout_ms,
-                                            struct aule_ticket *ticket);
+AULE_INLINE enum aule_status aule_merge_submit(struct aule_session *session, const struct aule_merge_params *params, int timeout_ms,
+                                               struct aule_ticket *ticket);
 
 /* ---- blocks and K/V on the GPU ---- */
 /* All are queued like runs, in the session's order, with a ticket that may be NULL. */
@@ -636,8 +658,8 @@ struct aule_kv_import {
     struct aule_tensor k, v;      /* f32, f16 or bf16; converted to the cache's types */
     float k_scale, v_scale;       /* as in aule_run_params */
 };
-AULE_API enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_import *params, int timeout_ms,
-                                         struct aule_ticket *ticket);
+AULE_INLINE enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_import *params, int timeout_ms,
+                                            struct aule_ticket *ticket);
 
 /*
  * The reverse: the keys and values of a batch's sequences, one sequence after the other, seq_lens_kv[s] rows each, to k and v, [sum of
@@ -649,8 +671,8 @@ struct aule_kv_gather {
     float k_scale, v_scale;
     struct aule_tensor keys, values; /* only over K and V in the arena */
 };
-AULE_API enum aule_status aule_kv_gather(struct aule_batch *batch, const struct aule_kv_gather *params, int timeout_ms,
-                                         struct aule_ticket *ticket);
+AULE_INLINE enum aule_status aule_kv_gather(struct aule_batch *batch, const struct aule_kv_gather *params, int timeout_ms,
+                                            struct aule_ticket *ticket);
 
 /* ---- monitor: looking into a daemon without a session ---- */
 
@@ -678,7 +700,7 @@ AULE_API enum aule_status aule_monitor_open(const char *socket, int timeout_ms, 
 AULE_API void aule_monitor_close(struct aule_monitor *monitor); /* takes NULL; no call of another thread may be pending */
 
 struct aule_ping_info { uint64_t epoch; uint64_t round_trip_ns; char version[32]; uint32_t protocol_major, protocol_minor; };
-AULE_API enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_ping_info *info);
+AULE_INLINE enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_ping_info *info);
 
 struct aule_daemon_state {
     uint64_t epoch, pid, uptime_ms;
@@ -694,7 +716,25 @@ struct aule_daemon_state {
     uint64_t dispatches_of_1, dispatches_of_2, dispatches_of_4, dispatches_of_8, dispatches_of_more;
     uint64_t ends_awake, ends_asleep; /* ends of the GPU's work that found the daemon looking, or woke it, which takes time; those noticed together count once */
 };
-AULE_API enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_daemon_state *state);
+AULE_INLINE enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_daemon_state *state);
+
+/*
+ * A counter or a gauge of the daemon. Which there are is the daemon's to say: a newer one may have more, and none that aule_daemon_state
+ * has is missing. A counter starts at 0 when the daemon starts and only grows.
+ */
+enum aule_metric_kind { AULE_METRIC_COUNTER, AULE_METRIC_GAUGE };
+struct aule_metric {
+    char name[256];               /* as Prometheus has it: "aule_runs_done_total", "aule_blocks{state=\"free\"}" */
+    char unit[32];                /* "bytes", "seconds", "runs"; "" = none */
+    char help[256];               /* what it counts, in a few words */
+    enum aule_metric_kind kind;
+    uint64_t value;
+};
+/*
+ * Fills *array with a malloc'd array of *count entries, to be ended with free(): all metrics, at one moment. AULE_UNSUPPORTED: the daemon
+ * is too old.
+ */
+AULE_INLINE enum aule_status aule_monitor_metrics(struct aule_monitor *monitor, struct aule_metric **array, uint32_t *count);
 
 struct aule_device_state {
     char name[256], driver[256], type[16], variant[64];
@@ -704,7 +744,7 @@ struct aule_device_state {
     uint64_t heap_bytes, budget_bytes, max_allocation_bytes, import_alignment;
     uint32_t subgroup_size, shared_memory_bytes, pipelines;
 };
-AULE_API enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_device_state *state);
+AULE_INLINE enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_device_state *state);
 
 /* The attention shaders that the daemon knows, best first. *array is malloc'd, to be ended with free(). */
 struct aule_variant_state {
@@ -713,7 +753,7 @@ struct aule_variant_state {
     char missing[256];            /* what this device lacks; "" = it could be used */
     bool used;                    /* the first that could be, or the one that was forced */
 };
-AULE_API enum aule_status aule_monitor_variants(struct aule_monitor *monitor, struct aule_variant_state **array, uint32_t *count);
+AULE_INLINE enum aule_status aule_monitor_variants(struct aule_monitor *monitor, struct aule_variant_state **array, uint32_t *count);
 
 struct aule_session_state {
     uint64_t session, pid;
@@ -756,10 +796,10 @@ struct aule_block_state {
  * comes in pages, between which the daemon goes on: an entry that goes or comes meanwhile may be missing or twice.
  * aule_monitor_blocks(): AULE_NOT_FOUND: there is no such cache.
  */
-AULE_API enum aule_status aule_monitor_sessions(struct aule_monitor *monitor, struct aule_session_state **array, uint32_t *count);
-AULE_API enum aule_status aule_monitor_caches(struct aule_monitor *monitor, struct aule_cache_view **array, uint32_t *count);
-AULE_API enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache, struct aule_block_state **array,
-                                              uint32_t *count);
+AULE_INLINE enum aule_status aule_monitor_sessions(struct aule_monitor *monitor, struct aule_session_state **array, uint32_t *count);
+AULE_INLINE enum aule_status aule_monitor_caches(struct aule_monitor *monitor, struct aule_cache_view **array, uint32_t *count);
+AULE_INLINE enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache, struct aule_block_state **array,
+                                                 uint32_t *count);
 
 /*
  * End another session, as if its worker had died. AULE_NOT_FOUND: there is none. AULE_TIMEOUT: it may still be ended.
@@ -803,11 +843,13 @@ struct aule_tuned_state {
  * Does `action`, then fills *state, and *array with a malloc'd array of *count entries as the lists above do. AULE_UNSUPPORTED: the
  * daemon knows no such action. On any failure but a bad argument the action may have been done.
  */
-AULE_API enum aule_status aule_monitor_tune(struct aule_monitor *monitor, enum aule_tune_action action,
-                                            struct aule_tuning_state *state, struct aule_tuned_state **array, uint32_t *count);
+AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor, enum aule_tune_action action,
+                                               struct aule_tuning_state *state, struct aule_tuned_state **array, uint32_t *count);
 
 #ifdef __cplusplus
 }
 #endif
+
+#include "sized.h"
 
 #endif
