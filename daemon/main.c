@@ -3,12 +3,12 @@
 //
 // main.c - aule-daemon: reads the options, sets up the process (umask, signals, descriptors), runs the server. Ends as exit_code.h says.
 
-#include "engine.h"
-#include "exit_code.h"
-#include "log.h"
+#include "base/exit_code.h"
+#include "base/uuid.h"
+#include "engine/engine.h"
 #include "options.h"
-#include "server.h"
-#include "uuid.h"
+#include "server/log.h"
+#include "server/server.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -176,18 +176,10 @@ static int serve(struct options *options)
 int main(int argc, char **argv)
 {
     struct options options;
-    struct error error;
-    if (options_parse(argc, argv, &options, &error) != STATUS_OK) {
-        fprintf(stderr, "aule-daemon: %s\n", error.text);
-        return EXIT_CODE_USAGE;
-    }
-    if (options.help) {
-        options_print_help();
-        return EXIT_CODE_DONE;
-    }
-    if (options.version) {
-        printf("aule-daemon %s\n", AULE_VERSION_STRING);
-        return EXIT_CODE_DONE;
+    switch (options_parse(argc, argv, &options)) {
+    case OPTIONS_DONE: return EXIT_CODE_DONE;
+    case OPTIONS_BAD: return EXIT_CODE_USAGE;
+    case OPTIONS_RUN: break;
     }
     umask(0077);
     keep_software_driver();

@@ -1,288 +1,191 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - see options.h.
+// options.c - the table of aule-daemon's options. base/options.h says what an entry means.
 
 #include "options.h"
 
-#include "ring.h"
+#include "schema/ring.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum kind { SWITCH, TEXT, COUNT32, COUNT64, ENTRIES, WORK, BYTES, FRACTION, LEVEL, FAULT, TUNE };
+#define FIELD(member) OPTION_FIELD(struct options, member)
+#define ONE_TIB       (UINT64_C(1) << 40)
+#define AUTO          .word = "auto", .word_value = SERVER_WORK_AUTO, .initial = "auto"
 
-struct option {
-    const char *name, *value, *help;
-    enum kind kind;
-    size_t offset;        // of the field in struct options
-    uint64_t least, most; // numbers
-    const char *initial;  // as on the command line; NULL = absent
+static const char *const tune_words[] = {
+    [ENGINE_TUNE_OFF] = "off", [ENGINE_TUNE_ON] = "on", [ENGINE_TUNE_AUTO] = "auto", NULL};
+static const char *const fault_words[] = {"corrupt-prefix", NULL}; // from FAULT_CORRUPT_PREFIX
+
+static const struct option entries[] = {
+    OPTION_SECTION("Device and kernels"),
+    {"device", "WHICH", OPTION_TEXT, FIELD(server.device), 1, .otherwise = "the best one",
+     .help = "index, UUID or part of the name of the device, as `--list-devices` shows them"},
+    {"list-devices", NULL, OPTION_FLAG, FIELD(list_devices), .help = "list the devices, best first, and end",
+     .details = "The list also names each device's socket."},
+    {"variant", "NAME", OPTION_TEXT, FIELD(server.variant), 1, .otherwise = "`$AULE_VARIANT`, else the best that fits",
+     .help = "attention shader to use, as `aule-ctl device` lists them",
+     .details = "The list says what each shader needs of the device. The daemon refuses a shader that the device "
+                "cannot run, and says what is missing."},
+    {"max-pipelines", "N", OPTION_COUNT, FIELD(server.max_pipelines), 1, 65536, .initial = "256",
+     .help = "compiled shaders to keep, the latest used ones",
+     .details = "Each combination of head sizes, block size, data types and features needs a shader of its own. A "
+                "shader that was dropped is compiled again when a run needs it."},
+    {"max-scratch", "BYTES", OPTION_BYTES, FIELD(server.max_scratch_bytes), 4096, ONE_TIB, .initial = "256M",
+     .help = "device memory for partial results of split-KV runs, for one submission",
+     .details = "Up to three submissions are in flight at a time. A run that needs more alone is refused: use fewer "
+                "splits or fewer sequences."},
+    {"force-staging", NULL, OPTION_FLAG, FIELD(server.force_staging),
+     .help = "copy arenas around each run even where the device could use them in place"},
+    {"validation", NULL, OPTION_FLAG, FIELD(server.validation),
+     .help = "run with the Vulkan validation layer; the log has its messages and, at the end, their number"},
+
+    OPTION_SECTION("Memory and blocks"),
+    {"memory-fraction", "F", OPTION_NUMBER, FIELD(server.memory_fraction), 0, 1, .initial = "0.5",
+     .help = "part of the device's free memory that the caches may take",
+     .details = "The pool grows chunk by chunk up to this limit."},
+    {"max-blocks", "N", OPTION_COUNT, FIELD(server.max_blocks), 0, INT32_MAX, .initial = "0",
+     .help = "blocks of all caches together; 0: `--memory-fraction` alone limits the pool"},
+    {"session-blocks", "N", OPTION_COUNT, FIELD(server.session_blocks), 0, INT32_MAX, .initial = "0",
+     .help = "leased and held blocks of a session; 0: no limit"},
+    {"max-arena", "BYTES", OPTION_BYTES, FIELD(server.max_arena), 4096, ONE_TIB, .initial = "1G",
+     .help = "shared memory of a session; K, M and G are understood"},
+    {"max-metadata", "BYTES", OPTION_BYTES, FIELD(server.max_metadata), 4096, ONE_TIB, .initial = "64M",
+     .help = "metadata (block tables, token ids) of one command in the arena"},
+    {"max-batch-memory", "BYTES", OPTION_BYTES, FIELD(server.max_kept_bytes), 0, ONE_TIB, .initial = "256M",
+     .help = "metadata of batches and arrays of unreaped runs that the daemon keeps for a session; 0: no limit",
+     .details = "Metadata are tables, lengths, slots, positions and masks. Arrays are slopes, sinks, RoPE "
+                "frequencies, copied blocks (24 bytes for each layer) and merged parts."},
+    {"max-parked-memory", "BYTES", OPTION_BYTES, FIELD(server.max_parked_bytes), 0, ONE_TIB, .initial = "16M",
+     .help = "arrays of a session's commands that wait for a ticket; 0: a command with arrays does not wait",
+     .details = "Arrays are slopes, sinks, block ids and parts of a merge."},
+
+    OPTION_SECTION("Sessions and runs"),
+    {"socket", "PATH", OPTION_TEXT, FIELD(server.socket), 1,
+     .otherwise = "`N.sock` in `$AULE_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/aule` or `/run/aule`",
+     .help = "where the daemon listens",
+     .details = "At most 107 bytes. If the last folder of the path is missing, the daemon makes it with mode 0700. It "
+                "makes no folder above that one. See FILES."},
+    {"max-connections", "N", OPTION_COUNT, FIELD(server.max_connections), 1, 1u << 20, .initial = "1024",
+     .help = "connections at a time, with or without a session",
+     .details = "The daemon refuses a further connection with a sentence, and closes it."},
+    {"max-sessions", "N", OPTION_COUNT, FIELD(server.max_sessions), 1, 65536, .initial = "256",
+     .help = "sessions at a time"},
+    {"max-caches", "N", OPTION_COUNT, FIELD(server.max_caches), 1, 65536, .initial = "64", .help = "caches at a time"},
+    {"max-batches", "N", OPTION_COUNT, FIELD(server.max_batches), 1, 1u << 20, .initial = "1024",
+     .help = "live batches of a session"},
+    {"max-tickets", "N", OPTION_COUNT, FIELD(server.max_tickets), 1, 1u << 20, .initial = "256",
+     .help = "unreaped tickets of a session",
+     .details = "As many commands of a session, and 64 more, can wait in the daemon at a time."},
+    {"max-run-work", "N", OPTION_COUNT, FIELD(server.max_run_work), 0, INT64_MAX, AUTO,
+     .help = "multiply-adds of one run; 0: no limit; auto: what the device does in well under a minute",
+     .details = "The work of a run is the number of its visible pairs of query and key, in whole tiles, times heads, "
+                "times the head dims of K and V. A run above the limit is refused, because a run of minutes would be "
+                "taken for a lost GPU: split it into smaller chunks. The runs of one submission together stay under "
+                "the limit. A sequence whose keys are not split (num_splits 1, or more than 8 rows a KV head) "
+                "occupies one part of the device alone. Its keys times 8 rows times head dims then count 64 times (2 "
+                "times on a software device), if that is more. `auto` is 40000000000 on a software device, and "
+                "10000000000000 on others."},
+    {"map-timeout", "MS", OPTION_COUNT, FIELD(server.map_timeout_ms), 1, INT32_MAX, .initial = "10000",
+     .help = "time for a client to map its session's shared memory",
+     .details = "The time runs from the answer to the handshake until the client says that it has mapped the memory. "
+                "If the client does not, the session ends and its memory is freed. The library maps at once. Use more "
+                "where processes stand still for long, and less where /dev/shm is small."},
+    {"drain-timeout", "MS", OPTION_COUNT, FIELD(server.drain_timeout_ms), 0, INT32_MAX, .initial = "10000",
+     .help = "after SIGTERM, wait this long for work in flight",
+     .details = "The daemon ends at most 3 seconds later, even if the GPU does not come to rest. A service manager "
+                "has to wait longer than both together."},
+
+    OPTION_SECTION("Latency"),
+    {"ring-entries", "N", OPTION_COUNT, FIELD(server.ring_entries), 0, RING_MAX_ENTRIES, .power_of_two = true,
+     .initial = "64",
+     .help = "requests that a session may have under way in the ring lane, a power of two; 0: no ring lane",
+     .details = "Requests that find no room go through the socket. Each entry takes 1024 bytes of the session's "
+                "segment. Clients use the ring lane unless `AULE_LANE` in their environment is `nng`. With "
+                "`AULE_LANE=ring`, a session without the ring lane is an error. `AULE_RING_SPIN` in their environment "
+                "is the time in microseconds that a waiting thread polls before it sleeps (default: 50 where it may "
+                "use 3 cores or more, else 0)."},
+    {"ring-spin", "US", OPTION_COUNT, FIELD(server.ring_spin_us), 0, 1000000, AUTO,
+     .help = "poll a ring for this long before sleeping; auto: 50 with 3 cores, else 0",
+     .details =
+         "The time runs from the last request or answer of a ring. After it the daemon sleeps until the client rings "
+         "the "
+         "doorbell. While the GPU does work of a kind that the daemon has seen before, the daemon sleeps until shortly "
+         "before "
+         "the predicted end, then polls for at most this long, so that the end need not wake it. `aule-ctl status` "
+         "counts the "
+         "ends that did. Until such an end is near, new runs wait for the sessions that were just served, so that they "
+         "share "
+         "the next dispatch. No run waits like this with 0, with `--ring-entries 0`, or if the doorbell's path is too "
+         "long."},
+    {"completion-poll", "US", OPTION_COUNT, FIELD(server.completion_poll_us), 0, 10000, AUTO,
+     .help = "poll the GPU for this long around the predicted end of work; auto: 100 on a GPU with 4 cores, else 0",
+     .details =
+         "The thread that waits for the GPU sleeps until shortly before work of this kind usually ends, then polls the "
+         "GPU for "
+         "at most this long, and only then blocks. A blocked thread hears of the end some 20 microseconds later. The "
+         "thread "
+         "blocks at once for work that takes more than 16 times as long. After an end it polls as long for the next "
+         "work. The "
+         "thread that submits polls for more work from the same moment until as long after the end. 0: never poll."},
+
+    OPTION_SECTION("Tuning"),
+    {"tune", "WHEN", OPTION_CHOICE, FIELD(server.tune), ENGINE_TUNE_OFF, .words = tune_words, .initial = "auto",
+     .help = "measure which of a kernel's ways to the same bits is the fastest",
+     .details = "Some kernels have several ways to the same bits, for example workgroups of different sizes. With "
+                "tuning the daemon measures them once for each kind of dispatch. A kind is a kernel, what it is "
+                "compiled for, and the numbers of workgroups and of keys of a sequence in powers of two. It measures "
+                "with made-up work in memory of its own, behind the work that first asked. Until then, and where "
+                "tuning is off, the kernel's own rule holds. No result depends on tuning. `auto` means on, except on "
+                "a software device, where tuning gains nothing."},
+    {"tune-time", "MS", OPTION_COUNT, FIELD(server.tune_time_ms), 1, 60000, .initial = "200",
+     .help = "time to measure one kind of dispatch",
+     .details = "No dispatch of a measurement begins later. Other work waits behind one such dispatch at most. The "
+                "shaders to measure are compiled in the background, in addition to this time."},
+    {"tune-memory", "BYTES", OPTION_BYTES, FIELD(server.tune_memory_bytes), 1 << 20, ONE_TIB, .initial = "256M",
+     .help = "device memory that a measurement may take",
+     .details = "A measurement makes as many keys and values as such work reads, or fewer that it reads in turns. It "
+                "never takes more than a quarter of the device's free memory, and gives the memory back afterwards. "
+                "What does not fit is not measured, and the log says so."},
+    {"max-tuned", "N", OPTION_COUNT, FIELD(server.max_tuned), 1, 65536, .initial = "256",
+     .help = "kinds of dispatches to measure and remember", .details = "Further kinds keep their kernels' rules."},
+
+    OPTION_SECTION("General"),
+    {"cache-folder", "FOLDER", OPTION_TEXT, FIELD(cache_folder), 1,
+     .otherwise = "`$XDG_CACHE_HOME/aule`, `~/.cache/aule` or `/var/cache/aule`",
+     .help = "keep compiled pipelines and measurements there; none: nowhere",
+     .details = "Each device has files of its own. The daemon makes the folder if only its last part is missing, and "
+                "all parts of the default. /var/cache/aule is for a user without a home."},
+    {"log-level", "LEVEL", OPTION_CHOICE, FIELD(log_level), LOG_LEVEL_ERROR, .words = log_level_names,
+     .initial = "info", .help = "how much goes to the log, on standard error"},
+    {"fault", "SPEC", OPTION_CHOICE, FIELD(server.fault), FAULT_CORRUPT_PREFIX, .words = fault_words,
+     .help = "inject a fault, for tests only",
+     .details = "`corrupt-prefix` negates K and V of the first block that is ever published, in GPU memory, when it "
+                "becomes visible to others. All results that use the block are wrong from then on, and a test that "
+                "compares results must notice."},
 };
 
-#define FIELD(field) offsetof(struct options, field)
-#define ONE_TIB      (UINT64_C(1) << 40)
-
-static const struct option options[] = {
-    {"device", "WHICH", "index, UUID or part of the name of the device; the best one if not given", TEXT,
-     FIELD(server.device), 0, 0, NULL},
-    {"list-devices", NULL, "list the devices, best first, and end", SWITCH, FIELD(list_devices), 0, 0, NULL},
-    {"socket", "PATH", "where to listen; else N.sock in $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule", TEXT,
-     FIELD(server.socket), 0, 0, NULL},
-    {"max-blocks", "N", "blocks of all caches together; 0: --memory-fraction alone limits", COUNT64,
-     FIELD(server.max_blocks), 0, INT32_MAX, "0"},
-    {"memory-fraction", "F", "part of the device's free memory that the caches may take", FRACTION,
-     FIELD(server.memory_fraction), 0, 0, "0.5"},
-    {"max-sessions", "N", "sessions at a time", COUNT32, FIELD(server.max_sessions), 1, 65536, "256"},
-    {"max-connections", "N", "connections at a time, with or without a session", COUNT32, FIELD(server.max_connections),
-     1, 1u << 20, "1024"},
-    {"max-caches", "N", "caches at a time", COUNT32, FIELD(server.max_caches), 1, 65536, "64"},
-    {"max-batches", "N", "live batches a session", COUNT32, FIELD(server.max_batches), 1, 1u << 20, "1024"},
-    {"max-batch-memory", "BYTES",
-     "metadata of batches and arrays of unreaped runs that the daemon keeps for a session; 0: no limit", BYTES,
-     FIELD(server.max_kept_bytes), 0, ONE_TIB, "256M"},
-    {"max-tickets", "N", "unreaped tickets a session", COUNT32, FIELD(server.max_tickets), 1, 1u << 20, "256"},
-    {"max-run-work", "N", "multiply-adds of one run; 0: no limit; auto: what the device does in well under a minute",
-     WORK, FIELD(server.max_run_work), 0, INT64_MAX, "auto"},
-    {"ring-entries", "N",
-     "requests that a session may have under way in the ring lane, a power of two; 0: no ring lane", ENTRIES,
-     FIELD(server.ring_entries), 0, RING_MAX_ENTRIES, "64"},
-    {"ring-spin", "US",
-     "after a ring's last request or answer, and about the predicted end of work, look so long before sleeping; "
-     "auto: 50 with 3 cores, else 0",
-     WORK, FIELD(server.ring_spin_us), 0, 1000000, "auto"},
-    {"completion-poll", "US",
-     "about the predicted end of work, look so long before sleeping; auto: 100 on a GPU with 4 cores, else 0", WORK,
-     FIELD(server.completion_poll_us), 0, 10000, "auto"},
-    {"max-pipelines", "N", "compiled shaders to keep, the latest used ones", COUNT32, FIELD(server.max_pipelines), 1,
-     65536, "256"},
-    {"max-scratch", "BYTES", "the device's memory for partial results of runs whose keys are split, of one submission",
-     BYTES, FIELD(server.max_scratch_bytes), 4096, ONE_TIB, "256M"},
-    {"variant", "NAME",
-     "attention shader to use, as aule-ctl device lists them; else $AULE_VARIANT, else the best that fits", TEXT,
-     FIELD(server.variant), 0, 0, NULL},
-    {"session-blocks", "N", "leased and held blocks a session; 0: no limit", COUNT64, FIELD(server.session_blocks), 0,
-     INT32_MAX, "0"},
-    {"max-arena", "BYTES", "shared memory a session; K, M and G are understood", BYTES, FIELD(server.max_arena), 4096,
-     ONE_TIB, "1G"},
-    {"max-metadata", "BYTES", "metadata that one command may have in the arena", BYTES, FIELD(server.max_metadata),
-     4096, ONE_TIB, "64M"},
-    {"max-parked-memory", "BYTES", "arrays of a session's commands that wait for a ticket; 0: none such waits", BYTES,
-     FIELD(server.max_parked_bytes), 0, ONE_TIB, "16M"},
-    {"map-timeout", "MS", "a client has so long to map its session's shared memory, else the session ends", COUNT32,
-     FIELD(server.map_timeout_ms), 1, INT32_MAX, "10000"},
-    {"drain-timeout", "MS", "after SIGTERM, wait this long for work in flight", COUNT32, FIELD(server.drain_timeout_ms),
-     0, INT32_MAX, "10000"},
-    {"force-staging", NULL, "copy arenas around each run even where the device could use them in place", SWITCH,
-     FIELD(server.force_staging), 0, 0, NULL},
-    {"validation", NULL, "run with the Vulkan validation layer; its messages are logged and counted", SWITCH,
-     FIELD(server.validation), 0, 0, NULL},
-    {"cache-folder", "FOLDER",
-     "keep compiled pipelines and measurements there; none: nowhere; else $XDG_CACHE_HOME/aule, ~/.cache/aule or "
-     "/var/cache/aule",
-     TEXT, FIELD(cache_folder), 0, 0, NULL},
-    {"tune", "WHEN",
-     "measure which of the ways that give the same bits is the fastest: on, off, or auto: on but for software devices",
-     TUNE, FIELD(server.tune), 0, 0, "auto"},
-    {"tune-time", "MS", "that measuring may take for one kind of dispatch", COUNT32, FIELD(server.tune_time_ms), 1,
-     60000, "200"},
-    {"tune-memory", "BYTES", "the device's memory that measuring may take meanwhile", BYTES,
-     FIELD(server.tune_memory_bytes), 1 << 20, ONE_TIB, "256M"},
-    {"max-tuned", "N", "kinds of dispatches to measure and remember", COUNT32, FIELD(server.max_tuned), 1, 65536,
-     "256"},
-    {"log-level", "LEVEL", "error, warn, info or debug", LEVEL, FIELD(log_level), 0, 0, "info"},
-    {"fault", "SPEC", "for tests only: corrupt-prefix spoils the first published block", FAULT, FIELD(server.fault), 0,
-     0, NULL},
-    {"version", NULL, "print the version and end", SWITCH, FIELD(version), 0, 0, NULL},
-    {"help", NULL, "print this and end", SWITCH, FIELD(help), 0, 0, NULL},
+static const struct options_program program = {
+    .name = "aule-daemon",
+    .usage = "aule-daemon [OPTION]...",
+    .about = "Owns one GPU's attention shaders and one paged KV cache, and serves them to worker processes.",
+    .epilogue = "Exit codes: 0 ended as asked, 1 could not start, 2 the command line is wrong, 3 the GPU was lost. "
+                "See aule-daemon(8).",
+    .options = entries,
+    .num_options = sizeof entries / sizeof *entries,
 };
-enum { NUM_OPTIONS = sizeof options / sizeof options[0] };
 
-// ---- values ----
-
-static bool parse_number(const char *text, bool with_unit, uint64_t *out)
+enum options_result options_parse(int argc, char **argv, struct options *options)
 {
-    char *end;
-    errno = 0;
-    if (text[0] < '0' || text[0] > '9')
-        return false; // strtoull would take a sign and spaces
-    unsigned long long number = strtoull(text, &end, 10);
-    static const char units[] = "KMG";
-    const char *unit = with_unit && *end ? strchr(units, *end) : NULL;
-    unsigned shift = unit ? 10u * (unsigned)(unit - units + 1) : 0;
-    if (unit)
-        end++;
-    if (errno || *end || number > (UINT64_MAX >> shift))
-        return false;
-    *out = (uint64_t)number << shift;
-    return true;
-}
-
-// What else than digits a number may have.
-static const char *allowed(enum kind kind)
-{
-    switch (kind) {
-    case BYTES: return " (K, M, G allowed)";
-    case WORK: return " in digits, or auto,";
-    default: return "";
+    struct options_line line;
+    *options = (struct options){.cache_folder = NULL};
+    enum options_result result = options_read(&program, argc, argv, options, &line);
+    if (result == OPTIONS_RUN && line.num_operands) {
+        snprintf(line.error, sizeof line.error, "\"%s\" is no option; see aule-daemon --help", line.operands[0]);
+        result = OPTIONS_BAD;
     }
-}
-
-static enum status set_number(const struct option *option, const char *text, void *field, struct error *error)
-{
-    uint64_t number;
-    if (!parse_number(text, option->kind == BYTES, &number) || number < option->least || number > option->most)
-        return error_set(error, STATUS_INVALID,
-                         "--%s \"%s\": a whole number from %" PRIu64 " to %" PRIu64 "%s is wanted", option->name, text,
-                         option->least, option->most, allowed(option->kind));
-    if (option->kind == ENTRIES && number && !ring_good_number((uint32_t)number))
-        return error_set(error, STATUS_INVALID, "--%s %s is no power of two", option->name, text);
-    if (option->kind == COUNT32 || option->kind == ENTRIES)
-        *(uint32_t *)field = (uint32_t)number;
-    else
-        *(uint64_t *)field = number;
-    return STATUS_OK;
-}
-
-static enum status set_fraction(const struct option *option, const char *text, double *field, struct error *error)
-{
-    char *end;
-    double number = strtod(text, &end);
-    if (end == text || *end || !isfinite(number) || number <= 0 || number > 1)
-        return error_set(error, STATUS_INVALID, "--%s \"%s\": a number above 0 and up to 1 is wanted", option->name,
-                         text);
-    *field = number;
-    return STATUS_OK;
-}
-
-static bool parse_tune(const char *text, enum engine_tune *out)
-{
-    static const char *const names[] = {
-        [ENGINE_TUNE_OFF] = "off", [ENGINE_TUNE_ON] = "on", [ENGINE_TUNE_AUTO] = "auto"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *out = (enum engine_tune)i;
-            return true;
-        }
-    return false;
-}
-
-static const char *words_of(enum kind kind)
-{
-    switch (kind) {
-    case LEVEL: return "error, warn, info or debug";
-    case TUNE: return "on, off or auto";
-    case FAULT: return "corrupt-prefix";
-    default: return "another word"; // no other kind is of words
-    }
-}
-
-static enum status set_value(const struct option *option, const char *text, struct options *out, struct error *error)
-{
-    void *field = (char *)out + option->offset;
-    switch (option->kind) {
-    case SWITCH: *(bool *)field = true; return STATUS_OK;
-    case TEXT:
-        if (!text[0])
-            return error_set(error, STATUS_INVALID, "--%s \"\": a value is wanted", option->name);
-        *(const char **)field = text;
-        return STATUS_OK;
-    case WORK:
-        if (strcmp(text, "auto") == 0) {
-            *(uint64_t *)field = SERVER_WORK_AUTO;
-            return STATUS_OK;
-        }
-        return set_number(option, text, field, error);
-    case COUNT32:
-    case COUNT64:
-    case ENTRIES:
-    case BYTES: return set_number(option, text, field, error);
-    case FRACTION: return set_fraction(option, text, field, error);
-    case LEVEL:
-        if (log_parse_level(text, field))
-            return STATUS_OK;
-        break;
-    case TUNE:
-        if (parse_tune(text, field))
-            return STATUS_OK;
-        break;
-    case FAULT:
-        if (fault_parse(text, field))
-            return STATUS_OK;
-        break;
-    }
-    return error_set(error, STATUS_INVALID, "--%s \"%s\": %s is wanted", option->name, text, words_of(option->kind));
-}
-
-// ---- the command line ----
-
-static enum status set_defaults(struct options *out, struct error *error)
-{
-    memset(out, 0, sizeof *out);
-    for (size_t i = 0; i < NUM_OPTIONS; i++) {
-        enum status status = options[i].initial ? set_value(&options[i], options[i].initial, out, error) : STATUS_OK;
-        if (status != STATUS_OK)
-            return status;
-    }
-    return STATUS_OK;
-}
-
-static const struct option *find_option(const char *name, size_t length)
-{
-    for (size_t i = 0; i < NUM_OPTIONS; i++) {
-        if (strlen(options[i].name) == length && memcmp(options[i].name, name, length) == 0)
-            return &options[i];
-    }
-    return NULL;
-}
-
-// argv[*index] and maybe the word after it: --name, --name=value or --name value.
-static enum status parse_one(int argc, char *const *argv, int *index, struct options *out, struct error *error)
-{
-    const char *word = argv[*index];
-    if (strncmp(word, "--", 2) != 0)
-        return error_set(error, STATUS_INVALID, "\"%s\" is not an option; see --help", word);
-    const char *equals = strchr(word, '='), *name = word + 2;
-    const struct option *option = find_option(name, equals ? (size_t)(equals - name) : strlen(name));
-    if (!option)
-        return error_set(error, STATUS_INVALID, "there is no option \"%s\"; see --help", word);
-    if (option->kind == SWITCH && equals)
-        return error_set(error, STATUS_INVALID, "--%s takes no value, but got \"%s\"", option->name, equals + 1);
-    const char *text = equals ? equals + 1 : NULL;
-    if (option->kind != SWITCH && !text) {
-        if (*index + 1 >= argc)
-            return error_set(error, STATUS_INVALID, "--%s wants a value: %s", option->name, option->value);
-        text = argv[++*index];
-    }
-    return set_value(option, text, out, error);
-}
-
-enum status options_parse(int argc, char *const *argv, struct options *out, struct error *error)
-{
-    enum status status = set_defaults(out, error);
-    for (int i = 1; i < argc && status == STATUS_OK; i++)
-        status = parse_one(argc, argv, &i, out, error);
-    return status;
-}
-
-void options_print_help(void)
-{
-    printf("usage: aule-daemon [OPTION]...\n\nOwns one GPU's attention shaders and one paged KV cache, and serves them "
-           "to worker processes.\n\n");
-    for (size_t i = 0; i < NUM_OPTIONS; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "--%s%s%s", options[i].name, options[i].value ? " " : "",
-                 options[i].value ? options[i].value : "");
-        printf("  %-22s %s", name, options[i].help);
-        if (options[i].initial)
-            printf(" [%s]", options[i].initial);
-        printf("\n");
-    }
-    printf("\nExit codes: 0 ended as asked, 1 could not start, 2 the command line is wrong, 3 the GPU was lost. See "
-           "aule-daemon(8).\n");
+    if (result == OPTIONS_BAD)
+        fprintf(stderr, "aule-daemon: %s\n", line.error);
+    return result;
 }

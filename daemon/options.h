@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.h - the command line of aule-daemon as a struct. One table makes parsing, limits and --help.
+// options.h - the command line of aule-daemon as a struct.
 
 #ifndef AULE_DAEMON_OPTIONS_H
 #define AULE_DAEMON_OPTIONS_H
 
-#include "log.h"
-#include "server.h"
+#include "base/options.h"
+#include "server/log.h"
+#include "server/server.h"
 
 struct options {
     struct server_params server;
     const char *cache_folder; // --cache-folder: a folder, "none", or NULL = the rule
     enum log_level log_level;
-    bool list_devices, version, help;
+    bool list_devices;
 };
 
-// The strings of *out point into argv. INVALID with the option and its value.
-enum status options_parse(int argc, char *const *argv, struct options *out, struct error *error);
-void options_print_help(void); // on stdout, with the defaults
+// Strings point into argv. OPTIONS_BAD: standard error says why.
+enum options_result options_parse(int argc, char **argv, struct options *options);
 
 #endif

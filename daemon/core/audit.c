@@ -5,13 +5,13 @@
 
 #include "audit.h"
 
+#include "core/pool/hold.h"
+#include "core/pool/prefix.h"
+#include "core/runs/run.h"
+#include "state.h"
+
 #include <inttypes.h>
 #include <string.h>
-
-#include "hold.h"
-#include "prefix.h"
-#include "run.h"
-#include "state.h"
 
 #define EXPECT(condition, ...)                                                                                         \
     do {                                                                                                               \
@@ -171,7 +171,7 @@ static bool check_block(const struct core *core, const struct cache *cache, cons
 static bool check_free_stack(const struct cache *cache, const struct chunk *chunk, struct error *error)
 {
     uint32_t length = chunk->num_free;
-    uint64_t stamp = ++cache->core->last_stamp;
+    uint64_t stamp = ++cache->pool->ledger->last_stamp;
     EXPECT(length <= cache->chunk_blocks, "chunk %" PRIu32 ": the free stack is too long", chunk->number);
     for (uint32_t i = 0; i < length; i++) {
         struct block *block = &chunk->blocks[chunk->free[i]];
@@ -338,7 +338,7 @@ static bool check_session(const struct core_session *session, struct error *erro
         in_flight += run->over ? 0 : run->num_picked - run->num_over;
         detached += run->detached;
     }
-    EXPECT((session->queued != NULL) == in_heap(&session->core->scheduler.ready, &session->ready),
+    EXPECT((session->queued != NULL) == in_heap(&session->core->scheduler.turns.ready, &session->ready),
            "session %" PRIu64 " is queued but not ready, or the other way round", session->id);
     EXPECT(session->num_in_flight == in_flight,
            "session %" PRIu64 ": %" PRIu32 " layers of runs in flight, not %" PRIu32, session->id,
@@ -356,7 +356,7 @@ static bool check_sessions(const struct core *core, struct error *error)
     DL_FOREACH(core->sessions, session)
     {
         open++;
-        expected += scheduler_expects(session);
+        expected += turns_expects(session);
         if (!check_session(session, error))
             return false;
     }
@@ -366,8 +366,8 @@ static bool check_sessions(const struct core *core, struct error *error)
         if (!check_session(session, error))
             return false;
     }
-    EXPECT(expected == core->scheduler.num_expected, "%" PRIu32 " sessions expected back, counted %" PRIu32, expected,
-           core->scheduler.num_expected);
+    EXPECT(expected == core->scheduler.turns.num_expected, "%" PRIu32 " sessions expected back, counted %" PRIu32,
+           expected, core->scheduler.turns.num_expected);
     EXPECT(open == core->num_sessions, "%" PRIu32 " sessions, counted %" PRIu32, core->num_sessions, open);
     return true;
 }
@@ -375,8 +375,8 @@ static bool check_sessions(const struct core *core, struct error *error)
 bool core_check(const struct core *core, struct error *error)
 {
     uint64_t bytes = 0, blocks = 0;
-    for (uint32_t i = 0; i < core->num_caches; i++) {
-        const struct cache *cache = core->caches[i];
+    for (uint32_t i = 0; i < core->pool.num_caches; i++) {
+        const struct cache *cache = core->pool.caches[i];
         uint64_t chunks = (uint64_t)cache->num_present + cache->num_growing;
         bytes += chunks * cache->chunk_bytes;
         blocks += chunks * cache->chunk_blocks;
@@ -386,8 +386,9 @@ bool core_check(const struct core *core, struct error *error)
     EXPECT(bytes == core->pool.bytes && blocks == core->pool.blocks, "the pool counts %" PRIu64 " bytes, has %" PRIu64,
            core->pool.bytes, bytes);
     EXPECT(bytes <= core->pool.limit_bytes && blocks <= core->pool.limit_blocks, "the pool exceeds its limit");
-    EXPECT(heap_sound(&core->scheduler.ready), "the scheduler's heap is out of order");
-    for (uint32_t i = 0; i < core->num_zeroes; i++)
-        EXPECT(core->zero_blocks[i]->zeroing && core->zero_blocks[i]->id == core->zeroes[i].block, "zero %" PRIu32, i);
+    EXPECT(heap_sound(&core->scheduler.turns.ready), "the scheduler's heap is out of order");
+    for (uint32_t i = 0; i < core->pool.num_zeroes; i++)
+        EXPECT(core->pool.zero_blocks[i]->zeroing && core->pool.zero_blocks[i]->id == core->pool.zeroes[i].block,
+               "zero %" PRIu32, i);
     return check_sessions(core, error);
 }

@@ -1,30 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// core.c - the whole: makes and ends it, takes the engine's news, keeps the list of blocks to zero. Knows no single block's
-// state and no queue.
+// core.c - the whole: makes and ends it, takes the engine's news. Knows no single block's state and no queue.
 
 #include "core.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <xxhash.h>
-
 #include "state.h"
 
-void core_log(const struct core *core, int level, const char *format, ...)
-{
-    if (!core->params.log)
-        return;
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    core->params.log(core->params.context, level, text);
-}
+#include <inttypes.h>
+#include <stdlib.h>
+#include <xxhash.h>
 
 static unsigned hash_prefix(uint64_t seed, const void *key, size_t size)
 {
@@ -52,11 +37,15 @@ enum status core_create(const struct core_params *params, struct core **out, str
     if (!core)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the core");
     core->params = *params;
-    core->engine = params->engine;
+    core->ledger.params = &core->params;
+    core->ledger.engine = params->engine;
+    core->pool.ledger = &core->ledger;
     core->pool.limit_bytes = params->pool_limit_bytes;
     core->pool.limit_blocks = params->max_blocks ? params->max_blocks : UINT64_MAX;
-    core->hash = hash_prefix;
+    core->ledger.hash = hash_prefix;
+    core->wake_ns = FOREVER;
     scheduler_init(&core->scheduler);
+    delay_init(&core->delay, params->look_ns);
     *out = core;
     return STATUS_OK;
 }
@@ -64,11 +53,11 @@ enum status core_create(const struct core_params *params, struct core **out, str
 // Until the last arena of a closed session is out of the GPU's hands.
 static void drain(struct core *core)
 {
-    while (core->scheduler.num_in_flight && !core->lost) {
+    while (core->scheduler.num_in_flight && !core->ledger.lost) {
         const struct scheduler *s = &core->scheduler;
-        if (engine_wait(core->engine, s->in_flight[s->first_in_flight].sequence, -1) != STATUS_OK)
+        if (engine_wait(core->ledger.engine, s->in_flight[s->first_in_flight].sequence, -1) != STATUS_OK)
             break;
-        core_step(core);
+        core_step(core, core->now_ns);
     }
     if (core->scheduler.num_in_flight)
         scheduler_lost(core);
@@ -81,20 +70,38 @@ void core_destroy(struct core *core)
     while (core->sessions)
         core_session_close(core->sessions, false);
     drain(core);
-    while (core->num_caches)
-        cache_destroy(core->caches[core->num_caches - 1]);
-    heap_finish(&core->scheduler.ready);
-    free(core->caches);
-    free(core->zeroes);
-    free(core->zero_blocks);
+    while (core->pool.num_caches)
+        cache_destroy(core->pool.caches[core->pool.num_caches - 1]);
+    heap_finish(&core->scheduler.turns.ready);
+    free(core->pool.caches);
+    free(core->pool.zeroes);
+    free(core->pool.zero_blocks);
     free(core);
 }
 
+enum status core_cache_drop(struct core *core, uint64_t id, struct error *error)
+{
+    struct cache *cache;
+    enum status status = cache_find(&core->pool, id, &cache, error);
+    if (status != STATUS_OK)
+        return status;
+    if (cache->open_sessions)
+        return error_set(error, STATUS_BUSY, "cache %" PRIu64 " \"%.64s\" is open in %" PRIu32 " session%s", id,
+                         cache->name, cache->open_sessions, cache->open_sessions > 1 ? "s" : "");
+    if (cache->num_tables)
+        return error_set(error, STATUS_BUSY, "work that uses cache %" PRIu64 " \"%.64s\" is not done yet", id,
+                         cache->name);
+    cache_destroy(cache);
+    return STATUS_OK;
+}
+
+// ---- the engine's news ----
+
 static void chunk_news(struct core *core, const struct engine_event *event)
 {
-    for (uint32_t i = 0; i < core->num_caches; i++) {
-        if (core->caches[i]->engine == event->cache) {
-            cache_grown(core->caches[i], event->chunk, &event->error);
+    for (uint32_t i = 0; i < core->pool.num_caches; i++) {
+        if (core->pool.caches[i]->engine == event->cache) {
+            cache_grown(core->pool.caches[i], event->chunk, &event->error);
             return;
         }
     }
@@ -102,17 +109,18 @@ static void chunk_news(struct core *core, const struct engine_event *event)
 
 static void device_news(struct core *core, const struct engine_event *event)
 {
-    if (core->lost)
+    if (core->ledger.lost)
         return;
-    core->lost_why = event->error;
-    core_log(core, CORE_LOG_ERROR, "the device is lost: %s", event->error.text);
+    core->ledger.lost_why = event->error;
+    ledger_log(&core->ledger, CORE_LOG_ERROR, "the device is lost: %s", event->error.text);
     scheduler_lost(core);
 }
 
-bool core_step(struct core *core)
+bool core_step(struct core *core, int64_t now_ns)
 {
     struct engine_event event;
-    while (engine_poll(core->engine, &event)) {
+    core->now_ns = now_ns;
+    while (engine_poll(core->ledger.engine, &event)) {
         switch (event.kind) {
         case ENGINE_EVENT_DONE: scheduler_done(core, &event); break;
         case ENGINE_EVENT_CHUNK: chunk_news(core, &event); break;
@@ -120,85 +128,30 @@ bool core_step(struct core *core)
         }
     }
     scheduler_submit(core);
-    bool news = core->news;
-    core->news = false;
+    core->wake_ns = scheduler_wake_ns(core);
+    core->woken = false;
+    bool news = core->ledger.news;
+    core->ledger.news = false;
     return news;
+}
+
+int64_t core_wake_ns(const struct core *core)
+{
+    return core->wake_ns;
+}
+
+void core_slept(struct core *core, int64_t until_ns, int64_t now_ns, bool woken)
+{
+    forecast_watch_slept(&core->delay.watch, until_ns, now_ns);
+    core->woken = woken;
 }
 
 enum status core_device_status(const struct core *core)
 {
-    return core->lost ? STATUS_DEVICE_LOST : STATUS_OK;
+    return core->ledger.lost ? STATUS_DEVICE_LOST : STATUS_OK;
 }
 
 bool core_idle(const struct core *core)
 {
-    return !core->scheduler.num_in_flight && !heap_first(&core->scheduler.ready);
-}
-
-bool zeroes_reserve(struct core *core, uint32_t more)
-{
-    uint64_t wanted = (uint64_t)core->num_zeroes + more;
-    if (wanted <= core->zero_capacity)
-        return true;
-    wanted = wanted < 2 * (uint64_t)core->zero_capacity ? 2 * (uint64_t)core->zero_capacity : wanted;
-    if (wanted > UINT32_MAX)
-        return false;
-    struct engine_zero *zeroes = realloc(core->zeroes, wanted * sizeof *zeroes);
-    if (zeroes)
-        core->zeroes = zeroes;
-    struct block **blocks = realloc(core->zero_blocks, wanted * sizeof(struct block *));
-    if (blocks)
-        core->zero_blocks = blocks;
-    if (!zeroes || !blocks)
-        return false;
-    core->zero_capacity = (uint32_t)wanted;
-    return true;
-}
-
-void zeroes_add(struct core *core, struct cache *cache, struct block *block)
-{
-    if (block->zeroing)
-        return;
-    block->zeroing = true;
-    core->zero_blocks[core->num_zeroes] = block;
-    core->zeroes[core->num_zeroes++] = (struct engine_zero){.cache = cache->engine, .block = block->id};
-}
-
-void zeroes_forget(struct core *core, const struct cache *cache, const struct chunk *chunk)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < core->num_zeroes; i++) {
-        const struct engine_zero *zero = &core->zeroes[i];
-        if (zero->cache == cache->engine && (uint32_t)zero->block >> cache->chunk_shift == chunk->number)
-            continue;
-        core->zeroes[kept] = *zero;
-        core->zero_blocks[kept++] = core->zero_blocks[i];
-    }
-    core->num_zeroes = kept;
-}
-
-// Ranges of memory, one a block and layer, that one submission zeroes: bounds its lists to a megabyte.
-enum { ZEROES_MAX_RANGES = 65536 };
-_Static_assert((int)ZEROES_MAX_RANGES >= (int)CORE_MAX_LAYERS, "one block at least");
-
-uint32_t zeroes_slice(const struct core *core)
-{
-    uint32_t layers = 1;
-    for (uint32_t i = 0; i < core->num_caches; i++) {
-        uint32_t more = core->caches[i]->identity.num_layers;
-        layers = more > layers ? more : layers;
-    }
-    uint32_t count = ZEROES_MAX_RANGES / layers;
-    return count < core->num_zeroes ? count : core->num_zeroes;
-}
-
-void zeroes_drop(struct core *core, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        core->zero_blocks[i]->zeroing = false;
-    core->num_zeroes -= count;
-    if (!core->num_zeroes)
-        return;
-    memmove(core->zeroes, core->zeroes + count, core->num_zeroes * sizeof *core->zeroes);
-    memmove(core->zero_blocks, core->zero_blocks + count, core->num_zeroes * sizeof(struct block *));
+    return !core->scheduler.num_in_flight && !heap_first(&core->scheduler.turns.ready);
 }

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // core.h - who holds which block, which prefix is cached, whose run is next. Plain C over engine.h: no Vulkan, no sockets, no
-// clock, no thread. One thread, the dispatcher, makes every call; so there is no lock.
+// clock (it is told the time), no thread. One thread, the dispatcher, makes every call; so there is no lock.
 //
 // Nothing here waits. A call that cannot be served yet says so (NO_BLOCKS, BUSY, TIMEOUT) and changes nothing; the caller
 // parks the command and asks again after core_step() has returned true. Every call checks its arguments against the
@@ -14,7 +14,10 @@
 #ifndef AULE_CORE_H
 #define AULE_CORE_H
 
-#include "engine.h"
+#include "engine/engine.h"
+#include "metrics.h"
+
+#include "schema/wire_structs.h"
 
 struct core;
 struct core_session;
@@ -34,9 +37,8 @@ struct core_params {
     // The session's last GPU work has passed: its arena may be destroyed and unmapped. Called from core_step() or
     // core_session_close(), once a session, with the params' `owner`.
     void (*session_gone)(void *context, void *owner);
-    // Runs that would only stand in the GPU's queue are kept back for others to join them if this says so: the end of what is in flight
-    // (core_in_flight()) is known to be some time off, and core_step() will be called again before it. Called from core_step(); NULL = never.
-    bool (*keep_back)(void *context);
+    // How long the caller may look for the end of one submission (core_wake_ns()). 0 = never; then no run is kept back either.
+    int64_t look_ns;
     void (*log)(void *context, int level, const char *text);   // levels as in engine.h; NULL = silent
     void *context;
 };
@@ -46,13 +48,18 @@ void core_destroy(struct core *core);   // every session is closed; takes NULL
 
 // Take the engine's news, finish runs, submit what is ready. True if something came free or finished since the last
 // call, so that parked commands should be tried again. STATUS_DEVICE_LOST shows in core_device_status().
-bool core_step(struct core *core);
+// `now_ns` is the time of any clock that never goes back. While the GPU is busy, new runs wait for the
+// sessions that it just served, so that they share the next submission.
+bool core_step(struct core *core, int64_t now_ns);
+// When to call core_step() again although nothing has happened; its last call decided that. If the
+// time has come, call it over and over: the GPU is about to finish. FOREVER: only when something has
+// happened.
+int64_t core_wake_ns(const struct core *core);
+// Tells core of a sleep of the caller: it should have ended at `until_ns` and ended at `now_ns`.
+// `until_ns` FOREVER: something else ended it. `woken`: that was the engine's news.
+void core_slept(struct core *core, int64_t until_ns, int64_t now_ns, bool woken);
 enum status core_device_status(const struct core *core);
 bool core_idle(const struct core *core);   // nothing queued, nothing in flight
-// What the GPU was given and will end next, by a number of its own; 0 = nothing. And its kind: those of one kind take about as long.
-uint64_t core_in_flight(const struct core *core);
-uint64_t core_in_flight_kind(const struct core *core);
-uint64_t core_prepared_ns(const struct core *core); // what ended last took so long from its submission until the GPU had it; 0 = it never had
 
 // ---- sessions ----
 
@@ -170,34 +177,25 @@ struct core_advance {
 // queued keep what it was, with its references. What does not change is not looked at again. INVALID: it has a mask, or no keys.
 enum status core_batch_advance(struct core_session *session, const struct core_advance *advance, struct error *error);
 
-struct core_tensor { uint32_t memory, dtype; uint64_t offset, token_stride, head_stride, outer_stride; };
-
-// The same run for several layers: layer + n * layer_step, each tensor n strides (bytes) behind that of the first.
-struct core_layers {
-    uint32_t num_layers;          // 0 = 1, and all else is unused
-    uint32_t layer_step;          // 0 = 1
-    uint64_t q, k, v, out, lse, keys, values;
-    uint64_t slopes, sinks;       // 0 = the same in all layers; else multiples of 4
-    const float *k_scales, *v_scales;   // [core_run_layers()], copied: each layer's instead of the run's, 0 = 1; NULL = none
-};
 struct core_run_params {
     enum engine_kind kind;        // ENGINE_ATTEND, ENGINE_WRITE or ENGINE_GATHER
     uint64_t batch;
     uint32_t layer, num_heads;
-    struct core_tensor q, k, v, out;
-    struct core_tensor keys, values;     // of a batch without a cache
+    struct wire_tensor q, k, v, out;
+    struct wire_tensor keys, values;     // of a batch without a cache
     float scale;                  // 0 = 1 / sqrt(head_dim_k)
     bool causal, detached;
     bool windowed;
     int32_t window_left, window_right;   // only if windowed; -1 = unbounded
     float soft_cap;               // 0 = none
     const float *slopes, *sinks;  // [core_run_heads()], copied; NULL = none
-    struct core_tensor lse;       // dtype 0 = none, else f32 [T, num_heads], heads contiguous, token_stride counts; head_stride must be 0 or 4;
+    struct wire_tensor lse;       // dtype 0 = none, else f32 [T, num_heads], heads contiguous, token_stride counts; head_stride must be 0 or 4;
                                   //   offset and token_stride are multiples of 4, those of all other tensors of 16
     uint32_t num_splits;
     struct engine_rope rope;      // theta 0 = 10000; frequencies are copied
     float k_scale, v_scale;       // 0 = 1
-    struct core_layers layers;
+    const float *k_scales, *v_scales;   // [core_run_layers()], copied: each layer's instead of k_scale and v_scale, 0 = 1; NULL = none
+    struct wire_layers layers;    // with num_layers 0 or 1 all else is unused
 };
 uint32_t core_run_layers(const struct core_run_params *params);   // at least 1
 // Slopes or sinks that it must have, where those of a layer lie `stride` bytes behind those of the layer before.
@@ -213,12 +211,12 @@ enum status core_run(struct core_session *session, const struct core_run_params 
 enum status core_blocks_copy(struct core_session *session, uint64_t cache, const int32_t *from, const int32_t *to, uint32_t count,
                              bool detached, uint64_t *ticket, struct error *error);
 
-struct core_part { struct core_tensor out, lse; };
+struct core_part { struct wire_tensor out, lse; };
 struct core_merge_params {
     uint32_t num_tokens, num_heads, head_dim;
     const struct core_part *parts;       // [num_parts], copied
     uint32_t num_parts;
-    struct core_tensor out, lse;         // lse.dtype 0 = not wanted
+    struct wire_tensor out, lse;         // lse.dtype 0 = not wanted
     bool detached;
 };
 enum status core_merge(struct core_session *session, const struct core_merge_params *params, uint64_t *ticket, struct error *error);
@@ -237,18 +235,8 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket, stru
 
 // ---- looking inside ----
 
-enum { CORE_SERVED = 5 };
-struct core_totals {
-    uint32_t num_sessions, num_caches;
-    uint64_t pool_bytes, pool_limit_bytes, pool_blocks, pool_limit_blocks;
-    uint64_t free, leased, held, cached, quarantined;
-    uint64_t runs_done, runs_failed, dispatches, submissions, tokens_attended;
-    uint64_t lookups, lookup_tokens, hit_tokens, evictions, session_deaths;
-    uint32_t max_sessions_per_dispatch;
-    uint64_t sessions_served;     // by all dispatches that runs had
-    uint64_t served[CORE_SERVED]; // how many dispatches served 1, 2, 3 or 4, 5 to 8, more sessions
-};
-void core_totals(const struct core *core, struct core_totals *out);
+// All metrics, [NUM_METRICS] by enum metric, with core's gauges of this moment. The server counts its own in the same array.
+uint64_t *core_metrics(struct core *core);
 
 struct core_session_counts {
     uint64_t blocks_held, quota_blocks;   // a block held twice counts once

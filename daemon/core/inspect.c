@@ -3,12 +3,12 @@
 //
 // inspect.c - what core shows of itself: sums, caches, blocks. Changes nothing.
 
+#include "core/pool/hold.h"
+#include "core/pool/prefix.h"
+#include "state.h"
+
 #include <inttypes.h>
 #include <xxhash.h>
-
-#include "hold.h"
-#include "prefix.h"
-#include "state.h"
 
 static void count_cache(const struct cache *cache, struct core_counts *out)
 {
@@ -41,75 +41,35 @@ uint32_t core_cache_block_size(const struct core_session *session, uint64_t cach
     return hold_table_find(session, cache, &table, NULL) == STATUS_OK ? table->cache->identity.kv.block_size : 0;
 }
 
-static const struct submission *first_in_flight(const struct core *core)
+static void count_blocks(const struct core *core, uint64_t *metrics)
 {
-    const struct scheduler *s = &core->scheduler;
-    return s->num_in_flight ? &s->in_flight[s->first_in_flight] : NULL;
-}
-
-uint64_t core_in_flight(const struct core *core)
-{
-    const struct submission *submission = first_in_flight(core);
-    return submission ? submission->sequence : 0;
-}
-
-uint64_t core_prepared_ns(const struct core *core)
-{
-    return core->scheduler.prepared_ns;
-}
-
-// The first four binary digits: what a sequence grows by in some steps makes no difference.
-static uint64_t about(uint64_t number)
-{
-    int rest = number >> 4 ? 60 - __builtin_clzll(number) : 0;
-    return number >> rest << rest;
-}
-
-uint64_t core_in_flight_kind(const struct core *core)
-{
-    const struct submission *submission = first_in_flight(core);
-    uint64_t tokens = 0, work = 0; // one that wraps says as much
-    if (!submission)
-        return 0;
-    for (uint32_t i = 0; i < submission->num_links; i++) {
-        tokens += submission->links[i].run->weight;
-        work += submission->links[i].run->work;
-    }
-    const uint64_t kind[] = {submission->num_links, about(tokens), about(work)};
-    return XXH3_64bits(kind, sizeof kind);
-}
-
-void core_totals(const struct core *core, struct core_totals *out)
-{
-    *out = (struct core_totals){
-        .num_sessions = core->num_sessions,
-        .num_caches = core->num_caches,
-        .pool_bytes = core->pool.bytes,
-        .pool_limit_bytes = core->pool.limit_bytes,
-        .pool_blocks = core->pool.blocks,
-        .pool_limit_blocks = core->params.max_blocks,
-        .runs_done = core->runs_done,
-        .runs_failed = core->runs_failed,
-        .dispatches = core->dispatches,
-        .submissions = core->submissions,
-        .tokens_attended = core->tokens_attended,
-        .lookups = core->lookups,
-        .lookup_tokens = core->lookup_tokens,
-        .hit_tokens = core->hit_tokens,
-        .evictions = core->evictions,
-        .session_deaths = core->session_deaths,
-        .max_sessions_per_dispatch = core->max_sessions_per_dispatch,
-        .sessions_served = core->sessions_served,
+    static const enum metric states[] = {
+        [CORE_FREE] = METRIC_BLOCKS_FREE,
+        [CORE_LEASED] = METRIC_BLOCKS_LEASED,
+        [CORE_HELD] = METRIC_BLOCKS_HELD,
+        [CORE_CACHED] = METRIC_BLOCKS_CACHED,
+        [CORE_QUARANTINED] = METRIC_BLOCKS_QUARANTINED,
     };
-    memcpy(out->served, core->served, sizeof out->served);
-    for (uint32_t i = 0; i < core->num_caches; i++) {
-        const uint64_t *counts = core->caches[i]->counts;
-        out->free += counts[CORE_FREE];
-        out->leased += counts[CORE_LEASED];
-        out->held += counts[CORE_HELD];
-        out->cached += counts[CORE_CACHED];
-        out->quarantined += counts[CORE_QUARANTINED];
+    for (size_t state = 0; state < sizeof states / sizeof *states; state++) {
+        metrics[states[state]] = 0;
+        for (uint32_t i = 0; i < core->pool.num_caches; i++)
+            metrics[states[state]] += core->pool.caches[i]->counts[state];
     }
+}
+
+uint64_t *core_metrics(struct core *core)
+{
+    uint64_t *metrics = core->ledger.metrics;
+    metrics[METRIC_CACHES] = core->pool.num_caches;
+    metrics[METRIC_CACHES_LIMIT] = core->params.max_caches;
+    metrics[METRIC_POOL_BYTES] = core->pool.bytes;
+    metrics[METRIC_POOL_LIMIT_BYTES] = core->pool.limit_bytes;
+    metrics[METRIC_POOL_BLOCKS] = core->pool.blocks;
+    metrics[METRIC_POOL_LIMIT_BLOCKS] = core->params.max_blocks;
+    metrics[METRIC_ENDS_AWAKE] = core->delay.ends_awake;
+    metrics[METRIC_ENDS_ASLEEP] = core->delay.ends_asleep;
+    count_blocks(core, metrics);
+    return metrics;
 }
 
 void core_session_counts(const struct core_session *session, struct core_session_counts *out)
@@ -129,7 +89,7 @@ void core_session_counts(const struct core_session *session, struct core_session
 
 uint32_t core_num_caches(const struct core *core)
 {
-    return core->num_caches;
+    return core->pool.num_caches;
 }
 
 static void view_cache(const struct cache *cache, struct core_cache_view *out)
@@ -153,16 +113,16 @@ static void view_cache(const struct cache *cache, struct core_cache_view *out)
 
 bool core_cache_at(const struct core *core, uint32_t index, struct core_cache_view *out)
 {
-    if (index >= core->num_caches)
+    if (index >= core->pool.num_caches)
         return false;
-    view_cache(core->caches[index], out);
+    view_cache(core->pool.caches[index], out);
     return true;
 }
 
 bool core_cache_view(const struct core *core, uint64_t id, struct core_cache_view *out)
 {
     struct cache *cache;
-    if (cache_find(core, id, &cache, NULL) != STATUS_OK)
+    if (cache_find(&core->pool, id, &cache, NULL) != STATUS_OK)
         return false;
     view_cache(cache, out);
     return true;
@@ -171,7 +131,7 @@ bool core_cache_view(const struct core *core, uint64_t id, struct core_cache_vie
 enum status core_cache_find(const struct core *core, uint64_t id, uint32_t *num_ids, struct error *error)
 {
     struct cache *cache;
-    enum status status = cache_find(core, id, &cache, error);
+    enum status status = cache_find(&core->pool, id, &cache, error);
     *num_ids = status == STATUS_OK ? (uint32_t)cache_num_ids(cache) : 0;
     return status;
 }
@@ -192,7 +152,7 @@ void core_block_at(const struct core *core, uint64_t id, uint32_t index, struct 
 {
     struct cache *cache;
     const struct block *block = NULL;
-    if (cache_find(core, id, &cache, NULL) == STATUS_OK)
+    if (cache_find(&core->pool, id, &cache, NULL) == STATUS_OK)
         block = block_find(cache, index);
     *out = (struct core_block_view){.block = (int32_t)index, .state = CORE_ABSENT, .depth = -1};
     if (!block)
@@ -208,5 +168,5 @@ void core_block_at(const struct core *core, uint64_t id, uint32_t index, struct 
 struct engine_cache *core_engine_cache(struct core *core, uint64_t id)
 {
     struct cache *cache;
-    return cache_find(core, id, &cache, NULL) == STATUS_OK ? cache->engine : NULL;
+    return cache_find(&core->pool, id, &cache, NULL) == STATUS_OK ? cache->engine : NULL;
 }

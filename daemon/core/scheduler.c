@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // scheduler.c - deficit round robin by tokens attended. A session that was served `cost` tokens is that much in debt; rounds
-// pay SCHEDULER_QUANTUM each, and the sessions wait in a heap for the round in which their debt is paid, so that rounds in
+// pay TURNS_QUANTUM each, and the sessions wait in a heap for the round in which their debt is paid, so that rounds in
 // which nobody may go cost nothing, and one step costs the logarithm of the waiting sessions. A layer of a run is never
 // split: a big one goes when its session's turn comes, and the debt keeps that session from going again before the others had as much.
 //
@@ -16,62 +16,35 @@
 //
 // While the GPU is busy little is lost by keeping back what would stand behind it, so it waits for the sessions that the last submission
 // served, which are likely to have their next step soon: one dispatch for many instead of a small one for each. Only until the GPU's end is
-// near, which the server foresees and wakes up for; an end that comes earlier leaves the GPU idle for as long as the next one takes to
+// near (delay.h), for which the dispatcher wakes up; an end that comes earlier leaves the GPU idle for as long as the next one takes to
 // prepare. With the GPU idle, or nobody expected, what is ready goes at once.
 
 #include "scheduler.h"
 
+#include "base/container_of.h"
+#include "core/pool/zeroes.h"
+#include "core/runs/beside.h"
+#include "session.h"
+#include "state.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
-
-#include "beside.h"
-#include "state.h"
+#include <xxhash.h>
 
 void scheduler_init(struct scheduler *scheduler)
 {
     scheduler->budget = SCHEDULER_BUDGET;
 }
 
-static void wait_for_turn(struct scheduler *scheduler, struct core_session *session)
-{
-    heap_add(&scheduler->ready, &session->ready, session->served / SCHEDULER_QUANTUM);
-}
-
-bool scheduler_expects(const struct core_session *session)
-{
-    return session->expected && session->expected == session->core->scheduler.last_ended;
-}
-
-static void expect_no_more(struct core_session *session)
-{
-    session->core->scheduler.num_expected -= scheduler_expects(session);
-    session->expected = 0;
-}
-
-void scheduler_ready(struct core_session *session)
-{
-    struct scheduler *scheduler = &session->core->scheduler;
-    expect_no_more(session);
-    if (session->served < scheduler->now) // what it did not ask for while away is not owed to it
-        session->served = scheduler->now;
-    wait_for_turn(scheduler, session);
-}
-
-void scheduler_forget(struct core_session *session)
-{
-    expect_no_more(session);
-    heap_remove(&session->core->scheduler.ready, &session->ready);
-}
-
 // ---- building a submission ----
 
 static struct link pick(struct scheduler *scheduler, uint64_t number)
 {
-    struct core_session *session = HEAP_OBJECT(heap_first(&scheduler->ready), struct core_session, ready);
+    struct core_session *session = container_of(heap_first(&scheduler->turns.ready), struct core_session, ready);
     struct run *run = session->queued;
-    heap_remove(&scheduler->ready, &session->ready);
-    if (session->served > scheduler->now)
-        scheduler->now = session->served;
+    heap_remove(&scheduler->turns.ready, &session->ready);
+    if (session->served > scheduler->turns.now)
+        scheduler->turns.now = session->served;
     if (__builtin_add_overflow(session->served, run->weight, &session->served))
         session->served = UINT64_MAX;
     if (session->submission != number)
@@ -81,14 +54,14 @@ static struct link pick(struct scheduler *scheduler, uint64_t number)
     if (++run->num_picked == run->num_links)
         session->queued = run->next;
     if (session->queued)
-        wait_for_turn(scheduler, session);
+        turns_wait(session);
     return link;
 }
 
 // The work of the link whose turn it is; there is one.
 static uint64_t next_work(const struct scheduler *scheduler)
 {
-    return HEAP_OBJECT(heap_first(&scheduler->ready), struct core_session, ready)->queued->work;
+    return container_of(heap_first(&scheduler->turns.ready), struct core_session, ready)->queued->work;
 }
 
 static uint32_t pick_links(struct core *core, uint64_t number)
@@ -96,7 +69,7 @@ static uint32_t pick_links(struct core *core, uint64_t number)
     struct scheduler *scheduler = &core->scheduler;
     uint32_t count = 0;
     uint64_t budget = scheduler->budget, room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
-    while (count < SCHEDULER_MAX_RUNS && budget && heap_first(&scheduler->ready)) {
+    while (count < SCHEDULER_MAX_RUNS && budget && heap_first(&scheduler->turns.ready)) {
         if (count && next_work(scheduler) > room)
             break;
         const struct link link = pick(scheduler, number);
@@ -167,7 +140,7 @@ static void refused(struct core *core, enum status status, const struct error *e
 {
     if (status != STATUS_DEVICE_LOST)
         return;
-    core->lost_why = *error;
+    core->ledger.lost_why = *error;
     scheduler_lost(core);
 }
 
@@ -179,17 +152,18 @@ static struct submission *next_submission(struct scheduler *s)
 static enum status submit(struct core *core, const struct engine_submission *order, struct submission *submission,
                           struct error *error)
 {
-    enum status status = engine_submit(core->engine, order, &submission->sequence, error);
+    enum status status = engine_submit(core->ledger.engine, order, &submission->sequence, error);
     if (status == STATUS_OK) {
         core->scheduler.num_in_flight++;
-        core->submissions++;
+        core->ledger.metrics[METRIC_SUBMISSIONS]++;
     }
     return status;
 }
 
 static void fail_runs(struct core *core, struct submission *submission, enum status status, const struct error *error)
 {
-    core_log(core, CORE_LOG_ERROR, "a submission of %" PRIu32 " runs failed: %s", submission->num_links, error->text);
+    ledger_log(&core->ledger, CORE_LOG_ERROR, "a submission of %" PRIu32 " runs failed: %s", submission->num_links,
+               error->text);
     end_all(submission, status, error);
     deliver(&core->scheduler, submission);
     refused(core, status, error);
@@ -222,11 +196,11 @@ static void submit_zeroes(struct core *core)
     struct error error = {0};
     enum status status = STATUS_NO_MEMORY;
     submission->num_links = 0;
-    for (uint32_t count = zeroes_slice(core); count && status == STATUS_NO_MEMORY; count /= 2) {
-        const struct engine_submission order = {.zeroes = core->zeroes, .num_zeroes = count};
+    for (uint32_t count = zeroes_slice(&core->pool); count && status == STATUS_NO_MEMORY; count /= 2) {
+        const struct engine_submission order = {.zeroes = core->pool.zeroes, .num_zeroes = count};
         status = submit(core, &order, submission, &error);
         if (status == STATUS_OK)
-            zeroes_drop(core, count);
+            zeroes_drop(&core->pool, count);
     }
     if (status == STATUS_OK || (status == STATUS_NO_MEMORY && s->num_in_flight))
         return;
@@ -236,25 +210,67 @@ static void submit_zeroes(struct core *core)
     fail_runs(core, submission, status, &error);
 }
 
-static bool keeps_back(const struct core *core)
+// The first four binary digits: what a sequence grows by in some steps makes no difference.
+static uint64_t about(uint64_t number)
+{
+    int rest = number >> 4 ? 60 - __builtin_clzll(number) : 0;
+    return number >> rest << rest;
+}
+
+// Submissions of one kind take about as long.
+static uint64_t kind_of(const struct submission *submission)
+{
+    uint64_t tokens = 0, work = 0; // one that wraps says as much
+    for (uint32_t i = 0; i < submission->num_links; i++) {
+        tokens += submission->links[i].run->weight;
+        work += submission->links[i].run->work;
+    }
+    const uint64_t kind[] = {submission->num_links, about(tokens), about(work)};
+    return XXH3_64bits(kind, sizeof kind);
+}
+
+// Another submission may be the next to end now.
+static void watch_first(struct core *core)
 {
     const struct scheduler *s = &core->scheduler;
-    return s->num_in_flight && s->num_expected && !core->num_zeroes && core->params.keep_back &&
-           core->params.keep_back(core->params.context);
+    const struct submission *first = s->num_in_flight ? &s->in_flight[s->first_in_flight] : NULL;
+    const uint64_t sequence = first ? first->sequence : 0;
+    if (sequence == core->delay.sequence)
+        return;
+    if (core->delay.sequence && s->prepared_ns)
+        delay_prepared(&core->delay, (int64_t)s->prepared_ns);
+    delay_next(&core->delay, sequence, first ? kind_of(first) : 0, core->now_ns, core->woken);
+}
+
+static bool keeps_back(struct core *core)
+{
+    const struct scheduler *s = &core->scheduler;
+    if (!s->num_in_flight || !s->turns.num_expected || core->pool.num_zeroes)
+        return false;
+    watch_first(core);
+    return delay_keep_back(&core->delay, core->now_ns);
 }
 
 void scheduler_submit(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
-    while (!core->lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT && heap_first(&s->ready) && !keeps_back(core)) {
-        uint32_t zeroes = core->num_zeroes, waiting = s->num_in_flight;
+    delay_begin_step(&core->delay);
+    while (!core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT && heap_first(&s->turns.ready) &&
+           !keeps_back(core)) {
+        uint32_t zeroes = core->pool.num_zeroes, waiting = s->num_in_flight;
         if (!zeroes)
             submit_runs(core);
         else
             submit_zeroes(core);
-        if (zeroes && zeroes == core->num_zeroes && waiting)
+        if (zeroes && zeroes == core->pool.num_zeroes && waiting)
             return; // refused for now
     }
+}
+
+int64_t scheduler_wake_ns(struct core *core)
+{
+    watch_first(core);
+    return delay_wake_ns(&core->delay, core->now_ns);
 }
 
 // ---- after the GPU ----
@@ -267,18 +283,19 @@ static int by_dispatch(const void *a, const void *b, void *results)
 }
 
 // By how many sessions it served: 1, 2, 3 or 4, 5 to 8, more.
-static uint32_t served_class(uint32_t sessions)
+static enum metric served_class(uint32_t sessions)
 {
-    uint32_t class = sessions > 1 ? 32 - (uint32_t)__builtin_clz(sessions - 1) : 0;
-    return class < CORE_SERVED ? class : CORE_SERVED - 1;
+    uint32_t class = sessions > 1 ? 32 - (uint32_t)__builtin_clz(sessions - 1) : 0, last = METRIC_DISPATCHES_OF_MORE;
+    return METRIC_DISPATCHES_OF_1 + class < last ? METRIC_DISPATCHES_OF_1 + class : last;
 }
 
 static void count_dispatch(struct core *core, uint32_t sessions)
 {
-    core->sessions_served += sessions;
-    core->served[served_class(sessions)]++;
-    if (sessions > core->max_sessions_per_dispatch)
-        core->max_sessions_per_dispatch = sessions;
+    uint64_t *metrics = core->ledger.metrics;
+    metrics[METRIC_SESSIONS_SERVED] += sessions;
+    metrics[served_class(sessions)]++;
+    if (sessions > metrics[METRIC_MAX_SESSIONS_SERVED])
+        metrics[METRIC_MAX_SESSIONS_SERVED] = sessions;
 }
 
 static uint32_t max_u32(uint32_t a, uint32_t b)
@@ -301,14 +318,14 @@ static void share(struct core *core, const struct submission *submission, const 
                   const uint32_t *order, uint32_t count)
 {
     uint32_t sessions = 0, runs = 0;
-    uint64_t stamp = ++core->last_stamp;
+    uint64_t stamp = ++core->ledger.last_stamp;
     for (uint32_t i = 0; i < count; i++) {
         struct run *run = submission->links[order[i]].run;
         sessions += run->session->stamp != stamp;
         runs += run->stamp != stamp;
         run->session->stamp = run->stamp = stamp;
     }
-    stamp = ++core->last_stamp;
+    stamp = ++core->ledger.last_stamp;
     for (uint32_t i = 0; i < count; i++) {
         struct run *run = submission->links[order[i]].run;
         if (run->stamp != stamp) // of several layers the first speaks for all: they were computed at once
@@ -349,7 +366,7 @@ static uint64_t read_results(struct core *core, struct submission *submission, c
 // A submission that took too long says how much would not have; one that was full and quick makes room for more.
 static void learn_budget(struct scheduler *scheduler, const struct submission *submission, uint64_t gpu_ns)
 {
-    const uint64_t least = SCHEDULER_QUANTUM, most = SCHEDULER_BUDGET, budget = scheduler->budget;
+    const uint64_t least = TURNS_QUANTUM, most = SCHEDULER_BUDGET, budget = scheduler->budget;
     uint64_t weight = 0;
     for (uint32_t i = 0; i < submission->num_links; i++)
         if (__builtin_add_overflow(weight, submission->links[i].run->weight, &weight))
@@ -372,14 +389,14 @@ static struct submission *take_first(struct scheduler *scheduler)
 
 static void expect_back(struct scheduler *scheduler, const struct submission *submission)
 {
-    scheduler->last_ended = submission->sequence;
-    scheduler->num_expected = 0;
+    scheduler->turns.last_ended = submission->sequence;
+    scheduler->turns.num_expected = 0;
     for (uint32_t i = 0; i < submission->num_links; i++) {
         struct core_session *session = submission->links[i].run->session;
-        if (session->queued || session->closed || scheduler_expects(session))
+        if (session->queued || session->closed || turns_expects(session))
             continue;
-        session->expected = scheduler->last_ended;
-        scheduler->num_expected++;
+        session->expected = scheduler->turns.last_ended;
+        scheduler->turns.num_expected++;
     }
 }
 
@@ -387,13 +404,14 @@ void scheduler_done(struct core *core, const struct engine_event *event)
 {
     struct scheduler *s = &core->scheduler;
     if (!s->num_in_flight || s->in_flight[s->first_in_flight].sequence != event->sequence) {
-        if (!core->lost) // after a loss they are over already
-            core_log(core, CORE_LOG_ERROR, "submission %" PRIu64 " is done, but is not the next one", event->sequence);
+        if (!core->ledger.lost) // after a loss they are over already
+            ledger_log(&core->ledger, CORE_LOG_ERROR, "submission %" PRIu64 " is done, but is not the next one",
+                       event->sequence);
         return;
     }
     struct submission *submission = take_first(s);
     learn_budget(s, submission, read_results(core, submission, event));
-    core->dispatches += event->num_dispatches;
+    core->ledger.metrics[METRIC_DISPATCHES] += event->num_dispatches;
     s->prepared_ns = event->prepared_ns;
     expect_back(s, submission);
     end_links(submission);
@@ -403,11 +421,11 @@ void scheduler_done(struct core *core, const struct engine_event *event)
 void scheduler_lost(struct core *core)
 {
     struct core_session *session, *next;
-    core->lost = true;
-    core->news = true;
+    core->ledger.lost = true;
+    core->ledger.news = true;
     while (core->scheduler.num_in_flight) {
         struct submission *submission = take_first(&core->scheduler);
-        end_all(submission, STATUS_DEVICE_LOST, &core->lost_why);
+        end_all(submission, STATUS_DEVICE_LOST, &core->ledger.lost_why);
         deliver(&core->scheduler, submission);
     }
     DL_FOREACH_SAFE(core->sessions, session, next)
@@ -415,5 +433,5 @@ void scheduler_lost(struct core *core)
         run_drop_queued(session, STATUS_DEVICE_LOST);
         run_deliver(session);
     }
-    zeroes_drop(core, core->num_zeroes);
+    zeroes_drop(&core->pool, core->pool.num_zeroes);
 }

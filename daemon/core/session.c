@@ -5,36 +5,16 @@
 
 #include "session.h"
 
+#include "core/runs/run.h"
+#include "state.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "run.h"
-#include "state.h"
-
-enum status session_usable(const struct core_session *session, struct error *error)
-{
-    const struct core *core = session->core;
-    if (core->lost)
-        return error_set(error, STATUS_DEVICE_LOST, "the device is lost: %s", core->lost_why.text);
-    return STATUS_OK;
-}
-
-enum status session_check_kept(const struct core_session *session, uint64_t bytes, const char *what,
-                               struct error *error)
-{
-    uint64_t most = session->core->params.max_kept_bytes, has = session->kept_bytes;
-    if (!most || (has <= most && bytes <= most - has))
-        return STATUS_OK;
-    return error_set(error, STATUS_LIMIT,
-                     "%" PRIu64 " bytes of %s more would exceed the session's %" PRIu64
-                     ", of which its batches and unreaped runs have %" PRIu64 " (--max-batch-memory)",
-                     bytes, what, most, has);
-}
-
 static void session_free(struct core_session *session)
 {
-    salt_unref(session->core, session->salt);
+    salt_unref(session->salt);
     free(session->name);
     free(session);
 }
@@ -43,8 +23,8 @@ enum status core_session_open(struct core *core, const struct core_session_param
                               struct error *error)
 {
     *out = NULL;
-    if (core->lost)
-        return error_set(error, STATUS_DEVICE_LOST, "the device is lost: %s", core->lost_why.text);
+    if (core->ledger.lost)
+        return error_set(error, STATUS_DEVICE_LOST, "the device is lost: %s", core->ledger.lost_why.text);
     if (core->num_sessions >= core->params.max_sessions)
         return error_set(error, STATUS_LIMIT, "all %" PRIu32 " sessions are taken (--max-sessions)",
                          core->params.max_sessions);
@@ -53,14 +33,18 @@ enum status core_session_open(struct core *core, const struct core_session_param
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a session");
     *session = (struct core_session){
         .core = core,
+        .ledger = &core->ledger,
+        .pool = &core->pool,
+        .turns = &core->scheduler.turns,
         .id = params->id,
         .name = strdup(params->name ? params->name : ""),
-        .salt = salt_get(core, params->uid, params->tenant),
+        .salt = salt_get(&core->salts, &core->ledger.last_id, params->uid, params->tenant),
         .arena = params->arena,
         .arena_size = params->arena ? params->arena_size : 0,
         .owner = params->owner,
     };
-    if (!session->name || !session->salt || !heap_reserve(&core->scheduler.ready, (size_t)core->num_sessions + 1)) {
+    if (!session->name || !session->salt ||
+        !heap_reserve(&core->scheduler.turns.ready, (size_t)core->num_sessions + 1)) {
         session_free(session);
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a session");
     }
@@ -80,7 +64,7 @@ static void close_tables(struct core_session *session, bool died)
         if (table->opens) {
             table->opens = 0;
             table->cache->open_sessions--;
-            table->cache->last_use = ++session->core->last_use;
+            table->cache->last_use = ++session->ledger->last_use;
         }
         if (died)
             hold_table_bury(table);
@@ -113,13 +97,13 @@ void core_session_close(struct core_session *session, bool died)
     close_tables(session, died);
     forget_tickets(session);
     run_deliver(session);
-    core->session_deaths += died;
+    core->ledger.metrics[METRIC_SESSION_DEATHS] += died;
     core->num_sessions--;
-    core->news = true;
+    core->ledger.news = true;
     DL_DELETE(core->sessions, session);
     DL_APPEND(core->leaving, session);
-    core_log(core, CORE_LOG_DEBUG, "session %" PRIu64 " \"%.64s\" %s with %" PRIu32 " runs in flight", session->id,
-             session->name, died ? "died" : "closed", session->num_in_flight);
+    ledger_log(&core->ledger, CORE_LOG_DEBUG, "session %" PRIu64 " \"%.64s\" %s with %" PRIu32 " runs in flight",
+               session->id, session->name, died ? "died" : "closed", session->num_in_flight);
     session_passed(session);
 }
 
@@ -142,7 +126,7 @@ enum status core_cache_open(struct core_session *session, const struct core_cach
     struct cache *cache;
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
-        status = cache_get(session->core, identity, &cache, error);
+        status = cache_get(session->pool, identity, &cache, error);
     if (status != STATUS_OK)
         return status;
     struct hold_table *table = hold_table_get(session, cache);
@@ -155,9 +139,9 @@ enum status core_cache_open(struct core_session *session, const struct core_cach
                          identity->name, table->opens);
     if (table->opens++ == 0)
         cache->open_sessions++;
-    if (session->core->num_caches > session->core->params.max_caches)
-        cache_end_unused(session->core); // now that nothing can fail any more
-    session->core->pool.refused_bytes = 0;
+    if (session->pool->num_caches > session->core->params.max_caches)
+        cache_end_unused(session->pool); // now that nothing can fail any more
+    session->pool->refused_bytes = 0;
     *out = (struct core_cache_info){cache->id, cache->chunk_blocks, cache->block_bytes};
     return STATUS_OK;
 }
@@ -170,7 +154,7 @@ enum status core_cache_close(struct core_session *session, uint64_t cache, struc
     if (status != STATUS_OK || --table->opens)
         return status;
     table->cache->open_sessions--;
-    table->cache->last_use = ++session->core->last_use;
+    table->cache->last_use = ++session->ledger->last_use;
     table->num_users++; // keeps the table until its last batch is destroyed
     HASH_ITER(hh, session->batches, batch, next)
     {

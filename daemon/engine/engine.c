@@ -5,17 +5,23 @@
 
 #include "engine.h"
 
-#include "arena.h"
-#include "batch.h"
-#include "matrix.h"
-#include "submission.h"
-#include "tuning.h"
-#include "vk.h"
+#include "engine/flow/completer.h"
+#include "engine/flow/submitter.h"
+#include "engine/kernels/kv.h"
+#include "engine/kernels/matrix.h"
+#include "engine/memory/arena.h"
+#include "engine/memory/slot.h"
+#include "engine/plan/submission.h"
+#include "engine/state/state.h"
+#include "engine/trial/tuner.h"
+#include "engine/tuning/tuning.h"
+#include "engine/vulkan/vk.h"
 
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -23,6 +29,9 @@ static const uint64_t default_scratch_bytes = UINT64_C(256) << 20;
 
 // After a loss, the GPU gets this long to come to rest before the process leaves it as it is.
 static const uint64_t grace_ns = UINT64_C(5000000000);
+static const int64_t default_look_ns =
+    100000;                       // covers the late begin of a dispatch, and the differences within one shape
+enum { LEAST_CORES_TO_LOOK = 4 }; // for the thread that looks, the submitter, the caller, and everybody else
 
 static void on_lost(void *owner, const char *why)
 {
@@ -48,7 +57,7 @@ enum status engine_list_devices(struct engine_device **out, uint32_t *count, str
     struct adapter *list = NULL;
     enum status status = instance_init(&instance, &params, error);
     if (status == STATUS_OK)
-        status = adapter_list(&instance, false, &list, count, error);
+        status = adapter_list(&instance, false, variant_least_shared_memory(), &list, count, error);
     struct engine_device *devices = status == STATUS_OK ? calloc(*count, sizeof *devices) : NULL;
     if (status == STATUS_OK && !devices)
         status = error_set(error, STATUS_NO_MEMORY, "no memory for %u devices", *count);
@@ -77,6 +86,15 @@ fail:
     return status;
 }
 
+static enum status make_nothing(struct engine *engine, struct error *error)
+{
+    const uint64_t bytes = 256; // shaders read the first element
+    enum status status = slab_take(&engine->slabs, bytes, &engine->nothing, error);
+    if (status == STATUS_OK)
+        memset(engine->nothing.mapped, 0, bytes);
+    return status;
+}
+
 static uint64_t scratch_limit(const struct engine *engine, const struct engine_params *params)
 {
     uint64_t bytes = params->max_scratch_bytes ? params->max_scratch_bytes : default_scratch_bytes;
@@ -91,17 +109,33 @@ static long num_cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-static void set_pace(struct engine *engine, uint32_t asked)
+static int64_t look_ns(const struct engine *engine, uint32_t asked_us)
 {
-    bool software = engine->device.adapter.info.software;
-    engine->pace.poll_ns = asked == ENGINE_NO_POLL ? 0 : pace_poll_us(asked, num_cores(), software) * 1000;
+    if (asked_us == ENGINE_NO_POLL || (!asked_us && engine->device.adapter.info.software))
+        return 0;
+    return asked_us ? asked_us * INT64_C(1000) : forecast_look_ns(default_look_ns, num_cores(), LEAST_CORES_TO_LOOK);
+}
+
+// How the completer waits for submissions. Their kinds are their shapes. A forecast that is too late
+// costs time, and one that is too early costs a look; so longer times are believed slowly.
+static void set_watch(struct engine *engine, uint32_t asked_us)
+{
+    const int64_t ns = look_ns(engine, asked_us);
+    engine->watch = (struct forecast_watch){
+        .times = {.num_kinds = FORECAST_KINDS, .caution = 8},
+        .look_ns = ns,
+        .longest_ns = 16 * ns,
+        .wake_delay_ns = ns / 4,
+        .looks_at_unknown = true,  // most submissions are short
+        .sleep_ignores_end = true, // a timed sleep does not notice the GPU
+    };
 }
 
 static enum status make_parts(struct engine *engine, const struct engine_params *params, struct error *error)
 {
     enum status status = engine_locks_init(engine, error);
     if (status == STATUS_OK)
-        status = device_init(&engine->device, params, error);
+        status = device_init(&engine->device, params, variant_least_shared_memory(), error);
     if (status == STATUS_OK)
         status = slabs_init(&engine->slabs, &engine->device, error);
     if (status == STATUS_OK)
@@ -113,10 +147,14 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
     if (status == STATUS_OK)
         status = tuning_init(engine, params, error);
     if (status == STATUS_OK)
+        status = tuner_init(engine, params, error);
+    if (status == STATUS_OK)
         status = make_timeline(engine, error);
+    if (status == STATUS_OK)
+        status = make_nothing(engine, error);
     engine->max_scratch_bytes = scratch_limit(engine, params);
     engine->no_cascade = params->no_cascade;
-    set_pace(engine, params->completion_poll_us);
+    set_watch(engine, params->completion_poll_us);
     for (int i = 0; i < ENGINE_SLOTS && status == STATUS_OK; i++)
         status = slot_init(engine, &engine->slots[i], error);
     return status;
@@ -127,8 +165,8 @@ static enum status start_threads(struct engine *engine, struct error *error)
     engine->submitter_runs = pthread_create(&engine->submitter, NULL, submitter_thread, engine) == 0;
     engine->completer_runs = pthread_create(&engine->completer, NULL, completer_thread, engine) == 0;
     engine->maker_runs = pthread_create(&engine->maker, NULL, maker_thread, engine) == 0;
-    bool tuning_runs = tuning_start(engine);
-    if (engine->submitter_runs && engine->completer_runs && engine->maker_runs && tuning_runs)
+    bool tuner_starts = tuner_start(engine);
+    if (engine->submitter_runs && engine->completer_runs && engine->maker_runs && tuner_starts)
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY, "the engine's threads cannot be started");
 }
@@ -169,7 +207,7 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
 
 static bool all_gone(const struct engine *engine)
 {
-    return engine->submitter_gone && engine->completer_gone && engine->maker_gone && engine->tuning_gone;
+    return engine->submitter_gone && engine->completer_gone && engine->maker_gone && engine->tuner_gone;
 }
 
 static void join(pthread_t thread, bool *runs)
@@ -179,23 +217,21 @@ static void join(pthread_t thread, bool *runs)
     *runs = false;
 }
 
-// If a thread was never started, those that wait for its end need not. false: not all ended within `timeout_ms`.
-static bool stop_threads(struct engine *engine, int timeout_ms)
+// If a thread was never started, those that wait for its end need not. false: not all ended in time.
+static bool stop_threads(struct engine *engine, int64_t deadline_ns)
 {
-    struct timespec deadline = deadline_in(timeout_ms < 0 ? 0 : timeout_ms);
     int rc = 0;
-    tuning_stop(engine);
+    tuner_stop(engine);
     pthread_mutex_lock(&engine->lock);
     engine->stopping = true;
     engine->submitter_gone |= !engine->submitter_runs;
     engine->completer_gone |= !engine->completer_runs;
     engine->maker_gone |= !engine->maker_runs;
-    engine->tuning_gone |= !tuning_runs(engine);
+    engine->tuner_gone |= !tuner_runs(engine);
     pthread_cond_broadcast(&engine->changed);
     pthread_cond_signal(&engine->more);
     while (!all_gone(engine) && rc != ETIMEDOUT)
-        rc = timeout_ms < 0 ? pthread_cond_wait(&engine->changed, &engine->lock)
-                            : pthread_cond_timedwait(&engine->changed, &engine->lock, &deadline);
+        rc = clock_wait(&engine->changed, &engine->lock, deadline_ns);
     bool gone = all_gone(engine);
     pthread_mutex_unlock(&engine->lock);
     if (!gone)
@@ -203,7 +239,7 @@ static bool stop_threads(struct engine *engine, int timeout_ms)
     join(engine->submitter, &engine->submitter_runs);
     join(engine->completer, &engine->completer_runs);
     join(engine->maker, &engine->maker_runs);
-    tuning_join(engine);
+    tuner_join(engine);
     return true;
 }
 
@@ -243,6 +279,7 @@ static void free_submissions(struct submission **list)
 // What the caller left, or could not end because it was in use.
 static void free_leftovers(struct engine *engine)
 {
+    tuner_finish(engine);
     tuning_finish(engine);
     jobs_finish(engine);
     events_finish(engine);
@@ -281,21 +318,20 @@ static void free_parts(struct engine *engine)
     device_finish(&engine->device);
 }
 
-// How much of `timeout_ms`, begun at `start`, is left for the GPU to come to rest.
-static uint64_t grace_left(uint64_t start, int timeout_ms)
+// How much time the GPU may still take to come to rest.
+static uint64_t grace_left(int64_t deadline_ns)
 {
-    uint64_t whole = timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000, passed = engine_now_ns() - start;
-    uint64_t left = whole > passed ? whole - passed : 0;
-    return left < grace_ns ? left : grace_ns;
+    const int64_t left_ns = deadline_ns - clock_now_ns();
+    return left_ns < 0 ? 0 : (uint64_t)left_ns < grace_ns ? (uint64_t)left_ns : grace_ns;
 }
 
 bool engine_destroy_within(struct engine *engine, int timeout_ms)
 {
     if (!engine)
         return true;
-    uint64_t start = engine_now_ns();
-    if ((engine->changed_made && engine->more_made && !stop_threads(engine, timeout_ms)) ||
-        !at_rest(engine, grace_left(start, timeout_ms))) {
+    const int64_t deadline_ns = clock_deadline_ns(timeout_ms);
+    if ((engine->changed_made && engine->more_made && !stop_threads(engine, deadline_ns)) ||
+        !at_rest(engine, grace_left(deadline_ns))) {
         device_log(&engine->device, 0, "device %s does not come to rest; its memory is left to the driver",
                    engine->device.adapter.info.name);
         return false; // the GPU may still use all of it
@@ -317,6 +353,12 @@ void engine_destroy(struct engine *engine)
 const struct engine_device *engine_device(const struct engine *engine)
 {
     return &engine->device.adapter.info;
+}
+
+enum status engine_kv_check(const struct engine *engine, enum engine_place place, const struct engine_kv *kv,
+                            struct error *error)
+{
+    return kv_check(place, kv, engine->device.adapter.max_groups[0], error);
 }
 
 uint64_t engine_budget_bytes(struct engine *engine)

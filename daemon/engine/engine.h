@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// engine.h - what core and server may ask of the GPU. Plain C, no Vulkan: tests/fake_engine.c implements it without a
+// engine.h - what core and server may ask of the GPU. Plain C, no Vulkan: tests/fakes/fake_engine.c implements it without a
 // device. Knows nothing of sessions, holds, prefixes or sockets: whoever calls has checked every id, length and offset.
 //
 // Threads: the caller is one thread (the dispatcher), except engine_arena_create/destroy, which any thread may call,
@@ -15,7 +15,7 @@
 #ifndef AULE_ENGINE_H
 #define AULE_ENGINE_H
 
-#include "status.h"
+#include "schema/status.h"
 
 struct engine;
 struct engine_cache;

@@ -5,7 +5,7 @@
 
 #include "file.h"
 
-#include "state.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -74,47 +74,29 @@ enum status file_read(const char *path, size_t most, char **data, size_t *size, 
 
 // ---- replacing ----
 
-// The folder of the path, malloc'd; NULL without memory. It is made if only it is missing.
-static char *make_folder(const char *path)
+// Makes the folder of the path, if only that one is missing. If this fails, so does what wants it, which says why.
+static void make_folder(const char *path)
 {
-    char *folder = strdup(strchr(path, '/') ? path : "./");
-    char *slash = folder ? strrchr(folder, '/') : NULL;
-    if (slash)
-        slash[slash == folder] = '\0';
-    if (folder)
-        mkdir(folder, 0700); // if this fails, so does what wants it, which says why
-    return folder;
+    char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash && slash != folder) {
+        *slash = '\0';
+        mkdir(folder, 0700);
+    }
+    free(folder);
 }
+
+enum { LOCK_NAP_MS = 5 };
 
 // There is no flock() with a deadline.
 static bool lock_within(int fd, int timeout_ms)
 {
-    const uint64_t deadline_ns = engine_now_ns() + (uint64_t)timeout_ms * 1000000;
+    const int64_t deadline_ns = clock_deadline_ns(timeout_ms);
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if ((errno != EWOULDBLOCK && errno != EINTR) || engine_now_ns() >= deadline_ns)
+        if ((errno != EWOULDBLOCK && errno != EINTR) || clock_now_ns() >= deadline_ns)
             return false;
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_NAP_MS * 1000000}, NULL);
     }
     return true;
-}
-
-int file_lock_folder(const char *path, int timeout_ms, struct error *error)
-{
-    char *folder = make_folder(path);
-    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    free(folder);
-    if (fd < 0) {
-        failed(error);
-        return -1;
-    }
-    if (lock_within(fd, timeout_ms))
-        return fd;
-    if (errno == EWOULDBLOCK)
-        error_set(error, STATUS_TIMEOUT, "another process has its folder locked for %d ms", timeout_ms);
-    else
-        failed(error);
-    close(fd);
-    return -1;
 }
 
 static bool write_all(int fd, const void *data, size_t size)
@@ -204,7 +186,7 @@ enum status file_replace(const char *path, const struct iovec *pieces, int num_p
     char *beside = name_beside(path);
     if (!beside)
         return error_set(error, STATUS_NO_MEMORY, "no memory");
-    free(make_folder(path));
+    make_folder(path);
     int fd = open_beside(beside);
     bool done = fd >= 0 && write_pieces(fd, pieces, num_pieces) && rename(beside, path) == 0;
     enum status status = done ? STATUS_OK : failed(error);

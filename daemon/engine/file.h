@@ -7,16 +7,12 @@
 #ifndef AULE_ENGINE_FILE_H
 #define AULE_ENGINE_FILE_H
 
-#include "status.h"
+#include "schema/status.h"
 
 #include <sys/uio.h>
 
 // *data is malloc'd, with a NUL behind it. NOT_FOUND: there is none. LIMIT: more than `most` bytes. Others say what the system said.
 enum status file_read(const char *path, size_t most, char **data, size_t *size, struct error *error);
-
-// Makes the folder of `path`, if only that one is missing, and holds it against others who ask for it by this call: so that nobody else
-// writes between the file being read and replaced. A descriptor to close; -1: why, TIMEOUT if another held it for so long.
-int file_lock_folder(const char *path, int timeout_ms, struct error *error);
 
 // Written beside, to `path` with ".new", mode 0600, and renamed; the folder is made if only that one is missing. A process that is killed
 // meanwhile leaves that one file, which the next call takes, or file_sweep(). The error is what the system said.

@@ -77,7 +77,7 @@ static void send_reply(struct server *server, const struct route *route, const s
     }
 }
 
-static void answer(struct server *server, const struct asker *asker, const struct wire_reply *reply)
+void dispatch_reply(struct server *server, const struct asker *asker, const struct wire_reply *reply)
 {
     struct wire_reply told = *reply;
     told.ticket = asker->ticket;
@@ -85,50 +85,6 @@ static void answer(struct server *server, const struct asker *asker, const struc
         lane_answer(server, asker, &told);
     else
         send_reply(server, &asker->route, &told);
-}
-
-// ---- a Run that waits: its answer is that of the Wait that it goes on as, on either lane ----
-
-static struct asker asker_of(const struct asker *asker, const struct peer *peer, const struct wire_request *request)
-{
-    struct asker who = *asker;
-    if (request->command == WIRE_COMMAND_RUN && request->run.waits) {
-        who.waiter = peer->session;
-        who.deadline_ns = clock_deadline_ns(request->run.wait_ms);
-    }
-    return who;
-}
-
-// Of the one deadline of both.
-static int32_t time_left_ms(const struct asker *asker)
-{
-    if (asker->deadline_ns == FOREVER)
-        return -1;
-    int64_t left_ns = asker->deadline_ns - clock_now_ns();
-    return left_ns <= 0 ? 0 : (int32_t)((left_ns + NS_PER_MS - 1) / NS_PER_MS);
-}
-
-// Nothing is parked any more of a session that has ended: its connection is there.
-static void wait_for(struct server *server, const struct asker *asker, uint64_t ticket)
-{
-    struct asker waiter = *asker;
-    waiter.waiter = NULL;
-    waiter.ticket = ticket;
-    const struct wire_request wait = {
-        .session = asker->waiter->id,
-        .epoch = server->epoch,
-        .command = WIRE_COMMAND_WAIT,
-        .wait = {.ticket = ticket, .timeout_ms = time_left_ms(asker)},
-    };
-    dispatch_request(server, asker->waiter->peer, &waiter, &wait);
-}
-
-void dispatch_reply(struct server *server, const struct asker *asker, const struct wire_reply *reply)
-{
-    if (asker->waiter && reply->status == STATUS_OK && reply->answer == WIRE_ANSWER_RUN)
-        wait_for(server, asker, reply->run.ticket);
-    else
-        answer(server, asker, reply);
 }
 
 void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error)
@@ -242,9 +198,9 @@ static void finish_call(struct call *call, enum status status)
     call->error.status = status;
     call->reply.status = status;
     if (status == STATUS_OK)
-        dispatch_reply(call->server, call->asker, &call->reply);
+        dispatch_reply(call->server, &call->asker, &call->reply);
     else
-        dispatch_refuse(call->server, call->asker, &call->error);
+        dispatch_refuse(call->server, &call->asker, &call->error);
     free_scratch(call);
 }
 
@@ -271,11 +227,10 @@ void dispatch_explain(const struct server *server, const struct peer *peer, stru
 void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
                       const struct wire_request *request)
 {
-    const struct asker who = asker_of(asker, peer, request);
     struct call call = {
         .server = server,
         .peer = peer,
-        .asker = &who,
+        .asker = *asker,
         .request = request,
         .reply = {.message = "", .answer = WIRE_ANSWER_EMPTY},
     };

@@ -14,7 +14,7 @@ struct call {
     struct server *server;
     struct peer *peer;
     struct session *session; // NULL if the command needs none
-    const struct asker *asker;
+    struct asker asker;
     const struct wire_request *request; // points into server->message, or to an entry's copy
     struct wire_reply reply;            // to fill: `answer` and its member; EMPTY if left alone
     struct error error;                 // to fill on failure
@@ -38,7 +38,7 @@ void dispatch_explain(const struct server *server, const struct peer *peer, stru
 void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
                       const struct wire_request *request);
 
-// Answer a parked command; the Run of an asker that waits goes on as a Wait instead. `message` of *reply is never NULL.
+// Answer a parked command. `message` of *reply is never NULL.
 void dispatch_reply(struct server *server, const struct asker *asker, const struct wire_reply *reply);
 void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error);
 

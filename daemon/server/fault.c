@@ -5,20 +5,11 @@
 
 #include "fault.h"
 
-#include "core.h"
+#include "core/core.h"
 #include "log.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-
-bool fault_parse(const char *name, enum fault *fault)
-{
-    if (strcmp(name, "corrupt-prefix") != 0)
-        return false;
-    *fault = FAULT_CORRUPT_PREFIX;
-    return true;
-}
 
 void fault_note_publish(struct fault_state *state, uint64_t cache, int32_t block)
 {

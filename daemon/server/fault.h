@@ -14,8 +14,6 @@ enum fault {
     FAULT_CORRUPT_PREFIX, // "corrupt-prefix": negate K and V of the first block that is ever published, once it is visible
 };
 
-bool fault_parse(const char *name, enum fault *fault);
-
 struct core;
 
 struct fault_state {

@@ -43,7 +43,8 @@ enum status handle_cache_open(struct call *call)
     if (status != STATUS_OK)
         return status;
     call->reply.answer = WIRE_ANSWER_CACHE_OPEN;
-    call->reply.cache_open = (struct wire_cache_open_reply){info.cache, info.chunk_blocks, info.block_bytes};
+    call->reply.cache_open = (struct wire_cache_open_reply){
+        .cache = info.cache, .chunk_blocks = info.chunk_blocks, .block_bytes = info.block_bytes};
     return STATUS_OK;
 }
 
@@ -186,7 +187,8 @@ enum status handle_prefix_lookup(struct call *call)
     status = core_prefix_lookup(call->session->core, lookup->cache, &prefix, lookup->max_tokens, blocks, &found,
                                 &call->error);
     call->reply.answer = WIRE_ANSWER_PREFIX_LOOKUP;
-    call->reply.prefix_lookup = (struct wire_prefix_lookup_reply){{blocks, found}, found * block_size};
+    call->reply.prefix_lookup =
+        (struct wire_prefix_lookup_reply){.blocks = {blocks, found}, .num_tokens = found * block_size};
     return status;
 }
 
@@ -208,6 +210,7 @@ enum status handle_prefix_publish(struct call *call)
     if (status == STATUS_OK && count && existing == 0)
         fault_note_publish(&call->server->fault, publish->cache, blocks[0]);
     call->reply.answer = WIRE_ANSWER_PREFIX_PUBLISH;
-    call->reply.prefix_publish = (struct wire_prefix_publish_reply){{blocks, count}, existing};
+    call->reply.prefix_publish =
+        (struct wire_prefix_publish_reply){.blocks = {blocks, count}, .num_existing = existing};
     return status;
 }

@@ -36,11 +36,22 @@ static uint64_t milliseconds_since(int64_t then_ns)
     return (uint64_t)((clock_now_ns() - then_ns) / NS_PER_MS);
 }
 
+// The gauges that core does not know.
+static const uint64_t *measure(const struct server *server)
+{
+    uint64_t *metrics = core_metrics(server->core);
+    metrics[METRIC_UPTIME_SECONDS] = milliseconds_since(server->started_ns) / 1000;
+    metrics[METRIC_STOPPING] = server->stopping;
+    metrics[METRIC_SESSIONS] = server->num_live;
+    metrics[METRIC_SESSIONS_LIMIT] = server->params->max_sessions;
+    return metrics;
+}
+
+// The fields that are also metrics are what clients of 0.1 read.
 enum status handle_inspect_daemon(struct call *call)
 {
     const struct server *server = call->server;
-    struct core_totals totals;
-    core_totals(server->core, &totals);
+    const uint64_t *metrics = measure(server);
     call->reply.answer = WIRE_ANSWER_INSPECT_DAEMON;
     call->reply.inspect_daemon = (struct wire_inspect_daemon_reply){
         .epoch = server->epoch,
@@ -48,39 +59,44 @@ enum status handle_inspect_daemon(struct call *call)
         .uptime_ms = milliseconds_since(server->started_ns),
         .version = AULE_VERSION_STRING,
         .socket = server->socket,
-        .num_sessions = server->num_live,
-        .max_sessions = server->params->max_sessions,
-        .num_caches = totals.num_caches,
-        .max_caches = server->params->max_caches,
-        .pool_bytes = totals.pool_bytes,
-        .pool_limit_bytes = totals.pool_limit_bytes,
-        .pool_blocks = totals.pool_blocks,
-        .pool_limit_blocks = totals.pool_limit_blocks,
-        .free_blocks = totals.free,
-        .leased_blocks = totals.leased,
-        .held_blocks = totals.held,
-        .cached_blocks = totals.cached,
-        .quarantined_blocks = totals.quarantined,
-        .runs_done = totals.runs_done,
-        .runs_failed = totals.runs_failed,
-        .dispatches = totals.dispatches,
-        .submissions = totals.submissions,
-        .tokens_attended = totals.tokens_attended,
-        .lookups = totals.lookups,
-        .lookup_tokens = totals.lookup_tokens,
-        .hit_tokens = totals.hit_tokens,
-        .evictions = totals.evictions,
-        .session_deaths = totals.session_deaths,
-        .stopping = server->stopping,
-        .max_sessions_per_dispatch = totals.max_sessions_per_dispatch,
-        .sessions_served = totals.sessions_served,
-        .dispatches_of_1 = totals.served[0],
-        .dispatches_of_2 = totals.served[1],
-        .dispatches_of_4 = totals.served[2],
-        .dispatches_of_8 = totals.served[3],
-        .dispatches_of_more = totals.served[4],
-        .ends_awake = server->vigil.found_awake,
-        .ends_asleep = server->vigil.found_asleep,
+        .num_sessions = (uint32_t)metrics[METRIC_SESSIONS],
+        .max_sessions = (uint32_t)metrics[METRIC_SESSIONS_LIMIT],
+        .num_caches = (uint32_t)metrics[METRIC_CACHES],
+        .max_caches = (uint32_t)metrics[METRIC_CACHES_LIMIT],
+        .pool_bytes = metrics[METRIC_POOL_BYTES],
+        .pool_limit_bytes = metrics[METRIC_POOL_LIMIT_BYTES],
+        .pool_blocks = metrics[METRIC_POOL_BLOCKS],
+        .pool_limit_blocks = metrics[METRIC_POOL_LIMIT_BLOCKS],
+        .free_blocks = metrics[METRIC_BLOCKS_FREE],
+        .leased_blocks = metrics[METRIC_BLOCKS_LEASED],
+        .held_blocks = metrics[METRIC_BLOCKS_HELD],
+        .cached_blocks = metrics[METRIC_BLOCKS_CACHED],
+        .quarantined_blocks = metrics[METRIC_BLOCKS_QUARANTINED],
+        .runs_done = metrics[METRIC_RUNS_DONE],
+        .runs_failed = metrics[METRIC_RUNS_FAILED],
+        .dispatches = metrics[METRIC_DISPATCHES],
+        .submissions = metrics[METRIC_SUBMISSIONS],
+        .tokens_attended = metrics[METRIC_TOKENS_ATTENDED],
+        .lookups = metrics[METRIC_LOOKUPS],
+        .lookup_tokens = metrics[METRIC_LOOKUP_TOKENS],
+        .hit_tokens = metrics[METRIC_HIT_TOKENS],
+        .evictions = metrics[METRIC_EVICTIONS],
+        .session_deaths = metrics[METRIC_SESSION_DEATHS],
+        .stopping = metrics[METRIC_STOPPING],
+        .max_sessions_per_dispatch = (uint32_t)metrics[METRIC_MAX_SESSIONS_SERVED],
+        .sessions_served = metrics[METRIC_SESSIONS_SERVED],
+        .dispatches_of_1 = metrics[METRIC_DISPATCHES_OF_1],
+        .dispatches_of_2 = metrics[METRIC_DISPATCHES_OF_2],
+        .dispatches_of_4 = metrics[METRIC_DISPATCHES_OF_4],
+        .dispatches_of_8 = metrics[METRIC_DISPATCHES_OF_8],
+        .dispatches_of_more = metrics[METRIC_DISPATCHES_OF_MORE],
+        .ends_awake = metrics[METRIC_ENDS_AWAKE],
+        .ends_asleep = metrics[METRIC_ENDS_ASLEEP],
+        .metric_names = {metric_names, NUM_METRICS},
+        .metric_units = {metric_units, NUM_METRICS},
+        .metric_helps = {metric_helps, NUM_METRICS},
+        .metric_kinds = {metric_kinds, NUM_METRICS},
+        .metric_values = {(const int64_t *)metrics, NUM_METRICS},
     };
     return STATUS_OK;
 }
@@ -129,7 +145,7 @@ static uint32_t count_shown(const struct server *server)
 
 enum status handle_inspect_sessions(struct call *call)
 {
-    const struct wire_inspect_range *range = &call->request->inspect_range;
+    const struct wire_inspect_sessions *range = &call->request->inspect_sessions;
     uint32_t total = count_shown(call->server), count = page_size(total, range->first, range->max, SESSION_PAGE);
     struct wire_session_state *states = call_alloc(call, count + 1, sizeof *states);
     const char **names = call_alloc(call, count + 1, sizeof *names);
@@ -148,8 +164,8 @@ enum status handle_inspect_sessions(struct call *call)
         index++;
     }
     call->reply.answer = WIRE_ANSWER_INSPECT_SESSIONS;
-    call->reply.inspect_sessions =
-        (struct wire_inspect_sessions_reply){total, count, states, {names, count}, {tenants, count}};
+    call->reply.inspect_sessions = (struct wire_inspect_sessions_reply){
+        .total = total, .sessions = {states, count}, .names = {names, count}, .tenants = {tenants, count}};
     return STATUS_OK;
 }
 
@@ -206,7 +222,7 @@ static const char *hexadecimal(const struct core_cache_view *view, char text[FIN
 
 enum status handle_inspect_caches(struct call *call)
 {
-    const struct wire_inspect_range *range = &call->request->inspect_range;
+    const struct wire_inspect_caches *range = &call->request->inspect_caches;
     uint32_t total = core_num_caches(call->server->core),
              count = page_size(total, range->first, range->max, CACHE_PAGE);
     struct wire_cache_counts *caches = call_alloc(call, count + 1, sizeof *caches);
@@ -223,8 +239,8 @@ enum status handle_inspect_caches(struct call *call)
         fingerprints[i] = hexadecimal(&view, texts[i]);
     }
     call->reply.answer = WIRE_ANSWER_INSPECT_CACHES;
-    call->reply.inspect_caches =
-        (struct wire_inspect_caches_reply){total, count, caches, {names, count}, {fingerprints, count}};
+    call->reply.inspect_caches = (struct wire_inspect_caches_reply){
+        .total = total, .caches = {caches, count}, .names = {names, count}, .fingerprints = {fingerprints, count}};
     return STATUS_OK;
 }
 
@@ -258,7 +274,7 @@ enum status handle_inspect_blocks(struct call *call)
         };
     }
     call->reply.answer = WIRE_ANSWER_INSPECT_BLOCKS;
-    call->reply.inspect_blocks = (struct wire_inspect_blocks_reply){total, count, blocks};
+    call->reply.inspect_blocks = (struct wire_inspect_blocks_reply){.total = total, .blocks = {blocks, count}};
     return STATUS_OK;
 }
 

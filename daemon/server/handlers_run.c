@@ -10,18 +10,6 @@
 
 #include <inttypes.h>
 
-static struct core_tensor tensor_of(const struct wire_tensor *tensor)
-{
-    return (struct core_tensor){
-        .memory = tensor->memory,
-        .dtype = tensor->dtype,
-        .offset = tensor->offset,
-        .token_stride = tensor->token_stride,
-        .head_stride = tensor->head_stride,
-        .outer_stride = tensor->outer_stride,
-    };
-}
-
 // ---- all that queues work ----
 
 static enum status check_queued(struct call *call, uint32_t flags, uint32_t known, int32_t timeout_ms)
@@ -36,9 +24,9 @@ static enum status check_queued(struct call *call, uint32_t flags, uint32_t know
 // When a command is too late for a ticket. A Run that waits has one deadline for the ticket and for its end, which may be nearer.
 static int64_t ticket_deadline_ns(const struct call *call, int32_t timeout_ms)
 {
-    const struct asker *asker = call->asker;
+    const struct asker *asker = &call->asker;
     int64_t deadline_ns = clock_deadline_ns(timeout_ms);
-    return asker->waiter && asker->deadline_ns < deadline_ns ? asker->deadline_ns : deadline_ns;
+    return asker->waits && asker->deadline_ns < deadline_ns ? asker->deadline_ns : deadline_ns;
 }
 
 // BUSY now: park it, unless the client does not want to wait.
@@ -68,6 +56,10 @@ static enum status queue_work(struct call *call, const struct work *work, int32_
     enum status status = work_submit(session->core, work, &ticket, &call->error);
     if (status == STATUS_BUSY)
         return wait_for_ticket(call, work, timeout_ms);
+    if (status == STATUS_OK && call->asker.waits) {
+        call->asker.ticket = ticket;
+        return park_wait(call, ticket, call->asker.deadline_ns);
+    }
     call->reply.answer = WIRE_ANSWER_RUN;
     call->reply.run.ticket = ticket;
     return status;
@@ -88,8 +80,10 @@ static enum status check_kind(struct call *call, uint32_t kind, enum engine_kind
     return STATUS_OK;
 }
 
-static enum status check_wait(struct call *call, const struct wire_run *run)
+static enum status begin_wait(struct call *call, const struct wire_run *run)
 {
+    call->asker.waits = run->waits;
+    call->asker.deadline_ns = run->waits ? clock_deadline_ns(run->wait_ms) : 0;
     return run->waits ? call_check_time(call, "wait_ms", run->wait_ms) : STATUS_OK;
 }
 
@@ -127,9 +121,9 @@ static enum status fetch_vectors(struct call *call, struct core_run_params *para
     const struct wire_run *run = &call->request->run;
     const char *heads = run->layers.num_layers > 1 ? "what num_heads and the layers come to" : "num_heads";
     const struct run_vector vectors[] = {
-        {"slopes", heads, run->slopes, core_run_heads(params, run->layers.slopes), sizeof(float)},
-        {"sinks", heads, run->sinks, core_run_heads(params, run->layers.sinks), sizeof(float)},
-        {"rope_frequencies", "rope_dim / 2", run->rope_frequencies, run->rope_dim / 2, sizeof(double)},
+        {"slopes", heads, run->entry.slopes, core_run_heads(params, run->layers.slopes), sizeof(float)},
+        {"sinks", heads, run->entry.sinks, core_run_heads(params, run->layers.sinks), sizeof(float)},
+        {"rope_frequencies", "rope_dim / 2", run->entry.rope_frequencies, run->entry.rope_dim / 2, sizeof(double)},
         {"scales", "two for each layer", run->scales, UINT64_C(2) * core_run_layers(params), sizeof(float)},
     };
     const void *values[sizeof vectors / sizeof vectors[0]] = {NULL};
@@ -142,42 +136,26 @@ static enum status fetch_vectors(struct call *call, struct core_run_params *para
     params->sinks = values[1];
     params->rope.frequencies = values[2];
     if (values[3]) {
-        params->layers.k_scales = values[3];
-        params->layers.v_scales = params->layers.k_scales + core_run_layers(params);
+        params->k_scales = values[3];
+        params->v_scales = params->k_scales + core_run_layers(params);
     }
     return STATUS_OK;
 }
 
-static struct core_layers layers_of(const struct wire_layers *layers)
+static struct core_run_params run_params(const struct wire_run *command, enum engine_kind kind)
 {
-    return (struct core_layers){
-        .num_layers = layers->num_layers,
-        .layer_step = layers->layer_step,
-        .q = layers->q,
-        .k = layers->k,
-        .v = layers->v,
-        .out = layers->out,
-        .lse = layers->lse,
-        .keys = layers->keys,
-        .values = layers->values,
-        .slopes = layers->slopes,
-        .sinks = layers->sinks,
-    };
-}
-
-static struct core_run_params run_params(const struct wire_run *run, enum engine_kind kind)
-{
+    const struct wire_run_entry *run = &command->entry;
     return (struct core_run_params){
         .kind = kind,
         .batch = run->batch,
         .layer = run->layer,
         .num_heads = run->num_heads,
-        .q = tensor_of(&run->q),
-        .k = tensor_of(&run->k),
-        .v = tensor_of(&run->v),
-        .out = tensor_of(&run->out),
-        .keys = tensor_of(&run->keys),
-        .values = tensor_of(&run->values),
+        .q = run->q,
+        .k = run->k,
+        .v = run->v,
+        .out = run->out,
+        .keys = run->keys,
+        .values = run->values,
         .scale = run->scale,
         .causal = run->flags & WIRE_RUN_CAUSAL,
         .detached = run->flags & WIRE_RUN_DETACHED,
@@ -185,7 +163,7 @@ static struct core_run_params run_params(const struct wire_run *run, enum engine
         .window_left = run->window_left,
         .window_right = run->window_right,
         .soft_cap = run->logits_soft_cap,
-        .lse = tensor_of(&run->lse),
+        .lse = run->lse,
         .num_splits = run->num_splits,
         .rope =
             {
@@ -195,7 +173,7 @@ static struct core_run_params run_params(const struct wire_run *run, enum engine
             },
         .k_scale = run->k_scale,
         .v_scale = run->v_scale,
-        .layers = layers_of(&run->layers),
+        .layers = command->layers,
     };
 }
 
@@ -204,13 +182,13 @@ enum status handle_run(struct call *call)
     const struct wire_run *run = &call->request->run;
     const uint32_t flags = WIRE_RUN_CAUSAL | WIRE_RUN_DETACHED | WIRE_RUN_ROPE_INTERLEAVED;
     enum engine_kind kind = ENGINE_ATTEND;
-    enum status status = check_queued(call, run->flags, flags, run->timeout_ms);
+    enum status status = check_queued(call, run->entry.flags, flags, run->timeout_ms);
     if (status == STATUS_OK)
-        status = check_wait(call, run);
+        status = begin_wait(call, run);
     if (status == STATUS_OK)
-        status = check_kind(call, run->kind, &kind);
+        status = check_kind(call, run->entry.kind, &kind);
     if (status == STATUS_OK)
-        status = check_mask_value(call, run->mask_value);
+        status = check_mask_value(call, run->entry.mask_value);
     if (status != STATUS_OK)
         return status;
     struct work work = {.kind = WORK_RUN, .run = run_params(run, kind)};
@@ -252,7 +230,7 @@ static enum status parts_of(struct call *call, const struct wire_merge *merge, c
     if (!parts)
         return call->error.status;
     for (uint32_t i = 0; i < merge->outs.count; i++)
-        parts[i] = (struct core_part){tensor_of(&merge->outs.data[i]), tensor_of(&merge->lses.data[i])};
+        parts[i] = (struct core_part){merge->outs.data[i], merge->lses.data[i]};
     *out = parts;
     return STATUS_OK;
 }
@@ -275,8 +253,8 @@ enum status handle_merge(struct call *call)
                 .head_dim = merge->head_dim,
                 .parts = parts,
                 .num_parts = merge->outs.count,
-                .out = tensor_of(&merge->out),
-                .lse = tensor_of(&merge->lse),
+                .out = merge->out,
+                .lse = merge->lse,
                 .detached = merge->flags & WIRE_RUN_DETACHED,
             },
     };
@@ -288,19 +266,6 @@ enum status handle_merge(struct call *call)
 enum status handle_wait(struct call *call)
 {
     const struct wire_wait *wait = &call->request->wait;
-    struct core_ticket_result result;
     enum status status = call_check_time(call, "timeout_ms", wait->timeout_ms);
-    if (status != STATUS_OK)
-        return status;
-    status = core_ticket_reap(call->session->core, wait->ticket, &result, &call->error);
-    if (status == STATUS_TIMEOUT && wait->timeout_ms != 0) {
-        const struct parked parked = {
-            .kind = PARKED_WAIT, .deadline_ns = clock_deadline_ns(wait->timeout_ms), .ticket = wait->ticket};
-        return park(call, &parked);
-    }
-    if (status == STATUS_OK) {
-        park_fill_wait(&call->reply, &result, &call->error);
-        call->server->retry = true; // a ticket came free
-    }
-    return status;
+    return status == STATUS_OK ? park_wait(call, wait->ticket, clock_deadline_ns(wait->timeout_ms)) : status;
 }

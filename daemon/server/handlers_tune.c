@@ -57,8 +57,7 @@ static enum status fill_page(struct call *call, uint32_t first, uint32_t most, s
         names[count] = tuned[count].kernel;
         names[most + 1 + count] = tuned[count].geometry;
     }
-    out->count = count;
-    out->entries = entries;
+    out->entries = (struct wire_tune_entry_list){entries, count};
     out->kernels = (struct wire_names){names, count};
     out->geometries = (struct wire_names){names + most + 1, count};
     return STATUS_OK;

@@ -8,7 +8,7 @@
 #ifndef AULE_SERVER_JOBS_H
 #define AULE_SERVER_JOBS_H
 
-#include "status.h"
+#include "schema/status.h"
 
 #include <stdbool.h>
 

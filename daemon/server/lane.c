@@ -7,6 +7,7 @@
 
 #include "lane.h"
 
+#include "base/forecast.h"
 #include "dispatch.h"
 #include "log.h"
 #include "session.h"
@@ -25,7 +26,7 @@
 enum { ENTRIES_A_TURN = 32, BELLS_A_TURN = 64 };
 static const int64_t entries_ns = 4 * NS_PER_MS; // a turn
 enum { LEAST_CORES_TO_SPIN = 3 };                // one for the client that spins, one for the engine's threads
-static const uint64_t default_spin_us = 50;
+static const int64_t default_spin_ns = 50000;
 
 // ---- the doorbell ----
 
@@ -85,13 +86,13 @@ static enum status bind_bell(struct server *server, struct error *error)
     return STATUS_OK;
 }
 
-static uint64_t spin_us(const struct server *server)
+static int64_t spin_ns(const struct server *server)
 {
     cpu_set_t cores;
     if (server->params->ring_spin_us != SERVER_WORK_AUTO)
-        return server->params->ring_spin_us;
-    bool free_cores = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= LEAST_CORES_TO_SPIN;
-    return free_cores ? default_spin_us : 0;
+        return (int64_t)server->params->ring_spin_us * 1000;
+    const int num_cores = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 0;
+    return forecast_look_ns(default_spin_ns, num_cores, LEAST_CORES_TO_SPIN);
 }
 
 enum status lane_open_bell(struct server *server, struct error *error)
@@ -115,7 +116,7 @@ enum status lane_open_bell(struct server *server, struct error *error)
     if (status != STATUS_OK)
         return status;
     server->ring_entries = server->params->ring_entries;
-    server->ring_spin_ns = server->vigil.spin_ns = (int64_t)spin_us(server) * 1000;
+    server->ring_spin_ns = spin_ns(server);
     return STATUS_OK;
 }
 

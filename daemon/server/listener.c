@@ -7,7 +7,8 @@
 
 #include "listener.h"
 
-#include "hash.h"
+#include "base/container_of.h"
+#include "base/hash.h"
 #include "waker.h"
 
 #include <nng/nng.h>
@@ -272,7 +273,7 @@ bool listener_next_event(struct listener *listener, struct peer **peer, bool *re
 
 void listener_forget(struct listener *listener, struct peer *peer)
 {
-    struct entry *entry = (struct entry *)(void *)((char *)peer - offsetof(struct entry, peer));
+    struct entry *entry = container_of(peer, struct entry, peer);
     pthread_mutex_lock(&listener->lock);
     HASH_DEL(listener->entries, entry);
     listener->num_surplus -= peer->refusal == STATUS_LIMIT;

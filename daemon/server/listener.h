@@ -8,7 +8,7 @@
 #ifndef AULE_SERVER_LISTENER_H
 #define AULE_SERVER_LISTENER_H
 
-#include "status.h"
+#include "schema/status.h"
 
 #include <sys/types.h>
 

@@ -7,11 +7,10 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-static const char *const level_names[LOG_LEVEL_COUNT] = {"error", "warn", "info", "debug"};
+const char *const log_level_names[LOG_LEVEL_COUNT + 1] = {"error", "warn", "info", "debug", NULL};
 static enum log_level highest = LOG_LEVEL_INFO;
 
 void log_set_level(enum log_level level)
@@ -22,17 +21,6 @@ void log_set_level(enum log_level level)
 bool log_writes(enum log_level level)
 {
     return level <= highest;
-}
-
-bool log_parse_level(const char *name, enum log_level *level)
-{
-    for (int i = 0; i < LOG_LEVEL_COUNT; i++) {
-        if (strcmp(name, level_names[i]) == 0) {
-            *level = (enum log_level)i;
-            return true;
-        }
-    }
-    return false;
 }
 
 static size_t put_time(char *line, size_t room)
@@ -51,7 +39,7 @@ void log_write(enum log_level level, const char *format, ...)
         return;
     char line[2048];
     size_t size = put_time(line, sizeof line);
-    size += (size_t)snprintf(line + size, sizeof line - size, "%-5s ", level_names[level]);
+    size += (size_t)snprintf(line + size, sizeof line - size, "%-5s ", log_level_names[level]);
     va_list arguments;
     va_start(arguments, format);
     int text = vsnprintf(line + size, sizeof line - size - 1, format, arguments);

@@ -10,10 +10,10 @@
 #include <stdbool.h>
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG, LOG_LEVEL_COUNT };
+extern const char *const log_level_names[LOG_LEVEL_COUNT + 1]; // "error", "warn", "info", "debug", NULL
 
-void log_set_level(enum log_level level);                      // at start, before other threads; default info
-bool log_writes(enum log_level level);                         // or is more than is wanted
-bool log_parse_level(const char *name, enum log_level *level); // "error", "warn", "info", "debug"
+void log_set_level(enum log_level level); // at start, before other threads; default info
+bool log_writes(enum log_level level);    // or is more than is wanted
 
 // Control characters (a client chose its name) become '?'. Text beyond 2 KiB is cut.
 void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -73,7 +73,7 @@ enum status park(struct call *call, const struct parked *command)
     if (!parked)
         return error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory to let a command wait");
     parked->session = call->session;
-    parked->asker = *call->asker;
+    parked->asker = call->asker;
     DL_APPEND(server->parked, parked);
     count(parked, true);
     call->later = true;
@@ -90,20 +90,78 @@ static void unpark(struct server *server, struct parked *parked)
     free(parked);
 }
 
-// Its place is free before the answer is: a Run that is to be waited for goes on as a Wait, which may park.
 static void refuse(struct server *server, struct parked *parked, const struct error *error)
 {
-    const struct asker asker = parked->asker;
     log_debug("%s: parked command: %s: %s", parked->session->label, status_name(error->status), error->text);
+    dispatch_refuse(server, &parked->asker, error);
     unpark(server, parked);
-    dispatch_refuse(server, &asker, error);
 }
 
 static void answer(struct server *server, struct parked *parked, const struct wire_reply *reply)
 {
-    const struct asker asker = parked->asker;
+    dispatch_reply(server, &parked->asker, reply);
     unpark(server, parked);
-    dispatch_reply(server, &asker, reply);
+}
+
+// ---- the end of a run ----
+
+// What Wait answers once its ticket is reaped; *reply points to the text of `error`, which core_ticket_reap() filled.
+static void fill_wait(struct wire_reply *reply, const struct core_ticket_result *result, const struct error *error)
+{
+    reply->answer = WIRE_ANSWER_WAIT;
+    reply->wait = (struct wire_wait_reply){
+        .run_status = result->status,
+        .gpu_ns = result->gpu_ns,
+        .num_runs = result->num_runs,
+        .num_sessions = result->num_sessions,
+        .run_message = result->status == STATUS_OK ? "" : error->text,
+    };
+}
+
+enum status park_wait(struct call *call, uint64_t ticket, int64_t deadline_ns)
+{
+    struct core_ticket_result result;
+    enum status status = core_ticket_reap(call->session->core, ticket, &result, &call->error);
+    if (status == STATUS_TIMEOUT && clock_now_ns() < deadline_ns) {
+        const struct parked parked = {.kind = PARKED_WAIT, .deadline_ns = deadline_ns, .ticket = ticket};
+        return park(call, &parked);
+    }
+    if (status == STATUS_OK) {
+        fill_wait(&call->reply, &result, &call->error);
+        call->server->retry = true; // a ticket came free
+    }
+    return status;
+}
+
+static void retry_wait(struct server *server, struct parked *parked)
+{
+    struct core_ticket_result result;
+    struct error error = {.status = STATUS_OK};
+    enum status status = core_ticket_reap(parked->session->core, parked->ticket, &result, &error);
+    if (status == STATUS_TIMEOUT)
+        return;
+    if (status == STATUS_OK) {
+        struct wire_reply reply = {.message = ""};
+        fill_wait(&reply, &result, &error);
+        answer(server, parked, &reply);
+        server->retry = true; // a ticket came free
+    } else {
+        refuse(server, parked, &error);
+    }
+}
+
+// The command has its ticket, and its asker waits for the end: the record becomes a wait, in its place.
+static void become_wait(struct server *server, struct parked *parked, uint64_t ticket)
+{
+    count(parked, false);
+    work_finish(&parked->work);
+    parked->kind = PARKED_WAIT;
+    parked->ticket = parked->asker.ticket = ticket;
+    parked->bytes = 0;
+    parked->deadline_ns = parked->asker.deadline_ns;
+    count(parked, true);
+    server_arm(server, parked->deadline_ns);
+    retry_wait(server, parked);
 }
 
 // ---- trying again ----
@@ -133,35 +191,6 @@ static void retry_lease(struct server *server, struct parked *parked, bool last)
     free(blocks);
 }
 
-void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result, const struct error *error)
-{
-    reply->answer = WIRE_ANSWER_WAIT;
-    reply->wait = (struct wire_wait_reply){
-        .run_status = result->status,
-        .gpu_ns = result->gpu_ns,
-        .num_runs = result->num_runs,
-        .num_sessions = result->num_sessions,
-        .run_message = result->status == STATUS_OK ? "" : error->text,
-    };
-}
-
-static void retry_wait(struct server *server, struct parked *parked)
-{
-    struct core_ticket_result result;
-    struct error error = {.status = STATUS_OK};
-    enum status status = core_ticket_reap(parked->session->core, parked->ticket, &result, &error);
-    if (status == STATUS_TIMEOUT)
-        return;
-    if (status == STATUS_OK) {
-        struct wire_reply reply = {.message = ""};
-        park_fill_wait(&reply, &result, &error);
-        answer(server, parked, &reply);
-        server->retry = true; // a ticket came free
-    } else {
-        refuse(server, parked, &error);
-    }
-}
-
 // False: it still waits. Each thing given back comes by here, and a command may take long to check: without a ticket it is not.
 static bool retry_work(struct server *server, struct parked *parked)
 {
@@ -172,11 +201,13 @@ static bool retry_work(struct server *server, struct parked *parked)
     enum status status = work_submit(parked->session->core, &parked->work, &ticket, &error);
     if (status == STATUS_BUSY)
         return false;
-    if (status == STATUS_OK) {
+    if (status != STATUS_OK) {
+        refuse(server, parked, &error);
+    } else if (parked->asker.waits) {
+        become_wait(server, parked, ticket);
+    } else {
         const struct wire_reply reply = {.message = "", .answer = WIRE_ANSWER_RUN, .run = {ticket}};
         answer(server, parked, &reply);
-    } else {
-        refuse(server, parked, &error);
     }
     return true;
 }

@@ -16,6 +16,8 @@
 // LIMIT: a session may have --max-tickets and a few more commands parked, which keep --max-parked-memory bytes.
 enum status park(struct call *call, const struct parked *command);
 uint32_t park_max(const struct server_params *params); // how many of a session's
+// Answers the call with the end of the ticket's run: at once if it is over, else parked until `deadline_ns`. TIMEOUT: that has passed.
+enum status park_wait(struct call *call, uint64_t ticket, int64_t deadline_ns);
 
 void park_retry(struct server *server);                           // after core_step() said so
 void park_retry_leases(struct server *server, uint64_t cache);    // before a new lease of `cache` is tried
@@ -23,8 +25,5 @@ void park_expire(struct server *server, int64_t now_ns);          // answers wha
 void park_drop_session(struct session *session, const char *why); // its session ends: answered NO_SESSION
 // Answer what waits: leases and work, which are new, or tickets' waits too.
 void park_refuse_all(struct server *server, const struct error *why, bool waits_too);
-
-// What Wait answers once its ticket is reaped; *reply points to the text of `error`, which core_ticket_reap() filled.
-void park_fill_wait(struct wire_reply *reply, const struct core_ticket_result *result, const struct error *error);
 
 #endif

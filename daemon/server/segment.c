@@ -5,9 +5,9 @@
 
 #include "segment.h"
 
-#include "ring.h"
+#include "schema/ring.h"
+#include "schema/wire.h"
 #include "sigbus.h"
-#include "wire.h"
 
 #include <assert.h>
 #include <dirent.h>

@@ -8,7 +8,7 @@
 #ifndef AULE_SERVER_SEGMENT_H
 #define AULE_SERVER_SEGMENT_H
 
-#include "status.h"
+#include "schema/status.h"
 
 enum { SEGMENT_NAME_ROOM = 64 };
 

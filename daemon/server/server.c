@@ -27,7 +27,6 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
-#include <time.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -35,20 +34,6 @@ static const int64_t farewell_ns = 2000 * NS_PER_MS; // the end may take as long
 static const int64_t messages_ns = 4 * NS_PER_MS;    // a turn
 enum { MESSAGES_A_TURN = 256 };
 static const int64_t refused_stay_ns = 3000 * NS_PER_MS; // long enough to ask and to read the refusal
-
-// ---- time ----
-
-int64_t clock_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
-int64_t clock_deadline_ns(int32_t timeout_ms)
-{
-    return timeout_ms < 0 ? FOREVER : clock_now_ns() + timeout_ms * NS_PER_MS;
-}
 
 void server_arm(struct server *server, int64_t deadline_ns)
 {
@@ -62,24 +47,6 @@ static void wake(void *context)
 {
     struct server *server = context;
     waker_wake(&server->waker);
-}
-
-// Another piece of work may be the next to end now.
-static void keep_vigil(struct server *server)
-{
-    uint64_t work = core_in_flight(server->core);
-    if (work == server->vigil.work)
-        return;
-    if (server->vigil.work && core_prepared_ns(server->core)) // something has ended, and not without the GPU
-        vigil_prepared(&server->vigil, (int64_t)core_prepared_ns(server->core));
-    vigil_next(&server->vigil, work, core_in_flight_kind(server->core), clock_now_ns(), server->woken_by_engine);
-}
-
-static bool keep_back(void *context)
-{
-    struct server *server = context;
-    keep_vigil(server);
-    return vigil_keep_back(&server->vigil, clock_now_ns());
 }
 
 static void log_below(void *context, int level, const char *text)
@@ -180,7 +147,7 @@ static enum status take_place(struct server *server, struct error *error)
 
 // A run must end long before the engine takes the device for lost (120 s). lavapipe on two loaded cores makes about 1.2e9
 // multiply-adds a second, so the limit is 34 s there; an H200 makes 8e12, and a device of a fortieth of that takes 50 s. A sequence that
-// one workgroup has alone takes some seconds at most: an H200's do 1e11, and core counts each for 64 (core/weight.c).
+// one workgroup has alone takes some seconds at most: an H200's do 1e11, and core counts each for 64 (core/runs/weight.c).
 static uint64_t max_run_work(const struct server *server)
 {
     if (server->params->max_run_work != SERVER_WORK_AUTO)
@@ -207,7 +174,7 @@ static enum status open_core(struct server *server, struct error *error)
         .max_run_work = max_run_work(server),
         .hash_seed = hash_seed,
         .session_gone = session_gone,
-        .keep_back = keep_back,
+        .look_ns = server->ring_spin_ns,
         .log = log_below,
         .context = server,
     };
@@ -257,8 +224,8 @@ enum status server_create(const struct server_params *params, struct server **ou
 {
     *out = NULL;
     static enum status (*const steps[])(struct server *, struct error *) = {
-        open_descriptors, draw_epoch, open_engine,    take_place,    open_core,
-        open_guard,       start_jobs, lane_open_bell, open_listener,
+        open_descriptors, draw_epoch, open_engine, take_place,    lane_open_bell, // says how long may be looked
+        open_core,        open_guard, start_jobs,  open_listener,
     };
     struct server *server = calloc(1, sizeof *server);
     if (!server)
@@ -373,8 +340,7 @@ static void expire(struct server *server)
 // Core goes on, what waited for it goes on, which may give core something to do again.
 static void advance(struct server *server)
 {
-    vigil_let_go(&server->vigil);
-    while (core_step(server->core) || server->retry) {
+    while (core_step(server->core, clock_now_ns()) || server->retry) {
         server->retry = false;
         fault_step(&server->fault, server->core);
         park_retry(server);
@@ -391,7 +357,6 @@ static void turn(struct server *server)
     jobs_finish_done(server->jobs, server);
     expire(server);
     advance(server);
-    keep_vigil(server);
     server_step_drain(server);
 }
 
@@ -399,15 +364,14 @@ static void log_readiness(const struct server *server)
 {
     const struct server_params *params = server->params;
     const struct engine_device *device = engine_device(server->engine);
-    struct core_totals totals;
-    core_totals(server->core, &totals);
+    const uint64_t pool_limit_bytes = core_metrics(server->core)[METRIC_POOL_LIMIT_BYTES];
     if (device->software)
         log_warn("device %s runs on the CPU: right, but slow; no GPU was %s", device->name,
                  params->device ? "asked for" : "found");
     log_info("ready: aule-daemon %s, device %s (%s, %s), socket %s, pool of at most %" PRIu64
              " bytes, %u sessions, %u caches, arenas of "
              "%" PRIu64 " bytes, %s",
-             AULE_VERSION_STRING, device->name, device->type, device->driver, server->socket, totals.pool_limit_bytes,
+             AULE_VERSION_STRING, device->name, device->type, device->driver, server->socket, pool_limit_bytes,
              params->max_sessions, params->max_caches, params->max_arena,
              device->host_import ? "imported in place" : "staged");
 }
@@ -437,7 +401,7 @@ static bool end_sessions(struct server *server, int64_t deadline_ns)
         session_end_all(server, "the daemon ends");
     while (!at_rest(server) && clock_now_ns() < deadline_ns) {
         struct pollfd news[] = {{.fd = server->wake_fd, .events = POLLIN}, {.fd = server->signal_fd, .events = POLLIN}};
-        core_step(server->core);
+        core_step(server->core, clock_now_ns());
         jobs_finish_done(server->jobs, server);
         if (!at_rest(server) && poll(news, 2, 100) > 0) {
             wait_drain(server);

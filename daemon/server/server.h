@@ -7,10 +7,10 @@
 #ifndef AULE_SERVER_H
 #define AULE_SERVER_H
 
-#include "engine.h"
-#include "exit_code.h"
+#include "base/exit_code.h"
+#include "engine/engine.h"
 #include "fault.h"
-#include "status.h"
+#include "schema/status.h"
 
 #define SERVER_WORK_AUTO UINT64_MAX
 

@@ -7,6 +7,7 @@
 
 #include "session.h"
 
+#include "base/container_of.h"
 #include "dispatch.h"
 #include "lane.h"
 #include "log.h"
@@ -25,7 +26,7 @@
 
 static struct session *session_of_job(struct job *job)
 {
-    return (struct session *)(void *)((char *)job - offsetof(struct session, job));
+    return container_of(job, struct session, job);
 }
 
 static uint64_t arena_alignment(const struct server *server)

@@ -9,7 +9,7 @@
 #ifndef AULE_SERVER_SIGBUS_H
 #define AULE_SERVER_SIGBUS_H
 
-#include "status.h"
+#include "schema/status.h"
 
 // Guards up to `capacity` segments at a time; writes to the eventfd `wake_fd` when one died. One guard a process.
 enum status sigbus_guard_init(uint32_t capacity, int wake_fd, struct error *error);

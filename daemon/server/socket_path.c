@@ -5,7 +5,7 @@
 
 #include "socket_path.h"
 
-#include "wire.h"
+#include "schema/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 #ifndef AULE_SERVER_SOCKET_PATH_H
 #define AULE_SERVER_SOCKET_PATH_H
 
-#include "status.h"
+#include "schema/status.h"
 
 enum { SOCKET_PATH_ROOM = 108 }; // sizeof sun_path: at most 107 bytes and the NUL
 

@@ -7,24 +7,18 @@
 #ifndef AULE_SERVER_STATE_H
 #define AULE_SERVER_STATE_H
 
-#include "core.h"
-#include "hash.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "core/core.h"
 #include "jobs.h"
 #include "listener.h"
-#include "ring.h"
+#include "schema/ring.h"
+#include "schema/wire.h"
 #include "segment.h"
 #include "server.h"
 #include "socket_path.h"
-#include "vigil.h"
 #include "waker.h"
-#include "wire.h"
 #include "work.h"
-
-#define NS_PER_MS INT64_C(1000000)
-#define FOREVER   INT64_MAX // a deadline that never comes
-
-int64_t clock_now_ns(void);                    // CLOCK_MONOTONIC
-int64_t clock_deadline_ns(int32_t timeout_ms); // -1 = FOREVER
 
 // What a descriptor in the dispatcher's epoll set means.
 enum watch_kind { WATCH_REQUESTS, WATCH_WAKE, WATCH_SIGNALS, WATCH_OWNER, WATCH_BELL };
@@ -35,12 +29,12 @@ struct watch {
 
 // Who is to have an answer, and on which lane.
 struct asker {
-    struct route route;     // nng's, unless `ring` is given
-    struct session *ring;   // by the ring of this one
-    uint32_t sequence;      // of the submission
-    struct session *waiter; // whose Run is answered when it is done; NULL = it is no such Run
-    int64_t deadline_ns;    // then, of the wait for a ticket and of that for its end together
-    uint64_t ticket;        // of the Run whose end is waited for; 0 = none
+    struct route route;   // nng's, unless `ring` is given
+    struct session *ring; // by the ring of this one
+    uint32_t sequence;    // of the submission
+    bool waits;           // for the end of its Run, which is answered as a Wait is
+    int64_t deadline_ns;  // then, of the wait for a ticket and of that for its end together
+    uint64_t ticket;      // then, once the Run has one; 0 = none
 };
 
 // A session's end of its rings: lane.c.
@@ -122,8 +116,6 @@ struct server {
     int64_t ring_spin_ns;  // after its last entry or answer a ring is looked at so long before it sleeps
     struct session *awake; // whose rings are looked at in every turn
     struct waker waker;    // wake_fd, for the engine
-    struct vigil vigil;    // over what the GPU was given
-    bool woken_by_engine;  // in this turn
     struct listener *listener;
     struct engine *engine;
     struct core *core;

@@ -7,6 +7,7 @@
 
 #include "wait.h"
 
+#include "base/relax.h"
 #include "lane.h"
 #include "session.h"
 
@@ -32,9 +33,8 @@ static bool engine_has_something(const void *engine)
 // False: there is something to do, or soon will be. Then nobody needs a system call to be seen.
 static bool fall_asleep(struct server *server, int64_t *until_ns)
 {
-    const struct vigil *vigil = &server->vigil;
-    int64_t now_ns = vigil->spin_ns && vigil->end_ns ? clock_now_ns() : 0;
-    return !vigil_looks(&server->vigil, now_ns, until_ns) && !engine_has_news(server->engine) &&
+    *until_ns = core_wake_ns(server->core);
+    return (*until_ns == FOREVER || *until_ns > clock_now_ns()) && !engine_has_news(server->engine) &&
            lane_fall_asleep(server) && waker_fall_asleep(&server->waker, engine_has_something, server->engine);
 }
 
@@ -42,14 +42,14 @@ static void look(const struct server *server)
 {
     const uint32_t looks = LOADS_A_TURN / (1 + lane_count_awake(server));
     for (uint32_t i = 0; i < looks && !engine_has_news(server->engine) && !lane_has_news(server); i++)
-        ring_relax();
+        cpu_relax();
 }
 
 // For `rest_ns`, which may be FOREVER. Linux before 5.11 has no epoll_pwait2(), and filters of system calls that do not know it refuse it,
 // each with an error of its own.
 static int take_events(struct server *server, struct epoll_event *events, int64_t rest_ns)
 {
-    const struct timespec rest = {.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
+    const struct timespec rest = clock_timespec(rest_ns);
     const struct timespec *limit = rest_ns == FOREVER ? NULL : &rest;
     if (rest_ns && !server->no_epoll_pwait2) {
         int count = epoll_pwait2(server->epoll_fd, events, EVENTS_A_TURN, limit, NULL);
@@ -71,19 +71,17 @@ static int64_t rest_ns(int64_t until_ns)
 
 static int sleep_for_events(struct server *server, struct epoll_event *events, int64_t until_ns)
 {
-    bool to_look = until_ns < server->next_deadline_ns;
-    int count = take_events(server, events, rest_ns(to_look ? until_ns : server->next_deadline_ns));
+    bool for_core = until_ns < server->next_deadline_ns;
+    int count = take_events(server, events, rest_ns(for_core ? until_ns : server->next_deadline_ns));
     waker_wake_up(&server->waker);
-    server->woken_by_engine = engine_has_news(server->engine);
-    if (to_look && count == 0)
-        vigil_slept(&server->vigil, until_ns, clock_now_ns());
+    core_slept(server->core, for_core && count == 0 ? until_ns : FOREVER, clock_now_ns(),
+               engine_has_news(server->engine));
     return count;
 }
 
 static int look_for_events(struct server *server, struct epoll_event *events)
 {
     look(server);
-    server->woken_by_engine = false;
     return take_events(server, events, 0);
 }
 

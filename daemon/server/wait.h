@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // wait.h - how the dispatcher waits for something to do. For as long as --ring-spin it stays awake after what came or went by a ring (lane.h),
-// and about the time when what the GPU was given should be done (vigil.h); else it sleeps until the nearest deadline. Dispatcher thread.
+// and about the time when what the GPU was given should be done (core_wake_ns()); else it sleeps until the nearest deadline. Dispatcher thread.
 
 #ifndef AULE_SERVER_WAIT_H
 #define AULE_SERVER_WAIT_H

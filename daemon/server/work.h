@@ -7,7 +7,7 @@
 #ifndef AULE_SERVER_WORK_H
 #define AULE_SERVER_WORK_H
 
-#include "core.h"
+#include "core/core.h"
 
 enum work_kind { WORK_RUN, WORK_COPY, WORK_MERGE };
 

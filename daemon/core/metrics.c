@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// metrics.c - the columns of the table of metrics.h.
+
+#include "metrics.h"
+
+#define NAME(id, kind, name, unit, help) name,
+#define UNIT(id, kind, name, unit, help) unit,
+#define HELP(id, kind, name, unit, help) help,
+#define KIND(id, kind, name, unit, help) METRIC_##kind,
+
+const char *metric_names[] = {METRIC_MAP(NAME)};
+const char *metric_units[] = {METRIC_MAP(UNIT)};
+const char *metric_helps[] = {METRIC_MAP(HELP)};
+const unsigned char metric_kinds[] = {METRIC_MAP(KIND)};

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// cache.c - the registry of caches by name, and the life of one cache's chunks: absent, growing, present, given back.
+
+#include "cache.h"
+
+#include "base/container_of.h"
+#include "pool.h"
+#include "prefix.h"
+#include "zeroes.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- identity ----
+
+static const struct identity_number {
+    const char *name;
+    size_t offset;
+    enum { NUMBER, TYPE, FLAG } kind;
+} identity_numbers[] = {
+    {"num_layers", offsetof(struct core_cache_identity, num_layers), NUMBER},
+    {"num_kv_heads", offsetof(struct core_cache_identity, kv.num_kv_heads), NUMBER},
+    {"head_dim_k", offsetof(struct core_cache_identity, kv.head_dim_k), NUMBER},
+    {"head_dim_v", offsetof(struct core_cache_identity, kv.head_dim_v), NUMBER},
+    {"v_is_k_prefix", offsetof(struct core_cache_identity, kv.v_is_k_prefix), FLAG},
+    {"k_dtype", offsetof(struct core_cache_identity, kv.k_dtype), TYPE},
+    {"v_dtype", offsetof(struct core_cache_identity, kv.v_dtype), TYPE},
+    {"scale_mode", offsetof(struct core_cache_identity, kv.scale_mode), NUMBER},
+    {"block_size", offsetof(struct core_cache_identity, kv.block_size), NUMBER},
+};
+enum { NUM_IDENTITY_NUMBERS = sizeof identity_numbers / sizeof *identity_numbers };
+
+static uint32_t identity_value(const struct core_cache_identity *identity, const struct identity_number *number)
+{
+    const char *field = (const char *)identity + number->offset;
+    uint32_t value;
+    if (number->kind == FLAG)
+        return *(const bool *)field;
+    memcpy(&value, field, sizeof value);
+    return value;
+}
+
+static enum status mismatch(const char *name, const struct identity_number *number, uint32_t has, uint32_t wanted,
+                            struct error *error)
+{
+    if (number->kind == TYPE)
+        return error_set(error, STATUS_MISMATCH, "cache \"%.64s\" has %s %s, not %s", name, number->name,
+                         dtype_name((int)has), dtype_name((int)wanted));
+    return error_set(error, STATUS_MISMATCH, "cache \"%.64s\" has %s %" PRIu32 ", not %" PRIu32, name, number->name,
+                     has, wanted);
+}
+
+static const char *fingerprint_text(const struct core_cache_identity *identity, char text[2 * CORE_MAX_FINGERPRINT + 1])
+{
+    for (uint32_t i = 0; i < identity->fingerprint_size; i++)
+        snprintf(text + 2 * (size_t)i, 3, "%02x", identity->fingerprint[i]);
+    return identity->fingerprint_size ? text : "none";
+}
+
+static enum status check_same(const struct core_cache_identity *has, const struct core_cache_identity *wanted,
+                              struct error *error)
+{
+    for (size_t i = 0; i < NUM_IDENTITY_NUMBERS; i++) {
+        uint32_t a = identity_value(has, &identity_numbers[i]), b = identity_value(wanted, &identity_numbers[i]);
+        if (a != b)
+            return mismatch(has->name, &identity_numbers[i], a, b, error);
+    }
+    uint32_t size = has->fingerprint_size;
+    if (size == wanted->fingerprint_size && (size == 0 || !memcmp(has->fingerprint, wanted->fingerprint, size)))
+        return STATUS_OK;
+    char a[2 * CORE_MAX_FINGERPRINT + 1], b[2 * CORE_MAX_FINGERPRINT + 1];
+    return error_set(error, STATUS_MISMATCH, "cache \"%.64s\" has fingerprint %s, not %s", has->name,
+                     fingerprint_text(has, a), fingerprint_text(wanted, b));
+}
+
+static struct engine_cache_params engine_params(const struct core_cache_identity *identity, uint32_t chunk_blocks)
+{
+    return (struct engine_cache_params){
+        .name = identity->name,
+        .num_layers = identity->num_layers,
+        .chunk_blocks = chunk_blocks,
+        .kv = identity->kv,
+    };
+}
+
+enum status cache_check_kv(const struct engine_kv *kv, struct error *error)
+{
+    if (!kv->num_kv_heads || !kv->head_dim_k || !kv->head_dim_v)
+        return error_set(error, STATUS_INVALID,
+                         "num_kv_heads %" PRIu32 ", head_dim_k %" PRIu32 ", head_dim_v %" PRIu32
+                         ": each must be at least 1",
+                         kv->num_kv_heads, kv->head_dim_k, kv->head_dim_v);
+    if (kv->block_size < CORE_MIN_BLOCK_SIZE || kv->block_size > CORE_MAX_BLOCK_SIZE ||
+        (kv->block_size & (kv->block_size - 1)))
+        return error_set(error, STATUS_UNSUPPORTED, "block_size %" PRIu32 " is not a power of two from %d to %d",
+                         kv->block_size, CORE_MIN_BLOCK_SIZE, CORE_MAX_BLOCK_SIZE);
+    return STATUS_OK;
+}
+
+static enum status check_name(const struct core_cache_identity *identity, struct error *error)
+{
+    size_t length = identity->name ? strlen(identity->name) : 0;
+    if (length < 1 || length > CORE_MAX_CACHE_NAME)
+        return error_set(error, STATUS_INVALID, "the cache's name has %zu bytes; 1 to %d are allowed", length,
+                         CORE_MAX_CACHE_NAME);
+    if (identity->fingerprint_size > CORE_MAX_FINGERPRINT)
+        return error_set(error, STATUS_INVALID, "the fingerprint has %" PRIu32 " bytes; at most %d are allowed",
+                         identity->fingerprint_size, CORE_MAX_FINGERPRINT);
+    return STATUS_OK;
+}
+
+// What core's own arithmetic needs; the engine then says which shapes it has shaders for.
+static enum status check_shape(const struct pool *pool, const struct core_cache_identity *i, struct error *error)
+{
+    const struct engine_kv *kv = &i->kv;
+    if (!i->num_layers)
+        return error_set(error, STATUS_INVALID, "num_layers is 0; it must be at least 1");
+    if (i->num_layers > CORE_MAX_LAYERS)
+        return error_set(error, STATUS_LIMIT, "num_layers is %" PRIu32 "; a cache has at most %d", i->num_layers,
+                         CORE_MAX_LAYERS);
+    enum status status = cache_check_kv(kv, error);
+    if (status != STATUS_OK)
+        return status;
+    // No product of these may wrap in the engine's 64 bits: one byte an element is the least.
+    unsigned __int128 bytes = (unsigned __int128)i->num_layers * kv->num_kv_heads * kv->block_size;
+    if (bytes * ((uint64_t)kv->head_dim_k + kv->head_dim_v) > pool->limit_bytes)
+        return error_set(error, STATUS_LIMIT,
+                         "one block of cache \"%.64s\" exceeds the pool's %" PRIu64 " bytes (--memory-fraction)",
+                         i->name, pool->limit_bytes);
+    struct engine_cache_params params = engine_params(i, 1);
+    return engine_cache_check(pool->ledger->engine, &params, error);
+}
+
+// ---- registry ----
+
+enum status cache_find(const struct pool *pool, uint64_t id, struct cache **out, struct error *error)
+{
+    for (uint32_t i = 0; i < pool->num_caches; i++) {
+        if (pool->caches[i]->id == id) {
+            *out = pool->caches[i];
+            return STATUS_OK;
+        }
+    }
+    return error_set(error, STATUS_NOT_FOUND, "there is no cache %" PRIu64, id);
+}
+
+static bool copy_identity(struct cache *cache, const struct core_cache_identity *identity)
+{
+    cache->identity = *identity;
+    cache->name = strdup(identity->name);
+    if (identity->fingerprint_size)
+        memcpy(cache->fingerprint, identity->fingerprint, identity->fingerprint_size);
+    cache->identity.name = cache->name;
+    cache->identity.fingerprint = cache->fingerprint;
+    return cache->name != NULL;
+}
+
+static void measure(struct cache *cache, uint32_t chunk_blocks, uint64_t block_bytes)
+{
+    cache->block_bytes = block_bytes;
+    cache->chunk_blocks = chunk_blocks;
+    cache->chunk_shift = (uint32_t)__builtin_ctz(chunk_blocks);
+    cache->chunk_bytes = block_bytes * chunk_blocks;
+    cache->layer_bytes = cache->identity.kv.block_size / 8;
+}
+
+static bool registry_reserve(struct pool *pool)
+{
+    if (pool->num_caches < pool->cache_capacity)
+        return true;
+    uint32_t capacity = pool->cache_capacity ? pool->cache_capacity * 2 : 8;
+    struct cache **caches = realloc(pool->caches, capacity * sizeof(struct cache *));
+    if (!caches)
+        return false;
+    pool->caches = caches;
+    pool->cache_capacity = capacity;
+    return true;
+}
+
+static bool registry_add(struct pool *pool, struct cache *cache)
+{
+    if (!registry_reserve(pool))
+        return false;
+    HASH_ADD_KEYPTR(hh, pool->caches_by_name, cache->name, strlen(cache->name), cache);
+    if (!HASH_ADDED(cache))
+        return false;
+    cache->id = ++pool->ledger->last_id;
+    pool->caches[pool->num_caches++] = cache;
+    return true;
+}
+
+static void registry_remove(struct pool *pool, struct cache *cache)
+{
+    HASH_DEL(pool->caches_by_name, cache);
+    uint32_t at = 0;
+    while (pool->caches[at] != cache)
+        at++;
+    pool->num_caches--;
+    memmove(pool->caches + at, pool->caches + at + 1, (pool->num_caches - at) * sizeof(struct cache *));
+}
+
+static enum status cache_create(struct pool *pool, const struct core_cache_identity *identity, struct cache **out,
+                                struct error *error)
+{
+    struct engine_cache_params params = engine_params(identity, 1);
+    params.chunk_blocks = pool_chunk_blocks(pool, &params, error);
+    if (!params.chunk_blocks)
+        return STATUS_LIMIT;
+    struct cache *cache = calloc(1, sizeof *cache);
+    if (!cache)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for cache \"%.64s\"", identity->name);
+    cache->pool = pool;
+    enum status status = STATUS_NO_MEMORY;
+    if (!copy_identity(cache, identity) || !registry_add(pool, cache)) {
+        error_set(error, status, "no memory for cache \"%.64s\"", identity->name);
+        goto fail;
+    }
+    measure(cache, params.chunk_blocks, engine_block_bytes(&params));
+    status = engine_cache_create(pool->ledger->engine, &params, &cache->engine, error);
+    if (status != STATUS_OK)
+        goto fail;
+    ledger_log(pool->ledger, CORE_LOG_INFO,
+               "cache %" PRIu64 " \"%s\": %" PRIu64 " bytes a block, %" PRIu32 " blocks a chunk", cache->id,
+               cache->name, cache->block_bytes, cache->chunk_blocks);
+    *out = cache;
+    return STATUS_OK;
+fail:
+    cache_destroy(cache);
+    return status;
+}
+
+// That nobody uses: the one that was closed first; NULL: there is none.
+static struct cache *oldest_unused(const struct pool *pool)
+{
+    struct cache *oldest = NULL;
+    for (uint32_t i = 0; i < pool->num_caches; i++) {
+        struct cache *cache = pool->caches[i];
+        if (!cache->num_tables && (!oldest || cache->last_use < oldest->last_use))
+            oldest = cache;
+    }
+    return oldest;
+}
+
+bool cache_end_unused(struct pool *pool)
+{
+    struct cache *oldest = oldest_unused(pool);
+    if (!oldest)
+        return false;
+    pool->ledger->metrics[METRIC_EVICTIONS] += oldest->counts[CORE_CACHED];
+    cache_destroy(oldest);
+    return true;
+}
+
+enum status cache_get(struct pool *pool, const struct core_cache_identity *identity, struct cache **out,
+                      struct error *error)
+{
+    enum status status = check_name(identity, error);
+    if (status != STATUS_OK)
+        return status;
+    HASH_FIND(hh, pool->caches_by_name, identity->name, strlen(identity->name), *out);
+    if (*out)
+        return check_same(&(*out)->identity, identity, error);
+    status = check_shape(pool, identity, error);
+    if (status != STATUS_OK)
+        return status;
+    if (pool->num_caches >= pool->ledger->params->max_caches && !oldest_unused(pool))
+        return error_set(error, STATUS_LIMIT, "all %" PRIu32 " caches are open (--max-caches)",
+                         pool->ledger->params->max_caches);
+    return cache_create(pool, identity, out, error);
+}
+
+static void chunk_destroy(struct chunk *chunk)
+{
+    if (!chunk)
+        return;
+    free(chunk->blocks);
+    free(chunk->free);
+    free(chunk->written);
+    free(chunk);
+}
+
+static void drop_chunks(struct cache *cache)
+{
+    for (uint32_t i = 0; i < cache->num_chunks; i++) {
+        if (cache->chunks[i]->state != CHUNK_ABSENT)
+            pool_give_back(cache->pool, cache);
+        if (cache->chunks[i]->state == CHUNK_PRESENT)
+            zeroes_forget(cache->pool, cache, cache->chunks[i]);
+        chunk_destroy(cache->chunks[i]);
+    }
+    free(cache->chunks);
+}
+
+void cache_destroy(struct cache *cache)
+{
+    if (!cache)
+        return;
+    struct pool *pool = cache->pool;
+    while (cache->nodes)
+        prefix_unlink(cache, cache->nodes);
+    drop_chunks(cache);
+    struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves, &cache->inner};
+    for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
+        heap_finish(heaps[i]);
+    if (cache->engine) {
+        engine_cache_destroy(cache->engine);
+        ledger_log(pool->ledger, CORE_LOG_INFO, "cache %" PRIu64 " \"%s\" ends", cache->id, cache->name);
+    }
+    if (cache->id)
+        registry_remove(pool, cache);
+    free(cache->name);
+    free(cache);
+    pool->ledger->news = true;
+}
+
+void cache_settle(struct cache *cache)
+{
+    if (!cache->num_tables && !cache->counts[CORE_CACHED])
+        cache_destroy(cache);
+}
+
+uint64_t cache_total(const struct cache *cache)
+{
+    return (uint64_t)cache->num_present * cache->chunk_blocks;
+}
+
+uint64_t cache_num_ids(const struct cache *cache)
+{
+    return (uint64_t)cache->num_chunks * cache->chunk_blocks;
+}
+
+// ---- chunks ----
+
+static bool chunks_reserve(struct cache *cache)
+{
+    if (cache->num_chunks < cache->chunk_capacity)
+        return true;
+    uint32_t capacity = cache->chunk_capacity ? cache->chunk_capacity * 2 : 4;
+    struct chunk **chunks = realloc(cache->chunks, capacity * sizeof(struct chunk *));
+    if (!chunks)
+        return false;
+    cache->chunks = chunks;
+    cache->chunk_capacity = capacity;
+    return true;
+}
+
+// All that a chunk more may ever need in the heaps, so that settling a block cannot fail.
+static bool heaps_reserve(struct cache *cache)
+{
+    size_t chunks = cache->num_chunks, blocks = chunks << cache->chunk_shift;
+    return heap_reserve(&cache->usable, chunks) && heap_reserve(&cache->empty, chunks) &&
+           heap_reserve(&cache->absent, chunks) && heap_reserve(&cache->leaves, blocks) &&
+           heap_reserve(&cache->inner, blocks);
+}
+
+// The lowest number that has no memory, else a new one; stays ABSENT.
+static struct chunk *chunk_get(struct cache *cache)
+{
+    struct heap_node *node = heap_first(&cache->absent);
+    if (node)
+        return container_of(node, struct chunk, spare);
+    if (!chunks_reserve(cache))
+        return NULL;
+    struct chunk *chunk = calloc(1, sizeof *chunk);
+    if (!chunk)
+        return NULL;
+    chunk->number = cache->num_chunks;
+    cache->chunks[cache->num_chunks++] = chunk;
+    if (!heaps_reserve(cache)) {
+        cache->num_chunks--;
+        free(chunk);
+        return NULL;
+    }
+    heap_add(&cache->absent, &chunk->spare, chunk->number);
+    return chunk;
+}
+
+static void chunk_clear(struct cache *cache, struct chunk *chunk)
+{
+    free(chunk->blocks);
+    free(chunk->free);
+    free(chunk->written);
+    chunk->blocks = NULL;
+    chunk->free = NULL;
+    chunk->written = NULL;
+    chunk->num_free = 0;
+    chunk->state = CHUNK_ABSENT;
+    heap_add(&cache->absent, &chunk->spare, chunk->number);
+}
+
+enum status cache_grow(struct cache *cache, struct error *error)
+{
+    struct chunk *chunk = chunk_get(cache);
+    size_t written = (size_t)cache->chunk_blocks * cache->identity.num_layers * cache->layer_bytes;
+    struct block *blocks = chunk ? calloc(cache->chunk_blocks, sizeof *blocks) : NULL;
+    uint32_t *places = blocks ? calloc(cache->chunk_blocks, sizeof *places) : NULL;
+    uint8_t *bits = places ? calloc(written, 1) : NULL;
+    if (!bits) {
+        free(places);
+        free(blocks);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to grow cache \"%.64s\" by %" PRIu32 " blocks",
+                         cache->name, cache->chunk_blocks);
+    }
+    heap_remove(&cache->absent, &chunk->spare);
+    chunk->blocks = blocks;
+    chunk->free = places;
+    chunk->written = bits;
+    chunk->state = CHUNK_GROWING;
+    cache->num_growing++;
+    pool_take(cache->pool, cache);
+    engine_cache_grow(cache->engine, chunk->number);
+    return STATUS_OK;
+}
+
+static void chunk_open(struct cache *cache, struct chunk *chunk)
+{
+    chunk->state = CHUNK_PRESENT;
+    chunk->num_free = cache->chunk_blocks;
+    for (uint32_t i = 0; i < cache->chunk_blocks; i++) {
+        struct block *block = &chunk->blocks[i];
+        block->id = (int32_t)((chunk->number << cache->chunk_shift) + i);
+        chunk->free[cache->chunk_blocks - 1 - i] = i;
+        block->state = CORE_FREE;
+    }
+    cache->num_present++;
+    cache->counts[CORE_FREE] += cache->chunk_blocks;
+    heap_add(&cache->usable, &chunk->usable, chunk->number);
+    heap_add(&cache->empty, &chunk->spare, UINT32_MAX - chunk->number);
+}
+
+void cache_grown(struct cache *cache, uint32_t number, const struct error *outcome)
+{
+    struct chunk *chunk = cache->chunks[number];
+    struct pool *pool = cache->pool;
+    cache->num_growing--;
+    pool->ledger->news = true;
+    if (outcome->status == STATUS_OK) {
+        chunk_open(cache, chunk);
+        return;
+    }
+    chunk_clear(cache, chunk);
+    pool_refused(pool, cache);
+    ledger_log(pool->ledger, CORE_LOG_WARNING, "cache %" PRIu64 " \"%s\": no %" PRIu64 " bytes more: %s", cache->id,
+               cache->name, cache->chunk_bytes, outcome->text);
+}
+
+bool cache_shrink(struct cache *cache)
+{
+    struct heap_node *node = heap_first(&cache->empty);
+    if (!node)
+        return false;
+    struct chunk *chunk = container_of(node, struct chunk, spare);
+    heap_remove(&cache->empty, &chunk->spare);
+    heap_remove(&cache->usable, &chunk->usable);
+    zeroes_forget(cache->pool, cache, chunk);
+    cache->num_present--;
+    cache->counts[CORE_FREE] -= cache->chunk_blocks;
+    chunk_clear(cache, chunk);
+    engine_cache_shrink(cache->engine, chunk->number);
+    pool_give_back(cache->pool, cache);
+    return true;
+}
+
+// ---- eviction ----
+
+// With no cached leaf left, every cached block has held ones below it. The lowest cached one goes, and what it leads to
+// leaves the index with it: the holders keep those blocks, look-ups could not reach them any more.
+static struct prefix_node *lowest_cached(struct prefix_node *node)
+{
+    for (struct prefix_node *child = node->children; child;) {
+        if (child->block->state == CORE_CACHED) {
+            node = child;
+            child = node->children;
+        } else {
+            child = child->next;
+        }
+    }
+    return node;
+}
+
+bool cache_evict(struct cache *cache)
+{
+    struct heap_node *leaf = heap_first(&cache->leaves), *inner = heap_first(&cache->inner);
+    if (!leaf && !inner)
+        return false;
+    struct prefix_node *node = container_of(leaf ? leaf : inner, struct block, eviction)->node;
+    uint64_t before = cache->counts[CORE_CACHED];
+    prefix_unlink(cache, lowest_cached(node));
+    cache->pool->ledger->metrics[METRIC_EVICTIONS] += before - cache->counts[CORE_CACHED];
+    return true;
+}

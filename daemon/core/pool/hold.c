@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// hold.c - see hold.h. An entry that is not zero counts once against the session's quota, whatever its numbers.
+
+#include "hold.h"
+
+#include "ledger.h"
+#include "session.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum status hold_table_find(const struct core_session *session, uint64_t cache, struct hold_table **out,
+                            struct error *error)
+{
+    HASH_FIND(hh, session->tables, &cache, sizeof cache, *out);
+    if (!*out || !(*out)->opens)
+        return error_set(error, STATUS_NOT_FOUND, "cache %" PRIu64 " is not open in session %" PRIu64, cache,
+                         session->id);
+    return STATUS_OK;
+}
+
+struct hold_table *hold_table_get(struct core_session *session, struct cache *cache)
+{
+    struct hold_table *table;
+    HASH_FIND(hh, session->tables, &cache->id, sizeof cache->id, table);
+    if (table)
+        return table;
+    table = calloc(1, sizeof *table);
+    if (!table)
+        return NULL;
+    *table = (struct hold_table){.session = session, .cache = cache, .cache_id = cache->id};
+    HASH_ADD(hh, session->tables, cache_id, sizeof table->cache_id, table);
+    if (!HASH_ADDED(table)) {
+        free(table);
+        return NULL;
+    }
+    DL_APPEND(cache->tables, table);
+    cache->num_tables++;
+    return table;
+}
+
+void hold_table_settle(struct hold_table *table)
+{
+    if (table->opens || table->num_blocks || table->num_users)
+        return;
+    struct cache *cache = table->cache;
+    HASH_DEL(table->session->tables, table);
+    for (uint32_t i = 0; i < table->num_pages; i++)
+        free(table->pages[i]);
+    DL_DELETE(cache->tables, table);
+    free(table->pages);
+    free(table);
+    cache->num_tables--;
+    cache_settle(cache);
+}
+
+void hold_table_unuse(struct hold_table *table)
+{
+    table->num_users--;
+    hold_table_settle(table);
+}
+
+static struct block *block_at(const struct hold_table *table, uint32_t page, uint32_t index)
+{
+    return block_find(table->cache, ((int64_t)page << table->cache->chunk_shift) + index);
+}
+
+static void drop_all(struct hold_table *table, uint32_t page, uint32_t index)
+{
+    uint32_t *holds = &table->pages[page]->holds[index];
+    if (!*holds)
+        return;
+    *holds = 1; // however often it was looked up
+    hold_drop(table, block_at(table, page, index));
+}
+
+void hold_table_release_all(struct hold_table *table)
+{
+    for (uint32_t page = 0; page < table->num_pages; page++) {
+        struct hold_page *holds = table->pages[page];
+        for (uint32_t i = 0; holds && holds->used && i < table->cache->chunk_blocks; i++)
+            drop_all(table, page, i);
+    }
+}
+
+void hold_table_bury(struct hold_table *table)
+{
+    table->dead = true;
+    for (uint32_t page = 0; page < table->num_pages; page++) {
+        const struct hold_page *holds = table->pages[page];
+        for (uint32_t i = 0; holds && holds->used && i < table->cache->chunk_blocks; i++) {
+            if (!hold_is_used(holds, i))
+                continue;
+            struct block *block = block_at(table, page, i);
+            block->dead_users++;
+            block_settle(table->cache, block);
+        }
+    }
+}
+
+void hold_fetch(const struct hold_table *table, int32_t id)
+{
+    const struct block *block = block_find(table->cache, id);
+    if (!block)
+        return;
+    __builtin_prefetch(block, 1);
+    __builtin_prefetch(&block->last_use, 1);
+}
+
+enum status hold_probe(const struct hold_table *table, int64_t id, struct block **out)
+{
+    if (id < 0 || (uint64_t)id >= cache_num_ids(table->cache))
+        return STATUS_OUT_OF_RANGE;
+    *out = block_find(table->cache, id);
+    return hold_has(table, id) ? STATUS_OK : STATUS_NOT_HELD;
+}
+
+enum status hold_check(const struct hold_table *table, uint64_t index, int64_t id, struct block **out,
+                       struct error *error)
+{
+    enum status status = hold_probe(table, id, out);
+    if (status == STATUS_OUT_OF_RANGE)
+        return error_set(error, status,
+                         "blocks[%" PRIu64 "] = %" PRId64 " is outside the cache's %" PRIu64 " block ids", index, id,
+                         cache_num_ids(table->cache));
+    if (status == STATUS_NOT_HELD)
+        return error_set(error, status, "blocks[%" PRIu64 "] = %" PRId64 " is not held by this session", index, id);
+    return STATUS_OK;
+}
+
+static bool pages_reserve(struct hold_table *table, uint32_t page)
+{
+    if (page < table->num_pages)
+        return true;
+    uint32_t count = table->num_pages * 2 > page + 1 ? table->num_pages * 2 : page + 1;
+    struct hold_page **pages = realloc(table->pages, count * sizeof(struct hold_page *));
+    if (!pages)
+        return false;
+    for (uint32_t i = table->num_pages; i < count; i++)
+        pages[i] = NULL;
+    table->pages = pages;
+    table->num_pages = count;
+    return true;
+}
+
+static struct hold_page *page_create(uint32_t chunk_blocks)
+{
+    size_t bits = ((size_t)chunk_blocks + 63) / 64 * sizeof(struct hold_bits);
+    struct hold_page *page = calloc(1, sizeof *page + bits + 2 * (size_t)chunk_blocks * sizeof *page->holds);
+    if (!page)
+        return NULL;
+    page->holds = (uint32_t *)((char *)page->bits + bits);
+    page->more_refs = page->holds + chunk_blocks;
+    return page;
+}
+
+bool hold_reserve(struct hold_table *table, const struct block *block)
+{
+    uint32_t page = (uint32_t)block->id >> table->cache->chunk_shift;
+    if (!pages_reserve(table, page))
+        return false;
+    if (!table->pages[page])
+        table->pages[page] = page_create(table->cache->chunk_blocks);
+    return table->pages[page] != NULL;
+}
+
+static void count(struct hold_table *table, struct hold_page *page, int by)
+{
+    page->used += (uint32_t)by;
+    table->num_blocks += (uint64_t)(int64_t)by;
+    table->session->num_blocks += (uint64_t)(int64_t)by;
+}
+
+// The session has nothing of the block any more.
+static void leave(struct hold_table *table, struct hold_page *page, struct block *block)
+{
+    count(table, page, -1);
+    block->users--;
+    block->dead_users -= table->dead;
+}
+
+void hold_take(struct hold_table *table, struct block *block)
+{
+    struct hold_page *page = hold_page(table, block->id);
+    uint32_t index = hold_index(table, block->id);
+    if (!hold_is_used(page, index)) {
+        count(table, page, 1);
+        block->users++;
+    }
+    if (page->holds[index]++ == 0)
+        block->holders++;
+    page->bits[index / 64].held |= UINT64_C(1) << (index % 64);
+    block_settle(table->cache, block);
+}
+
+void hold_drop(struct hold_table *table, struct block *block)
+{
+    struct hold_page *page = hold_page(table, block->id);
+    uint32_t index = hold_index(table, block->id);
+    if (--page->holds[index])
+        return;
+    page->bits[index / 64].held &= ~(UINT64_C(1) << (index % 64));
+    block->holders--;
+    if (!hold_is_used(page, index))
+        leave(table, page, block);
+    block_settle(table->cache, block);
+}
+
+void hold_ref(struct hold_table *table, int32_t id)
+{
+    struct hold_page *page = hold_page(table, id);
+    uint32_t index = hold_index(table, id);
+    uint64_t *named = &page->bits[index / 64].named, bit = UINT64_C(1) << (index % 64);
+    if (*named & bit)
+        page->more_refs[index]++;
+    *named |= bit;
+}
+
+void hold_ref_all(struct hold_table *table, const int32_t *ids, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        hold_ref(table, ids[i]);
+}
+
+void hold_unref(struct hold_table *table, int32_t id)
+{
+    struct hold_page *page = hold_page(table, id);
+    uint32_t index = hold_index(table, id);
+    if (page->more_refs[index]) {
+        page->more_refs[index]--;
+        return;
+    }
+    page->bits[index / 64].named &= ~(UINT64_C(1) << (index % 64));
+    if (hold_is_used(page, index))
+        return; // it is held
+    struct block *block = block_find(table->cache, id);
+    leave(table, page, block);
+    block_settle(table->cache, block);
+}
+
+void hold_unref_all(struct hold_table *table, const int32_t *ids, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        hold_unref(table, ids[i]);
+}
+
+enum status hold_check_quota(const struct core_session *session, uint64_t more, struct error *error)
+{
+    uint64_t quota = session->ledger->params->quota_blocks;
+    if (!quota || (session->num_blocks <= quota && more <= quota - session->num_blocks))
+        return STATUS_OK;
+    return error_set(error, STATUS_QUOTA,
+                     "%" PRIu64 " blocks more would exceed the session's %" PRIu64 ", of which it has %" PRIu64
+                     " (--session-blocks)",
+                     more, quota, session->num_blocks);
+}

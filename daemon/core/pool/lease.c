@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// lease.c - blocks from the free ones to a session and back: core_blocks_lease() and core_blocks_release().
+
+#include "hold.h"
+#include "ledger.h"
+#include "pool.h"
+#include "salt.h"
+#include "session.h"
+#include "zeroes.h"
+
+#include <inttypes.h>
+
+static void lease_undo(struct cache *cache, const int32_t *blocks, uint32_t count)
+{
+    while (count--)
+        block_untake(cache, block_find(cache, blocks[count]));
+}
+
+static enum status lease_take(struct hold_table *table, uint32_t count, int32_t *blocks, struct error *error)
+{
+    bool room = zeroes_reserve(table->session->pool, count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct block *block = room ? block_take(table->cache) : NULL;
+        if (block && hold_reserve(table, block)) {
+            blocks[i] = block->id;
+            continue;
+        }
+        if (block)
+            block_untake(table->cache, block);
+        lease_undo(table->cache, blocks, i);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to lease %" PRIu32 " blocks", count);
+    }
+    return STATUS_OK;
+}
+
+// From here on nothing fails. What another salt wrote is zeroed before anything of this session runs.
+static void lease_commit(struct hold_table *table, struct block *block)
+{
+    const struct core_session *session = table->session;
+    if (block->salt && block->salt != session->salt->id)
+        zeroes_add(session->pool, table->cache, block);
+    block->salt = session->salt->id;
+    block->writer = session->id;
+    block_touch(table->cache, block);
+    hold_take(table, block);
+}
+
+static enum status lease_check(const struct hold_table *table, uint32_t count, struct error *error)
+{
+    uint64_t limit = pool_limit(table->cache);
+    if (count == 0)
+        return error_set(error, STATUS_INVALID, "a lease of 0 blocks");
+    if (count > limit)
+        return error_set(error, STATUS_LIMIT,
+                         "%" PRIu32 " blocks wanted; cache \"%.64s\" can never have more than %" PRIu64
+                         " (--max-blocks, --memory-fraction)",
+                         count, table->cache->name, limit);
+    return hold_check_quota(table->session, count, error);
+}
+
+enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint32_t count, int32_t *blocks,
+                              bool *growing, struct error *error)
+{
+    struct hold_table *table;
+    *growing = false;
+    enum status status = session_usable(session, error);
+    if (status == STATUS_OK)
+        status = hold_table_find(session, cache, &table, error);
+    if (status == STATUS_OK)
+        status = lease_check(table, count, error);
+    if (status == STATUS_OK && table->cache->counts[CORE_FREE] < count)
+        status = pool_make_room(table->cache, count, growing, error);
+    if (status == STATUS_OK)
+        status = lease_take(table, count, blocks, error);
+    for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
+        hold_fetch_ahead(table, blocks, i, count);
+        lease_commit(table, block_find(table->cache, blocks[i]));
+    }
+    return status;
+}
+
+// `mark` counts how often the list has named a block so far.
+static enum status release_check(const struct hold_table *table, const int32_t *blocks, uint32_t count,
+                                 struct error *error)
+{
+    uint64_t stamp = ++table->session->ledger->last_stamp;
+    for (uint32_t i = 0; i < count; i++) {
+        struct block *block;
+        hold_fetch_ahead(table, blocks, i, count);
+        enum status status = hold_check(table, i, blocks[i], &block, error);
+        if (status != STATUS_OK)
+            return status;
+        if (block->stamp != stamp)
+            block->mark = 0;
+        block->stamp = stamp;
+        if (block->mark++ >= hold_find(table, block->id).holds)
+            return error_set(error, STATUS_NOT_HELD,
+                             "blocks[%" PRIu32 "] = %" PRId32 " is named %" PRIu32 " times but held %" PRIu32 " times",
+                             i, blocks[i], block->mark, hold_find(table, block->id).holds);
+    }
+    return STATUS_OK;
+}
+
+enum status core_blocks_release(struct core_session *session, uint64_t cache, const int32_t *blocks, uint32_t count,
+                                struct error *error)
+{
+    struct hold_table *table;
+    enum status status = hold_table_find(session, cache, &table, error);
+    if (status == STATUS_OK)
+        status = release_check(table, blocks, count, error);
+    for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
+        hold_fetch_ahead(table, blocks, i, count);
+        hold_drop(table, block_find(table->cache, blocks[i]));
+    }
+    return status;
+}

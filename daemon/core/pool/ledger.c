@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// ledger.c - see ledger.h.
+
+#include "ledger.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
+{
+    if (!ledger->params->log)
+        return;
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    ledger->params->log(ledger->params->context, level, text);
+}
+
+unsigned ledger_hash(const struct ledger *ledger, const void *key, size_t size)
+{
+    return ledger->hash(ledger->params->hash_seed, key, size);
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// pool.c - see pool.h.
+
+#include "pool.h"
+
+#include "cache.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum {
+    POOL_CHUNK_BLOCKS = 512,
+    // A pool of at least four chunks can serve several caches and give some back.
+    POOL_MIN_CHUNKS = 4,
+    // The device said no: so many growths may be wished for before it is asked again, unless memory came back meanwhile.
+    // Another process may have let go of some; asking at each wish would have parked leases chase one refusal with the next.
+    POOL_RETRY_AFTER = 64,
+};
+
+static bool chunk_fits(const struct pool *pool, const struct engine_cache_params *params, uint32_t chunk_blocks,
+                       uint32_t parts)
+{
+    uint64_t bytes = engine_block_bytes(params) * chunk_blocks;
+    return bytes <= pool->limit_bytes / parts && chunk_blocks <= pool->limit_blocks / parts &&
+           engine_layer_block_bytes(params) * chunk_blocks <= engine_device(pool->ledger->engine)->max_allocation_bytes;
+}
+
+uint32_t pool_chunk_blocks(const struct pool *pool, const struct engine_cache_params *params, struct error *error)
+{
+    for (uint32_t blocks = POOL_CHUNK_BLOCKS; blocks > 1; blocks /= 2) {
+        if (chunk_fits(pool, params, blocks, POOL_MIN_CHUNKS))
+            return blocks;
+    }
+    if (chunk_fits(pool, params, 1, 1))
+        return 1;
+    error_set(error, STATUS_LIMIT,
+              "one block has %" PRIu64 " bytes, %" PRIu64 " of them in one layer; the pool is limited to %" PRIu64
+              " bytes (--memory-fraction), one allocation of the device to %" PRIu64,
+              engine_block_bytes(params), engine_layer_block_bytes(params), pool->limit_bytes,
+              engine_device(pool->ledger->engine)->max_allocation_bytes);
+    return 0;
+}
+
+void pool_take(struct pool *pool, const struct cache *cache)
+{
+    pool->bytes += cache->chunk_bytes;
+    pool->blocks += cache->chunk_blocks;
+}
+
+void pool_give_back(struct pool *pool, const struct cache *cache)
+{
+    pool->bytes -= cache->chunk_bytes;
+    pool->blocks -= cache->chunk_blocks;
+    pool->refused_bytes = 0;
+}
+
+void pool_refused(struct pool *pool, const struct cache *cache)
+{
+    pool_give_back(pool, cache);
+    pool->refused_bytes = cache->chunk_bytes;
+    pool->refused_wishes = 0;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+// Chunks of this cache that fit into so much of the pool; ids stay below 2^31.
+static uint64_t chunks_in(const struct cache *cache, uint64_t bytes, uint64_t blocks, uint64_t has)
+{
+    uint64_t ids = INT32_MAX / cache->chunk_blocks;
+    uint64_t chunks = least(bytes / cache->chunk_bytes, blocks / cache->chunk_blocks);
+    return least(chunks, ids > has ? ids - has : 0);
+}
+
+uint64_t pool_limit(const struct cache *cache)
+{
+    const struct pool *pool = cache->pool;
+    return chunks_in(cache, pool->limit_bytes, pool->limit_blocks, 0) * cache->chunk_blocks;
+}
+
+// What other caches could give back at once: chunks wholly free, and all of a cache that nobody uses.
+static void reclaimable(const struct cache *cache, uint64_t *bytes, uint64_t *blocks)
+{
+    const struct pool *pool = cache->pool;
+    *bytes = *blocks = 0;
+    for (uint32_t i = 0; i < pool->num_caches; i++) {
+        const struct cache *other = pool->caches[i];
+        uint64_t chunks = other->num_tables ? other->empty.size : other->num_present + other->num_growing;
+        if (other == cache)
+            continue;
+        *bytes += chunks * other->chunk_bytes;
+        *blocks += chunks * other->chunk_blocks;
+    }
+}
+
+// Chunks that the cache may still grow by, with `bytes` and `blocks` given back by others.
+static uint64_t growable(const struct cache *cache, uint64_t bytes, uint64_t blocks)
+{
+    const struct pool *pool = cache->pool;
+    if (!pool->refused_bytes)
+        bytes += pool->limit_bytes - pool->bytes;
+    return chunks_in(cache, bytes, pool->limit_blocks - pool->blocks + blocks, cache->num_present + cache->num_growing);
+}
+
+uint64_t pool_available(const struct cache *cache)
+{
+    uint64_t bytes, blocks;
+    reclaimable(cache, &bytes, &blocks);
+    uint64_t chunks = cache->num_growing + growable(cache, bytes, blocks);
+    return cache->counts[CORE_FREE] + cache->counts[CORE_CACHED] + chunks * cache->chunk_blocks;
+}
+
+// Blocks that the next lease will find if all that grows arrives.
+static uint64_t expected(const struct cache *cache)
+{
+    return cache->counts[CORE_FREE] + (uint64_t)cache->num_growing * cache->chunk_blocks;
+}
+
+static enum status grow_to(struct cache *cache, uint32_t count, struct error *error)
+{
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && expected(cache) < count && growable(cache, 0, 0))
+        status = cache_grow(cache, error);
+    return status;
+}
+
+// One step of others' giving back, for a cache that is in use: what costs nothing first, then the unused cache that was closed first.
+static bool reclaim_some(struct cache *cache)
+{
+    struct pool *pool = cache->pool;
+    for (uint32_t i = 0; i < pool->num_caches; i++) {
+        if (pool->caches[i] != cache && cache_shrink(pool->caches[i]))
+            return true;
+    }
+    return cache_end_unused(pool);
+}
+
+static enum status no_blocks(const struct cache *cache, uint32_t count, struct error *error)
+{
+    const struct pool *pool = cache->pool;
+    char refused[96] = "";
+    if (pool->refused_bytes)
+        snprintf(refused, sizeof refused, "; the device has no memory for %" PRIu64 " bytes more", pool->refused_bytes);
+    else if (cache->num_growing)
+        snprintf(refused, sizeof refused, "; %" PRIu32 " chunks are on their way", cache->num_growing);
+    return error_set(error, STATUS_NO_BLOCKS,
+                     "%" PRIu32 " blocks wanted, cache \"%.64s\" has %" PRIu64 " free of %" PRIu64
+                     " and could get %" PRIu64 " now%s",
+                     count, cache->name, cache->counts[CORE_FREE], cache_total(cache), pool_available(cache), refused);
+}
+
+enum status pool_make_room(struct cache *cache, uint32_t count, bool *growing, struct error *error)
+{
+    struct pool *pool = cache->pool;
+    if (pool->refused_bytes && ++pool->refused_wishes >= POOL_RETRY_AFTER)
+        pool->refused_bytes = 0;
+    if (pool_available(cache) < count) // evicting would lose prefixes and still not help
+        return no_blocks(cache, count, error);
+    enum status status = grow_to(cache, count, error);
+    while (status == STATUS_OK && expected(cache) < count && cache_evict(cache))
+        ;
+    while (status == STATUS_OK && expected(cache) < count && reclaim_some(cache))
+        status = grow_to(cache, count, error);
+    if (status != STATUS_OK || cache->counts[CORE_FREE] >= count)
+        return status;
+    *growing = cache->num_growing > 0;
+    return no_blocks(cache, count, error);
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// prefix.c - see prefix.h. Both tables compare whole keys; the hash only says where to look.
+
+#include "prefix.h"
+
+#include "pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned prefix_hash(const struct cache *cache, const void *key, size_t size)
+{
+    return ledger_hash(cache->pool->ledger, key, size);
+}
+
+// ---- roots ----
+
+static struct prefix_root *root_create(struct salt *salt, const struct core_prefix *prefix)
+{
+    struct prefix_root *root = calloc(1, sizeof *root + sizeof salt->id + prefix->extra_key_size);
+    if (!root)
+        return NULL;
+    root->key_size = (uint32_t)sizeof salt->id + prefix->extra_key_size;
+    memcpy(root->key, &salt->id, sizeof salt->id);
+    if (prefix->extra_key_size)
+        memcpy(root->key + sizeof salt->id, prefix->extra_key, prefix->extra_key_size);
+    root->salt = salt;
+    return root;
+}
+
+enum status prefix_root_find(const struct cache *cache, struct salt *salt, const struct core_prefix *prefix,
+                             struct prefix_root **out)
+{
+    struct prefix_root *wanted = root_create(salt, prefix);
+    *out = NULL;
+    if (!wanted)
+        return STATUS_NO_MEMORY;
+    unsigned hash = prefix_hash(cache, wanted->key, wanted->key_size);
+    HASH_FIND_BYHASHVALUE(hh, cache->roots, wanted->key, wanted->key_size, hash, *out);
+    free(wanted);
+    return STATUS_OK;
+}
+
+struct prefix_root *prefix_root_get(struct cache *cache, struct salt *salt, const struct core_prefix *prefix)
+{
+    struct prefix_root *root = NULL, *fresh;
+    if (prefix_root_find(cache, salt, prefix, &root) != STATUS_OK || root)
+        return root;
+    fresh = root_create(salt, prefix);
+    if (!fresh)
+        return NULL;
+    unsigned hash = prefix_hash(cache, fresh->key, fresh->key_size);
+    HASH_ADD_KEYPTR_BYHASHVALUE(hh, cache->roots, fresh->key, fresh->key_size, hash, fresh);
+    if (!HASH_ADDED(fresh)) {
+        free(fresh);
+        return NULL;
+    }
+    fresh->id = ++cache->pool->ledger->last_id;
+    salt_ref(salt);
+    return fresh;
+}
+
+void prefix_root_settle(struct cache *cache, struct prefix_root *root)
+{
+    if (!root || root->children)
+        return;
+    HASH_DEL(cache->roots, root);
+    salt_unref(root->salt);
+    free(root);
+}
+
+// ---- nodes ----
+
+static unsigned key_size(const struct cache *cache)
+{
+    return (unsigned)(sizeof(struct prefix_key) + cache->identity.kv.block_size * sizeof(int32_t));
+}
+
+struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
+                                const struct prefix_node *parent, const int32_t *tokens)
+{
+    struct {
+        uint64_t parent;
+        int32_t tokens[CORE_MAX_BLOCK_SIZE];
+    } key;
+    struct prefix_node *node;
+    key.parent = parent ? parent->id : root->id;
+    memcpy(key.tokens, tokens, cache->identity.kv.block_size * sizeof *tokens);
+    unsigned hash = prefix_hash(cache, &key, key_size(cache));
+    HASH_FIND_BYHASHVALUE(hh, cache->nodes, &key, key_size(cache), hash, node);
+    return node;
+}
+
+struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root, struct prefix_node *parent,
+                               const int32_t *tokens)
+{
+    struct prefix_node *node = calloc(1, sizeof *node + cache->identity.kv.block_size * sizeof *tokens);
+    if (!node)
+        return NULL;
+    *node = (struct prefix_node){.root = root, .parent = parent, .depth = parent ? parent->depth + 1 : 0};
+    node->key.parent = parent ? parent->id : root->id;
+    memcpy(node->key.tokens, tokens, cache->identity.kv.block_size * sizeof *tokens);
+    unsigned hash = prefix_hash(cache, &node->key, key_size(cache));
+    HASH_ADD_KEYPTR_BYHASHVALUE(hh, cache->nodes, &node->key, key_size(cache), hash, node);
+    if (!HASH_ADDED(node)) {
+        free(node);
+        return NULL;
+    }
+    node->id = ++cache->pool->ledger->last_id;
+    DL_PREPEND(*(parent ? &parent->children : &root->children), node);
+    if (parent && parent->block && !node->next) // its first child
+        block_resort(cache, parent->block);
+    return node;
+}
+
+void prefix_attach(struct cache *cache, struct prefix_node *node, struct block *block)
+{
+    node->block = block;
+    block->node = node;
+    cache->num_nodes++;
+    if (block->pending)
+        cache->num_pending++;
+}
+
+void prefix_detach(struct cache *cache, struct prefix_node *node)
+{
+    struct block *block = node->block;
+    if (!block)
+        return;
+    if (block->state == CORE_CACHED) // while its heap still shows by its node
+        heap_remove(node->children ? &cache->inner : &cache->leaves, &block->eviction);
+    node->block = NULL;
+    block->node = NULL;
+    cache->num_nodes--;
+    if (block->pending)
+        cache->num_pending--;
+    block_settle(cache, block);
+}
+
+// A node without children.
+static void node_remove(struct cache *cache, struct prefix_node *node)
+{
+    struct prefix_node *parent = node->parent;
+    struct prefix_root *root = node->root;
+    prefix_detach(cache, node);
+    HASH_DEL(cache->nodes, node); // NOLINT(clang-analyzer-core.NullDereference): the node is in the table
+    DL_DELETE(*(parent ? &parent->children : &root->children), node);
+    free(node);
+    if (parent && parent->block && !parent->children)
+        block_resort(cache, parent->block);
+    if (!parent)
+        prefix_root_settle(cache, root);
+}
+
+void prefix_unlink(struct cache *cache, struct prefix_node *node)
+{
+    bool done = false;
+    for (struct prefix_node *at = node; !done;) { // deepest first; a chain may be longer than a stack
+        while (at->children)
+            at = at->children;
+        struct prefix_node *parent = at->parent;
+        done = at == node;
+        node_remove(cache, at);
+        at = parent;
+    }
+}
+
+bool prefix_visible(const struct prefix_node *node)
+{
+    return node->block->pending == 0;
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// beside.c - see beside.h. Ranges are whole tensors from the first byte to the last, all layers of them: a doubt costs a barrier, no more.
+
+#include "beside.h"
+
+#include "core/pool/session.h"
+#include "run.h"
+
+// Runs of one session that one wave has: each newcomer is compared with all of them.
+enum { MOST_BESIDE = 64 };
+
+static bool extents_meet(const struct run *a, const struct run *b)
+{
+    for (uint32_t i = 0; i < a->tensors.num_extents; i++) {
+        const struct tensor_extent *x = &a->tensors.extents[i];
+        for (uint32_t j = 0; j < b->tensors.num_extents; j++) {
+            const struct tensor_extent *y = &b->tensors.extents[j];
+            if ((x->written || y->written) && x->begin < y->end && y->begin < x->end)
+                return true;
+        }
+    }
+    return false;
+}
+
+static const struct hold_table *table_of(const struct run *run)
+{
+    return run->batch ? run->batch->table : run->copy ? run->copy->table : NULL;
+}
+
+static bool writes_blocks(const struct run *run)
+{
+    return run->copy || (run->batch->has_slots && run->engine.kind != ENGINE_GATHER);
+}
+
+// Whether some layer is in both, or may be: steps are looked at if they are the same.
+static bool layers_meet(const struct run *a, const struct run *b)
+{
+    uint32_t a_first = a->engine.layer, b_first = b->engine.layer, step = a->layers.layer_step;
+    uint32_t a_last = a_first + (a->layers.num_layers - 1) * step;
+    uint32_t b_last = b_first + (b->layers.num_layers - 1) * b->layers.layer_step;
+    if (a->copy || b->copy)
+        return true;
+    if (a_last < b_first || b_last < a_first)
+        return false;
+    return step != b->layers.layer_step || a_first % step == b_first % step;
+}
+
+static bool blocks_meet(const struct run *a, const struct run *b)
+{
+    const struct hold_table *table = table_of(a);
+    return table && table == table_of(b) && (writes_blocks(a) || writes_blocks(b)) && layers_meet(a, b);
+}
+
+static bool may_lie_beside(const struct core_session *session, const struct run *run)
+{
+    for (const struct run *other = session->beside; other; other = other->beside) {
+        if (extents_meet(run, other) || blocks_meet(run, other))
+            return false;
+    }
+    return session->num_beside < MOST_BESIDE;
+}
+
+void beside_begin(struct core_session *session)
+{
+    session->wave = 0;
+    session->beside = NULL;
+    session->num_beside = 0;
+}
+
+static void next_wave(struct core_session *session)
+{
+    session->wave++;
+    session->beside = NULL;
+    session->num_beside = 0;
+}
+
+uint32_t beside_place(struct core_session *session, struct run *run)
+{
+    if (session->beside == run && !run->tensors.chained) // its layer before this one is there
+        return session->wave;
+    if (session->beside == run || !may_lie_beside(session, run))
+        next_wave(session);
+    run->beside = session->beside;
+    session->beside = run;
+    session->num_beside++;
+    return session->wave;
+}

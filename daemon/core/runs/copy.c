@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// copy.c - core_blocks_copy(): blocks of one cache copied or zeroed on the GPU, in the session's order.
+
+#include "copy.h"
+
+#include "core/pool/ledger.h"
+#include "core/pool/session.h"
+#include "run.h"
+#include "weight.h"
+#include "written.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct request {
+    const int32_t *from, *to;
+    uint32_t count;
+    struct error *error;
+};
+
+static enum status pair_error(const struct request *r, const struct hold_table *table, enum status status,
+                              const char *name, uint32_t i, int32_t id)
+{
+    if (status == STATUS_OUT_OF_RANGE)
+        return error_set(r->error, status, "%s[%" PRIu32 "] = %" PRId32 " is outside the cache's %" PRIu64 " block ids",
+                         name, i, id, cache_num_ids(table->cache));
+    return error_set(r->error, status, "%s[%" PRIu32 "] = %" PRId32 " is not held by this session", name, i, id);
+}
+
+// `mark` under the stamp: the block is in `to`.
+static enum status check_to(const struct request *r, struct copy *copy, uint32_t i, uint64_t stamp)
+{
+    struct block *block;
+    enum status status = hold_probe(copy->table, r->to[i], &block);
+    if (status != STATUS_OK)
+        return pair_error(r, copy->table, status, "to", i, r->to[i]);
+    if (block->sealed)
+        return error_set(r->error, STATUS_SEALED, "to[%" PRIu32 "] = %" PRId32 " is sealed", i, block->id);
+    if (block->stamp == stamp)
+        return error_set(r->error, STATUS_INVALID, "to[%" PRIu32 "] = %" PRId32 " occurs twice", i, block->id);
+    block->stamp = stamp;
+    copy->pairs[i].to = block;
+    return STATUS_OK;
+}
+
+static enum status check_from(const struct request *r, struct copy *copy, uint32_t i, uint64_t stamp)
+{
+    struct block *block;
+    if (r->from[i] == -1)
+        return STATUS_OK;
+    enum status status = hold_probe(copy->table, r->from[i], &block);
+    if (status != STATUS_OK)
+        return pair_error(r, copy->table, status, "from", i, r->from[i]);
+    if (block->stamp == stamp)
+        return error_set(r->error, STATUS_INVALID, "from[%" PRIu32 "] = %" PRId32 " is in `to` as well", i, block->id);
+    copy->pairs[i].from = block;
+    return STATUS_OK;
+}
+
+static enum status check_pairs(const struct request *r, struct copy *copy)
+{
+    uint64_t stamp = ++copy->table->session->ledger->last_stamp;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < r->count; i++)
+        status = check_to(r, copy, i, stamp);
+    for (uint32_t i = 0; status == STATUS_OK && i < r->count; i++)
+        status = check_from(r, copy, i, stamp);
+    return status;
+}
+
+static unsigned __int128 moved_bytes(const struct hold_table *table, uint32_t count)
+{
+    return (unsigned __int128)2 * count * table->cache->block_bytes; // read and written
+}
+
+// No more blocks than the session has can stand in `to`, so that the lists of what follows are bounded by it.
+static enum status check_count(const struct hold_table *table, const struct request *r)
+{
+    if (r->count == 0)
+        return error_set(r->error, STATUS_INVALID, "a copy of 0 blocks");
+    if (r->count > table->num_blocks)
+        return error_set(r->error, STATUS_NOT_HELD,
+                         "a copy to %" PRIu32 " blocks; the session holds %" PRIu64 " of this cache", r->count,
+                         table->num_blocks);
+    return run_check_work(table->session, weight_moved_work(moved_bytes(table, r->count)), "the copy",
+                          "name fewer blocks", r->error);
+}
+
+static void describe(struct run *run, const struct request *r)
+{
+    struct engine_copy *copies = (struct engine_copy *)run->arrays;
+    for (uint32_t i = 0; i < r->count; i++)
+        copies[i] = (struct engine_copy){.from = r->from[i], .to = r->to[i]};
+    run->engine = (struct engine_run){
+        .kind = ENGINE_COPY,
+        .cache = run->copy->table->cache->engine,
+        .copies = copies,
+        .num_copies = r->count,
+    };
+}
+
+// What it names stays until it is over.
+static void take_references(struct copy *copy)
+{
+    copy->table->num_users++;
+    for (uint32_t i = 0; i < copy->count; i++) {
+        hold_ref(copy->table, copy->pairs[i].to->id);
+        if (copy->pairs[i].from)
+            hold_ref(copy->table, copy->pairs[i].from->id);
+    }
+}
+
+static enum status queue(const struct request *r, struct copy *copy, bool detached, uint64_t *ticket)
+{
+    struct core_session *session = copy->table->session;
+    uint64_t ranges = (uint64_t)r->count * copy->table->cache->identity.num_layers;
+    struct run *run;
+    enum status status = run_create(session, r->count * sizeof(struct engine_copy),
+                                    r->count * sizeof *copy->pairs + ranges * ENGINE_RANGE_BYTES, &run, r->error);
+    if (status != STATUS_OK)
+        return status;
+    run->copy = copy;
+    run->weight = weight_moved_in_queue(moved_bytes(copy->table, r->count));
+    run->work = weight_moved_work(moved_bytes(copy->table, r->count));
+    describe(run, r);
+    status = run_queue(run, detached, ticket, r->error);
+    if (status != STATUS_OK) {
+        run_free(run);
+        return status;
+    }
+    take_references(copy);
+    written_begin(run);
+    return STATUS_OK;
+}
+
+enum status core_blocks_copy(struct core_session *session, uint64_t cache, const int32_t *from, const int32_t *to,
+                             uint32_t count, bool detached, uint64_t *ticket, struct error *error)
+{
+    const struct request request = {.from = from, .to = to, .count = count, .error = error};
+    struct hold_table *table;
+    enum status status = session_usable(session, error);
+    if (status == STATUS_OK)
+        status = hold_table_find(session, cache, &table, error);
+    if (status == STATUS_OK)
+        status = check_count(table, &request);
+    if (status != STATUS_OK)
+        return status;
+    struct copy *copy = calloc(1, sizeof *copy + count * sizeof *copy->pairs);
+    if (!copy)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for a copy of %" PRIu32 " blocks", count);
+    copy->table = table;
+    copy->count = count;
+    status = run_check_tickets(session, check_pairs(&request, copy), error);
+    if (status == STATUS_OK)
+        status = queue(&request, copy, detached, ticket);
+    if (status != STATUS_OK)
+        free(copy);
+    return status;
+}
+
+void copy_destroy(struct copy *copy)
+{
+    if (!copy)
+        return;
+    for (uint32_t i = 0; i < copy->count; i++) {
+        hold_unref(copy->table, copy->pairs[i].to->id);
+        if (copy->pairs[i].from)
+            hold_unref(copy->table, copy->pairs[i].from->id);
+    }
+    hold_table_unuse(copy->table);
+    free(copy);
+}

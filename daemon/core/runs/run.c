@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// run.c - makes a checked run, queues it, and keeps its ticket until it is reaped. What runs when is the scheduler's.
+
+#include "run.h"
+
+#include "core/pool/ledger.h"
+#include "core/pool/session.h"
+#include "run_check.h"
+#include "turns.h"
+#include "weight.h"
+#include "written.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- for all kinds ----
+
+bool core_session_waits(const struct core_session *session)
+{
+    return session->num_unreaped >= session->ledger->params->max_tickets;
+}
+
+enum status run_check_tickets(const struct core_session *session, enum status so_far, struct error *error)
+{
+    if (so_far != STATUS_OK || !core_session_waits(session))
+        return so_far;
+    return error_set(error, STATUS_BUSY, "%" PRIu32 " tickets of the session are unreaped (--max-tickets)",
+                     session->num_unreaped);
+}
+
+enum status run_check_work(const struct core_session *session, uint64_t work, const char *what, const char *advice,
+                           struct error *error)
+{
+    uint64_t most = session->ledger->params->max_run_work;
+    if (!most || work <= most)
+        return STATUS_OK;
+    return error_set(error, STATUS_LIMIT,
+                     "%s takes %" PRIu64 " multiply-adds; one run may take %" PRIu64 " (--max-run-work): %s", what,
+                     work, most, advice);
+}
+
+enum status run_create(struct core_session *session, size_t arrays_size, size_t beside, struct run **out,
+                       struct error *error)
+{
+    uint64_t bytes = (uint64_t)arrays_size + beside;
+    enum status status = session_check_kept(session, bytes, "arrays", error);
+    if (status != STATUS_OK)
+        return status;
+    struct run *run = calloc(1, sizeof *run + arrays_size);
+    if (!run)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for a run with %zu bytes of arrays", arrays_size);
+    run->session = session;
+    run->num_links = 1;
+    run->bytes = bytes;
+    session->kept_bytes += bytes;
+    *out = run;
+    return STATUS_OK;
+}
+
+void run_free(struct run *run)
+{
+    run->session->kept_bytes -= run->bytes;
+    free(run->why);
+    free(run);
+}
+
+enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error)
+{
+    struct core_session *session = run->session;
+    run->ticket = session->last_ticket + 1;
+    run->detached = detached;
+    if (!detached) {
+        HASH_ADD(hh, session->tickets, ticket, sizeof run->ticket, run);
+        if (!HASH_ADDED(run))
+            return error_set(error, STATUS_NO_MEMORY, "no host memory for a run");
+    }
+    *ticket = session->last_ticket = run->ticket;
+    session->num_unreaped++;
+    DL_APPEND(session->runs, run);
+    if (!session->queued) {
+        session->queued = run;
+        turns_ready(session);
+    }
+    return STATUS_OK;
+}
+
+struct engine_tensor run_tensor(const struct wire_tensor *t)
+{
+    return (struct engine_tensor){
+        .offset = t->offset,
+        .token_stride = t->token_stride,
+        .head_stride = t->head_stride,
+        .dtype = t->dtype,
+        .outer_stride = t->outer_stride,
+    };
+}
+
+// ---- runs of a batch ----
+
+// Frequencies come first: they are the widest.
+struct arrays {
+    size_t frequencies, slopes, sinks, k_scales, v_scales; // bytes
+};
+
+static size_t measure_heads(const struct core_run_params *p, const float *values, uint64_t stride)
+{
+    uint64_t times = p->layers.num_layers > 1 && stride ? p->layers.num_layers : 1;
+    return values && p->kind == ENGINE_ATTEND ? times * p->num_heads * sizeof(float) : 0;
+}
+
+static size_t measure_scales(const struct core_run_params *p, const float *scales)
+{
+    return scales ? core_run_layers(p) * sizeof *scales : 0;
+}
+
+static struct arrays measure(const struct core_run_params *p)
+{
+    return (struct arrays){
+        .frequencies = p->rope.frequencies && p->kind != ENGINE_GATHER ? p->rope.dim / 2 * sizeof(double) : 0,
+        .slopes = measure_heads(p, p->slopes, p->layers.slopes),
+        .sinks = measure_heads(p, p->sinks, p->layers.sinks),
+        .k_scales = measure_scales(p, p->k_scales),
+        .v_scales = measure_scales(p, p->v_scales),
+    };
+}
+
+static size_t size_of(const struct arrays *sizes)
+{
+    return sizes->frequencies + sizes->slopes + sizes->sinks + sizes->k_scales + sizes->v_scales;
+}
+
+static const void *copy_array(char **at, const void *from, size_t size)
+{
+    if (!size)
+        return NULL;
+    void *to = memcpy(*at, from, size);
+    *at += size;
+    return to;
+}
+
+// Those of the layers one after the other; *stride, from one's to the next one's, is that of the copy then.
+static const float *copy_heads(char **at, const float *from, size_t size, uint32_t num_heads, uint64_t *stride)
+{
+    size_t one = num_heads * sizeof(float);
+    float *to = (float *)*at;
+    if (!size)
+        return NULL;
+    for (size_t i = 0; i < size / one; i++)
+        memcpy(*at + i * one, (const char *)from + i * *stride, one);
+    *at += size;
+    *stride = size > one ? one : 0;
+    return to;
+}
+
+static float scale_at(const float *scales, uint32_t link, float otherwise)
+{
+    float scale = scales ? scales[link] : otherwise;
+    return scale != 0.0f ? scale : 1.0f;
+}
+
+static void describe_scales(struct engine_run *engine, const struct run *run, uint32_t link, float k, float v)
+{
+    engine->k_scale = scale_at(run->k_scales, link, k);
+    engine->v_scale = scale_at(run->v_scales, link, v);
+    if (run->batch->kv.v_is_k_prefix) // V is stored as a part of K
+        engine->v_scale = engine->k_scale;
+}
+
+static void describe_kv(struct run *run, const struct core_run_params *p)
+{
+    const struct batch *batch = run->batch;
+    struct engine_run *engine = &run->engine;
+    bool two = !batch->kv.v_is_k_prefix;
+    if (batch->has_slots || p->kind == ENGINE_GATHER) {
+        engine->k = run_tensor(&p->k);
+        engine->v = two ? run_tensor(&p->v) : engine->v;
+    }
+    if (!batch->table) {
+        engine->keys = run_tensor(&p->keys);
+        engine->values = two ? run_tensor(&p->values) : engine->values;
+    }
+    describe_scales(engine, run, 0, p->k_scale, p->v_scale);
+}
+
+static void describe_rope(struct run *run, const struct core_run_params *p)
+{
+    if (!p->rope.dim || p->kind == ENGINE_GATHER)
+        return;
+    run->engine.rope = p->rope;
+    if (run->engine.rope.theta == 0.0f)
+        run->engine.rope.theta = 10000.0f;
+}
+
+static void describe_attention(struct run *run, const struct core_run_params *p)
+{
+    struct engine_run *engine = &run->engine;
+    engine->num_heads = p->num_heads;
+    engine->q = run_tensor(&p->q);
+    engine->out = run_tensor(&p->out);
+    engine->scale = p->scale != 0.0f ? p->scale : 1.0f / sqrtf((float)run->batch->kv.head_dim_k);
+    engine->causal = p->causal;
+    engine->windowed = p->windowed;
+    engine->window_left = p->window_left;
+    engine->window_right = p->window_right;
+    engine->soft_cap = p->soft_cap;
+    engine->lse = run_tensor(&p->lse);
+    engine->num_splits = p->num_splits;
+}
+
+static void describe(struct run *run, const struct core_run_params *p, const struct arrays *sizes)
+{
+    char *at = (char *)run->arrays;
+    // In the order of struct arrays; scales before describe_kv(), which reads them.
+    const void *frequencies = copy_array(&at, p->rope.frequencies, sizes->frequencies);
+    const float *slopes = copy_heads(&at, p->slopes, sizes->slopes, p->num_heads, &run->layers.slopes);
+    const float *sinks = copy_heads(&at, p->sinks, sizes->sinks, p->num_heads, &run->layers.sinks);
+    run->k_scales = copy_array(&at, p->k_scales, sizes->k_scales);
+    run->v_scales = copy_array(&at, p->v_scales, sizes->v_scales);
+    run->engine = (struct engine_run){
+        .kind = p->kind,
+        .batch = run->batch->engine,
+        .arena = run->session->arena,
+        .layer = p->layer,
+        .num_heads = run->batch->kv.num_kv_heads,
+        .scale = 1.0f,
+    };
+    describe_kv(run, p);
+    describe_rope(run, p);
+    if (p->kind == ENGINE_ATTEND)
+        describe_attention(run, p);
+    run->engine.rope.frequencies = frequencies;
+    run->engine.slopes = slopes;
+    run->engine.sinks = sinks;
+}
+
+static struct wire_layers layers_of(const struct core_run_params *p)
+{
+    struct wire_layers layers = p->layers;
+    if (layers.num_layers < 2)
+        return (struct wire_layers){.num_layers = 1, .layer_step = 1};
+    layers.layer_step = layers.layer_step ? layers.layer_step : 1;
+    return layers;
+}
+
+static const float *move_floats(const float *from, uint64_t bytes)
+{
+    return from ? (const float *)((const char *)from + bytes) : NULL;
+}
+
+struct engine_run run_link(const struct run *run, uint32_t link)
+{
+    const struct wire_layers *l = &run->layers;
+    struct engine_run engine = run->engine;
+    if (!link)
+        return engine;
+    const struct {
+        uint64_t *offset, stride;
+    } moves[] = {
+        {&engine.q.offset, l->q},           {&engine.k.offset, l->k},     {&engine.v.offset, l->v},
+        {&engine.out.offset, l->out},       {&engine.lse.offset, l->lse}, {&engine.keys.offset, l->keys},
+        {&engine.values.offset, l->values},
+    };
+    for (size_t i = 0; i < sizeof moves / sizeof *moves; i++)
+        *moves[i].offset += link * moves[i].stride;
+    engine.layer += run->batch->table ? link * l->layer_step : 0;
+    engine.slopes = move_floats(engine.slopes, link * l->slopes);
+    engine.sinks = move_floats(engine.sinks, link * l->sinks);
+    describe_scales(&engine, run, link, engine.k_scale, engine.v_scale);
+    return engine;
+}
+
+static enum status check_work(const struct core_session *session, const struct batch *batch,
+                              const struct core_run_params *p, struct error *error)
+{
+    bool several = p->layers.num_layers > 1;
+    enum status status = run_check_work(session, weight_alone(batch, p),
+                                        several ? "the longest sequence of each layer, in one piece,"
+                                                : "the run's longest sequence, in one piece,",
+                                        "give it fewer keys, or few rows and num_splits other than 1", error);
+    if (status != STATUS_OK)
+        return status;
+    return run_check_work(session, weight_work(batch, p), several ? "each layer of the run" : "the run",
+                          "use smaller chunks of queries or fewer sequences", error);
+}
+
+static enum status check_all(struct core_session *session, const struct core_run_params *params, struct batch **batch,
+                             struct run_tensors *tensors, struct error *error)
+{
+    enum status status = session_usable(session, error);
+    if (status == STATUS_OK)
+        status = batch_find(session, params->batch, batch, error);
+    if (status == STATUS_OK)
+        status = run_check(*batch, params, tensors, error);
+    if (status == STATUS_OK)
+        status = check_work(session, *batch, params, error);
+    if (status == STATUS_OK)
+        status = batch_check_seals(*batch, error);
+    return run_check_tickets(session, status, error);
+}
+
+enum status core_run(struct core_session *session, const struct core_run_params *params, uint64_t *ticket,
+                     struct error *error)
+{
+    struct batch *batch;
+    struct run_tensors tensors;
+    enum status status = check_all(session, params, &batch, &tensors, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct arrays sizes = measure(params);
+    struct run *run;
+    status = run_create(session, size_of(&sizes), 0, &run, error);
+    if (status != STATUS_OK)
+        return status;
+    run->batch = batch;
+    run->tensors = tensors;
+    run->layers = layers_of(params);
+    run->num_links = run->layers.num_layers;
+    run->attended = weight_attended(batch, params);
+    run->weight = weight_in_queue(batch, params);
+    run->work = weight_work(batch, params);
+    describe(run, params, &sizes);
+    status = params->kind == ENGINE_ATTEND ? engine_run_check(session->ledger->engine, &run->engine, error) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = run_queue(run, params->detached, ticket, error);
+    if (status != STATUS_OK) {
+        run_free(run);
+        return status;
+    }
+    batch->users++;
+    written_begin(run);
+    return STATUS_OK;
+}
+
+// ---- after the queue ----
+
+static void count_run(const struct run *run)
+{
+    struct core_session *session = run->session;
+    struct ledger *ledger = session->ledger;
+    if (run->result.status != STATUS_OK || !run->result.num_runs) {
+        ledger->metrics[METRIC_RUNS_FAILED]++;
+        return;
+    }
+    ledger->metrics[METRIC_RUNS_DONE]++;
+    ledger->metrics[METRIC_TOKENS_ATTENDED] += run->attended * run->num_links;
+    session->runs_done++;
+    session->tokens_attended += run->attended * run->num_links;
+}
+
+static void run_end(struct run *run)
+{
+    run->over = true;
+    count_run(run);
+    written_end(run, run->result.status == STATUS_OK);
+    if (run->batch)
+        batch_unref(run->batch);
+    copy_destroy(run->copy);
+    run->batch = NULL;
+    run->copy = NULL;
+}
+
+// It stands first in its session's queue if some of it is picked and some not.
+static void run_cut(struct run *run)
+{
+    struct core_session *session = run->session;
+    bool leaves = run->num_picked && run->num_picked < run->num_links;
+    run->num_links = run->num_picked ? run->num_picked : 1;
+    if (!leaves || session->queued != run)
+        return;
+    session->queued = run->next;
+    if (!session->queued)
+        turns_forget(session);
+}
+
+void run_fail(struct run *run, enum status status, const char *why)
+{
+    if (run->result.status != STATUS_OK)
+        return;
+    run->result = (struct core_ticket_result){.status = status};
+    run->why = why && *why ? strdup(why) : NULL;
+    run_cut(run);
+}
+
+void run_link_over(struct run *run)
+{
+    if (++run->num_over == run->num_links)
+        run_end(run);
+}
+
+void run_deliver(struct core_session *session)
+{
+    while (session->runs && session->runs->over) {
+        struct run *run = session->runs;
+        DL_DELETE(session->runs, run);
+        run->delivered = true;
+        session->ledger->news |= !session->closed;
+        if (run->detached)
+            session->num_unreaped--;
+        if (run->detached || session->closed)
+            run_free(run);
+    }
+}
+
+// Of one that is partly in flight the rest: it is over with that.
+static void run_drop(struct run *run, enum status status)
+{
+    bool partly = run->num_picked > run->num_over;
+    run_fail(run, status, NULL);
+    if (partly)
+        return;
+    run->num_links = run->num_over + 1; // of those that will never be, one stands for all
+    run_link_over(run);
+}
+
+// The last first, so that none has to tell those behind it that they copy what it never wrote.
+void run_drop_queued(struct core_session *session, enum status status)
+{
+    turns_forget(session);
+    if (!session->queued)
+        return;
+    struct run *first = session->queued, *run = session->runs->prev;
+    session->queued = NULL;
+    for (; run != first; run = run->prev)
+        run_drop(run, status);
+    run_drop(first, status);
+}
+
+enum status core_ticket_reap(struct core_session *session, uint64_t ticket, struct core_ticket_result *out,
+                             struct error *error)
+{
+    struct run *run;
+    HASH_FIND(hh, session->tickets, &ticket, sizeof ticket, run);
+    if (!run)
+        return error_set(error, STATUS_NOT_FOUND,
+                         "session %" PRIu64 " has no ticket %" PRIu64 "; %" PRIu64
+                         " were given, some are reaped or detached",
+                         session->id, ticket, session->last_ticket);
+    if (!run->delivered)
+        return error_set(error, STATUS_TIMEOUT, "ticket %" PRIu64 " is not done", ticket);
+    *out = run->result;
+    if (run->result.status != STATUS_OK)
+        error_set(error, run->result.status, "%s", run->why ? run->why : status_text(run->result.status));
+    HASH_DEL(session->tickets, run);
+    session->num_unreaped--;
+    session->ledger->news = true;
+    run_free(run);
+    return STATUS_OK;
+}

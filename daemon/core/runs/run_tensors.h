@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// run_tensors.h - do the tensors of a run fit its batch and the session's arena?
+
+#ifndef AULE_CORE_RUN_TENSORS_H
+#define AULE_CORE_RUN_TENSORS_H
+
+#include "core/steps/batch.h"
+#include "tensor.h"
+
+enum { RUN_MAX_EXTENTS = 8 };
+
+// What its tensors come to.
+struct run_tensors {
+    bool chained; // its layers must be done one after the other
+    uint32_t num_extents;
+    struct tensor_extent extents[RUN_MAX_EXTENTS];
+};
+
+enum status run_check_tensors(const struct batch *batch, const struct core_run_params *params,
+                              struct run_tensors *tensors, struct error *error);
+
+#endif

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// turns.c - see turns.h.
+
+#include "turns.h"
+
+void turns_wait(struct core_session *session)
+{
+    heap_add(&session->turns->ready, &session->ready, session->served / TURNS_QUANTUM);
+}
+
+bool turns_expects(const struct core_session *session)
+{
+    return session->expected && session->expected == session->turns->last_ended;
+}
+
+static void expect_no_more(struct core_session *session)
+{
+    session->turns->num_expected -= turns_expects(session);
+    session->expected = 0;
+}
+
+void turns_ready(struct core_session *session)
+{
+    const struct turns *turns = session->turns;
+    expect_no_more(session);
+    if (session->served < turns->now) // what it did not ask for while away is not owed to it
+        session->served = turns->now;
+    turns_wait(session);
+}
+
+void turns_forget(struct core_session *session)
+{
+    expect_no_more(session);
+    heap_remove(&session->turns->ready, &session->ready);
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// written.c - see written.h. The order of a session's queue is that of its tickets, and block->filled has the ticket of the last
+// copy into a block: it says whose claims stand. After a failure a slot may count as unwritten that is written, never the reverse.
+
+#include "written.h"
+
+#include "core/pool/ledger.h"
+#include "core/pool/pool.h"
+#include "core/pool/prefix.h"
+#include "core/pool/session.h"
+
+#include <string.h>
+
+static void mark_layer(const struct batch *batch, uint32_t index, uint32_t layer, bool written)
+{
+    const struct cache *cache = batch->table->cache;
+    uint8_t *bits = block_written(cache, batch->writes[index], layer);
+    const uint8_t *mask = batch->masks + index * (size_t)cache->layer_bytes;
+    for (uint32_t i = 0; i < cache->layer_bytes; i++)
+        bits[i] = (uint8_t)(written ? bits[i] | mask[i] : bits[i] & ~mask[i]);
+}
+
+// In all layers of the run.
+static void mark(const struct run *run, uint32_t index, bool written)
+{
+    for (uint32_t i = 0; i < run->layers.num_layers; i++)
+        mark_layer(run->batch, index, run->engine.layer + i * run->layers.layer_step, written);
+}
+
+// The bits of all layers of `to` become those of `from`; NULL: none.
+static void take_over(const struct cache *cache, const struct block *to, const struct block *from)
+{
+    size_t size = (size_t)cache->identity.num_layers * cache->layer_bytes;
+    if (from)
+        memcpy(block_written(cache, to, 0), block_written(cache, from, 0), size);
+    else
+        memset(block_written(cache, to, 0), 0, size);
+}
+
+void written_begin(struct run *run)
+{
+    const struct batch *batch = run->engine.kind == ENGINE_GATHER ? NULL : run->batch;
+    for (uint32_t i = 0; batch && i < batch->num_writes; i++) {
+        batch->writes[i]->pending++;
+        mark(run, i, true);
+    }
+    for (uint32_t i = 0; run->copy && i < run->copy->count; i++) {
+        struct copy_pair *pair = &run->copy->pairs[i];
+        pair->to->pending++;
+        pair->to->filled = run->ticket;
+        take_over(run->copy->table->cache, pair->to, pair->from);
+    }
+}
+
+// ---- failure ----
+
+// `stamp` marks the blocks that hold something else than was believed.
+static void distrust(struct cache *cache, struct block *block, uint64_t stamp)
+{
+    block->stamp = stamp;
+    if (block->node)
+        prefix_unlink(cache, block->node);
+}
+
+static void distrust_copy(const struct copy *copy, uint64_t ticket, uint64_t stamp)
+{
+    struct cache *cache = copy->table->cache;
+    for (uint32_t i = 0; i < copy->count; i++) {
+        struct block *to = copy->pairs[i].to;
+        const struct block *from = copy->pairs[i].from;
+        bool bad = from && from->stamp == stamp, last = to->filled == ticket;
+        if (bad && last) {
+            take_over(cache, to, NULL);
+            distrust(cache, to, stamp);
+        }
+        to->stamp = bad ? stamp : to->stamp == stamp ? 0 : to->stamp;
+    }
+}
+
+// What copies behind `run` make of marked blocks.
+static void distrust_copies(const struct run *run, uint64_t stamp)
+{
+    while ((run = run->next)) {
+        if (run->copy && !run->over)
+            distrust_copy(run->copy, run->ticket, stamp);
+    }
+}
+
+// ---- the end ----
+
+static void end_pending(struct cache *cache, struct block *block)
+{
+    if (--block->pending == 0 && block->node) {
+        cache->num_pending--;
+        cache->pool->ledger->news = true;
+    }
+}
+
+// A copy that was queued behind the run has the say over its block already.
+static void end_writes(const struct run *run, bool ok, uint64_t stamp)
+{
+    const struct batch *batch = run->batch;
+    struct cache *cache = batch->table->cache;
+    for (uint32_t i = 0; i < batch->num_writes; i++) {
+        struct block *block = batch->writes[i];
+        bool last = block->filled < run->ticket;
+        if (last)
+            mark(run, i, ok); // again, if a failed run before this one took the bits back
+        if (!ok && last)
+            distrust(cache, block, stamp);
+        else if (!ok)
+            block->stamp = stamp;
+        end_pending(cache, block);
+    }
+}
+
+static void end_copy(const struct run *run, bool ok, uint64_t stamp)
+{
+    struct cache *cache = run->copy->table->cache;
+    for (uint32_t i = 0; i < run->copy->count; i++) {
+        struct block *to = run->copy->pairs[i].to;
+        bool last = to->filled == run->ticket;
+        if (!ok && last) {
+            take_over(cache, to, NULL);
+            distrust(cache, to, stamp);
+        } else if (!ok) {
+            to->stamp = stamp;
+        }
+        end_pending(cache, to);
+    }
+}
+
+void written_end(struct run *run, bool ok)
+{
+    bool writes = run->batch && run->batch->num_writes && run->engine.kind != ENGINE_GATHER;
+    uint64_t stamp = ok ? 0 : ++run->session->ledger->last_stamp;
+    if (writes)
+        end_writes(run, ok, stamp);
+    if (run->copy)
+        end_copy(run, ok, stamp);
+    if (!ok && (writes || run->copy))
+        distrust_copies(run, stamp);
+}

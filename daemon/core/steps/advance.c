@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// advance.c - a batch becomes the next step's: what was kept of it and what changes make a new one, which takes its place and number. Runs that
+// are not over keep the old one. In a cache only what changes is looked at; K and V in the arena are one session's own affair, and such a
+// batch is made anew.
+
+#include "core/pool/ledger.h"
+#include "core/pool/session.h"
+#include "draft.h"
+#include "draft_blocks.h"
+#include "draft_step.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status check_lengths(const struct batch *batch, const struct core_advance *a, struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (batch->has_mask)
+        return error_set(error, STATUS_INVALID, "batch %" PRIu64 " has a mask, which is one step's: create a new batch",
+                         batch->id);
+    if (!batch->has_keys)
+        return error_set(error, STATUS_INVALID, "batch %" PRIu64 " was created without seq_lens_kv, which would grow",
+                         batch->id);
+    if (a->num_seq_lens_kv)
+        status = draft_check_length("seq_lens_kv", a->num_seq_lens_kv, batch->num_seqs, error);
+    if (status == STATUS_OK)
+        status =
+            draft_check_length("slot_mapping", a->num_slot_mapping, batch->has_slots ? batch->num_tokens : 0, error);
+    if (status == STATUS_OK && a->num_positions)
+        status = draft_check_length("positions", a->num_positions, batch->has_positions ? batch->num_tokens : 0, error);
+    return status;
+}
+
+static enum status check_entries(const struct batch *batch, const struct core_advance *a, struct error *error)
+{
+    uint32_t columns = batch->place == ENGINE_ROWS ? 0 : batch->kept.max_blocks;
+    if (a->num_entries > batch->kept.num_block_table)
+        return error_set(error, STATUS_INVALID, "%" PRIu32 " entries change; the block table has %" PRIu64,
+                         a->num_entries, batch->kept.num_block_table);
+    for (uint32_t i = 0; i < a->num_entries; i++) {
+        const struct core_entry *entry = &a->entries[i];
+        if (entry->seq >= batch->num_seqs || entry->column >= columns)
+            return error_set(error, STATUS_OUT_OF_RANGE,
+                             "entries[%" PRIu32 "] is of block_table[%" PRIu32 "][%" PRIu32 "]; the table has %" PRIu32
+                             " rows of %" PRIu32,
+                             i, entry->seq, entry->column, batch->num_seqs, columns);
+    }
+    return STATUS_OK;
+}
+
+static uint32_t num_queries(const struct core_batch_params *p, uint32_t s)
+{
+    return (uint32_t)(p->num_q_lens ? p->q_lens[s] : p->cu_seqlens_q[s + 1] - p->cu_seqlens_q[s]);
+}
+
+// INT32_MAX where there would be more: no table and no check lets that pass.
+static int32_t grown(int32_t number, int64_t by)
+{
+    int64_t sum = number + by;
+    return sum > INT32_MAX ? INT32_MAX : (int32_t)sum;
+}
+
+static void fill_seq_lens(const struct core_batch_params *old, const struct core_advance *a, int32_t *seq_lens)
+{
+    for (uint32_t s = 0; s < old->num_seqs; s++)
+        seq_lens[s] = a->num_seq_lens_kv ? a->seq_lens_kv[s] : grown(old->seq_lens_kv[s], num_queries(old, s));
+}
+
+// Where a sequence's tokens lie is old->token_rows to say.
+static void fill_positions(const struct core_batch_params *old, const struct core_advance *a, const int32_t *seq_lens,
+                           int32_t *positions)
+{
+    if (a->num_positions) {
+        memcpy(positions, a->positions, a->num_positions * sizeof *positions);
+        return;
+    }
+    for (uint32_t s = 0; s < old->num_seqs; s++) {
+        int64_t by = (int64_t)seq_lens[s] - old->seq_lens_kv[s];
+        for (int32_t t = old->cu_seqlens_q[s]; t < old->cu_seqlens_q[s + 1]; t++) {
+            int32_t row = old->num_token_rows ? old->token_rows[t] : t;
+            positions[row] = grown(old->positions[row], by);
+        }
+    }
+}
+
+// ---- K and V in the arena: a new batch of what was kept and what changes ----
+
+static void fill_table(const struct batch *batch, const struct core_advance *a, int32_t *table)
+{
+    const struct core_batch_params *p = &batch->kept;
+    if (p->num_block_table)
+        memcpy(table, p->block_table, p->num_block_table * sizeof *table);
+    for (uint32_t i = 0; i < a->num_entries; i++)
+        table[(size_t)a->entries[i].seq * p->max_blocks + a->entries[i].column] = a->entries[i].block;
+}
+
+static enum status advance_local(struct batch *batch, const struct core_advance *a, struct error *error)
+{
+    const struct core_layout layout = {.kv = batch->kv, .num_blocks = batch->num_layout_blocks};
+    struct core_batch_params next = batch->kept;
+    uint64_t count = (uint64_t)next.num_seqs + next.num_block_table + next.num_positions + 1;
+    enum status status = session_check_kept(batch->session, count * sizeof(int32_t), "arrays of the next step", error);
+    if (status != STATUS_OK)
+        return status;
+    int32_t *memory = malloc(count * sizeof *memory), *lens = memory;
+    if (!memory)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64, batch->id);
+    int32_t *table = lens + next.num_seqs, *positions = table + next.num_block_table;
+    fill_seq_lens(&batch->kept, a, lens);
+    fill_table(batch, a, table);
+    if (next.num_positions)
+        fill_positions(&batch->kept, a, lens, positions);
+    next.layout = &layout;
+    next.seq_lens_kv = lens;
+    next.block_table = table;
+    next.positions = positions;
+    next.slot_mapping = a->slot_mapping;
+    next.num_slot_mapping = a->num_slot_mapping;
+    status = batch_make(batch->session, &next, batch, &batch, error);
+    free(memory);
+    return status;
+}
+
+// ---- in a cache: the first time, what the batch names is counted ----
+
+// Counts the columns of a row that creation has named: all in sight, or without queries those before the first that names no block it may read.
+static struct named count_row(const struct batch *batch, struct names *names, uint32_t s)
+{
+    const struct core_batch_params *p = &batch->kept;
+    const int32_t *row = batch->kept_table + (size_t)s * p->max_blocks;
+    uint32_t used = ((uint32_t)p->seq_lens_kv[s] + batch->kv.block_size - 1) / batch->kv.block_size;
+    bool is_query = num_queries(p, s) > 0;
+    struct named named = {.from = is_query ? draft_count_missing(row, used) : 0, .is_query = is_query};
+    for (named.to = named.from; named.to < used && names_count(names, row[named.to]); named.to++)
+        ;
+    return named;
+}
+
+// Nobody sees a difference.
+static enum status begin_steps(struct batch *batch, struct error *error)
+{
+    struct core_session *session = batch->session;
+    const struct names none = {0};
+    enum status status = STATUS_OK;
+    if (batch->named)
+        return STATUS_OK;
+    uint64_t named_bytes = (uint64_t)batch->num_seqs * sizeof *batch->named;
+    uint64_t bytes = names_bytes_for(&none, batch->blocks, batch->num_blocks, batch->num_again) + named_bytes;
+    status = session_check_kept(session, bytes, "names of blocks", error);
+    if (status != STATUS_OK)
+        return status;
+    struct names *names = calloc(1, sizeof *names);
+    batch->named = calloc((size_t)batch->num_seqs + 1, sizeof *batch->named);
+    if (!names || !batch->named ||
+        !names_init(names, batch->table, batch->blocks, batch->num_blocks, batch->num_again)) {
+        free(names);
+        free(batch->named);
+        batch->named = NULL;
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for steps of batch %" PRIu64, batch->id);
+    }
+    for (uint32_t s = 0; s < batch->num_seqs; s++)
+        batch->named[s] = count_row(batch, names, s);
+    for (uint32_t i = 0; i < batch->num_writes; i++)
+        names_count(names, batch->writes[i]->id);
+    names_counted(names);
+    free(batch->blocks);
+    batch->blocks = NULL;
+    batch->num_blocks = batch->block_capacity = 0;
+    batch->names = names;
+    batch->kept_bytes += named_bytes;
+    session->kept_bytes += names_bytes(names) + named_bytes;
+    return STATUS_OK;
+}
+
+// ---- the step itself ----
+
+struct advance {
+    const struct core_advance *params;
+    struct batch *old, *next;
+    int32_t *lens, *positions;    // of the next step
+    struct draft_change *changes; // [params->num_entries]
+    struct engine_entry *entries; // those that last, one a place
+    struct named *named;          // [num_seqs]
+    struct names_left *left;      // with room for all drops; NULL: there are none
+    struct draft_step step;
+    struct error *error;
+};
+
+static int by_place(const void *left, const void *right)
+{
+    const struct draft_change *a = left, *b = right;
+    if (a->seq != b->seq)
+        return a->seq < b->seq ? -1 : 1;
+    if (a->column != b->column)
+        return a->column < b->column ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
+static int32_t *place_of(const struct batch *batch, const struct core_entry *entry)
+{
+    return batch->kept_table + (size_t)entry->seq * batch->kept.max_blocks + entry->column;
+}
+
+static void change_table(struct advance *a)
+{
+    for (uint32_t i = 0; i < a->params->num_entries; i++) {
+        const struct core_entry *entry = &a->params->entries[i];
+        int32_t *place = place_of(a->old, entry);
+        a->changes[i] = (struct draft_change){entry->seq, entry->column, i, *place};
+        *place = entry->block;
+    }
+    if (a->params->num_entries)
+        qsort(a->changes, a->params->num_entries, sizeof *a->changes, by_place);
+}
+
+// Of one place the first change comes last here.
+static void restore_table(struct advance *a)
+{
+    for (uint32_t i = a->params->num_entries; i-- > 0;)
+        *place_of(a->old, &a->params->entries[a->changes[i].index]) = a->changes[i].was;
+}
+
+// What allocate() takes, for as long as the call takes.
+static enum status check_scratch(const struct advance *a)
+{
+    uint64_t seqs = a->old->num_seqs, entries = a->params->num_entries;
+    uint64_t bytes = seqs * (sizeof *a->lens + sizeof *a->named) + a->old->kept.num_positions * sizeof *a->positions +
+                     entries * (sizeof *a->changes + sizeof *a->entries);
+    return session_check_kept(a->old->session, bytes, "arrays of the next step", a->error);
+}
+
+static bool allocate(struct advance *a)
+{
+    uint64_t seqs = a->old->num_seqs, entries = a->params->num_entries;
+    a->lens = calloc(seqs + 1, sizeof *a->lens);
+    a->positions = calloc((uint64_t)a->old->kept.num_positions + 1, sizeof *a->positions);
+    a->changes = calloc(entries + 1, sizeof *a->changes);
+    a->entries = calloc(entries + 1, sizeof *a->entries);
+    a->named = calloc(seqs + 1, sizeof *a->named);
+    a->next = calloc(1, sizeof *a->next);
+    return a->lens && a->positions && a->changes && a->entries && a->named && a->next;
+}
+
+// What stays of one step's batch in the next one's.
+static struct batch next_of(const struct batch *old)
+{
+    return (struct batch){
+        .id = old->id,
+        .session = old->session,
+        .table = old->table,
+        .place = old->place,
+        .kv = old->kv,
+        .has_keys = old->has_keys,
+        .has_slots = old->has_slots,
+        .has_positions = old->has_positions,
+        .has_token_rows = old->has_token_rows,
+        .num_seqs = old->num_seqs,
+        .num_tokens = old->num_tokens,
+        .max_rows = old->max_rows,
+        .step = old->step + 1,
+    };
+}
+
+static enum status check(struct advance *a)
+{
+    struct batch *old = a->old;
+    struct core_batch_params params = old->kept;
+    params.seq_lens_kv = a->lens;
+    params.block_table = old->kept_table;
+    params.positions = a->positions;
+    params.slot_mapping = a->params->slot_mapping;
+    params.num_slot_mapping = a->params->num_slot_mapping;
+    struct draft draft = {
+        .params = &params,
+        .session = old->session,
+        .table = old->table,
+        .batch = a->next,
+        .block_size = old->kv.block_size,
+        .block_shift = (uint32_t)__builtin_ctz(old->kv.block_size),
+        .stamp = ++old->session->ledger->last_stamp,
+        .error = a->error,
+    };
+    a->step.draft = &draft;
+    a->step.old = old;
+    a->step.changes = a->changes;
+    a->step.num_changes = a->params->num_entries;
+    a->step.named = a->named;
+    return draft_check_step(&a->step);
+}
+
+static uint64_t table_bytes(const struct batch *batch)
+{
+    return batch->kept.num_block_table * sizeof(int32_t);
+}
+
+// Of a table of its own, if `next` seems to need one: where runs that are not over see what changes to a block. The engine knows it better
+// (an earlier step over the same table may have seen more), and what it makes unforeseen counts from then on: a session passes its limit by
+// one table at most, as nothing more is taken while it is beyond.
+static uint64_t most_table_bytes(const struct advance *a)
+{
+    const struct batch *old = a->old;
+    uint32_t size = old->kv.block_size;
+    if (old->users == 1 && !old->older)
+        return 0;
+    for (uint32_t i = 0; i < a->params->num_entries; i++) {
+        const struct core_entry *entry = &a->params->entries[i];
+        if (entry->block >= 0 && entry->column < ((uint32_t)old->kept_lens[entry->seq] + size - 1) / size)
+            return table_bytes(old);
+    }
+    return 0;
+}
+
+static enum status reserve(struct advance *a)
+{
+    struct core_session *session = a->old->session;
+    struct names *names = a->old->names;
+    const int32_t *adds = a->step.adds.blocks;
+    size_t num_adds = a->step.adds.count, num_drops = a->step.drops.count;
+    uint64_t before = names_bytes(names), more = names_bytes_for(names, adds, num_adds, num_adds) - before;
+    more += a->next->bytes + most_table_bytes(a) + (num_drops ? names_left_bytes(num_drops) : 0);
+    enum status status = session_check_kept(session, more, "metadata of the next step", a->error);
+    if (status != STATUS_OK)
+        return status;
+    bool room = names_reserve(names, adds, num_adds, num_adds);
+    session->kept_bytes += names_bytes(names) - before;
+    a->left = num_drops ? names_left_create(num_drops) : NULL;
+    room = room && (a->left || !num_drops);
+    return room ? STATUS_OK
+                : error_set(a->error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64,
+                            a->old->id);
+}
+
+static uint32_t list_entries(struct advance *a)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < a->params->num_entries; i++) {
+        const struct draft_change *change = &a->changes[i], *next = change + 1;
+        bool last = i + 1 == a->params->num_entries || next->seq != change->seq || next->column != change->column;
+        if (last)
+            a->entries[count++] =
+                (struct engine_entry){change->seq, change->column, a->params->entries[change->index].block};
+    }
+    return count;
+}
+
+// The last step that may fail: where no run reads it, the engine's table has changed with this. So `next` has its room before.
+static enum status advance_engine(struct advance *a)
+{
+    enum status status = batch_enter(a->next, a->old, a->error);
+    if (status != STATUS_OK)
+        return status;
+    const struct engine_advance params = {
+        .seq_lens_kv = a->lens,
+        .entries = a->entries,
+        .num_entries = list_entries(a),
+        .block_table = a->old->kept_table,
+        .slot_mapping = a->old->has_slots ? a->params->slot_mapping : NULL,
+        .positions = a->old->has_positions ? a->positions : NULL,
+        .is_used = a->old->users > 1,
+    };
+    status = engine_batch_advance(a->old->engine, &params, &a->next->engine, a->error);
+    if (status != STATUS_OK) {
+        batch_withdraw(a->next);
+        return status;
+    }
+    a->next->shares_table = engine_batch_shares_table(a->old->engine, a->next->engine);
+    a->next->table_bytes = a->next->shares_table ? 0 : table_bytes(a->old);
+    return STATUS_OK;
+}
+
+// From here on nothing can fail. Adds come first, so that what is dropped and added stays.
+static void exchange_names(struct advance *a)
+{
+    struct batch *old = a->old;
+    struct names *names = a->next->names;
+    for (size_t i = 0; i < a->step.adds.count; i++)
+        names_add(names, a->step.adds.blocks[i], a->next->step);
+    for (size_t i = 0; i < a->step.drops.count; i++)
+        names_drop(names, a->step.drops.blocks[i], a->left);
+    struct names_left *left = a->left ? names_left_fit(a->left) : NULL;
+    a->left = NULL;
+    if (!left)
+        return;
+    left->next = old->left;
+    old->left = left;
+    old->session->kept_bytes += names_left_bytes(left->capacity);
+}
+
+static void take_place(struct advance *a)
+{
+    struct batch *old = a->old, *next = a->next;
+    batch_succeed(next, old);
+    exchange_names(a);
+    memcpy(next->kept_lens, a->lens, next->num_seqs * sizeof *a->lens);
+    if (next->kept.num_positions)
+        memcpy(next->kept_positions, a->positions, next->kept.num_positions * sizeof *a->positions);
+    memcpy(next->named, a->named, next->num_seqs * sizeof *a->named);
+    a->next = NULL;
+    batch_unref(old);
+}
+
+static void finish(struct advance *a)
+{
+    free(a->left);
+    free(a->lens);
+    free(a->positions);
+    free(a->changes);
+    free(a->entries);
+    free(a->named);
+    free(a->step.adds.blocks);
+    free(a->step.drops.blocks);
+    batch_discard(a->next);
+}
+
+static enum status advance_pool(struct batch *batch, const struct core_advance *params, struct error *error)
+{
+    struct advance a = {.params = params, .old = batch, .error = error};
+    enum status status = begin_steps(batch, error);
+    if (status == STATUS_OK)
+        status = check_scratch(&a);
+    if (status != STATUS_OK)
+        return status;
+    if (!allocate(&a)) {
+        finish(&a);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64, batch->id);
+    }
+    *a.next = next_of(batch);
+    fill_seq_lens(&batch->kept, params, a.lens);
+    if (batch->kept.num_positions)
+        fill_positions(&batch->kept, params, a.lens, a.positions);
+    change_table(&a);
+    status = check(&a);
+    if (status == STATUS_OK)
+        status = reserve(&a);
+    if (status == STATUS_OK)
+        status = advance_engine(&a);
+    if (status == STATUS_OK)
+        take_place(&a);
+    else
+        restore_table(&a);
+    finish(&a);
+    return status;
+}
+
+enum status core_batch_advance(struct core_session *session, const struct core_advance *params, struct error *error)
+{
+    struct batch *batch;
+    enum status status = session_usable(session, error);
+    if (status == STATUS_OK)
+        status = batch_find(session, params->batch, &batch, error);
+    if (status == STATUS_OK)
+        status = check_lengths(batch, params, error);
+    if (status == STATUS_OK)
+        status = check_entries(batch, params, error);
+    if (status != STATUS_OK)
+        return status;
+    return batch->table ? advance_pool(batch, params, error) : advance_local(batch, params, error);
+}

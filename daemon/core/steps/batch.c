@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// batch.c - the life of a batch: made from a checked draft, referencing the blocks that it names until its last run is over.
+
+#include "batch.h"
+
+#include "core/pool/ledger.h"
+#include "core/pool/session.h"
+#include "draft.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void batch_discard(struct batch *batch)
+{
+    if (!batch)
+        return;
+    engine_batch_destroy(batch->engine);
+    free(batch->blocks);
+    free(batch->writes);
+    free(batch->masks);
+    free(batch->kept_arrays);
+    free(batch->named);
+    free(batch);
+}
+
+static enum status make_engine_batch(const struct draft *d)
+{
+    const struct core_batch_params *p = d->params;
+    struct batch *batch = d->batch;
+    bool tabled = batch->has_keys && batch->place != ENGINE_ROWS;
+    struct engine_batch_params params = {
+        .engine = d->session->ledger->engine,
+        .cache = d->table ? d->table->cache->engine : NULL,
+        .place = batch->place,
+        .kv = batch->kv,
+        .num_seqs = p->num_seqs,
+        .max_blocks = tabled ? p->max_blocks : 0,
+        .num_tokens = batch->num_tokens,
+        .cu_seqlens_q = p->num_cu_seqlens_q ? p->cu_seqlens_q : NULL,
+        .seq_lens_kv = batch->has_keys ? p->seq_lens_kv : NULL,
+        .block_table = tabled ? p->block_table : NULL,
+        .slot_mapping = batch->has_slots ? p->slot_mapping : NULL,
+        .positions = batch->has_positions ? p->positions : NULL,
+        .mask = batch->has_mask ? p->mask : NULL,
+        .mask_bytes = p->mask_bytes,
+        .q_lens = p->num_q_lens ? p->q_lens : NULL,
+        .token_rows = batch->has_token_rows ? p->token_rows : NULL,
+        .kv_starts = batch->has_kv_starts ? p->kv_starts : NULL,
+    };
+    return engine_batch_create(&params, &batch->engine, d->error);
+}
+
+// ---- what the next step may build on ----
+
+static int32_t *keep(int32_t **at, const int32_t *from, uint64_t count)
+{
+    if (!count)
+        return NULL;
+    int32_t *to = memcpy(*at, from, count * sizeof *from);
+    *at += count;
+    return to;
+}
+
+// Layouts are not kept by address: the caller's is gone.
+static enum status keep_params(struct batch *batch, const struct core_batch_params *p, struct error *error)
+{
+    int32_t *at = batch->kept_arrays = malloc(batch->kept_bytes ? batch->kept_bytes : 1);
+    if (!at)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
+    batch->kept = *p;
+    batch->kept.layout = NULL;
+    batch->num_layout_blocks = p->layout ? p->layout->num_blocks : 0;
+    batch->kept.cu_seqlens_q = keep(&at, p->cu_seqlens_q, p->num_cu_seqlens_q);
+    batch->kept.seq_lens_kv = batch->kept_lens = keep(&at, p->seq_lens_kv, p->num_seq_lens_kv);
+    batch->kept.block_table = batch->kept_table = keep(&at, p->block_table, p->num_block_table);
+    batch->kept.positions = batch->kept_positions = keep(&at, p->positions, p->num_positions);
+    batch->kept.q_lens = keep(&at, p->q_lens, p->num_q_lens);
+    batch->kept.token_rows = keep(&at, p->token_rows, p->num_token_rows);
+    batch->kept.kv_starts = keep(&at, p->kv_starts, p->num_kv_starts);
+    batch->kept.slot_mapping = NULL;
+    batch->kept.mask = NULL;
+    batch->kept.max_context_len = 0; // a bound on what that call was given
+    return STATUS_OK;
+}
+
+// ---- among the session's ----
+
+// Beside `old`, if there is one.
+enum status batch_enter(struct batch *batch, const struct batch *old, struct error *error)
+{
+    struct core_session *session = batch->session;
+    batch->id = old ? old->id : ++session->ledger->last_id;
+    HASH_ADD(hh, session->batches, id, sizeof batch->id, batch);
+    return HASH_ADDED(batch) ? STATUS_OK : error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
+}
+
+void batch_withdraw(struct batch *batch)
+{
+    HASH_DEL(batch->session->batches, batch);
+}
+
+uint64_t batch_bytes(const struct batch *batch)
+{
+    return batch->bytes + batch->table_bytes + batch->kept_bytes;
+}
+
+// One that is entered, in the place of `old`, if there is one. Nothing of this can fail.
+static void batch_register(struct batch *batch, struct batch *old)
+{
+    struct core_session *session = batch->session;
+    batch->users = 1;
+    if (old)
+        HASH_DEL(session->batches, old);
+    session->kept_bytes += batch_bytes(batch);
+    if (!batch->table)
+        return;
+    batch->seals = batch->table->cache->seals;
+    batch->table->num_users++;
+}
+
+static void take_references(struct batch *batch)
+{
+    hold_ref_all(batch->table, batch->blocks, batch->num_blocks);
+}
+
+static enum status check_layout(const struct engine *engine, const struct core_layout *layout, struct error *error)
+{
+    bool blocks = layout->kv.block_size > 0;
+    enum status status = blocks ? cache_check_kv(&layout->kv, error) : STATUS_OK;
+    if (status == STATUS_OK && !blocks && layout->num_blocks)
+        status = error_set(error, STATUS_INVALID,
+                           "the layout has %" PRIu32 " blocks, but block_size 0: K and V are contiguous",
+                           layout->num_blocks);
+    if (status == STATUS_OK)
+        status = engine_kv_check(engine, blocks ? ENGINE_BLOCKS : ENGINE_ROWS, &layout->kv, error);
+    return status;
+}
+
+// Where K and V lie, and how.
+static enum status find_place(struct batch *batch, const struct core_batch_params *params, struct error *error)
+{
+    const struct core_layout *layout = params->layout;
+    if (params->cache && layout)
+        return error_set(error, STATUS_INVALID, "the batch names cache %" PRIu64 " and has a layout", params->cache);
+    if (!params->cache && !layout)
+        return error_set(error, STATUS_INVALID, "the batch names no cache and has no layout");
+    if (!layout) {
+        enum status status = hold_table_find(batch->session, params->cache, &batch->table, error);
+        if (status == STATUS_OK)
+            batch->kv = batch->table->cache->identity.kv;
+        batch->place = ENGINE_POOL;
+        return status;
+    }
+    batch->kv = layout->kv;
+    batch->place = layout->kv.block_size ? ENGINE_BLOCKS : ENGINE_ROWS;
+    return check_layout(batch->session->ledger->engine, layout, error);
+}
+
+static enum status batch_build(struct batch *batch, const struct core_batch_params *params, struct batch *old,
+                               struct error *error)
+{
+    struct core_session *session = batch->session;
+    enum status status = find_place(batch, params, error);
+    if (status != STATUS_OK)
+        return status;
+    struct draft draft = {
+        .params = params,
+        .session = session,
+        .table = batch->table,
+        .batch = batch,
+        .block_size = batch->kv.block_size,
+        .block_shift = batch->kv.block_size ? (uint32_t)__builtin_ctz(batch->kv.block_size) : 0,
+        .num_blocks = params->layout ? params->layout->num_blocks : 0,
+        .stamp = ++session->ledger->last_stamp,
+        .error = error,
+    };
+    status = draft_check(&draft);
+    draft_finish(&draft);
+    if (status == STATUS_OK)
+        status = keep_params(batch, params, error);
+    if (status == STATUS_OK)
+        status = make_engine_batch(&draft);
+    if (status == STATUS_OK)
+        status = batch_enter(batch, old, error);
+    if (status != STATUS_OK)
+        return status;
+    batch_register(batch, old);
+    take_references(batch);
+    return STATUS_OK;
+}
+
+enum status batch_make(struct core_session *session, const struct core_batch_params *params, struct batch *old,
+                       struct batch **out, struct error *error)
+{
+    struct batch *batch = calloc(1, sizeof *batch);
+    if (!batch)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
+    batch->session = session;
+    enum status status = batch_build(batch, params, old, error);
+    if (status != STATUS_OK) {
+        batch_discard(batch);
+        return status;
+    }
+    if (old)
+        batch_unref(old);
+    *out = batch;
+    return STATUS_OK;
+}
+
+enum status core_batch_create(struct core_session *session, const struct core_batch_params *params, uint64_t *id,
+                              uint32_t *num_tokens, struct error *error)
+{
+    enum status status = session_usable(session, error);
+    if (status != STATUS_OK)
+        return status;
+    if (HASH_COUNT(session->batches) >= session->ledger->params->max_batches)
+        return error_set(error, STATUS_LIMIT, "all %" PRIu32 " batches of the session are live (--max-batches)",
+                         session->ledger->params->max_batches);
+    struct batch *batch;
+    status = batch_make(session, params, NULL, &batch, error);
+    if (status != STATUS_OK)
+        return status;
+    *id = batch->id;
+    *num_tokens = batch->num_tokens;
+    return STATUS_OK;
+}
+
+enum status batch_find(struct core_session *session, uint64_t id, struct batch **out, struct error *error)
+{
+    HASH_FIND(hh, session->batches, &id, sizeof id, *out);
+    if (*out)
+        return STATUS_OK;
+    error_set(error, STATUS_NOT_FOUND, "session %" PRIu64 " has no batch %" PRIu64, session->id, id);
+    return STATUS_NOT_FOUND;
+}
+
+// ---- steps ----
+
+void batch_succeed(struct batch *next, struct batch *old)
+{
+    batch_register(next, old);
+    next->older = old;
+    old->newer = next;
+    next->names = old->names;
+    next->named = old->named;
+    next->kept = old->kept;
+    next->kept_arrays = old->kept_arrays;
+    next->kept_lens = old->kept_lens;
+    next->kept_table = old->kept_table;
+    next->kept_positions = old->kept_positions;
+    next->kept_bytes = old->kept_bytes;
+    old->names = NULL;
+    old->named = NULL;
+    old->kept_arrays = NULL;
+    old->kept_bytes = 0;
+}
+
+// The reference that `batch` had becomes that of `older`, if that step named the block, too; false: it is given back.
+static bool hand_on(struct batch *batch, struct batch *older, const struct name *name)
+{
+    if (older && name->since <= older->step)
+        return true;
+    hold_unref(batch->table, name->id);
+    return false;
+}
+
+// What of it `batch` hands on.
+static struct names_left *sift_left(struct batch *batch, struct names_left *left)
+{
+    size_t count = left->count;
+    left->count = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (hand_on(batch, batch->older, &left->names[i]))
+            left->names[left->count++] = left->names[i];
+    }
+    batch->session->kept_bytes -= names_left_bytes(left->capacity);
+    left = names_left_fit(left);
+    batch->session->kept_bytes += left ? names_left_bytes(left->capacity) : 0;
+    return left;
+}
+
+static void hand_on_left(struct batch *batch)
+{
+    while (batch->left) {
+        struct names_left *left = batch->left;
+        batch->left = left->next;
+        left = sift_left(batch, left);
+        if (!left)
+            continue;
+        left->next = batch->older->left;
+        batch->older->left = left;
+    }
+}
+
+// Of the newest step that lives. Nobody looks for anything in the older one's: only the references count there.
+static void hand_on_names(struct batch *batch)
+{
+    struct names *names = batch->names;
+    for (int64_t id = names ? names_next(names, 0) : -1; id >= 0; id = names_next(names, id + 1)) {
+        const struct name name = names_get(names, (int32_t)id);
+        if (!hand_on(batch, batch->older, &name))
+            names_forget(names, (int32_t)id);
+    }
+    batch->names = NULL;
+    if (names && batch->older) {
+        batch->older->names = names;
+    } else if (names) {
+        batch->session->kept_bytes -= names_bytes(names);
+        names_finish(names);
+        free(names);
+    }
+}
+
+static void hand_on_table(struct batch *batch)
+{
+    if (!batch->newer || !batch->newer->shares_table)
+        return;
+    batch->newer->table_bytes = batch->table_bytes;
+    batch->newer->shares_table = batch->shares_table;
+    batch->table_bytes = 0;
+}
+
+static void leave_steps(struct batch *batch)
+{
+    hand_on_table(batch);
+    hand_on_left(batch);
+    hand_on_names(batch);
+    if (batch->older)
+        batch->older->newer = batch->newer;
+    if (batch->newer)
+        batch->newer->older = batch->older;
+}
+
+void batch_unref(struct batch *batch)
+{
+    struct hold_table *table = batch->table;
+    if (--batch->users)
+        return;
+    leave_steps(batch);
+    hold_unref_all(table, batch->blocks, batch->num_blocks);
+    batch->session->kept_bytes -= batch_bytes(batch);
+    batch_discard(batch);
+    if (table)
+        hold_table_unuse(table);
+}
+
+void batch_destroy(struct batch *batch)
+{
+    HASH_DEL(batch->session->batches, batch);
+    batch_unref(batch);
+}
+
+enum status core_batch_destroy(struct core_session *session, uint64_t id, struct error *error)
+{
+    struct batch *batch;
+    enum status status = batch_find(session, id, &batch, error);
+    if (status == STATUS_OK)
+        batch_destroy(batch);
+    return status;
+}
+
+enum status batch_check_seals(struct batch *batch, struct error *error)
+{
+    if (!batch->table || batch->seals == batch->table->cache->seals)
+        return STATUS_OK;
+    for (uint32_t i = 0; i < batch->num_writes; i++) {
+        if (batch->writes[i]->sealed)
+            return error_set(error, STATUS_SEALED,
+                             "batch %" PRIu64 " writes block %" PRId32 ", which was sealed after the batch was created",
+                             batch->id, batch->writes[i]->id);
+    }
+    batch->seals = batch->table->cache->seals;
+    return STATUS_OK;
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// completer.c - the thread that waits for the GPU, one submission after the other, and tells the caller. When it looks, sleeps and waits for
+// one is base/forecast.h's to say; behind an end it looks out for the next. It is also the watchdog: a submission that does not end in time loses the device.
+
+#include "completer.h"
+
+#include "base/relax.h"
+#include "clocks.h"
+#include "engine/plan/submission.h"
+#include "engine/state/state.h"
+#include "engine/tuning/tuning.h"
+#include "engine/vulkan/vk.h"
+#include "staging.h"
+
+#include <sys/prctl.h>
+#include <utlist.h>
+
+// The oldest submission that is not done. NULL: there will be none.
+static struct submission *head(struct engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool may_look = engine->watch.look_ns > 0 && engine->completed > 0; // once, behind what has just ended
+    while (!engine->lost && !engine->flying && !engine->submitter_gone) {
+        if (may_look)
+            engine_look_out(engine, &engine->num_flown);
+        else
+            pthread_cond_wait(&engine->changed, &engine->lock);
+        may_look = false;
+    }
+    struct submission *submission = engine->lost ? NULL : engine->flying;
+    pthread_mutex_unlock(&engine->lock);
+    return submission;
+}
+
+// ---- the end of one submission ----
+
+static void sleep_until(int64_t ns)
+{
+    const struct timespec time = clock_timespec(ns);
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); // woken early: then there is more to look at
+}
+
+// The submitter is woken for what comes behind the end.
+static void begin_to_look(struct engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    atomic_store(&engine->looking, true);
+    pthread_mutex_unlock(&engine->lock);
+    pthread_cond_signal(&engine->more);
+}
+
+static bool has_passed(const struct submission *s)
+{
+    uint64_t value = 0; // if it cannot be read, the wait says why
+    if (!atomic_load(&s->engine->looking))
+        begin_to_look(s->engine);
+    vkGetSemaphoreCounterValue(s->engine->device.handle, s->engine->timeline, &value);
+    if (value >= s->sequence)
+        return true;
+    cpu_relax();
+    return false;
+}
+
+// For as long as it takes. false: it will never end.
+static bool wait_for_end(const struct submission *s)
+{
+    struct engine *engine = s->engine;
+    struct device *device = &engine->device;
+    VkSemaphoreWaitInfo info = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+        .semaphoreCount = 1,
+        .pSemaphores = &engine->timeline,
+        .pValues = &s->sequence,
+    };
+    atomic_store(&engine->looking, false);
+    VkResult result = vkWaitSemaphores(device->handle, &info, device->watchdog_ns);
+    if (result == VK_SUCCESS)
+        return true;
+    if (result != VK_TIMEOUT) {
+        vk_failed(device, "vkWaitSemaphores", result, NULL);
+        if (result == VK_ERROR_DEVICE_LOST)
+            return false;
+    }
+    atomic_store(&device->hung, true);
+    device_lose(device, "submission %llu did not end in %llu ms (%s)", (unsigned long long)s->sequence,
+                (unsigned long long)device->watchdog_ns / 1000000, vk_result_name(result));
+    return false;
+}
+
+static bool await(const struct submission *s)
+{
+    struct forecast_watch *watch = &s->engine->watch;
+    bool passed = false, woken = false;
+    forecast_watch_begin(watch, s->shape, s->sent_ns);
+    while (!passed) {
+        const int64_t now_ns = clock_now_ns(), wake_ns = forecast_watch_wake_ns(watch, now_ns);
+        if (wake_ns <= now_ns) {
+            passed = has_passed(s);
+        } else if (wake_ns < FOREVER) {
+            sleep_until(wake_ns);
+            forecast_watch_slept(watch, wake_ns, clock_now_ns());
+        } else if (wait_for_end(s)) {
+            passed = woken = true;
+        } else {
+            return false;
+        }
+    }
+    forecast_watch_end(watch, clock_now_ns(), woken);
+    return true;
+}
+
+// ---- what became of it ----
+
+// With the lock held: what a submission that measures found out; who waits for it reads it once `completed` says so.
+static void tell_tuner(const struct submission *s)
+{
+    const struct engine_run_result *result = &s->results[0];
+    s->sample->gpu_ns = result->gpu_ns;
+    error_set(&s->sample->error, result->status, "%s", result->message ? result->message : status_text(result->status));
+    pthread_cond_broadcast(&s->engine->changed);
+}
+
+static void finish(struct submission *s)
+{
+    struct engine *engine = s->engine;
+    bool ours = s->sample != NULL; // a caller's is the caller's once its event is posted: he may free it at once
+    s->node.event = (struct engine_event){
+        .kind = ENGINE_EVENT_DONE,
+        .sequence = s->sequence,
+        .results = s->results,
+        .num_results = s->num_runs,
+        .num_dispatches = s->slot ? s->num_groups : 0,
+        .prepared_ns = s->sent ? (uint64_t)(s->sent_ns - s->queued_ns) : 0,
+    };
+    atomic_fetch_add(&engine->device.num_passed, 1);
+    pthread_mutex_lock(&engine->lock);
+    DL_DELETE(engine->flying, s);
+    atomic_store(&engine->looking, false);
+    if (s->slot)
+        s->slot->busy = false;
+    engine->completed = s->sequence;
+    if (ours)
+        tell_tuner(s);
+    else
+        event_post(engine, &s->node);
+    pthread_mutex_unlock(&engine->lock);
+    if (ours)
+        submission_free(s);
+    else
+        engine_wake(engine); // first: somebody waits for that
+    pthread_cond_signal(&engine->more);
+}
+
+void *completer_thread(void *argument)
+{
+    struct engine *engine = argument;
+    struct submission *submission;
+    prctl(PR_SET_TIMERSLACK, 1000L); // of this thread: by itself a sleep may be 50 us longer
+    while ((submission = head(engine))) {
+        if (submission->slot) {
+            if (!await(submission))
+                break;
+            stage_out(submission);
+            clocks_read(submission);
+        }
+        finish(submission);
+    }
+    pthread_mutex_lock(&engine->lock);
+    engine->completer_gone = true;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// record.c - the commands of one submission: zeroes, then wave by wave all K/V writes and copies, a barrier, all attention, gathers and
+// merges of a caller's parts, a barrier, the merges of what splits left and the second passes over what first ones noted, a barrier.
+// Dispatches between two barriers touch nothing in common, so the GPU may overlap them. Decides nothing: the plan stands.
+// Submitter.
+
+#include "record.h"
+
+#include "clocks.h"
+#include "engine/memory/slot.h"
+#include "engine/plan/describe.h"
+#include "engine/plan/plan.h"
+#include "engine/state/state.h"
+#include "engine/vulkan/vk.h"
+
+static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to,
+                    VkAccessFlags used)
+{
+    VkMemoryBarrier memory = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+        .srcAccessMask = written,
+        .dstAccessMask = used,
+    };
+    vkCmdPipelineBarrier(commands, from, to, 0, 1, &memory, 0, NULL, 0, NULL);
+}
+
+static void shader_barrier(VkCommandBuffer commands)
+{
+    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+            VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+}
+
+// And how many workgroups there are is among what was written.
+static void indirect_barrier(VkCommandBuffer commands)
+{
+    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+            VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT,
+            VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
+}
+
+// Earlier submissions, new chunks and written blocks come before.
+static void opening_barrier(VkCommandBuffer commands)
+{
+    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+            VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+            VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+}
+
+// What the shaders wrote into arenas is for the CPU to read.
+static void closing_barrier(VkCommandBuffer commands)
+{
+    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+            VK_ACCESS_HOST_READ_BIT);
+}
+
+// ---- dispatches ----
+
+static void bind(const struct submission *s, VkPipeline pipeline, const void *constants, uint32_t size)
+{
+    VkCommandBuffer commands = s->slot->commands;
+    vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    vkCmdPushConstants(commands, s->engine->pipelines.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, size, constants);
+}
+
+// `count` workgroups (times `x`) along y, folded into z where the device's grid ends.
+struct grid {
+    uint32_t x, y, z;
+};
+
+static struct grid fold(const struct submission *s, uint32_t x, uint32_t count)
+{
+    uint32_t most = s->engine->device.adapter.max_groups[1];
+    uint32_t y = count < most ? count : most;
+    return (struct grid){x, y, (count + y - 1) / y};
+}
+
+// For runs [first_run, first_run + num_runs), which have `count` items in all.
+static struct gpu_dispatch constants_of(const struct submission *s, uint32_t first_run, uint32_t num_runs,
+                                        uint32_t count, const struct grid *grid)
+{
+    return (struct gpu_dispatch){
+        .runs = s->slot->piece.address + first_run * sizeof *s->gpu_runs,
+        .num_runs = num_runs,
+        .num_items = count,
+        .items_y = grid->y,
+        .items = num_runs == 1 ? s->gpu_runs[first_run].items : 0,
+    };
+}
+
+static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t first_run, uint32_t num_runs, uint32_t x,
+                     uint32_t count)
+{
+    if (count == 0)
+        return;
+    struct grid grid = fold(s, x, count);
+    struct gpu_dispatch constants = constants_of(s, first_run, num_runs, count, &grid);
+    bind(s, pipeline, &constants, sizeof constants);
+    vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
+}
+
+static struct gpu_dispatch attention_constants(const struct submission *s, const struct group *group,
+                                               const struct grid *grid)
+{
+    struct gpu_dispatch constants = constants_of(s, group->first, group->num_runs, group->num_items, grid);
+    constants.redo = group->redo ? s->slot->piece.address + group->redo_at : 0;
+    return constants;
+}
+
+static void dispatch_attention(const struct submission *s, const struct group *group)
+{
+    if (group->num_items == 0)
+        return;
+    struct grid grid = fold(s, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_items);
+    struct gpu_dispatch constants = attention_constants(s, group, &grid);
+    bind(s, group->read, &constants, sizeof constants);
+    vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
+}
+
+// What the first pass noted, in as many workgroups as it says.
+static void dispatch_redo(const struct submission *s, const struct group *group)
+{
+    uint64_t piece_at;
+    VkBuffer buffer = slab_buffer(&s->slot->piece, &piece_at);
+    const struct grid none = {0}; // the places are in what was noted
+    struct gpu_dispatch constants = attention_constants(s, group, &none);
+    bind(s, group->redo, &constants, sizeof constants);
+    vkCmdDispatchIndirect(s->slot->commands, buffer, piece_at + group->redo_at);
+}
+
+static void dispatch_merge(const struct submission *s, const struct group *group)
+{
+    struct grid grid = fold(s, s->runs[group->run].num_heads, group->num_tokens);
+    struct gpu_merging constants = {.merge = describe_merge(s, group->run), .items_y = grid.y};
+    bind(s, group->read, &constants, sizeof constants);
+    vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
+}
+
+// Workgroups that share one range: a large block is no work for one alone.
+static uint32_t copy_width(const struct submission *s, uint32_t first, uint32_t count)
+{
+    const uint64_t share = 16384; // bytes
+    uint64_t largest = 0, most = s->engine->device.adapter.max_groups[1];
+    for (uint32_t i = first; i < first + count; i++)
+        largest = s->ranges[i].bytes > largest ? s->ranges[i].bytes : largest;
+    uint64_t width = (largest + share - 1) / share;
+    return (uint32_t)(width < 1 ? 1 : width < most ? width : most);
+}
+
+static void dispatch_ranges(const struct submission *s, VkPipeline pipeline, uint32_t first, uint32_t count)
+{
+    uint32_t most = s->engine->device.adapter.max_groups[0], end = first + count;
+    for (; first < end; first += count) {
+        count = end - first < most ? end - first : most;
+        struct gpu_copy constants = {
+            .ranges = s->slot->piece.address + s->ranges_at + first * sizeof *s->ranges,
+            .num_ranges = count,
+        };
+        bind(s, pipeline, &constants, sizeof constants);
+        vkCmdDispatch(s->slot->commands, count, copy_width(s, first, count), 1);
+    }
+}
+
+// ---- waves ----
+
+static enum status record_zeroes(const struct submission *s, struct error *error)
+{
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    if (s->num_zero_ranges == 0)
+        return STATUS_OK;
+    enum status status = pipeline_get(&s->engine->pipelines, PIPELINE_COPY, NULL, &pipeline, error);
+    if (status != STATUS_OK)
+        return status;
+    dispatch_ranges(s, pipeline, 0, s->num_zero_ranges);
+    shader_barrier(s->slot->commands);
+    return STATUS_OK;
+}
+
+static bool record_write(const struct submission *s, const struct group *group)
+{
+    if (!group->write)
+        return false;
+    if (group->kind == ENGINE_COPY)
+        dispatch_ranges(s, group->write, group->first_range, group->num_ranges);
+    else
+        dispatch(s, group->write, group->first, group->num_writers, 1, group->num_tokens);
+    return true;
+}
+
+static void record_read(const struct submission *s, const struct group *group)
+{
+    if (!group->read)
+        return;
+    if (group->helper) // first: it has the longer work
+        record_read(s, &s->groups[group->helper]);
+    if (group->kind == ENGINE_MERGE)
+        dispatch_merge(s, group);
+    else if (group->kind == ENGINE_GATHER)
+        dispatch(s, group->read, group->first, group->num_runs, 1, group->num_tokens);
+    else
+        dispatch_attention(s, group);
+}
+
+static void record_followup(const struct submission *s, const struct group *group)
+{
+    if (group->merge)
+        dispatch(s, group->merge, group->first_split, group->num_split_runs,
+                 group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_merges);
+    if (group->redo)
+        dispatch_redo(s, group);
+}
+
+// What the splits of groups [first, end) left becomes their results, and what first passes noted is computed again.
+static void record_followups(const struct submission *s, uint32_t first, uint32_t end)
+{
+    bool merges = false, redoes = false;
+    for (uint32_t i = first; i < end; i++) {
+        merges |= s->groups[i].merge != VK_NULL_HANDLE;
+        redoes |= s->groups[i].redo != VK_NULL_HANDLE;
+    }
+    if (redoes)
+        indirect_barrier(s->slot->commands);
+    else if (merges)
+        shader_barrier(s->slot->commands);
+    for (uint32_t i = first; i < end; i++)
+        record_followup(s, &s->groups[i]);
+}
+
+// Rows of a tile; 0: it is not recorded by itself.
+static uint32_t rows_of(const struct group *group)
+{
+    if (group->helps)
+        return 0;
+    return group->kind == ENGINE_ATTEND ? group->geometry.spec[AULE_SPEC_TILE_ROWS] : 1;
+}
+
+// The most rows of a tile that are fewer than `below`.
+static uint32_t most_rows(const struct submission *s, uint32_t first, uint32_t end, uint32_t below)
+{
+    uint32_t most = 0;
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t rows = rows_of(&s->groups[i]);
+        most = rows < below && rows > most ? rows : most;
+    }
+    return most;
+}
+
+// Groups [first, end), and behind them what they left to do. Those with the most rows a tile come first, since each of their workgroups takes
+// the longest: the others' fill the multiprocessors that are free while the last of these end.
+static void record_together(const struct submission *s, uint32_t first, uint32_t end)
+{
+    for (uint32_t rows = UINT32_MAX; (rows = most_rows(s, first, end, rows)) > 0;)
+        for (uint32_t i = first; i < end; i++)
+            if (rows_of(&s->groups[i]) == rows)
+                record_read(s, &s->groups[i]);
+    record_followups(s, first, end);
+}
+
+static void record_reads(const struct submission *s, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++) {
+        if (s->groups[i].scratch_anew) {
+            record_together(s, first, i);
+            shader_barrier(s->slot->commands);
+            first = i;
+        }
+    }
+    record_together(s, first, end);
+}
+
+static void record_wave(const struct submission *s, uint32_t wave)
+{
+    uint32_t first = s->wave_groups[wave], end = s->wave_groups[wave + 1];
+    bool wrote = false;
+    if (first == end)
+        return;
+    if (first > 0)
+        shader_barrier(s->slot->commands);
+    clock_begin(s, wave);
+    for (uint32_t i = first; i < end; i++)
+        wrote |= record_write(s, &s->groups[i]);
+    if (wrote)
+        shader_barrier(s->slot->commands);
+    record_reads(s, first, end);
+    clock_end(s, wave);
+}
+
+enum status record(struct submission *s, struct error *error)
+{
+    struct device *device = &s->engine->device;
+    struct slot *slot = s->slot;
+    enum status status = slot_reserve(s->engine, slot, s->upload_bytes, clocks_count(s), error);
+    if (status != STATUS_OK)
+        return status;
+    describe_upload(s);
+    VK_TRY(vkResetCommandPool(device->handle, slot->pool, 0));
+    VkCommandBufferBeginInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+        .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
+    };
+    VK_TRY(vkBeginCommandBuffer(slot->commands, &info));
+    clocks_share(s);
+    clocks_begin(s);
+    opening_barrier(slot->commands);
+    status = record_zeroes(s, error);
+    if (status != STATUS_OK)
+        goto fail;
+    for (uint32_t wave = 0; wave < s->num_waves; wave++)
+        record_wave(s, wave);
+    closing_barrier(slot->commands);
+    VK_TRY(vkEndCommandBuffer(slot->commands));
+fail:
+    return status;
+}

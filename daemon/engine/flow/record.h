@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// record.h - the commands of a planned submission, into its slot.
+
+#ifndef AULE_ENGINE_RECORD_H
+#define AULE_ENGINE_RECORD_H
+
+#include "engine/plan/submission.h"
+
+// Submitter only.
+enum status record(struct submission *submission, struct error *error);
+
+#endif

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// submit.c - see submit.h, and engine_submit().
+
+#include "submit.h"
+
+#include "engine/plan/submission.h"
+#include "engine/state/state.h"
+
+#include <utlist.h>
+
+enum status submit_queue(struct engine *engine, const struct engine_submission *params, struct sample *sample,
+                         uint64_t *sequence, struct error *error)
+{
+    if (engine_lost(engine))
+        return error_set(error, STATUS_DEVICE_LOST, "the device is lost");
+    if (submission_count_ranges(params) > UINT32_MAX)
+        return error_set(error, STATUS_NO_MEMORY,
+                         "%u blocks to zero and those that %u runs copy are too many for one submission",
+                         params->num_zeroes, params->num_runs);
+    struct submission *submission = submission_create(engine, params);
+    if (!submission)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a submission of %u runs", params->num_runs);
+    submission->sample = sample;
+    pthread_mutex_lock(&engine->lock);
+    if (sample && engine->stopping) { // who would take it may have ended
+        pthread_mutex_unlock(&engine->lock);
+        submission_free(submission);
+        return error_set(error, STATUS_STOPPING, "the engine ends");
+    }
+    submission->sequence = *sequence = ++engine->last_sequence;
+    for (uint32_t i = 0; i < params->num_runs; i++)
+        if (params->runs[i].batch)
+            params->runs[i].batch->last_sequence = *sequence;
+    DL_APPEND(engine->waiting, submission);
+    submission->queued_ns = clock_now_ns();
+    pthread_mutex_unlock(&engine->lock);
+    atomic_fetch_add(&engine->num_queued, 1);
+    pthread_cond_signal(&engine->more); // no system call while the submitter does not sleep
+    return STATUS_OK;
+}
+
+enum status engine_submit(struct engine *engine, const struct engine_submission *params, uint64_t *sequence,
+                          struct error *error)
+{
+    return submit_queue(engine, params, NULL, sequence, error);
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// submit.h - queues a submission for the submitter.
+
+#ifndef AULE_ENGINE_SUBMIT_H
+#define AULE_ENGINE_SUBMIT_H
+
+#include "engine/engine.h"
+
+struct sample;
+
+// As engine_submit(), any thread. With a sample: STOPPING.
+enum status submit_queue(struct engine *engine, const struct engine_submission *params, struct sample *sample,
+                         uint64_t *sequence, struct error *error);
+
+#endif

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// submitter.c - the thread that takes submissions in order and gives them to the GPU: plan, stage in, record, submit. What
+// cannot reach the GPU travels on without a slot and is reported in its turn.
+
+#include "submitter.h"
+
+#include "engine/plan/plan.h"
+#include "engine/state/state.h"
+#include "engine/vulkan/vk.h"
+#include "record.h"
+#include "staging.h"
+
+#include <utlist.h>
+#include <xxhash.h>
+
+static struct slot *free_slot(struct engine *engine)
+{
+    for (int i = 0; i < ENGINE_SLOTS; i++)
+        if (!engine->slots[i].busy)
+            return &engine->slots[i];
+    return NULL;
+}
+
+// With the lock held: whether more is to be expected soon, as something ends or has ended. Asked once for each end.
+static bool expects_more(const struct engine *engine, uint64_t looked_after)
+{
+    bool idle = engine->last_sequence > 0 && engine->completed == engine->last_sequence;
+    return engine->watch.look_ns > 0 && !engine->waiting && engine->completed != looked_after &&
+           (idle || atomic_load(&engine->looking));
+}
+
+// The next submission, with a slot. NULL: there will be none.
+static struct submission *take(struct engine *engine)
+{
+    struct submission *submission = NULL;
+    struct slot *slot = NULL;
+    uint64_t looked_after = UINT64_MAX;
+    pthread_mutex_lock(&engine->lock);
+    while (!engine->lost && !(engine->waiting ? (slot = free_slot(engine)) != NULL : engine->stopping)) {
+        if (expects_more(engine, looked_after)) {
+            engine_look_out(engine, &engine->num_queued);
+            looked_after = engine->completed;
+        } else {
+            pthread_cond_wait(&engine->more, &engine->lock);
+        }
+    }
+    if (!engine->lost && engine->waiting) {
+        submission = engine->waiting;
+        DL_DELETE(engine->waiting, submission);
+        submission->slot = slot;
+        slot->busy = true;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return submission;
+}
+
+// ---- how long it will take is how long its like took ----
+
+// The first four binary digits: what a sequence grows by in some steps makes no difference.
+static uint64_t about(uint64_t number)
+{
+    uint32_t digits = 0;
+    for (uint64_t rest = number; rest; rest /= 2)
+        digits++;
+    return digits > 4 ? number >> (digits - 4) << (digits - 4) : number;
+}
+
+static uint64_t shape_of(const struct submission *s)
+{
+    uint64_t hash = XXH3_64bits(&s->num_ranges, sizeof s->num_ranges);
+    for (uint32_t i = 0; i < s->num_groups; i++) {
+        const struct group *group = &s->groups[i];
+        const uint32_t counts[] = {group->kind, group->num_runs, group->num_items, group->num_tokens,
+                                   group->num_merges};
+        hash = XXH3_64bits_withSeed(&group->geometry, sizeof group->geometry, hash);
+        hash = XXH3_64bits_withSeed(counts, sizeof counts, hash);
+    }
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        const struct engine_run *run = &s->runs[i];
+        const uint64_t sizes[] = {about(run->batch ? run->batch->num_keys : 0), run->num_heads};
+        hash = XXH3_64bits_withSeed(sizes, sizeof sizes, hash);
+    }
+    return hash ? hash : 1;
+}
+
+// ---- on its way ----
+
+static enum status send(struct submission *s, struct error *error)
+{
+    struct device *device = &s->engine->device;
+    enum status status = record(s, error);
+    if (status != STATUS_OK)
+        return status;
+    VK_TRY(device_submit(device, s->slot->commands, s->engine->timeline, s->sequence, VK_NULL_HANDLE));
+    s->sent = true;
+    s->sent_ns = clock_now_ns();
+    s->shape = shape_of(s);
+fail:
+    return status;
+}
+
+// Nothing of it reached the GPU.
+static void give_up(struct submission *s, const struct error *error)
+{
+    struct engine *engine = s->engine;
+    device_log(&engine->device, 0, "submission %llu fails: %s", (unsigned long long)s->sequence, error->text);
+    // The caller takes the zeroes for done: rather no GPU than one tenant's data in another's hands.
+    if (s->num_zeroes)
+        device_lose(&engine->device, "%u blocks could not be zeroed: %s", s->num_zeroes, error->text);
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        if (plan_group(s, i) != NO_GROUP)
+            submission_fail(s, i, error);
+        plan_forget(s, i);
+    }
+    pthread_mutex_lock(&engine->lock);
+    s->slot->busy = false;
+    s->slot = NULL;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void process(struct submission *s)
+{
+    struct engine *engine = s->engine;
+    struct error error = {0};
+    pthread_mutex_lock(&engine->lock);
+    uint64_t completed = engine->completed;
+    pthread_mutex_unlock(&engine->lock);
+    pipelines_begin(&engine->pipelines, s->sequence, completed);
+    plan_build(s);
+    if (stage_in(s) && send(s, &error) != STATUS_OK)
+        give_up(s, &error);
+    pthread_mutex_lock(&engine->lock);
+    DL_APPEND(engine->flying, s);
+    pthread_mutex_unlock(&engine->lock);
+    atomic_fetch_add(&engine->num_flown, 1);
+    pthread_cond_broadcast(&engine->changed); // for the completer, which wants the lock
+}
+
+void *submitter_thread(void *argument)
+{
+    struct engine *engine = argument;
+    struct submission *submission;
+    while ((submission = take(engine)))
+        process(submission);
+    pthread_mutex_lock(&engine->lock);
+    engine->submitter_gone = true;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows nothing of runs. Made by
+// the submitter on first use, or ahead by tuning's thread; saved by the maker and at the end.
+
+#include "pipeline.h"
+
+#include "engine/vulkan/statistics.h"
+#include "engine/vulkan/vk.h"
+#include "pipeline_file.h"
+#include "shaders/layout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+#include <utlist.h>
+
+// Shapes are the clients' to choose, so their number has a bound. A model uses two or three; each takes some 100 KB.
+static const uint32_t default_most = 256;
+
+struct key {
+    uint32_t kind;
+    struct geometry geometry;
+};
+
+struct pipeline {
+    struct key key;
+    VkPipeline handle;
+    uint64_t last_sequence; // of a submission that uses it
+    struct pipeline *prev, *next;
+    UT_hash_handle hh;
+};
+
+#define BIT(spec) (1u << (spec))
+enum {
+    SPECS_ALL = (1u << SPEC_CONSTANTS) - 1,
+    SPECS_KV = BIT(AULE_SPEC_HEAD_DIM_K) | BIT(AULE_SPEC_HEAD_DIM_V) | BIT(AULE_SPEC_NUM_KV_HEADS) |
+               BIT(AULE_SPEC_BLOCK_SIZE) | BIT(AULE_SPEC_K_DTYPE) | BIT(AULE_SPEC_V_DTYPE) | BIT(AULE_SPEC_IO_DTYPE) |
+               BIT(AULE_SPEC_FEATURES) | BIT(AULE_SPEC_PLACE) | BIT(AULE_SPEC_V_IN_K) | BIT(AULE_SPEC_SCALE_MODE),
+};
+
+// With those of the device, which are the same for all.
+enum { ALL_CONSTANTS = AULE_SPEC_SOFTWARE + 1 };
+_Static_assert((int)SPEC_CONSTANTS == (int)AULE_SPEC_MATRIX_ROWS, "the geometry's come first");
+
+// What each kind is compiled for: nothing else makes a second pipeline.
+static const struct {
+    uint32_t specs;    // by number
+    uint32_t features; // AULE_FEATURE_*
+} used[PIPELINE_KINDS] = {
+    [PIPELINE_ATTENTION] = {SPECS_ALL, UINT32_MAX},
+    [PIPELINE_SPLITS] = {SPECS_ALL, UINT32_MAX},
+    [PIPELINE_KV_WRITE] = {SPECS_KV, AULE_FEATURE_ROPE | AULE_FEATURE_ROPE_PAIRS | AULE_FEATURE_POSITIONS},
+    [PIPELINE_GATHER] = {SPECS_KV, 0},
+    [PIPELINE_COPY] = {0, 0},
+    [PIPELINE_MERGE] = {BIT(AULE_SPEC_IO_DTYPE), 0},
+};
+
+static const struct shader *shader_of(const struct pipelines *pipelines, enum pipeline_kind kind, uint32_t kernel)
+{
+    const struct shader *shaders[PIPELINE_KINDS] = {
+        [PIPELINE_ATTENTION] = &pipelines->variant->kernels[kernel]->shader,
+        [PIPELINE_SPLITS] = &shader_splits,
+        [PIPELINE_KV_WRITE] = &shader_kv_write,
+        [PIPELINE_GATHER] = &shader_gather,
+        [PIPELINE_COPY] = &shader_copy,
+        [PIPELINE_MERGE] = &shader_merge,
+    };
+    return shaders[kind];
+}
+
+static enum status make_modules(struct pipelines *pipelines, struct error *error)
+{
+    const struct variant *variant = pipelines->variant;
+    enum status status = STATUS_OK;
+    for (int kind = 0; kind < PIPELINE_KINDS && status == STATUS_OK; kind++)
+        if (kind != PIPELINE_ATTENTION)
+            status = shader_module(pipelines->device, shader_of(pipelines, kind, 0), &pipelines->modules[kind], error);
+    for (uint32_t i = 0; i < variant->num_kernels && status == STATUS_OK; i++)
+        status = shader_module(pipelines->device, &variant->kernels[i]->shader, &pipelines->kernels[i], error);
+    return status;
+}
+
+static enum status make_layout(struct pipelines *pipelines, struct error *error)
+{
+    struct device *device = pipelines->device;
+    enum status status = STATUS_OK;
+    _Static_assert(sizeof(struct gpu_copy) <= sizeof(struct gpu_dispatch), "the largest is the range");
+    _Static_assert(sizeof(struct gpu_merging) <= sizeof(struct gpu_dispatch), "the largest is the range");
+    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = sizeof(struct gpu_dispatch)};
+    VkPipelineLayoutCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+        .pushConstantRangeCount = 1,
+        .pPushConstantRanges = &range,
+    };
+    VK_TRY(vkCreatePipelineLayout(device->handle, &info, NULL, &pipelines->layout));
+    DEVICE_NAME(device, PIPELINE_LAYOUT, pipelines->layout, "all pipelines");
+fail:
+    return status;
+}
+
+static enum status make_cache(struct pipelines *pipelines, struct error *error)
+{
+    struct device *device = pipelines->device;
+    enum status status = STATUS_OK;
+    VkPipelineCacheCreateInfo info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+    void *data = pipelines->path ? pipeline_file_load(device, pipelines->path, &info.initialDataSize) : NULL;
+    info.pInitialData = data;
+    VK_TRY(vkCreatePipelineCache(device->handle, &info, NULL, &pipelines->cache));
+    DEVICE_NAME(device, PIPELINE_CACHE, pipelines->cache, "all pipelines");
+fail:
+    free(data);
+    return status;
+}
+
+enum status pipelines_init(struct pipelines *pipelines, struct device *device, const struct engine_params *params,
+                           struct error *error)
+{
+    *pipelines =
+        (struct pipelines){.device = device, .most = params->max_pipelines ? params->max_pipelines : default_most};
+    enum status status = variant_choose(&device->adapter, params->variant, &pipelines->variant, error);
+    if (status != STATUS_OK)
+        return status;
+    if (params->cache_folder && !(pipelines->path = pipeline_file_path(device, params->cache_folder)))
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
+    status = make_modules(pipelines, error);
+    if (status == STATUS_OK)
+        status = make_layout(pipelines, error);
+    if (status == STATUS_OK)
+        status = make_cache(pipelines, error);
+    if (status != STATUS_OK)
+        pipelines_finish(pipelines);
+    return status;
+}
+
+void pipelines_finish(struct pipelines *pipelines)
+{
+    struct device *device = pipelines->device;
+    if (pipelines_unsaved(pipelines))
+        pipelines_save(pipelines);
+    struct pipeline *pipeline, *next;
+    HASH_ITER(hh, pipelines->by_key, pipeline, next)
+    {
+        HASH_DEL(pipelines->by_key, pipeline);
+        vkDestroyPipeline(device->handle, pipeline->handle, NULL);
+        free(pipeline);
+    }
+    pipelines->by_use = NULL;
+    if (pipelines->cache)
+        vkDestroyPipelineCache(device->handle, pipelines->cache, NULL);
+    if (pipelines->layout)
+        vkDestroyPipelineLayout(device->handle, pipelines->layout, NULL);
+    for (int kind = 0; kind < PIPELINE_KINDS; kind++)
+        vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL); // takes none
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        vkDestroyShaderModule(device->handle, pipelines->kernels[i], NULL);
+    free(pipelines->path);
+    memset(pipelines->modules, 0, sizeof pipelines->modules);
+    memset(pipelines->kernels, 0, sizeof pipelines->kernels);
+    pipelines->path = NULL;
+    pipelines->cache = VK_NULL_HANDLE;
+    pipelines->layout = VK_NULL_HANDLE;
+}
+
+static enum status compile(struct pipelines *pipelines, struct pipeline *pipeline, struct error *error)
+{
+    struct device *device = pipelines->device;
+    enum status status = STATUS_OK;
+    const struct geometry *geometry = &pipeline->key.geometry;
+    enum pipeline_kind kind = pipeline->key.kind;
+    const struct shader *shader = shader_of(pipelines, kind, geometry->kernel);
+    const uint32_t *spec = geometry->spec;
+    char text[160], name[256];
+    const struct matrix_size *matrix = &device->adapter.matrices.size;
+    uint32_t values[ALL_CONSTANTS] = {
+        [AULE_SPEC_MATRIX_ROWS] = matrix->rows,
+        [AULE_SPEC_MATRIX_COLUMNS] = matrix->columns,
+        [AULE_SPEC_MATRIX_DEPTH] = matrix->depth,
+        [AULE_SPEC_SUBGROUP] = device->adapter.info.subgroup_size,
+        [AULE_SPEC_SOFTWARE] = device->adapter.info.software,
+    };
+    VkSpecializationMapEntry entries[ALL_CONSTANTS];
+    memcpy(values, spec, SPEC_CONSTANTS * sizeof *spec);
+    for (uint32_t i = 0; i < ALL_CONSTANTS; i++)
+        entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof *values, sizeof *values};
+    VkSpecializationInfo constants = {ALL_CONSTANTS, entries, sizeof values, values};
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size;
+    VkComputePipelineCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .flags = statistics_flags(device),
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module =
+                      kind == PIPELINE_ATTENTION ? pipelines->kernels[geometry->kernel] : pipelines->modules[kind],
+                  .pName = "main",
+                  .pSpecializationInfo = &constants},
+        .layout = pipelines->layout,
+    };
+    if (shader->full_subgroups)
+        shader_ask_for_subgroups(&device->adapter, &info.stage, &size);
+    VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL, &pipeline->handle));
+    geometry_text(spec, text, sizeof text);
+    DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s %s", shader->name, text);
+    snprintf(name, sizeof name, "%s for %s", shader->name, text);
+    statistics_log(device, pipeline->handle, name);
+fail:
+    return status;
+}
+
+static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry)
+{
+    struct key key = {.kind = kind};
+    for (uint32_t i = 0; geometry && i < SPEC_CONSTANTS; i++)
+        if (used[kind].specs & BIT(i))
+            key.geometry.spec[i] = geometry->spec[i];
+    uint32_t *features = &key.geometry.spec[AULE_SPEC_FEATURES];
+    *features &= used[kind].features;
+    if (kind == PIPELINE_KV_WRITE && !(*features & AULE_FEATURE_ROPE)) // where a key stands matters to its turns alone
+        *features = 0;
+    if (kind == PIPELINE_ATTENTION)
+        key.geometry.kernel = geometry->kernel;
+    else
+        key.geometry.spec[AULE_SPEC_LOCAL_SIZE] = shader_of(pipelines, kind, 0)->local_size;
+    return key;
+}
+
+void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed)
+{
+    pipelines->sequence = sequence;
+    pipelines->passed = passed;
+}
+
+// So that one more fits. Those that the GPU may still run stay, though they be too many for a while. The driver's own cache
+// keeps what it compiled, so that one that comes back comes quickly.
+static void make_room(struct pipelines *pipelines)
+{
+    struct pipeline *oldest;
+    while ((oldest = pipelines->by_use) && HASH_COUNT(pipelines->by_key) >= pipelines->most &&
+           oldest->last_sequence <= pipelines->passed) {
+        DL_DELETE(pipelines->by_use, oldest);
+        HASH_DEL(pipelines->by_key, oldest);
+        vkDestroyPipeline(pipelines->device->handle, oldest->handle, NULL);
+        free(oldest);
+    }
+    atomic_store(&pipelines->count, HASH_COUNT(pipelines->by_key));
+}
+
+enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
+                         VkPipeline *out, struct error *error)
+{
+    struct key key = make_key(pipelines, kind, geometry);
+    struct pipeline *pipeline = NULL;
+    HASH_FIND(hh, pipelines->by_key, &key, sizeof key, pipeline);
+    if (pipeline) {
+        DL_DELETE(pipelines->by_use, pipeline);
+        DL_APPEND(pipelines->by_use, pipeline);
+        pipeline->last_sequence = pipelines->sequence;
+        *out = pipeline->handle;
+        return STATUS_OK;
+    }
+    make_room(pipelines);
+    pipeline = calloc(1, sizeof *pipeline);
+    if (!pipeline)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
+    pipeline->key = key;
+    enum status status = compile(pipelines, pipeline, error);
+    if (status != STATUS_OK)
+        goto fail;
+    HASH_ADD(hh, pipelines->by_key, key, sizeof key, pipeline);
+    if (!pipeline->hh.tbl) {
+        status = error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
+        vkDestroyPipeline(pipelines->device->handle, pipeline->handle, NULL);
+        goto fail;
+    }
+    DL_APPEND(pipelines->by_use, pipeline);
+    pipeline->last_sequence = pipelines->sequence;
+    atomic_store(&pipelines->count, HASH_COUNT(pipelines->by_key));
+    atomic_store(&pipelines->unsaved, pipelines->path != NULL);
+    *out = pipeline->handle;
+    return STATUS_OK;
+fail:
+    free(pipeline);
+    return status;
+}
+
+enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry, struct error *error)
+{
+    struct pipeline pipeline = {.key = make_key(pipelines, PIPELINE_ATTENTION, geometry)};
+    enum status status = compile(pipelines, &pipeline, error);
+    if (status == STATUS_OK)
+        vkDestroyPipeline(pipelines->device->handle, pipeline.handle, NULL);
+    return status;
+}
+
+bool pipelines_unsaved(struct pipelines *pipelines)
+{
+    return atomic_load(&pipelines->unsaved);
+}
+
+void pipelines_save(struct pipelines *pipelines)
+{
+    VkDevice handle = pipelines->device->handle;
+    size_t size = 0;
+    atomic_store(&pipelines->unsaved, false);
+    VkResult result = vkGetPipelineCacheData(handle, pipelines->cache, &size, NULL);
+    void *data = result == VK_SUCCESS && size ? malloc(size) : NULL;
+    if (data)
+        result = vkGetPipelineCacheData(handle, pipelines->cache, &size, data);
+    if (!data || result < VK_SUCCESS)
+        device_log(pipelines->device, 1, "compiled pipelines are not kept: %s, %zu bytes", vk_result_name(result),
+                   size);
+    else
+        pipeline_file_save(pipelines->device, pipelines->path, data, size);
+    free(data);
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// arena.c - imports a client's memory where the device can take it, else keeps a mirror and copies rows. Knows offsets and
+// strides, not what they mean. Created and destroyed by any thread; staged by the engine's own.
+
+#include "arena.h"
+
+#include "engine/state/event.h"
+#include "engine/state/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+// Host memory is mapped by pages, so the last page belongs to the mapping as a whole.
+static bool can_import(const struct engine *engine, const void *base, uint64_t size, uint64_t *rounded)
+{
+    const struct engine_device *info = &engine->device.adapter.info;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    *rounded = (size + page - 1) / page * page;
+    return info->host_import && (uintptr_t)base % info->import_alignment == 0 &&
+           *rounded % info->import_alignment == 0 && *rounded <= info->max_allocation_bytes;
+}
+
+static enum status make_memory(struct engine_arena *arena, struct error *error)
+{
+    struct device *device = &arena->engine->device;
+    uint64_t rounded = 0;
+    struct error why = {0};
+    if (!arena->base) {
+        enum status status =
+            buffer_init(device, MEMORY_METADATA, arena->size, "arena of the device", &arena->buffer, error);
+        arena->base = arena->buffer.mapped;
+        arena->imported = true; // there is nothing to copy
+        return status;
+    }
+    if (can_import(arena->engine, arena->base, arena->size, &rounded)) {
+        arena->imported = buffer_import(device, arena->base, rounded, "arena", &arena->buffer, &why) == STATUS_OK;
+        if (arena->imported)
+            return STATUS_OK;
+        device_log(device, 1, "an arena of %llu bytes is mirrored, not imported: %s", (unsigned long long)arena->size,
+                   why.text);
+    } else if (device->adapter.info.host_import) {
+        device_log(device, 1, "an arena of %llu bytes at %p is mirrored: imports want multiples of %llu bytes",
+                   (unsigned long long)arena->size, (void *)arena->base,
+                   (unsigned long long)device->adapter.info.import_alignment);
+    }
+    return buffer_init(device, MEMORY_STAGING, arena->size, "arena mirror", &arena->buffer, error);
+}
+
+enum status engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
+                                struct error *error)
+{
+    if (size == 0)
+        return error_set(error, STATUS_INVALID, "an arena of 0 bytes");
+    if (engine_lost(engine))
+        return error_set(error, STATUS_DEVICE_LOST, "the device is lost");
+    struct engine_arena *arena = calloc(1, sizeof *arena);
+    if (!arena)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an arena");
+    arena->engine = engine;
+    arena->base = base;
+    arena->size = size;
+    enum status status = make_memory(arena, error);
+    if (status != STATUS_OK) {
+        free(arena);
+        return status;
+    }
+    pthread_mutex_lock(&engine->lock);
+    DL_APPEND(engine->arenas, arena);
+    pthread_mutex_unlock(&engine->lock);
+    *out = arena;
+    return STATUS_OK;
+}
+
+// After a loss the GPU, or a thread that stages, may still write here: the arena then ends with the engine, which waits
+// for that.
+bool engine_arena_destroy(struct engine_arena *arena)
+{
+    if (!arena)
+        return true;
+    if (engine_lost(arena->engine))
+        return false;
+    struct engine *engine = arena->engine;
+    pthread_mutex_lock(&engine->lock);
+    DL_DELETE(engine->arenas, arena);
+    pthread_mutex_unlock(&engine->lock);
+    buffer_finish(&engine->device, &arena->buffer);
+    free(arena);
+    return true;
+}
+
+void *engine_arena_base(const struct engine_arena *arena)
+{
+    return arena->base;
+}
+
+bool engine_arena_imported(const struct engine_arena *arena)
+{
+    return arena->imported;
+}
+
+// A tensor as two nested loops over pieces of contiguous bytes.
+struct walk {
+    uint64_t outer, outer_stride, inner, inner_stride, bytes;
+};
+
+// Pieces that touch or overlap are one.
+static void unite(uint64_t *count, uint64_t stride, uint64_t *bytes)
+{
+    if (*count < 2 || stride > *bytes)
+        return;
+    *bytes += (*count - 1) * stride;
+    *count = 1;
+}
+
+static struct walk plan_walk(const struct engine_tensor *tensor, uint32_t num_tokens, uint32_t num_heads,
+                             uint64_t row_bytes)
+{
+    struct walk walk = {num_tokens, tensor->token_stride, num_heads, tensor->head_stride, row_bytes};
+    if (tensor->token_stride < tensor->head_stride) // [heads, tokens, dim]
+        walk = (struct walk){num_heads, tensor->head_stride, num_tokens, tensor->token_stride, row_bytes};
+    unite(&walk.inner, walk.inner_stride, &walk.bytes);
+    if (walk.inner == 1)
+        unite(&walk.outer, walk.outer_stride, &walk.bytes);
+    return walk;
+}
+
+static void measure(struct arena_pass *pass, uint64_t offset, const struct walk *walk)
+{
+    if (walk->outer == 0 || walk->inner == 0)
+        return;
+    uint64_t end =
+        offset + (walk->outer - 1) * walk->outer_stride + (walk->inner - 1) * walk->inner_stride + walk->bytes;
+    pass->begin = offset < pass->begin ? offset : pass->begin;
+    pass->end = end > pass->end ? end : pass->end;
+    pass->bytes += (unsigned __int128)walk->outer * walk->inner * walk->bytes;
+}
+
+void arena_stage(const struct engine_arena *arena, struct arena_pass *pass, const struct engine_tensor *tensor,
+                 uint32_t num_tokens, uint32_t num_heads, uint64_t row_bytes)
+{
+    if (arena->imported)
+        return;
+    const char *from = pass->what == ARENA_IN ? arena->base : arena->buffer.mapped;
+    char *to = pass->what == ARENA_IN ? arena->buffer.mapped : arena->base;
+    struct walk walk = plan_walk(tensor, num_tokens, num_heads, row_bytes);
+    if (pass->what == ARENA_MEASURE) {
+        measure(pass, tensor->offset, &walk);
+        return;
+    }
+    for (uint64_t i = 0; i < walk.outer; i++)
+        for (uint64_t j = 0; j < walk.inner; j++) {
+            uint64_t at = tensor->offset + i * walk.outer_stride + j * walk.inner_stride;
+            memcpy(to + at, from + at, walk.bytes);
+        }
+}
+
+void arena_stage_span(const struct engine_arena *arena, uint64_t begin, uint64_t end)
+{
+    memcpy((char *)arena->buffer.mapped + begin, arena->base + begin, end - begin);
+}

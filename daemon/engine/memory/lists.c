@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// lists.c - see lists.h. Knows nothing of what the lists say. Added by the submitter, ended by the maker once the GPU is past.
+
+#include "lists.h"
+
+#include "base/container_of.h"
+#include "engine/state/state.h"
+
+#include <stdlib.h>
+#include <utlist.h>
+
+// A model has one number of query heads, a draft model beside it another: more lists are made, used and given back.
+enum { MOST_LISTS = 4 };
+
+bool cutting_same(const struct cutting *a, const struct cutting *b)
+{
+    return a->group == b->group && a->num_splits == b->num_splits && a->serving == b->serving &&
+           a->halves == b->halves && a->alone == b->alone;
+}
+
+struct items *lists_find(struct lists *lists, const struct cutting *cutting)
+{
+    struct items *items;
+    DL_FOREACH(lists->items, items)
+    if (cutting_same(&items->cutting, cutting))
+        break;
+    if (!items)
+        return NULL;
+    DL_DELETE(lists->items, items);
+    DL_PREPEND(lists->items, items);
+    return items;
+}
+
+static void items_free(struct items *items)
+{
+    slab_give(items->slabs, &items->piece);
+    free(items);
+}
+
+static void run_items_end(struct engine *engine, struct job *job)
+{
+    (void)engine;
+    items_free(container_of(job, struct items, end));
+}
+
+void lists_add(struct lists *lists, struct engine *engine, struct items *items)
+{
+    struct items *each, *oldest;
+    int count = 0;
+    DL_PREPEND(lists->items, items);
+    DL_COUNT(lists->items, each, count);
+    if (count <= MOST_LISTS)
+        return;
+    oldest = lists->items->prev;
+    DL_DELETE(lists->items, oldest);
+    oldest->end = (struct job){.after = oldest->last_sequence, .run = run_items_end};
+    pthread_mutex_lock(&engine->lock);
+    job_post(engine, &oldest->end);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void lists_finish(struct lists *lists)
+{
+    while (lists->items) {
+        struct items *items = lists->items;
+        DL_DELETE(lists->items, items);
+        items_free(items);
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// check.c - whether a run can be done: what no shader can follow is refused before it, since a GPU that follows an address that
+// is not there is lost. Knows that the caller has checked every id and range. Any thread, but for engine_run_check().
+
+#include "check.h"
+
+#include "engine/memory/batch.h"
+#include "engine/state/state.h"
+#include "items.h"
+
+#include <inttypes.h>
+
+uint64_t run_num_tokens(const struct engine_run *run)
+{
+    switch (run->kind) {
+    case ENGINE_ATTEND: return run->batch->num_tokens;
+    case ENGINE_WRITE: return run->batch->address[BATCH_SLOT_MAPPING] ? run->batch->num_tokens : 0;
+    case ENGINE_GATHER: return run->batch->num_keys;
+    case ENGINE_COPY: return run->num_copies;
+    case ENGINE_MERGE: return run->num_tokens;
+    }
+    return 0;
+}
+
+static enum status check_rope(const struct engine_run *run, struct error *error)
+{
+    const struct engine_batch *batch = run->batch;
+    if (run->rope.dim % 2 || run->rope.dim > batch->kv.head_dim_k)
+        return error_set(error, STATUS_INVALID, "rope.dim %u: an even number up to head_dim_k, %u, is wanted",
+                         run->rope.dim, batch->kv.head_dim_k);
+    if (run->rope.dim && !batch->address[BATCH_POSITIONS] && !batch->address[BATCH_SEQ_LENS_KV])
+        return error_set(error, STATUS_INVALID, "rope.dim %u: a batch without sequences needs positions",
+                         run->rope.dim);
+    return STATUS_OK;
+}
+
+static enum status check_sequences(const struct engine_run *run, struct error *error)
+{
+    const struct engine_batch *batch = run->batch;
+    if (batch->num_seqs == 0 || !batch->seq_lens_kv || !batch->cu_seqlens_q)
+        return error_set(error, STATUS_INVALID,
+                         "a batch of %u tokens and %u sequences%s is only written through: nothing attends or gathers",
+                         batch->num_tokens, batch->num_seqs, batch->num_seqs ? " of no lengths" : "");
+    if (run->kind == ENGINE_GATHER && batch->num_keys > INT32_MAX)
+        return error_set(error, STATUS_LIMIT, "a gather of %" PRIu64 " keys; one takes %d at most", batch->num_keys,
+                         INT32_MAX);
+    return STATUS_OK;
+}
+
+// Without these, shaders would follow address 0 to the keys that there are.
+static enum status check_places(const struct engine_run *run, struct error *error)
+{
+    const struct engine_batch *batch = run->batch;
+    bool rows = batch->place == ENGINE_ROWS;
+    bool outer = run->keys.outer_stride && (batch->kv.v_is_k_prefix || run->values.outer_stride);
+    if (batch->num_keys == 0)
+        return STATUS_OK;
+    if (!rows && !batch->address[BATCH_BLOCK_TABLE])
+        return error_set(error, STATUS_INVALID,
+                         "%" PRIu64
+                         " keys of %u sequences lie in blocks, but the batch has no block table (%u columns)",
+                         batch->num_keys, batch->num_seqs, batch->max_blocks);
+    if (rows && !outer && !batch->address[BATCH_KV_STARTS])
+        return error_set(error, STATUS_INVALID,
+                         "contiguous keys and values with outer strides of %" PRIu64 " and %" PRIu64
+                         " bytes: without a stride the batch of %u sequences needs kv_starts",
+                         run->keys.outer_stride, run->values.outer_stride, batch->num_seqs);
+    return STATUS_OK;
+}
+
+static enum status check_heads(const struct engine_run *run, struct error *error)
+{
+    uint32_t num_kv_heads = run->batch->kv.num_kv_heads;
+    if (run->num_heads > 0 && num_kv_heads > 0 && run->num_heads % num_kv_heads == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "%u heads: a multiple of the %u KV heads is wanted", run->num_heads,
+                     num_kv_heads);
+}
+
+static enum status check_merge(const struct engine *engine, const struct engine_run *run, struct error *error)
+{
+    uint32_t most = engine->device.adapter.max_groups[0];
+    if (run->num_heads == 0 || run->num_heads > most)
+        return error_set(error, STATUS_UNSUPPORTED, "a merge of %u heads: this device takes 1 to %u", run->num_heads,
+                         most);
+    if (run->num_tokens > INT32_MAX)
+        return error_set(error, STATUS_LIMIT, "a merge of %u tokens; one takes %d at most", run->num_tokens, INT32_MAX);
+    return STATUS_OK;
+}
+
+enum status engine_run_fits(const struct engine *engine, const struct engine_run *run, struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (run_num_tokens(run) == 0 || run->kind == ENGINE_COPY)
+        return STATUS_OK;
+    if (run->kind == ENGINE_MERGE)
+        return check_merge(engine, run, error);
+    if (run->kind == ENGINE_ATTEND || run->kind == ENGINE_GATHER)
+        status = check_sequences(run, error);
+    if (status == STATUS_OK && (run->kind == ENGINE_ATTEND || run->kind == ENGINE_GATHER))
+        status = check_places(run, error);
+    if (status == STATUS_OK && run->kind == ENGINE_ATTEND)
+        status = check_heads(run, error);
+    if (status == STATUS_OK && run->kind != ENGINE_GATHER)
+        status = check_rope(run, error);
+    return status;
+}
+
+enum status scratch_check(const struct engine_batch *batch, const struct partials *partials, struct error *error)
+{
+    uint64_t most = batch->engine->max_scratch_bytes;
+    if (partials->bytes <= most)
+        return STATUS_OK;
+    return error_set(error, STATUS_LIMIT,
+                     "the partial results of %" PRIu64 " splits take %" PRIu64 " bytes; --max-scratch allows %" PRIu64,
+                     partials->count, partials->bytes, most);
+}
+
+// A batch's layers ask one after the other for the same thing.
+static const struct partials *count_partials(struct engine_batch *batch, const struct cutting *cutting)
+{
+    if (!batch->checked || !cutting_same(&batch->checked_cutting, cutting))
+        batch->checked_partials = batch_partials(batch, cutting);
+    batch->checked = true;
+    batch->checked_cutting = *cutting;
+    return &batch->checked_partials;
+}
+
+enum status engine_run_check(const struct engine *engine, const struct engine_run *run, struct error *error)
+{
+    enum status status = engine_run_fits(engine, run, error);
+    if (status != STATUS_OK || run->kind != ENGINE_ATTEND || run->batch->num_tokens == 0)
+        return status;
+    struct cutting cutting = cutting_of_run(run);
+    return scratch_check(run->batch, count_partials(run->batch, &cutting), error);
+}

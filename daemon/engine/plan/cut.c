@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// cut.c - see cut.h. Any thread; no state.
+
+#include "cut.h"
+
+#include "engine/state/state.h"
+#include "shaders/layout.h"
+
+#include <stdlib.h>
+
+uint64_t cut_num_partials(const struct cut *cut)
+{
+    return cut->halves ? cut->parts * 2 : cut->parts + cut->shared;
+}
+
+struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, const struct cutting *cutting)
+{
+    const struct variant *variant = batch->engine->pipelines.variant;
+    uint64_t tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
+    uint64_t rows = (uint64_t)batch_num_queries(batch, seq) * cutting->group;
+    uint64_t kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
+    uint32_t number = variant_kernel(variant, cutting->serving, rows, kv_len);
+    const struct kernel *kernel = variant->kernels[number];
+    uint32_t tile_rows = kernel->tile_rows(&batch->kv);
+    uint64_t length = kernel_part_keys(kernel, rows, kv_len, cutting->num_splits);
+    uint64_t parts = length ? divide_up(kv_len, length) : 1;
+    return (struct cut){
+        .kernel = number,
+        .tile_rows = tile_rows,
+        .tiles = divide_up(tokens * cutting->group, tile_rows),
+        .live_tiles = divide_up(rows, tile_rows),
+        .rows = rows,
+        .length = length,
+        .parts = parts ? parts : 1,
+        .halves = cutting->halves >> number & 1,
+    };
+}
+
+// ---- what several share ----
+
+// Keys that others may be computed with: those that all queries see, but for the last part, so that each sequence keeps an item of its own.
+static uint32_t whole_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, uint32_t grain)
+{
+    uint32_t kv_len = (uint32_t)batch->seq_lens_kv[seq], queries = batch_num_queries(batch, seq);
+    if (cut->tiles != 1 || cut->parts == 1 || cut->length % grain || queries > kv_len)
+        return 0;
+    uint64_t most = (cut->parts - 1) * cut->length;
+    return (uint32_t)(most < kv_len - queries + 1 ? most : kv_len - queries + 1);
+}
+
+// The kernel with a helper, of those that serve: one at most, since the kernels with helpers differ in what they serve.
+static uint32_t find_helped(const struct variant *variant, uint32_t serving, uint32_t *helper)
+{
+    for (uint32_t i = 0; i < variant->num_kernels; i++) {
+        *helper = serving & 1u << i ? variant_helper(variant, serving, i) : NO_KERNEL;
+        if (*helper != NO_KERNEL)
+            return i;
+    }
+    return NO_KERNEL;
+}
+
+// false: no memory.
+static bool find_crowds(struct cuts *cuts, const struct engine_batch *batch, uint32_t helped)
+{
+    const struct kernel *helper = batch->engine->pipelines.variant->kernels[cuts->helper];
+    uint32_t *keys = calloc((size_t)batch->num_seqs * 2, sizeof *keys);
+    if (!keys)
+        return false;
+    struct sharing_cut shared = {
+        .part_keys = keys,
+        .whole_keys = keys + batch->num_seqs,
+        .num_seqs = batch->num_seqs,
+        .block_size = batch->kv.block_size,
+        .least = helper->least_members,
+    };
+    for (uint32_t i = 0; i < batch->sharing.num_places; i++) {
+        uint32_t seq = batch->sharing.places[i].seq;
+        if (cuts->of[seq].kernel != helped)
+            continue;
+        keys[seq] = (uint32_t)cuts->of[seq].length;
+        keys[batch->num_seqs + seq] = whole_keys(batch, seq, &cuts->of[seq], helper->crowd_grain);
+    }
+    bool found = crowds_find(&cuts->crowds, &batch->sharing, &shared);
+    for (uint32_t seq = 0; found && seq < batch->num_seqs; seq++)
+        cuts->of[seq].shared = cuts->crowds.parts[seq];
+    cuts->rows = helper->crowd_rows;
+    if (cuts->crowds.num_crowds)
+        cuts->tiles = calloc(batch->num_seqs, sizeof *cuts->tiles);
+    free(keys);
+    return found && (cuts->tiles || !cuts->crowds.num_crowds);
+}
+
+uint32_t cuts_crowd_width(const struct cuts *cuts, const struct crowd *crowd)
+{
+    uint32_t width = 1;
+    for (uint32_t i = 0; i < crowd->count; i++)
+        while (width < cuts->of[cuts->crowds.members[crowd->first + i]].rows)
+            width *= 2;
+    return width;
+}
+
+uint32_t cuts_crowd_items(const struct cuts *cuts, const struct crowd *crowd)
+{
+    return (uint32_t)divide_up((uint64_t)crowd->count * cuts_crowd_width(cuts, crowd), cuts->rows);
+}
+
+bool cuts_make(struct cuts *cuts, const struct engine_batch *batch, const struct cutting *cutting)
+{
+    uint32_t helped = find_helped(batch->engine->pipelines.variant, cutting->serving, &cuts->helper);
+    *cuts =
+        (struct cuts){.of = calloc(batch->num_seqs ? batch->num_seqs : 1, sizeof *cuts->of), .helper = cuts->helper};
+    for (uint32_t seq = 0; cuts->of && seq < batch->num_seqs; seq++)
+        cuts->of[seq] = cut_sequence(batch, seq, cutting);
+    if (cutting->alone || batch->sharing.num_places == 0)
+        cuts->helper = NO_KERNEL;
+    if (cuts->of && (cuts->helper == NO_KERNEL || find_crowds(cuts, batch, helped)))
+        return true;
+    cuts_finish(cuts);
+    return false;
+}
+
+void cuts_finish(struct cuts *cuts)
+{
+    free(cuts->of);
+    free(cuts->tiles);
+    crowds_finish(&cuts->crowds);
+    *cuts = (struct cuts){0};
+}

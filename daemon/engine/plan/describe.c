@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// describe.c - writes down for the shaders what each planned run is: struct gpu_run, ranges, and the arrays that they point to
+// (slopes, sinks, turns, parts), all in the slot's piece: runs, then ranges, then extras in the order of the runs, then room for what a first
+// pass notes. Submitter only.
+
+#include "describe.h"
+
+#include "check.h"
+#include "engine/kernels/kv.h"
+#include "engine/memory/arena.h"
+#include "engine/state/state.h"
+#include "items.h"
+#include "plan.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double log2_e = 1.4426950408889634;
+
+// ---- extras ----
+
+// What a run points to, relative to the first of its extras; each at a multiple of 16.
+struct extras {
+    uint64_t slopes, sinks, turns, merge, parts, bytes;
+};
+
+static uint64_t add_extra(struct extras *extras, uint64_t count, size_t size)
+{
+    uint64_t at = extras->bytes;
+    extras->bytes += padded(count * size);
+    return at;
+}
+
+static uint32_t rope_dim(const struct engine_run *run)
+{
+    return run->kind == ENGINE_ATTEND || run->kind == ENGINE_WRITE ? run->rope.dim : 0;
+}
+
+static struct extras extras_of(const struct engine_run *run)
+{
+    struct extras extras = {0};
+    bool merges = run->kind == ENGINE_MERGE;
+    extras.slopes = add_extra(&extras, run->slopes ? run->num_heads : 0, sizeof(float));
+    extras.sinks = add_extra(&extras, run->sinks ? run->num_heads : 0, sizeof(float));
+    extras.turns = add_extra(&extras, rope_dim(run) / 2, sizeof(uint64_t));
+    extras.merge = add_extra(&extras, merges, sizeof(struct gpu_merge));
+    extras.parts = add_extra(&extras, merges ? run->num_parts : 0, sizeof(struct gpu_part));
+    return extras;
+}
+
+void describe_measure(struct submission *s)
+{
+    uint64_t runs = 0;
+    for (uint32_t i = 0; i < s->num_groups; i++)
+        runs += s->groups[i].num_runs + s->groups[i].num_split_runs;
+    s->num_gpu_runs = (uint32_t)runs; // at most what there is host memory for
+    s->ranges_at = padded(runs * sizeof *s->gpu_runs);
+    s->upload_bytes = s->ranges_at + padded(s->num_ranges * sizeof *s->ranges);
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        s->planned[i].extras_at = s->upload_bytes;
+        if (plan_group(s, i) != NO_GROUP)
+            s->upload_bytes += extras_of(&s->runs[i]).bytes;
+    }
+    for (uint32_t i = 0; i < s->num_groups; i++) {
+        struct group *group = &s->groups[i];
+        uint64_t entries = (uint64_t)group->num_doubtful * group->geometry.spec[AULE_SPEC_NUM_KV_HEADS];
+        group->redo_at = s->upload_bytes;
+        if (group->redo)
+            s->upload_bytes += padded(sizeof(struct gpu_redo) + entries * AULE_REDO_ENTRY);
+    }
+}
+
+uint64_t describe_merge(const struct submission *s, uint32_t run)
+{
+    return s->slot->piece.address + s->planned[run].extras_at + extras_of(&s->runs[run]).merge;
+}
+
+static uint32_t units(uint64_t bytes)
+{
+    return (uint32_t)(bytes / 16);
+}
+
+static void put_merge(const struct engine_run *run, const struct extras *extras, char *to, uint64_t address)
+{
+    uint64_t arena = run->arena->buffer.address;
+    struct gpu_part *parts = (struct gpu_part *)(to + extras->parts);
+    *(struct gpu_merge *)(to + extras->merge) = (struct gpu_merge){
+        .parts = address + extras->parts,
+        .out = arena + run->out.offset,
+        .lse = run->lse.dtype ? arena + run->lse.offset : 0,
+        .out_token_stride = units(run->out.token_stride),
+        .out_head_stride = units(run->out.head_stride),
+        .lse_token_stride = (uint32_t)(run->lse.token_stride / sizeof(float)),
+        .num_parts = run->num_parts,
+        .num_tokens = run->num_tokens,
+        .num_heads = run->num_heads,
+        .head_dim = run->head_dim,
+    };
+    for (uint32_t i = 0; i < run->num_parts; i++)
+        parts[i] = (struct gpu_part){
+            .out = arena + run->parts[i].out.offset,
+            .lse = arena + run->parts[i].lse.offset,
+            .out_token_stride = units(run->parts[i].out.token_stride),
+            .out_head_stride = units(run->parts[i].out.head_stride),
+            .lse_token_stride = (uint32_t)(run->parts[i].lse.token_stride / sizeof(float)),
+        };
+}
+
+// The extras of one run at `to`, which is `address` for shaders.
+static void put_extras(const struct submission *s, const struct engine_run *run, const struct extras *extras, char *to,
+                       uint64_t address)
+{
+    if (run->slopes)
+        memcpy(to + extras->slopes, run->slopes, run->num_heads * sizeof(float));
+    if (run->sinks)
+        memcpy(to + extras->sinks, run->sinks, run->num_heads * sizeof(float));
+    if (rope_dim(run))
+        rope_turns(&s->engine->rope, &run->rope, (uint64_t *)(to + extras->turns));
+    if (run->kind == ENGINE_MERGE)
+        put_merge(run, extras, to, address);
+}
+
+// ---- runs ----
+
+static uint32_t window_side(int32_t side)
+{
+    return side < 0 ? INT32_MAX : (uint32_t)side;
+}
+
+// What an element of `dtype` is multiplied by; the scales per token and head stand with the elements.
+static float tensor_scale(const struct engine_kv *kv, enum dtype dtype, float scale)
+{
+    return kv->scale_mode == SCALE_PER_TENSOR && kv_is_scaled(kv, dtype) ? scale : 1.0f;
+}
+
+static void describe_tensors(const struct engine_run *run, struct gpu_run *gpu)
+{
+    uint64_t arena = run->arena->buffer.address;
+    gpu->q = arena + run->q.offset;
+    gpu->k = arena + run->k.offset;
+    gpu->v = arena + run->v.offset;
+    gpu->out = arena + run->out.offset;
+    gpu->keys = arena + run->keys.offset;
+    gpu->values = arena + run->values.offset;
+    gpu->lse = run->lse.dtype ? arena + run->lse.offset : 0;
+    gpu->q_outer = run->q.outer_stride;
+    gpu->k_outer = run->k.outer_stride;
+    gpu->v_outer = run->v.outer_stride;
+    gpu->out_outer = run->out.outer_stride;
+    gpu->keys_outer = run->keys.outer_stride;
+    gpu->values_outer = run->values.outer_stride;
+    gpu->q_token_stride = units(run->q.token_stride);
+    gpu->q_head_stride = units(run->q.head_stride);
+    gpu->k_token_stride = units(run->k.token_stride);
+    gpu->k_head_stride = units(run->k.head_stride);
+    gpu->v_token_stride = units(run->v.token_stride);
+    gpu->v_head_stride = units(run->v.head_stride);
+    gpu->out_token_stride = units(run->out.token_stride);
+    gpu->out_head_stride = units(run->out.head_stride);
+    gpu->keys_token_stride = units(run->keys.token_stride);
+    gpu->keys_head_stride = units(run->keys.head_stride);
+    gpu->values_token_stride = units(run->values.token_stride);
+    gpu->values_head_stride = units(run->values.head_stride);
+    gpu->lse_token_stride = (uint32_t)(run->lse.token_stride / sizeof(float));
+}
+
+// An array of the batch that may not be there: where it lies, and its step.
+static uint64_t optional(const struct engine_batch *batch, enum batch_array array, uint32_t *step)
+{
+    *step = batch->address[array] != 0;
+    return *step ? batch->address[array] : batch->engine->nothing.address;
+}
+
+static void describe_batch(const struct engine_run *run, struct gpu_run *gpu)
+{
+    const struct engine_batch *batch = run->batch;
+    const uint64_t *address = batch->address;
+    if (batch->cache) {
+        gpu->chunks = cache_table_address(batch->cache, run->layer);
+        gpu->chunk_stride = batch->cache->params.num_layers;
+        gpu->chunk_shift = batch->cache->chunk_shift;
+    }
+    gpu->cu_seqlens_q = address[BATCH_CU_SEQLENS_Q];
+    gpu->seq_lens_kv = address[BATCH_SEQ_LENS_KV];
+    gpu->block_table = address[BATCH_BLOCK_TABLE];
+    gpu->slot_mapping = optional(batch, BATCH_SLOT_MAPPING, &gpu->slot_step);
+    gpu->q_lens = optional(batch, BATCH_Q_LENS, &gpu->q_len_step);
+    gpu->token_rows = optional(batch, BATCH_TOKEN_ROWS, &gpu->token_row_step);
+    gpu->kv_starts = optional(batch, BATCH_KV_STARTS, &gpu->kv_start_step);
+    gpu->kv_offsets = address[BATCH_KV_OFFSETS];
+    gpu->positions = address[BATCH_POSITIONS];
+    gpu->mask = address[BATCH_MASK];
+    gpu->mask_starts = address[BATCH_MASK_STARTS];
+    gpu->num_seqs = address[BATCH_CU_SEQLENS_Q] ? batch->num_seqs : 0;
+    gpu->num_tokens = (uint32_t)(run->kind == ENGINE_GATHER ? batch->num_keys : batch->num_tokens);
+    gpu->max_blocks = batch->max_blocks;
+}
+
+static void describe_scores(const struct engine_run *run, struct gpu_run *gpu)
+{
+    const struct engine_kv *kv = &run->batch->kv;
+    gpu->k_scale = tensor_scale(kv, kv->k_dtype, run->k_scale);
+    gpu->v_scale = tensor_scale(kv, kv->v_dtype, run->v_scale);
+    gpu->k_inverse = 1.0f / gpu->k_scale;
+    gpu->v_inverse = 1.0f / gpu->v_scale;
+    gpu->num_heads = run->num_heads;
+    gpu->causal = run->causal && !run->batch->address[BATCH_MASK_STARTS];
+    gpu->scale_log2e = (float)(run->scale * log2_e * gpu->k_scale);
+    gpu->window_left = run->windowed ? window_side(run->window_left) : INT32_MAX;
+    gpu->window_right = run->windowed ? window_side(run->window_right) : INT32_MAX;
+    gpu->soft_cap = run->soft_cap;
+    gpu->rope_dim = rope_dim(run);
+}
+
+// All but its work. `extras_address` is where the run's extras begin.
+static struct gpu_run describe(const struct engine_run *run, const struct extras *extras, uint64_t extras_address)
+{
+    struct gpu_run gpu = {
+        .slopes = run->slopes ? extras_address + extras->slopes : 0,
+        .sinks = run->sinks ? extras_address + extras->sinks : 0,
+        .turns = rope_dim(run) ? extras_address + extras->turns : 0,
+    };
+    describe_tensors(run, &gpu);
+    describe_batch(run, &gpu);
+    describe_scores(run, &gpu);
+    return gpu;
+}
+
+// ---- placing ----
+
+// Where each group's runs begin: runs, then those with splits once more. What is counted is counted anew as place_run() goes: each
+// run's first ones.
+static void place_groups(const struct submission *s)
+{
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < s->num_groups; i++) {
+        struct group *group = &s->groups[i];
+        group->first = next;
+        group->first_split = next + group->num_runs;
+        group->num_items = group->num_merges = 0;
+        group->num_tokens = group->kind == ENGINE_MERGE ? group->num_tokens : 0; // it has no gpu_run
+        group->partial_bytes = 0;
+        next += group->num_runs + group->num_split_runs;
+    }
+}
+
+// Whoever helps leaves what he has where the one who is helped would have left it, and counts with him.
+static void place_splits(const struct submission *s, uint32_t run, const struct share *share, struct gpu_run *gpu,
+                         uint64_t *next_counter)
+{
+    struct planned *planned = &s->planned[run];
+    uint64_t num_counters = plan_counters(s, run, share);
+    struct group *group = &s->groups[share->group];
+    if (group->helps) {
+        gpu->partials = planned->partials;
+        gpu->counters = planned->counters;
+    } else if (share->work.num_merges) {
+        gpu->partials = s->slot->scratch.address + group->partials_at + group->partial_bytes;
+        gpu->counters = num_counters ? s->slot->counters.address + *next_counter * sizeof(uint32_t) : 0;
+        *next_counter += num_counters;
+        group->partial_bytes +=
+            batch_partial_bytes(s->runs[run].batch, group->geometry.kernel, share->work.num_partials);
+    }
+    if (group->helper) {
+        planned->partials = gpu->partials;
+        planned->counters = gpu->counters;
+    }
+}
+
+// `gpu` as the run's other shares have it, too.
+static void place_share(const struct submission *s, uint32_t run, const struct share *share, struct gpu_run gpu,
+                        uint64_t *next_counter)
+{
+    struct group *group = &s->groups[share->group];
+    const struct work *work = &share->work;
+    gpu.items = work->items;
+    gpu.first_item = group->num_items;
+    gpu.first_token = group->num_tokens;
+    gpu.first_merge = group->num_merges;
+    place_splits(s, run, share, &gpu, next_counter);
+    s->gpu_runs[group->first + group->num_placed++] = gpu;
+    group->num_items += work->num_items;
+    group->num_tokens += share->writes || s->runs[run].kind == ENGINE_GATHER ? gpu.num_tokens : 0;
+    if (work->num_merges == 0 || !group->merge)
+        return;
+    gpu.items = work->merges;
+    s->gpu_runs[group->first_split + group->num_split_placed++] = gpu;
+    group->num_merges += work->num_merges;
+}
+
+static void place_shares(const struct submission *s, uint32_t run, const struct gpu_run *gpu, bool writers,
+                         uint64_t *next_counter)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+        const struct share *share = &s->planned[run].shares[i];
+        if (share->group != NO_GROUP && share->writes == writers)
+            place_share(s, run, share, *gpu, next_counter);
+    }
+}
+
+// One pass over those that write, which come first in their groups, one over the others.
+static void place_runs(const struct submission *s, bool writers, uint64_t *next_counter)
+{
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        const struct engine_run *run = &s->runs[i];
+        uint64_t at = s->planned[i].extras_at;
+        if (plan_group(s, i) == NO_GROUP)
+            continue;
+        struct extras extras = extras_of(run);
+        uint64_t address = s->slot->piece.address + at;
+        if (writers) // for each run once
+            put_extras(s, run, &extras, (char *)s->slot->piece.mapped + at, address);
+        if (run->kind == ENGINE_COPY || run->kind == ENGINE_MERGE) // they have no gpu_run
+            continue;
+        struct gpu_run gpu = describe(run, &extras, address);
+        place_shares(s, i, &gpu, writers, next_counter);
+    }
+}
+
+void describe_upload(const struct submission *s)
+{
+    char *to = s->slot->piece.mapped;
+    uint64_t next_counter = 0;
+    place_groups(s);
+    place_runs(s, true, &next_counter);
+    place_runs(s, false, &next_counter);
+    memcpy(to, s->gpu_runs, s->num_gpu_runs * sizeof *s->gpu_runs);
+    memcpy(to + s->ranges_at, s->ranges, s->num_ranges * sizeof *s->ranges);
+    for (uint32_t i = 0; i < s->num_groups; i++)
+        if (s->groups[i].redo)
+            *(struct gpu_redo *)(to + s->groups[i].redo_at) = (struct gpu_redo){.y = 1, .z = 1};
+}

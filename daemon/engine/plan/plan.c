@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// plan.c - turns a submission's runs into as few dispatches as their pipelines allow: in each wave, runs of one kind, one geometry,
+// one set of dtypes and one set of features become one ragged dispatch, whoever they belong to and whatever layer they are. Attention
+// whose sequences go to several kernels has a share in several dispatches. Records nothing. Submitter only, but for plan_num_shares().
+
+#include "plan.h"
+
+#include "check.h"
+#include "describe.h"
+#include "engine/memory/slot.h"
+#include "engine/tuning/tuning.h"
+#include "items.h"
+#include "run_geometry.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+// ---- which pipelines ----
+
+static bool writes(const struct engine_run *run)
+{
+    return (run->kind == ENGINE_ATTEND || run->kind == ENGINE_WRITE) && run->batch->address[BATCH_SLOT_MAPPING];
+}
+
+// Of one run's share, what it has in `group` that the group may not have yet.
+static enum status get_pipelines(struct submission *s, const struct engine_run *run, struct group *group,
+                                 struct error *error)
+{
+    struct geometry redo = group->geometry;
+    const struct {
+        bool wanted;
+        enum pipeline_kind kind;
+        VkPipeline *out;
+        const struct geometry *geometry;
+    } pipelines[] = {
+        {group->num_writers > 0, PIPELINE_KV_WRITE, &group->write, &group->geometry},
+        {run->kind == ENGINE_COPY, PIPELINE_COPY, &group->write, &group->geometry},
+        {run->kind == ENGINE_ATTEND, PIPELINE_ATTENTION, &group->read, &group->geometry},
+        {run->kind == ENGINE_GATHER, PIPELINE_GATHER, &group->read, &group->geometry},
+        {run->kind == ENGINE_MERGE, PIPELINE_MERGE, &group->read, &group->geometry},
+        {group->num_merges > 0, PIPELINE_SPLITS, &group->merge, &group->geometry},
+        {group->num_doubtful > 0, PIPELINE_ATTENTION, &group->redo, &redo},
+    };
+    enum status status = STATUS_OK;
+    redo.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_REDO;
+    for (size_t i = 0; i < sizeof pipelines / sizeof *pipelines && status == STATUS_OK; i++)
+        if (pipelines[i].wanted)
+            status =
+                pipeline_get(&s->engine->pipelines, pipelines[i].kind, pipelines[i].geometry, pipelines[i].out, error);
+    return status;
+}
+
+// ---- groups ----
+
+// Whether all that `fresh`, one share's, has can join `group`.
+static bool joins(const struct submission *s, const struct group *group, const struct group *fresh)
+{
+    return group->kind == fresh->kind && group->kind != ENGINE_MERGE &&
+           memcmp(&group->geometry, &fresh->geometry, sizeof group->geometry) == 0 &&
+           group->num_items <= INT32_MAX - fresh->num_items && group->num_tokens <= INT32_MAX - fresh->num_tokens &&
+           group->num_merges <= INT32_MAX - fresh->num_merges &&
+           group->partial_bytes <= s->engine->max_scratch_bytes - fresh->partial_bytes;
+}
+
+static void add_to_group(struct group *group, const struct group *fresh)
+{
+    group->write = fresh->write ? fresh->write : group->write;
+    group->merge = fresh->merge ? fresh->merge : group->merge;
+    group->redo = fresh->redo ? fresh->redo : group->redo;
+    group->num_runs++;
+    group->num_writers += fresh->num_writers;
+    group->num_split_runs += fresh->num_split_runs;
+    group->num_items += fresh->num_items;
+    group->num_tokens += fresh->num_tokens;
+    group->num_merges += fresh->num_merges;
+    group->num_doubtful += fresh->num_doubtful;
+    group->partial_bytes += fresh->partial_bytes;
+}
+
+// Of the wave that is being planned, the groups that begin at `first`: the one that `fresh` joins, else a new one.
+static uint32_t join_group(struct submission *s, uint32_t first, const struct group *fresh)
+{
+    for (uint32_t i = first; i < s->num_groups; i++) {
+        if (s->groups[i].helps || !joins(s, &s->groups[i], fresh))
+            continue;
+        add_to_group(&s->groups[i], fresh);
+        return i;
+    }
+    s->groups[s->num_groups] = *fresh;
+    return s->num_groups++;
+}
+
+// The group that helps group `helped`. What it leaves lies in that one's memory, so it helps no other.
+static uint32_t join_helper(struct submission *s, uint32_t helped, const struct group *fresh)
+{
+    uint32_t helper = s->groups[helped].helper;
+    if (helper) {
+        add_to_group(&s->groups[helper], fresh);
+        return helper;
+    }
+    s->groups[s->num_groups] = *fresh;
+    s->groups[s->num_groups].helps = true;
+    s->groups[helped].helper = s->num_groups;
+    return s->num_groups++;
+}
+
+// ---- shares ----
+
+uint32_t plan_num_shares(const struct engine *engine, const struct engine_run *run)
+{
+    return run->kind == ENGINE_ATTEND ? engine->pipelines.variant->num_kernels : 1;
+}
+
+uint32_t plan_group(const struct submission *s, uint32_t run)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        if (s->planned[run].shares[i].group != NO_GROUP)
+            return s->planned[run].shares[i].group;
+    return NO_GROUP;
+}
+
+void plan_forget(struct submission *s, uint32_t run)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        s->planned[run].shares[i].group = NO_GROUP;
+}
+
+// Whose items must not be halves has one local size.
+static bool has_choice(const struct kernel *kernel, const struct engine_run *run)
+{
+    return kernel->half_local_size == 0 || kernel_may_cut(kernel, run->num_splits);
+}
+
+// Attention as kernel number `kernel` does it, among about so many workgroups of the wave; UINT64_MAX: with parts as they are. Whether it
+// knows splits is the run's to say and not its company's: one pipeline computes a sequence alone and beside one that is cut.
+static struct geometry geometry_of_kernel(const struct submission *s, const struct engine_run *run, uint32_t kernel,
+                                          uint64_t num_workgroups)
+{
+    const struct kernel *with = s->engine->pipelines.variant->kernels[kernel];
+    bool whole = num_workgroups == UINT64_MAX || !has_choice(with, run);
+    struct geometry geometry = geometry_of_run(run);
+    geometry.kernel = kernel;
+    geometry.spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(&run->batch->kv);
+    geometry.spec[AULE_SPEC_FEATURES] |= kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
+    geometry.spec[AULE_SPEC_LOCAL_SIZE] =
+        whole ? kernel_local_size(with, geometry.spec, UINT64_MAX, s->engine->device.adapter.num_multiprocessors)
+              : tuning_local_size(s->engine, s->sample, run, &geometry, num_workgroups);
+    return geometry;
+}
+
+// The run's work for each kernel, with `geometries`.
+static enum status plan_kernels(const struct submission *s, const struct engine_run *run,
+                                const struct geometry geometries[MOST_KERNELS], bool alone,
+                                struct work works[MOST_KERNELS], struct error *error)
+{
+    const struct variant *variant = s->engine->pipelines.variant;
+    struct cutting cutting = cutting_of_run(run);
+    cutting.alone = alone;
+    struct partials partials = {0};
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (kernel_cuts_halves(variant->kernels[i], run->num_splits, geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))
+            cutting.halves |= 1u << i;
+    enum status status = batch_work(run->batch, &cutting, s->sequence, works, error);
+    for (uint32_t i = 0; i < MOST_KERNELS && status == STATUS_OK; i++) {
+        partials.count += works[i].num_partials;
+        if (works[i].num_partials)
+            partials.bytes += batch_partial_bytes(run->batch, i, works[i].num_partials);
+    }
+    return status == STATUS_OK ? scratch_check(run->batch, &partials, error) : status;
+}
+
+// Where there is no memory for halves, as many workgroups as there may be take whole parts, and nothing is computed together; nor is a
+// probe, whose sequences have blocks in common for want of memory, nor anything if there is no pipeline for it.
+static enum status plan_work(const struct submission *s, const struct engine_run *run, uint64_t num_workgroups,
+                             struct geometry geometries[MOST_KERNELS], struct work works[MOST_KERNELS],
+                             struct error *error)
+{
+    enum status status = STATUS_LIMIT;
+    bool alone = s->sample || s->alone || s->engine->helpers_refused;
+    for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY); attempt++) {
+        for (uint32_t i = 0; i < plan_num_shares(s->engine, run); i++)
+            geometries[i] = geometry_of_kernel(s, run, i, attempt ? UINT64_MAX : num_workgroups);
+        status = plan_kernels(s, run, geometries, attempt > 0 || alone, works, error);
+    }
+    return status;
+}
+
+// Of the run's shares, the one that writes its K and V: the first that there is. All that has tokens has one.
+static uint32_t first_share(const struct engine_run *run, uint32_t num_shares, const struct work works[MOST_KERNELS])
+{
+    uint32_t first = 0;
+    while (run->kind == ENGINE_ATTEND && first < num_shares - 1 && works[first].num_items == 0)
+        first++;
+    return first;
+}
+
+static bool share_merges(const struct submission *s, uint32_t number, const struct work *work)
+{
+    return work->num_merges > 0 && !s->engine->pipelines.variant->kernels[number]->merges;
+}
+
+// A group that has nothing but share `number` of run `index`.
+static struct group group_of_share(const struct submission *s, uint32_t index, uint32_t number,
+                                   const struct share *share, const struct geometry *geometry)
+{
+    const struct engine_run *run = &s->runs[index];
+    const struct work *work = &share->work;
+    bool merges = share_merges(s, number, work);
+    bool has_tokens = share->writes || run->kind == ENGINE_GATHER || run->kind == ENGINE_MERGE;
+    return (struct group){
+        .kind = run->kind,
+        .geometry = *geometry,
+        .run = index,
+        .num_runs = 1,
+        .num_writers = share->writes,
+        .num_split_runs = merges,
+        .num_items = work->num_items,
+        .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
+        .num_merges = merges ? work->num_merges : 0,
+        .num_doubtful = work->num_doubtful,
+        .partial_bytes = work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
+    };
+}
+
+// The kernel that kernel number `kernel` helps, which stands before it; NO_KERNEL: none.
+static uint32_t helped_by(const struct submission *s, uint32_t kernel)
+{
+    const struct variant *variant = s->engine->pipelines.variant;
+    for (uint32_t i = 0; i < kernel; i++)
+        if (variant->kernels[i] == variant->kernels[kernel]->helps)
+            return i;
+    return NO_KERNEL;
+}
+
+// A run's shares, each as a group of its own, before they join others.
+struct plan {
+    struct group fresh[MOST_KERNELS];
+    uint32_t first, end; // shares [first, end); the first one writes K and V
+};
+
+static bool share_is_there(const struct plan *plan, const struct share *share, uint32_t number)
+{
+    return number == plan->first || share->work.num_items;
+}
+
+// `failed` is the share whose pipelines cannot be had; NO_KERNEL: it is not for that.
+static enum status plan_shares(struct submission *s, uint32_t index, uint64_t num_workgroups, struct plan *plan,
+                               uint32_t *failed, struct error *error)
+{
+    const struct engine_run *run = &s->runs[index];
+    struct share *shares = s->planned[index].shares;
+    struct work works[MOST_KERNELS] = {{0}};
+    struct geometry geometries[MOST_KERNELS];
+    enum status status = STATUS_OK;
+    *failed = NO_KERNEL;
+    if (run->kind != ENGINE_ATTEND)
+        geometries[0] = geometry_of_run(run);
+    else
+        status = plan_work(s, run, num_workgroups, geometries, works, error);
+    plan->end = plan_num_shares(s->engine, run);
+    plan->first = status == STATUS_OK ? first_share(run, plan->end, works) : 0;
+    for (uint32_t i = plan->first; i < plan->end && status == STATUS_OK; i++) {
+        shares[i].work = works[i];
+        shares[i].writes = i == plan->first && writes(run);
+        plan->fresh[i] = group_of_share(s, index, i, &shares[i], &geometries[i]);
+        if (share_is_there(plan, &shares[i], i))
+            status = get_pipelines(s, run, &plan->fresh[i], error);
+        if (status != STATUS_OK)
+            *failed = i;
+        if (works[i].num_items && has_choice(s->engine->pipelines.variant->kernels[i], run))
+            tuning_want(s->engine, s->sample, run, &geometries[i], num_workgroups);
+    }
+    return status;
+}
+
+// Whoever helps is not needed: what sequences share is read for each of them, from now on, or in this submission for want of memory.
+static bool go_without_helpers(struct submission *s, uint32_t failed, const struct error *error)
+{
+    if (failed == NO_KERNEL || helped_by(s, failed) == NO_KERNEL || error->status == STATUS_DEVICE_LOST)
+        return false;
+    s->alone = true;
+    s->engine->helpers_refused = error->status != STATUS_NO_MEMORY;
+    device_log(&s->engine->device, 0, "what sequences share is read for each of them, the same bits more slowly: %s",
+               error->text);
+    return true;
+}
+
+// Adds run `index` to groups of the wave whose groups begin at `first`: all its shares or none.
+static enum status plan_run(struct submission *s, uint32_t first, uint32_t index, uint64_t num_workgroups,
+                            struct error *error)
+{
+    struct share *shares = s->planned[index].shares;
+    struct plan plan = {.end = 0};
+    uint32_t failed = NO_KERNEL;
+    enum status status = engine_run_fits(s->engine, &s->runs[index], error);
+    if (status == STATUS_OK)
+        status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
+    if (status != STATUS_OK && go_without_helpers(s, failed, error))
+        status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
+    for (uint32_t i = plan.first; i < plan.end && status == STATUS_OK; i++)
+        if (share_is_there(&plan, &shares[i], i))
+            shares[i].group = helped_by(s, i) == NO_KERNEL
+                                  ? join_group(s, first, &plan.fresh[i])
+                                  : join_helper(s, shares[helped_by(s, i)].group, &plan.fresh[i]);
+    return status;
+}
+
+// What the run's share had in `group` is not there any more. What place_groups() counts anew is left to it.
+static void leave_group(const struct submission *s, struct group *group, const struct share *share)
+{
+    group->num_runs--;
+    group->num_writers -= share->writes;
+    group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
+    group->num_doubtful -= share->work.num_doubtful;
+    if (group->num_runs == 0)
+        *group = (struct group){
+            .kind = group->kind, .geometry = group->geometry, .helper = group->helper, .helps = group->helps};
+    if (group->num_writers == 0)
+        group->write = VK_NULL_HANDLE;
+    if (group->num_split_runs == 0)
+        group->merge = VK_NULL_HANDLE;
+    if (group->num_doubtful == 0)
+        group->redo = VK_NULL_HANDLE;
+}
+
+static void fail_run(struct submission *s, uint32_t run, const struct error *error)
+{
+    submission_fail(s, run, error);
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+        const struct share *share = &s->planned[run].shares[i];
+        if (share->group != NO_GROUP)
+            leave_group(s, &s->groups[share->group], share);
+    }
+    plan_forget(s, run);
+    device_log(&s->engine->device, 0, "submission %llu: run %u fails: %s", (unsigned long long)s->sequence, run,
+               error->text);
+}
+
+static void plan_wave(struct submission *s, uint32_t wave)
+{
+    uint32_t first = s->num_groups, begin = wave ? s->wave_ends[wave - 1] : 0;
+    uint64_t num_workgroups = 0; // of all runs: they share the device
+    s->wave_groups[wave] = first;
+    for (uint32_t i = begin; i < s->wave_ends[wave]; i++)
+        num_workgroups += s->runs[i].kind == ENGINE_ATTEND ? batch_workgroups(s->runs[i].batch) : 0;
+    for (uint32_t i = begin; i < s->wave_ends[wave]; i++) {
+        struct error error = {0};
+        plan_forget(s, i);
+        if (run_num_tokens(&s->runs[i]) > 0 && plan_run(s, first, i, num_workgroups, &error) != STATUS_OK)
+            fail_run(s, i, &error);
+    }
+}
+
+// ---- memory for what splits leave: counters for kernels that merge it themselves, and partial results ----
+
+// Who helps counts with the one that is helped.
+uint64_t plan_counters(const struct submission *s, uint32_t run, const struct share *share)
+{
+    const struct group *group = share->group == NO_GROUP ? NULL : &s->groups[share->group];
+    if (!group || group->helps || share->work.num_merges == 0 ||
+        !s->engine->pipelines.variant->kernels[group->geometry.kernel]->merges)
+        return 0;
+    return (uint64_t)share->work.num_merges * s->runs[run].batch->kv.num_kv_heads;
+}
+
+static uint64_t count_counters(const struct submission *s, uint32_t run)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        count += plan_counters(s, run, &s->planned[run].shares[i]);
+    return count;
+}
+
+// They get what there is, in their order.
+static void fail_runs_without_counters(struct submission *s, const struct error *why)
+{
+    uint64_t there = s->slot->counters_size / sizeof(uint32_t), used = 0;
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        struct error error = {0};
+        uint64_t count = count_counters(s, i);
+        if (count > there - used) {
+            error_set(&error, why->status, "its splits want %" PRIu64 " counters and %" PRIu64 " are left: %.160s",
+                      count, there - used, why->text);
+            fail_run(s, i, &error);
+        }
+        used += count_counters(s, i);
+    }
+}
+
+static void plan_all_counters(struct submission *s)
+{
+    struct error error = {0};
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < s->num_runs; i++)
+        count += count_counters(s, i);
+    if (slot_reserve_counters(s->engine, s->slot, count, &error) != STATUS_OK)
+        fail_runs_without_counters(s, &error);
+}
+
+// A wave's groups share the scratch memory while it lasts; the next one begins anew, behind the merge of those before it.
+static void place_partials(struct submission *s, uint32_t wave)
+{
+    uint64_t used = 0;
+    for (uint32_t i = s->wave_groups[wave]; i < s->wave_groups[wave + 1]; i++) {
+        struct group *group = &s->groups[i];
+        group->scratch_anew = used > 0 && group->partial_bytes > s->engine->max_scratch_bytes - used;
+        if (group->scratch_anew)
+            used = 0;
+        group->partials_at = used;
+        used += group->partial_bytes;
+        if (used > s->scratch_bytes)
+            s->scratch_bytes = used;
+    }
+}
+
+static bool is_split(const struct planned *planned)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        if (planned->shares[i].group != NO_GROUP && planned->shares[i].work.num_merges > 0)
+            return true;
+    return false;
+}
+
+// A run with splits that finds no memory fails, and with it what it would have written; a group that loses its last run stays
+// behind, empty.
+static void fail_split_runs(struct submission *s, const struct error *error)
+{
+    for (uint32_t i = 0; i < s->num_runs; i++)
+        if (is_split(&s->planned[i]))
+            fail_run(s, i, error);
+    for (uint32_t i = 0; i < s->num_groups; i++)
+        s->groups[i].scratch_anew = false;
+}
+
+static void plan_scratch(struct submission *s)
+{
+    struct error error = {0};
+    plan_all_counters(s);
+    for (uint32_t wave = 0; wave < s->num_waves; wave++)
+        place_partials(s, wave);
+    if (slot_reserve_scratch(s->engine, s->slot, s->scratch_bytes, &error) != STATUS_OK)
+        fail_split_runs(s, &error);
+}
+
+// ---- ranges ----
+
+static void place_range(struct submission *s, struct engine_cache *cache, int32_t from, int32_t to)
+{
+    for (uint32_t layer = 0; layer < cache->params.num_layers; layer++) {
+        uint64_t source = from < 0 ? 0 : cache_block_address(cache, layer, from);
+        uint64_t target = cache_block_address(cache, layer, to);
+        if (target && (source || from < 0)) // a chunk that was given back is zeroed when it returns
+            s->ranges[s->num_ranges++] = (struct gpu_range){source, target, cache->layer_block_bytes};
+    }
+}
+
+// A wave has one group of copies, and groups come wave by wave: so its ranges lie one after the other.
+static void place_ranges(struct submission *s)
+{
+    for (uint32_t i = 0; i < s->num_zeroes; i++)
+        place_range(s, s->zeroes[i].cache, -1, s->zeroes[i].block);
+    s->num_zero_ranges = s->num_ranges;
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        const struct engine_run *run = &s->runs[i];
+        if (run->kind != ENGINE_COPY || plan_group(s, i) == NO_GROUP)
+            continue;
+        struct group *group = &s->groups[plan_group(s, i)];
+        if (group->num_ranges == 0)
+            group->first_range = s->num_ranges;
+        for (uint32_t j = 0; j < run->num_copies; j++)
+            place_range(s, run->cache, run->copies[j].from, run->copies[j].to);
+        group->num_ranges = s->num_ranges - group->first_range;
+    }
+}
+
+// Runs without a dispatch get numbers of their own, behind the real ones.
+static void number_dispatches(struct submission *s)
+{
+    uint32_t next = s->num_groups;
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        uint32_t group = plan_group(s, i);
+        s->results[i].dispatch = group == NO_GROUP ? next++ : group;
+    }
+}
+
+void plan_build(struct submission *s)
+{
+    for (uint32_t wave = 0; wave < s->num_waves; wave++)
+        plan_wave(s, wave);
+    s->wave_groups[s->num_waves] = s->num_groups;
+    plan_scratch(s);
+    place_ranges(s);
+    describe_measure(s);
+    number_dispatches(s);
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// submission.c - see submission.h. Takes all the host memory that doing it will need, so that want of memory shows here and not half-way.
+// Caller's thread.
+
+#include "submission.h"
+
+#include "base/container_of.h"
+#include "engine/state/state.h"
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+void submission_free(struct submission *submission)
+{
+    if (!submission)
+        return;
+    free(submission->zeroes);
+    free(submission->runs);
+    free(submission->kept);
+    free(submission->wave_ends);
+    for (uint32_t i = 0; submission->results && i < submission->num_runs; i++)
+        free((char *)submission->results[i].message);
+    free(submission->results);
+    free(submission->groups);
+    free(submission->wave_groups);
+    free(submission->planned);
+    free(submission->gpu_runs);
+    free(submission->ranges);
+    free(submission);
+}
+
+void submission_fail(struct submission *submission, uint32_t run, const struct error *error)
+{
+    struct engine_run_result *result = &submission->results[run];
+    free((char *)result->message);
+    result->status = error->status;
+    result->message = error->text[0] ? strdup(error->text) : NULL;
+}
+
+static void end_event(struct engine *engine, struct event_node *node)
+{
+    (void)engine;
+    submission_free(container_of(node, struct submission, node));
+}
+
+// A copy of `count` elements, or zeroes if `from` is NULL; never NULL but for want of memory.
+static void *copy(const void *from, uint64_t count, size_t size)
+{
+    void *to = calloc(count ? count : 1, size);
+    if (to && from && count)
+        memcpy(to, from, count * size);
+    return to;
+}
+
+_Static_assert(sizeof(struct gpu_range) == ENGINE_RANGE_BYTES, "callers count them");
+
+uint64_t submission_count_ranges(const struct engine_submission *params)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < params->num_zeroes; i++)
+        count += params->zeroes[i].cache->params.num_layers;
+    for (uint32_t i = 0; i < params->num_runs; i++)
+        if (params->runs[i].kind == ENGINE_COPY)
+            count += (uint64_t)params->runs[i].num_copies * params->runs[i].cache->params.num_layers;
+    return count;
+}
+
+static uint64_t count_shares(const struct engine *engine, const struct engine_submission *params)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < params->num_runs; i++)
+        count += plan_num_shares(engine, &params->runs[i]);
+    return count;
+}
+
+// ---- the arrays that runs point to ----
+
+struct array {
+    const void *from; // NULL = not there
+    uint64_t bytes;
+};
+
+enum { RUN_ARRAYS = 5 };
+
+static void run_arrays(const struct engine_run *run, struct array arrays[RUN_ARRAYS])
+{
+    const double *frequencies = run->rope.dim ? run->rope.frequencies : NULL;
+    const struct engine_copy *copies = run->kind == ENGINE_COPY ? run->copies : NULL;
+    const struct engine_part *parts = run->kind == ENGINE_MERGE ? run->parts : NULL;
+    arrays[0] = (struct array){run->slopes, run->num_heads * (uint64_t)sizeof *run->slopes};
+    arrays[1] = (struct array){run->sinks, run->num_heads * (uint64_t)sizeof *run->sinks};
+    arrays[2] = (struct array){frequencies, run->rope.dim / 2 * (uint64_t)sizeof *frequencies};
+    arrays[3] = (struct array){copies, run->num_copies * (uint64_t)sizeof *copies};
+    arrays[4] = (struct array){parts, run->num_parts * (uint64_t)sizeof *parts};
+}
+
+static uint64_t count_kept(const struct engine_submission *params)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < params->num_runs; i++) {
+        struct array arrays[RUN_ARRAYS];
+        run_arrays(&params->runs[i], arrays);
+        for (int j = 0; j < RUN_ARRAYS; j++)
+            bytes += arrays[j].from ? padded(arrays[j].bytes) : 0; // each below 2^40
+    }
+    return bytes;
+}
+
+// Copies the caller's array to `*to`, behind those that are there already.
+static const void *keep_array(const struct array *array, char **to)
+{
+    if (!array->from)
+        return NULL;
+    char *kept = *to;
+    memcpy(kept, array->from, array->bytes);
+    *to += padded(array->bytes);
+    return kept;
+}
+
+static void keep_arrays(struct submission *s)
+{
+    char *to = s->kept;
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        struct engine_run *run = &s->runs[i];
+        struct array arrays[RUN_ARRAYS];
+        run_arrays(run, arrays);
+        run->slopes = keep_array(&arrays[0], &to);
+        run->sinks = keep_array(&arrays[1], &to);
+        run->rope.frequencies = keep_array(&arrays[2], &to);
+        run->copies = keep_array(&arrays[3], &to);
+        run->parts = keep_array(&arrays[4], &to);
+    }
+}
+
+struct submission *submission_create(struct engine *engine, const struct engine_submission *params)
+{
+    struct submission *s = calloc(1, sizeof *s);
+    uint64_t num_shares = count_shares(engine, params);
+    if (!s)
+        return NULL;
+    s->engine = engine;
+    s->node.end = end_event;
+    s->num_zeroes = params->num_zeroes;
+    s->num_runs = params->num_runs;
+    s->num_waves = params->num_waves;
+    s->zeroes = copy(params->zeroes, params->num_zeroes, sizeof *s->zeroes);
+    s->runs = copy(params->runs, params->num_runs, sizeof *s->runs);
+    s->kept = copy(NULL, count_kept(params), 1);
+    s->wave_ends = copy(params->wave_ends, params->num_waves, sizeof *s->wave_ends);
+    s->results = copy(NULL, params->num_runs, sizeof *s->results);
+    s->groups = copy(NULL, num_shares, sizeof *s->groups);
+    s->wave_groups = copy(NULL, (uint64_t)params->num_waves + 1, sizeof *s->wave_groups);
+    s->planned = copy(NULL, params->num_runs, sizeof *s->planned);
+    s->gpu_runs = copy(NULL, 2 * num_shares, sizeof *s->gpu_runs);
+    s->ranges = copy(NULL, submission_count_ranges(params), sizeof *s->ranges);
+    if (s->zeroes && s->runs && s->kept && s->wave_ends && s->results && s->groups && s->wave_groups && s->planned &&
+        s->gpu_runs && s->ranges) {
+        keep_arrays(s);
+        return s;
+    }
+    submission_free(s);
+    return NULL;
+}

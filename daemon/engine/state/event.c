@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// event.c - the engine's news and the waiting for it: events in order, the loss of the device, the lock and its condition.
+// Posted by any thread of the engine, polled by the caller's thread.
+
+#include "event.h"
+
+#include "base/relax.h"
+#include "state.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <utlist.h>
+
+// Threads that look at a word take the lock in the very moment in which who changed it still holds it, or takes it again: one that then sleeps
+// is woken some thirty microseconds late, so this one tries for a moment before it sleeps.
+static bool make_lock(struct engine *engine)
+{
+    pthread_mutexattr_t attributes;
+    if (pthread_mutexattr_init(&attributes) != 0)
+        return false;
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP);
+    bool made = pthread_mutex_init(&engine->lock, &attributes) == 0;
+    pthread_mutexattr_destroy(&attributes);
+    return made;
+}
+
+enum status engine_locks_init(struct engine *engine, struct error *error)
+{
+    engine->lock_made = make_lock(engine);
+    engine->changed_made = engine->lock_made && clock_init_cond(&engine->changed) == 0;
+    engine->more_made = engine->changed_made && clock_init_cond(&engine->more) == 0;
+    if (engine->changed_made && engine->more_made)
+        return STATUS_OK;
+    return error_set(error, STATUS_NO_MEMORY, "no memory for the engine's lock");
+}
+
+void engine_locks_finish(struct engine *engine)
+{
+    if (engine->changed_made)
+        pthread_cond_destroy(&engine->changed);
+    if (engine->more_made)
+        pthread_cond_destroy(&engine->more);
+    if (engine->lock_made)
+        pthread_mutex_destroy(&engine->lock);
+}
+
+void event_post(struct engine *engine, struct event_node *node)
+{
+    DL_APPEND(engine->events, node);
+    pthread_cond_broadcast(&engine->changed);
+}
+
+void engine_wake(struct engine *engine)
+{
+    atomic_store(&engine->has_news, true); // not under the lock, which who sees it wants at once
+    if (engine->wake)
+        engine->wake(engine->context);
+}
+
+bool engine_lost(struct engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool lost = engine->lost;
+    pthread_mutex_unlock(&engine->lock);
+    return lost;
+}
+
+// What was done before the loss is told before it; after it nothing is news, for what was under way has no outcome.
+static struct event_node *next_event(struct engine *engine)
+{
+    struct event_node *node = engine->lost_told ? NULL : engine->events;
+    atomic_store(&engine->has_news, node != NULL);
+    if (node) {
+        DL_DELETE(engine->events, node);
+    } else if (engine->lost && !engine->lost_told) {
+        engine->lost_told = true;
+        node = &engine->lost_event;
+    }
+    return node;
+}
+
+bool engine_has_news(const struct engine *engine)
+{
+    return atomic_load(&engine->has_news);
+}
+
+bool engine_poll(struct engine *engine, struct engine_event *event)
+{
+    if (engine->polled && engine->polled->end)
+        engine->polled->end(engine, engine->polled);
+    pthread_mutex_lock(&engine->lock);
+    engine->polled = next_event(engine);
+    pthread_mutex_unlock(&engine->lock);
+    if (!engine->polled)
+        return false;
+    *event = engine->polled->event;
+    return true;
+}
+
+void events_finish(struct engine *engine)
+{
+    struct event_node *node = engine->polled;
+    engine->polled = NULL;
+    while (node || engine->events) {
+        if (!node) {
+            node = engine->events;
+            DL_DELETE(engine->events, node);
+        }
+        if (node->end)
+            node->end(engine, node);
+        node = NULL;
+    }
+}
+
+void engine_look_out(struct engine *engine, const atomic_uint *count)
+{
+    const unsigned before = atomic_load(count);
+    pthread_mutex_unlock(&engine->lock);
+    const int64_t look_ns = engine->watch.look_ns;
+    int64_t now = clock_now_ns(), end = now + look_ns;
+    for (; atomic_load(count) == before && now < end; now = clock_now_ns()) {
+        if (atomic_load(&engine->looking))
+            end = now + look_ns;
+        cpu_relax();
+    }
+    pthread_mutex_lock(&engine->lock);
+}
+
+enum status engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms)
+{
+    const int64_t deadline_ns = clock_deadline_ns(timeout_ms);
+    int rc = 0;
+    pthread_mutex_lock(&engine->lock);
+    while (engine->completed < sequence && !engine->lost && rc != ETIMEDOUT && sequence <= engine->last_sequence)
+        rc = clock_wait(&engine->changed, &engine->lock, deadline_ns);
+    enum status status = engine->completed >= sequence      ? STATUS_OK
+                         : engine->lost                     ? STATUS_DEVICE_LOST
+                         : sequence > engine->last_sequence ? STATUS_NOT_FOUND
+                                                            : STATUS_TIMEOUT;
+    pthread_mutex_unlock(&engine->lock);
+    return status;
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// device.c - opens the chosen adapter with one compute queue. Knows nothing of caches or submissions. Opened and closed by
+// the caller's thread; names, log and submissions from any.
+
+#include "device.h"
+
+#include "vk.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static enum status choose(struct device *device, const struct engine_params *params, uint32_t least_shared_memory,
+                          struct error *error)
+{
+    struct adapter *list = NULL;
+    uint32_t count = 0;
+    enum status status =
+        adapter_list(&device->instance, params->force_staging, least_shared_memory, &list, &count, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct adapter *found = NULL;
+    status = adapter_choose(list, count, params->device, &found, error);
+    if (status == STATUS_OK)
+        device->adapter = *found;
+    device->adapter.statistics &= params->statistics;
+    free(list);
+    return status;
+}
+
+static enum status open_device(struct device *device, struct error *error)
+{
+    enum status status = STATUS_OK;
+    struct features features;
+    adapter_features(&device->adapter, &features);
+    const char *extensions[6];
+    uint32_t count = 0;
+    if (device->adapter.info.host_import)
+        extensions[count++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
+    if (device->adapter.memory_budget)
+        extensions[count++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
+    if (device->adapter.subgroups.extension)
+        extensions[count++] = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
+#ifdef VK_KHR_cooperative_matrix
+    if (device->adapter.matrices.extension)
+        extensions[count++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
+#endif
+    if (device->adapter.matrices.bfloat_extension)
+        extensions[count++] = VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME;
+    if (device->adapter.statistics)
+        extensions[count++] = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
+    float priority = 1.0f;
+    VkDeviceQueueCreateInfo queue = {
+        .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+        .queueFamilyIndex = device->adapter.queue_family,
+        .queueCount = 1,
+        .pQueuePriorities = &priority,
+    };
+    VkDeviceCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+        .pNext = &features.core,
+        .queueCreateInfoCount = 1,
+        .pQueueCreateInfos = &queue,
+        .enabledExtensionCount = count,
+        .ppEnabledExtensionNames = extensions,
+    };
+    VK_TRY(vkCreateDevice(device->adapter.physical, &info, NULL, &device->handle));
+    vkGetDeviceQueue(device->handle, device->adapter.queue_family, 0, &device->queue);
+    return STATUS_OK;
+fail:
+    device->handle = VK_NULL_HANDLE;
+    return status;
+}
+
+static void load_functions(struct device *device)
+{
+    if (device->instance.debug_utils)
+        device->set_name = (PFN_vkSetDebugUtilsObjectNameEXT)vkGetInstanceProcAddr(device->instance.handle,
+                                                                                   "vkSetDebugUtilsObjectNameEXT");
+    if (device->adapter.info.host_import)
+        device->host_pointer_properties = (PFN_vkGetMemoryHostPointerPropertiesEXT)vkGetDeviceProcAddr(
+            device->handle, "vkGetMemoryHostPointerPropertiesEXT");
+}
+
+enum status device_init(struct device *device, const struct engine_params *params, uint32_t least_shared_memory,
+                        struct error *error)
+{
+    device->watchdog_ns = DEVICE_WATCHDOG_NS;
+    if (pthread_mutex_init(&device->queue_lock, NULL) != 0)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a lock");
+    device->queue_lock_made = true;
+    enum status status = instance_init(&device->instance, params, error);
+    if (status == STATUS_OK)
+        status = choose(device, params, least_shared_memory, error);
+    if (status == STATUS_OK)
+        status = open_device(device, error);
+    if (status != STATUS_OK) {
+        device_finish(device);
+        return status;
+    }
+    load_functions(device);
+    DEVICE_NAME(device, DEVICE, device->handle, "aule");
+    DEVICE_NAME(device, QUEUE, device->queue, "aule queue");
+    return STATUS_OK;
+}
+
+void device_finish(struct device *device)
+{
+    if (device->handle)
+        vkDestroyDevice(device->handle, NULL);
+    device->handle = VK_NULL_HANDLE;
+    instance_finish(&device->instance);
+    if (device->queue_lock_made)
+        pthread_mutex_destroy(&device->queue_lock);
+    device->queue_lock_made = false;
+}
+
+void device_lose(struct device *device, const char *format, ...)
+{
+    char why[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, sizeof why, format, arguments);
+    va_end(arguments);
+    device_log(device, 0, "device %s is lost: %s", device->adapter.info.name, why);
+    if (device->on_lost)
+        device->on_lost(device->owner, why);
+}
+
+void device_name(struct device *device, VkObjectType type, uint64_t handle, const char *format, ...)
+{
+    if (!device->set_name || !handle)
+        return;
+    char name[160];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    VkDebugUtilsObjectNameInfoEXT info = {
+        .sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_OBJECT_NAME_INFO_EXT,
+        .objectType = type,
+        .objectHandle = handle,
+        .pObjectName = name,
+    };
+    device->set_name(device->handle, &info); // a name that cannot be kept is no failure
+}
+
+VkResult device_submit(struct device *device, VkCommandBuffer commands, VkSemaphore timeline, uint64_t value,
+                       VkFence fence)
+{
+    VkTimelineSemaphoreSubmitInfo values = {
+        .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+        .signalSemaphoreValueCount = 1,
+        .pSignalSemaphoreValues = &value,
+    };
+    VkSubmitInfo info = {
+        .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+        .pNext = timeline ? &values : NULL,
+        .commandBufferCount = 1,
+        .pCommandBuffers = &commands,
+        .signalSemaphoreCount = timeline ? 1 : 0,
+        .pSignalSemaphores = &timeline,
+    };
+    pthread_mutex_lock(&device->queue_lock);
+    VkResult result = vkQueueSubmit(device->queue, 1, &info, fence);
+    pthread_mutex_unlock(&device->queue_lock);
+    return result;
+}
