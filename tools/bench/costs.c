@@ -4,8 +4,8 @@
 // costs.c - study "growth": what the daemon's core asks of the CPU as work grows. Straight on core.h over a real engine, without a border and
 // without the GPU's time: leases and releases of 1 to 100,000 blocks, batches of 1 to 4096 sequences and of 1 to 100,000 table entries.
 
-#include "audit.h"
-#include "core.h"
+#include "core/audit.h"
+#include "core/core.h"
 #include "study.h"
 #include "wrong.h"
 
@@ -157,7 +157,7 @@ static void ledger_close(struct ledger *l)
     if (l->session) {
         core_session_close(l->session, false);
         for (int i = 0; !l->gone && i < DEADLINE_US / POLL_US; i++) {
-            core_step(l->core);
+            core_step(l->core, 0);
             usleep(POLL_US);
         }
     }
@@ -175,10 +175,10 @@ static bool settle(struct ledger *l)
 {
     struct error error = {0};
     double end = now_us() + DEADLINE_US;
-    core_step(l->core);
+    core_step(l->core, 0);
     while (!core_idle(l->core) && now_us() < end) {
         usleep(POLL_US);
-        core_step(l->core);
+        core_step(l->core, 0);
     }
     if (core_idle(l->core))
         return true;
@@ -254,7 +254,7 @@ static bool lease(struct ledger *l, uint32_t count)
         if (error.status != STATUS_NO_BLOCKS || !growing || now_us() > end)
             return failed(&error);
         usleep(POLL_US);
-        core_step(l->core);
+        core_step(l->core, 0);
     }
 }
 
@@ -372,9 +372,9 @@ static enum status create(struct ledger *l, const struct step *step, uint64_t *b
     return core_batch_create(l->session, &params, batch, &num_tokens, error);
 }
 
-static struct core_tensor tensor(uint64_t offset)
+static struct wire_tensor tensor(uint64_t offset)
 {
-    return (struct core_tensor){.dtype = DTYPE_F16,
+    return (struct wire_tensor){.dtype = DTYPE_F16,
                                 .offset = offset,
                                 .token_stride = HEADS * HEAD_DIM * sizeof(uint16_t),
                                 .head_stride = HEAD_DIM * sizeof(uint16_t)};
@@ -419,7 +419,7 @@ static bool run(struct ledger *l, uint64_t batch, enum cost cost)
     const struct moment before = begin();
     if (core_run(l->session, &params, &ticket, &error) != STATUS_OK)
         return failed(&error);
-    core_step(l->core);
+    core_step(l->core, 0);
     if (!note(l, cost, before) || !settle(l))
         return false;
     return core_ticket_reap(l->session, ticket, &result, &error) == STATUS_OK || failed(&error);

@@ -5,8 +5,8 @@
 
 #include "fleet.h"
 
-#include "engine.h"
-#include "exit_code.h"
+#include "base/exit_code.h"
+#include "engine/measuring.h"
 #include "wrong.h"
 
 #include <aule/aule.h>

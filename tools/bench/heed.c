@@ -5,7 +5,7 @@
 
 #include "heed.h"
 
-#include "kv.h"
+#include "engine/measuring.h"
 #include "study.h"
 
 #include <stdio.h>
@@ -34,9 +34,10 @@ static bool types_heed(const struct workload *workload, const struct options *op
 // The check goes through elements by eights.
 static bool dim_heeds(const struct options *options)
 {
-    if (options->head_dim % 8 == 0 && options->head_dim <= KV_MOST_HEAD_DIM_V)
+    if (options->head_dim % 8 == 0 && options->head_dim <= measuring_most_head_dim())
         return true;
-    fprintf(stderr, "aule-bench: --head-dim %u is no multiple of 8 up to %d\n", options->head_dim, KV_MOST_HEAD_DIM_V);
+    fprintf(stderr, "aule-bench: --head-dim %u is no multiple of 8 up to %u\n", options->head_dim,
+            measuring_most_head_dim());
     return false;
 }
 

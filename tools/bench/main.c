@@ -3,8 +3,8 @@
 //
 // main.c - aule-bench: attention's speed on workloads with names, one after the other: check, measure, check again, say.
 
+#include "base/exit_code.h"
 #include "client.h"
-#include "exit_code.h"
 #include "fleet.h"
 #include "heed.h"
 #include "plot.h"

@@ -6,18 +6,17 @@
 
 #include "measure.h"
 
+#include "base/clock.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { MOST_IN_FLIGHT = 64, MOST_STEPS = 64, ROUND_US = 1000 };
 
 double now_us(void)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec * 1e-3;
+    return (double)clock_now_ns() * 1e-3;
 }
 
 bool samples_add(struct samples *samples, double gpu_us, double wall_us)

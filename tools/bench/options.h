@@ -6,7 +6,8 @@
 #ifndef AULE_BENCH_OPTIONS_H
 #define AULE_BENCH_OPTIONS_H
 
-#include "status.h"
+#include "base/options.h"
+#include "schema/status.h"
 
 enum via { VIA_ENGINE, VIA_NNG, VIA_RING }; // the last two: a daemon's lanes
 
@@ -14,7 +15,6 @@ struct options {
     const char *command; // "list", "run", "plot" or "client" (what `run --via nng` starts)
     char **names;        // [num_names] of workloads or files; they point into argv
     int num_names;
-    uint32_t given;               // which options were: see options_given()
     const char *device, *variant; // NULL = the best
     enum dtype dtype, kv_dtype;   // kv_dtype 0: as dtype
     enum via via;
@@ -30,11 +30,12 @@ struct options {
     bool check, json, contiguous, no_cascade, token_scales, baseline, verbose;
     const char *daemon, *socket; // program; of the daemon that runs
     const char *output;          // file; NULL: standard output
+    struct options_line line;    // which options were given: options_gave()
 };
 
-enum options_result { OPTIONS_RUN, OPTIONS_DONE, OPTIONS_BAD };
+// Strings point into argv. OPTIONS_BAD: standard error says why.
 enum options_result options_parse(int argc, char **argv, struct options *options);
-bool options_given(const struct options *options, const char *name); // "pool": --pool was
+bool options_gave(const struct options *options, const char *name); // "pool": --pool was given
 const char *via_name(enum via via);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "plot.h"
 
-#include "same_file.h"
 #include "svg.h"
+#include "tools/complaint/same_file.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>

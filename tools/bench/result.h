@@ -7,8 +7,8 @@
 #define AULE_BENCH_RESULT_H
 
 #include "baseline.h"
-#include "ceiling.h"
 #include "growth.h"
+#include "tools/bench/gpu/ceiling.h"
 
 struct result {
     const struct workload *workload;

@@ -62,7 +62,7 @@ bool study_takes(const char *name, const struct options *options)
 {
     const struct known *known = find(name);
     for (int i = 0; known && i < NUM_PARTICULAR; i++) {
-        if (!options_given(options, particular[i]) || takes(known, particular[i]))
+        if (!options_gave(options, particular[i]) || takes(known, particular[i]))
             continue;
         fprintf(stderr, "aule-bench: study %s takes no --%s: its cases say that themselves\n", name, particular[i]);
         return false;

@@ -7,7 +7,7 @@
 #ifndef AULE_BENCH_VALUES_H
 #define AULE_BENCH_VALUES_H
 
-#include "status.h"
+#include "schema/status.h"
 
 // Elements [first, first + count) of stream `stream` to `bytes`; first and count are multiples of 4.
 void values_fill(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count, void *bytes);

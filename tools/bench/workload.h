@@ -6,7 +6,7 @@
 #ifndef AULE_BENCH_WORKLOAD_H
 #define AULE_BENCH_WORKLOAD_H
 
-#include "status.h"
+#include "schema/status.h"
 
 enum workload_kind {
     WORKLOAD_ATTEND,  // attention, again and again

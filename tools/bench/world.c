@@ -5,8 +5,8 @@
 
 #include "world.h"
 
-#include "cache.h"
-#include "served.h"
+#include "engine/measuring.h"
+#include "tools/bench/gpu/served.h"
 #include "values.h"
 
 #include <math.h>
@@ -144,7 +144,7 @@ static bool fill_pool(struct world *world)
                 .part_elements = elements,
                 .part_rows = scaled_rows(world),
                 .num_parts = left < world->chunk_blocks ? left : world->chunk_blocks,
-                .address = cache_block_address(world->cache, set, (int32_t)block),
+                .address = measuring_block_address(world->cache, set, (int32_t)block),
             };
             if (!store_fill(&world->store, &fill))
                 return false;
@@ -259,7 +259,7 @@ static bool fill_arena(struct world *world, uint64_t at, uint64_t elements, enum
                                      .k_stream = stream,
                                      .part_elements = elements,
                                      .num_parts = 1,
-                                     .address = world->store.arena->buffer.address + at};
+                                     .address = measuring_arena_address(world->store.arena) + at};
     return store_fill(&world->store, &fill);
 }
 

@@ -10,7 +10,7 @@
 #include "check.h"
 #include "measure.h"
 #include "options.h"
-#include "store.h"
+#include "tools/bench/gpu/store.h"
 
 struct world_params {
     enum dtype dtype, kv_dtype;     // of q and out; of K and V

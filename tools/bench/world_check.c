@@ -4,7 +4,6 @@
 // world_check.c - is what a step left in a world right?
 
 #include "world.h"
-
 #include "wrong.h"
 
 #include <stdio.h>

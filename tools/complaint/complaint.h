@@ -7,7 +7,7 @@
 #ifndef AULE_COMPLAINT_H
 #define AULE_COMPLAINT_H
 
-#include "exit_code.h"
+#include "base/exit_code.h"
 
 #include <stdbool.h>
 

@@ -3,11 +3,11 @@
 //
 // actions.c - the commands that do something small: ping, close-session, version.
 
-#include <inttypes.h>
-#include <stdio.h>
-
 #include "output.h"
 #include "units.h"
+
+#include <inttypes.h>
+#include <stdio.h>
 
 #define PING(kind, member)                                                                                             \
     {                                                                                                                  \

@@ -5,21 +5,26 @@
 
 #include "column.h"
 
+#include "aule/aule.h"
+#include "base/uuid.h"
+#include "tools/complaint/clean.h"
+#include "units.h"
+
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "aule/aule.h"
-#include "clean.h"
-#include "units.h"
-#include "uuid.h"
-
-static const char *const block_kinds[] = {
-    [AULE_BLOCK_FREE] = "free",     [AULE_BLOCK_LEASED] = "leased",           [AULE_BLOCK_HELD] = "held",
-    [AULE_BLOCK_CACHED] = "cached", [AULE_BLOCK_QUARANTINED] = "quarantined", [AULE_BLOCK_ABSENT] = "absent",
+const char *const block_kind_names[] = {
+    [AULE_BLOCK_FREE] = "free",
+    [AULE_BLOCK_LEASED] = "leased",
+    [AULE_BLOCK_HELD] = "held",
+    [AULE_BLOCK_CACHED] = "cached",
+    [AULE_BLOCK_QUARANTINED] = "quarantined",
+    [AULE_BLOCK_ABSENT] = "absent",
+    NULL,
 };
-enum { NUM_BLOCK_KINDS = sizeof block_kinds / sizeof *block_kinds };
+enum { NUM_BLOCK_KINDS = sizeof block_kind_names / sizeof *block_kind_names - 1 };
 
 static const char *const scale_modes[] = {
     [AULE_SCALE_NONE] = "none", [AULE_SCALE_PER_TENSOR] = "tensor", [AULE_SCALE_PER_TOKEN_HEAD] = "token_head"};
@@ -32,17 +37,7 @@ static const char *name_of(const char *const *names, int count, int index)
 
 const char *block_kind_name(int kind)
 {
-    return name_of(block_kinds, NUM_BLOCK_KINDS, kind);
-}
-
-bool block_kind_parse(const char *name, int *kind)
-{
-    for (int i = 0; i < NUM_BLOCK_KINDS; i++)
-        if (strcmp(block_kinds[i], name) == 0) {
-            *kind = i;
-            return true;
-        }
-    return false;
+    return name_of(block_kind_names, NUM_BLOCK_KINDS, kind);
 }
 
 // ---- reading a field ----

@@ -46,8 +46,7 @@ bool column_is_number(const struct column *column); // to be aligned to the righ
 // The fields of `object` as members of `to`, up to the column without a key. False without memory.
 bool columns_json(const struct column *columns, const void *object, cJSON *to);
 
-// The state's name ("leased"), "unknown" if it is none; and back, false if `name` is none.
-const char *block_kind_name(int kind);
-bool block_kind_parse(const char *name, int *kind);
+extern const char *const block_kind_names[]; // by enum aule_block_kind; ends with NULL
+const char *block_kind_name(int kind);       // "leased"; "unknown" if it is none
 
 #endif

@@ -6,11 +6,12 @@
 #ifndef AULE_CTL_H
 #define AULE_CTL_H
 
+#include "aule/aule.h"
+#include "base/options.h"
+#include "tools/complaint/complaint.h"
+
 #include <stdbool.h>
 #include <stdint.h>
-
-#include "aule/aule.h"
-#include "complaint.h"
 
 enum { SOCKET_OPTION_SIZE = 512 }; // for any path that a socket can have
 
@@ -27,19 +28,21 @@ struct ctl {
     struct aule_monitor *monitor; // NULL for a command that needs no daemon
 };
 
+// Groups of commands that take the same options.
+enum {
+    COMMAND_ASKS = 1 << 0, // the daemon; without it the command needs no daemon
+    COMMAND_BLOCKS = 1 << 1,
+};
+
 struct command {
-    const char *name;
-    const char
-        *argument; // its name in the usage, "ID" for a session's, in [] if it need not be there; NULL = takes none
-    const char *options; // letters of options.c's table that it takes
-    bool without_daemon;
+    struct options_command words; // argument: "ID" is a session's; in [] it may be left out
     enum exit_code (*run)(struct ctl *ctl);
-    const char *help;
 };
 extern const struct command commands[]; // ends with a NULL name
 
 // The sub-commands; each prints to stdout and returns the exit code.
 enum exit_code show_status(struct ctl *ctl);
+enum exit_code show_metrics(struct ctl *ctl);
 enum exit_code show_device(struct ctl *ctl);
 enum exit_code show_sessions(struct ctl *ctl);
 enum exit_code show_caches(struct ctl *ctl);

@@ -3,27 +3,28 @@
 //
 // main.c - aule-ctl: the table of commands, and the exit code. One thread; asks one daemon once.
 
+#include "ctl.h"
+#include "options.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ctl.h"
-#include "options.h"
-
 const struct command commands[] = {
-    {"status", NULL, "jsth", false, show_status, "show the daemon, its pool, prefix hits and runs"},
-    {"sessions", NULL, "jsth", false, show_sessions, "list the sessions"},
-    {"caches", NULL, "jsth", false, show_caches, "list the caches and the states of their blocks"},
-    {"blocks", NULL, "jstcah", false, show_blocks, "list blocks"},
-    {"device", NULL, "jsth", false, show_device, "show the device that the daemon owns, and its attention shaders"},
-    {"close-session", "ID", "jsth", false, close_session, "end a session as if its worker had died"},
-    {"drop-cache", "NAME|ID", "jsth", false, drop_cache,
-     "end a cache that no session has open, with its cached blocks"},
-    {"tune", "[ACTION]", "jsth", false, tune, "what was measured of kernels' ways: show, renew, clear, on, off"},
-    {"ping", NULL, "jsth", false, ping, "ask whether the daemon answers, and how fast"},
-    {"version", NULL, "jh", true, show_version, "show the versions of aule-ctl and its library; needs no daemon"},
-    {.name = NULL},
+    {{"status", NULL, "show the daemon, its pool, prefix hits and runs", COMMAND_ASKS}, show_status},
+    {{"metrics", NULL, "list all counters and gauges, with unit and meaning", COMMAND_ASKS}, show_metrics},
+    {{"sessions", NULL, "list the sessions", COMMAND_ASKS}, show_sessions},
+    {{"caches", NULL, "list the caches and the states of their blocks", COMMAND_ASKS}, show_caches},
+    {{"blocks", NULL, "list blocks", COMMAND_ASKS | COMMAND_BLOCKS}, show_blocks},
+    {{"device", NULL, "show the device that the daemon owns, and its attention shaders", COMMAND_ASKS}, show_device},
+    {{"close-session", "ID", "end a session as if its worker had died", COMMAND_ASKS}, close_session},
+    {{"drop-cache", "NAME|ID", "end a cache that no session has open, with its cached blocks", COMMAND_ASKS},
+     drop_cache},
+    {{"tune", "[ACTION]", "what was measured of kernels' ways: show, renew, clear, on, off", COMMAND_ASKS}, tune},
+    {{"ping", NULL, "ask whether the daemon answers, and how fast", COMMAND_ASKS}, ping},
+    {{"version", NULL, "show the versions of aule-ctl and its library; needs no daemon", 0}, show_version},
+    {{.name = NULL}, NULL},
 };
 
 bool parse_id(const char *text, uint64_t *id)
@@ -39,7 +40,7 @@ bool parse_id(const char *text, uint64_t *id)
 
 static enum exit_code run(struct ctl *ctl, const struct command *command)
 {
-    if (command->without_daemon)
+    if (!(command->words.groups & COMMAND_ASKS))
         return command->run(ctl);
     enum aule_status status = aule_monitor_open(ctl->socket, ctl->timeout_ms, &ctl->monitor);
     if (status != AULE_OK)

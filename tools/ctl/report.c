@@ -3,9 +3,9 @@
 //
 // report.c - what a failing call of the library means to who asked: the exit code, and what to do about it.
 
-#include <stdio.h>
-
 #include "ctl.h"
+
+#include <stdio.h>
 
 // A status that is not here is a failure, without a hint.
 struct meaning {

@@ -3,10 +3,10 @@
 //
 // view_device.c - the device that the daemon owns, and its table of attention shaders with why each is used or not.
 
+#include "output.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-
-#include "output.h"
 
 #define SHOWN(heading, kind, member)                                                                                   \
     {                                                                                                                  \

@@ -3,14 +3,14 @@
 //
 // view_lists.c - what there are several of: sessions, caches, blocks. Each view is a table of columns. And the end of a cache.
 
+#include "output.h"
+#include "tools/complaint/clean.h"
+#include "tools/complaint/complaint.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "clean.h"
-#include "complaint.h"
-#include "output.h"
 
 #define SESSION(heading, kind, member)                                                                                 \
     {                                                                                                                  \

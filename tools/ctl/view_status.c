@@ -3,11 +3,11 @@
 //
 // view_status.c - the daemon as a whole. Asks once, prints once.
 
-#include <inttypes.h>
-#include <stdio.h>
-
 #include "output.h"
 #include "units.h"
+
+#include <inttypes.h>
+#include <stdio.h>
 
 #define FIELD(kind, member)                                                                                            \
     {                                                                                                                  \

@@ -3,11 +3,11 @@
 //
 // view_tune.c - what the daemon measured of its kernels' ways, and telling it to measure again, to forget, to go on or to stop.
 
+#include "output.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "output.h"
 
 static const char *const actions[] = {
     [AULE_TUNE_SHOW] = "show", [AULE_TUNE_RENEW] = "renew", [AULE_TUNE_CLEAR] = "clear",

@@ -9,8 +9,8 @@
 #define WORKER_ATTENTION_H
 
 #include "aule/aule.h"
+#include "base/exit_code.h"
 #include "element.h"
-#include "exit_code.h"
 
 struct failure {
     enum exit_code code; // FAILED, or GONE: who computes attention is not there

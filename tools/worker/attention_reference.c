@@ -7,7 +7,6 @@
 // Has no blocks, no prefix cache, no daemon.
 
 #include "attention.h"
-
 #include "kept.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 
 #include "files.h"
 
-#include "complaint.h"
+#include "tools/complaint/complaint.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,18 +5,17 @@
 
 #include "generate.h"
 
+#include "base/clock.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static double now(void)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+    return (double)clock_now_ns() * 1e-9;
 }
 
 static bool attend(void *context, uint32_t layer, const float *qkv, float *out)

@@ -3,12 +3,12 @@
 //
 // main.c - aule-worker: a prompt in, tokens out. Puts the parts together: options, prompt, attention, generation, report.
 
-#include "complaint.h"
 #include "files.h"
 #include "generate.h"
 #include "options.h"
 #include "report.h"
-#include "same_file.h"
+#include "tools/complaint/complaint.h"
+#include "tools/complaint/same_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,8 +7,7 @@
 #define WORKER_OPTIONS_H
 
 #include "attention.h"
-
-enum options_result { OPTIONS_RUN, OPTIONS_DONE, OPTIONS_BAD };
+#include "base/options.h"
 
 struct options {
     const char *prompt; // path; "-" = standard input

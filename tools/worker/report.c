@@ -5,7 +5,7 @@
 
 #include "report.h"
 
-#include "complaint.h"
+#include "tools/complaint/complaint.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>

@@ -7,7 +7,7 @@
 
 #ifdef AULE_HAVE_MATRIX
 
-#include "buffer.h"
+#include "engine/measuring.h"
 #include "program.h"
 
 #include "matrix_product_spv.h"

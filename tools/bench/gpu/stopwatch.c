@@ -5,8 +5,6 @@
 
 #include "stopwatch.h"
 
-#include "vk.h"
-
 #include <stdlib.h>
 
 enum { ROUNDS = 11, ROUNDS_SOFTWARE = 3 }; // software has no clocks to come up to speed, and is slow

@@ -7,13 +7,14 @@
 #ifndef AULE_BENCH_STORE_H
 #define AULE_BENCH_STORE_H
 
-#include "arena.h"
+#include "engine/measuring.h"
 #include "fill.h"
 
 struct store {
     struct engine *engine;
     struct engine_arena *arena; // for runs
-    struct engine_arena own;    // on the device: nothing of it is staged
+    uint64_t size;
+    const struct buffer *own; // the arena's, on the device; NULL: it is the host's
     void *memory; // of the host, as large as the arena, imported or mirrored by the engine; NULL: on the device
     struct fill fill;
     struct buffer staging; // of the last copy

@@ -5,7 +5,7 @@
 
 #include "ceiling.h"
 
-#include "buffer.h"
+#include "engine/measuring.h"
 #include "fill.h"
 #include "matrix_product.h"
 #include "program.h"
@@ -159,7 +159,7 @@ static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes
     const struct program_params read = {.code = read_spv, .size = sizeof read_spv, .push_size = sizeof(struct push)};
     const struct program_params copy = {
         .code = stream_copy_spv, .size = sizeof stream_copy_spv, .push_size = sizeof(struct push)};
-    enum status status = device_init(&c->device, &params, error);
+    enum status status = measuring_device_init(&c->device, &params, error);
     if (status != STATUS_OK)
         return status;
     c->device.on_lost = on_lost;

@@ -5,8 +5,9 @@
 
 #include "fill.h"
 
+#include "tools/bench/values.h"
+
 #include "fill_spv.h"
-#include "values.h"
 
 enum { GROUPS = 1024 };
 

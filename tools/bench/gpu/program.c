@@ -5,8 +5,6 @@
 
 #include "program.h"
 
-#include "vk.h"
-
 enum { MOST_CONSTANTS = 8 };
 
 static enum status make_layout(struct program *program, const struct program_params *params, struct error *error)

@@ -7,8 +7,8 @@
 #ifndef AULE_BENCH_FILL_H
 #define AULE_BENCH_FILL_H
 
+#include "engine/measuring.h"
 #include "program.h"
-#include "transfer.h"
 
 struct fill {
     struct program program;

@@ -6,7 +6,7 @@
 #ifndef AULE_BENCH_STOPWATCH_H
 #define AULE_BENCH_STOPWATCH_H
 
-#include "transfer.h"
+#include "engine/measuring.h"
 
 struct stopwatch {
     struct transfer transfer;

@@ -6,7 +6,7 @@
 #ifndef AULE_BENCH_PROGRAM_H
 #define AULE_BENCH_PROGRAM_H
 
-#include "device.h"
+#include "engine/measuring.h"
 
 struct program {
     struct device *device;

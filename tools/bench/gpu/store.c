@@ -15,18 +15,15 @@ static bool failed(const struct error *error)
     return false;
 }
 
-// An arena that counts as imported: the engine finds it in place and copies nothing.
-static bool init_device(struct store *store, uint64_t size, struct error *error)
+static bool init_device(struct store *store, struct error *error)
 {
-    store->own = (struct engine_arena){.engine = store->engine, .size = size, .imported = true};
-    store->arena = &store->own;
-    return buffer_init(&store->engine->device, MEMORY_POOL, size, "bench arena", &store->own.buffer, error) ==
-           STATUS_OK;
+    return measuring_arena_create(store->engine, store->size, &store->arena, &store->own, error) == STATUS_OK;
 }
 
 // Shared memory, as a client's segment is.
-static bool init_host(struct store *store, uint64_t size, struct error *error)
+static bool init_host(struct store *store, struct error *error)
 {
+    const uint64_t size = store->size;
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return error_set(error, STATUS_NO_MEMORY, "no shared memory for an arena of %llu bytes",
@@ -42,28 +39,28 @@ static bool init_host(struct store *store, uint64_t size, struct error *error)
 bool store_init(struct store *store, struct engine *engine, uint64_t arena_size, bool host)
 {
     struct error error = {0};
-    *store = (struct store){.engine = engine};
-    if (fill_init(&store->fill, &engine->device, &error) != STATUS_OK ||
-        !(host ? init_host : init_device)(store, arena_size, &error))
+    *store = (struct store){.engine = engine, .size = arena_size};
+    if (fill_init(&store->fill, measuring_device(engine), &error) != STATUS_OK ||
+        !(host ? init_host : init_device)(store, &error))
         return failed(&error);
     return true;
 }
 
 static void finish_host(struct store *store)
 {
-    uint64_t size = store->arena->size;
     if (engine_arena_destroy(store->arena)) // else the device is lost, and may still write there
-        munmap(store->memory, size);
+        munmap(store->memory, store->size);
 }
 
 void store_finish(struct store *store)
 {
     if (!store->engine)
         return;
-    buffer_finish(&store->engine->device, &store->staging);
-    buffer_finish(&store->engine->device, &store->own.buffer);
+    buffer_finish(measuring_device(store->engine), &store->staging);
     if (store->memory)
         finish_host(store);
+    else
+        measuring_arena_destroy(store->arena);
     fill_finish(&store->fill);
     *store = (struct store){0};
 }
@@ -71,21 +68,22 @@ void store_finish(struct store *store)
 bool store_fill(struct store *store, const struct fill_params *params)
 {
     struct error error = {0};
-    return fill_run(&store->fill, &store->engine->transfer, params, &error) == STATUS_OK || failed(&error);
+    return fill_run(&store->fill, measuring_transfer(store->engine), params, &error) == STATUS_OK || failed(&error);
 }
 
 static bool reserve_staging(struct store *store, uint64_t size, struct error *error)
 {
     if (store->staging.size >= size)
         return true;
-    buffer_finish(&store->engine->device, &store->staging);
-    return buffer_init(&store->engine->device, MEMORY_STAGING, size, "bench copy", &store->staging, error) == STATUS_OK;
+    buffer_finish(measuring_device(store->engine), &store->staging);
+    return buffer_init(measuring_device(store->engine), MEMORY_STAGING, size, "bench copy", &store->staging, error) ==
+           STATUS_OK;
 }
 
 bool store_write(struct store *store, uint64_t offset, uint64_t size, const void *bytes)
 {
     struct error error = {0};
-    struct transfer *transfer = &store->engine->transfer;
+    struct transfer *transfer = measuring_transfer(store->engine);
     const VkBufferCopy part = {.dstOffset = offset, .size = size};
     if (store->memory) {
         memcpy((char *)store->memory + offset, bytes, size);
@@ -96,28 +94,28 @@ bool store_write(struct store *store, uint64_t offset, uint64_t size, const void
     memcpy(store->staging.mapped, bytes, size);
     if (transfer_begin(transfer, &error) != STATUS_OK)
         return failed(&error);
-    vkCmdCopyBuffer(transfer->commands, store->staging.handle, store->own.buffer.handle, 1, &part);
+    vkCmdCopyBuffer(transfer->commands, store->staging.handle, store->own->handle, 1, &part);
     return transfer_end(transfer, &error) == STATUS_OK || failed(&error);
 }
 
 bool store_poison(struct store *store, uint64_t offset, uint64_t size)
 {
     struct error error = {0};
-    struct transfer *transfer = &store->engine->transfer;
+    struct transfer *transfer = measuring_transfer(store->engine);
     if (store->memory) {
         memset((char *)store->memory + offset, 0xff, size);
         return true;
     }
     if (transfer_begin(transfer, &error) != STATUS_OK)
         return failed(&error);
-    vkCmdFillBuffer(transfer->commands, store->own.buffer.handle, offset, size, UINT32_MAX);
+    vkCmdFillBuffer(transfer->commands, store->own->handle, offset, size, UINT32_MAX);
     return transfer_end(transfer, &error) == STATUS_OK || failed(&error);
 }
 
 const void *store_read(struct store *store, uint64_t offset, uint64_t size)
 {
     struct error error = {0};
-    struct transfer *transfer = &store->engine->transfer;
+    struct transfer *transfer = measuring_transfer(store->engine);
     const VkBufferCopy part = {.srcOffset = offset, .size = size};
     if (store->memory)
         return (char *)store->memory + offset;
@@ -125,6 +123,6 @@ const void *store_read(struct store *store, uint64_t offset, uint64_t size)
         failed(&error);
         return NULL;
     }
-    vkCmdCopyBuffer(transfer->commands, store->own.buffer.handle, store->staging.handle, 1, &part);
+    vkCmdCopyBuffer(transfer->commands, store->own->handle, store->staging.handle, 1, &part);
     return transfer_end(transfer, &error) == STATUS_OK || failed(&error) ? store->staging.mapped : NULL;
 }

@@ -6,8 +6,8 @@
 #ifndef AULE_BENCH_SERVED_H
 #define AULE_BENCH_SERVED_H
 
-#include "shape.h"
-#include "state.h"
+#include "engine/measuring.h"
+#include "tools/bench/shape.h"
 
 // "NAME COUNT of sequences", one after the other, to `text`.
 void served_text(const struct engine *engine, const struct engine_run *run, const struct shape *shape, char *text,
