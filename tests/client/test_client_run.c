@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_client_run.c - a run to its end (aule_run(), aule_run_layers()) by messages: how many it takes, and what the library makes of each answer.
+// Each test is a process of its own with a fake daemon in it.
+
+#include "rigs/client_world.h"
+
+// What a daemon of protocol 2.4 answers a run that waits.
+struct ending {
+    int32_t status, run_status;
+    uint64_t ticket;
+    struct wire_run run; // the last
+    struct wire_wait wait;
+};
+
+static enum fake_action end_run(struct fake_daemon *daemon, const struct wire_request *request,
+                                struct wire_reply *reply)
+{
+    struct ending *ending = daemon->context;
+    if (request->command == WIRE_COMMAND_WAIT)
+        ending->wait = request->wait;
+    if (request->command == WIRE_COMMAND_RUN)
+        ending->run = request->run;
+    if (request->command != WIRE_COMMAND_RUN || !request->run.waits)
+        return FAKE_ANSWER;
+    reply->status = ending->status;
+    reply->message = ending->status ? "as the test wants it" : "";
+    reply->ticket = ending->ticket;
+    reply->answer = ending->status ? WIRE_ANSWER_EMPTY : WIRE_ANSWER_WAIT;
+    reply->wait = (struct wire_wait_reply){.run_status = ending->run_status,
+                                           .gpu_ns = 77,
+                                           .num_runs = 1,
+                                           .num_sessions = 1,
+                                           .run_message = ending->run_status ? "the GPU hung" : ""};
+    return FAKE_ANSWER;
+}
+
+struct runner {
+    struct aule_session *session;
+    struct aule_cache *cache;
+    struct aule_batch *batch;
+};
+
+static struct runner open_runner(fake_handler handler, void *context)
+{
+    struct runner runner;
+    fake_start(&fake, path, handler, context);
+    runner.session = open_session(0);
+    runner.cache = open_cache(runner.session);
+    runner.batch = create_batch(runner.cache);
+    return runner;
+}
+
+static void close_runner(struct runner *runner)
+{
+    aule_batch_destroy(runner->batch);
+    aule_cache_close(runner->cache);
+    aule_session_close(runner->session);
+}
+
+static void expect_seen(unsigned runs, unsigned waits)
+{
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), runs);
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_WAIT]), waits);
+}
+
+START_TEST(a_run_to_its_end_is_one_message_each_way)
+{
+    const struct aule_run_params run = {.num_heads = 1};
+    struct aule_run_result result;
+    struct aule_ticket ticket;
+    struct ending ending = {.ticket = 1};
+    struct runner runner = open_runner(end_run, &ending);
+    ck_assert_int_eq(aule_run(runner.batch, &run, 60000, &result), AULE_OK);
+    expect_seen(1, 0);
+    ck_assert_uint_eq(result.gpu_ns, 77);
+    ck_assert_uint_eq(ending.run.entry.flags & WIRE_RUN_DETACHED, 0);
+    ck_assert(ending.run.wait_ms > 0 && ending.run.wait_ms <= 60000);
+    ck_assert_int_eq(aule_run_layers(runner.batch, &run, &(struct aule_layers){.num_layers = 3}, -1, NULL), AULE_OK);
+    expect_seen(2, 0);
+    ck_assert_uint_eq(ending.run.layers.num_layers, 3);
+    ck_assert_int_eq(ending.run.wait_ms, -1);
+    ck_assert_int_eq(aule_run_submit(runner.batch, &run, 0, &ticket), AULE_OK); // this one does not wait
+    ck_assert_int_eq(aule_ticket_wait(runner.session, ticket, 0, NULL), AULE_OK);
+    expect_seen(3, 1);
+    close_runner(&runner);
+}
+END_TEST
+
+START_TEST(a_run_to_its_end_that_failed_says_why)
+{
+    const struct aule_run_params run = {.num_heads = 1};
+    struct ending ending = {.ticket = 12, .run_status = STATUS_DEVICE_LOST};
+    struct runner runner = open_runner(end_run, &ending);
+    expect(aule_run(runner.batch, &run, 0, NULL), AULE_DEVICE_LOST, "the run of ticket 12 failed: the GPU hung");
+    expect_seen(1, 0);
+    close_runner(&runner);
+}
+END_TEST
+
+// The ticket of a run whose end came too late is the library's to reap; of one that got none, or one that
+// the daemon does not know, there is nothing to reap.
+START_TEST(a_run_to_its_end_that_came_too_late_is_reaped_by_the_next)
+{
+    const struct aule_run_params run = {.num_heads = 1};
+    struct ending ending = {.status = STATUS_TIMEOUT, .ticket = 12};
+    struct runner runner = open_runner(end_run, &ending);
+    expect(aule_run(runner.batch, &run, 0, NULL), AULE_TIMEOUT, "as the test wants it");
+    expect_seen(1, 0);
+    ending = (struct ending){.status = STATUS_NOT_FOUND};
+    expect(aule_run(runner.batch, &run, 0, NULL), AULE_NOT_FOUND, "as the test wants it");
+    expect_seen(2, 1);
+    ck_assert_uint_eq(ending.wait.ticket, 12);
+    ck_assert_int_eq(ending.wait.timeout_ms, 0);
+    ending = (struct ending){.status = STATUS_NOT_FOUND, .ticket = 13};
+    expect(aule_run(runner.batch, &run, 0, NULL), AULE_NOT_FOUND, "as the test wants it");
+    expect_seen(3, 1);
+    ending = (struct ending){.ticket = 14};
+    ck_assert_int_eq(aule_run(runner.batch, &run, 0, NULL), AULE_OK);
+    expect_seen(4, 1);
+    close_runner(&runner);
+}
+END_TEST
+
+static enum fake_action as_before_2_4(struct fake_daemon *daemon, const struct wire_request *request,
+                                      struct wire_reply *reply)
+{
+    struct wire_wait *wait = daemon->context;
+    if (request->command == WIRE_COMMAND_HELLO)
+        reply->hello.minor = 3;
+    if (request->command == WIRE_COMMAND_WAIT)
+        *wait = request->wait;
+    return FAKE_ANSWER;
+}
+
+START_TEST(an_older_daemon_that_gives_a_ticket_at_once_is_asked_for_its_end)
+{
+    const struct aule_run_params run = {.num_heads = 1};
+    struct wire_wait wait = {.ticket = 0};
+    struct runner runner = open_runner(as_before_2_4, &wait);
+    for (unsigned i = 1; i < 4; i++) {
+        ck_assert_int_eq(aule_run(runner.batch, &run, 60000, NULL), AULE_OK);
+        expect_seen(i, i);
+        ck_assert_uint_eq(wait.ticket, i);
+        ck_assert(wait.timeout_ms > 0 && wait.timeout_ms <= 60000);
+    }
+    close_runner(&runner);
+}
+END_TEST
+
+static enum fake_action answer_with_nothing(struct fake_daemon *daemon, const struct wire_request *request,
+                                            struct wire_reply *reply)
+{
+    const bool *waits = daemon->context;
+    if (request->command == WIRE_COMMAND_RUN)
+        reply->answer = *waits ? WIRE_ANSWER_EMPTY : WIRE_ANSWER_WAIT;
+    if (request->command == WIRE_COMMAND_RUN && !*waits)
+        reply->wait = (struct wire_wait_reply){.run_message = ""};
+    return FAKE_ANSWER;
+}
+
+START_TEST(a_run_is_answered_by_its_end_only_if_it_waits)
+{
+    const struct aule_run_params run = {.num_heads = 1};
+    bool waits = true;
+    struct runner runner = open_runner(answer_with_nothing, &waits);
+    expect(aule_run(runner.batch, &run, 0, NULL), AULE_MALFORMED, "RUN was answered with kind 1");
+    waits = false;
+    expect(aule_run_submit(runner.batch, &run, 0, NULL), AULE_MALFORMED, "RUN was answered with kind");
+    close_runner(&runner);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("client_run");
+    add(suite, "runs to their end",
+        (const struct entry[]){
+            {a_run_to_its_end_is_one_message_each_way, 0},
+            {a_run_to_its_end_that_failed_says_why, 0},
+            {a_run_to_its_end_that_came_too_late_is_reaped_by_the_next, 0},
+            {an_older_daemon_that_gives_a_ticket_at_once_is_asked_for_its_end, 0},
+            {a_run_is_answered_by_its_end_only_if_it_waits, 0},
+            {NULL, 0},
+        });
+    return check_main(suite);
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_client_waits.c - what a run that waits for a ticket keeps of its arrays, and how it ends with its session: libaule-client and the real
+// daemon.
+
+#include "rigs/client_scene.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct waiter {
+    pthread_t thread;
+    struct scene *scene;
+    struct aule_batch *batch;
+    struct aule_ticket ticket;
+    enum aule_status status;
+    atomic_bool done;
+};
+
+static void *submit_and_wait(void *context)
+{
+    struct waiter *waiter = context;
+    waiter->status = aule_run_submit(waiter->batch, &waiter->scene->run, -1, &waiter->ticket);
+    atomic_store(&waiter->done, true);
+    return NULL;
+}
+
+// The arena belongs to two processes, and here the test is as a third: what it reads and writes there is ordered with nothing that the library
+// does, which is no race of the library's.
+__attribute__((no_sanitize("thread"))) static bool holds(const volatile float *place, const float *values)
+{
+    bool same = true;
+    for (int i = 0; i < HEADS && same; i++)
+        same = place[i] == values[i];
+    return same;
+}
+
+__attribute__((no_sanitize("thread"))) static void spoil(volatile float *place)
+{
+    for (int i = 0; i < HEADS; i++)
+        place[i] = NAN;
+}
+
+// Where in the arena the waiting call has put `values`: the library's to know, so the test looks for it.
+static float *find_values(struct scene *scene, const float *values)
+{
+    char *arena = aule_arena_base(scene->session);
+    for (int tries = 0; tries < 10000; tries++) {
+        for (size_t at = 0; at < 1 << 20; at += 16)
+            if (holds((const float *)(const void *)(arena + at), values))
+                return (float *)(void *)(arena + at);
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    return NULL;
+}
+
+// How many commands the daemon has sent back because they waited long enough; it says so before the library hears of it.
+static int count_sent_back(void)
+{
+    char *log = daemon_log_text(&daemon_);
+    int count = 0;
+    for (const char *at = log; at && (at = strstr(at, "parked command: ")); at++)
+        count++;
+    free(log);
+    return count;
+}
+
+// Another run, which would not wait, is told of it.
+static bool waits_in_daemon(struct scene *scene, struct aule_batch *batch)
+{
+    struct aule_run_params plain = scene->run;
+    struct aule_ticket ticket;
+    plain.alibi_slopes = plain.sinks = NULL;
+    ck_assert_int_eq((int)aule_run_submit(batch, &plain, 0, &ticket), AULE_BUSY);
+    return strstr(aule_error(), "wait for a ticket already") != NULL;
+}
+
+// Spoils the arrays of the run that waits, while it waits in the daemon: whose copies they are by then. Now and then the library asks anew and puts
+// them there again; what was spoilt about then counts for nothing, and is tried again when they are whole.
+static void spoil_while_it_waits(struct scene *scene, struct aule_batch *batch)
+{
+    bool held = false;
+    for (int tries = 0; tries < 10000 && !held; tries++) {
+        float *sent_slopes = find_values(scene, slopes), *sent_sinks = find_values(scene, sinks);
+        ck_assert_ptr_nonnull(sent_slopes);
+        ck_assert_ptr_nonnull(sent_sinks);
+        int before = count_sent_back();
+        if (!waits_in_daemon(scene, batch)) {
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+            continue;
+        }
+        spoil(sent_slopes);
+        spoil(sent_sinks);
+        held = count_sent_back() == before;
+    }
+    ck_assert(held);
+}
+
+START_TEST(a_run_that_waits_for_a_ticket_keeps_its_slopes_and_sinks)
+{
+    struct scene scene;
+    struct aule_ticket tickets[MAX_TICKETS];
+    struct waiter waiter = {.scene = &scene};
+    open_scene(&scene);
+    ok(aule_batch_create(scene.cache, &scene.batch, &waiter.batch));
+    for (int i = 0; i < MAX_TICKETS; i++)
+        ok(aule_run_submit(waiter.batch, &scene.run, 0, &tickets[i]));
+    scene.run.alibi_slopes = slopes;
+    scene.run.sinks = sinks;
+    ck_assert_int_eq(pthread_create(&waiter.thread, NULL, submit_and_wait, &waiter), 0);
+    spoil_while_it_waits(&scene, waiter.batch);
+    ck_assert(!atomic_load(&waiter.done));
+    for (int i = 0; i < MAX_TICKETS; i++)
+        ok(aule_ticket_wait(scene.session, tickets[i], WAIT_MS, NULL));
+    ck_assert_int_eq(pthread_join(waiter.thread, NULL), 0);
+    ok(waiter.status);
+    ok(aule_ticket_wait(scene.session, waiter.ticket, WAIT_MS, NULL));
+    expect_scene(&scene, "a run that waited");
+    aule_batch_destroy(waiter.batch);
+    close_scene(&scene);
+}
+END_TEST
+
+START_TEST(a_run_that_waits_ends_with_its_session)
+{
+    struct scene scene;
+    struct waiter waiter = {.scene = &scene};
+    open_scene(&scene);
+    ok(aule_batch_create(scene.cache, &scene.batch, &waiter.batch));
+    for (int i = 0; i < MAX_TICKETS; i++) {
+        struct aule_ticket unreaped;
+        ok(aule_run_submit(waiter.batch, &scene.run, 0, &unreaped));
+    }
+    scene.run.alibi_slopes = slopes;
+    ck_assert_int_eq(pthread_create(&waiter.thread, NULL, submit_and_wait, &waiter), 0);
+    ck_assert_ptr_nonnull(find_values(&scene, slopes));
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    ck_assert(!atomic_load(&waiter.done));
+    close_scene(&scene);
+    ck_assert_int_eq(pthread_join(waiter.thread, NULL), 0);
+    ck_assert_int_ne((int)waiter.status, AULE_OK);
+    aule_batch_destroy(waiter.batch);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("client, waits");
+    check_case(suite, "waiting", setup_few_tickets, teardown,
+               (const TTest *const[]){a_run_that_waits_for_a_ticket_keeps_its_slopes_and_sinks,
+                                      a_run_that_waits_ends_with_its_session, NULL},
+               1);
+    return check_main(suite);
+}

@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_core_model.c - tens of thousands of random operations of several sessions against a model (core_model.h). After each
+// operation every block's state, holders and references are compared, and core counts itself anew. What a look-up returns must
+// carry the numbers that the writers of exactly this chain, tenant and cache put there. The seed stands in the test's name, so a
+// failure repeats.
+
+#include "core/state.h"
+#include "rigs/check_main.h"
+#include "rigs/core_model.h"
+
+#include <string.h>
+
+enum { STEPS = 5000, SEEDS = 20 };
+enum { LOOK_NS = 50000, SUBMISSION_NS = 1000000 }; // each submission takes as long
+
+// ---- sessions and caches ----
+
+static const char *const cache_names[CACHES] = {"kv", "alt"};
+
+static void open_cache(int w, int cache)
+{
+    struct core_cache_identity identity = world_identity(cache_names[cache]);
+    struct core_cache_info info;
+    ck_assert_status(core_cache_open(workers[w].real.session, &identity, &info, &error), STATUS_OK);
+    if (cache_ids[cache])
+        ck_assert_uint_eq(cache_ids[cache], info.cache);
+    cache_ids[cache] = workers[w].opened[cache] = info.cache;
+}
+
+static void do_open(int w)
+{
+    struct model_worker *worker = &workers[w];
+    if (worker->open || (worker->real.world && !worker->real.gone))
+        return;
+    memset(worker, 0, sizeof(*worker));
+    worker->salt = 1 + roll(2);
+    worker_open(&worker->real, &world, 1, worker->salt == 1 ? "" : "tenant");
+    cache_ids[0] = worker->opened[0] = worker->real.cache;
+    worker->open = true;
+}
+
+static uint32_t submitted_runs(const struct worker *worker)
+{
+    uint32_t count = 0;
+    for (const struct fake_submission *s = fake_engine_oldest(world.engine); s; s = s->next) {
+        for (uint32_t i = 0; i < s->num_runs; i++)
+            count += s->runs[i].arena == worker->arena;
+    }
+    return count;
+}
+
+static void forget_holds(int w, int cache)
+{
+    for (int id = 0; id < IDS; id++)
+        model[cache][id].holds[w] = 0;
+    for (int t = 0; t < TEXTS; t++) {
+        if (workers[w].texts[t].cache == cache)
+            workers[w].texts[t].used = false;
+    }
+}
+
+static void unregister(int w, int cache, bool dead)
+{
+    for (int i = 0; i < BATCHES; i++) {
+        struct model_batch *batch = &batches[i];
+        if (!batch->used || batch->worker != w || (cache >= 0 && batch->cache != cache))
+            continue;
+        batch->registered = false;
+        if (dead && batch->outstanding) {
+            batch->dead = true;
+            for (uint32_t k = 0; k < batch->depth; k++)
+                model[batch->cache][batch->blocks[k]].dead_refs++;
+        }
+        batch_release(batch);
+    }
+}
+
+static bool finally; // the walk is over
+
+static void do_close(int w)
+{
+    struct model_worker *worker = &workers[w];
+    bool died = roll(4) > 0;
+    uint32_t submitted = worker->open ? submitted_runs(&worker->real) : 0;
+    if (!worker->open || (!submitted && roll(3) && !finally)) // mostly in the middle of something
+        return;
+    while (worker->num_runs > submitted) { // in the queue: dropped, oldest first
+        struct model_run run = worker->runs[submitted];
+        memmove(worker->runs + submitted, worker->runs + submitted + 1,
+                (--worker->num_runs - submitted) * sizeof(*worker->runs));
+        run_over(w, &run, false);
+    }
+    worker_close(&worker->real, died);
+    worker->open = false;
+    worker->num_done = 0;
+    unregister(w, -1, died);
+    for (int cache = 0; cache < CACHES; cache++)
+        forget_holds(w, cache);
+    ck_assert_int_eq(worker->real.gone, submitted == 0);
+}
+
+static void do_second_cache(int w)
+{
+    struct model_worker *worker = &workers[w];
+    if (!worker->open)
+        return;
+    if (!worker->opened[1]) {
+        open_cache(w, 1);
+        return;
+    }
+    ck_assert_status(core_cache_close(worker->real.session, worker->opened[1], &error), STATUS_OK);
+    worker->opened[1] = 0;
+    unregister(w, 1, false);
+    forget_holds(w, 1);
+}
+
+// ---- texts ----
+
+static void do_lookup(int w, struct text *text)
+{
+    struct worker *real = &workers[w].real;
+    int32_t tokens[DEPTH * 8], found[DEPTH];
+    uint32_t expected = 0, count, fresh = 0;
+    struct error error = {0};
+    text_tokens(text->key, text->depth, tokens);
+    for (; expected < text->depth; expected++) {
+        int id = find_node(text->cache, prefix_key(text->key, expected + 1));
+        if (id < 0 || model[text->cache][id].pending)
+            break;
+        fresh += !model[text->cache][id].holds[w] && !model[text->cache][id].refs[w];
+    }
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = text->depth * 8};
+    enum status status = core_prefix_lookup(real->session, cache_ids[text->cache], &prefix, 0, found, &count, &error);
+    ck_assert_int_eq((int)status, distinct(w) + fresh > QUOTA ? STATUS_QUOTA : STATUS_OK);
+    if (status != STATUS_OK)
+        return;
+    ck_assert_uint_eq(count, expected);
+    const struct engine_cache *engine = core_engine_cache(world.core, cache_ids[text->cache]);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t key = prefix_key(text->key, i + 1);
+        ck_assert_int_eq(found[i], find_node(text->cache, key));
+        for (uint32_t k = 0; k < WORLD_LAYERS * 8; k++)
+            ck_assert_int_eq(fake_engine_slot(engine, k / 8, found[i], k % 8), tag(text->cache, key, k % 8));
+        model[text->cache][found[i]].holds[w]++;
+        text->blocks[i] = found[i];
+    }
+    text->num_hit = count;
+    text->used = true;
+    num_hits += count;
+}
+
+static void release(int w, int cache, const int32_t *ids, uint32_t count)
+{
+    ck_assert_status(core_blocks_release(workers[w].real.session, cache_ids[cache], ids, count, &error), STATUS_OK);
+    for (uint32_t i = 0; i < count; i++)
+        model[cache][ids[i]].holds[w]--;
+}
+
+static void do_text(int w)
+{
+    struct model_worker *worker = &workers[w];
+    struct text *text = &worker->texts[roll(TEXTS)];
+    if (!worker->open || text->used)
+        return;
+    *text = (struct text){.cache = worker->opened[1] ? (int)roll(CACHES) : 0, .depth = 1 + roll(DEPTH)};
+    text->key = worker->salt << 16;
+    for (uint32_t i = 0; i < text->depth; i++)
+        text->key |= (1 + (roll(3) ? 0 : roll(3))) << (4 * i);
+    if (roll(3)) // the others compute what may be there already, and meet it when they publish
+        do_lookup(w, text);
+    else
+        text->used = true;
+    uint32_t wanted = text->depth - text->num_hit;
+    if (!text->used || !wanted)
+        return;
+    bool growing;
+    int32_t *ids = text->blocks + text->num_hit;
+    enum status status = core_blocks_lease(worker->real.session, cache_ids[text->cache], wanted, ids, &growing, NULL);
+    ck_assert_int_eq(status == STATUS_QUOTA, distinct(w) + wanted > QUOTA);
+    if (status != STATUS_OK) {
+        ck_assert(status == STATUS_QUOTA || status == STATUS_NO_BLOCKS);
+        release(w, text->cache, text->blocks, text->num_hit);
+        text->used = false;
+        return;
+    }
+    sync_evictions(text->cache); // before what was evicted is in use again
+    for (uint32_t i = 0; i < wanted; i++) {
+        struct model_block *block = &model[text->cache][ids[i]];
+        ck_assert(!in_use(block));
+        block->sealed = false;
+        memset(block->written, 0, sizeof(block->written));
+        block->holds[w] = 1;
+    }
+}
+
+static struct text *some_text(int w)
+{
+    struct text *text = &workers[w].texts[roll(TEXTS)];
+    return workers[w].open && text->used ? text : NULL;
+}
+
+static void do_release(int w)
+{
+    struct text *text = some_text(w);
+    if (!text || (!model[text->cache][text->blocks[text->depth - 1]].sealed && roll(8))) // mostly after publishing it
+        return;
+    release(w, text->cache, text->blocks, text->depth);
+    text->used = false;
+}
+
+static void publish_block(int w, const struct text *text, uint32_t i, int32_t got)
+{
+    uint32_t key = prefix_key(text->key, i + 1);
+    int has = find_node(text->cache, key), given = text->blocks[i];
+    struct model_block *block = &model[text->cache][given];
+    if (has >= 0 && has != given && !model[text->cache][has].pending) {
+        ck_assert_int_eq(got, has);
+        model[text->cache][has].holds[w]++;
+        num_exchanged++;
+        return;
+    }
+    ck_assert_int_eq(got, given);
+    block->sealed = true;
+    if (has >= 0 && has != given && !block->pending)
+        model[text->cache][has].node = 0;
+    if (has < 0 || !block->pending)
+        block->node = key;
+}
+
+static enum status expect_publish(int w, const struct text *text)
+{
+    uint32_t fresh = 0;
+    for (uint32_t i = 0; i < text->depth; i++) {
+        const struct model_block *block = &model[text->cache][text->blocks[i]];
+        uint32_t key = prefix_key(text->key, i + 1);
+        if (block->node != key && !(block->written[0] && block->written[1]))
+            return STATUS_UNWRITTEN;
+        int has = find_node(text->cache, key);
+        if (has >= 0 && has != text->blocks[i] && !model[text->cache][has].pending)
+            fresh += !model[text->cache][has].holds[w] && !model[text->cache][has].refs[w];
+    }
+    return distinct(w) + fresh > QUOTA ? STATUS_QUOTA : STATUS_OK;
+}
+
+static void do_publish(int w)
+{
+    struct text *text = some_text(w);
+    int32_t tokens[DEPTH * 8], ids[DEPTH];
+    uint32_t existing, before = (uint32_t)num_exchanged;
+    if (!text)
+        return;
+    text_tokens(text->key, text->depth, tokens);
+    memcpy(ids, text->blocks, sizeof(ids));
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = text->depth * 8};
+    enum status status = core_prefix_publish(workers[w].real.session, cache_ids[text->cache], &prefix, ids, text->depth,
+                                             &existing, NULL);
+    ck_assert_int_eq((int)status, (int)expect_publish(w, text));
+    if (status != STATUS_OK)
+        return;
+    for (uint32_t i = text->depth; i-- > 0;)
+        publish_block(w, text, i, ids[i]);
+    ck_assert_uint_eq(existing, (uint32_t)num_exchanged - before);
+    for (uint32_t i = 0; i < text->depth; i++) {
+        if (ids[i] != text->blocks[i])
+            release(w, text->cache, &text->blocks[i], 1);
+        text->blocks[i] = ids[i];
+    }
+}
+
+// ---- batches and runs ----
+
+static int free_batch(int w)
+{
+    int free = -1;
+    uint32_t live = 0;
+    for (int i = 0; i < BATCHES; i++) {
+        if (!batches[i].used)
+            free = i;
+        live += batches[i].used && batches[i].registered && batches[i].worker == w;
+    }
+    return live < MAX_BATCHES ? free : -1;
+}
+
+static void do_batch(int w)
+{
+    const struct text *text = some_text(w);
+    int index = free_batch(w);
+    if (!text || index < 0)
+        return;
+    struct model_batch *batch = &batches[index];
+    uint32_t first = text->num_hit < text->depth ? text->num_hit : text->depth - 1, made;
+    uint32_t num_new = (text->depth - first) * 8;
+    bool writes = text->num_hit < text->depth, sealed = false;
+    int64_t slots[DEPTH * 8];
+    for (uint32_t t = 0; t < num_new; t++)
+        slots[t] = (int64_t)text->blocks[first + t / 8] * 8 + t % 8;
+    for (uint32_t i = first; writes && i < text->depth; i++)
+        sealed |= model[text->cache][text->blocks[i]].sealed;
+    const int32_t cu[] = {0, (int32_t)num_new}, lens[] = {(int32_t)text->depth * 8};
+    struct core_batch_params params = sequences_over(cache_ids[text->cache], 1, cu, lens, text->blocks, text->depth);
+    params.slot_mapping = slots;
+    params.num_slot_mapping = writes ? num_new : 0;
+    uint64_t id;
+    enum status status = core_batch_create(workers[w].real.session, &params, &id, &made, NULL);
+    ck_assert_int_eq((int)status, sealed ? STATUS_SEALED : STATUS_OK);
+    if (status != STATUS_OK)
+        return;
+    *batch = (struct model_batch){.used = true, .registered = true, .id = id, .worker = w, .cache = text->cache};
+    batch->key = text->key;
+    batch->depth = text->depth;
+    batch->num_hit = writes ? first : text->depth;
+    memcpy(batch->blocks, text->blocks, sizeof(batch->blocks));
+    for (uint32_t i = 0; i < batch->depth; i++)
+        model[batch->cache][batch->blocks[i]].refs[w]++;
+}
+
+static int some_batch(int w)
+{
+    uint32_t start = roll(BATCHES);
+    for (uint32_t i = 0; workers[w].open && i < BATCHES; i++) {
+        const struct model_batch *batch = &batches[(start + i) % BATCHES];
+        if (batch->used && batch->registered && batch->worker == w)
+            return (int)((start + i) % BATCHES);
+    }
+    return -1;
+}
+
+static void do_destroy_batch(int w)
+{
+    int index = some_batch(w);
+    if (index < 0)
+        return;
+    ck_assert_status(core_batch_destroy(workers[w].real.session, batches[index].id, &error), STATUS_OK);
+    batches[index].registered = false;
+    batch_release(&batches[index]);
+}
+
+static void do_run(int w)
+{
+    struct model_worker *worker = &workers[w];
+    int index = some_batch(w);
+    if (index < 0)
+        return;
+    struct model_batch *batch = &batches[index];
+    uint32_t first = batch->num_hit < batch->depth ? batch->num_hit : batch->depth - 1, layer = roll(WORLD_LAYERS);
+    uint32_t num_new = (batch->depth - first) * 8;
+    int32_t tags[DEPTH * 8];
+    for (uint32_t t = 0; t < num_new; t++)
+        tags[t] = tag(batch->cache, prefix_key(batch->key, first + t / 8 + 1), t % 8);
+    enum status expected = worker->num_runs + worker->num_done == MAX_TICKETS ? STATUS_BUSY : STATUS_OK;
+    for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
+        if (model[batch->cache][batch->blocks[i]].sealed)
+            expected = STATUS_SEALED;
+    }
+    struct core_run_params params = worker_run_params(&worker->real, batch->id, layer, num_new, tags);
+    uint64_t ticket;
+    ck_assert_status(core_run(worker->real.session, &params, &ticket, &error), expected);
+    if (expected != STATUS_OK)
+        return;
+    worker->runs[worker->num_runs++] = (struct model_run){index, layer, ticket};
+    batch->outstanding++;
+    for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
+        model[batch->cache][batch->blocks[i]].pending++;
+        model[batch->cache][batch->blocks[i]].written[layer] = true;
+    }
+}
+
+static void do_reap(int w)
+{
+    struct model_worker *worker = &workers[w];
+    if (!worker->open || !worker->num_done)
+        return;
+    uint32_t i = roll(worker->num_done);
+    worker_reap(&worker->real, worker->done[i].ticket, worker->done[i].status);
+    worker->done[i] = worker->done[--worker->num_done];
+}
+
+static int worker_of(const struct engine_arena *arena)
+{
+    for (int w = 0; w < WORKERS; w++) {
+        if (workers[w].real.arena == arena)
+            return w;
+    }
+    ck_abort_msg("a run of nobody");
+}
+
+static uint64_t num_kept_back;
+
+static void step(void)
+{
+    world_step(&world);
+    num_kept_back += world.core->delay.keeps;
+}
+
+static void do_finish(int w)
+{
+    struct fake_submission *s = fake_engine_oldest(world.engine);
+    (void)w;
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        struct model_worker *worker = &workers[worker_of(s->runs[i].arena)];
+        struct model_run run = worker->runs[0];
+        if (roll(25) == 0)
+            s->runs[i].fail = STATUS_UNSUPPORTED;
+        memmove(worker->runs, worker->runs + 1, --worker->num_runs * sizeof(*worker->runs));
+        run_over((int)(worker - workers), &run, s->runs[i].fail == STATUS_OK);
+        if (!worker->open)
+            continue;
+        worker->done[worker->num_done].ticket = run.ticket;
+        worker->done[worker->num_done++].status = s->runs[i].fail;
+    }
+    world.now_ns += SUBMISSION_NS;
+    ck_assert(fake_engine_finish(world.engine));
+    step();
+}
+
+// Every other time it is late enough for what was kept back.
+static void do_step(int w)
+{
+    static unsigned asked; // the walks stay the same
+    (void)w;
+    world.now_ns += ++asked % 2 ? 0 : SUBMISSION_NS * 2 / 3;
+    step();
+}
+
+// ---- nonsense, which must be refused and change nothing ----
+
+static void do_nonsense(int w)
+{
+    struct worker *real = &workers[w].real;
+    int32_t id = (int32_t)roll(IDS + 8) - 4;
+    struct error error = {0};
+    uint32_t existing, made;
+    uint64_t none;
+    if (!workers[w].open || (id >= 0 && id < IDS && model[0][id].holds[w]))
+        return;
+    int32_t tokens[8] = {0}, given = id;
+    ck_assert_int_ne((int)core_blocks_release(real->session, cache_ids[0], &id, 1, &error), STATUS_OK);
+    ck_assert_int_ne((int)worker_try_publish(real, tokens, 8, &given, &existing, &error), STATUS_OK);
+    const int32_t cu[] = {0, 1}, lens[] = {1};
+    const int64_t slot = (int64_t)id * 8;
+    struct core_batch_params params = sequences_over(cache_ids[0], 1, cu, lens, &id, 1);
+    ck_assert_int_ne((int)core_batch_create(real->session, &params, &none, &made, &error), STATUS_OK);
+    params.max_blocks = 1;
+    params.slot_mapping = &slot;
+    params.num_slot_mapping = 1;
+    ck_assert_int_ne((int)core_batch_create(real->session, &params, &none, &made, &error), STATUS_OK);
+    num_refused += 4;
+}
+
+static void do_refuse_memory(int w)
+{
+    (void)w;
+    if (roll(10) == 0)
+        fake_engine_refuse_chunks(world.engine, roll(3));
+}
+
+static const struct {
+    void (*run)(int w);
+    uint32_t weight;
+} operations[] = {
+    {do_open, 6},     {do_close, 2},    {do_second_cache, 1},  {do_text, 12},         {do_release, 6},
+    {do_publish, 16}, {do_batch, 12},   {do_run, 30},          {do_reap, 25},         {do_finish, 12},
+    {do_step, 12},    {do_nonsense, 3}, {do_destroy_batch, 8}, {do_refuse_memory, 1},
+};
+
+static void random_operation(void)
+{
+    uint32_t sum = 0, at = 0;
+    for (size_t i = 0; i < sizeof(operations) / sizeof(*operations); i++)
+        sum += operations[i].weight;
+    for (uint32_t pick = roll(sum); pick >= operations[at].weight; at++)
+        pick -= operations[at].weight;
+    operations[at].run((int)roll(WORKERS));
+}
+
+START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
+{
+    random_state = 0x9e3779b97f4a7c15ull * (uint64_t)(_i + 21);
+    world_open(&world, &(struct core_params){.max_blocks = MAX_BLOCKS,
+                                             .quota_blocks = QUOTA,
+                                             .max_tickets = MAX_TICKETS,
+                                             .max_batches = MAX_BATCHES,
+                                             .look_ns = LOOK_NS});
+    for (int i = 0; i < STEPS; i++) {
+        random_operation();
+        compare();
+    }
+    finally = true;
+    for (int w = 0; w < WORKERS; w++) {
+        do_close(w);
+        compare();
+    }
+    while (fake_engine_oldest(world.engine)) {
+        do_finish(0);
+        compare();
+    }
+    const uint64_t *totals = core_metrics(world.core);
+    ck_assert_uint_eq(totals[METRIC_BLOCKS_LEASED] + totals[METRIC_BLOCKS_HELD] + totals[METRIC_BLOCKS_QUARANTINED], 0);
+    // The walk has been everywhere that it is for.
+    ck_assert_uint_gt(num_kept_back, 5);
+    ck_assert_uint_gt(num_hits, 40);
+    ck_assert_uint_gt(num_exchanged, 5);
+    ck_assert_uint_gt(num_failed, 5);
+    ck_assert_uint_gt(num_evicted, 5);
+    ck_assert_uint_gt(num_quarantined, 5);
+    ck_assert_uint_gt(num_refused, 100);
+    world_close(&world);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("core model");
+    TCase *tcase = tcase_create("random walks");
+    tcase_add_loop_test(tcase, random_operations_of_several_sessions_agree_with_a_simple_model, 0, SEEDS);
+    tcase_set_timeout(tcase, 240);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

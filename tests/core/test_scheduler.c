@@ -1,0 +1,627 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_scheduler.c - which runs go into a submission, in which wave, how much work it may be, and whose turn it is.
+
+#include "core/runs/weight.h"
+#include "core/scheduler.h"
+#include "core/state.h"
+#include "rigs/check_main.h"
+#include "rigs/scheduler_world.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// ---- submissions and waves ----
+
+START_TEST(runs_of_several_sessions_for_one_layer_share_one_dispatch)
+{
+    occupy();
+    uint64_t ta = run(&a, 1), tb = run(&b, 1), tc = run(&c, 1);
+    ck_assert(finish_one());
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 3);
+    ck_assert_uint_eq(s->num_waves, 1);
+    ck_assert_uint_eq(s->num_dispatches, 1);
+    world_finish_all(&world);
+    const struct core_ticket_result results[] = {worker_result(&a, ta), worker_result(&b, tb), worker_result(&c, tc)};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq((int)results[i].status, STATUS_OK);
+        ck_assert_uint_eq(results[i].num_runs, 3);
+        ck_assert_uint_eq(results[i].num_sessions, 3);
+        ck_assert_uint_eq(results[i].gpu_ns, 1000);
+    }
+    const uint64_t *totals = core_metrics(world.core);
+    ck_assert_uint_eq(totals[METRIC_MAX_SESSIONS_SERVED], 3);
+    ck_assert_uint_eq(totals[METRIC_SUBMISSIONS], 3);
+    ck_assert_uint_eq(totals[METRIC_DISPATCHES], 3);
+    ck_assert_uint_eq(totals[METRIC_RUNS_DONE], 5);
+    ck_assert_uint_eq(totals[METRIC_TOKENS_ATTENDED], 5ull * 64);
+}
+END_TEST
+
+START_TEST(a_session_is_billed_its_own_part_of_a_dispatch)
+{
+    static const uint64_t own_ns[] = {100, 700};
+    struct core_session_counts before[2], after[2];
+    struct worker *workers[] = {&a, &b};
+    occupy();
+    for (int i = 0; i < 2; i++) {
+        run(workers[i], 1);
+        core_session_counts(workers[i]->session, &before[i]);
+    }
+    ck_assert(finish_one());
+    struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_dispatches, 1);
+    for (int i = 0; i < 2; i++)
+        s->runs[i].own_ns = own_ns[i];
+    world_finish_all(&world);
+    for (int i = 0; i < 2; i++) {
+        core_session_counts(workers[i]->session, &after[i]);
+        ck_assert_uint_eq(after[i].gpu_ns - before[i].gpu_ns, own_ns[i]);
+    }
+}
+END_TEST
+
+START_TEST(how_much_goes_into_a_submission_is_learnt_from_what_its_runs_took_together)
+{
+    occupy();
+    run(&a, 1);
+    run(&b, 1);
+    ck_assert(finish_one());
+    struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 2);
+    const uint64_t budget = world.core->scheduler.budget;
+    for (int i = 0; i < 2; i++)
+        s->runs[i].own_ns = SCHEDULER_TIME_NS; // too much with the other's
+    world_finish_all(&world);
+    ck_assert_uint_lt(world.core->scheduler.budget, budget);
+}
+END_TEST
+
+START_TEST(runs_of_a_session_that_write_one_layer_go_into_waves_in_their_order)
+{
+    occupy();
+    for (int i = 0; i < 4; i++)
+        run(&a, 1);
+    for (int i = 0; i < 2; i++)
+        run(&b, 1);
+    finish_one();
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 6);
+    ck_assert_uint_eq(s->num_waves, 4);
+    ck_assert_uint_eq(s->num_dispatches, 4);
+    ck_assert_uint_eq(s->runs[1].wave, 0);
+    ck_assert_uint_eq(s->runs[3].wave, 1);
+    ck_assert_uint_eq(s->runs[4].wave, 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(different_layers_and_caches_do_not_share_a_dispatch)
+{
+    uint64_t second = worker_open_cache(&b, "second");
+    b.cache = second;
+    int32_t block;
+    worker_lease(&b, 1, &block);
+    uint64_t other = worker_batch(&b, &block, 8, 8);
+    occupy();
+    uint64_t ta = run(&a, 0), tb = worker_run(&b, other, 0, 8, tokens), tc = run(&c, 1);
+    finish_one();
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_dispatches, 3);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, 1);
+    world_finish_all(&world);
+    ck_assert_uint_eq(worker_result(&a, ta).num_runs, 1);
+    ck_assert_uint_eq(worker_result(&b, tb).num_sessions, 1);
+    ck_assert_uint_eq(worker_result(&c, tc).num_runs, 1);
+}
+END_TEST
+
+START_TEST(a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_flight)
+{
+    struct fake_counts counts;
+    for (uint32_t i = 0; i < 20; i++) {
+        run(&a, 0);
+        world_step(&world);
+        fake_engine_counts(world.engine, &counts);
+        ck_assert_uint_eq(counts.unfinished, i < 1 ? 1 : 2);
+    }
+    ck_assert(finish_one());
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 18);
+    world_finish_all(&world);
+    fake_engine_counts(world.engine, &counts);
+    ck_assert_uint_eq(counts.most_unfinished, SCHEDULER_MAX_IN_FLIGHT);
+    ck_assert(core_idle(world.core));
+}
+END_TEST
+
+// Eight queries of eight keys: 36 visible pairs, 8 * 512 keys of tiles begun, 7 rows of a tile beside them; 8 + 8 dims.
+enum { CAUSAL_WORK = (36 + 8 * 512 + 7 * 512) * 16, FULL_WORK = CAUSAL_WORK + 28 * 16 };
+
+START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
+{
+    struct world strict;
+    struct worker worker;
+    int32_t block;
+    uint64_t ticket = 0;
+    char numbers[128];
+    world_open(&strict, &(struct core_params){.max_run_work = CAUSAL_WORK});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, &block);
+    struct core_run_params p = worker_run_params(&worker, worker_batch(&worker, &block, 8, 8), 0, 8, tokens);
+    p.causal = false;
+    snprintf(numbers, sizeof numbers, "%d multiply-adds; one run may take %d (--max-run-work)", FULL_WORK, CAUSAL_WORK);
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, numbers);
+    p.causal = true;
+    p.num_heads = 2;
+    p.out.offset = WORLD_ARENA / 2;
+    p.out.token_stride = 2 * 16;
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "smaller chunks");
+    p.num_heads = 1;
+    ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    world_finish_all(&strict);
+    worker_reap(&worker, ticket, STATUS_OK);
+    world_close(&strict);
+}
+END_TEST
+
+// A table may name one block again and again: what counts is what the GPU has to do.
+START_TEST(keys_count_as_often_as_they_are_named)
+{
+    static int32_t table[100000];
+    static const int32_t cu[] = {0, 1000}, lens[] = {800000};
+    struct world strict;
+    struct worker worker;
+    uint64_t batch, ticket;
+    world_open(&strict, &(struct core_params){.max_run_work = 10000000000});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, table);
+    for (int i = 1; i < 100000; i++)
+        table[i] = table[0];
+    const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, table, 100000);
+    batch = worker_create(&worker, &params);
+    struct core_run_params p = worker_run_params(&worker, batch, 0, 1000, NULL);
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "--max-run-work");
+    p.windowed = true; // of which each query sees few
+    p.window_left = 4096;
+    p.window_right = -1;
+    ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    world_finish_all(&strict);
+    world_close(&strict);
+}
+END_TEST
+
+// One query of 800000 keys is 8 rows of a tile in 16 dims by one workgroup, and 64 such are the device.
+START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
+{
+    static int32_t table[100000];
+    static const int32_t cu[] = {0, 1}, lens[] = {800000};
+    enum { ALONE = 800000 * 8 * 16 };
+    const uint64_t most = UINT64_C(64) * ALONE;
+    struct world strict;
+    struct worker worker;
+    uint64_t ticket;
+    char words[160];
+    world_open(&strict, &(struct core_params){.max_run_work = most});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, table);
+    for (int i = 1; i < 100000; i++)
+        table[i] = table[0];
+    const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, table, 100000);
+    struct core_run_params p = worker_run_params(&worker, worker_create(&worker, &params), 0, 1, NULL);
+    p.num_splits = 1;
+    ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    strict.core->params.max_run_work = most - 1;
+    snprintf(words, sizeof words,
+             "the run's longest sequence, in one piece, takes %llu multiply-adds; one run may take ",
+             (unsigned long long)most);
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, words);
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "num_splits other than 1");
+    p.windowed = true; // which leaves less of it
+    p.window_left = 4096;
+    p.window_right = 0;
+    ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    p.windowed = false;
+    for (p.num_splits = 0; p.num_splits <= 2; p.num_splits += 2)
+        ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
+    p.num_splits = 2;
+    p.num_heads = 9; // rows that some shaders cut no keys of
+    p.out.offset = WORLD_ARENA / 2;
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "in one piece");
+    world_finish_all(&strict);
+    world_close(&strict);
+}
+END_TEST
+
+START_TEST(honest_sequences_in_one_piece_are_far_from_the_limit)
+{
+    const uint64_t usual = 10000000000000; // of a GPU
+    struct core_session session = {.ledger = &world.core->ledger};
+    struct core_run_params p = {.kind = ENGINE_ATTEND, .num_heads = 32, .num_splits = 1};
+    struct batch decode = {.session = &session, .max_rows = 1, .max_seq_len = 1 << 20};
+    decode.kv = (struct engine_kv){.num_kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128};
+    ck_assert_uint_lt(weight_alone(&decode, &p), usual / 20);
+    struct batch latent = {.session = &session, .max_rows = 16384, .max_seq_len = 1 << 20};
+    latent.kv = (struct engine_kv){.num_kv_heads = 1, .head_dim_k = 576, .head_dim_v = 512};
+    ck_assert_uint_lt(weight_alone(&latent, &p), usual / 10);
+    latent.max_seq_len = 1000000000;
+    ck_assert_uint_gt(weight_alone(&latent, &p), usual * 10);
+}
+END_TEST
+
+START_TEST(the_runs_of_a_submission_are_bounded_in_work_together)
+{
+    struct world strict;
+    struct worker worker;
+    int32_t block;
+    uint64_t ticket;
+    world_open(&strict, &(struct core_params){.max_run_work = 3 * CAUSAL_WORK});
+    worker_open(&worker, &strict, 1, "");
+    worker_lease(&worker, 1, &block);
+    uint64_t batch = worker_batch(&worker, &block, 8, 8);
+    for (int i = 0; i < 7; i++)
+        ticket = worker_run(&worker, batch, 0, 8, tokens);
+    world_step(&strict);
+    ck_assert_uint_eq(fake_engine_oldest(strict.engine)->num_runs, 3);
+    ck_assert_uint_eq(fake_engine_newest(strict.engine)->num_runs, 3);
+    world_finish_all(&strict);
+    for (uint64_t i = ticket - 6; i <= ticket; i++)
+        worker_reap(&worker, i, STATUS_OK);
+    world_close(&strict);
+}
+END_TEST
+
+START_TEST(tiny_runs_are_bounded_in_number)
+{
+    struct worker many[13];
+    uint64_t batches[13];
+    struct world large;
+    const int32_t cu[] = {0, 0}, lens[] = {0};
+    uint32_t made;
+    world_open(&large, &(struct core_params){.max_tickets = 200});
+    for (int i = 0; i < 13; i++) {
+        worker_open(&many[i], &large, 1, "");
+        const struct core_batch_params params = sequences_over(many[i].cache, 1, cu, lens, NULL, 0);
+        ck_assert_status(core_batch_create(many[i].session, &params, &batches[i], &made, &error), STATUS_OK);
+        for (int j = 0; j < 200; j++)
+            worker_run(&many[i], batches[i], 0, 0, NULL);
+    }
+    world_step(&large);
+    ck_assert_uint_eq(fake_engine_oldest(large.engine)->num_runs, SCHEDULER_MAX_RUNS);
+    world_finish_all(&large);
+    world_close(&large);
+}
+END_TEST
+
+// ---- fairness ----
+
+// Runs of a and of b in all that is in flight.
+static void count_runs(uint32_t *of_a, uint32_t *of_b)
+{
+    *of_a = *of_b = 0;
+    for (const struct fake_submission *s = fake_engine_oldest(world.engine); s; s = s->next) {
+        for (uint32_t i = 0; i < s->num_runs; i++) {
+            *of_a += s->runs[i].arena == a.arena;
+            *of_b += s->runs[i].arena == b.arena;
+        }
+    }
+}
+
+START_TEST(sessions_are_served_alike_in_tokens_not_in_runs)
+{
+    uint64_t large = make_reader(&a, blocks[0], 64, 8192); // 2^19 tokens
+    uint64_t small = make_reader(&b, blocks[1], 16, 4096); // 2^16
+    uint32_t of_a, of_b;
+    occupy();
+    for (int i = 0; i < 64; i++) {
+        worker_run(&a, large, 0, 64, NULL);
+        worker_run(&b, small, 0, 16, NULL);
+    }
+    finish_one();
+    finish_one();
+    count_runs(&of_a, &of_b); // two budgets of 2^22 tokens, half of them each
+    ck_assert_uint_ge(of_a, 7);
+    ck_assert_uint_le(of_a, 9);
+    ck_assert_uint_ge(of_b, 56);
+    ck_assert_uint_le(of_b, 64);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(a_big_run_does_not_let_its_session_go_again_before_the_others_had_theirs)
+{
+    uint64_t huge = make_reader(&a, blocks[0], 4096, 8192); // 2^25 tokens: more than a submission's budget
+    uint64_t small = make_reader(&b, blocks[1], 1, 64);
+    uint32_t of_a, of_b;
+    occupy();
+    worker_run(&a, huge, 0, 4096, NULL);
+    worker_run(&a, huge, 0, 4096, NULL);
+    for (int i = 0; i < 40; i++)
+        worker_run(&b, small, 0, 1, NULL);
+    finish_one(); // a's first run closes its submission
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 1);
+    ck_assert_ptr_eq(s->runs[0].arena, a.arena);
+    finish_one();
+    s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 41); // all of b, then a again
+    finish_one();
+    count_runs(&of_a, &of_b);
+    ck_assert_uint_eq(of_b, 40);
+    for (uint32_t i = 0; i < 40; i++)
+        ck_assert_uint_eq(s->runs[i].wave, 0); // they read one cache and write different rows
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(a_slow_device_is_given_less_at_a_time_and_a_quick_one_more_again)
+{
+    uint64_t large = make_reader(&a, blocks[0], 64, 8192); // 2^19 tokens
+    occupy();
+    for (int i = 0; i < 40; i++)
+        worker_run(&a, large, 0, 64, NULL);
+    finish_one();
+    finish_one();
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 8); // 2^22 tokens
+    fake_engine_slow(world.engine, 8 * (uint64_t)SCHEDULER_TIME_NS);
+    finish_one();
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 1); // an eighth of it
+    finish_one();
+    finish_one(); // one of 2^19 took as long
+    fake_engine_slow(world.engine, 1000);
+    for (uint64_t budget = 1 << 16; budget < SCHEDULER_BUDGET; budget *= 2) {
+        ck_assert_uint_eq(world.core->scheduler.budget, budget);
+        ck_assert(finish_one());
+    }
+    ck_assert_uint_eq(world.core->scheduler.budget, SCHEDULER_BUDGET);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(small_work_says_nothing_about_how_much_is_too_much)
+{
+    occupy();
+    fake_engine_slow(world.engine, SCHEDULER_TIME_NS / 2 - 1);
+    finish_one();
+    ck_assert_uint_eq(world.core->scheduler.budget, SCHEDULER_BUDGET);
+    fake_engine_slow(world.engine, UINT64_MAX / 2);
+    finish_one();
+    ck_assert_uint_eq(world.core->scheduler.budget, TURNS_QUANTUM); // never less
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(a_session_that_was_away_is_not_owed_what_it_did_not_ask_for)
+{
+    uint64_t reader_a = make_reader(&a, blocks[0], 64, 8192), reader_b = make_reader(&b, blocks[1], 64, 8192);
+    uint32_t of_a, of_b;
+    for (int i = 0; i < 30; i++) { // a alone: b was idle all the time
+        worker_run(&a, reader_a, 0, 64, NULL);
+        world_finish_all(&world);
+    }
+    occupy();
+    for (int i = 0; i < 20; i++)
+        worker_run(&b, reader_b, 0, 64, NULL);
+    for (int i = 0; i < 20; i++)
+        worker_run(&a, reader_a, 0, 64, NULL);
+    finish_one();
+    finish_one();
+    count_runs(&of_a, &of_b);
+    ck_assert_uint_eq(of_a + of_b, 16); // two budgets of eight runs
+    ck_assert_uint_ge(of_a, 7);
+    ck_assert_uint_ge(of_b, 7);
+    world_finish_all(&world);
+}
+END_TEST
+
+// ---- kept back ----
+
+static uint32_t in_flight(void)
+{
+    struct fake_counts counts;
+    world_step(&world);
+    fake_engine_counts(world.engine, &counts);
+    return counts.unfinished;
+}
+
+// a and b have just been served, c's run is what the GPU works on. One run for one session was seen before, so that its end is known.
+static void serve_two(void)
+{
+    run(&c, 0);
+    world_step(&world);
+    finish_one();
+    run(&a, 0);
+    run(&b, 0);
+    world_step(&world);
+    run(&c, 0);
+    world_step(&world);
+    finish_one();
+}
+
+START_TEST(what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served)
+{
+    serve_two();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    run(&b, 1);
+    ck_assert_uint_eq(in_flight(), 2);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(nobody_is_waited_for_when_the_gpus_end_is_near)
+{
+    serve_two();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    world.now_ns += SUBMISSION_NS - LOOK_NS / 2;
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(nobody_is_waited_for_while_the_gpu_is_idle)
+{
+    serve_two();
+    finish_one();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(who_ends_is_not_waited_for)
+{
+    serve_two();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    worker_close(&b, true);
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(who_was_served_before_the_last_submission_is_not_waited_for)
+{
+    serve_two();
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 1);
+    finish_one(); // c's, and a's goes; b has not come back
+    run(&c, 1);
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(whose_run_the_gpu_never_had_is_not_waited_for)
+{
+    fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
+    run(&b, 0);
+    world_step(&world);
+    world_check(&world);
+    run(&a, 0);
+    world_step(&world);
+    finish_one();
+    fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
+    run(&b, 0);
+    world_step(&world);
+    world_check(&world);
+    run(&c, 0);
+    world_step(&world);
+    run(&a, 1);
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(after_the_loss_of_the_device_nobody_is_waited_for)
+{
+    run(&a, 0);
+    world_step(&world);
+    fake_engine_lose(world.engine, "for the test");
+    world_step(&world);
+    ck_assert_uint_eq(world.core->scheduler.turns.num_expected, 0);
+}
+END_TEST
+
+START_TEST(a_session_that_has_more_queued_is_not_waited_for)
+{
+    run(&a, 0);
+    world_step(&world);
+    run(&c, 0);
+    world_step(&world);
+    run(&a, 1);
+    finish_one();
+    ck_assert_uint_eq(in_flight(), 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(sessions_with_two_runs_under_way_each_stay_together)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        run(&a, i);
+        run(&b, i);
+        world_step(&world);
+    }
+    finish_one();
+    run(&a, 0);
+    ck_assert_uint_eq(in_flight(), 1);
+    run(&b, 0);
+    ck_assert_uint_eq(in_flight(), 2);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 2);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(core_says_when_it_wants_to_step_again)
+{
+    ck_assert(core_wake_ns(world.core) == FOREVER);
+    serve_two();
+    run(&a, 1);
+    world_step(&world);
+    const int64_t wake_ns = core_wake_ns(world.core), end_ns = world.now_ns + SUBMISSION_NS;
+    ck_assert_int_gt(wake_ns, world.now_ns);
+    ck_assert_int_lt(wake_ns, end_ns);
+    world.now_ns = wake_ns;
+    ck_assert_uint_eq(in_flight(), 2); // what was kept back goes
+    ck_assert_int_le(core_wake_ns(world.core), wake_ns);
+    world.now_ns = end_ns + 2 * LOOK_NS; // the look is over, and nothing has ended
+    world_step(&world);
+    ck_assert(core_wake_ns(world.core) == FOREVER);
+    world_finish_all(&world);
+    ck_assert(core_wake_ns(world.core) == FOREVER);
+}
+END_TEST
+
+START_TEST(ends_are_counted_by_whether_they_woke_the_caller)
+{
+    run(&a, 0);
+    world_step(&world);
+    core_slept(world.core, FOREVER, world.now_ns, true);
+    finish_one();
+    run(&a, 0);
+    world_step(&world);
+    finish_one();
+    const uint64_t *totals = core_metrics(world.core);
+    ck_assert_uint_eq(totals[METRIC_ENDS_ASLEEP], 1);
+    ck_assert_uint_eq(totals[METRIC_ENDS_AWAKE], 1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("scheduler");
+    check_case(suite, "waves", open_three, close_all,
+               (const TTest *const[]){
+                   runs_of_several_sessions_for_one_layer_share_one_dispatch,
+                   a_session_is_billed_its_own_part_of_a_dispatch,
+                   how_much_goes_into_a_submission_is_learnt_from_what_its_runs_took_together,
+                   runs_of_a_session_that_write_one_layer_go_into_waves_in_their_order,
+                   different_layers_and_caches_do_not_share_a_dispatch,
+                   a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_flight,
+                   a_run_of_too_much_work_is_refused_and_the_session_lives_on, keys_count_as_often_as_they_are_named,
+                   a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it,
+                   honest_sequences_in_one_piece_are_far_from_the_limit,
+                   the_runs_of_a_submission_are_bounded_in_work_together, tiny_runs_are_bounded_in_number, NULL},
+               1);
+    check_case(suite, "fairness", open_three, close_all,
+               (const TTest *const[]){sessions_are_served_alike_in_tokens_not_in_runs,
+                                      a_big_run_does_not_let_its_session_go_again_before_the_others_had_theirs,
+                                      a_slow_device_is_given_less_at_a_time_and_a_quick_one_more_again,
+                                      small_work_says_nothing_about_how_much_is_too_much,
+                                      a_session_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
+               1);
+    check_case(suite, "kept back", open_three_forecast, close_all,
+               (const TTest *const[]){
+                   what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served,
+                   nobody_is_waited_for_when_the_gpus_end_is_near, nobody_is_waited_for_while_the_gpu_is_idle,
+                   who_ends_is_not_waited_for, who_was_served_before_the_last_submission_is_not_waited_for,
+                   whose_run_the_gpu_never_had_is_not_waited_for, after_the_loss_of_the_device_nobody_is_waited_for,
+                   a_session_that_has_more_queued_is_not_waited_for,
+                   sessions_with_two_runs_under_way_each_stay_together, core_says_when_it_wants_to_step_again,
+                   ends_are_counted_by_whether_they_woke_the_caller, NULL},
+               1);
+    return check_main(suite);
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_engine_cascade.c - sequences whose tables begin alike are computed together, and no bit shows it: against each of them alone, and
+// against an engine that shares nothing. On matrix_emulated, which every device runs.
+
+#include "engine/plan/cut.h"
+#include "rigs/dice.h"
+#include "rigs/engine_world.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <string.h>
+
+enum { DIM = 32, KEYS = 16, HEADS = 4, KV_HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */, SEQS = 11, BLOCKS = 256 };
+enum { COLUMNS = 64, LSE_ROW = HEADS * 4, MOST_TOKENS = 64 };
+enum { Q = 0, OUT = 1 << 17, LSE = 1 << 18, OTHER = 1 << 19, OTHER_LSE = OTHER + (1 << 17) };
+
+// Group 2: at most 4 tokens of a sequence are a tile. Sequences 0 to 6 share 40 blocks and 7 to 10 the first 24 of them; 3 to 6 have
+// 8 more in common.
+static const int32_t q_lens[SEQS] = {1, 1, 2, 1, 4, 1, 3, 1, 1, 2, 1};
+static const int32_t kv_lens[SEQS] = {660, 700, 745, 768, 770, 790, 800, 650, 641, 720, 768};
+
+static const struct look {
+    const char *name;
+    enum dtype dtype; // of Q and the results
+    enum dtype kv_dtype;
+    enum scale_mode scale_mode;
+    bool features;
+} looks[] = {
+    {"f16", DTYPE_F16, DTYPE_F16, SCALE_NONE, false},
+    {"f16 with soft cap, ALiBi, sinks and LSE", DTYPE_F16, DTYPE_F16, SCALE_NONE, true},
+    {"bf16", DTYPE_BF16, DTYPE_BF16, SCALE_NONE, false},
+    {"int8, scaled by token and head", DTYPE_F16, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false},
+    {"e4m3, scaled by token and head, with features", DTYPE_BF16, DTYPE_FP8_E4M3, SCALE_PER_TOKEN_HEAD, true},
+};
+
+static struct engine_cache *cache_;
+static int32_t table[SEQS][COLUMNS];
+static const float slopes[HEADS] = {0.01f, 0.02f, 0.04f, 0.08f}, sinks[HEADS] = {1, -1, 0, 2};
+
+static void fill_table(void)
+{
+    int32_t next = 48;
+    for (int32_t seq = 0; seq < SEQS; seq++) {
+        int32_t shared = seq < 3 ? 40 : seq < 7 ? 48 : 24;
+        for (int32_t i = 0; i < COLUMNS; i++) {
+            bool in_use = i < (kv_lens[seq] + KEYS - 1) / KEYS;
+            table[seq][i] = i < shared ? i * 11 % 48 : in_use ? next++ : -1;
+        }
+    }
+    ck_assert_int_le(next, BLOCKS);
+}
+
+static uint16_t any_half(struct dice *dice, enum dtype dtype) // 0.125 to 1, of either sign
+{
+    uint32_t least = dtype == DTYPE_BF16 ? 0x3e00 : 0x3000, one = dtype == DTYPE_BF16 ? 0x3f80 : 0x3c00;
+    return (uint16_t)(least + dice_below(dice, one - least) + (dice_chance(dice, 50) ? 0x8000 : 0));
+}
+
+static void fill_blocks(const struct look *look)
+{
+    static uint8_t block[KV_HEADS * 2 * KEYS * DIM * 2];
+    struct dice dice = {.state = 5};
+    for (int32_t i = 0; i < BLOCKS; i++) {
+        for (size_t n = 0; n < sizeof block / 2; n++) {
+            uint16_t half = any_half(&dice, look->dtype);
+            if (look->kv_dtype == look->dtype)
+                memcpy(block + 2 * n, &half, 2);
+            else
+                block[n] = (uint8_t)(half >> 8 & 0x80) | (uint8_t)(0x20 + (half & 0x1f));
+        }
+        for (size_t n = 0; look->scale_mode == SCALE_PER_TOKEN_HEAD && n < 2 * KV_HEADS * KEYS;
+             n++) { // behind all elements
+            float scale = n % 7 == 3 ? 0 : ldexpf(1, (int)dice_between(&dice, 0, 12) - 14);
+            memcpy(block + KV_HEADS * 2 * KEYS * DIM + n * sizeof scale, &scale, sizeof scale);
+        }
+        ck_assert_int_eq(engine_block_write(cache_, 0, i, block), STATUS_OK);
+    }
+}
+
+static void open_world(const struct look *look, bool no_cascade)
+{
+    struct dice dice = {.state = 9};
+    engine = open_engine((struct engine_params){.variant = "matrix_emulated", .no_cascade = no_cascade});
+    open_arena();
+    struct engine_cache_params params = shape(1, KV_HEADS, DIM, look->kv_dtype);
+    params.kv.block_size = KEYS;
+    params.kv.scale_mode = look->scale_mode;
+    params.chunk_blocks = BLOCKS;
+    cache_ = open_cache(params);
+    grow_chunk(cache_, 0);
+    fill_blocks(look);
+    fill_table();
+    for (uint32_t i = 0; i < MOST_TOKENS * ROW / 2; i++)
+        ((uint16_t *)(memory + Q))[i] = any_half(&dice, look->dtype);
+}
+
+static void close_world(void)
+{
+    engine_cache_destroy(cache_);
+    teardown();
+}
+
+static struct engine_batch *batch_over(int32_t tables[][COLUMNS], uint32_t first, uint32_t count)
+{
+    int32_t cu[SEQS + 1] = {0};
+    for (uint32_t i = 0; i < count; i++)
+        cu[i + 1] = cu[i] + q_lens[first + i];
+    return open_batch((struct engine_batch_params){
+        .cache = cache_,
+        .num_seqs = count,
+        .max_blocks = COLUMNS,
+        .num_tokens = (uint32_t)cu[count],
+        .cu_seqlens_q = cu,
+        .seq_lens_kv = kv_lens + first,
+        .block_table = tables[first],
+    });
+}
+
+static struct engine_batch *batch_of(uint32_t first, uint32_t count)
+{
+    return batch_over(table, first, count);
+}
+
+static struct engine_run run_of(struct engine_batch *batch, const struct look *look, uint32_t token, uint64_t out,
+                                uint64_t lse)
+{
+    struct engine_run run = {
+        .batch = batch,
+        .arena = arena,
+        .num_heads = HEADS,
+        .q = dense(Q + token * ROW, HEADS, DIM, look->dtype),
+        .out = dense(out + token * ROW, HEADS, DIM, look->dtype),
+        .scale = 0.5f,
+        .k_scale = 0.5f,
+        .v_scale = 2,
+        .causal = true,
+        .num_splits = 3, // parts of 256 keys
+    };
+    if (!look->features)
+        return run;
+    run.soft_cap = 5;
+    run.slopes = slopes;
+    run.sinks = sinks;
+    run.lse = (struct engine_tensor){.offset = lse + token * LSE_ROW, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
+    return run;
+}
+
+static uint32_t num_crowds(struct engine_batch *batch, const struct engine_run *run)
+{
+    struct cutting cutting = cutting_of_run(run);
+    struct cuts cuts;
+    ck_assert(cuts_make(&cuts, batch, &cutting));
+    uint32_t count = cuts.crowds.num_crowds;
+    cuts_finish(&cuts);
+    return count;
+}
+
+static void expect_same(const struct look *look, uint32_t token, uint32_t count, const char *what)
+{
+    expect_bytes(memory + OUT + token * ROW, memory + OTHER + token * ROW, (size_t)count * ROW, what);
+    if (look->features)
+        expect_bytes(memory + LSE + token * LSE_ROW, memory + OTHER_LSE + token * LSE_ROW, (size_t)count * LSE_ROW,
+                     what);
+}
+
+static uint32_t run_all(const struct look *look, uint64_t out, uint64_t lse, uint32_t crowds)
+{
+    struct engine_batch *batch = batch_of(0, SEQS);
+    struct engine_run run = run_of(batch, look, 0, out, lse);
+    ck_assert_uint_eq(num_crowds(batch, &run), crowds);
+    memset(memory + out, 0x55, MOST_TOKENS * ROW);
+    uint32_t num_dispatches = expect_done(submit_runs(&run, 1)).num_dispatches;
+    engine_batch_destroy(batch);
+    return num_dispatches;
+}
+
+// The first part has all, the second, which ends at key 512, those with 40 blocks.
+START_TEST(sequences_that_share_keys_get_the_bits_that_each_gets_alone)
+{
+    const struct look *look = &looks[_i];
+    open_world(look, false);
+    for (int round = 0; round < 2; round++) // the counters are used again
+        ck_assert_uint_eq(run_all(look, OUT, LSE, 2), 2);
+    for (uint32_t seq = 0, token = 0; seq < SEQS; token += (uint32_t)q_lens[seq++]) {
+        struct engine_batch *alone = batch_of(seq, 1);
+        struct engine_run run = run_of(alone, look, token, OTHER, OTHER_LSE);
+        ck_assert_uint_eq(expect_done(submit_runs(&run, 1)).num_dispatches, 1);
+        expect_same(look, token, (uint32_t)q_lens[seq], look->name);
+        engine_batch_destroy(alone);
+    }
+    close_world();
+}
+END_TEST
+
+START_TEST(an_engine_that_shares_nothing_gives_the_same_bits)
+{
+    static char kept[MOST_TOKENS * ROW];
+    open_world(&looks[0], false);
+    run_all(&looks[0], OUT, LSE, 2);
+    memcpy(kept, memory + OUT, sizeof kept);
+    close_world();
+    open_world(&looks[0], true);
+    ck_assert_uint_eq(run_all(&looks[0], OUT, LSE, 0), 1);
+    expect_bytes(memory + OUT, kept, sizeof kept, "with nothing shared");
+    close_world();
+}
+END_TEST
+
+// The LSE keeps the runs apart: two dispatches and the one that helps the first.
+START_TEST(keys_that_sequences_share_count_once)
+{
+    static int32_t own[SEQS][COLUMNS];
+    open_world(&looks[0], false);
+    for (int32_t i = 0; i < SEQS * COLUMNS; i++)
+        own[i / COLUMNS][i % COLUMNS] = (i / COLUMNS * KEYS + i % COLUMNS) % BLOCKS;
+    struct engine_batch *sharing = batch_over(table, 0, SEQS), *alone = batch_over(own, 0, SEQS);
+    struct engine_run runs[] = {run_of(sharing, &looks[0], 0, OUT, LSE), run_of(alone, &looks[0], 0, OTHER, LSE)};
+    runs[1].lse = (struct engine_tensor){.offset = LSE, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
+    struct engine_event event = expect_done(submit_runs(runs, 2));
+    ck_assert_uint_eq(event.num_dispatches, 3);
+    double keys = 0, shared = (8 + 4) * 256, helped = 2 * 256; // by those with at most 2 tokens, of two parts
+    for (int seq = 0; seq < SEQS; seq++)
+        keys += kv_lens[seq];
+    double ratio = (double)event.results[0].gpu_ns / (double)event.results[1].gpu_ns;
+    if (engine->device.adapter.timestamp_bits)
+        ck_assert_double_eq_tol(ratio, (keys - shared + helped) / keys, 0.01);
+    engine_batch_destroy(sharing);
+    engine_batch_destroy(alone);
+    close_world();
+}
+END_TEST
+
+// Each leaves partial results in memory of its own; both kinds of groups are shared.
+START_TEST(runs_that_share_a_dispatch_share_the_help_in_it)
+{
+    const struct look *look = &looks[0];
+    open_world(look, false);
+    struct engine_batch *first = batch_of(0, SEQS), *second = batch_of(0, 7);
+    struct engine_run runs[] = {run_of(first, look, 0, OUT, LSE), run_of(second, look, 0, OTHER, LSE)};
+    ck_assert_uint_eq(expect_done(submit_runs(runs, 2)).num_dispatches, 2);
+    expect_same(look, 0, 13, "in another run");
+    engine_batch_destroy(first);
+    engine_batch_destroy(second);
+    close_world();
+}
+END_TEST
+
+// ---- a driver that makes no pipeline for what is shared ----
+
+static VkShaderModule refused;
+static VkResult refusal;
+
+static VkShaderModule module_that_helps(void)
+{
+    const struct variant *variant = engine->pipelines.variant;
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (variant->kernels[i]->helps == variant->kernels[0])
+            return engine->pipelines.kernels[i];
+    return VK_NULL_HANDLE;
+}
+
+// In front of the loader's.
+VKAPI_ATTR VkResult VKAPI_CALL vkCreateComputePipelines(VkDevice device, VkPipelineCache cache, uint32_t count,
+                                                        const VkComputePipelineCreateInfo *infos,
+                                                        const VkAllocationCallbacks *allocator, VkPipeline *pipelines)
+{
+    void *symbol = dlsym(RTLD_NEXT, "vkCreateComputePipelines");
+    PFN_vkCreateComputePipelines create;
+    memcpy(&create, &symbol, sizeof create);
+    if (refused && infos->stage.module == refused)
+        return refusal;
+    return create(device, cache, count, infos, allocator, pipelines);
+}
+
+START_TEST(without_a_pipeline_for_what_is_shared_runs_go_on)
+{
+    open_world(&looks[0], false);
+    const bool for_memory = _i == 1;
+    refused = module_that_helps();
+    refusal = for_memory ? VK_ERROR_OUT_OF_HOST_MEMORY : VK_ERROR_UNKNOWN;
+    ck_assert(refused != VK_NULL_HANDLE);
+    ck_assert_uint_eq(run_all(&looks[0], OUT, LSE, 2), 1);
+    ck_assert_int_eq(engine->helpers_refused, !for_memory);
+    refused = VK_NULL_HANDLE;
+    ck_assert_uint_eq(run_all(&looks[0], OTHER, LSE, 2), 1 + for_memory); // asked again only where memory was wanted
+    expect_same(&looks[0], 0, 18, "without help");
+    close_world();
+}
+END_TEST
+
+void add_cascade_tests(Suite *suite)
+{
+    TCase *tcase = tcase_create("cascade");
+    check_loop(tcase, sequences_that_share_keys_get_the_bits_that_each_gets_alone, sizeof looks / sizeof *looks);
+    tcase_add_test(tcase, an_engine_that_shares_nothing_gives_the_same_bits);
+    tcase_add_test(tcase, keys_that_sequences_share_count_once);
+    tcase_add_test(tcase, runs_that_share_a_dispatch_share_the_help_in_it);
+    tcase_add_loop_test(tcase, without_a_pipeline_for_what_is_shared_runs_go_on, 0, 2);
+    suite_add_tcase(suite, tcase);
+}

@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-# SPDX-FileCopyrightText: The aule authors
-#
-# What a reader should not have to check: layout, shell scripts, license lines, white space, and what clang-tidy finds.
-
-foreach(what format shell license text tidy)
-  add_test(NAME lint_${what} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lint.sh ${what} ${PROJECT_BINARY_DIR})
-  set_tests_properties(lint_${what} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1800 LABELS "lint")
-endforeach()

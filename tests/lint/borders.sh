@@ -1,0 +1,158 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# borders.sh: checks the includes of all C files against the table of rooms below. It also checks that no headers include each other in a
+# circle, that a folder has at most 30 .c files, that an include names its room, and that all files have one order of includes.
+# Exit code: 0 fine, 1 not.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+# A room, then the rooms that it may include, with what these may include. A file is in the room with the longest name that its path begins
+# with. tests/ is not here: a test may look into every room.
+rooms()
+{
+    cat <<'TABLE'
+base/
+schema/                    base/
+shaders/
+daemon/engine/engine.h     schema/
+daemon/engine/file         schema/
+daemon/engine/vulkan/      daemon/engine/engine.h
+daemon/engine/kernels/     daemon/engine/vulkan/ daemon/engine/file shaders/
+daemon/engine/state/       daemon/engine/kernels/
+daemon/engine/memory/      daemon/engine/state/
+daemon/engine/tuning/      daemon/engine/memory/
+daemon/engine/plan/        daemon/engine/tuning/
+daemon/engine/flow/        daemon/engine/plan/
+daemon/engine/trial/       daemon/engine/flow/
+daemon/engine/measuring.h  daemon/engine/vulkan/
+daemon/engine/             daemon/engine/trial/ daemon/engine/measuring.h
+daemon/core/metrics.h
+daemon/core/core.h         daemon/core/metrics.h daemon/engine/engine.h
+daemon/core/pool/          daemon/core/core.h
+daemon/core/steps/         daemon/core/pool/
+daemon/core/runs/          daemon/core/steps/
+daemon/core/audit.h        daemon/core/core.h
+daemon/core/               daemon/core/runs/ daemon/core/audit.h
+daemon/server/             daemon/core/core.h
+daemon/                    daemon/server/
+client/include/
+client/                    client/include/ schema/
+tools/complaint/           base/
+tools/                     tools/complaint/ client/include/
+tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit.h
+TABLE
+}
+
+# "FILE LINE KIND TEXT": KIND is q for "TEXT", s for <TEXT>, b for what ends a block of includes, a blank line or a directive, and i for #if and
+# its like, where the order begins anew.
+includes()
+{
+    # shellcheck disable=SC2016 # they are awk's
+    find base schema shaders daemon client tools tests -name '*.[ch]' -print0 | sort -z | xargs -0 awk '
+        /^#include "/ { split($0, part, "\""); print FILENAME, FNR, "q", part[2]; next }
+        /^#include </ { split($0, part, /[<>]/); print FILENAME, FNR, "s", part[2]; next }
+        /^#(if|el|endif)/ { print FILENAME, FNR, "i", "-"; next }
+        /^$/ || /^#/ { print FILENAME, FNR, "b", "-" }'
+}
+
+# Three lists, with an empty line between: rooms, files, includes.
+{ rooms; echo; find base schema shaders daemon client tools tests -name '*.[ch]'; echo; includes; } | awk '
+    function room_of(file,    room, best) {
+        for (room in known)
+            if (index(file, room) == 1 && length(room) > length(best))
+                best = room
+        return best
+    }
+    function folder_of(file) { sub(/[^\/]*$/, "", file); return file }
+    # "" if the build makes the header.
+    function resolve(file, name,    i, path) {
+        if (name !~ /\// && (folder_of(file) name) in exists)
+            return folder_of(file) name
+        for (i = 1; i <= num_roots; i++)
+            if ((roots[i] name) in exists)
+                return roots[i] name
+        return ""
+    }
+    function wrong(text) { print text; bad = 1 }
+    # Depth first: a header that is met again while it is still open closes a circle.
+    function visit(header,    i, list, count) {
+        state[header] = 1
+        count = split(next_of[header], list, " ")
+        for (i = 1; i <= count; i++) {
+            if (state[list[i]] == 1)
+                wrong(header ": includes " list[i] ", which includes it in turn")
+            else if (!state[list[i]])
+                visit(list[i])
+        }
+        state[header] = 2
+    }
+    BEGIN { num_roots = split("./ daemon/ tests/ client/include/", roots, " "); roots[1] = "" }
+    $0 == "" { part++; next }
+    part == 0 { known[$1] = 1; for (i = 2; i <= NF; i++) direct[$1, $i] = 1; next }
+    part == 1 { exists[$1] = 1; if ($1 ~ /\.c$/) in_folder[folder_of($1)]++; next }
+    {
+        file = $1; at = $1 ":" $2 ": "
+        if (file != last) { last = file; seen = ""; block = 0; open = 0; first = 1; own = "" }
+        if ($3 == "i") { seen = ""; project[file] = 0 }
+        if ($3 == "b" || $3 == "i") { open = 0; next }
+        if (!open) { block++; open = 1; kind = "" }
+        if (kind && kind != $3)
+            wrong(at "a blank line belongs between project headers and system headers")
+        kind = $3
+        if ($3 == "s") { seen = "s"; first = 0; next }
+        target = resolve(file, $4)
+        if (target == "" && $4 !~ /_(spv|structs|types|fields)\.h$/)
+            wrong(at "there is no " $4 " in this folder, in the root, in daemon/ or in tests/")
+        if (target == "")
+            next
+        if (folder_of(target) == folder_of(file) && $4 ~ /\//)
+            wrong(at "a header of the same folder is included by its plain name")
+        stem = file; sub(/\.[ch]$/, "", stem)
+        if (target ~ /\.c$/)
+            next
+        is_own = file ~ /\.c$/ && target == stem ".h"
+        if (is_own && !first)
+            wrong(at "the own header comes first")
+        if (seen == "s")
+            wrong(at "a project header comes behind a system header")
+        if (is_own)
+            own = block
+        else if (own == block)
+            wrong(at "a blank line belongs behind the own header")
+        else if (project[file] && project[file] != block)
+            wrong(at "project headers are one block")
+        if (!is_own)
+            project[file] = block
+        first = 0
+        if (file ~ /\.h$/ && file != "client/include/aule/sized.h") # the second half of aule.h, and compiles alone
+            next_of[file] = next_of[file] " " target
+        from[++num_edges] = room_of(file)
+        to[num_edges] = room_of(target)
+        edge[num_edges] = at from[num_edges] " may not include " to[num_edges] " (" $4 ")"
+    }
+    END {
+        # What a room may include, those that may include the room may, too.
+        for (k in known)
+            for (a in known)
+                for (b in known)
+                    if (((a, k) in direct) && ((k, b) in direct))
+                        direct[a, b] = 1
+        for (k in known)
+            if ((k, k) in direct)
+                wrong("the table of rooms: " k " may include itself by way of others")
+        for (i = 1; i <= num_edges; i++)
+            if (from[i] != to[i] && from[i] in known && !((from[i], to[i]) in direct))
+                wrong(edge[i])
+        for (file in exists)
+            if (!state[file])
+                visit(file)
+        for (folder in in_folder)
+            if (in_folder[folder] > 30)
+                wrong(folder ": " in_folder[folder] " .c files; at most 30 are easy to find a way through")
+        if (!bad)
+            print num_edges " includes stay inside their borders"
+        exit bad
+    }'

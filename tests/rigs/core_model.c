@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// core_model.c - see core_model.h.
+
+#include "core_model.h"
+
+#include "check_main.h"
+
+#include <string.h>
+
+struct world world;
+struct model_worker workers[WORKERS];
+struct model_batch batches[BATCHES];
+struct model_block model[CACHES][IDS];
+uint64_t cache_ids[CACHES]; // 0 = does not exist
+uint64_t random_state;
+uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantined, num_refused;
+
+uint32_t roll(uint32_t sides)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)((random_state >> 16) % sides);
+}
+
+uint32_t prefix_key(uint32_t key, uint32_t depth)
+{
+    return (key & 0xffff0000) | (key & ((1u << (4 * depth)) - 1));
+}
+
+static uint32_t key_depth(uint32_t key)
+{
+    uint32_t depth = 0;
+    while (depth < DEPTH && key >> (4 * depth) & 15)
+        depth++;
+    return depth;
+}
+
+int32_t tag(int cache, uint32_t key, uint32_t slot)
+{
+    return (int32_t)((key * 8 + slot) * CACHES + (uint32_t)cache + 1);
+}
+
+void text_tokens(uint32_t key, uint32_t depth, int32_t *tokens)
+{
+    for (uint32_t i = 0; i < depth * 8; i++)
+        tokens[i] = (int32_t)((key >> (4 * (i / 8)) & 15) * 10 + i % 8);
+}
+
+// ---- the model ----
+
+int find_node(int cache, uint32_t key)
+{
+    for (int id = 0; id < IDS; id++) {
+        if (model[cache][id].node == key)
+            return id;
+    }
+    return -1;
+}
+
+static void unlink_below(int cache, uint32_t key)
+{
+    for (int id = 0; id < IDS; id++) {
+        uint32_t node = model[cache][id].node;
+        if (node && prefix_key(node, key_depth(key)) == key)
+            model[cache][id].node = 0;
+    }
+}
+
+bool in_use(const struct model_block *block)
+{
+    for (int w = 0; w < WORKERS; w++) {
+        if (block->holds[w] || block->refs[w])
+            return true;
+    }
+    return false;
+}
+
+uint32_t distinct(int w)
+{
+    uint32_t count = 0;
+    for (int cache = 0; cache < CACHES; cache++) {
+        for (int id = 0; id < IDS; id++)
+            count += model[cache][id].holds[w] || model[cache][id].refs[w];
+    }
+    return count;
+}
+
+void batch_release(struct model_batch *batch)
+{
+    if (batch->registered || batch->outstanding)
+        return;
+    for (uint32_t i = 0; i < batch->depth; i++) {
+        struct model_block *block = &model[batch->cache][batch->blocks[i]];
+        block->refs[batch->worker]--;
+        block->dead_refs -= batch->dead;
+    }
+    batch->used = false;
+}
+
+void run_over(int w, const struct model_run *run, bool ok)
+{
+    struct model_batch *batch = &batches[run->batch];
+    for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
+        struct model_block *block = &model[batch->cache][batch->blocks[i]];
+        block->written[run->layer] = ok;
+        if (!ok && block->node)
+            unlink_below(batch->cache, block->node);
+        block->pending--;
+    }
+    ck_assert_int_eq(batch->worker, w);
+    batch->outstanding--;
+    batch_release(batch);
+    num_failed += !ok;
+}
+
+// ---- comparing ----
+
+// check notes every assertion in a file; of these there are tens of millions.
+#define ck_assert_same(a, b)                                                                                           \
+    do {                                                                                                               \
+        if ((a) != (b))                                                                                                \
+            ck_assert_int_eq((int)(a), (int)(b));                                                                      \
+    } while (0)
+
+static enum core_block_kind expected_state(const struct model_block *block)
+{
+    uint32_t holders = 0, refs = 0;
+    for (int w = 0; w < WORKERS; w++) {
+        holders += block->holds[w] > 0;
+        refs += block->refs[w];
+    }
+    if (holders || refs > block->dead_refs)
+        return block->sealed ? CORE_HELD : CORE_LEASED;
+    if (refs)
+        return CORE_QUARANTINED;
+    return block->node ? CORE_CACHED : CORE_FREE;
+}
+
+// What left the index without the model's doing was evicted: never a block in use, unless its parent went with it.
+void sync_evictions(int cache)
+{
+    bool gone[IDS] = {false};
+    for (int id = 0; id < IDS; id++) {
+        struct core_block_view view;
+        core_block_at(world.core, cache_ids[cache], (uint32_t)id, &view);
+        gone[id] = model[cache][id].node && view.depth < 0;
+    }
+    for (int id = 0; id < IDS; id++) {
+        uint32_t key = model[cache][id].node, depth = key ? key_depth(key) : 0;
+        if (gone[id] && in_use(&model[cache][id])) {
+            ck_assert_uint_gt(depth, 1);
+            ck_assert(gone[find_node(cache, prefix_key(key, depth - 1))]);
+        }
+        if (key && !gone[id] && depth > 1) { // nobody is left in the index without a parent
+            int parent = find_node(cache, prefix_key(key, depth - 1));
+            ck_assert_same(parent >= 0 && !gone[parent], true);
+        }
+    }
+    for (int id = 0; id < IDS; id++) {
+        if (gone[id])
+            model[cache][id].node = 0;
+        num_evicted += gone[id];
+    }
+}
+
+static void compare_block(int cache, int id)
+{
+    struct model_block *block = &model[cache][id];
+    struct core_block_view view;
+    uint32_t holders = 0, refs = 0;
+    for (int w = 0; w < WORKERS; w++) {
+        holders += block->holds[w] > 0;
+        refs += block->refs[w];
+    }
+    enum core_block_kind expected = expected_state(block);
+    core_block_at(world.core, cache_ids[cache], (uint32_t)id, &view);
+    if (view.state == CORE_ABSENT)
+        view.state = CORE_FREE;
+    ck_assert_same(view.state, expected);
+    ck_assert_same(view.holders, holders);
+    ck_assert_same(view.batch_refs, refs);
+    ck_assert_same(view.depth, block->node ? (int32_t)key_depth(block->node) - 1 : -1);
+    num_quarantined += expected == CORE_QUARANTINED;
+    if (expected == CORE_FREE)
+        block->sealed = false;
+}
+
+void compare(void)
+{
+    uint32_t ids;
+    for (int cache = 0; cache < CACHES; cache++) {
+        if (cache_ids[cache] && core_cache_find(world.core, cache_ids[cache], &ids, NULL) != STATUS_OK) {
+            for (int id = 0; id < IDS; id++)
+                ck_assert(!in_use(&model[cache][id]));
+            memset(model[cache], 0, sizeof(model[cache]));
+            cache_ids[cache] = 0;
+        }
+        if (!cache_ids[cache])
+            continue;
+        sync_evictions(cache);
+        for (int id = 0; id < IDS; id++)
+            compare_block(cache, id);
+    }
+    for (int w = 0; w < WORKERS; w++) {
+        struct core_session_counts counts;
+        if (!workers[w].open)
+            continue;
+        core_session_counts(workers[w].real.session, &counts);
+        ck_assert_same(counts.blocks_held, distinct(w));
+        ck_assert_same(counts.tickets_unreaped, workers[w].num_runs + workers[w].num_done);
+        if (counts.blocks_held > QUOTA)
+            ck_abort_msg("session %d has %u blocks", w, (unsigned)counts.blocks_held);
+    }
+    world_check(&world);
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_daemon.c - the life of a real aule-daemon from outside: how it starts, listens and ends, the options that it takes and refuses, and
+// that it sleeps when idle. What else it does: test_daemon_work.c, _leases, _ends, _limits, _commands, _refused, _connections, _hostile, _ring.
+
+#include "base/exit_code.h"
+#include "rigs/check_main.h"
+#include "rigs/daemon_step.h"
+#include "rigs/daemon_suite.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+START_TEST(starts_serves_and_leaves_nothing_behind)
+{
+    start(NULL);
+    struct raw_client *raw = raw_open(daemon_.socket);
+    struct wire_reply reply;
+    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_PING, .ping = {42}}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.ping.payload, 42);
+    ck_assert_uint_ne(reply.ping.epoch, 0);
+    ck_assert_str_eq(reply.ping.version, AULE_VERSION_STRING);
+    raw_attach(raw, ARENA);
+    ck_assert_uint_eq(raw->epoch, reply.ping.epoch ? raw->epoch : 0);
+    ck_assert_int_eq(daemon_count_segments(&daemon_), 0); // mapped, so unlinked
+    stop_clean();
+    raw_close(raw);
+    char lock[128];
+    snprintf(lock, sizeof lock, "%s.lock", daemon_.socket);
+    ck_assert_int_eq(access(lock, F_OK), -1);
+    ck_assert(daemon_log_contains(&daemon_, "ready: "));
+    ck_assert(daemon_log_contains(&daemon_, daemon_.socket));
+}
+END_TEST
+
+START_TEST(the_socket_is_private)
+{
+    struct stat info;
+    start(NULL);
+    ck_assert_int_eq(stat(daemon_.socket, &info), 0);
+    ck_assert(S_ISSOCK(info.st_mode));
+    ck_assert_uint_eq(info.st_mode & 0777, 0600);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(without_options_the_best_device_listens_where_clients_look)
+{
+    ck_assert(daemon_init(&daemon_));
+    daemon_.by_rule = true;
+    ck_assert(daemon_start(&daemon_, NULL));
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(a_second_daemon_on_the_same_socket_is_refused_with_a_sentence)
+{
+    struct daemon second;
+    char pid[32];
+    start(NULL);
+    ck_assert(daemon_init(&second));
+    ck_assert(!daemon_start(&second, (const char *const[]){"--socket", daemon_.socket, NULL}));
+    ck_assert_int_eq(second.exit_code, 1);
+    snprintf(pid, sizeof pid, "(pid %d)", (int)daemon_.pid);
+    ck_assert(daemon_log_contains(&second, "another aule-daemon"));
+    ck_assert(daemon_log_contains(&second, pid));
+    daemon_finish(&second);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA); // the first one did not notice
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(what_a_killed_daemon_left_is_removed_by_the_next)
+{
+    struct wire_reply reply;
+    start(NULL);
+    struct raw_client *raw = raw_open(daemon_.socket);
+    raw_hello(raw, ARENA, &reply); // never Mapped: its segment keeps its name
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    uint64_t epoch = raw->epoch;
+    ck_assert_int_eq(daemon_count_segments(&daemon_), 1);
+    daemon_kill(&daemon_);
+    raw_close(raw);
+    ck_assert_int_eq(access(daemon_.socket, F_OK), 0);
+    ck_assert_int_eq(daemon_count_segments(&daemon_), 1);
+    ck_assert(daemon_start(&daemon_, NULL));
+    ck_assert_int_eq(daemon_count_segments(&daemon_), 0);
+    ck_assert(daemon_log_contains(&daemon_, "removed 1 segments"));
+    raw = raw_session(daemon_.socket, ARENA);
+    ck_assert_uint_ne(raw->epoch, epoch);
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(a_regular_file_at_the_path_is_refused_and_stays)
+{
+    ck_assert(daemon_init(&daemon_));
+    int fd = open(daemon_.socket, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, "precious", 8), 8);
+    close(fd);
+    ck_assert(!daemon_start(&daemon_, NULL));
+    ck_assert_int_eq(daemon_.exit_code, 1);
+    ck_assert(daemon_log_contains(&daemon_, "is not a socket"));
+    struct stat info;
+    ck_assert_int_eq(stat(daemon_.socket, &info), 0);
+    ck_assert_int_eq(info.st_size, 8);
+}
+END_TEST
+
+static const struct {
+    const char *folder, *why;
+} bad_cache_folders[] = {{"/nowhere/at/all", "No such file or directory"}, {"/dev/null", "Not a directory"}};
+enum { NUM_BAD_CACHE_FOLDERS = sizeof bad_cache_folders / sizeof bad_cache_folders[0] };
+
+START_TEST(a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without)
+{
+    char sentence[128];
+    start((const char *const[]){"--cache-folder", bad_cache_folders[_i].folder, NULL});
+    snprintf(sentence, sizeof sentence, "no folder at %s: %s", bad_cache_folders[_i].folder, bad_cache_folders[_i].why);
+    ck_assert_msg(daemon_log_contains(&daemon_, sentence), "%s", sentence);
+    stop_clean();
+}
+END_TEST
+
+struct refused {
+    const char *options[3];
+    const char *sentence;
+};
+static const struct refused bad_options[] = {
+    {{"--max-sessions", "0"}, "--max-sessions \"0\""},
+    {{"--max-pipelines", "0"}, "--max-pipelines \"0\""},
+    {{"--max-sessions", "many"}, "--max-sessions \"many\""},
+    {{"--max-sessions", "-1"}, "--max-sessions \"-1\""},
+    {{"--max-arena", "99999999999G"}, "--max-arena \"99999999999G\""},
+    {{"--memory-fraction", "1.5"}, "--memory-fraction \"1.5\""},
+    {{"--memory-fraction", "nan"}, "--memory-fraction \"nan\""},
+    {{"--log-level", "loud"}, "--log-level \"loud\" is none of error, warn, info and debug"},
+    {{"--tune", "maybe"}, "--tune \"maybe\" is none of off, on and auto"},
+    {{"--fault", "bit-rot"}, "--fault \"bit-rot\""},
+    {{"--map-timeout", "0"}, "--map-timeout \"0\" is not a whole number from 1 to 2147483647"},
+    {{"--map-timeout", "4294967296"}, "--map-timeout \"4294967296\""},
+    {{"--drain-timeout"}, "--drain-timeout needs a value"},
+    {{"--validation=yes"}, "--validation takes no value"},
+    {{"--frobnicate"}, "--frobnicate is no option"},
+    {{"--ring-entries", "48"}, "--ring-entries \"48\" is not a power of two"},
+    {{"somewhere"}, "\"somewhere\" is no option"},
+};
+enum { NUM_BAD_OPTIONS = sizeof bad_options / sizeof bad_options[0] };
+
+// What an option names is not to be had.
+static const struct refused not_had[] = {
+    {{"--socket", "/nowhere/at/all/0.sock"}, "/nowhere/at/all"},
+    {{"--socket", "/nowhere/at/all/"}, "--socket \"/nowhere/at/all/\" names a folder; name a file in it"},
+    {{"--socket", "/tmp"}, "/tmp is a folder; name a file in it, as /tmp/0.sock"},
+    {{"--device", "no such device"}, "no such device"},
+};
+enum { NUM_NOT_HAD = sizeof not_had / sizeof not_had[0] };
+
+static void expect_refused(const struct refused *refused, enum exit_code code)
+{
+    ck_assert(daemon_init(&daemon_));
+    ck_assert(!daemon_start(&daemon_, refused->options));
+    ck_assert_int_eq(daemon_.exit_code, code);
+    ck_assert_msg(daemon_log_contains(&daemon_, refused->sentence), "%s", refused->sentence);
+}
+
+START_TEST(a_bad_option_is_refused_with_its_value)
+{
+    expect_refused(&bad_options[_i], EXIT_CODE_USAGE);
+}
+END_TEST
+
+START_TEST(a_place_or_device_that_is_not_to_be_had_is_named)
+{
+    expect_refused(&not_had[_i], EXIT_CODE_FAILED);
+}
+END_TEST
+
+START_TEST(a_socket_path_beyond_107_bytes_is_refused)
+{
+    char path[256];
+    ck_assert(daemon_init(&daemon_));
+    snprintf(path, sizeof path, "%s/%0100d", daemon_.folder, 0);
+    ck_assert(!daemon_start(&daemon_, (const char *const[]){"--socket", path, NULL}));
+    ck_assert_int_eq(daemon_.exit_code, 1);
+    ck_assert(daemon_log_contains(&daemon_, "at most 107 fit"));
+}
+END_TEST
+
+START_TEST(information_options_end_0)
+{
+    static const char *const words[] = {"--help", "-h", "--version", "--list-devices"};
+    static const char *const said[] = {"--max-sessions N", "--max-sessions N", AULE_VERSION_STRING,
+                                       "0.sock, the default"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        ck_assert(daemon_init(&daemon_));
+        ck_assert(!daemon_start(&daemon_, (const char *const[]){words[i], NULL}));
+        ck_assert_int_eq(daemon_.exit_code, 0);
+        ck_assert_msg(daemon_log_contains(&daemon_, said[i]), "%s", words[i]);
+        daemon_finish(&daemon_);
+    }
+}
+END_TEST
+
+START_TEST(a_second_signal_ends_at_once_and_clean)
+{
+    struct wire_reply reply;
+    start(NULL);
+    struct raw_client *raw = raw_open(daemon_.socket);
+    raw_hello(raw, ARENA, &reply);
+    ck_assert_int_eq(daemon_count_segments(&daemon_), 1);
+    kill(daemon_.pid, SIGINT);
+    kill(daemon_.pid, SIGTERM);
+    ck_assert(daemon_wait(&daemon_, DEADLINE_S));
+    ck_assert_int_eq(daemon_.exit_code, 0);
+    ck_assert_int_eq(access(daemon_.socket, F_OK), -1);
+    ck_assert_int_eq(daemon_count_segments(&daemon_), 0);
+    raw_close(raw);
+}
+END_TEST
+
+START_TEST(hangup_signal_changes_nothing)
+{
+    start(NULL);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    kill(daemon_.pid, SIGHUP);
+    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_PING}, STATUS_OK);
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+// Of its threads of now.
+static int64_t count_switches(pid_t pid)
+{
+    char path[64], line[256];
+    int64_t sum = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    ck_assert_ptr_nonnull(tasks);
+    for (struct dirent *task; (task = readdir(tasks));) {
+        char file[384];
+        snprintf(file, sizeof file, "%s/%s/status", path, task->d_name);
+        FILE *status = task->d_name[0] == '.' ? NULL : fopen(file, "re");
+        long long count;
+        while (status && fgets(line, sizeof line, status)) {
+            if (sscanf(line, "voluntary_ctxt_switches: %lld", &count) == 1)
+                sum += count;
+        }
+        if (status)
+            fclose(status);
+    }
+    closedir(tasks);
+    return sum;
+}
+
+START_TEST(an_idle_daemon_sleeps)
+{
+    start(NULL);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    uint64_t cache = open_cache(raw, "idle");
+    do_step(raw, cache, 1);
+    int64_t switches = INT64_MAX;
+    for (int i = 0; i < DEADLINE_S / 3 && switches >= 60; i++) { // what it began with the step may go on for a while
+        const int64_t before = count_switches(daemon_.pid);
+        sleep(3);
+        switches = count_switches(daemon_.pid) - before;
+    }
+    ck_assert_int_lt(switches, 60); // a loop that polls every 10 ms would always make 300
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon");
+    suite_add(suite, "life",
+              (const TTest *const[]){
+                  starts_serves_and_leaves_nothing_behind, without_options_the_best_device_listens_where_clients_look,
+                  the_socket_is_private, a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
+                  what_a_killed_daemon_left_is_removed_by_the_next, a_regular_file_at_the_path_is_refused_and_stays,
+                  a_socket_path_beyond_107_bytes_is_refused, information_options_end_0,
+                  a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing, an_idle_daemon_sleeps, NULL},
+              1);
+    suite_add(suite, "bad options", (const TTest *const[]){a_bad_option_is_refused_with_its_value, NULL},
+              NUM_BAD_OPTIONS);
+    suite_add(suite, "not to be had", (const TTest *const[]){a_place_or_device_that_is_not_to_be_had_is_named, NULL},
+              NUM_NOT_HAD);
+    suite_add(suite, "cache folder",
+              (const TTest *const[]){a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without, NULL},
+              NUM_BAD_CACHE_FOLDERS);
+    return check_main(suite);
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_daemon_limits.c - the limits of a real aule-daemon, whose sentences name their options, and what an operator sees and can do.
+
+#include "rigs/check_main.h"
+#include "rigs/daemon_step.h"
+#include "rigs/daemon_suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void expect_hello(struct raw_client *raw, uint64_t arena_size, int status, const char *words)
+{
+    struct wire_reply reply;
+    raw_hello(raw, arena_size, &reply);
+    ck_assert_msg(reply.status == status, "Hello: %s: %s", status_name(reply.status), reply.message);
+    ck_assert_msg(!words || strstr(reply.message, words), "\"%s\" lacks \"%s\"", reply.message, words);
+}
+
+START_TEST(sessions_and_arenas_have_limits_that_the_sentence_names)
+{
+    start((const char *const[]){"--max-sessions", "2", "--max-arena", "64K", NULL});
+    struct raw_client *clients[3];
+    for (int i = 0; i < 3; i++)
+        clients[i] = raw_open(daemon_.socket);
+    expect_hello(clients[0], 65537, STATUS_LIMIT, "--max-arena 65536");
+    expect_hello(clients[0], UINT64_MAX, STATUS_LIMIT, "--max-arena 65536");
+    expect_hello(clients[0], 65536, STATUS_OK, NULL);
+    expect_hello(clients[0], 65536, STATUS_INVALID, "already");
+    expect_hello(clients[1], 0, STATUS_OK, NULL);
+    expect_hello(clients[2], 0, STATUS_LIMIT, "--max-sessions is 2");
+    raw_expect(clients[0], &(struct wire_request){.command = WIRE_COMMAND_CLOSE_SESSION}, STATUS_OK);
+    expect_hello(clients[2], 0, STATUS_OK, NULL);
+    for (int i = 0; i < 3; i++)
+        raw_close(clients[i]);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers)
+{
+    start((const char *const[]){"--max-arena", "900G", NULL});
+    struct raw_client *raw = raw_open(daemon_.socket);
+    expect_hello(raw, UINT64_C(800) << 30, STATUS_NO_MEMORY, "/dev/shm has");
+    ck_assert_int_eq(daemon_count_segments(&daemon_), 0);
+    expect_hello(raw, ARENA, STATUS_OK, NULL); // the connection is as good as before
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names)
+{
+    int32_t blocks[16];
+    struct wire_reply reply;
+    start((const char *const[]){"--max-metadata", "4096", "--max-caches", "1", "--max-batches", "1", "--session-blocks",
+                                "4", NULL});
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    uint64_t cache = open_cache(raw, "one");
+    struct wire_request request = cache_request("two");
+    raw_call(raw, &request, &reply);
+    ck_assert_int_eq(reply.status, STATUS_LIMIT);
+    ck_assert_ptr_nonnull(strstr(reply.message, "--max-caches"));
+    request = (struct wire_request){.command = WIRE_COMMAND_PREFIX_LOOKUP,
+                                    .prefix_lookup = {.cache = cache, .token_span = {0, 1025}}};
+    raw_call(raw, &request, &reply);
+    ck_assert_int_eq(reply.status, STATUS_LIMIT);
+    ck_assert_ptr_nonnull(strstr(reply.message, "--max-metadata"));
+    ck_assert_int_eq(lease_status(raw, cache, 5, 0, blocks), STATUS_QUOTA);
+    lease(raw, cache, 1, blocks);
+    request = fill_request(cache, blocks, NULL);
+    create_batch(raw, &request);
+    raw_call(raw, &request, &reply);
+    ck_assert_int_eq(reply.status, STATUS_LIMIT);
+    ck_assert_ptr_nonnull(strstr(reply.message, "--max-batches"));
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(an_operator_sees_sessions_and_can_end_one)
+{
+    struct wire_reply reply;
+    start(NULL);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA), *operator= raw_open(daemon_.socket);
+    raw_call(operator, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_SESSIONS}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.inspect_sessions.total, 1);
+    ck_assert_uint_eq(reply.inspect_sessions.sessions.count, 1);
+    ck_assert_uint_eq(reply.inspect_sessions.sessions.data[0].session, raw->session);
+    ck_assert_uint_eq(reply.inspect_sessions.sessions.data[0].pid, (uint64_t)getpid());
+    ck_assert_uint_eq(reply.inspect_sessions.sessions.data[0].uid, getuid());
+    ck_assert_uint_eq(reply.inspect_sessions.sessions.data[0].arena_bytes, ARENA);
+    ck_assert_str_eq(reply.inspect_sessions.names.data[0], "raw");
+    ck_assert_str_eq(reply.inspect_sessions.tenants.data[0], "tests");
+    wire_reply_finish(&reply);
+    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {99}},
+               STATUS_NOT_FOUND);
+    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {raw->session}},
+               STATUS_OK);
+    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_CACHE_STATE}, STATUS_NO_SESSION);
+    ck_assert_uint_eq(raw_inspect(operator).num_sessions, 0);
+    raw_close(raw);
+    raw_close(operator);
+    stop_clean();
+}
+END_TEST
+
+// Unless one is forced, the shader in use is the first of the table that lacks nothing.
+static void check_variants(const struct wire_inspect_device_reply *device)
+{
+    uint32_t first = 0;
+    while (first < device->variants.count && device->variant_missing.data[first][0])
+        first++;
+    ck_assert_uint_lt(first, device->variants.count);
+    ck_assert_uint_eq(device->variant_needs.count, device->variants.count);
+    ck_assert_uint_eq(device->variant_missing.count, device->variants.count);
+    if (!getenv("AULE_VARIANT"))
+        ck_assert_str_eq(device->variant, device->variants.data[first]);
+}
+
+START_TEST(an_operator_sees_device_caches_and_blocks)
+{
+    struct wire_reply reply;
+    start(NULL);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    uint64_t cache = open_cache(raw, "seen");
+    int32_t block = do_step(raw, cache, 1);
+    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_DEVICE}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_gt(strlen(reply.inspect_device.name), 0);
+    ck_assert_uint_ge(reply.inspect_device.pipelines, 1);
+    ck_assert_uint_gt(reply.inspect_device.budget_bytes, 0);
+    check_variants(&reply.inspect_device);
+    wire_reply_finish(&reply);
+    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_CACHES}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.inspect_caches.total, 1);
+    ck_assert_uint_eq(reply.inspect_caches.caches.data[0].cache, cache);
+    ck_assert_uint_eq(reply.inspect_caches.caches.data[0].leased_blocks, 1);
+    ck_assert_str_eq(reply.inspect_caches.names.data[0], "seen");
+    wire_reply_finish(&reply);
+    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_BLOCKS,
+                                   .inspect_blocks = {cache, (uint32_t)block, 1}};
+    raw_call(raw, &request, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.inspect_blocks.blocks.count, 1);
+    ck_assert_int_eq(reply.inspect_blocks.blocks.data[0].block, block);
+    ck_assert_uint_eq(reply.inspect_blocks.blocks.data[0].writer, raw->session);
+    wire_reply_finish(&reply);
+    request.inspect_blocks = (struct wire_inspect_blocks){cache + 1000, 0, 0};
+    raw_expect(raw, &request, STATUS_NOT_FOUND);
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon limits");
+    suite_add(suite, "limits",
+              (const TTest *const[]){sessions_and_arenas_have_limits_that_the_sentence_names,
+                                     an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
+                                     metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
+                                     an_operator_sees_sessions_and_can_end_one,
+                                     an_operator_sees_device_caches_and_blocks, NULL},
+              1);
+    return check_main(suite);
+}

@@ -1,0 +1,588 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_server_lost.c - the real server and core over the fake engine, in a process of their own: what clients hear when the GPU is lost, or
+// when a run never ends, and what the server does while a driver hangs. SIGUSR1 loses the device, SIGUSR2 lets the oldest submission finish;
+// both act at the next engine_poll(), which the linker leads through here, because the fake belongs to the dispatcher.
+
+#include "fakes/fake_engine.h"
+#include "rigs/check_main.h"
+#include "rigs/raw_client.h"
+#include "server/log.h"
+#include "server/server.h"
+#include "server/socket_path.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ARENA = 65536, BLOCK = 8, DRAIN_MS = 200, LONG_DRAIN_MS = 600000 };
+
+static char folder[64], socket_path[96];
+static pid_t server_pid;
+
+// Where the engine of the server's process hangs while the test has it `closed`; in memory that both share.
+enum gate_kind { GATE_ARENA_CREATE, GATE_ARENA_DESTROY, GATE_END, GATE_COUNT };
+static struct gate {
+    atomic_bool closed;
+    atomic_uint came;
+} * gates;
+static atomic_bool *engine_stays; // it does not end in time
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 2 * 1000 * 1000}, NULL);
+}
+
+static void make_gates(void)
+{
+    gates = mmap(NULL, GATE_COUNT * sizeof *gates + sizeof *engine_stays, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(gates, MAP_FAILED);
+    engine_stays = (atomic_bool *)(gates + GATE_COUNT);
+}
+
+static void await_at_gate(enum gate_kind kind, unsigned count)
+{
+    while (atomic_load(&gates[kind].came) < count)
+        nap();
+}
+
+// ---- in the server's process ----
+
+static volatile sig_atomic_t lose_now, finish_now;
+
+bool __real_engine_poll(struct engine *engine, struct engine_event *event);
+bool __wrap_engine_poll(struct engine *engine, struct engine_event *event);
+
+bool __wrap_engine_poll(struct engine *engine, struct engine_event *event)
+{
+    static bool lost;
+    if (lose_now && !lost) {
+        lost = true;
+        fake_engine_lose(engine, "the test pulled the plug");
+    } else if (finish_now) {
+        finish_now = 0; // before it is heard: another may come meanwhile
+        fake_engine_finish(engine);
+    }
+    return __real_engine_poll(engine, event);
+}
+
+// The GPU of a run that never ends: whoever waits for it waits for ever.
+enum status __wrap_engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms);
+
+enum status __wrap_engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms)
+{
+    (void)engine;
+    (void)sequence;
+    (void)timeout_ms;
+    for (;;)
+        pause();
+}
+
+static void pass(enum gate_kind kind)
+{
+    atomic_fetch_add(&gates[kind].came, 1);
+    while (atomic_load(&gates[kind].closed))
+        nap();
+}
+
+enum status __real_engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
+                                       struct error *error);
+enum status __wrap_engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
+                                       struct error *error);
+
+enum status __wrap_engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
+                                       struct error *error)
+{
+    pass(GATE_ARENA_CREATE);
+    return __real_engine_arena_create(engine, base, size, out, error);
+}
+
+bool __real_engine_arena_destroy(struct engine_arena *arena);
+bool __wrap_engine_arena_destroy(struct engine_arena *arena);
+
+bool __wrap_engine_arena_destroy(struct engine_arena *arena)
+{
+    pass(GATE_ARENA_DESTROY);
+    return __real_engine_arena_destroy(arena);
+}
+
+bool __real_engine_destroy_within(struct engine *engine, int timeout_ms);
+bool __wrap_engine_destroy_within(struct engine *engine, int timeout_ms);
+
+bool __wrap_engine_destroy_within(struct engine *engine, int timeout_ms)
+{
+    pass(GATE_END);
+    return !atomic_load(engine_stays) && __real_engine_destroy_within(engine, timeout_ms);
+}
+
+static void on_signal(int number)
+{
+    if (number == SIGUSR1)
+        lose_now = 1;
+    else
+        finish_now = 1;
+}
+
+enum { EXIT_REFUSED = 99, EXIT_REFUSED_AT_WORK = 97 }; // server_create() failed; and its engine did not end
+
+static void serve(const struct server_params *params, int ready_fd)
+{
+    struct server *server = NULL;
+    struct error error;
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    log_set_level(LOG_LEVEL_ERROR);
+    if (server_create(params, &server, &error) != STATUS_OK) {
+        fprintf(stderr, "%s\n", error.text);
+        _exit(server_destroy(server) ? EXIT_REFUSED : EXIT_REFUSED_AT_WORK);
+    }
+    // Blocked in all threads that the server has started; the dispatcher alone takes them, so that they wake it.
+    signal(SIGUSR1, on_signal);
+    signal(SIGUSR2, on_signal);
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGUSR2);
+    sigprocmask(SIG_UNBLOCK, &signals, NULL);
+    if (write(ready_fd, "r", 1) != 1)
+        _exit(98);
+    enum server_exit code = server_run(server);
+    server_destroy(server);
+    _exit(code);
+}
+
+// ---- in the test's process ----
+
+static void make_folder(void)
+{
+    strcpy(folder, "/tmp/aule-lost-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(socket_path, sizeof socket_path, "%s/0.sock", folder);
+    make_gates();
+}
+
+// False: it ended before it was ready.
+static bool fork_server(uint32_t drain_timeout_ms)
+{
+    int ends[2];
+    char byte;
+    const struct server_params params = {
+        .socket = socket_path,
+        .memory_fraction = 0.5,
+        .max_blocks = BLOCK,
+        .max_sessions = 8,
+        .max_connections = 16,
+        .max_caches = 4,
+        .max_batches = 8,
+        .max_tickets = 8,
+        .max_arena = 1 << 20,
+        .max_metadata = 1 << 20,
+        .max_parked_bytes = 1 << 20,
+        .map_timeout_ms = 10000,
+        .drain_timeout_ms = drain_timeout_ms,
+    };
+    ck_assert_int_eq(pipe(ends), 0);
+    sigset_t signals; // see serve()
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    fflush(NULL);
+    server_pid = fork();
+    ck_assert_int_ge(server_pid, 0);
+    if (server_pid == 0)
+        serve(&params, ends[1]);
+    close(ends[1]);
+    bool ready = read(ends[0], &byte, 1) == 1;
+    close(ends[0]);
+    return ready;
+}
+
+static void start_server(uint32_t drain_timeout_ms)
+{
+    make_folder();
+    ck_assert(fork_server(drain_timeout_ms));
+}
+
+static int wait_server(void)
+{
+    int status;
+    ck_assert_int_eq(waitpid(server_pid, &status, 0), server_pid);
+    server_pid = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static int wait_clean_server(void)
+{
+    char lock_path[128];
+    int code = wait_server();
+    snprintf(lock_path, sizeof lock_path, "%s.lock", socket_path);
+    ck_assert_int_eq(access(socket_path, F_OK), -1);
+    ck_assert_int_eq(access(lock_path, F_OK), -1);
+    return code;
+}
+
+static void stop_server(void)
+{
+    if (server_pid > 0) {
+        kill(server_pid, SIGKILL);
+        waitpid(server_pid, NULL, 0);
+    }
+    unlink(socket_path);
+    rmdir(folder);
+}
+
+static uint64_t open_cache(struct raw_client *raw)
+{
+    const struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN,
+                                         .cache_open = {.name = "lost",
+                                                        .num_layers = 1,
+                                                        .num_kv_heads = 1,
+                                                        .head_dim_k = 8,
+                                                        .head_dim_v = 8,
+                                                        .k_dtype = DTYPE_F32,
+                                                        .v_dtype = DTYPE_F32,
+                                                        .block_size = BLOCK}};
+    struct wire_reply reply;
+    raw_call(raw, &request, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "CacheOpen: %s", reply.message);
+    return reply.cache_open.cache;
+}
+
+// One token is written and attended to; the fake does not finish it by itself.
+static struct wire_request endless_run(struct raw_client *raw, uint64_t cache, int32_t *blocks, uint32_t count)
+{
+    static const int32_t cu_seqlens_q[2] = {0, 1}, seq_lens_kv[1] = {1};
+    struct wire_reply reply;
+    int64_t slot;
+    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, count, 10000}},
+             &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BlocksLease: %s", reply.message);
+    memcpy(blocks, reply.blocks_lease.blocks.data, count * sizeof *blocks);
+    slot = (int64_t)blocks[0] * BLOCK;
+    const struct wire_request create = {.command = WIRE_COMMAND_BATCH_CREATE,
+                                        .batch_create = {.cache = cache,
+                                                         .num_seqs = 1,
+                                                         .max_blocks = 1,
+                                                         .cu_seqlens_q = {cu_seqlens_q, 2},
+                                                         .seq_lens_kv = {seq_lens_kv, 1},
+                                                         .block_table = {blocks, 1},
+                                                         .slot_mapping = {&slot, 1}}};
+    raw_call(raw, &create, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BatchCreate: %s", reply.message);
+    const struct wire_tensor tensor = {.dtype = DTYPE_F32, .token_stride = 32, .head_stride = 32};
+    struct wire_request run = {.command = WIRE_COMMAND_RUN,
+                               .run.entry = {.batch = reply.batch_create.batch,
+                                             .num_heads = 1,
+                                             .q = tensor,
+                                             .k = tensor,
+                                             .v = tensor,
+                                             .out = tensor,
+                                             .window_left = -1,
+                                             .window_right = -1}};
+    run.run.entry.out.offset = 4096;
+    return run;
+}
+
+static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *blocks, uint32_t count)
+{
+    const struct wire_request run = endless_run(raw, cache, blocks, count);
+    struct wire_reply reply;
+    raw_call(raw, &run, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "Run: %s", reply.message);
+    return reply.run.ticket;
+}
+
+// The daemon takes the messages of a connection in their order: when the second is answered, the first is parked.
+static void park(struct raw_client *raw, const struct wire_request *request, struct raw_pending *pending)
+{
+    raw_begin(raw, request, pending);
+    raw_inspect(raw);
+}
+
+// A run whose wait is parked: by a Wait of its own, or in the name of the Run.
+enum asks { RUN_AND_WAIT, RUN_THAT_WAITS, NUM_ASKS };
+
+static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache, uint32_t num_blocks,
+                         struct raw_pending *pending)
+{
+    int32_t blocks[BLOCK];
+    struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {.timeout_ms = -1}};
+    if (asks == RUN_AND_WAIT) {
+        request.wait.ticket = submit_endless(raw, cache, blocks, num_blocks);
+    } else {
+        request = endless_run(raw, cache, blocks, num_blocks);
+        request.run.waits = true;
+        request.run.wait_ms = -1;
+    }
+    park(raw, &request, pending);
+}
+
+// Who asked for both at once learns of the ticket only now.
+static void check_ticket(enum asks asks, const struct wire_reply *reply)
+{
+    ck_assert_uint_eq(reply->ticket, asks == RUN_AND_WAIT ? 0 : 1);
+}
+
+static struct wire_reply answer_to(struct raw_pending *pending)
+{
+    struct wire_reply reply;
+    raw_end(pending, &reply);
+    return reply;
+}
+
+// Of a session that has ended: with its run go its blocks.
+static void finish_run(struct raw_client *watcher)
+{
+    struct wire_inspect_daemon_reply state = raw_inspect(watcher);
+    ck_assert_uint_eq(state.quarantined_blocks, 1);
+    ck_assert_int_eq(kill(server_pid, SIGUSR2), 0);
+    for (int i = 0; i < 3000 && state.quarantined_blocks; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+        state = raw_inspect(watcher);
+    }
+    ck_assert_uint_eq(state.quarantined_blocks, 0);
+    ck_assert_uint_eq(state.leased_blocks, 0);
+}
+
+static atomic_bool heard;
+
+// A signal that comes when the dispatcher is just about to sleep wakes nobody: it is sent until it was heard.
+static void *lose(void *context)
+{
+    (void)context;
+    while (!atomic_load(&heard)) {
+        kill(server_pid, SIGUSR1);
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+    }
+    return NULL;
+}
+
+START_TEST(a_lost_device_answers_all_that_waits_and_ends_with_3)
+{
+    start_server(DRAIN_MS);
+    struct raw_client *worker = raw_session(socket_path, ARENA), *waiting = raw_session(socket_path, 0);
+    uint64_t cache = open_cache(worker);
+    ck_assert_uint_eq(open_cache(waiting), cache);
+    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, -1}};
+    struct raw_pending run, blocked;
+    pthread_t thread;
+    park_endless((enum asks)_i, worker, cache, BLOCK, &run); // all blocks of the pool
+    park(waiting, &lease, &blocked);
+    ck_assert_int_eq(pthread_create(&thread, NULL, lose, NULL), 0);
+    struct wire_reply reply = answer_to(&run);
+    ck_assert(reply.status == STATUS_DEVICE_LOST ||
+              (reply.status == STATUS_OK && reply.wait.run_status == STATUS_DEVICE_LOST));
+    check_ticket((enum asks)_i, &reply);
+    ck_assert_int_eq(answer_to(&blocked).status, STATUS_DEVICE_LOST);
+    atomic_store(&heard, true);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_DEVICE_LOST);
+    raw_close(worker);
+    raw_close(waiting);
+}
+END_TEST
+
+START_TEST(a_run_that_never_ends_does_not_keep_the_daemon)
+{
+    start_server(DRAIN_MS);
+    struct raw_client *raw = raw_session(socket_path, ARENA);
+    struct raw_pending run;
+    park_endless((enum asks)_i, raw, open_cache(raw), 1, &run);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    const struct wire_reply over = answer_to(&run);
+    ck_assert_int_eq(over.status, STATUS_STOPPING);
+    check_ticket((enum asks)_i, &over);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+    raw_close(raw);
+}
+END_TEST
+
+START_TEST(a_run_that_never_ends_is_answered_when_its_session_is_killed)
+{
+    start_server(DRAIN_MS);
+    struct raw_client *raw = raw_session(socket_path, ARENA), *operator= raw_open(socket_path);
+    struct raw_pending run;
+    park_endless((enum asks)_i, raw, open_cache(raw), 1, &run);
+    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {raw->session}},
+               STATUS_OK);
+    const struct wire_reply over = answer_to(&run);
+    ck_assert_int_eq(over.status, STATUS_NO_SESSION);
+    ck_assert_msg(strstr(over.message, "has ended") != NULL, "%s", over.message);
+    check_ticket((enum asks)_i, &over);
+    finish_run(operator);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+    raw_close(operator);
+    raw_close(raw);
+}
+END_TEST
+
+// Whatever the end of a daemon waits for, with all the time that its drain has left.
+START_TEST(a_second_signal_ends_a_daemon_whose_engine_hangs_at_the_end)
+{
+    const enum gate_kind kind = _i ? GATE_END : GATE_ARENA_DESTROY;
+    start_server(LONG_DRAIN_MS);
+    struct raw_client *raw = raw_session(socket_path, ARENA);
+    atomic_store(&gates[kind].closed, true);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    await_at_gate(kind, 1);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+    raw_close(raw);
+}
+END_TEST
+
+// ---- handshakes and starts that come to nothing ----
+
+static int begin_hello(void)
+{
+    const struct wire_request hello = {.command = WIRE_COMMAND_HELLO,
+                                       .hello = {.major = WIRE_PROTOCOL_MAJOR,
+                                                 .minor = WIRE_PROTOCOL_MINOR,
+                                                 .client_name = "impatient",
+                                                 .tenant = "",
+                                                 .arena_size = ARENA}};
+    struct wire_buffer buffer;
+    struct error error;
+    int fd = bare_connect(socket_path, true);
+    ck_assert_int_eq(wire_encode_request(&hello, &buffer, &error), STATUS_OK);
+    ck_assert(bare_send(fd, buffer.data, buffer.size, 1));
+    wire_buffer_finish(&buffer);
+    return fd;
+}
+
+static void await_sessions(struct raw_client *watcher, uint32_t count)
+{
+    while (raw_inspect(watcher).num_sessions != count)
+        nap();
+}
+
+START_TEST(handshakes_whose_clients_have_gone_hold_up_nobody)
+{
+    enum { GONE = 5 };
+    int gone[GONE];
+    start_server(DRAIN_MS);
+    struct raw_client *watcher = raw_open(socket_path);
+    atomic_store(&gates[GATE_ARENA_CREATE].closed, true);
+    int first = begin_hello();
+    await_at_gate(GATE_ARENA_CREATE, 1);
+    for (int i = 0; i < GONE; i++)
+        gone[i] = begin_hello();
+    await_sessions(watcher, 1 + GONE);
+    for (int i = 0; i < GONE; i++)
+        close(gone[i]);
+    await_sessions(watcher, 1);
+    atomic_store(&gates[GATE_ARENA_CREATE].closed, false);
+    struct raw_client *raw = raw_session(socket_path, ARENA);
+    ck_assert_uint_eq(atomic_load(&gates[GATE_ARENA_CREATE].came), 2); // none was made for those that have gone
+    close(first);
+    await_sessions(watcher, 1);
+    raw_close(raw);
+    raw_close(watcher);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+}
+END_TEST
+
+static void touch(const char *shm_name)
+{
+    int fd = shm_open(shm_name, O_CREAT | O_RDWR, 0600);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+}
+
+// A file lies at the socket's path.
+START_TEST(a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engine_ended)
+{
+    char prefix[SEGMENT_PREFIX_ROOM], own[64], other[64];
+    make_folder();
+    socket_path_segment_prefix(socket_path, prefix);
+    snprintf(own, sizeof own, "/%sleft", prefix);
+    snprintf(other, sizeof other, "/x%sleft", prefix);
+    touch(own);
+    touch(other);
+    FILE *file = fopen(socket_path, "we");
+    ck_assert_ptr_nonnull(file);
+    fclose(file);
+    atomic_store(engine_stays, _i == 1);
+    ck_assert(!fork_server(DRAIN_MS));
+    ck_assert_int_eq(wait_server(), _i == 1 ? EXIT_REFUSED_AT_WORK : EXIT_REFUSED);
+    ck_assert_int_eq(access(socket_path, F_OK), 0);
+    ck_assert_int_eq(shm_unlink(other), 0);
+    ck_assert_int_eq(shm_unlink(own), _i == 1 ? -1 : 0); // removed only on the way out by force
+}
+END_TEST
+
+static void check_dead_session(struct raw_client *watcher, uint64_t id)
+{
+    struct wire_reply reply;
+    raw_call(watcher, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_SESSIONS}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.inspect_sessions.total, 1);
+    ck_assert_uint_eq(reply.inspect_sessions.sessions.data[0].session, id);
+    ck_assert(reply.inspect_sessions.sessions.data[0].dead);
+    ck_assert_uint_eq(reply.inspect_sessions.sessions.data[0].arena_bytes, ARENA);
+    wire_reply_finish(&reply);
+}
+
+static void check_no_sessions(struct raw_client *watcher)
+{
+    struct wire_reply reply;
+    raw_call(watcher, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_SESSIONS}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.inspect_sessions.total, 0);
+    wire_reply_finish(&reply);
+}
+
+START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
+{
+    int32_t block;
+    start_server(DRAIN_MS);
+    struct raw_client *raw = raw_session(socket_path, ARENA), *watcher = raw_open(socket_path);
+    const uint64_t id = raw->session;
+    submit_endless(raw, open_cache(raw), &block, 1);
+    raw_close(raw);
+    struct wire_inspect_daemon_reply state = raw_inspect(watcher);
+    for (int i = 0; i < 3000 && state.quarantined_blocks == 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+        state = raw_inspect(watcher);
+    }
+    ck_assert_uint_eq(state.quarantined_blocks, 1); // the fake aborts if the arena ended here
+    ck_assert_uint_eq(state.num_sessions, 0);
+    check_dead_session(watcher, id);
+    finish_run(watcher);
+    check_no_sessions(watcher);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+    raw_close(watcher);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("server over a fake engine");
+    TCase *tcase = tcase_create("lost");
+    tcase_add_checked_fixture(tcase, NULL, stop_server);
+    tcase_add_loop_test(tcase, a_lost_device_answers_all_that_waits_and_ends_with_3, 0, NUM_ASKS);
+    tcase_add_loop_test(tcase, a_run_that_never_ends_does_not_keep_the_daemon, 0, NUM_ASKS);
+    tcase_add_loop_test(tcase, a_run_that_never_ends_is_answered_when_its_session_is_killed, 0, NUM_ASKS);
+    tcase_add_loop_test(tcase, a_second_signal_ends_a_daemon_whose_engine_hangs_at_the_end, 0, 2);
+    tcase_add_test(tcase, handshakes_whose_clients_have_gone_hold_up_nobody);
+    tcase_add_loop_test(tcase, a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engine_ended, 0, 2);
+    tcase_add_test(tcase, a_dead_clients_segment_lives_until_the_gpu_is_past_it);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

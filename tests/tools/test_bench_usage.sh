@@ -1,0 +1,107 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# test_bench_usage.sh BENCH: what a command, a workload or another option cannot heed is refused by a sentence that names both, with exit
+# code 2 and before any device is opened.
+
+set -uo pipefail
+bench=${1:?}
+bad=0
+
+# refused SENTENCE ARGUMENT...
+refused()
+{
+    local said code sentence=$1
+    shift
+    said=$("$bench" "$@" 2>&1 </dev/null)
+    code=$?
+    if [ $code != 2 ] || [ "$said" != "aule-bench: $sentence" ]; then
+        echo "aule-bench $*: exit code $code: $said"
+        bad=1
+    fi
+}
+
+# value OPTION: something that the option takes, or nothing for a switch.
+value()
+{
+    case $1 in
+        via) echo ring ;;
+        dtype | kv-dtype) echo f16 ;;
+        device | variant | daemon | output | socket) echo x ;;
+        clients | splits | head-dim | completion-poll | seconds | pool | part | in-flight) echo 1 ;;
+    esac
+}
+
+[ "$("$bench" -h)" = "$("$bench" --help)" ] || { echo "-h is not --help"; bad=1; }
+measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits contiguous no-cascade completion-poll seconds pool baseline check json verbose daemon)
+[ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] || { echo "--help has other options than these and output, version and help"; bad=1; }
+for option in "${measuring[@]}"; do
+    read -ra words <<<"--$option $(value "$option")"
+    refused "list takes no --$option; run does" list "${words[@]}"
+    refused "plot takes no --$option; run does" plot - "${words[@]}"
+done
+refused "list takes no --output; plot does" list --output x
+refused "run takes no --output; plot does" run D5 --output x
+for option in socket part in-flight append; do
+    read -ra words <<<"--$option $(value "$option")"
+    refused "run takes no --$option" run D5 "${words[@]}"
+done
+
+refused "--baseline does not go with --check: a check measures nothing" run D5 --check --baseline
+refused "--seconds does not go with --check: a check measures nothing" run D5 --seconds 1 --check
+refused "--no-cascade does not go with --contiguous: without blocks no sequence shares any" run C1 --contiguous --no-cascade
+for option in contiguous no-cascade token-scales verbose; do
+    refused "--$option goes with --via engine only, not with --via nng" run D5 --via nng "--$option"
+done
+refused "--clients 2 wants --via nng or ring: an engine serves one process" run D5 --clients 2
+refused '--clients "0" is not a whole number from 1 to 4096' run D5 --clients 0
+refused '--completion-poll "often" is neither auto nor a whole number from 0 to 4096' run D5 --completion-poll often
+refused "--daemon does not go with --via engine: no daemon is started" run D5 copies --daemon x
+refused "--token-scales wants K and V of 8 bits: --kv-dtype fp8_e4m3, fp8_e5m2 or int8" run D6 D5 --token-scales
+refused "--token-scales does not go with --contiguous: such scales lie in blocks" run D6 --contiguous --token-scales
+refused "--head-dim 100 is no multiple of 8 up to 512" run D5 --head-dim 100
+refused '--head-dim "520" is not a whole number from 0 to 512' run D5 --head-dim 520
+refused "study border takes no --head-dim: its cases say that themselves" run border --head-dim 64
+refused '--dtype "f8" is none of f32, f16 and bf16' run D5 --dtype f8
+refused '--kv-dtype "f8" is none of f32, f16, bf16, fp8_e4m3, fp8_e5m2 and int8' run D5 --kv-dtype f8
+for workload in A1 G1; do
+    refused "$workload is about blocks, and --contiguous has none" run D1 $workload --contiguous
+    refused "$workload is measured with --via engine only" run D1 $workload --via nng
+done
+refused "A1 checks what it wrote bit for bit: K and V want the type of q, f16, not int8" run D1 A1 --kv-dtype int8
+refused "D5 has 8 sequences, too few for 9 clients" run D1 D5 --via ring --clients 9
+refused "the sequences of C1 share blocks, so that it wants one client, not 2" run D1 C1 --via ring --clients 2
+refused "study border takes no --clients: its cases say that themselves" run D1 border --clients 3 --check
+refused "D6 has K and V of fp8_e4m3, and does not go with --kv-dtype bf16" run D5 D6 --kv-dtype bf16
+
+for study in border step clients fairness copies growth; do
+    for option in via clients kv-dtype contiguous no-cascade baseline; do
+        read -ra words <<<"--$option $(value "$option")"
+        [ "$option" != clients ] || words=(--clients 1)
+        [ "$option" != via ] || words=(--via engine)
+        refused "study $study takes no --$option: its cases say that themselves" run D5 "$study" "${words[@]}"
+    done
+done
+for study in border step copies growth; do
+    for option in splits pool; do
+        refused "study $study takes no --$option: its cases say that themselves" run "$study" "--$option" 1
+    done
+done
+refused "study growth takes no --dtype: its cases say that themselves" run growth --dtype f32
+
+refused "--bogus is no option; see aule-bench --help" run D5 --bogus
+refused "-x is no option; see aule-bench --help" run D5 -x
+refused '--json takes no value, but got "1"' run D5 --json=1
+refused "--seconds needs a value: S" run D5 --seconds
+refused "--c begins several options; see aule-bench --help" run D5 --c
+refused "name a command: list, run and plot"
+refused '"draw" is no command; there are list, run and plot' draw
+refused "list takes no 'D5'" list D5
+refused "run wants names; aule-bench list has them" run
+refused "there is no workload 'D99'; aule-bench list has them" run D99
+refused "'decode:2' is not decode:NxLENGTH, N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)" run decode:2
+refused "'prefill:x9' is not prefill:NxLENGTH, N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)" run prefill:x9
+refused "there is no workload 'd5', but there is 'D5'" run d5
+[ $bad = 0 ] && echo "each command takes its own options only, and says so"
+exit $bad

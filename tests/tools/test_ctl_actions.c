@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_ctl_actions.c - what aule-ctl does to sessions and caches of a real daemon, and that the commands that complaints name work.
+
+#include "rigs/ctl_world.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+START_TEST(close_session_ends_the_session_and_gives_its_blocks_back)
+{
+    char id[32];
+    int32_t blocks[3];
+    open_worker("worker");
+    CHECK_OK(aule_blocks_lease(cache, 3, 60000, blocks));
+    struct aule_session_info info;
+    CHECK_OK(aule_session_info(session, &info));
+    snprintf(id, sizeof id, "%" PRIu64, info.session);
+    cJSON *json = document(ASK("close-session", id, "--json"));
+    ck_assert_double_eq(number(json, "closed_session"), (double)info.session);
+    cJSON_Delete(json);
+    ck_assert_int_ne(aule_blocks_lease(cache, 1, 60000, blocks), AULE_OK);
+    json = document(ASK("status", "--json"));
+    ck_assert_double_eq(number(json, "leased_blocks"), 0);
+    ck_assert_double_eq(number(json, "num_sessions"), 0);
+    cJSON_Delete(json);
+    assert_fails(ASK("close-session", id), FAILED, id);
+}
+END_TEST
+
+START_TEST(close_session_refuses_what_is_no_session)
+{
+    assert_fails(ASK("close-session", "123456"), FAILED, "123456");
+    assert_fails_as_json(ASK("close-session", "123456", "--json"), FAILED, "NOT_FOUND", "123456");
+    assert_fails(ASK("close-session", "x1"), USAGE, "\"x1\" is no session's id");
+    assert_fails(ASK("close-session", "-1"), USAGE, "-1");
+    assert_fails(ASK("close-session", "99999999999999999999"), USAGE, "99999999999999999999");
+}
+END_TEST
+
+static enum aule_status open_otherwise(const char *name)
+{
+    return aule_cache_open(
+        session,
+        &(struct aule_cache_params){
+            .name = name, .num_layers = 2, .num_kv_heads = 1, .head_dim = HEAD_DIM, .block_size = BLOCK_SIZE},
+        &cache);
+}
+
+// What is cached outlives its sessions, and keeps the name from another model until it is dropped.
+START_TEST(drop_cache_ends_what_nobody_has_open)
+{
+    int32_t blocks[2];
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    assert_fails(ASK("drop-cache", "model"), FAILED,
+                 "\"model\" is open in 1 session (BUSY); aule-ctl sessions --socket ");
+    assert_fails_as_json(ASK("drop-cache", "model", "--json"), FAILED, "BUSY", "is open in 1 session");
+    aule_cache_close(cache);
+    cache = NULL;
+    cJSON *json = document(ASK("caches", "--json"));
+    const cJSON *entry = cJSON_GetArrayItem(list(json, "caches", 1), 0);
+    ck_assert_double_eq(number(entry, "cached_blocks"), 2);
+    const double id = number(entry, "cache");
+    cJSON_Delete(json);
+    json = document(ASK("drop-cache", "model", "--json"));
+    ck_assert_double_eq(number(json, "dropped_cache"), id);
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(json, "name")), "model");
+    ck_assert_double_eq(number(json, "cached_blocks"), 2);
+    cJSON_Delete(json);
+    json = document(ASK("status", "--json"));
+    ck_assert_double_eq(number(json, "num_caches"), 0);
+    ck_assert_double_eq(number(json, "pool_blocks"), 0);
+    cJSON_Delete(json);
+    assert_fails(ASK("drop-cache", "model"), FAILED, "no cache \"model\" among its 0");
+    assert_fails_as_json(ASK("drop-cache", "model", "--json"), FAILED, "NOT_FOUND", "among its 0");
+    CHECK_OK(open_otherwise("model"));
+}
+END_TEST
+
+static const char *const odd_names[] = {"model", "the model's \"$HOME\"", "-7", "--json"};
+
+// As it stands in a terminal, with nothing in the environment that says where the daemon is.
+START_TEST(the_command_that_drops_a_cache_in_the_way_works_as_it_is_told)
+{
+    char command[2048];
+    int32_t blocks[2];
+    session = open_session("worker", NULL);
+    cache = open_cache(odd_names[_i]);
+    publish_two_blocks(blocks);
+    aule_cache_close(cache);
+    ck_assert_int_eq(open_otherwise(odd_names[_i]), AULE_MISMATCH);
+    const char *told = strstr(aule_error(), "drop it: aule-ctl ");
+    ck_assert_msg(told != NULL, "%s", aule_error());
+    snprintf(command, sizeof command, "%s %s >/dev/null", CTL, told + strlen("drop it: aule-ctl "));
+    ck_assert_msg(system(command) == 0, "%s", command); // NOLINT(cert-env33-c): a shell is what is tested
+    CHECK_OK(open_otherwise(odd_names[_i]));
+}
+END_TEST
+
+START_TEST(commands_that_a_complaint_names_ask_the_same_daemon)
+{
+    char words[512];
+    snprintf(words, sizeof words, "aule-ctl sessions --socket %s and aule-ctl caches --socket %s list what there is",
+             server.socket, server.socket);
+    assert_fails(ASK("close-session", "123456"), FAILED, words);
+    snprintf(words, sizeof words, "aule-ctl caches --socket %s lists them", server.socket);
+    assert_fails(ASK("drop-cache", "none"), FAILED, words);
+    assert_fails(RUN("close-session", "--socket", "/tmp/a b", "x"), USAGE,
+                 "; aule-ctl sessions --socket '/tmp/a b' lists");
+    ck_assert_int_eq(setenv("AULE_SOCKET", server.socket, 1), 0);
+    assert_fails(RUN("drop-cache", "none"), FAILED, "; aule-ctl caches lists them");
+    ck_assert_int_eq(unsetenv("AULE_SOCKET"), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ctl, actions");
+    TCase *tests = tcase_create("with a daemon");
+    tcase_add_checked_fixture(tests, start, stop);
+    tcase_add_test(tests, close_session_ends_the_session_and_gives_its_blocks_back);
+    tcase_add_test(tests, close_session_refuses_what_is_no_session);
+    tcase_add_test(tests, drop_cache_ends_what_nobody_has_open);
+    tcase_add_loop_test(tests, the_command_that_drops_a_cache_in_the_way_works_as_it_is_told, 0,
+                        sizeof odd_names / sizeof *odd_names);
+    tcase_add_test(tests, commands_that_a_complaint_names_ask_the_same_daemon);
+    suite_add_tcase(suite, tests);
+    return check_main(suite);
+}

@@ -1,0 +1,127 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# test_quickstart.sh CASE BUILD_DIR: the quickstart with the programs of BUILD_DIR. The cases:
+# holds        it ends well
+# corrupt      one shared block is corrupted: the check of tokens and logits must notice, and nothing else may fail
+# broken       the daemon does not start, and the quickstart says so
+# interrupted  the quickstart is told to end while the daemon serves
+# refused      a wrong command line is refused in one sentence, before anything is installed or started
+
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export TMPDIR
+TMPDIR=$(mktemp -d)
+trap 'rm -rf "$TMPDIR"' EXIT
+
+die()
+{
+    echo "test_quickstart: $*" >&2
+    exit 1
+}
+
+# quickstart OPTION...: runs it with these options for the daemon; sets $output and $code.
+quickstart()
+{
+    local options=("$@")
+    [ "${AULE_TEST_VALIDATION:-}" != 1 ] || options+=(--validation)
+    output=$(AULE_DAEMON_OPTIONS=${options[*]} "$root/tools/quickstart" --no-setup --build-dir "$build" 2>&1)
+    code=$?
+    echo "$output"
+    [ -z "$(ls -A "$TMPDIR")" ] || die "the quickstart left something in its temporary folder: $(ls -A "$TMPDIR")"
+}
+
+holds()
+{
+    quickstart
+    [ $code -eq 0 ] || die "exit code $code"
+    grep -q '^OK: four workers' <<<"$output" || die "no word of success"
+}
+
+corrupt()
+{
+    quickstart --fault corrupt-prefix
+    [ $code -eq 1 ] || die "a corrupt block was not noticed: exit code $code"
+    local n
+    for n in 2 3 4; do
+        grep -Eq "^FAIL: worker $n's logits differ" <<<"$output" || die "worker $n's wrong logits were not noticed"
+    done
+    if grep '^FAIL:' <<<"$output" | grep -Ev "worker [1-4]'s (logits|token ids) differ|distinct ids"; then
+        die "something else failed too"
+    fi
+}
+
+broken()
+{
+    quickstart --device no-such-device
+    [ $code -eq 1 ] || die "a daemon that does not start was not noticed: exit code $code"
+    grep -q 'the daemon did not start' <<<"$output" || die "it was not said that the daemon did not start"
+    grep -q 'no-such-device' <<<"$output" || die "the daemon's own words are missing"
+}
+
+# Ends the quickstart once it has said $1. All that it started has our TMPDIR in its environment.
+interrupt_at()
+{
+    local quickstart i processes left
+    "$root/tools/quickstart" --no-setup --build-dir "$build" >"$log" 2>&1 &
+    quickstart=$!
+    for ((i = 0; i < 3000; i++)); do
+        ! grep -q "$1" "$log" || break
+        sleep 0.1
+    done
+    grep -q "$1" "$log" || die "it never said '$1': $(cat "$log")"
+    sleep 0.2
+    kill -TERM "$quickstart"
+    wait "$quickstart"
+    code=$?
+    [ $code -eq 143 ] || die "exit code $code when told to end at '$1'"
+    processes=(/proc/[0-9]*/environ)
+    left=$(grep -lza "^TMPDIR=$TMPDIR\$" "${processes[@]}" 2>/dev/null)
+    [ -z "$left" ] || die "after '$1' still running: $(for i in $left; do tr '\0' ' ' <"${i%environ}cmdline"; done)"
+    [ -z "$(ls -A "$TMPDIR")" ] || die "something is left in the temporary folder: $(ls -A "$TMPDIR")"
+}
+
+interrupted()
+{
+    log=$(mktemp -p /tmp)
+    trap 'rm -rf "$TMPDIR" "$log"' EXIT
+    interrupt_at 'Starting aule-daemon'
+    interrupt_at 'Computing what is right'
+    interrupt_at 'Worker 1 computes'
+}
+
+# refuses CODE SENTENCE OPTION...
+refuses()
+{
+    local said code want=$1 sentence=$2
+    shift 2
+    said=$("$root/tools/quickstart" "$@" 2>&1)
+    code=$?
+    if [ $code -ne "$want" ] || [ "$said" != "tools/quickstart: $sentence" ]; then
+        die "quickstart $*: exit code $code: $said"
+    fi
+}
+
+refused()
+{
+    local empty=$TMPDIR/empty
+    mkdir "$empty"
+    refuses 2 "--build-dir wants a folder (--help says more)" --build-dir
+    refuses 2 "--build-dir wants a folder (--help says more)" --build-dir ''
+    refuses 2 "--build-dir '$TMPDIR/none' is no folder (--help says more)" --build-dir "$TMPDIR/none"
+    refuses 2 "--build-dir '$empty' has no daemon/aule-daemon: build it there, or leave the option out (--help says more)" --build-dir "$empty"
+    refuses 2 "there is no option '--fast' (--help says more)" --fast
+    if [ "$(id -u)" -ne 0 ]; then # root may do all
+        chmod 000 "$empty"
+        refuses 2 "--build-dir '$empty' cannot be entered (--help says more)" --build-dir "$empty"
+        chmod 700 "$empty"
+    fi
+    TMPDIR=$empty/none refuses 1 "no folder can be made in '$empty/none' (\$TMPDIR)" --no-setup --build-dir "$build"
+}
+
+build=${2:?}
+case ${1:-} in
+    holds | corrupt | broken | interrupted | refused) "$1" ;;
+    *) die "unknown case '${1:-}'" ;;
+esac

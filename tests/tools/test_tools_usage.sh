@@ -1,0 +1,39 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# test_tools_usage.sh: a wrong command line of a script of tools/ is refused in one sentence, with exit code 2 and before anything is
+# installed, fetched or built.
+
+set -uo pipefail
+tools=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../tools" && pwd)
+bad=0
+
+# refused SENTENCE TOOL ARGUMENT...
+refused()
+{
+    local said code sentence=$1 tool=$2
+    shift 2
+    said=$("$tools/$tool" "$@" 2>&1 </dev/null)
+    code=$?
+    if [ $code != 2 ] || [ "$said" != "tools/$tool: $sentence (--help says more)" ]; then
+        echo "tools/$tool $*: exit code $code: $said"
+        bad=1
+    fi
+}
+
+for tool in test setup shader-compiler quickstart; do
+    refused "there is no option '--foo'" $tool --foo
+done
+refused "--jobs needs a value" test --jobs
+refused "--jobs 'few' is not a number from 1" test --jobs few
+refused "--preset 'fast' is none of: release asan tsan" test --preset fast
+refused "'--foo' is neither make nor run" coop-root --foo
+refused "make has no option '--foo'" coop-root make --foo
+refused "run wants a command" coop-root run
+refused "FOLDER, SUITE and an ARGUMENT are wanted" apt-aside folder
+for tool in test setup shader-compiler quickstart coop-root apt-aside; do
+    "$tools/$tool" --help | grep -q "^usage: tools/$tool" || { echo "tools/$tool --help has no usage"; bad=1; }
+done
+[ $bad = 0 ] && echo "each script of tools/ refuses what it does not take"
+exit $bad
