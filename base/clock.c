@@ -37,5 +37,6 @@ int clock_init_cond(pthread_cond_t *cond)
 int clock_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
 {
     const struct timespec deadline = clock_timespec(deadline_ns);
-    return deadline_ns == FOREVER ? pthread_cond_wait(cond, mutex) : pthread_cond_timedwait(cond, mutex, &deadline);
+    return deadline_ns == FOREVER ? pthread_cond_wait(cond, mutex)
+                                  : pthread_cond_timedwait(cond, mutex, &deadline);
 }

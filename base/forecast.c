@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// forecast.c - see forecast.h. The place in a table is the remainder of a number: a hash, or one that
-// is counted up.
+// forecast.c - see forecast.h. The place in a table is the remainder of a number: a hash, or one
+// that is counted up.
 
 #include "forecast.h"
 
@@ -27,7 +27,8 @@ void forecast_learn(struct forecast *forecast, uint64_t kind, int64_t took_ns)
     const int64_t known_ns = forecast_time(forecast, kind);
     if (known_ns && took_ns > known_ns)
         took_ns = known_ns + (took_ns - known_ns) / forecast->caution;
-    forecast->kinds[place_of(forecast, kind)] = (struct forecast_kind){kind, took_ns > 0 ? took_ns : 1};
+    forecast->kinds[place_of(forecast, kind)] =
+        (struct forecast_kind){kind, took_ns > 0 ? took_ns : 1};
 }
 
 int64_t forecast_end(const struct forecast *forecast, uint64_t kind, int64_t start_ns)
@@ -38,7 +39,8 @@ int64_t forecast_end(const struct forecast *forecast, uint64_t kind, int64_t sta
 
 // ---- by ticket ----
 
-void forecast_ticket_began(struct forecast_tickets *tickets, uint64_t ticket, uint64_t kind, int64_t start_ns)
+void forecast_ticket_began(struct forecast_tickets *tickets, uint64_t ticket, uint64_t kind,
+                           int64_t start_ns)
 {
     tickets->queued[ticket % FORECAST_TICKETS] = (struct forecast_ticket){ticket, kind, start_ns};
 }
@@ -46,17 +48,20 @@ void forecast_ticket_began(struct forecast_tickets *tickets, uint64_t ticket, ui
 int64_t forecast_ticket_end(const struct forecast_tickets *tickets, uint64_t ticket)
 {
     const struct forecast_ticket *queued = &tickets->queued[ticket % FORECAST_TICKETS];
-    return queued->ticket == ticket ? forecast_end(&tickets->times, queued->kind, queued->start_ns) : 0;
+    return queued->ticket == ticket ? forecast_end(&tickets->times, queued->kind, queued->start_ns)
+                                    : 0;
 }
 
-// An answer that came soon after the question may have been there for a long time. It only says that
-// the work took no longer than that.
-void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, int64_t asked_ns, int64_t end_ns)
+// An answer that came soon after the question may have been there for a long time. It only says
+// that the work took no longer than that.
+void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, int64_t asked_ns,
+                           int64_t end_ns)
 {
     const struct forecast_ticket *queued = &tickets->queued[ticket % FORECAST_TICKETS];
     if (queued->ticket != ticket)
         return;
-    const int64_t took_ns = end_ns - queued->start_ns, known_ns = forecast_time(&tickets->times, queued->kind);
+    const int64_t took_ns = end_ns - queued->start_ns,
+                  known_ns = forecast_time(&tickets->times, queued->kind);
     const bool waited = end_ns - asked_ns >= took_ns / LEAST_PART;
     if (waited || took_ns < known_ns)
         forecast_learn(&tickets->times, queued->kind, took_ns);
@@ -79,8 +84,9 @@ static bool may_look(const struct forecast_watch *watch)
 {
     if (!watch->watched || !watch->look_ns)
         return false;
-    return watch->end_ns ? !watch->longest_ns || watch->end_ns - watch->begun_ns <= watch->longest_ns
-                         : watch->looks_at_unknown;
+    return watch->end_ns
+               ? !watch->longest_ns || watch->end_ns - watch->begun_ns <= watch->longest_ns
+               : watch->looks_at_unknown;
 }
 
 // If late sleeps left no room for a sleep, they are forgotten step by step. Without a sleep nothing
@@ -115,17 +121,20 @@ void forecast_watch_slept(struct forecast_watch *watch, int64_t until_ns, int64_
     const int64_t late_ns = now_ns - until_ns;
     if (until_ns == FOREVER || late_ns < 0)
         return; // woken before
-    watch->late_ns = late_ns > watch->late_ns ? late_ns : watch->late_ns - (watch->late_ns - late_ns) / FORGETS;
+    watch->late_ns =
+        late_ns > watch->late_ns ? late_ns : watch->late_ns - (watch->late_ns - late_ns) / FORGETS;
 }
 
 // After a missed end, the thread sleeps until the end of the next work of that kind wakes it, which
 // tells how long such work takes.
 void forecast_watch_end(struct forecast_watch *watch, int64_t now_ns, bool woken)
 {
-    const bool missed = watch->sleep_ignores_end && watch->could_sleep && watch->num_looks == 1 && !woken;
+    const bool missed =
+        watch->sleep_ignores_end && watch->could_sleep && watch->num_looks == 1 && !woken;
     const int64_t took_ns = now_ns - watch->begun_ns - (woken ? watch->wake_delay_ns : 0);
     if (missed)
-        watch->times.kinds[place_of(&watch->times, watch->kind)] = (struct forecast_kind){watch->kind, FOREVER};
+        watch->times.kinds[place_of(&watch->times, watch->kind)] =
+            (struct forecast_kind){watch->kind, FOREVER};
     else
         forecast_learn(&watch->times, watch->kind, took_ns);
     watch->ended_ns = now_ns;

@@ -2,9 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // forecast.h - how long work takes, by what work of its kind took lately, and when to be awake for
-// its end. A sleeping thread runs 20 to 50 us after the end that wakes it. A looking thread sees the
-// end at once, but uses a core. So a thread sleeps until shortly before the expected end, looks for a
-// bounded time, and then sleeps until it is woken. Knows numbers only: no clock, no GPU, no lock.
+// its end. A sleeping thread runs 20 to 50 us after the end that wakes it. A looking thread sees
+// the end at once, but uses a core. So a thread sleeps until shortly before the expected end, looks
+// for a bounded time, and then sleeps until it is woken. Knows numbers only: no clock, no GPU, no
+// lock.
 
 #ifndef AULE_FORECAST_H
 #define AULE_FORECAST_H
@@ -45,10 +46,14 @@ struct forecast_tickets {
     } queued[FORECAST_TICKETS]; // later tickets take the places of earlier ones
 };
 
-void forecast_ticket_began(struct forecast_tickets *tickets, uint64_t ticket, uint64_t kind, int64_t start_ns);
-int64_t forecast_ticket_end(const struct forecast_tickets *tickets, uint64_t ticket); // expected; 0: unknown
-// The answer came at `end_ns` to a question of `asked_ns`, which may be long after the end of the work.
-void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, int64_t asked_ns, int64_t end_ns);
+void forecast_ticket_began(struct forecast_tickets *tickets, uint64_t ticket, uint64_t kind,
+                           int64_t start_ns);
+int64_t forecast_ticket_end(const struct forecast_tickets *tickets,
+                            uint64_t ticket); // expected; 0: unknown
+// The answer came at `end_ns` to a question of `asked_ns`, which may be long after the end of the
+// work.
+void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, int64_t asked_ns,
+                           int64_t end_ns);
 
 // ---- when to look: one piece of work after the other ----
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// hash.h - uthash as core uses it: a failed allocation leaves the table as it was instead of ending the process.
+// hash.h - uthash as core uses it: a failed allocation leaves the table as it was instead of ending
+// the process.
 
 #ifndef AULE_CORE_HASH_H
 #define AULE_CORE_HASH_H

@@ -29,7 +29,8 @@ size_t options_count(const struct options_program *program)
 
 const struct option *options_at(const struct options_program *program, size_t index)
 {
-    return index < program->num_options ? &program->options[index] : &common[index - program->num_options];
+    return index < program->num_options ? &program->options[index]
+                                        : &common[index - program->num_options];
 }
 
 bool options_takes_value(const struct option *option)
@@ -37,7 +38,8 @@ bool options_takes_value(const struct option *option)
     return option->kind != OPTION_FLAG && option->kind != OPTION_CONSTANT;
 }
 
-const struct options_command *options_command_at(const struct options_program *program, size_t index)
+const struct options_command *options_command_at(const struct options_program *program,
+                                                 size_t index)
 {
     if (!program->commands)
         return NULL;
@@ -51,7 +53,8 @@ bool options_taken(const struct option *option, const struct options_command *co
     return !command || !option->groups || option->groups & command->groups;
 }
 
-static bool fail(char error[OPTIONS_ERROR_SIZE], const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool fail(char error[OPTIONS_ERROR_SIZE], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 static bool fail(char error[OPTIONS_ERROR_SIZE], const char *format, ...)
 {
     va_list values;
@@ -61,12 +64,17 @@ static bool fail(char error[OPTIONS_ERROR_SIZE], const char *format, ...)
     return false;
 }
 
-char *options_join(char *to, size_t size, const char *const *words, const char *between, const char *last)
+char *options_join(char *to, size_t size, const char *const *words, const char *between,
+                   const char *last)
 {
     size_t used = 0;
     *to = '\0';
     for (size_t i = 0; words[i] && used < size; i++)
-        used += (size_t)snprintf(to + used, size - used, "%s%s", i == 0 ? "" : words[i + 1] ? between : last, words[i]);
+        used += (size_t)snprintf(to + used, size - used, "%s%s",
+                                 i == 0         ? ""
+                                 : words[i + 1] ? between
+                                                : last,
+                                 words[i]);
     return to;
 }
 
@@ -76,7 +84,8 @@ const char *options_value(const struct option *option, char *to, size_t size)
     if (!option->argument && option->words)
         options_join(to, size, option->words, "|", "|");
     else if (option->argument)
-        snprintf(to, size, "%s%s%s", option->argument, option->word ? "|" : "", option->word ? option->word : "");
+        snprintf(to, size, "%s%s%s", option->argument, option->word ? "|" : "",
+                 option->word ? option->word : "");
     return to;
 }
 
@@ -118,9 +127,10 @@ static bool set_whole(const struct option *option, const char *text, void *field
     if (option->word && strcmp(text, option->word) == 0)
         number = option->word_value;
     else if (!parse_whole(text, bytes, &number) || number < option->least || number > option->most)
-        return fail(error, "--%s \"%s\" is %s%s%s a whole number from %" PRIu64 " to %" PRIu64 "%s", option->name, text,
-                    option->word ? "neither " : "not", option->word ? option->word : "", option->word ? " nor" : "",
-                    option->least, option->most, bytes ? " (K, M and G are allowed)" : "");
+        return fail(error, "--%s \"%s\" is %s%s%s a whole number from %" PRIu64 " to %" PRIu64 "%s",
+                    option->name, text, option->word ? "neither " : "not",
+                    option->word ? option->word : "", option->word ? " nor" : "", option->least,
+                    option->most, bytes ? " (K, M and G are allowed)" : "");
     else if (option->power_of_two && number & (number - 1))
         return fail(error, "--%s \"%s\" is not a power of two", option->name, text);
     store(option, field, number);
@@ -131,9 +141,10 @@ static bool set_number(const struct option *option, const char *text, double *fi
 {
     char *end;
     double number = strtod(text, &end);
-    if (end == text || *end || !(number > (double)option->least && number <= (double)option->most)) // nor NaN
-        return fail(error, "--%s \"%s\" is not a number above %" PRIu64 " and up to %" PRIu64, option->name, text,
-                    option->least, option->most);
+    if (end == text || *end ||
+        !(number > (double)option->least && number <= (double)option->most)) // nor NaN
+        return fail(error, "--%s \"%s\" is not a number above %" PRIu64 " and up to %" PRIu64,
+                    option->name, text, option->least, option->most);
     *field = number;
     return true;
 }
@@ -191,7 +202,8 @@ static bool set_value(const struct option *option, const char *text, void *setti
 
 // ---- by name ----
 
-bool options_set_defaults(const struct options_program *program, void *settings, char error[OPTIONS_ERROR_SIZE])
+bool options_set_defaults(const struct options_program *program, void *settings,
+                          char error[OPTIONS_ERROR_SIZE])
 {
     for (size_t i = 0; i < program->num_options; i++) {
         const struct option *option = &program->options[i];
@@ -201,8 +213,8 @@ bool options_set_defaults(const struct options_program *program, void *settings,
     return true;
 }
 
-bool options_set(const struct options_program *program, const char *name, const char *value, void *settings,
-                 char error[OPTIONS_ERROR_SIZE])
+bool options_set(const struct options_program *program, const char *name, const char *value,
+                 void *settings, char error[OPTIONS_ERROR_SIZE])
 {
     for (size_t i = 0; i < program->num_options; i++) {
         const struct option *option = &program->options[i];
@@ -215,7 +227,8 @@ bool options_set(const struct options_program *program, const char *name, const 
     return fail(error, "--%s is no option", name);
 }
 
-bool options_given(const struct options_program *program, const struct options_line *line, const char *name)
+bool options_given(const struct options_program *program, const struct options_line *line,
+                   const char *name)
 {
     for (size_t i = 0; i < program->num_options; i++) {
         if (program->options[i].name && strcmp(program->options[i].name, name) == 0)
@@ -271,7 +284,8 @@ static bool read_long(struct reader *reader, const char *word)
     if (options_takes_value(option) && !value) {
         char wanted[256];
         if (reader->next == reader->argc)
-            return fail(error, "--%s needs a value: %s", option->name, options_value(option, wanted, sizeof wanted));
+            return fail(error, "--%s needs a value: %s", option->name,
+                        options_value(option, wanted, sizeof wanted));
         value = reader->argv[reader->next++];
     }
     if ((size_t)place >= program->num_options) {
@@ -285,7 +299,8 @@ static bool read_long(struct reader *reader, const char *word)
 static bool read_short(struct reader *reader, const char *word)
 {
     if (strcmp(word, "-h") != 0)
-        return fail(reader->line->error, "%s is no option; see %s --help", word, reader->program->name);
+        return fail(reader->line->error, "%s is no option; see %s --help", word,
+                    reader->program->name);
     reader->common[HELP] = true;
     return true;
 }
@@ -323,7 +338,8 @@ static bool read_command(struct reader *reader)
     struct options_line *line = reader->line;
     if (!line->num_operands)
         return reader->common[HELP] || reader->common[VERSION] ||
-               fail(line->error, "name a command: %s", command_names(reader->program, names, sizeof names));
+               fail(line->error, "name a command: %s",
+                    command_names(reader->program, names, sizeof names));
     const char *name = *line->operands;
     for (size_t i = 0; (line->command = options_command_at(reader->program, i)); i++)
         if (strcmp(line->command->name, name) == 0)
@@ -358,13 +374,14 @@ static bool check_taken(const struct reader *reader)
         if (!(line->given >> i & 1) || options_taken(option, line->command))
             continue;
         const char *taker = only_taker(reader->program, option);
-        return fail(reader->line->error, "%s takes no --%s%s%s%s", line->command->name, option->name, taker ? "; " : "",
-                    taker ? taker : "", taker ? " does" : "");
+        return fail(reader->line->error, "%s takes no --%s%s%s%s", line->command->name,
+                    option->name, taker ? "; " : "", taker ? taker : "", taker ? " does" : "");
     }
     return true;
 }
 
-static enum options_result print_format(const struct options_program *program, const char *format, char *error)
+static enum options_result print_format(const struct options_program *program, const char *format,
+                                        char *error)
 {
     if (options_print(program, format, stdout))
         return OPTIONS_DONE;
@@ -372,8 +389,8 @@ static enum options_result print_format(const struct options_program *program, c
     return OPTIONS_BAD;
 }
 
-enum options_result options_read(const struct options_program *program, int argc, char **argv, void *settings,
-                                 struct options_line *line)
+enum options_result options_read(const struct options_program *program, int argc, char **argv,
+                                 void *settings, struct options_line *line)
 {
     struct reader reader = {program, argv, argc, argc ? 1 : 0, settings, line, {false}};
     *line = (struct options_line){.operands = argv + reader.next};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.h - a program's options as one table. The table gives the parser, --help, the man page's list, the Markdown table of
-// the docs and bash completion. A new option is one entry of the table and the code that uses its field.
-// The module sets fields and writes sentences. It neither ends the process nor writes to standard error. One thread.
+// options.h - a program's options as one table. The table gives the parser, --help, the man page's
+// list, the Markdown table of the docs and bash completion. A new option is one entry of the table
+// and the code that uses its field. The module sets fields and writes sentences. It neither ends
+// the process nor writes to standard error. One thread.
 
 #ifndef AULE_OPTIONS_H
 #define AULE_OPTIONS_H
@@ -23,7 +24,8 @@ enum option_kind {
     OPTION_CHOICE,   // 4 or 8 bytes: `least` plus the place of the value in `words`
 };
 
-// The order of the members lets an entry begin {"name", "ARGUMENT", OPTION_COUNT, OPTION_FIELD(...), least, most, ...}.
+// The order of the members lets an entry begin {"name", "ARGUMENT", OPTION_COUNT,
+// OPTION_FIELD(...), least, most, ...}.
 struct option {
     const char *name;     // without dashes; NULL: the entry is the heading of a section
     const char *argument; // what --help calls the value; NULL: no value, or the words of a choice
@@ -44,17 +46,18 @@ struct option {
 // In help and details, `back quotes` enclose what is typed.
 
 #define OPTION_FIELD(type, member) offsetof(type, member), sizeof((type *)0)->member
-#define OPTION_SECTION(text)                                                                                           \
-    {                                                                                                                  \
-        .section = (text)                                                                                              \
+#define OPTION_SECTION(text)                                                                       \
+    {                                                                                              \
+        .section = (text)                                                                          \
     }
 
 // Begins the struct that describes a command of the program.
 struct options_command {
-    const char *name;     // NULL ends the array
-    const char *argument; // what usage calls the words behind it, as "ID" or "NAME..."; NULL: takes none
-    const char *help;     // NULL: the command is hidden
-    unsigned groups;      // it takes the options that have one of these bits
+    const char *name; // NULL ends the array
+    const char
+        *argument; // what usage calls the words behind it, as "ID" or "NAME..."; NULL: takes none
+    const char *help; // NULL: the command is hidden
+    unsigned groups;  // it takes the options that have one of these bits
 };
 
 struct options_program {
@@ -64,7 +67,8 @@ struct options_program {
     const char *epilogue; // sentences at the end of --help
     const struct option *options;
     size_t num_options;   // --help and --version come on top; at most 64
-    const void *commands; // array whose elements begin with a struct options_command; NULL: the program has none
+    const void *commands; // array whose elements begin with a struct options_command; NULL: the
+                          // program has none
     size_t command_size;  // bytes of an element
 };
 
@@ -78,40 +82,48 @@ enum { OPTIONS_ERROR_SIZE = 512 }; // of a sentence; what is longer is cut
 struct options_line {
     uint64_t given;                        // bit i: options[i] stood there
     const struct options_command *command; // NULL: the program has none
-    char **operands;                       // [num_operands] the words that are no options, without the command
+    char **operands; // [num_operands] the words that are no options, without the command
     int num_operands;
     char error[OPTIONS_ERROR_SIZE];
 };
 
-// Sets the fields of `settings` that have a default, then those that the command line names. Names may be cut where they stay
-// unique; "--" ends the options. Strings point into argv, whose words change places. Also answers --help, -h, --version and
+// Sets the fields of `settings` that have a default, then those that the command line names. Names
+// may be cut where they stay unique; "--" ends the options. Strings point into argv, whose words
+// change places. Also answers --help, -h, --version and
 // --print-options FORMAT, which the build uses.
-enum options_result options_read(const struct options_program *program, int argc, char **argv, void *settings,
-                                 struct options_line *line);
+enum options_result options_read(const struct options_program *program, int argc, char **argv,
+                                 void *settings, struct options_line *line);
 
-// The way of a configuration file: the defaults, then one option by its whole name. A flag takes "yes" and "no", or NULL for yes.
-// False: `error` says why.
-bool options_set_defaults(const struct options_program *program, void *settings, char error[OPTIONS_ERROR_SIZE]);
-bool options_set(const struct options_program *program, const char *name, const char *value, void *settings,
-                 char error[OPTIONS_ERROR_SIZE]);
+// The way of a configuration file: the defaults, then one option by its whole name. A flag takes
+// "yes" and "no", or NULL for yes. False: `error` says why.
+bool options_set_defaults(const struct options_program *program, void *settings,
+                          char error[OPTIONS_ERROR_SIZE]);
+bool options_set(const struct options_program *program, const char *name, const char *value,
+                 void *settings, char error[OPTIONS_ERROR_SIZE]);
 
-bool options_given(const struct options_program *program, const struct options_line *line, const char *name);
+bool options_given(const struct options_program *program, const struct options_line *line,
+                   const char *name);
 
 // options_print.c. --help of the program, or of one of its commands that is not hidden.
-void options_print_help(const struct options_program *program, const struct options_command *command, FILE *out);
+void options_print_help(const struct options_program *program,
+                        const struct options_command *command, FILE *out);
 // "man", "markdown" or "bash"; false: FORMAT is none of them.
 bool options_print(const struct options_program *program, const char *format, FILE *out);
 
 // ---- for options_print.c ----
 
-size_t options_count(const struct options_program *program);                          // with --help and --version
-const struct option *options_at(const struct options_program *program, size_t index); // in the order of --help
-const struct options_command *options_command_at(const struct options_program *program, size_t index); // NULL: the end
+size_t options_count(const struct options_program *program); // with --help and --version
+const struct option *options_at(const struct options_program *program,
+                                size_t index); // in the order of --help
+const struct options_command *options_command_at(const struct options_program *program,
+                                                 size_t index); // NULL: the end
 bool options_takes_value(const struct option *option);
-bool options_taken(const struct option *option, const struct options_command *command); // NULL takes all
+bool options_taken(const struct option *option,
+                   const struct options_command *command); // NULL takes all
 // What stands behind the name: "N", "US|auto", "on|off"; "" for no value. Returns `to`.
 const char *options_value(const struct option *option, char *to, size_t size);
 // "a, b and c" for ", " and " and "; returns `to`.
-char *options_join(char *to, size_t size, const char *const *words, const char *between, const char *last);
+char *options_join(char *to, size_t size, const char *const *words, const char *between,
+                   const char *last);
 
 #endif

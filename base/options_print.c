@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options_print.c - a table of options as --help, as a man page's list, as a Markdown table and as bash completion.
+// options_print.c - a table of options as --help, as a man page's list, as a Markdown table and as
+// bash completion.
 
 #include "options.h"
 
@@ -26,7 +27,8 @@ static const char *help_of(const struct option *option, char *to, size_t size)
 {
     char words[256];
     if (option->argument && option->words)
-        snprintf(to, size, "%s: %s", option->help, options_join(words, sizeof words, option->words, ", ", " or "));
+        snprintf(to, size, "%s: %s", option->help,
+                 options_join(words, sizeof words, option->words, ", ", " or "));
     else
         snprintf(to, size, "%s", option->help);
     return to;
@@ -39,7 +41,8 @@ static const char *default_of(const struct option *option)
 
 // ---- --help ----
 
-// A word, with all words behind it that begin with a dash: a line that begins with a dash is an option's own.
+// A word, with all words behind it that begin with a dash: a line that begins with a dash is an
+// option's own.
 static size_t piece_length(const char *text)
 {
     size_t length = strcspn(text, " ");
@@ -83,7 +86,8 @@ static void put_option(FILE *out, const struct option *option)
 {
     char left[TEXT_SIZE], value[TEXT_SIZE / 2], help[TEXT_SIZE], text[2 * TEXT_SIZE];
     options_value(option, value, sizeof value);
-    snprintf(left, sizeof left, "--%s%s%s%s", option->name, *value ? " " : "", value, is_help(option) ? ", -h" : "");
+    snprintf(left, sizeof left, "--%s%s%s%s", option->name, *value ? " " : "", value,
+             is_help(option) ? ", -h" : "");
     const char *initial = default_of(option);
     snprintf(text, sizeof text, "%s%s%s%s", help_of(option, help, sizeof help), initial ? " [" : "",
              initial ? initial : "", initial ? "]" : "");
@@ -97,14 +101,16 @@ static void put_commands(FILE *out, const struct options_program *program)
     for (size_t i = 0; (command = options_command_at(program, i)); i++) {
         char left[TEXT_SIZE];
         const char *argument = command->argument;
-        snprintf(left, sizeof left, "%s%s%s", command->name, argument ? " " : "", argument ? argument : "");
+        snprintf(left, sizeof left, "%s%s%s", command->name, argument ? " " : "",
+                 argument ? argument : "");
         if (command->help)
             put_row(out, left, command->help);
     }
 }
 
 // A heading comes with the first option below it that the command takes.
-static void put_options(FILE *out, const struct options_program *program, const struct options_command *command)
+static void put_options(FILE *out, const struct options_program *program,
+                        const struct options_command *command)
 {
     const char *heading = "Options";
     for (size_t i = 0; i < options_count(program); i++) {
@@ -120,12 +126,14 @@ static void put_options(FILE *out, const struct options_program *program, const 
     }
 }
 
-void options_print_help(const struct options_program *program, const struct options_command *command, FILE *out)
+void options_print_help(const struct options_program *program,
+                        const struct options_command *command, FILE *out)
 {
     if (command && command->help) {
         const char *argument = command->argument;
-        fprintf(out, "usage: %s %s%s%s [OPTION]...\n\n%c%s.\n", program->name, command->name, argument ? " " : "",
-                argument ? argument : "", toupper((unsigned char)*command->help), command->help + 1);
+        fprintf(out, "usage: %s %s%s%s [OPTION]...\n\n%c%s.\n", program->name, command->name,
+                argument ? " " : "", argument ? argument : "",
+                toupper((unsigned char)*command->help), command->help + 1);
         put_options(out, program, command);
         return;
     }
@@ -138,7 +146,8 @@ void options_print_help(const struct options_program *program, const struct opti
 
 // ---- man ----
 
-// `quoted` words are bold. Dashes in bold are minus signs, which can be copied; a line must not begin as a request does.
+// `quoted` words are bold. Dashes in bold are minus signs, which can be copied; a line must not
+// begin as a request does.
 static void put_roff(FILE *out, const char *text)
 {
     bool bold = false;
@@ -285,7 +294,8 @@ static void put_bash_values(FILE *out, const struct options_program *program)
     fputs("    esac\n", out);
 }
 
-static void put_bash_options(FILE *out, const struct options_program *program, const struct options_command *command)
+static void put_bash_options(FILE *out, const struct options_program *program,
+                             const struct options_command *command)
 {
     for (size_t i = 0; i < options_count(program); i++) {
         const struct option *option = options_at(program, i);
@@ -317,7 +327,9 @@ static void put_bash_commands(FILE *out, const struct options_program *program)
 static void put_bash_find_command(FILE *out, const struct options_program *program)
 {
     const struct options_command *command;
-    fputs("    for ((i = 1; i < COMP_CWORD; i++)); do\n        case ${COMP_WORDS[i]} in\n            ", out);
+    fputs("    for ((i = 1; i < COMP_CWORD; i++)); do\n        case ${COMP_WORDS[i]} in\n          "
+          "  ",
+          out);
     for (size_t i = 0; (command = options_command_at(program, i)); i++)
         if (command->help)
             fprintf(out, "%s%s", i ? " | " : "", command->name);
@@ -325,14 +337,14 @@ static void put_bash_find_command(FILE *out, const struct options_program *progr
 }
 
 // bash splits --name=value into three words.
-static const char bash_head[] =
-    "()\n{\n"
-    "    local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command='' words='' i\n"
-    "    if [ \"$word\" = = ]; then\n"
-    "        word=''\n"
-    "    elif [ \"$previous\" = = ]; then\n"
-    "        previous=${COMP_WORDS[COMP_CWORD - 2]}\n"
-    "    fi\n";
+static const char bash_head[] = "()\n{\n"
+                                "    local word=${COMP_WORDS[COMP_CWORD]} "
+                                "previous=${COMP_WORDS[COMP_CWORD - 1]} command='' words='' i\n"
+                                "    if [ \"$word\" = = ]; then\n"
+                                "        word=''\n"
+                                "    elif [ \"$previous\" = = ]; then\n"
+                                "        previous=${COMP_WORDS[COMP_CWORD - 2]}\n"
+                                "    fi\n";
 
 static void print_bash(const struct options_program *program, FILE *out)
 {
@@ -340,8 +352,8 @@ static void print_bash(const struct options_program *program, FILE *out)
     snprintf(function, sizeof function, "_%s", program->name);
     for (char *letter = function; (letter = strchr(letter, '-'));)
         *letter = '_';
-    fprintf(out, "# bash completion of %s. Made by %s --print-options bash.\n%s%s", program->name, program->name,
-            function, bash_head);
+    fprintf(out, "# bash completion of %s. Made by %s --print-options bash.\n%s%s", program->name,
+            program->name, function, bash_head);
     if (program->commands)
         put_bash_find_command(out, program);
     put_bash_values(out, program);

@@ -15,7 +15,8 @@ enum { UUID_TEXT_SIZE = 37 }; // 32 digits, 4 dashes, NUL
 static inline const char *uuid_text(const uint8_t uuid[16], char to[UUID_TEXT_SIZE])
 {
     for (int i = 0, used = 0; i < 16; i++)
-        used += sprintf(to + used, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+        used +=
+            sprintf(to + used, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
     return to;
 }
 

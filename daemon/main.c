@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// main.c - aule-daemon: reads the options, sets up the process (umask, signals, descriptors), runs the server. Ends as exit_code.h says.
+// main.c - aule-daemon: reads the options, sets up the process (umask, signals, descriptors), runs
+// the server. Ends as exit_code.h says.
 
 #include "base/exit_code.h"
 #include "base/uuid.h"
@@ -37,10 +38,11 @@ static int list_devices(void)
     for (uint32_t i = 0; i < count; i++) {
         const struct engine_device *device = &devices[i];
         char uuid[UUID_TEXT_SIZE];
-        printf("%s\n  index %u, %s%s, socket %u.sock%s\n  uuid %s\n", device->name, device->index, device->type,
-               device->software ? " (software)" : "", i, i == 0 ? ", the default" : "", uuid_text(device->uuid, uuid));
-        printf("  %s, %" PRIu64 " MiB, %" PRIu64 " MiB of it free\n", device->driver, device->heap_bytes >> 20,
-               device->budget_bytes >> 20);
+        printf("%s\n  index %u, %s%s, socket %u.sock%s\n  uuid %s\n", device->name, device->index,
+               device->type, device->software ? " (software)" : "", i,
+               i == 0 ? ", the default" : "", uuid_text(device->uuid, uuid));
+        printf("  %s, %" PRIu64 " MiB, %" PRIu64 " MiB of it free\n", device->driver,
+               device->heap_bytes >> 20, device->budget_bytes >> 20);
         if (!device->usable)
             printf("  not usable: %s\n", device->missing);
     }
@@ -98,8 +100,8 @@ static const char *cache_folder(const char *option, char path[PATH_MAX])
     const char *folder = option ? option : path;
     if (made && can_keep_files(folder))
         return folder;
-    log_warn("daemon: no folder at %s: %s; compiled pipelines and what is measured are not kept", folder,
-             strerror(errno));
+    log_warn("daemon: no folder at %s: %s; compiled pipelines and what is measured are not kept",
+             folder, strerror(errno));
     return NULL;
 }
 
@@ -111,7 +113,8 @@ static const char *variant_name(const char *option)
 
 // ---- the process ----
 
-// Before any thread starts, so that all of them inherit the mask: signals come through the server's signalfd.
+// Before any thread starts, so that all of them inherit the mask: signals come through the server's
+// signalfd.
 static void block_signals(void)
 {
     sigset_t signals;
@@ -134,7 +137,8 @@ static void raise_descriptor_limit(void)
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// lavapipe is unloaded at the end and takes what it leaked with it, where the leak checker cannot name it any more: keep it loaded.
+// lavapipe is unloaded at the end and takes what it leaked with it, where the leak checker cannot
+// name it any more: keep it loaded.
 static void keep_software_driver(void)
 {
     dlopen("libvulkan_lvp.so", RTLD_NOW | RTLD_NODELETE);
@@ -146,7 +150,8 @@ static void keep_software_driver(void)
 #endif
 
 #ifdef __SANITIZE_THREAD__
-// The software driver synchronises by means that the sanitizer does not see; what is found inside it is not ours.
+// The software driver synchronises by means that the sanitizer does not see; what is found inside
+// it is not ours.
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {

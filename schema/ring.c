@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ring.c - see ring.h. All that touches shared memory or sleeps goes through the port, so that tests/rigs/ring_explorer.c can put another one
-// in its place and step both ends through every schedule.
+// ring.c - see ring.h. All that touches shared memory or sleeps goes through the port, so that
+// tests/rigs/ring_explorer.c can put another one in its place and step both ends through every
+// schedule.
 
 #include "ring.h"
 
@@ -27,7 +28,8 @@ static inline void port_store(uint32_t *word, uint32_t value) // release
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-// An exchange, not a store and a fence: ThreadSanitizer knows no fences. On x86 it is the same instruction that a fence becomes.
+// An exchange, not a store and a fence: ThreadSanitizer knows no fences. On x86 it is the same
+// instruction that a fence becomes.
 static inline void port_publish(uint32_t *word, uint32_t value) // store, then a full fence
 {
     __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST);
@@ -89,7 +91,8 @@ uint64_t ring_size(uint32_t num_entries, uint32_t entry_size)
 
 bool ring_good_number(uint32_t num_entries)
 {
-    return num_entries > 0 && num_entries <= RING_MAX_ENTRIES && (num_entries & (num_entries - 1)) == 0;
+    return num_entries > 0 && num_entries <= RING_MAX_ENTRIES &&
+           (num_entries & (num_entries - 1)) == 0;
 }
 
 static uint32_t *word_of(void *ring, uint32_t line)
@@ -179,8 +182,8 @@ void ring_sleep(struct ring_client *client, uint32_t consumed, const struct time
     port_add(sleepers_of(place), UINT32_MAX);
 }
 
-// A thread that had looked at the flag before it was set counts as a sleeper, but may not sleep yet: a wake-up that comes too early does
-// nothing, so they are repeated until it has gone.
+// A thread that had looked at the flag before it was set counts as a sleeper, but may not sleep
+// yet: a wake-up that comes too early does nothing, so they are repeated until it has gone.
 void ring_interrupt(struct ring_client *client)
 {
     const struct ring_place *place = &client->place;
@@ -218,8 +221,10 @@ enum ring_look ring_take(struct ring_daemon *daemon, void *submission)
     uint32_t submitted = port_load(submitted_of(place));
     if (submitted == daemon->taken)
         return RING_NOTHING;
-    // From `posted` to `taken` lie the requests that wait for their answers, from there to `submitted` those that are new.
-    if (submitted - daemon->posted > place->num_entries || submitted - daemon->posted < daemon->taken - daemon->posted)
+    // From `posted` to `taken` lie the requests that wait for their answers, from there to
+    // `submitted` those that are new.
+    if (submitted - daemon->posted > place->num_entries ||
+        submitted - daemon->posted < daemon->taken - daemon->posted)
         return RING_BROKEN;
     port_copy_out(submission, submission_at(place, daemon->taken), place->submission_size);
     daemon->taken++;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// status.c - names and texts of the two lists in status.h, and the one way to fill a struct error. No state; any thread.
+// status.c - names and texts of the two lists in status.h, and the one way to fill a struct error.
+// No state; any thread.
 
 #include "status.h"
 
@@ -12,7 +13,7 @@
 const char *status_name(int status)
 {
     switch (status) {
-#define X(name, value, text)                                                                                           \
+#define X(name, value, text)                                                                       \
     case value: return #name;
         AULE_STATUS_MAP(X)
 #undef X
@@ -23,7 +24,7 @@ const char *status_name(int status)
 const char *status_text(int status)
 {
     switch (status) {
-#define X(name, value, text)                                                                                           \
+#define X(name, value, text)                                                                       \
     case value: return text;
         AULE_STATUS_MAP(X)
 #undef X
@@ -34,7 +35,7 @@ const char *status_text(int status)
 const char *dtype_name(int dtype)
 {
     switch (dtype) {
-#define X(name, value, text, size)                                                                                     \
+#define X(name, value, text, size)                                                                 \
     case value: return text;
         AULE_DTYPE_MAP(X)
 #undef X
@@ -45,7 +46,7 @@ const char *dtype_name(int dtype)
 uint32_t dtype_size(int dtype)
 {
     switch (dtype) {
-#define X(name, value, text, size)                                                                                     \
+#define X(name, value, text, size)                                                                 \
     case value: return size;
         AULE_DTYPE_MAP(X)
 #undef X

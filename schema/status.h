@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// status.h - the answers that a command can get, and the element types of a tensor: the two lists that daemon,
-// client and wire share. The public header spells the same values; client/src/status.c asserts that they match.
+// status.h - the answers that a command can get, and the element types of a tensor: the two lists
+// that daemon, client and wire share. The public header spells the same values; client/src/status.c
+// asserts that they match.
 
 // Laid out by hand, one thought a line.
 // clang-format off

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// wire.cc - all the C++ there is: the structs of wire.h to and from the tables of aule.fbs, by FlatBuffers. Knows nothing
-// of sockets or sessions. generate.awk lists each table's fields in wire_fields.h; a list makes its measuring, writing and reading.
-// What stands here by hand is a type's way onto the wire, and the rules that a type cannot say.
-// Compiled without exceptions and RTTI; the C++ runtime that FlatBuffers still wants stands at the end. Any thread.
+// wire.cc - all the C++ there is: the structs of wire.h to and from the tables of aule.fbs, by
+// FlatBuffers. Knows nothing of sockets or sessions. generate.awk lists each table's fields in
+// wire_fields.h; a list makes its measuring, writing and reading. What stands here by hand is a
+// type's way onto the wire, and the rules that a type cannot say. Compiled without exceptions and
+// RTTI; the C++ runtime that FlatBuffers still wants stands at the end. Any thread.
 
 #include "wire.h"
 
@@ -17,7 +18,8 @@
 #include <initializer_list>
 #include <type_traits>
 
-static_assert(FLATBUFFERS_LITTLEENDIAN, "vectors are handed out in place, in the wire's byte order");
+static_assert(FLATBUFFERS_LITTLEENDIAN,
+              "vectors are handed out in place, in the wire's byte order");
 
 namespace
 {
@@ -25,8 +27,8 @@ namespace
 namespace fb = flatbuffers;
 namespace w = aule::wire;
 
-// ---- generate.awk and flatc read aule.fbs alike: the same fields in the same order, the same numbers ----
-// Their types are compared where fields are read: see get() and unpack().
+// ---- generate.awk and flatc read aule.fbs alike: the same fields in the same order, the same
+// numbers ---- Their types are compared where fields are read: see get() and unpack().
 
 constexpr bool same_text(const char *a, const char *b)
 {
@@ -36,7 +38,8 @@ constexpr bool same_text(const char *a, const char *b)
 }
 
 template <size_t N>
-constexpr bool same_names(const std::array<const char *, N> &names, std::initializer_list<const char *> listed)
+constexpr bool same_names(const std::array<const char *, N> &names,
+                          std::initializer_list<const char *> listed)
 {
     bool same = listed.size() == N;
     for (size_t i = 0; same && i < N; i++)
@@ -66,13 +69,17 @@ WIRE_EMPTY_TABLES(SAME_EMPTY)
 WIRE_ENUMS(SAME_COUNT, SAME_VALUE)
 WIRE_COMMAND_MAP(SAME_COMMAND)
 WIRE_ANSWER_MAP(SAME_ANSWER)
-static_assert(int(WIRE_COMMAND_COUNT) == int(w::Command::MAX) + 1, "union Command has more members than wire.h");
-static_assert(int(WIRE_ANSWER_COUNT) == int(w::Answer::MAX) + 1, "union Answer has more members than wire.h");
+static_assert(int(WIRE_COMMAND_COUNT) == int(w::Command::MAX) + 1,
+              "union Command has more members than wire.h");
+static_assert(int(WIRE_ANSWER_COUNT) == int(w::Answer::MAX) + 1,
+              "union Answer has more members than wire.h");
 
 template <class T> using scalar = typename std::enable_if<std::is_arithmetic<T>::value, T>::type;
 
-// True: one layout on the wire and in C, and each pattern of bits has a meaning, so that a vector can be handed out as it lies.
-template <class T> constexpr bool in_place = std::is_arithmetic<T>::value && !std::is_same<T, bool>::value;
+// True: one layout on the wire and in C, and each pattern of bits has a meaning, so that a vector
+// can be handed out as it lies.
+template <class T>
+constexpr bool in_place = std::is_arithmetic<T>::value && !std::is_same<T, bool>::value;
 
 // ---- packing and unpacking the fixed-size structs ----
 
@@ -109,12 +116,14 @@ template <class T, class From, class = scalar<T>> void unpack(T &to, From from)
 // clang-format on
 WIRE_STRUCTS(STRUCT)
 
-// ---- measuring: an upper bound before a byte is written, so that the one allocation can fail in peace ----
+// ---- measuring: an upper bound before a byte is written, so that the one allocation can fail in
+// peace ----
 
 struct measure {
-    uint64_t payload = 0;  // bytes of vectors and strings: no message can be smaller
-    uint64_t overhead = 0; // bytes that their lengths, terminators, padding and offsets take at most
-    uint32_t missing = 0;  // elements of a vector that has a count but no data
+    uint64_t payload = 0; // bytes of vectors and strings: no message can be smaller
+    uint64_t overhead =
+        0;                // bytes that their lengths, terminators, padding and offsets take at most
+    uint32_t missing = 0; // elements of a vector that has a count but no data
 
     void vector(const void *data, uint64_t count, uint64_t size)
     {
@@ -152,10 +161,10 @@ struct measure {
     {
         vector(bytes, N, 1);
     }
-#define MEASURE_LIST(packed, plain)                                                                                    \
-    void field(const wire_##plain##_list &v)                                                                           \
-    {                                                                                                                  \
-        vector(v.data, v.count, sizeof(w::packed));                                                                    \
+#define MEASURE_LIST(packed, plain)                                                                \
+    void field(const wire_##plain##_list &v)                                                       \
+    {                                                                                              \
+        vector(v.data, v.count, sizeof(w::packed));                                                \
     }
     WIRE_LISTED(MEASURE_LIST)
 };
@@ -200,8 +209,10 @@ template <size_t N> fb::Offset<fb::Vector<uint8_t>> put(writer &to, const uint8_
 
 fb::Offset<fb::Vector<fb::Offset<fb::String>>> put(writer &to, const wire_names &names)
 {
-    // Strings first, the vector of their offsets after them: FlatBuffers does not nest while writing.
-    auto *offsets = static_cast<fb::Offset<fb::String> *>(malloc((names.count + size_t(1)) * sizeof(fb::uoffset_t)));
+    // Strings first, the vector of their offsets after them: FlatBuffers does not nest while
+    // writing.
+    auto *offsets = static_cast<fb::Offset<fb::String> *>(
+        malloc((names.count + size_t(1)) * sizeof(fb::uoffset_t)));
     if (!offsets) {
         to.no_memory = true;
         return 0;
@@ -225,7 +236,8 @@ fb::Offset<fb::Vector<const Packed *>> put_list(writer &to, const Plain *from, u
     return vector;
 }
 
-// What a table's add_...() takes: structs by address and left out if they are all 0, all else as it is.
+// What a table's add_...() takes: structs by address and left out if they are all 0, all else as it
+// is.
 template <class T> scalar<T> argument(const T &value)
 {
     return value;
@@ -242,10 +254,10 @@ template <class Packed, class = typename Packed::Traits> const Packed *argument(
     return memcmp(&value, &zero, sizeof zero) != 0 ? &value : nullptr;
 }
 
-#define PUT_LIST(packed, plain)                                                                                        \
-    fb::Offset<fb::Vector<const w::packed *>> put(writer &to, const wire_##plain##_list &v)                            \
-    {                                                                                                                  \
-        return put_list<w::packed>(to, v.data, v.count);                                                               \
+#define PUT_LIST(packed, plain)                                                                    \
+    fb::Offset<fb::Vector<const w::packed *>> put(writer &to, const wire_##plain##_list &v)        \
+    {                                                                                              \
+        return put_list<w::packed>(to, v.data, v.count);                                           \
     }
 WIRE_LISTED(PUT_LIST)
 
@@ -284,18 +296,21 @@ void get(reader &from, const char *&to, const fb::String *text)
         from.fail(STATUS_MALFORMED, "%s holds a NUL byte inside its %u bytes", text->size());
 }
 
-// The verifier checks where a vector's length lies, not where its elements do. An empty one has none, and is as good as absent.
+// The verifier checks where a vector's length lies, not where its elements do. An empty one has
+// none, and is as good as absent.
 template <class T> bool has_elements(reader &from, const fb::Vector<T> *vector, size_t alignment)
 {
     if (!vector || vector->size() == 0)
         return false;
     if (uintptr_t(vector->Data()) % alignment == 0)
         return true;
-    from.fail(STATUS_MALFORMED, "the elements of %s do not lie at a multiple of %zu bytes", alignment);
+    from.fail(STATUS_MALFORMED, "the elements of %s do not lie at a multiple of %zu bytes",
+              alignment);
     return false;
 }
 
-template <class Vector, class T> void get_vector(reader &from, Vector &to, const fb::Vector<T> *vector)
+template <class Vector, class T>
+void get_vector(reader &from, Vector &to, const fb::Vector<T> *vector)
 {
     if (has_elements(from, vector, sizeof(T)))
         to = {vector->data(), vector->size()};
@@ -324,11 +339,13 @@ template <size_t N> void get(reader &from, uint8_t (&to)[N], const fb::Vector<ui
         memcpy(to, bytes->data(), N);
 }
 
-// Length first: the entries may all be one long string, and reading it for each would take for ever.
+// Length first: the entries may all be one long string, and reading it for each would take for
+// ever.
 void get_name(reader &from, const char *&to, const fb::String *text)
 {
     if (text->size() > WIRE_MAX_NAME)
-        from.fail(STATUS_MALFORMED, "an entry of %s has %u bytes; a name has at most %u", text->size(), WIRE_MAX_NAME);
+        from.fail(STATUS_MALFORMED, "an entry of %s has %u bytes; a name has at most %u",
+                  text->size(), WIRE_MAX_NAME);
     else
         get(from, to, text);
 }
@@ -343,7 +360,8 @@ void get(reader &from, wire_names &to, const fb::Vector<fb::Offset<fb::String>> 
     to.count = names->size();
 }
 
-template <class Plain, class Packed> const Plain *get_list(reader &from, const fb::Vector<const Packed *> *structs)
+template <class Plain, class Packed>
+const Plain *get_list(reader &from, const fb::Vector<const Packed *> *structs)
 {
     if constexpr (in_place<Plain>)
         return reinterpret_cast<const Plain *>(structs->Data());
@@ -354,30 +372,34 @@ template <class Plain, class Packed> const Plain *get_list(reader &from, const f
 }
 
 // The verifier has checked that structs lie aligned inside their table.
-template <class Plain, class Packed, class = typename Packed::Traits> void get(reader &, Plain &to, const Packed *from)
+template <class Plain, class Packed, class = typename Packed::Traits>
+void get(reader &, Plain &to, const Packed *from)
 {
     if (from)
         unpack(to, *from);
 }
 
-#define GET_LIST(packed, plain)                                                                                        \
-    void get(reader &from, wire_##plain##_list &to, const fb::Vector<const w::packed *> *structs)                      \
-    {                                                                                                                  \
-        if (has_elements(from, structs, alignof(w::packed)))                                                           \
-            to = {get_list<wire_##plain>(from, structs), structs->size()};                                             \
+#define GET_LIST(packed, plain)                                                                    \
+    void get(reader &from, wire_##plain##_list &to, const fb::Vector<const w::packed *> *structs)  \
+    {                                                                                              \
+        if (has_elements(from, structs, alignof(w::packed)))                                       \
+            to = {get_list<wire_##plain>(from, structs), structs->size()};                         \
     }
 WIRE_LISTED(GET_LIST)
 
-#define OWNS_NOTHING(packed, plain)                                                                                    \
-    static_assert(in_place<wire_##plain>, "a command has a list of " #packed ", which nothing would free");
+#define OWNS_NOTHING(packed, plain)                                                                \
+    static_assert(in_place<wire_##plain>,                                                          \
+                  "a command has a list of " #packed ", which nothing would free");
 WIRE_LISTED_BY_COMMANDS(OWNS_NOTHING)
 
 // ---- one table each: measure, write, read ----
 
-// The one of a request's commands, or of a reply's answers, that its type names; behind the tables, see visit().
+// The one of a request's commands, or of a reply's answers, that its type names; behind the tables,
+// see visit().
 template <class Any> void measure_union(measure &m, const Any &from);
 template <class Any> fb::Offset<void> put_union(writer &to, const Any &from);
-template <class Any, class Type> void get_union(reader &from, Any &to, Type &type, int number, const void *value);
+template <class Any, class Type>
+void get_union(reader &from, Any &to, Type &type, int number, const void *value);
 template <class Enum> int number(const Enum &value);
 
 // clang-format off
@@ -427,7 +449,8 @@ template <class Table> void get_table(reader &, wire_nothing &, const Table *)
 
 // ---- requests and replies: from a type to its table ----
 
-// A number that is none of the enum's may lie in the caller's struct; C++ must not load it as the enum.
+// A number that is none of the enum's may lie in the caller's struct; C++ must not load it as the
+// enum.
 template <class Enum> int number(const Enum &value)
 {
     int plain;
@@ -436,29 +459,31 @@ template <class Enum> int number(const Enum &value)
     return plain;
 }
 
-// Calls act(member, null pointer to its table) for the member that the type names; false: it names none.
-#define CASE_COMMAND(name, member, table)                                                                              \
-    case WIRE_COMMAND_##name:                                                                                          \
-        act(any.member, static_cast<const w::table *>(nullptr));                                                       \
+// Calls act(member, null pointer to its table) for the member that the type names; false: it names
+// none.
+#define CASE_COMMAND(name, member, table)                                                          \
+    case WIRE_COMMAND_##name:                                                                      \
+        act(any.member, static_cast<const w::table *>(nullptr));                                   \
         return true;
-#define CASE_ANSWER(name, member, table)                                                                               \
-    case WIRE_ANSWER_##name:                                                                                           \
-        act(any.member, static_cast<const w::table *>(nullptr));                                                       \
+#define CASE_ANSWER(name, member, table)                                                           \
+    case WIRE_ANSWER_##name:                                                                       \
+        act(any.member, static_cast<const w::table *>(nullptr));                                   \
         return true;
-#define VISIT(Any, type, CASES)                                                                                        \
-    template <class Act> bool visit(Any &any, Act act)                                                                 \
-    {                                                                                                                  \
-        switch (number(any.type)) {                                                                                    \
-            CASES                                                                                                      \
-        }                                                                                                              \
-        return false;                                                                                                  \
+#define VISIT(Any, type, CASES)                                                                    \
+    template <class Act> bool visit(Any &any, Act act)                                             \
+    {                                                                                              \
+        switch (number(any.type)) {                                                                \
+            CASES                                                                                  \
+        }                                                                                          \
+        return false;                                                                              \
     }
 VISIT(wire_request, command, WIRE_COMMAND_MAP(CASE_COMMAND))
 VISIT(const wire_request, command, WIRE_COMMAND_MAP(CASE_COMMAND))
 VISIT(wire_reply, answer, WIRE_ANSWER_MAP(CASE_ANSWER))
 VISIT(const wire_reply, answer, WIRE_ANSWER_MAP(CASE_ANSWER))
 
-enum status unknown_type(error *error, enum status status, const char *message, const char *member, int type)
+enum status unknown_type(error *error, enum status status, const char *message, const char *member,
+                         int type)
 {
     if (type == 0)
         return error_set(error, status, "the %s has no %s", message, member);
@@ -497,7 +522,8 @@ template <class Any> fb::Offset<void> put_union(writer &to, const Any &from)
     return offset;
 }
 
-template <class Any, class Type> void get_union(reader &from, Any &to, Type &type, int number, const void *value)
+template <class Any, class Type>
+void get_union(reader &from, Any &to, Type &type, int number, const void *value)
 {
     if (from.status)
         return;
@@ -508,10 +534,13 @@ template <class Any, class Type> void get_union(reader &from, Any &to, Type &typ
     type = Type(number);
     if (!value)
         return from.fail(STATUS_MALFORMED, "the %s has a type (%d) but no value", number);
-    visit(to, [&](auto &member, auto *table) { get_table(from, member, static_cast<decltype(table)>(value)); });
+    visit(to, [&](auto &member, auto *table) {
+        get_table(from, member, static_cast<decltype(table)>(value));
+    });
 }
 
-// ---- what a verifier does not see: the same checks before writing (INVALID) and after reading (MALFORMED) ----
+// ---- what a verifier does not see: the same checks before writing (INVALID) and after reading
+// (MALFORMED) ----
 
 struct checker {
     struct error *error;
@@ -522,7 +551,8 @@ struct checker {
         size_t size = text ? strlen(text) : 0;
         if (size <= WIRE_MAX_NAME)
             return STATUS_OK;
-        return error_set(error, otherwise, "%s has %zu bytes; a name has at most %u", field, size, WIRE_MAX_NAME);
+        return error_set(error, otherwise, "%s has %zu bytes; a name has at most %u", field, size,
+                         WIRE_MAX_NAME);
     }
     enum status names(const char *field, const wire_names &list)
     {
@@ -535,13 +565,15 @@ struct checker {
     {
         if (count <= limit)
             return STATUS_OK;
-        return error_set(error, otherwise, "%s has %u bytes; at most %u are allowed", field, count, limit);
+        return error_set(error, otherwise, "%s has %u bytes; at most %u are allowed", field, count,
+                         limit);
     }
     enum status equal(const char *field, uint32_t count, const char *other, uint32_t wanted)
     {
         if (count == wanted)
             return STATUS_OK;
-        return error_set(error, otherwise, "%s has %u entries beside %u of %s", field, count, wanted, other);
+        return error_set(error, otherwise, "%s has %u entries beside %u of %s", field, count,
+                         wanted, other);
     }
 };
 
@@ -604,9 +636,11 @@ enum status check(checker &c, const wire_tune_reply &m)
 
 enum status check(checker &c, const wire_inspect_daemon_reply &m)
 {
-    enum status status = c.equal("metric_units", m.metric_units.count, "metric_names", m.metric_names.count);
+    enum status status =
+        c.equal("metric_units", m.metric_units.count, "metric_names", m.metric_names.count);
     if (!status)
-        status = c.equal("metric_helps", m.metric_helps.count, "metric_names", m.metric_names.count);
+        status =
+            c.equal("metric_helps", m.metric_helps.count, "metric_names", m.metric_names.count);
     if (!status)
         status = c.names("metric_names", m.metric_names);
     if (!status)
@@ -616,7 +650,8 @@ enum status check(checker &c, const wire_inspect_daemon_reply &m)
 
 enum status check(checker &c, const wire_inspect_device_reply &m)
 {
-    enum status status = c.equal("variant_needs", m.variant_needs.count, "variants", m.variants.count);
+    enum status status =
+        c.equal("variant_needs", m.variant_needs.count, "variants", m.variants.count);
     if (!status)
         status = c.equal("variant_missing", m.variant_missing.count, "variants", m.variants.count);
     if (!status)
@@ -670,13 +705,16 @@ class one_block final : public fb::Allocator
     bool taken_ = false;
 };
 
-// The root, one table, their vtables and FlatBuffers' own list of a table's fields at the block's other end.
+// The root, one table, their vtables and FlatBuffers' own list of a table's fields at the block's
+// other end.
 enum { TABLES_AT_MOST = 4096 };
 
 enum status too_large(struct error *error, const char *about, uint64_t size)
 {
-    return error_set(error, STATUS_LIMIT, "the message has %s%llu bytes, %llu more than a message may have (%u)", about,
-                     (unsigned long long)size, (unsigned long long)(size - WIRE_MAX_MESSAGE), WIRE_MAX_MESSAGE);
+    return error_set(error, STATUS_LIMIT,
+                     "the message has %s%llu bytes, %llu more than a message may have (%u)", about,
+                     (unsigned long long)size, (unsigned long long)(size - WIRE_MAX_MESSAGE),
+                     WIRE_MAX_MESSAGE);
 }
 
 template <class Root, class Any>
@@ -709,7 +747,8 @@ template <class Root, class Any> enum status encode(const Any &in, wire_buffer *
         return error_set(error, STATUS_INVALID, "a vector of %u elements has no data", m.missing);
     if (m.payload > WIRE_MAX_MESSAGE)
         return too_large(error, "at least ", m.payload);
-    size_t size = (m.payload + m.overhead + TABLES_AT_MOST + 7) & ~size_t(7); // as FlatBuffers rounds it
+    size_t size =
+        (m.payload + m.overhead + TABLES_AT_MOST + 7) & ~size_t(7); // as FlatBuffers rounds it
     auto *memory = static_cast<uint8_t *>(malloc(size));
     if (!memory)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a message of %zu bytes", size);
@@ -728,24 +767,30 @@ template <class Root> enum status verify(const void *data, size_t size, error *e
     auto *bytes = static_cast<const uint8_t *>(data);
     const size_t least = sizeof(fb::uoffset_t) + fb::kFileIdentifierLength;
     if (uintptr_t(data) % 8 != 0)
-        return error_set(error, STATUS_INVALID, "the message lies at %p, not at a multiple of 8 bytes", data);
+        return error_set(error, STATUS_INVALID,
+                         "the message lies at %p, not at a multiple of 8 bytes", data);
     if (size > WIRE_MAX_MESSAGE)
-        return error_set(error, STATUS_MALFORMED, "the message has %zu bytes; at most %u are allowed", size,
+        return error_set(error, STATUS_MALFORMED,
+                         "the message has %zu bytes; at most %u are allowed", size,
                          WIRE_MAX_MESSAGE);
     if (!data || size < least)
-        return error_set(error, STATUS_MALFORMED, "the message is truncated: it has %zu bytes, the least is %zu", size,
+        return error_set(error, STATUS_MALFORMED,
+                         "the message is truncated: it has %zu bytes, the least is %zu", size,
                          least);
     if (!fb::BufferHasIdentifier(data, w::RequestIdentifier()))
-        return error_set(error, STATUS_MALFORMED, "the message is not aule's: its identifier is %02x %02x %02x %02x",
+        return error_set(error, STATUS_MALFORMED,
+                         "the message is not aule's: its identifier is %02x %02x %02x %02x",
                          bytes[4], bytes[5], bytes[6], bytes[7]);
     fb::Verifier verifier(bytes, size, DEPTH_AT_MOST, NUM_TABLES_AT_MOST);
     if (!verifier.VerifyBuffer<Root>(w::RequestIdentifier()))
-        return error_set(error, STATUS_MALFORMED,
-                         "the message is corrupt or truncated: a part of it lies outside its %zu bytes", size);
+        return error_set(
+            error, STATUS_MALFORMED,
+            "the message is corrupt or truncated: a part of it lies outside its %zu bytes", size);
     return STATUS_OK;
 }
 
-template <class Root, class Any> enum status decode(const void *data, size_t size, Any &to, void **owned, error *error)
+template <class Root, class Any>
+enum status decode(const void *data, size_t size, Any &to, void **owned, error *error)
 {
     enum status status = verify<Root>(data, size, error);
     if (status)
@@ -768,16 +813,18 @@ template <class Any> void clear(Any &any)
 
 // ---- the ring lane's entries ----
 
-static_assert(sizeof(w::Submission) <= WIRE_SUBMISSION_SIZE && sizeof(w::Completion) <= WIRE_COMPLETION_SIZE &&
-                  WIRE_SUBMISSION_SIZE % 64 == 0 && WIRE_COMPLETION_SIZE % 64 == 0,
+static_assert(sizeof(w::Submission) <= WIRE_SUBMISSION_SIZE &&
+                  sizeof(w::Completion) <= WIRE_COMPLETION_SIZE && WIRE_SUBMISSION_SIZE % 64 == 0 &&
+                  WIRE_COMPLETION_SIZE % 64 == 0,
               "an entry fills whole lines of its ring");
 
 void wire_put_submission(const wire_submission *from, void *entry)
 {
-    const w::Submission packed(from->sequence, from->command,
-                               from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
-                               from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count), from->wait.ticket,
-                               pack(from->run.entry), pack(from->run.layers), from->run.scales.offset);
+    const w::Submission packed(
+        from->sequence, from->command,
+        from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
+        from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count), from->wait.ticket,
+        pack(from->run.entry), pack(from->run.layers), from->run.scales.offset);
     memset(entry, 0, WIRE_SUBMISSION_SIZE);
     memcpy(entry, &packed, sizeof packed);
 }
@@ -802,8 +849,8 @@ void wire_put_completion(const wire_completion *from, void *entry)
 {
     uint8_t text[sizeof from->text] = {};
     memcpy(text, from->text, strnlen(from->text, sizeof text - 1));
-    const w::Completion packed(from->sequence, from->status, from->answer, from->run_status, from->num_runs,
-                               from->num_sessions, from->gpu_ns, from->ticket,
+    const w::Completion packed(from->sequence, from->status, from->answer, from->run_status,
+                               from->num_runs, from->num_sessions, from->gpu_ns, from->ticket,
                                fb::span<const uint8_t, sizeof text>(text));
     memset(entry, 0, WIRE_COMPLETION_SIZE);
     memcpy(entry, &packed, sizeof packed);
@@ -829,7 +876,7 @@ void wire_get_completion(const void *entry, wire_completion *to)
 const char *wire_command_name(int command)
 {
     switch (command) {
-#define X(name, member, table)                                                                                         \
+#define X(name, member, table)                                                                     \
     case WIRE_COMMAND_##name: return #name;
         WIRE_COMMAND_MAP(X)
 #undef X
@@ -882,8 +929,9 @@ void wire_reply_finish(wire_reply *reply)
     clear(*reply);
 }
 
-// ---- the C++ runtime, as far as FlatBuffers refers to it; CMakeLists.txt makes these names local to this object ----
-// Never called on our paths: encode() brings the allocator. They exist so that a plain C link needs no libstdc++.
+// ---- the C++ runtime, as far as FlatBuffers refers to it; CMakeLists.txt makes these names local
+// to this object ---- Never called on our paths: encode() brings the allocator. They exist so that
+// a plain C link needs no libstdc++.
 
 void *operator new(size_t size)
 {

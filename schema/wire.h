@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// wire.h - the messages of aule.fbs as plain C structs. Knows nothing of sockets, sessions or the GPU.
-// wire.cc, behind this header, holds all the C++ there is. generate.awk makes the structs of the tables of aule.fbs, field by field;
-// what a field means stands there.
+// wire.h - the messages of aule.fbs as plain C structs. Knows nothing of sockets, sessions or the
+// GPU. wire.cc, behind this header, holds all the C++ there is. generate.awk makes the structs of
+// the tables of aule.fbs, field by field; what a field means stands there.
 //
-// Decoding verifies first and never trusts: the caller hands in a private, 8-byte-aligned copy of the message, which
-// must stay as it is while the decoded struct is in use, because strings and vectors point into it. After STATUS_OK every
-// pointer is readable for its count, every string is NUL-terminated, every union has the member that its type names.
-// Ranges, ids and the relation of one vector's length to another's are the caller's to check.
-// Encoding allocates; wire_buffer_finish() frees. Thread rule: all functions are reentrant, no global state.
+// Decoding verifies first and never trusts: the caller hands in a private, 8-byte-aligned copy of
+// the message, which must stay as it is while the decoded struct is in use, because strings and
+// vectors point into it. After STATUS_OK every pointer is readable for its count, every string is
+// NUL-terminated, every union has the member that its type names. Ranges, ids and the relation of
+// one vector's length to another's are the caller's to check. Encoding allocates;
+// wire_buffer_finish() frees. Thread rule: all functions are reentrant, no global state.
 
 // Laid out by hand, one thought a line.
 // clang-format off

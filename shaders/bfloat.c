@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// bfloat.c - a step of the build: makes of a SPIR-V module whose numbers of 16 bits are f16 the same one with bf16. That is right for
-// shaders which move such numbers as bits, convert them from and to f32 and multiply matrices of them, and do nothing else; what does
-// is refused. So any compiler with cooperative matrices will do, and need not know bf16, as few do.
-// Usage: bfloat MODULE RESULT HEADER NAME; HEADER has the result, too, as `static const uint32_t NAME[]`.
+// bfloat.c - a step of the build: makes of a SPIR-V module whose numbers of 16 bits are f16 the
+// same one with bf16. That is right for shaders which move such numbers as bits, convert them from
+// and to f32 and multiply matrices of them, and do nothing else; what does is refused. So any
+// compiler with cooperative matrices will do, and need not know bf16, as few do. Usage: bfloat
+// MODULE RESULT HEADER NAME; HEADER has the result, too, as `static const uint32_t NAME[]`.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -83,7 +84,8 @@ static struct module module_read(const char *path)
     rewind(file);
     module.count = size > 0 ? (size_t)size / sizeof *module.words : 0;
     module.words = malloc((module.count + 1) * sizeof *module.words);
-    if (!module.words || fread(module.words, sizeof *module.words, module.count, file) != module.count)
+    if (!module.words ||
+        fread(module.words, sizeof *module.words, module.count, file) != module.count)
         fail(path, "cannot be read");
     fclose(file);
     if (module.count < HEADER_WORDS || module.words[0] != MAGIC)
@@ -114,8 +116,10 @@ static bool is_type(uint32_t op)
     return (op >= OP_TYPE_FIRST && op <= OP_TYPE_LAST) || op == OP_TYPE_MATRIX;
 }
 
-// `ours` are the types of 16-bit numbers and of vectors and matrices of them: whether the instruction may make what it makes.
-static bool is_allowed(const uint32_t *words, uint32_t op, uint32_t length, uint32_t bound, const bool *ours)
+// `ours` are the types of 16-bit numbers and of vectors and matrices of them: whether the
+// instruction may make what it makes.
+static bool is_allowed(const uint32_t *words, uint32_t op, uint32_t length, uint32_t bound,
+                       const bool *ours)
 {
     if (length < 3 || is_type(op) || op == OP_NAME || op == OP_MEMBER_NAME || op == OP_DECORATE)
         return true;
@@ -165,7 +169,8 @@ static struct module module_convert(const struct module *in)
         if (length == 0 || length > in->count - at)
             fail(in->path, "has an instruction that does not end");
         if (!is_allowed(words, op, length, bound, ours)) {
-            fprintf(stderr, "bfloat: instruction %u at word %zu makes a number of 16 bits\n", op, at);
+            fprintf(stderr, "bfloat: instruction %u at word %zu makes a number of 16 bits\n", op,
+                    at);
             fail(in->path, "counts with numbers of 16 bits, which would be others as bf16");
         }
         if (op != OP_CAPABILITY && !extended) { // capabilities stand first, extensions behind them
@@ -185,7 +190,8 @@ static struct module module_convert(const struct module *in)
 static void write_module(const struct module *module, const char *path)
 {
     FILE *file = fopen(path, "wb");
-    bool written = file && fwrite(module->words, sizeof *module->words, module->count, file) == module->count;
+    bool written =
+        file && fwrite(module->words, sizeof *module->words, module->count, file) == module->count;
     if (!file || fclose(file) != 0 || !written)
         fail(path, "cannot be written");
 }

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// layout.c - holds the C compiler to the scalar layout that the shaders are compiled with: no padding beyond the fields
-// of layout.h. Nothing here runs.
+// layout.c - holds the C compiler to the scalar layout that the shaders are compiled with: no
+// padding beyond the fields of layout.h. Nothing here runs.
 
 #include "layout.h"
 
 #include <stddef.h>
 
-_Static_assert(offsetof(struct gpu_run, q_token_stride) == 31 * 8, "addresses and outer strides come first");
+_Static_assert(offsetof(struct gpu_run, q_token_stride) == 31 * 8,
+               "addresses and outer strides come first");
 _Static_assert(offsetof(struct gpu_run, scale_log2e) == 31 * 8 + 22 * 4, "then words");
 _Static_assert(offsetof(struct gpu_run, kv_start_step) == 31 * 8 + 35 * 4, "the last of them");
-_Static_assert(sizeof(struct gpu_run) == 31 * 8 + 36 * 4, "no tail padding: runs stand in an array");
+_Static_assert(sizeof(struct gpu_run) == 31 * 8 + 36 * 4,
+               "no tail padding: runs stand in an array");
 _Static_assert(sizeof(struct gpu_item) == 60, "items stand in an array");
 _Static_assert(sizeof(struct gpu_crowd) == 16, "no padding");
 _Static_assert(sizeof(struct gpu_merge_item) == 32, "items stand in an array");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// layout.h - the structs that the host writes and the shaders read, included by both languages. Scalar layout: no padding
-// but what stands here. The host owns all this memory; nothing in it is ever writable by a client.
-// Laid out by hand, one thought a line.
+// layout.h - the structs that the host writes and the shaders read, included by both languages.
+// Scalar layout: no padding but what stands here. The host owns all this memory; nothing in it is
+// ever writable by a client. Laid out by hand, one thought a line.
 // clang-format off
 
 #ifndef AULE_SHADERS_LAYOUT_H

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// answers.c - see answers.h. Nobody is left behind: while threads sleep on conditions of their own, one leads or has just been told to; who
-// leaves and finds no leader tells another. That holds for the end of the time and of the connection, too: the leader leaves first, then one
-// after the other.
+// answers.c - see answers.h. Nobody is left behind: while threads sleep on conditions of their own,
+// one leads or has just been told to; who leaves and finds no leader tells another. That holds for
+// the end of the time and of the connection, too: the leader leaves first, then one after the
+// other.
 
 #include "answers.h"
 
@@ -21,7 +22,8 @@ static const int64_t early_ns =
 
 void answers_init(struct answers *answers, const struct ring_place *place, int64_t spin_ns)
 {
-    *answers = (struct answers){.spin_ns = spin_ns, .forecast.times = {.num_kinds = BATCHES_KNOWN, .caution = CAUTION}};
+    *answers = (struct answers){.spin_ns = spin_ns,
+                                .forecast.times = {.num_kinds = BATCHES_KNOWN, .caution = CAUTION}};
     pthread_mutex_init(&answers->mutex, NULL);
     ring_client_init(&answers->ring, place);
 }
@@ -33,11 +35,14 @@ void answers_finish(struct answers *answers)
 
 // ---- what is expected, under the mutex ----
 
-static int64_t expect(const struct answers *answers, const struct wire_submission *submission, int64_t start_ns)
+static int64_t expect(const struct answers *answers, const struct wire_submission *submission,
+                      int64_t start_ns)
 {
     if (submission->command == WIRE_COMMAND_WAIT)
         return forecast_ticket_end(&answers->forecast, submission->wait.ticket);
-    return submission->run.waits ? forecast_end(&answers->forecast.times, submission->run.entry.batch, start_ns) : 0;
+    return submission->run.waits
+               ? forecast_end(&answers->forecast.times, submission->run.entry.batch, start_ns)
+               : 0;
 }
 
 static void learn(struct answers *answers, const struct waiter *waiter)
@@ -53,7 +58,8 @@ static void learn(struct answers *answers, const struct waiter *waiter)
     else if (submission->run.waits)
         forecast_learn(&forecast->times, submission->run.entry.batch, now_ns - waiter->start_ns);
     else
-        forecast_ticket_began(forecast, completion->ticket, submission->run.entry.batch, waiter->start_ns);
+        forecast_ticket_began(forecast, completion->ticket, submission->run.entry.batch,
+                              waiter->start_ns);
 }
 
 // ---- handing out, under the mutex ----
@@ -124,7 +130,8 @@ static void rest(struct answers *answers, uint32_t consumed, int64_t end_ns)
         ring_sleep(&answers->ring, consumed, end_ns == FOREVER ? NULL : &left);
 }
 
-// Without the mutex: until something is posted, or left_ns are over; it may come back too early. What is expected late is slept for first.
+// Without the mutex: until something is posted, or left_ns are over; it may come back too early.
+// What is expected late is slept for first.
 static void watch(struct answers *answers, uint32_t consumed, int64_t expected_ns, int64_t left_ns)
 {
     const int64_t now = clock_now_ns(), end_ns = left_ns < 0 ? FOREVER : now + left_ns;
@@ -190,7 +197,8 @@ bool answers_await(struct answers *answers, struct waiter *waiter, const struct 
 // ---- submitting ----
 
 // Under the mutex.
-static enum answers_place place(struct answers *answers, struct wire_submission *submission, struct waiter *waiter)
+static enum answers_place place(struct answers *answers, struct wire_submission *submission,
+                                struct waiter *waiter)
 {
     uint64_t entry[WIRE_SUBMISSION_SIZE / sizeof(uint64_t)];
     hand_out(answers);
@@ -213,7 +221,8 @@ static enum answers_place place(struct answers *answers, struct wire_submission 
     return ear == RING_ASLEEP ? ANSWERS_PLACED_ASLEEP : ANSWERS_PLACED;
 }
 
-enum answers_place answers_submit(struct answers *answers, struct wire_submission *submission, struct waiter *waiter)
+enum answers_place answers_submit(struct answers *answers, struct wire_submission *submission,
+                                  struct waiter *waiter)
 {
     pthread_mutex_lock(&answers->mutex);
     enum answers_place placed = place(answers, submission, waiter);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// arena.c - a best-fit allocator of offsets. Its bookkeeping lies in this process's own memory, not in the shared segment, so a
-// tensor written past its end damages neighbours but not the allocator. Neighbouring gaps are joined when an allocation
-// ends. An allocation looks through the gaps (few: tensors live long), an end finds its span by hash. One mutex.
+// arena.c - a best-fit allocator of offsets. Its bookkeeping lies in this process's own memory, not
+// in the shared segment, so a tensor written past its end damages neighbours but not the allocator.
+// Neighbouring gaps are joined when an allocation ends. An allocation looks through the gaps (few:
+// tensors live long), an end finds its span by hash. One mutex.
 
 #include "arena.h"
 
@@ -73,7 +74,8 @@ void arena_destroy(struct arena *arena)
 {
     if (!arena)
         return;
-    // A fork can have caught another thread inside; its child then keeps the bookkeeping, as small as it is.
+    // A fork can have caught another thread inside; its child then keeps the bookkeeping, as small
+    // as it is.
     if (pthread_mutex_trylock(&arena->mutex) != 0)
         return;
     HASH_CLEAR(hh, arena->allocations);
@@ -126,7 +128,8 @@ static bool take(struct arena *arena, struct span *gap, uint64_t size)
 static enum aule_status alloc_locked(struct arena *arena, uint64_t size, uint64_t *offset)
 {
     uint64_t grains = size / ARENA_ALIGNMENT + (size % ARENA_ALIGNMENT != 0);
-    struct span *gap = grains <= UINT64_MAX / ARENA_ALIGNMENT ? best_gap(arena, grains * ARENA_ALIGNMENT) : NULL;
+    struct span *gap =
+        grains <= UINT64_MAX / ARENA_ALIGNMENT ? best_gap(arena, grains * ARENA_ALIGNMENT) : NULL;
     if (!gap)
         return fail(AULE_NO_MEMORY,
                     "the arena has no %" PRIu64 " bytes in one piece: %" PRIu64
@@ -178,7 +181,9 @@ enum aule_status arena_free(struct arena *arena, uint64_t offset)
     if (span)
         release(arena, span);
     pthread_mutex_unlock(&arena->mutex);
-    return span ? AULE_OK : fail(AULE_NOT_FOUND, "no allocation begins at offset %" PRIu64 " of the arena", offset);
+    return span ? AULE_OK
+                : fail(AULE_NOT_FOUND, "no allocation begins at offset %" PRIu64 " of the arena",
+                       offset);
 }
 
 void arena_room(struct arena *arena, uint64_t *free_bytes, uint64_t *largest)

@@ -12,12 +12,14 @@ struct arena;
 
 enum { ARENA_ALIGNMENT = 256 }; // bytes; of every offset, and the grain of every size
 
-// Shares out the offsets [0, size); `size` is rounded down to the grain. Any thread may call the functions below.
+// Shares out the offsets [0, size); `size` is rounded down to the grain. Any thread may call the
+// functions below.
 enum aule_status arena_create(uint64_t size, struct arena **out);
 // Ends every allocation. In a forked child nothing is locked. Takes NULL.
 void arena_destroy(struct arena *arena);
 
-// The smallest gap that takes `size` bytes. AULE_INVALID: size 0. AULE_NO_MEMORY: no such gap; the sentence says what is free.
+// The smallest gap that takes `size` bytes. AULE_INVALID: size 0. AULE_NO_MEMORY: no such gap; the
+// sentence says what is free.
 enum aule_status arena_alloc(struct arena *arena, uint64_t size, uint64_t *offset);
 // AULE_NOT_FOUND: no allocation begins at `offset`; nothing changes.
 enum aule_status arena_free(struct arena *arena, uint64_t offset);

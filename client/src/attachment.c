@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attachment.c - the handshake, and the life and end of what it gives. Knows connection, segment and arena; not batches or runs,
-// and of caches only that the library's own end here. Any thread; `users` keeps the parts in place while a thread is inside.
+// attachment.c - the handshake, and the life and end of what it gives. Knows connection, segment
+// and arena; not batches or runs, and of caches only that the library's own end here. Any thread;
+// `users` keeps the parts in place while a thread is inside.
 
 #include "attachment.h"
 
@@ -19,7 +20,8 @@
 
 enum { DEFAULT_ARENA = 64 << 20, MESSAGE_OVERHEAD = 4096 }; // bytes
 enum { DEFAULT_PAGED_THRESHOLD = 2048 };                    // keys
-// No daemon at work needs as long: to give up in the moment of its answer can hang nng (connection.c).
+// No daemon at work needs as long: to give up in the moment of its answer can hang nng
+// (connection.c).
 enum { FAREWELL_MS = 10000 };
 
 // ---- the handshake ----
@@ -41,16 +43,18 @@ static void remember(struct attachment *attachment, const struct wire_hello_repl
     };
     if (info->max_message == 0 || info->max_message > WIRE_MAX_MESSAGE)
         info->max_message = WIRE_MAX_MESSAGE;
-    snprintf(info->device_name, sizeof info->device_name, "%s", hello->device_name ? hello->device_name : "");
+    snprintf(info->device_name, sizeof info->device_name, "%s",
+             hello->device_name ? hello->device_name : "");
     memcpy(info->device_uuid, hello->device_uuid, sizeof info->device_uuid);
 }
 
-static enum aule_status settle(struct attachment *attachment, const struct aule_session_params *params,
+static enum aule_status settle(struct attachment *attachment,
+                               const struct aule_session_params *params,
                                const struct lane_plan *plan, const struct wire_hello_reply *hello)
 {
     if (hello->major != WIRE_PROTOCOL_MAJOR)
-        return fail(AULE_VERSION, "the daemon speaks protocol %u.%u, this library %u.%u", hello->major, hello->minor,
-                    WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+        return fail(AULE_VERSION, "the daemon speaks protocol %u.%u, this library %u.%u",
+                    hello->major, hello->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
     if (!hello->segment_name)
         return fail(AULE_MALFORMED, "the daemon's greeting names no segment");
     remember(attachment, hello);
@@ -58,13 +62,14 @@ static enum aule_status settle(struct attachment *attachment, const struct aule_
     if (status == AULE_OK)
         status = arena_create(attachment->segment.arena_size, &attachment->arena);
     if (status == AULE_OK)
-        status =
-            lane_open(plan, params->socket, hello, &attachment->segment, attachment->connection, &attachment->lane);
+        status = lane_open(plan, params->socket, hello, &attachment->segment,
+                           attachment->connection, &attachment->lane);
     attachment->info.ring_entries = lane_num_entries(attachment->lane);
     return status;
 }
 
-static enum aule_status greet(struct attachment *attachment, const struct aule_session_params *params,
+static enum aule_status greet(struct attachment *attachment,
+                              const struct aule_session_params *params,
                               const struct lane_plan *plan, const struct timeout *timeout)
 {
     struct wire_request request = {
@@ -76,7 +81,8 @@ static enum aule_status greet(struct attachment *attachment, const struct aule_s
                   .arena_size = params->arena_size ? params->arena_size : DEFAULT_ARENA},
     };
     struct answer answer;
-    enum aule_status status = connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_HELLO, &answer);
+    enum aule_status status =
+        connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_HELLO, &answer);
     if (status != AULE_OK)
         return status;
     status = settle(attachment, params, plan, &answer.reply.hello);
@@ -87,15 +93,18 @@ static enum aule_status greet(struct attachment *attachment, const struct aule_s
 // The daemon unlinks the segment when it hears that it is mapped.
 static enum aule_status confirm(struct attachment *attachment, const struct timeout *timeout)
 {
-    struct wire_request request = {
-        .session = attachment->info.session, .epoch = attachment->info.epoch, .command = WIRE_COMMAND_MAPPED};
+    struct wire_request request = {.session = attachment->info.session,
+                                   .epoch = attachment->info.epoch,
+                                   .command = WIRE_COMMAND_MAPPED};
     struct answer answer;
-    enum aule_status status = connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_EMPTY, &answer);
+    enum aule_status status =
+        connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_EMPTY, &answer);
     answer_finish(&answer);
     return status;
 }
 
-enum aule_status attachment_open(const struct aule_session_params *params, uint16_t generation, struct attachment **out)
+enum aule_status attachment_open(const struct aule_session_params *params, uint16_t generation,
+                                 struct attachment **out)
 {
     struct attachment *attachment = calloc(1, sizeof *attachment);
     if (!attachment)
@@ -104,10 +113,12 @@ enum aule_status attachment_open(const struct aule_session_params *params, uint1
     atomic_init(&attachment->references, 1);
     attachment->generation = generation;
     attachment->grace_ms = params->timeout_ms ? params->timeout_ms : TIMEOUT_DEFAULT_MS;
-    attachment->paged_threshold = params->paged_threshold ? params->paged_threshold : DEFAULT_PAGED_THRESHOLD;
+    attachment->paged_threshold =
+        params->paged_threshold ? params->paged_threshold : DEFAULT_PAGED_THRESHOLD;
     pthread_mutex_init(&attachment->mutex, NULL);
     pthread_cond_init(&attachment->idle, NULL);
-    const struct timeout timeout = timeout_start(attachment->grace_ms); // of the three steps together
+    const struct timeout timeout =
+        timeout_start(attachment->grace_ms); // of the three steps together
     struct lane_plan plan;
     enum aule_status status = lane_choose(params->ring_spin_us, &plan);
     if (status == AULE_OK)
@@ -148,9 +159,11 @@ void attachment_end(struct attachment *attachment, enum attachment_state state)
     pthread_mutex_unlock(&attachment->mutex);
     if (!live)
         return;
-    // The daemon would notice the connection's end by itself; asked, it has let go of everything when this returns.
-    struct wire_request request = {
-        .session = attachment->info.session, .epoch = attachment->info.epoch, .command = WIRE_COMMAND_CLOSE_SESSION};
+    // The daemon would notice the connection's end by itself; asked, it has let go of everything
+    // when this returns.
+    struct wire_request request = {.session = attachment->info.session,
+                                   .epoch = attachment->info.epoch,
+                                   .command = WIRE_COMMAND_CLOSE_SESSION};
     connection_farewell(attachment->connection, &request, FAREWELL_MS);
     drop_parts(attachment);
 }
@@ -181,10 +194,13 @@ static enum aule_status check_state(const struct attachment *attachment)
 {
     switch (attachment->state) {
     case ATTACHMENT_LIVE: return AULE_OK;
-    case ATTACHMENT_CLOSED: return fail(AULE_NO_SESSION, "session %" PRIu64 " was closed", attachment->info.session);
+    case ATTACHMENT_CLOSED:
+        return fail(AULE_NO_SESSION, "session %" PRIu64 " was closed", attachment->info.session);
     case ATTACHMENT_REPLACED: break;
     }
-    return fail(AULE_EPOCH, "the handle belongs to session %" PRIu64 " of epoch %" PRIu64 ", before the reconnect",
+    return fail(AULE_EPOCH,
+                "the handle belongs to session %" PRIu64 " of epoch %" PRIu64
+                ", before the reconnect",
                 attachment->info.session, attachment->info.epoch);
 }
 
@@ -214,12 +230,15 @@ uint32_t attachment_life(const struct attachment *attachment)
     return attachment->generation + 1u;
 }
 
-enum aule_status attachment_check_life(const struct attachment *attachment, uint32_t life, const char *what)
+enum aule_status attachment_check_life(const struct attachment *attachment, uint32_t life,
+                                       const char *what)
 {
     if (life == 0 || life == attachment_life(attachment))
         return AULE_OK;
-    return fail(AULE_EPOCH, "%s lies in the arena of life %u of the session, before the reconnect; this is life %u",
-                what, life, attachment_life(attachment));
+    return fail(
+        AULE_EPOCH,
+        "%s lies in the arena of life %u of the session, before the reconnect; this is life %u",
+        what, life, attachment_life(attachment));
 }
 
 // What the daemon then does for a command of another kind would be nobody's to use or to give back.
@@ -228,8 +247,8 @@ static bool only_reads(enum wire_command command)
     return command == WIRE_COMMAND_CACHE_STATE || command == WIRE_COMMAND_PING;
 }
 
-enum aule_status attachment_call(struct attachment *attachment, struct wire_request *request, int wait_ms,
-                                 enum wire_answer expected, struct answer *answer)
+enum aule_status attachment_call(struct attachment *attachment, struct wire_request *request,
+                                 int wait_ms, enum wire_answer expected, struct answer *answer)
 {
     request->session = attachment->info.session;
     request->epoch = attachment->info.epoch;
@@ -239,7 +258,8 @@ enum aule_status attachment_call(struct attachment *attachment, struct wire_requ
         status = connection_call(attachment->connection, request, &timeout, expected, answer);
     if (!answer->missing || only_reads(request->command))
         return status;
-    return connection_hang_up(attachment->connection, wire_command_name(request->command), timeout.ms);
+    return connection_hang_up(attachment->connection, wire_command_name(request->command),
+                              timeout.ms);
 }
 
 uint64_t attachment_room(const struct attachment *attachment)
@@ -248,8 +268,8 @@ uint64_t attachment_room(const struct attachment *attachment)
     return size > MESSAGE_OVERHEAD ? size - MESSAGE_OVERHEAD : 0;
 }
 
-enum aule_status attachment_ask(struct attachment *attachment, struct wire_request *request, int wait_ms,
-                                enum wire_answer expected, struct answer *answer)
+enum aule_status attachment_ask(struct attachment *attachment, struct wire_request *request,
+                                int wait_ms, enum wire_answer expected, struct answer *answer)
 {
     *answer = (struct answer){.message = NULL};
     enum aule_status status = attachment_enter(attachment);

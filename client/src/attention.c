@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention.c - attention over contiguous tensors, by one of two ways to the same bits: a batch that reads K and V where they lie,
-// or blocks of a cache of the library's own into which the GPU copies them first. Whatever is taken from the daemon for a
-// call is given back before it returns: the daemon keeps what is queued until it is done. Any thread.
+// attention.c - attention over contiguous tensors, by one of two ways to the same bits: a batch
+// that reads K and V where they lie, or blocks of a cache of the library's own into which the GPU
+// copies them first. Whatever is taken from the daemon for a call is given back before it returns:
+// the daemon keeps what is queued until it is done. Any thread.
 
 #include "caller.h"
 #include "error.h"
@@ -32,28 +33,33 @@ static enum aule_status check_rows(const char *what, uint32_t num_seqs, uint32_t
 {
     if ((uint64_t)num_seqs * len <= INT32_MAX)
         return AULE_OK;
-    return fail(AULE_OUT_OF_RANGE, "%u sequences of %s = %u are more than %d rows", num_seqs, what, len, INT32_MAX);
+    return fail(AULE_OUT_OF_RANGE, "%u sequences of %s = %u are more than %d rows", num_seqs, what,
+                len, INT32_MAX);
 }
 
 static enum aule_status check_lens(const struct aule_attention_params *params)
 {
     for (uint32_t s = 0; params->kv_lens && s < params->num_seqs; s++)
         if (params->kv_lens[s] < 0 || (uint32_t)params->kv_lens[s] > params->kv_len)
-            return fail(AULE_OUT_OF_RANGE, "kv_lens[%u] = %d, kv_len %u", s, params->kv_lens[s], params->kv_len);
+            return fail(AULE_OUT_OF_RANGE, "kv_lens[%u] = %d, kv_len %u", s, params->kv_lens[s],
+                        params->kv_len);
     for (uint32_t s = 0; params->q_lens && s < params->num_seqs; s++)
         if (params->q_lens[s] < 0 || (uint32_t)params->q_lens[s] > params->q_len)
-            return fail(AULE_OUT_OF_RANGE, "q_lens[%u] = %d, q_len %u", s, params->q_lens[s], params->q_len);
+            return fail(AULE_OUT_OF_RANGE, "q_lens[%u] = %d, q_len %u", s, params->q_lens[s],
+                        params->q_len);
     return AULE_OK;
 }
 
-// Of one type, so that both ways compute the same; and one that a run takes, because K and V name that of a cache.
+// Of one type, so that both ways compute the same; and one that a run takes, because K and V name
+// that of a cache.
 static enum aule_status check_types(const struct aule_run_params *run)
 {
     enum aule_dtype dtype = run->q.dtype;
     if (aule_dtype_size(dtype) == 0)
         return fail(AULE_INVALID, "q has dtype %d, which is none", (int)dtype);
     if (dtype != AULE_F32 && dtype != AULE_F16 && dtype != AULE_BF16)
-        return fail(AULE_UNSUPPORTED, "q is %s; it may be f32, f16 or bf16", aule_dtype_name(dtype));
+        return fail(AULE_UNSUPPORTED, "q is %s; it may be f32, f16 or bf16",
+                    aule_dtype_name(dtype));
     const struct {
         const struct aule_tensor *tensor;
         const char *name;
@@ -146,8 +152,8 @@ static enum aule_status run_contiguous(struct step *step, uint64_t *id)
     run.keys = run.k;
     run.values = run.v;
     run.k = run.v = (struct aule_tensor){.memory = 0};
-    enum aule_status status =
-        batch_create(step->attachment, &(struct batch_source){.layout = &layout}, &metadata, &batch);
+    enum aule_status status = batch_create(
+        step->attachment, &(struct batch_source){.layout = &layout}, &metadata, &batch);
     if (status != AULE_OK)
         return status;
     status = run_submit(batch, WIRE_RUN_ATTEND, &run, timeout_left(&step->timeout), id);
@@ -180,9 +186,10 @@ static void list_blocks(const struct step *step, struct blocks *blocks)
         for (uint32_t i = 0; i < blocks->max_blocks; i++)
             row[i] = i < used ? blocks->ids[next + i] : -1;
         for (uint32_t j = 0; j < kv_len; j++)
-            slots[j] = j < (uint32_t)step->lens[s]
-                           ? (int64_t)row[j / OWN_CACHE_BLOCK] * OWN_CACHE_BLOCK + j % OWN_CACHE_BLOCK
-                           : -1;
+            slots[j] =
+                j < (uint32_t)step->lens[s]
+                    ? (int64_t)row[j / OWN_CACHE_BLOCK] * OWN_CACHE_BLOCK + j % OWN_CACHE_BLOCK
+                    : -1;
         next += used;
     }
 }
@@ -208,8 +215,8 @@ static enum aule_status make_room(const struct step *step, struct blocks *blocks
     blocks->slots = calloc(num_seqs * step->params->kv_len + 1, sizeof *blocks->slots);
     if (blocks->ids && blocks->table && blocks->slots)
         return AULE_OK;
-    return fail(AULE_NO_MEMORY, "no memory for the table of %u blocks and the slots of %zu keys", blocks->count,
-                num_seqs * step->params->kv_len);
+    return fail(AULE_NO_MEMORY, "no memory for the table of %u blocks and the slots of %zu keys",
+                blocks->count, num_seqs * step->params->kv_len);
 }
 
 static enum aule_status take_blocks(const struct step *step, struct blocks *blocks)
@@ -257,10 +264,11 @@ static enum aule_status import(const struct step *step, const struct blocks *blo
     return kv_write(step->attachment, blocks->cache, &rows, timeout_left(&step->timeout), id);
 }
 
-// The import keeps its ticket, because a failure of it shows nowhere else. Two tickets for one call must not mean waiting for
-// the second while the first is what fills the session: then the import is waited for here.
-static enum aule_status attend(const struct step *step, struct aule_batch *batch, const struct aule_run_params *run,
-                               uint64_t *before, uint64_t *id)
+// The import keeps its ticket, because a failure of it shows nowhere else. Two tickets for one call
+// must not mean waiting for the second while the first is what fills the session: then the import
+// is waited for here.
+static enum aule_status attend(const struct step *step, struct aule_batch *batch,
+                               const struct aule_run_params *run, uint64_t *before, uint64_t *id)
 {
     int left = timeout_left(&step->timeout);
     enum aule_status status = run_submit(batch, WIRE_RUN_ATTEND, run, *before ? 0 : left, id);
@@ -274,7 +282,8 @@ static enum aule_status attend(const struct step *step, struct aule_batch *batch
     return run_submit(batch, WIRE_RUN_ATTEND, run, timeout_left(&step->timeout), id);
 }
 
-static enum aule_status run_over(const struct step *step, const struct blocks *blocks, uint64_t *before, uint64_t *id)
+static enum aule_status run_over(const struct step *step, const struct blocks *blocks,
+                                 uint64_t *before, uint64_t *id)
 {
     struct aule_batch_params metadata = queries_of(step);
     struct aule_run_params run = step->params->run;
@@ -283,8 +292,8 @@ static enum aule_status run_over(const struct step *step, const struct blocks *b
     metadata.block_table = blocks->table;
     run.layer = 0;
     run.k = run.v = run.keys = run.values = (struct aule_tensor){.memory = 0};
-    enum aule_status status =
-        batch_create(step->attachment, &(struct batch_source){.cache = blocks->cache}, &metadata, &batch);
+    enum aule_status status = batch_create(
+        step->attachment, &(struct batch_source){.cache = blocks->cache}, &metadata, &batch);
     if (status != AULE_OK)
         return status;
     status = attend(step, batch, &run, before, id);
@@ -292,7 +301,8 @@ static enum aule_status run_over(const struct step *step, const struct blocks *b
     return status;
 }
 
-// After a failure nobody else would reap the import; where the time is over before it is done, the next submission does.
+// After a failure nobody else would reap the import; where the time is over before it is done, the
+// next submission does.
 static void drop_import(const struct step *step, uint64_t before)
 {
     enum aule_status status;
@@ -302,7 +312,8 @@ static void drop_import(const struct step *step, uint64_t before)
 }
 
 // K and V into the pool; on failure nothing is queued. `before` NULL: nobody will wait for it.
-static enum aule_status fill_blocks(const struct step *step, struct blocks *blocks, uint64_t *before)
+static enum aule_status fill_blocks(const struct step *step, struct blocks *blocks,
+                                    uint64_t *before)
 {
     enum aule_status status = take_blocks(step, blocks);
     if (status == AULE_OK && blocks->count > 0)
@@ -310,7 +321,8 @@ static enum aule_status fill_blocks(const struct step *step, struct blocks *bloc
     return status;
 }
 
-static enum aule_status run_paged(const struct step *step, const struct blocks *blocks, uint64_t *before, uint64_t *id)
+static enum aule_status run_paged(const struct step *step, const struct blocks *blocks,
+                                  uint64_t *before, uint64_t *id)
 {
     enum aule_status status = run_over(step, blocks, before, id);
     if (status != AULE_OK && *before)
@@ -327,11 +339,12 @@ static bool wants_pool(const struct step *step)
     return step->params->path == AULE_PATH_PAGED;
 }
 
-// What means that the pool has no room, or nobody has it for what the pool wants beside: a slot for each key. Everything else
-// is an error also of the automatic way.
+// What means that the pool has no room, or nobody has it for what the pool wants beside: a slot for
+// each key. Everything else is an error also of the automatic way.
 static bool wants_room(enum aule_status status)
 {
-    return status == AULE_NO_BLOCKS || status == AULE_QUOTA || status == AULE_LIMIT || status == AULE_NO_MEMORY;
+    return status == AULE_NO_BLOCKS || status == AULE_QUOTA || status == AULE_LIMIT ||
+           status == AULE_NO_MEMORY;
 }
 
 static enum aule_status run_step(struct step *step, bool detached, struct aule_ticket *ticket)
@@ -359,10 +372,12 @@ static enum aule_status run_step(struct step *step, bool detached, struct aule_t
     return AULE_OK;
 }
 
-static enum aule_status submit(struct attachment *attachment, const struct aule_attention_params *params,
-                               int timeout_ms, bool detached, struct aule_ticket *ticket)
+static enum aule_status submit(struct attachment *attachment,
+                               const struct aule_attention_params *params, int timeout_ms,
+                               bool detached, struct aule_ticket *ticket)
 {
-    struct step step = {.attachment = attachment, .params = params, .timeout = timeout_start(timeout_ms)};
+    struct step step = {
+        .attachment = attachment, .params = params, .timeout = timeout_start(timeout_ms)};
     enum aule_status status = check_params(params);
     if (status == AULE_OK)
         status = step_begin(&step);
@@ -374,8 +389,10 @@ static enum aule_status submit(struct attachment *attachment, const struct aule_
     return status;
 }
 
-enum aule_status aule_attention_submit_sized(struct aule_session *session, const struct aule_attention_params *params,
-                                             size_t params_size, int timeout_ms, struct aule_ticket *ticket)
+enum aule_status aule_attention_submit_sized(struct aule_session *session,
+                                             const struct aule_attention_params *params,
+                                             size_t params_size, int timeout_ms,
+                                             struct aule_ticket *ticket)
 {
     REQUIRE(session);
     REQUIRE(params);
@@ -396,9 +413,11 @@ enum aule_status aule_attention_submit_sized(struct aule_session *session, const
     return status;
 }
 
-enum aule_status aule_attention_sized(struct aule_session *session, const struct aule_attention_params *params,
-                                      size_t params_size, int timeout_ms, struct aule_run_result *result,
-                                      size_t result_size, struct aule_ticket *ticket)
+enum aule_status aule_attention_sized(struct aule_session *session,
+                                      const struct aule_attention_params *params,
+                                      size_t params_size, int timeout_ms,
+                                      struct aule_run_result *result, size_t result_size,
+                                      struct aule_ticket *ticket)
 {
     REQUIRE(session);
     REQUIRE(params);
@@ -416,7 +435,8 @@ enum aule_status aule_attention_sized(struct aule_session *session, const struct
     if (status == AULE_OK) {
         if (ticket)
             *ticket = given;
-        status = ticket_settle(attachment, &given, timeout_ms, true, CALLER_RESULT(result, result_size));
+        status =
+            ticket_settle(attachment, &given, timeout_ms, true, CALLER_RESULT(result, result_size));
     }
     session_put(attachment);
     return status;

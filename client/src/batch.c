@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - one model step's metadata, sent to the daemon, and what the next step changes of it. Checks only what it needs to know how long the caller's arrays are;
-// the daemon checks what is in them. Any thread.
+// batch.c - one model step's metadata, sent to the daemon, and what the next step changes of it.
+// Checks only what it needs to know how long the caller's arrays are; the daemon checks what is in
+// them. Any thread.
 
 #include "batch.h"
 
@@ -17,7 +18,8 @@
 
 enum { DEFAULT_DTYPE = AULE_F16 };
 
-static_assert(sizeof(struct aule_table_entry) == 3 * sizeof(int32_t), "on the wire an entry is three numbers");
+static_assert(sizeof(struct aule_table_entry) == 3 * sizeof(int32_t),
+              "on the wire an entry is three numbers");
 
 // The arrays of a batch, in the order of `struct wire_batch_create`.
 enum {
@@ -33,8 +35,8 @@ enum {
     NUM_VECTORS
 };
 
-// A mask of no bytes looks to the daemon as if there were none, so it may be meant only where there is nothing to mask. All
-// other sizes are the daemon's to check.
+// A mask of no bytes looks to the daemon as if there were none, so it may be meant only where there
+// is nothing to mask. All other sizes are the daemon's to check.
 enum aule_status batch_check_mask(const struct aule_batch_params *params)
 {
     if (!params->mask && params->mask_size > 0)
@@ -43,7 +45,8 @@ enum aule_status batch_check_mask(const struct aule_batch_params *params)
         return AULE_OK;
     for (uint32_t s = 0; s < params->num_seqs; s++) {
         if (params->cu_seqlens_q[s + 1] > params->cu_seqlens_q[s] && params->seq_lens_kv[s] > 0)
-            return fail(AULE_INVALID, "mask is given and mask_size 0, but sequence %u has queries and keys", s);
+            return fail(AULE_INVALID,
+                        "mask is given and mask_size 0, but sequence %u has queries and keys", s);
     }
     return AULE_OK;
 }
@@ -54,11 +57,13 @@ static enum aule_status check_params(const struct aule_batch_params *params)
         return fail(AULE_INVALID, "the batch's cu_seqlens_q is NULL");
     int32_t num_tokens = params->cu_seqlens_q[params->num_seqs];
     if (num_tokens < 0)
-        return fail(AULE_INVALID, "cu_seqlens_q[%u] = %d is no number of tokens", params->num_seqs, num_tokens);
+        return fail(AULE_INVALID, "cu_seqlens_q[%u] = %d is no number of tokens", params->num_seqs,
+                    num_tokens);
     if (params->num_seqs > 0 && !params->seq_lens_kv)
         return fail(AULE_INVALID, "seq_lens_kv is NULL, num_seqs %u", params->num_seqs);
     if (params->num_seqs > 0 && params->max_blocks > 0 && !params->block_table)
-        return fail(AULE_INVALID, "block_table is NULL, its shape [%u, %u]", params->num_seqs, params->max_blocks);
+        return fail(AULE_INVALID, "block_table is NULL, its shape [%u, %u]", params->num_seqs,
+                    params->max_blocks);
     return batch_check_mask(params);
 }
 
@@ -70,14 +75,17 @@ static struct vector ints_of(const int32_t *data, uint64_t count)
 
 static void list_vectors(const struct aule_batch_params *params, struct vector *vectors)
 {
-    uint64_t num_seqs = params->num_seqs, num_tokens = (uint64_t)params->cu_seqlens_q[params->num_seqs];
+    uint64_t num_seqs = params->num_seqs,
+             num_tokens = (uint64_t)params->cu_seqlens_q[params->num_seqs];
     vectors[CU_SEQLENS_Q] = ints_of(params->cu_seqlens_q, num_seqs + 1);
     vectors[SEQ_LENS_KV] = ints_of(params->seq_lens_kv, num_seqs);
     vectors[BLOCK_TABLE] = ints_of(params->block_table, num_seqs * params->max_blocks);
-    vectors[SLOT_MAPPING] = (struct vector){
-        .data = params->slot_mapping, .count = params->slot_mapping ? num_tokens : 0, .element_size = 8};
+    vectors[SLOT_MAPPING] = (struct vector){.data = params->slot_mapping,
+                                            .count = params->slot_mapping ? num_tokens : 0,
+                                            .element_size = 8};
     vectors[POSITIONS] = ints_of(params->positions, num_tokens);
-    vectors[MASK] = (struct vector){.data = params->mask, .count = params->mask_size, .element_size = 1};
+    vectors[MASK] =
+        (struct vector){.data = params->mask, .count = params->mask_size, .element_size = 1};
     vectors[Q_LENS] = ints_of(params->q_lens, num_seqs);
     vectors[TOKEN_ROWS] = ints_of(params->token_rows, num_tokens);
     vectors[KV_STARTS] = ints_of(params->kv_starts, num_seqs);
@@ -98,7 +106,8 @@ static struct wire_kv_layout layout_of(const struct aule_kv_layout *layout)
     };
 }
 
-static struct wire_batch_create command_of(const struct aule_batch_params *params, const struct vector *vectors)
+static struct wire_batch_create command_of(const struct aule_batch_params *params,
+                                           const struct vector *vectors)
 {
     return (struct wire_batch_create){
         .num_seqs = params->num_seqs,
@@ -135,7 +144,8 @@ static enum aule_status ask(struct attachment *attachment, const struct batch_so
     enum aule_status status = metadata_begin(attachment, vectors, NUM_VECTORS, 0, &metadata);
     if (status != AULE_OK)
         return status;
-    struct wire_request request = {.command = WIRE_COMMAND_BATCH_CREATE, .batch_create = command_of(params, vectors)};
+    struct wire_request request = {.command = WIRE_COMMAND_BATCH_CREATE,
+                                   .batch_create = command_of(params, vectors)};
     struct wire_batch_create *command = &request.batch_create;
     command->has_layout = source->layout != NULL;
     if (source->layout)
@@ -161,7 +171,8 @@ enum aule_status batch_create(struct attachment *attachment, const struct batch_
         .num_kv_heads = source->layout ? source->layout->num_kv_heads : source->cache->num_kv_heads,
         .num_seqs = params->num_seqs,
         .num_tokens = (uint32_t)params->cu_seqlens_q[params->num_seqs],
-        .path = source->layout && source->layout->block_size == 0 ? AULE_PATH_CONTIGUOUS : AULE_PATH_PAGED};
+        .path = source->layout && source->layout->block_size == 0 ? AULE_PATH_CONTIGUOUS
+                                                                  : AULE_PATH_PAGED};
     enum aule_status status = ask(attachment, source, params, &batch->id);
     if (status != AULE_OK) {
         free(batch);
@@ -172,8 +183,9 @@ enum aule_status batch_create(struct attachment *attachment, const struct batch_
     return AULE_OK;
 }
 
-enum aule_status aule_batch_create_sized(struct aule_cache *cache, const struct aule_batch_params *params,
-                                         size_t params_size, struct aule_batch **out)
+enum aule_status aule_batch_create_sized(struct aule_cache *cache,
+                                         const struct aule_batch_params *params, size_t params_size,
+                                         struct aule_batch **out)
 {
     REQUIRE(out);
     *out = NULL;
@@ -192,8 +204,10 @@ enum aule_status aule_batch_create_sized(struct aule_cache *cache, const struct 
     return status;
 }
 
-enum aule_status aule_batch_create_local_sized(struct aule_session *session, const struct aule_kv_layout *layout,
-                                               size_t layout_size, const struct aule_batch_params *params,
+enum aule_status aule_batch_create_local_sized(struct aule_session *session,
+                                               const struct aule_kv_layout *layout,
+                                               size_t layout_size,
+                                               const struct aule_batch_params *params,
                                                size_t params_size, struct aule_batch **out)
 {
     REQUIRE(out);
@@ -222,13 +236,15 @@ enum aule_status aule_batch_create_local_sized(struct aule_session *session, con
 
 enum { NEXT_SEQ_LENS, NEXT_ENTRIES, NEXT_SLOTS, NEXT_POSITIONS, NUM_NEXT };
 
-static enum aule_status send_advance(const struct aule_batch *batch, const struct aule_advance *advance)
+static enum aule_status send_advance(const struct aule_batch *batch,
+                                     const struct aule_advance *advance)
 {
     struct attachment *attachment = batch->attachment;
     struct metadata metadata;
     struct vector vectors[NUM_NEXT] = {
         [NEXT_SEQ_LENS] = ints_of(advance->seq_lens_kv, batch->num_seqs),
-        [NEXT_ENTRIES] = ints_of((const int32_t *)advance->entries, UINT64_C(3) * advance->num_entries),
+        [NEXT_ENTRIES] =
+            ints_of((const int32_t *)advance->entries, UINT64_C(3) * advance->num_entries),
         [NEXT_SLOTS] = {.data = advance->slot_mapping,
                         .count = advance->slot_mapping ? batch->num_tokens : 0,
                         .element_size = 8},
@@ -259,8 +275,8 @@ static enum aule_status send_advance(const struct aule_batch *batch, const struc
     return status;
 }
 
-enum aule_status aule_batch_advance_sized(struct aule_batch *batch, const struct aule_advance *advance,
-                                          size_t advance_size)
+enum aule_status aule_batch_advance_sized(struct aule_batch *batch,
+                                          const struct aule_advance *advance, size_t advance_size)
 {
     REQUIRE(batch);
     REQUIRE(advance);
@@ -272,8 +288,8 @@ enum aule_status aule_batch_advance_sized(struct aule_batch *batch, const struct
     if (whole.num_entries > 0 && !whole.entries)
         return fail(AULE_INVALID, "entries is NULL, num_entries %u", whole.num_entries);
     if (info->protocol_minor < 1)
-        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no next step of a batch", info->protocol_major,
-                    info->protocol_minor);
+        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no next step of a batch",
+                    info->protocol_major, info->protocol_minor);
     status = attachment_enter(batch->attachment);
     if (status != AULE_OK)
         return status;
@@ -286,7 +302,8 @@ void aule_batch_destroy(struct aule_batch *batch)
 {
     if (!batch)
         return;
-    struct wire_request request = {.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {.batch = batch->id}};
+    struct wire_request request = {.command = WIRE_COMMAND_BATCH_DESTROY,
+                                   .batch_destroy = {.batch = batch->id}};
     attachment_tell(batch->attachment, &request); // an ended session has destroyed it already
     attachment_unref(batch->attachment);
     free(batch);

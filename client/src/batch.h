@@ -21,11 +21,12 @@ struct batch_source {
     const struct aule_kv_layout *layout; // in the arena
 };
 
-// AULE_INVALID where mask and mask_size contradict each other; the other arrays are as long as `params` says.
+// AULE_INVALID where mask and mask_size contradict each other; the other arrays are as long as
+// `params` says.
 enum aule_status batch_check_mask(const struct aule_batch_params *params);
 
-// aule_batch_create() between attachment_enter() and attachment_leave(); the arrays are as long as `params` says. With
-// seq_lens_kv NULL it is a batch that is only written through.
+// aule_batch_create() between attachment_enter() and attachment_leave(); the arrays are as long as
+// `params` says. With seq_lens_kv NULL it is a batch that is only written through.
 enum aule_status batch_create(struct attachment *attachment, const struct batch_source *source,
                               const struct aule_batch_params *params, struct aule_batch **out);
 

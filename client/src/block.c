@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// block.c - blocks copied and filled with zeroes on the GPU. Who may write which block: the daemon knows. Any thread.
+// block.c - blocks copied and filled with zeroes on the GPU. Who may write which block: the daemon
+// knows. Any thread.
 
 #include "cache.h"
 #include "error.h"
@@ -10,8 +11,9 @@
 #include <stdlib.h>
 
 // In a message a copy has two ids.
-static enum aule_status copy(struct aule_cache *cache, const char *what, uint32_t count, const int32_t *from,
-                             const int32_t *to, int timeout_ms, struct aule_ticket *ticket)
+static enum aule_status copy(struct aule_cache *cache, const char *what, uint32_t count,
+                             const int32_t *from, const int32_t *to, int timeout_ms,
+                             struct aule_ticket *ticket)
 {
     enum aule_status status = cache_check_count(cache, what, 2 * (uint64_t)count);
     if (status != AULE_OK)
@@ -27,8 +29,8 @@ static enum aule_status copy(struct aule_cache *cache, const char *what, uint32_
     return work_queue(cache->attachment, &work, timeout_ms, ticket);
 }
 
-enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t count, const int32_t *from, const int32_t *to,
-                                  int timeout_ms, struct aule_ticket *ticket)
+enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t count, const int32_t *from,
+                                  const int32_t *to, int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(cache);
     REQUIRE(from);
@@ -39,13 +41,14 @@ enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t count, cons
     return copy(cache, "a copy, from and to,", count, from, to, timeout_ms, ticket);
 }
 
-enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t count, const int32_t *block_ids, int timeout_ms,
+enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t count,
+                                  const int32_t *block_ids, int timeout_ms,
                                   struct aule_ticket *ticket)
 {
     REQUIRE(cache);
     REQUIRE(block_ids);
-    enum aule_status status =
-        cache_check_count(cache, "a list to fill with zeroes, twice as long on its way,", 2 * (uint64_t)count);
+    enum aule_status status = cache_check_count(
+        cache, "a list to fill with zeroes, twice as long on its way,", 2 * (uint64_t)count);
     if (status != AULE_OK)
         return status;
     int32_t *nothing = malloc(count ? count * sizeof *nothing : 1);
@@ -53,7 +56,8 @@ enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t count, cons
         return fail(AULE_NO_MEMORY, "no memory for a list of %u blocks", count);
     for (uint32_t i = 0; i < count; i++)
         nothing[i] = -1;
-    status = copy(cache, "a list to fill with zeroes", count, nothing, block_ids, timeout_ms, ticket);
+    status =
+        copy(cache, "a list to fill with zeroes", count, nothing, block_ids, timeout_ms, ticket);
     free(nothing);
     return status;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cache.c - caches and their blocks, each a command to the daemon. What is a valid identity, who holds what: the daemon knows.
-// Any thread.
+// cache.c - caches and their blocks, each a command to the daemon. What is a valid identity, who
+// holds what: the daemon knows. Any thread.
 
 #include "cache.h"
 
@@ -25,8 +25,9 @@ enum aule_status cache_check_count(const struct aule_cache *cache, const char *w
     uint64_t most = attachment_room(cache->attachment) / sizeof(int32_t);
     if (count <= most)
         return AULE_OK;
-    return fail(AULE_LIMIT, "%s of %" PRIu64 " blocks: one message of %" PRIu64 " bytes takes %" PRIu64, what, count,
-                cache->attachment->info.max_message, most);
+    return fail(AULE_LIMIT,
+                "%s of %" PRIu64 " blocks: one message of %" PRIu64 " bytes takes %" PRIu64, what,
+                count, cache->attachment->info.max_message, most);
 }
 
 // ---- caches ----
@@ -60,12 +61,14 @@ static enum aule_status check_params(const struct aule_cache_params *params)
     return AULE_OK;
 }
 
-enum aule_status cache_open_in(struct attachment *attachment, const struct aule_cache_params *params,
-                               struct aule_cache *cache)
+enum aule_status cache_open_in(struct attachment *attachment,
+                               const struct aule_cache_params *params, struct aule_cache *cache)
 {
-    struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = identity_of(params)};
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN,
+                                   .cache_open = identity_of(params)};
     struct answer answer;
-    enum aule_status status = attachment_call(attachment, &request, 0, WIRE_ANSWER_CACHE_OPEN, &answer);
+    enum aule_status status =
+        attachment_call(attachment, &request, 0, WIRE_ANSWER_CACHE_OPEN, &answer);
     if (status != AULE_OK)
         return status;
     *cache = (struct aule_cache){.attachment = attachment,
@@ -76,20 +79,21 @@ enum aule_status cache_open_in(struct attachment *attachment, const struct aule_
     return AULE_OK;
 }
 
-// The daemon's sentence, and what helps: a name keeps its identity while the cache is there, opened or not.
+// The daemon's sentence, and what helps: a name keeps its identity while the cache is there, opened
+// or not.
 static enum aule_status other_identity(const struct attachment *attachment, const char *name)
 {
     char why[512], socket[QUOTE_SIZE(SOCKET_PATH_MAX)], word[QUOTE_SIZE(WIRE_MAX_NAME)];
     snprintf(why, sizeof why, "%s", aule_error());
-    return fail(
-        AULE_MISMATCH,
-        "%s; take another name or, where nobody has that cache open, drop it: aule-ctl drop-cache --socket %s %s%s",
-        why, quote(socket, sizeof socket, connection_path(attachment->connection)), *name == '-' ? "-- " : "",
-        quote(word, sizeof word, name));
+    return fail(AULE_MISMATCH,
+                "%s; take another name or, where nobody has that cache open, drop it: aule-ctl "
+                "drop-cache --socket %s %s%s",
+                why, quote(socket, sizeof socket, connection_path(attachment->connection)),
+                *name == '-' ? "-- " : "", quote(word, sizeof word, name));
 }
 
-static enum aule_status open_in(struct attachment *attachment, const struct aule_cache_params *params,
-                                struct aule_cache **out)
+static enum aule_status open_in(struct attachment *attachment,
+                                const struct aule_cache_params *params, struct aule_cache **out)
 {
     struct aule_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
@@ -104,8 +108,9 @@ static enum aule_status open_in(struct attachment *attachment, const struct aule
     return AULE_OK;
 }
 
-enum aule_status aule_cache_open_sized(struct aule_session *session, const struct aule_cache_params *params,
-                                       size_t params_size, struct aule_cache **cache)
+enum aule_status aule_cache_open_sized(struct aule_session *session,
+                                       const struct aule_cache_params *params, size_t params_size,
+                                       struct aule_cache **cache)
 {
     REQUIRE(cache);
     *cache = NULL;
@@ -130,19 +135,23 @@ void aule_cache_close(struct aule_cache *cache)
 {
     if (!cache)
         return;
-    struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE, .cache_close = {.cache = cache->id}};
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE,
+                                   .cache_close = {.cache = cache->id}};
     attachment_tell(cache->attachment, &request); // an ended session has closed it already
     attachment_unref(cache->attachment);
     free(cache);
 }
 
-enum aule_status aule_cache_state_sized(struct aule_cache *cache, struct aule_cache_state *state, size_t state_size)
+enum aule_status aule_cache_state_sized(struct aule_cache *cache, struct aule_cache_state *state,
+                                        size_t state_size)
 {
     REQUIRE(cache);
     REQUIRE(state);
-    struct wire_request request = {.command = WIRE_COMMAND_CACHE_STATE, .cache_state = {.cache = cache->id}};
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_STATE,
+                                   .cache_state = {.cache = cache->id}};
     struct answer answer;
-    enum aule_status status = attachment_ask(cache->attachment, &request, 0, WIRE_ANSWER_CACHE_STATE, &answer);
+    enum aule_status status =
+        attachment_ask(cache->attachment, &request, 0, WIRE_ANSWER_CACHE_STATE, &answer);
     if (status != AULE_OK)
         return status;
     const struct wire_cache_state_reply *reply = &answer.reply.cache_state;
@@ -164,7 +173,8 @@ enum aule_status aule_cache_state_sized(struct aule_cache *cache, struct aule_ca
 
 // ---- blocks ----
 
-enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int timeout_ms, int32_t *block_ids)
+enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int timeout_ms,
+                                   int32_t *block_ids)
 {
     REQUIRE(cache);
     REQUIRE(block_ids);
@@ -178,19 +188,22 @@ enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int
         .blocks_lease = {.cache = cache->id, .count = count, .timeout_ms = timeout_ms},
     };
     struct answer answer;
-    status = attachment_ask(cache->attachment, &request, timeout_ms, WIRE_ANSWER_BLOCKS_LEASE, &answer);
+    status =
+        attachment_ask(cache->attachment, &request, timeout_ms, WIRE_ANSWER_BLOCKS_LEASE, &answer);
     if (status != AULE_OK)
         return status;
     const struct wire_ints *blocks = &answer.reply.blocks_lease.blocks;
     if (blocks->count != count)
-        status = fail(AULE_MALFORMED, "a lease of %u blocks was answered with %u", count, blocks->count);
+        status =
+            fail(AULE_MALFORMED, "a lease of %u blocks was answered with %u", count, blocks->count);
     else if (count > 0)
         memcpy(block_ids, blocks->data, count * sizeof *block_ids);
     answer_finish(&answer);
     return status;
 }
 
-enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t count, const int32_t *block_ids)
+enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t count,
+                                     const int32_t *block_ids)
 {
     REQUIRE(cache);
     REQUIRE(block_ids);

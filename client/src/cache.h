@@ -15,11 +15,13 @@ struct aule_cache {
     uint32_t num_kv_heads;
 };
 
-// Opens a cache and fills *cache but for the reference. Between attachment_enter() and attachment_leave().
-enum aule_status cache_open_in(struct attachment *attachment, const struct aule_cache_params *params,
-                               struct aule_cache *cache);
+// Opens a cache and fills *cache but for the reference. Between attachment_enter() and
+// attachment_leave().
+enum aule_status cache_open_in(struct attachment *attachment,
+                               const struct aule_cache_params *params, struct aule_cache *cache);
 
 // Block ids that one message takes; more must go in parts. AULE_LIMIT.
-enum aule_status cache_check_count(const struct aule_cache *cache, const char *what, uint64_t count);
+enum aule_status cache_check_count(const struct aule_cache *cache, const char *what,
+                                   uint64_t count);
 
 #endif

@@ -21,14 +21,16 @@ void caller_give(void *to, size_t size, const void *whole, size_t whole_size)
     memset((char *)to + common, 0, size - common);
 }
 
-enum aule_status caller_take(void *whole, size_t whole_size, const void *from, size_t size, const char *name)
+enum aule_status caller_take(void *whole, size_t whole_size, const void *from, size_t size,
+                             const char *name)
 {
     size_t common = smaller(size, whole_size);
     for (size_t i = common; i < size; i++)
         if (((const char *)from)[i])
             return fail(AULE_UNSUPPORTED,
-                        "%s: byte %zu of %zu is set, but this library (%s) knows the first %zu; it is too old", name, i,
-                        size, aule_version(), common);
+                        "%s: byte %zu of %zu is set, but this library (%s) knows the first %zu; it "
+                        "is too old",
+                        name, i, size, aule_version(), common);
     memcpy(whole, from, common);
     memset((char *)whole + common, 0, whole_size - common);
     return AULE_OK;

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// connection.c - an nng REQ socket with one pipe for its whole life: when the pipe goes, the connection is gone, and nothing is
-// sent twice or to another daemon. A call takes a context of its own, so that calls of several threads run side by side;
-// contexts are kept for the next call. Knows nothing of sessions. Any thread; nng's threads run the callbacks.
+// connection.c - an nng REQ socket with one pipe for its whole life: when the pipe goes, the
+// connection is gone, and nothing is sent twice or to another daemon. A call takes a context of its
+// own, so that calls of several threads run side by side; contexts are kept for the next call.
+// Knows nothing of sessions. Any thread; nng's threads run the callbacks.
 //
-// Why the mutex is held while an nng operation starts: the pipe's end sets `gone` and aborts what is pending under the same
-// mutex, so an operation either starts before and is aborted, or sees `gone`. None can be left waiting for a pipe that never comes.
+// Why the mutex is held while an nng operation starts: the pipe's end sets `gone` and aborts what
+// is pending under the same mutex, so an operation either starts before and is aborted, or sees
+// `gone`. None can be left waiting for a pipe that never comes.
 //
-// What nng 1.5.2 leaves open (the daemon's nng_cures.c says how): a pipe that is closed within the microseconds between the head and the body
-// of a message that comes is never taken apart, and nng_close() waits for ever. So the farewell's answer is the last thing that a daemon
-// sends, it is waited for longer than any daemon at work needs, and only an answer that comes in the very moment when it, or by
-// connection_hang_up() the connection, is given up can still meet it.
+// What nng 1.5.2 leaves open (the daemon's nng_cures.c says how): a pipe that is closed within the
+// microseconds between the head and the body of a message that comes is never taken apart, and
+// nng_close() waits for ever. So the farewell's answer is the last thing that a daemon sends, it is
+// waited for longer than any daemon at work needs, and only an answer that comes in the very moment
+// when it, or by connection_hang_up() the connection, is given up can still meet it.
 
 #include "connection.h"
 
@@ -142,19 +145,24 @@ static int socket_prepare(struct connection *connection)
     connection->socket_open = true;
     error = nng_socket_set_size(connection->socket, NNG_OPT_RECVMAXSZ, WIRE_MAX_MESSAGE);
     if (!error)
-        error = nng_socket_set_ms(connection->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+        error =
+            nng_socket_set_ms(connection->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     if (!error)
-        error = nng_pipe_notify(connection->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_adding, connection);
+        error =
+            nng_pipe_notify(connection->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_adding, connection);
     if (!error)
-        error = nng_pipe_notify(connection->socket, NNG_PIPE_EV_ADD_POST, on_pipe_added, connection);
+        error =
+            nng_pipe_notify(connection->socket, NNG_PIPE_EV_ADD_POST, on_pipe_added, connection);
     if (!error)
-        error = nng_pipe_notify(connection->socket, NNG_PIPE_EV_REM_POST, on_pipe_removed, connection);
+        error =
+            nng_pipe_notify(connection->socket, NNG_PIPE_EV_REM_POST, on_pipe_removed, connection);
     return error;
 }
 
-// nng dials again by itself, in ever longer pauses of no fixed length, until there is a pipe: while more wait to be accepted than the socket's
-// queue holds (128), as when a host's workers start at once. Not by nng's synchronous start: it knows no deadline, and never returns if the
-// dialer is closed just before.
+// nng dials again by itself, in ever longer pauses of no fixed length, until there is a pipe: while
+// more wait to be accepted than the socket's queue holds (128), as when a host's workers start at
+// once. Not by nng's synchronous start: it knows no deadline, and never returns if the dialer is
+// closed just before.
 static int dial(struct connection *connection)
 {
     enum { FIRST_PAUSE_MS = 10, LONGEST_PAUSE_MS = 320 };
@@ -178,7 +186,11 @@ static void dial_no_more(struct connection *connection)
 }
 
 // For at most `left_ms`.
-static enum { NO_PIPE, PIPE_READY, PIPE_GONE } look_for_pipe(struct connection *connection, int left_ms)
+static enum {
+    NO_PIPE,
+    PIPE_READY,
+    PIPE_GONE
+} look_for_pipe(struct connection *connection, int left_ms)
 {
     pthread_mutex_lock(&connection->mutex);
     if (!connection->ready && !connection->gone && left_ms)
@@ -188,8 +200,8 @@ static enum { NO_PIPE, PIPE_READY, PIPE_GONE } look_for_pipe(struct connection *
     return gone ? PIPE_GONE : ready ? PIPE_READY : NO_PIPE;
 }
 
-// Looks now and then whether the daemon still lives that it waits for. The greeting is over when it returns: a client that leaves in the middle
-// of one can stop an nng 1.5.2 listener from accepting.
+// Looks now and then whether the daemon still lives that it waits for. The greeting is over when it
+// returns: a client that leaves in the middle of one can stop an nng 1.5.2 listener from accepting.
 static enum aule_status await_pipe(struct connection *connection, const struct timeout *timeout)
 {
     enum { LOOK_MS = 200 };
@@ -199,7 +211,8 @@ static enum aule_status await_pipe(struct connection *connection, const struct t
         case PIPE_READY: return AULE_OK;
         case PIPE_GONE:
             return fail(AULE_DAEMON_GONE,
-                        "what listens at %s hung up at once: it is no daemon, has just ended, or has as many "
+                        "what listens at %s hung up at once: it is no daemon, has just ended, or "
+                        "has as many "
                         "connections as it may (--max-connections; its log says so)",
                         connection->path);
         case NO_PIPE: break;
@@ -208,8 +221,8 @@ static enum aule_status await_pipe(struct connection *connection, const struct t
         if (status != AULE_OK)
             return status;
         if (left == 0)
-            return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms", connection->path,
-                        timeout->ms);
+            return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms",
+                        connection->path, timeout->ms);
     }
 }
 
@@ -220,7 +233,8 @@ static enum aule_status no_room(const char *path, int error)
     return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
 }
 
-static enum aule_status connection_dial(struct connection *connection, const struct timeout *timeout)
+static enum aule_status connection_dial(struct connection *connection,
+                                        const struct timeout *timeout)
 {
     enum aule_status status = knock(connection->path);
     if (status != AULE_OK)
@@ -238,7 +252,8 @@ static enum aule_status connection_dial(struct connection *connection, const str
     return status;
 }
 
-enum aule_status connection_open(const char *path, const struct timeout *timeout, struct connection **out)
+enum aule_status connection_open(const char *path, const struct timeout *timeout,
+                                 struct connection **out)
 {
     enum aule_status status = fork_claim();
     if (status != AULE_OK)
@@ -307,7 +322,8 @@ void connection_interrupt(struct connection *connection)
     tell_end(connection);
 }
 
-enum aule_status connection_hang_up(struct connection *connection, const char *command, int timeout_ms)
+enum aule_status connection_hang_up(struct connection *connection, const char *command,
+                                    int timeout_ms)
 {
     pthread_mutex_lock(&connection->mutex);
     connection->gone = true;
@@ -316,13 +332,14 @@ enum aule_status connection_hang_up(struct connection *connection, const char *c
     nng_pipe pipe = connection->pipe;
     pthread_mutex_unlock(&connection->mutex);
     tell_end(connection);
-    nng_dialer_close(connection->dialer); // it would dial again; both unlocked, because they call back
+    nng_dialer_close(
+        connection->dialer); // it would dial again; both unlocked, because they call back
     nng_pipe_close(pipe);
-    return fail(
-        AULE_TIMEOUT,
-        "the daemon at %s did not answer %s within %d ms; the session is ended, aule_session_reconnect() begins "
-        "another",
-        connection->path, command, timeout_ms);
+    return fail(AULE_TIMEOUT,
+                "the daemon at %s did not answer %s within %d ms; the session is ended, "
+                "aule_session_reconnect() begins "
+                "another",
+                connection->path, command, timeout_ms);
 }
 
 // ---- calling ----
@@ -372,8 +389,8 @@ static void call_end(struct connection *connection, struct call *call, bool reus
 }
 
 // Start one half of an exchange and wait for it; an nng error.
-static int call_step(struct connection *connection, struct call *call, void (*start)(nng_ctx, nng_aio *),
-                     nng_duration timeout_ms, bool farewell)
+static int call_step(struct connection *connection, struct call *call,
+                     void (*start)(nng_ctx, nng_aio *), nng_duration timeout_ms, bool farewell)
 {
     nng_aio_set_timeout(call->aio, timeout_ms);
     pthread_mutex_lock(&connection->mutex);
@@ -388,7 +405,8 @@ static int call_step(struct connection *connection, struct call *call, void (*st
 }
 
 // *message goes out, and the answer comes back in it; NULL after a failure.
-static int exchange(struct connection *connection, nng_msg **message, const struct timeout *timeout, bool farewell)
+static int exchange(struct connection *connection, nng_msg **message, const struct timeout *timeout,
+                    bool farewell)
 {
     struct call *call = call_begin(connection);
     int error = call ? 0 : NNG_ENOMEM;
@@ -420,19 +438,23 @@ static enum aule_status call_error(struct connection *connection, int error, con
     switch (error) {
     case 0: return AULE_OK;
     case NNG_ETIMEDOUT:
-        return fail(AULE_TIMEOUT, "the daemon at %s did not answer %s within %d ms", connection->path, command,
-                    timeout->ms);
-    case NNG_ENOMEM: return fail(AULE_NO_MEMORY, "no memory to send %s to %s", command, connection->path);
+        return fail(AULE_TIMEOUT, "the daemon at %s did not answer %s within %d ms",
+                    connection->path, command, timeout->ms);
+    case NNG_ENOMEM:
+        return fail(AULE_NO_MEMORY, "no memory to send %s to %s", command, connection->path);
     case NNG_ECONNRESET:
     case NNG_ECLOSED:
     case NNG_ECANCELED:
         if (closed)
             return fail(AULE_DAEMON_GONE, "the session was closed before %s was answered", command);
         if (unanswered)
-            return fail(AULE_DAEMON_GONE, "no %s: the session ended when the daemon at %s did not answer %s in time",
+            return fail(AULE_DAEMON_GONE,
+                        "no %s: the session ended when the daemon at %s did not answer %s in time",
                         command, connection->path, unanswered);
-        return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer", connection->path, command);
-    default: return fail(AULE_INTERNAL, "%s to %s: %s", command, connection->path, nng_strerror(error));
+        return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer",
+                    connection->path, command);
+    default:
+        return fail(AULE_INTERNAL, "%s to %s: %s", command, connection->path, nng_strerror(error));
     }
 }
 
@@ -450,7 +472,8 @@ static enum aule_status encode(const struct wire_request *request, nng_msg **mes
     struct wire_buffer buffer = {.data = NULL};
     enum status status = wire_encode_request(request, &buffer, &error);
     if (status != STATUS_OK)
-        return fail((enum aule_status)status, "%s: %s", wire_command_name(request->command), error.text);
+        return fail((enum aule_status)status, "%s: %s", wire_command_name(request->command),
+                    error.text);
     enum aule_status result = AULE_OK;
     if (nng_msg_alloc(message, 0) != 0) {
         result = fail(AULE_NO_MEMORY, "no memory for a message of %zu bytes", buffer.size);
@@ -477,7 +500,8 @@ static enum aule_status decode(nng_msg *message, const char *command, struct ans
     return AULE_OK;
 }
 
-static bool is_answer(const struct wire_request *request, enum wire_answer expected, enum wire_answer answer)
+static bool is_answer(const struct wire_request *request, enum wire_answer expected,
+                      enum wire_answer answer)
 {
     bool waits = request->command == WIRE_COMMAND_RUN && request->run.waits;
     return answer == expected || (waits && answer == WIRE_ANSWER_RUN);
@@ -488,19 +512,19 @@ static enum aule_status judge(const struct wire_reply *reply, const struct wire_
 {
     const char *command = wire_command_name(request->command);
     if (reply->status < STATUS_OK || reply->status > STATUS_INTERNAL)
-        return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command, reply->status,
-                    reply->message ? reply->message : "");
+        return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command,
+                    reply->status, reply->message ? reply->message : "");
     if (reply->status != STATUS_OK)
         return fail((enum aule_status)reply->status, "%s", reply->message ? reply->message : "");
     if (!is_answer(request, expected, reply->answer))
-        return fail(AULE_MALFORMED, "%s was answered with kind %d instead of %d", command, (int)reply->answer,
-                    (int)expected);
+        return fail(AULE_MALFORMED, "%s was answered with kind %d instead of %d", command,
+                    (int)reply->answer, (int)expected);
     return AULE_OK;
 }
 
 static enum aule_status call(struct connection *connection, const struct wire_request *request,
-                             const struct timeout *timeout, bool farewell, enum wire_answer expected,
-                             struct answer *answer)
+                             const struct timeout *timeout, bool farewell,
+                             enum wire_answer expected, struct answer *answer)
 {
     const char *command = wire_command_name(request->command);
     nng_msg *message = NULL;
@@ -525,14 +549,16 @@ static enum aule_status call(struct connection *connection, const struct wire_re
 }
 
 enum aule_status connection_call(struct connection *connection, const struct wire_request *request,
-                                 const struct timeout *timeout, enum wire_answer expected, struct answer *answer)
+                                 const struct timeout *timeout, enum wire_answer expected,
+                                 struct answer *answer)
 {
     *answer = (struct answer){.message = NULL};
     enum aule_status status = fork_check(connection->pid, "the connection");
     return status == AULE_OK ? call(connection, request, timeout, false, expected, answer) : status;
 }
 
-void connection_farewell(struct connection *connection, const struct wire_request *request, int timeout_ms)
+void connection_farewell(struct connection *connection, const struct wire_request *request,
+                         int timeout_ms)
 {
     const struct timeout timeout = timeout_start(timeout_ms);
     struct answer answer = {.message = NULL};

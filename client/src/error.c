@@ -34,10 +34,10 @@ enum aule_status fail_no_descriptor(const char *what)
 {
     struct rlimit limit = {.rlim_cur = 0};
     getrlimit(RLIMIT_NOFILE, &limit);
-    return fail(
-        AULE_NO_MEMORY,
-        "%s: no file descriptor is left; this process may have %ju (ulimit -n), the system what fs.file-max says", what,
-        (uintmax_t)limit.rlim_cur);
+    return fail(AULE_NO_MEMORY,
+                "%s: no file descriptor is left; this process may have %ju (ulimit -n), the system "
+                "what fs.file-max says",
+                what, (uintmax_t)limit.rlim_cur);
 }
 
 enum aule_status fail_null(const char *function, const char *pointer)

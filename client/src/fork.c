@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fork.c - keeps a forked child away from its parent's connections. nng aborts a child that touches it when the parent
-// had used it, so the child gets a status instead; its copy of the connection's descriptor cannot be closed safely and
-// goes with exec() (it is close-on-exec) or with the child's end. getpid() at every entry costs well below a microsecond and, unlike
-// pthread_atfork(), also sees a bare clone(). Any thread.
+// fork.c - keeps a forked child away from its parent's connections. nng aborts a child that touches
+// it when the parent had used it, so the child gets a status instead; its copy of the connection's
+// descriptor cannot be closed safely and goes with exec() (it is close-on-exec) or with the child's
+// end. getpid() at every entry costs well below a microsecond and, unlike pthread_atfork(), also
+// sees a bare clone(). Any thread.
 
 #include "fork.h"
 
@@ -19,7 +20,8 @@ enum aule_status fork_check(pid_t owner, const char *what)
 {
     if (owner == getpid())
         return AULE_OK;
-    return fail(AULE_FORKED, "%s was opened by process %d before fork(); process %d may only close it", what,
+    return fail(AULE_FORKED,
+                "%s was opened by process %d before fork(); process %d may only close it", what,
                 (int)owner, (int)getpid());
 }
 
@@ -28,9 +30,9 @@ enum aule_status fork_claim(void)
     pid_t expected = 0;
     if (atomic_compare_exchange_strong(&claimant, &expected, getpid()) || expected == getpid())
         return AULE_OK;
-    return fail(
-        AULE_FORKED,
-        "process %d forked from process %d after that had opened a session; it can open one after exec(), or if "
-        "the parent forks before its first session",
-        (int)getpid(), (int)expected);
+    return fail(AULE_FORKED,
+                "process %d forked from process %d after that had opened a session; it can open "
+                "one after exec(), or if "
+                "the parent forks before its first session",
+                (int)getpid(), (int)expected);
 }

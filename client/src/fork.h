@@ -14,8 +14,8 @@
 // AULE_FORKED if `owner`, who made `what`, is not the calling process.
 enum aule_status fork_check(pid_t owner, const char *what);
 
-// To be called before the first use of nng. AULE_FORKED if a parent of this process used it already through this library:
-// nng would abort this process.
+// To be called before the first use of nng. AULE_FORKED if a parent of this process used it already
+// through this library: nng would abort this process.
 enum aule_status fork_claim(void);
 
 #endif

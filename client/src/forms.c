@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// forms.c - other forms of a step's metadata, turned into aule_batch_params. Pure functions: no session, no daemon, and of the
-// caller's arrays only those copied that must differ. What blocks are whose, and whether a slot occurs twice: the daemon knows. Any
-// thread.
+// forms.c - other forms of a step's metadata, turned into aule_batch_params. Pure functions: no
+// session, no daemon, and of the caller's arrays only those copied that must differ. What blocks
+// are whose, and whether a slot occurs twice: the daemon knows. Any thread.
 
 #include "caller.h"
 #include "error.h"
@@ -14,18 +14,24 @@
 
 enum { MIN_BLOCK_SIZE = 8, MAX_BLOCK_SIZE = 256 }; // tokens
 
-// Room for `count` numbers of `size` bytes, `extra` more bytes behind them; never NULL for want of anything to hold.
-static enum aule_status allocate(uint64_t count, size_t size, uint64_t extra, struct aule_metadata *metadata)
+// Room for `count` numbers of `size` bytes, `extra` more bytes behind them; never NULL for want of
+// anything to hold.
+static enum aule_status allocate(uint64_t count, size_t size, uint64_t extra,
+                                 struct aule_metadata *metadata)
 {
     uint64_t bytes;
-    if (__builtin_mul_overflow(count, size, &bytes) || __builtin_add_overflow(bytes, extra, &bytes) || bytes > SIZE_MAX)
+    if (__builtin_mul_overflow(count, size, &bytes) ||
+        __builtin_add_overflow(bytes, extra, &bytes) || bytes > SIZE_MAX)
         bytes = UINT64_MAX;
     if (bytes != UINT64_MAX && (metadata->owned = malloc(bytes ? bytes : 1)))
         return AULE_OK;
-    return fail(AULE_NO_MEMORY, "no memory for the metadata of a step, %" PRIu64 " numbers of %zu bytes", count, size);
+    return fail(AULE_NO_MEMORY,
+                "no memory for the metadata of a step, %" PRIu64 " numbers of %zu bytes", count,
+                size);
 }
 
-// The caller's struct has its own size of `params`; `owned` is its last member. False: `size` is that of no such struct.
+// The caller's struct has its own size of `params`; `owned` is its last member. False: `size` is
+// that of no such struct.
 static bool is_size(size_t size)
 {
     return size >= sizeof(void *) && size % _Alignof(void *) == 0;
@@ -59,12 +65,13 @@ static enum aule_status finish(enum aule_status status, const struct aule_metada
     return AULE_OK;
 }
 
-#define REQUIRE_METADATA                                                                                               \
-    do {                                                                                                               \
-        REQUIRE(metadata);                                                                                             \
-        if (!is_size(metadata_size))                                                                                   \
-            return fail(AULE_INVALID, "metadata_size = %zu is that of no struct aule_metadata", metadata_size);        \
-        memset(metadata, 0, metadata_size);                                                                            \
+#define REQUIRE_METADATA                                                                           \
+    do {                                                                                           \
+        REQUIRE(metadata);                                                                         \
+        if (!is_size(metadata_size))                                                               \
+            return fail(AULE_INVALID, "metadata_size = %zu is that of no struct aule_metadata",    \
+                        metadata_size);                                                            \
+        memset(metadata, 0, metadata_size);                                                        \
     } while (0)
 
 // ---- varlen: two prefix sums ----
@@ -75,22 +82,24 @@ static enum aule_status check_sums(const char *name, const int32_t *sums, uint32
         return fail(AULE_INVALID, "%s[0] = %d is negative", name, sums[0]);
     for (uint32_t s = 0; s < num_seqs; s++)
         if (sums[s + 1] < sums[s])
-            return fail(AULE_INVALID, "%s[%u] = %d follows %d: it falls", name, s + 1, sums[s + 1], sums[s]);
+            return fail(AULE_INVALID, "%s[%u] = %d follows %d: it falls", name, s + 1, sums[s + 1],
+                        sums[s]);
     return AULE_OK;
 }
 
-static enum aule_status check_longest(const char *name, const int32_t *sums, uint32_t num_seqs, const char *bound_name,
-                                      uint32_t bound)
+static enum aule_status check_longest(const char *name, const int32_t *sums, uint32_t num_seqs,
+                                      const char *bound_name, uint32_t bound)
 {
     for (uint32_t s = 0; bound > 0 && s < num_seqs; s++)
         if ((uint32_t)(sums[s + 1] - sums[s]) > bound)
-            return fail(AULE_OUT_OF_RANGE, "sequence %u has %d rows of %s, more than %s = %u", s, sums[s + 1] - sums[s],
-                        name, bound_name, bound);
+            return fail(AULE_OUT_OF_RANGE, "sequence %u has %d rows of %s, more than %s = %u", s,
+                        sums[s + 1] - sums[s], name, bound_name, bound);
     return AULE_OK;
 }
 
-static enum aule_status check_varlen(uint32_t num_seqs, const int32_t *cu_seqlens_q, const int32_t *cu_seqlens_k,
-                                     uint32_t max_seqlen_q, uint32_t max_seqlen_k)
+static enum aule_status check_varlen(uint32_t num_seqs, const int32_t *cu_seqlens_q,
+                                     const int32_t *cu_seqlens_k, uint32_t max_seqlen_q,
+                                     uint32_t max_seqlen_k)
 {
     if (cu_seqlens_q[0] != 0)
         return fail(AULE_INVALID, "cu_seqlens_q[0] = %d instead of 0", cu_seqlens_q[0]);
@@ -98,21 +107,25 @@ static enum aule_status check_varlen(uint32_t num_seqs, const int32_t *cu_seqlen
     if (status == AULE_OK)
         status = check_sums("cu_seqlens_k", cu_seqlens_k, num_seqs);
     if (status == AULE_OK)
-        status = check_longest("cu_seqlens_q", cu_seqlens_q, num_seqs, "max_seqlen_q", max_seqlen_q);
+        status =
+            check_longest("cu_seqlens_q", cu_seqlens_q, num_seqs, "max_seqlen_q", max_seqlen_q);
     if (status == AULE_OK)
-        status = check_longest("cu_seqlens_k", cu_seqlens_k, num_seqs, "max_seqlen_k", max_seqlen_k);
+        status =
+            check_longest("cu_seqlens_k", cu_seqlens_k, num_seqs, "max_seqlen_k", max_seqlen_k);
     return status;
 }
 
-enum aule_status aule_metadata_varlen_sized(uint32_t num_seqs, const int32_t *cu_seqlens_q, const int32_t *cu_seqlens_k,
-                                            uint32_t max_seqlen_q, uint32_t max_seqlen_k,
-                                            struct aule_metadata *metadata, size_t metadata_size)
+enum aule_status aule_metadata_varlen_sized(uint32_t num_seqs, const int32_t *cu_seqlens_q,
+                                            const int32_t *cu_seqlens_k, uint32_t max_seqlen_q,
+                                            uint32_t max_seqlen_k, struct aule_metadata *metadata,
+                                            size_t metadata_size)
 {
     REQUIRE_METADATA;
     REQUIRE(cu_seqlens_q);
     REQUIRE(cu_seqlens_k);
     struct aule_metadata whole = {.owned = NULL};
-    enum aule_status status = check_varlen(num_seqs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k);
+    enum aule_status status =
+        check_varlen(num_seqs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k);
     if (status == AULE_OK)
         status = allocate(num_seqs, sizeof(int32_t), 0, &whole);
     if (status != AULE_OK)
@@ -144,11 +157,13 @@ struct grouping {
 static enum aule_status check_token(const struct aule_token_form *form, uint32_t t)
 {
     if (form->seq_ids[t] < 0 || (uint32_t)form->seq_ids[t] >= form->num_seqs)
-        return fail(AULE_OUT_OF_RANGE, "seq_ids[%u] = %d, num_seqs %u", t, form->seq_ids[t], form->num_seqs);
+        return fail(AULE_OUT_OF_RANGE, "seq_ids[%u] = %d, num_seqs %u", t, form->seq_ids[t],
+                    form->num_seqs);
     if (form->positions[t] < 0)
         return fail(AULE_INVALID, "positions[%u] = %d is negative", t, form->positions[t]);
     if (form->positions[t] == INT32_MAX && !form->seq_lens_kv)
-        return fail(AULE_OUT_OF_RANGE, "positions[%u] = %d: no sequence is so long", t, form->positions[t]);
+        return fail(AULE_OUT_OF_RANGE, "positions[%u] = %d: no sequence is so long", t,
+                    form->positions[t]);
     return AULE_OK;
 }
 
@@ -160,14 +175,17 @@ static enum aule_status check_order(const struct grouping *grouping, uint32_t t)
     if (before < 0 || position - 1 == before)
         return AULE_OK;
     if (position < before)
-        return fail(AULE_INVALID, "positions[%u] = %d of sequence %d falls: its token before stands at %d", t, position,
-                    s, before);
-    if (position > before)
-        return fail(AULE_INVALID, "positions[%u] = %d of sequence %d leaves a gap: its token before stands at %d", t,
+        return fail(AULE_INVALID,
+                    "positions[%u] = %d of sequence %d falls: its token before stands at %d", t,
                     position, s, before);
+    if (position > before)
+        return fail(AULE_INVALID,
+                    "positions[%u] = %d of sequence %d leaves a gap: its token before stands at %d",
+                    t, position, s, before);
     if (form->repeats)
         return AULE_OK;
-    return fail(AULE_INVALID, "positions[%u] = %d of sequence %d repeats the one before; that needs `repeats`", t,
+    return fail(AULE_INVALID,
+                "positions[%u] = %d of sequence %d repeats the one before; that needs `repeats`", t,
                 position, s);
 }
 
@@ -200,7 +218,8 @@ static enum aule_status take_lens(struct grouping *grouping)
         if (len < 0)
             return fail(AULE_INVALID, "seq_lens_kv[%u] = %d is negative", s, len);
         if (last >= len && !form->repeats)
-            return fail(AULE_OUT_OF_RANGE, "seq_lens_kv[%u] = %d, but a token of it stands at position %d", s, len,
+            return fail(AULE_OUT_OF_RANGE,
+                        "seq_lens_kv[%u] = %d, but a token of it stands at position %d", s, len,
                         last);
         if (last >= 0 && last != len - 1)
             grouping->consecutive = false;
@@ -235,7 +254,8 @@ static enum aule_status mask_size_of(const struct grouping *grouping, size_t *si
 {
     uint64_t total = 0;
     for (uint32_t s = 0; s < grouping->form->num_seqs; s++) {
-        uint64_t bits = (uint64_t)(grouping->cu[s + 1] - grouping->cu[s]) * (uint64_t)grouping->lens[s];
+        uint64_t bits =
+            (uint64_t)(grouping->cu[s + 1] - grouping->cu[s]) * (uint64_t)grouping->lens[s];
         if (__builtin_add_overflow(total, bits / 8 + (bits % 8 != 0), &total) || total > SIZE_MAX)
             return fail(AULE_OUT_OF_RANGE, "the mask of %u tokens has more than %" PRIu64 " bytes",
                         grouping->form->num_tokens, (uint64_t)SIZE_MAX);
@@ -253,29 +273,33 @@ static enum aule_status group(struct grouping *grouping, struct aule_batch_param
     if (status != AULE_OK)
         return status;
     sort_tokens(grouping);
-    *params = (struct aule_batch_params){.num_seqs = form->num_seqs,
-                                         .max_blocks = form->max_blocks,
-                                         .cu_seqlens_q = grouping->cu,
-                                         .seq_lens_kv = grouping->lens,
-                                         .block_table = form->block_table,
-                                         .slot_mapping = form->slot_mapping,
-                                         .positions = grouping->consecutive ? NULL : form->positions,
-                                         .token_rows = is_grouped(form) ? NULL : grouping->rows};
+    *params =
+        (struct aule_batch_params){.num_seqs = form->num_seqs,
+                                   .max_blocks = form->max_blocks,
+                                   .cu_seqlens_q = grouping->cu,
+                                   .seq_lens_kv = grouping->lens,
+                                   .block_table = form->block_table,
+                                   .slot_mapping = form->slot_mapping,
+                                   .positions = grouping->consecutive ? NULL : form->positions,
+                                   .token_rows = is_grouped(form) ? NULL : grouping->rows};
     return form->repeats ? mask_size_of(grouping, &params->mask_size) : AULE_OK;
 }
 
 static enum aule_status check_form(const struct aule_token_form *form)
 {
     if (form->num_tokens > INT32_MAX)
-        return fail(AULE_OUT_OF_RANGE, "num_tokens = %u, more than %d", form->num_tokens, INT32_MAX);
+        return fail(AULE_OUT_OF_RANGE, "num_tokens = %u, more than %d", form->num_tokens,
+                    INT32_MAX);
     if (form->num_tokens > 0 && (!form->seq_ids || !form->positions))
-        return fail(AULE_INVALID, "%s is NULL, num_tokens %u", form->seq_ids ? "positions" : "seq_ids",
-                    form->num_tokens);
+        return fail(AULE_INVALID, "%s is NULL, num_tokens %u",
+                    form->seq_ids ? "positions" : "seq_ids", form->num_tokens);
     if (form->num_seqs > 0 && form->max_blocks > 0 && !form->block_table)
-        return fail(AULE_INVALID, "block_table is NULL, its shape [%u, %u]", form->num_seqs, form->max_blocks);
+        return fail(AULE_INVALID, "block_table is NULL, its shape [%u, %u]", form->num_seqs,
+                    form->max_blocks);
     if (form->repeats && form->num_seqs > 0 && !form->seq_lens_kv)
         return fail(AULE_INVALID,
-                    "positions may repeat, so they do not tell the lengths: seq_lens_kv is NULL, num_seqs %u",
+                    "positions may repeat, so they do not tell the lengths: seq_lens_kv is NULL, "
+                    "num_seqs %u",
                     form->num_seqs);
     return AULE_OK;
 }
@@ -309,14 +333,17 @@ enum aule_status aule_metadata_tokens_sized(const struct aule_token_form *form, 
 
 // ---- decode with in-place append ----
 
-static enum aule_status check_append(uint32_t num_seqs, const int32_t *cache_seqlens, const int32_t *block_table,
-                                     uint32_t max_blocks, uint32_t block_size)
+static enum aule_status check_append(uint32_t num_seqs, const int32_t *cache_seqlens,
+                                     const int32_t *block_table, uint32_t max_blocks,
+                                     uint32_t block_size)
 {
     if (num_seqs >= INT32_MAX)
-        return fail(AULE_OUT_OF_RANGE, "num_seqs = %u, as many new tokens, more than %d", num_seqs, INT32_MAX - 1);
-    if (block_size < MIN_BLOCK_SIZE || block_size > MAX_BLOCK_SIZE || (block_size & (block_size - 1)) != 0)
-        return fail(AULE_INVALID, "block_size = %u is no power of two from %d to %d", block_size, MIN_BLOCK_SIZE,
-                    MAX_BLOCK_SIZE);
+        return fail(AULE_OUT_OF_RANGE, "num_seqs = %u, as many new tokens, more than %d", num_seqs,
+                    INT32_MAX - 1);
+    if (block_size < MIN_BLOCK_SIZE || block_size > MAX_BLOCK_SIZE ||
+        (block_size & (block_size - 1)) != 0)
+        return fail(AULE_INVALID, "block_size = %u is no power of two from %d to %d", block_size,
+                    MIN_BLOCK_SIZE, MAX_BLOCK_SIZE);
     if (num_seqs > 0 && !cache_seqlens)
         return fail(AULE_INVALID, "cache_seqlens is NULL, num_seqs %u", num_seqs);
     if (num_seqs > 0 && !block_table)
@@ -325,25 +352,29 @@ static enum aule_status check_append(uint32_t num_seqs, const int32_t *cache_seq
 }
 
 // Where sequence `s` takes its new token.
-static enum aule_status find_slot(const struct aule_batch_params *params, uint32_t s, int32_t len, uint32_t block_size,
-                                  int64_t *slot)
+static enum aule_status find_slot(const struct aule_batch_params *params, uint32_t s, int32_t len,
+                                  uint32_t block_size, int64_t *slot)
 {
     if (len < 0)
         return fail(AULE_INVALID, "cache_seqlens[%u] = %d is negative", s, len);
     uint32_t column = (uint32_t)len / block_size, offset = (uint32_t)len % block_size;
     if (column >= params->max_blocks || len == INT32_MAX)
-        return fail(AULE_OUT_OF_RANGE,
-                    "cache_seqlens[%u] = %d: a new token wants column %u of the block table, which has %u", s, len,
-                    column, params->max_blocks);
+        return fail(
+            AULE_OUT_OF_RANGE,
+            "cache_seqlens[%u] = %d: a new token wants column %u of the block table, which has %u",
+            s, len, column, params->max_blocks);
     int32_t block = params->block_table[(size_t)s * params->max_blocks + column];
     if (block < 0)
-        return fail(AULE_OUT_OF_RANGE, "cache_seqlens[%u] = %d: a new token goes to block_table[%u][%u] = %d, no block",
-                    s, len, s, column, block);
+        return fail(
+            AULE_OUT_OF_RANGE,
+            "cache_seqlens[%u] = %d: a new token goes to block_table[%u][%u] = %d, no block", s,
+            len, s, column, block);
     *slot = (int64_t)block * block_size + offset;
     return AULE_OK;
 }
 
-static enum aule_status append(const int32_t *cache_seqlens, uint32_t block_size, struct aule_metadata *metadata)
+static enum aule_status append(const int32_t *cache_seqlens, uint32_t block_size,
+                               struct aule_metadata *metadata)
 {
     struct aule_batch_params *params = &metadata->params;
     uint32_t num_seqs = params->num_seqs;
@@ -363,18 +394,20 @@ static enum aule_status append(const int32_t *cache_seqlens, uint32_t block_size
     return AULE_OK;
 }
 
-enum aule_status aule_metadata_append_sized(uint32_t num_seqs, const int32_t *cache_seqlens, const int32_t *block_table,
-                                            uint32_t max_blocks, uint32_t block_size, struct aule_metadata *metadata,
+enum aule_status aule_metadata_append_sized(uint32_t num_seqs, const int32_t *cache_seqlens,
+                                            const int32_t *block_table, uint32_t max_blocks,
+                                            uint32_t block_size, struct aule_metadata *metadata,
                                             size_t metadata_size)
 {
     REQUIRE_METADATA;
     struct aule_metadata whole = {.owned = NULL};
-    enum aule_status status = check_append(num_seqs, cache_seqlens, block_table, max_blocks, block_size);
+    enum aule_status status =
+        check_append(num_seqs, cache_seqlens, block_table, max_blocks, block_size);
     if (status == AULE_OK)
         status = allocate(num_seqs, sizeof(int64_t) + 2 * sizeof(int32_t), sizeof(int32_t), &whole);
     if (status != AULE_OK)
         return status;
-    whole.params =
-        (struct aule_batch_params){.num_seqs = num_seqs, .max_blocks = max_blocks, .block_table = block_table};
+    whole.params = (struct aule_batch_params){
+        .num_seqs = num_seqs, .max_blocks = max_blocks, .block_table = block_table};
     return finish(append(cache_seqlens, block_size, &whole), &whole, metadata, metadata_size);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// knock.c - see knock.h. A datagram socket may not be connected to a stream socket: the kernel says so (EPROTOTYPE) once it has found one that
-// is alive and that this process may write to, without anything in the queue of those who wait to be accepted. No state.
+// knock.c - see knock.h. A datagram socket may not be connected to a stream socket: the kernel says
+// so (EPROTOTYPE) once it has found one that is alive and that this process may write to, without
+// anything in the queue of those who wait to be accepted. No state.
 
 #include "knock.h"
 
@@ -39,16 +40,20 @@ static enum aule_status nobody_listens(const char *path)
     if (stat(path, &info) != 0)
         why = errno == ENOENT || errno == ENOTDIR ? "there is no such socket" : strerror(errno);
     else if (!S_ISSOCK(info.st_mode))
-        return fail(AULE_DAEMON_GONE, "no daemon listens at %s: that is no socket but %s, and a daemon leaves it alone",
-                    path, S_ISDIR(info.st_mode) ? "a folder" : "another file");
+        return fail(
+            AULE_DAEMON_GONE,
+            "no daemon listens at %s: that is no socket but %s, and a daemon leaves it alone", path,
+            S_ISDIR(info.st_mode) ? "a folder" : "another file");
     if (!folder_can_be(path))
-        return fail(AULE_DAEMON_GONE, "no daemon listens at %s: the folder that it would be in is not there", path);
+        return fail(AULE_DAEMON_GONE,
+                    "no daemon listens at %s: the folder that it would be in is not there", path);
     char word[QUOTE_SIZE(SOCKET_PATH_MAX)];
-    return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one", path, why,
-                quote(word, sizeof word, path));
+    return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one",
+                path, why, quote(word, sizeof word, path));
 }
 
-// errno of connecting to the path; EPROTOTYPE: a stream socket is there. Of one that is none: EDESTADDRREQ.
+// errno of connecting to the path; EPROTOTYPE: a stream socket is there. Of one that is none:
+// EDESTADDRREQ.
 static int ask_kernel(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -56,7 +61,8 @@ static int ask_kernel(const char *path)
     if (fd < 0)
         return errno;
     strncpy(address.sun_path, path, sizeof address.sun_path - 1);
-    int error = connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 ? EDESTADDRREQ : errno;
+    int error =
+        connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 ? EDESTADDRREQ : errno;
     close(fd);
     return error;
 }
@@ -76,7 +82,9 @@ enum aule_status knock(const char *path)
     case ENOMEM:
     case ENOBUFS: return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
     case EDESTADDRREQ:
-        return fail(AULE_DAEMON_GONE, "no daemon listens at %s: that socket takes datagrams and no connections", path);
+        return fail(AULE_DAEMON_GONE,
+                    "no daemon listens at %s: that socket takes datagrams and no connections",
+                    path);
     default: return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s", path, strerror(error));
     }
 }

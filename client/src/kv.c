@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kv.c - keys and values into blocks, and out of them again, without attention. Writing goes through a batch of its own, which lives as
-// long as the call: the daemon keeps what is queued. Any thread.
+// kv.c - keys and values into blocks, and out of them again, without attention. Writing goes
+// through a batch of its own, which lives as long as the call: the daemon keeps what is queued. Any
+// thread.
 
 #include "kv.h"
 
@@ -16,11 +17,13 @@
 // ---- into blocks ----
 
 static enum aule_status write_through(struct attachment *attachment, const struct aule_cache *cache,
-                                      const struct aule_batch_params *params, const struct aule_run_params *run,
-                                      int timeout_ms, uint64_t *id)
+                                      const struct aule_batch_params *params,
+                                      const struct aule_run_params *run, int timeout_ms,
+                                      uint64_t *id)
 {
     struct aule_batch *batch = NULL;
-    enum aule_status status = batch_create(attachment, &(struct batch_source){.cache = cache}, params, &batch);
+    enum aule_status status =
+        batch_create(attachment, &(struct batch_source){.cache = cache}, params, &batch);
     if (status != AULE_OK)
         return status;
     status = run_submit(batch, WIRE_RUN_WRITE, run, timeout_ms, id);
@@ -64,13 +67,16 @@ static enum aule_status check_import(const struct aule_kv_import *params)
         return fail(AULE_INVALID, "slot_mapping is NULL, num_rows %u", params->num_rows);
     uint64_t outer = params->k.outer_stride ? params->k.outer_stride : params->v.outer_stride;
     if (params->outer_rows == 0 && outer > 0)
-        return fail(AULE_INVALID, "%s.outer_stride = %" PRIu64 " and outer_rows 0: over how many rows does it step?",
+        return fail(AULE_INVALID,
+                    "%s.outer_stride = %" PRIu64
+                    " and outer_rows 0: over how many rows does it step?",
                     params->k.outer_stride ? "k" : "v", outer);
     return AULE_OK;
 }
 
-enum aule_status aule_kv_import_sized(struct aule_cache *cache, const struct aule_kv_import *params, size_t params_size,
-                                      int timeout_ms, struct aule_ticket *ticket)
+enum aule_status aule_kv_import_sized(struct aule_cache *cache, const struct aule_kv_import *params,
+                                      size_t params_size, int timeout_ms,
+                                      struct aule_ticket *ticket)
 {
     REQUIRE(cache);
     REQUIRE(params);
@@ -94,8 +100,9 @@ enum aule_status aule_kv_import_sized(struct aule_cache *cache, const struct aul
 
 // ---- out of them ----
 
-enum aule_status aule_kv_gather_sized(struct aule_batch *batch, const struct aule_kv_gather *params, size_t params_size,
-                                      int timeout_ms, struct aule_ticket *ticket)
+enum aule_status aule_kv_gather_sized(struct aule_batch *batch, const struct aule_kv_gather *params,
+                                      size_t params_size, int timeout_ms,
+                                      struct aule_ticket *ticket)
 {
     REQUIRE(batch);
     REQUIRE(params);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lane.c - see lane.h. What finds no place in the ring goes as a message: a full ring may be full of runs that wait for tickets, which only a
-// wait can bring; and when the session or the connection has ended, a message gets the reason. So both lanes tell the same.
+// lane.c - see lane.h. What finds no place in the ring goes as a message: a full ring may be full
+// of runs that wait for tickets, which only a wait can bring; and when the session or the
+// connection has ended, a message gets the reason. So both lanes tell the same.
 
 #include "lane.h"
 
@@ -45,7 +46,8 @@ static enum aule_status choose_lane(struct lane_plan *plan)
 static bool has_free_cores(void)
 {
     cpu_set_t cores;
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= LEAST_CORES_TO_SPIN;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 &&
+           CPU_COUNT(&cores) >= LEAST_CORES_TO_SPIN;
 }
 
 static enum aule_status choose_spin(int spin_us, struct lane_plan *plan)
@@ -53,12 +55,14 @@ static enum aule_status choose_spin(int spin_us, struct lane_plan *plan)
     const char *asked = getenv("AULE_RING_SPIN");
     unsigned long us = spin_us > 0 ? (unsigned long)spin_us : 0;
     if (spin_us < -1 || us > MAX_SPIN_US)
-        return fail(AULE_INVALID, "ring_spin_us = %d; 0, -1 and up to %d are known", spin_us, MAX_SPIN_US);
+        return fail(AULE_INVALID, "ring_spin_us = %d; 0, -1 and up to %d are known", spin_us,
+                    MAX_SPIN_US);
     if (spin_us == 0 && asked && asked[0]) {
         char *end;
         us = strtoul(asked, &end, 10);
         if (asked[0] < '0' || asked[0] > '9' || *end || us > MAX_SPIN_US)
-            return fail(AULE_INVALID, "AULE_RING_SPIN is \"%s\"; it is microseconds, from 0 to %d", asked, MAX_SPIN_US);
+            return fail(AULE_INVALID, "AULE_RING_SPIN is \"%s\"; it is microseconds, from 0 to %d",
+                        asked, MAX_SPIN_US);
     } else if (spin_us == 0) {
         us = has_free_cores() ? SPIN_US : 0;
     }
@@ -79,10 +83,13 @@ static enum aule_status check_rings(const struct wire_hello_reply *hello)
     uint64_t size = ring_size(hello->ring_entries, WIRE_SUBMISSION_SIZE), end = hello->arena_offset;
     uint64_t first = hello->submission_ring_offset, second = hello->completion_ring_offset;
     if (ring_good_number(hello->ring_entries) && first >= WIRE_PAGE && first % WIRE_PAGE == 0 &&
-        second % WIRE_PAGE == 0 && first < second && second - first >= size && second < end && end - second >= size)
+        second % WIRE_PAGE == 0 && first < second && second - first >= size && second < end &&
+        end - second >= size)
         return AULE_OK;
-    return fail(AULE_MISMATCH, "segment %s: rings of %u entries at %ju and %ju do not fit before the arena at %ju",
-                hello->segment_name, hello->ring_entries, (uintmax_t)first, (uintmax_t)second, (uintmax_t)end);
+    return fail(AULE_MISMATCH,
+                "segment %s: rings of %u entries at %ju and %ju do not fit before the arena at %ju",
+                hello->segment_name, hello->ring_entries, (uintmax_t)first, (uintmax_t)second,
+                (uintmax_t)end);
 }
 
 // The doorbell lies beside the socket.
@@ -97,7 +104,8 @@ static enum aule_status connect_bell(struct lane *lane, const char *path, const 
     lane->bell = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (lane->bell < 0 && (errno == EMFILE || errno == ENFILE))
         return fail_no_descriptor(address.sun_path);
-    if (lane->bell < 0 || connect(lane->bell, (const struct sockaddr *)&address, sizeof address) != 0)
+    if (lane->bell < 0 ||
+        connect(lane->bell, (const struct sockaddr *)&address, sizeof address) != 0)
         return fail(AULE_DAEMON_GONE, "the doorbell %s: %s", address.sun_path, strerror(errno));
     return AULE_OK;
 }
@@ -108,8 +116,8 @@ static void on_connection_end(void *context)
     ring_interrupt(&lane->answers.ring);
 }
 
-static void open_answers(struct lane *lane, const struct wire_hello_reply *hello, const struct segment *segment,
-                         int64_t spin_ns)
+static void open_answers(struct lane *lane, const struct wire_hello_reply *hello,
+                         const struct segment *segment, int64_t spin_ns)
 {
     const struct ring_place place = {
         .submissions = (char *)segment->base + hello->submission_ring_offset,
@@ -124,8 +132,8 @@ static void open_answers(struct lane *lane, const struct wire_hello_reply *hello
 }
 
 // Nobody asked for the ring: where its doorbell cannot be reached, messages do as well.
-static enum aule_status reach_bell(struct lane *lane, enum lane_choice choice, const char *path, const char *name,
-                                   bool *reached)
+static enum aule_status reach_bell(struct lane *lane, enum lane_choice choice, const char *path,
+                                   const char *name, bool *reached)
 {
     error_mute(choice == LANE_AUTO);
     enum aule_status status = connect_bell(lane, path, name ? name : "");
@@ -137,14 +145,18 @@ static enum aule_status reach_bell(struct lane *lane, enum lane_choice choice, c
 static enum aule_status not_offered(const char *path, const struct wire_hello_reply *hello)
 {
     if (hello->ring_entries)
-        return fail(AULE_VERSION,
-                    "AULE_LANE is ring, but the rings of the daemon at %s have entries of %u bytes, not %u", path,
-                    hello->ring_entry_size, WIRE_SUBMISSION_SIZE);
-    return fail(AULE_UNSUPPORTED, "AULE_LANE is ring, but the daemon at %s offers no ring lane (--ring-entries)", path);
+        return fail(
+            AULE_VERSION,
+            "AULE_LANE is ring, but the rings of the daemon at %s have entries of %u bytes, not %u",
+            path, hello->ring_entry_size, WIRE_SUBMISSION_SIZE);
+    return fail(AULE_UNSUPPORTED,
+                "AULE_LANE is ring, but the daemon at %s offers no ring lane (--ring-entries)",
+                path);
 }
 
-enum aule_status lane_open(const struct lane_plan *plan, const char *path, const struct wire_hello_reply *hello,
-                           const struct segment *segment, struct connection *connection, struct lane **out)
+enum aule_status lane_open(const struct lane_plan *plan, const char *path,
+                           const struct wire_hello_reply *hello, const struct segment *segment,
+                           struct connection *connection, struct lane **out)
 {
     *out = NULL;
     bool fits = hello->ring_entries && hello->ring_entry_size == WIRE_SUBMISSION_SIZE;
@@ -189,21 +201,23 @@ uint32_t lane_num_entries(const struct lane *lane)
 
 // ---- calling ----
 
-static enum aule_status no_answer(struct lane *lane, const char *command, const struct timeout *timeout,
-                                  struct answer *answer)
+static enum aule_status no_answer(struct lane *lane, const char *command,
+                                  const struct timeout *timeout, struct answer *answer)
 {
     enum aule_status status = connection_end_error(lane->connection, command);
     if (status != AULE_OK)
         return status;
     if (answers_broken(&lane->answers))
-        return fail(AULE_MALFORMED, "%s: the daemon's ring claims answers to what was never asked", command);
+        return fail(AULE_MALFORMED, "%s: the daemon's ring claims answers to what was never asked",
+                    command);
     answer->missing = true;
     return fail(AULE_TIMEOUT, "the daemon did not answer %s within %d ms", command, timeout->ms);
 }
 
 // False: there was no place.
-static bool ask(struct lane *lane, struct wire_submission *submission, const struct timeout *timeout,
-                struct answer *answer, struct wire_completion *completion, enum aule_status *status)
+static bool ask(struct lane *lane, struct wire_submission *submission,
+                const struct timeout *timeout, struct answer *answer,
+                struct wire_completion *completion, enum aule_status *status)
 {
     struct waiter waiter;
     enum answers_place place = answers_submit(&lane->answers, submission, &waiter);
@@ -211,7 +225,8 @@ static bool ask(struct lane *lane, struct wire_submission *submission, const str
         return false;
     if (place == ANSWERS_PLACED_ASLEEP)
         send(lane->bell, "", 1,
-             MSG_NOSIGNAL); // a full queue has rung already, and a daemon that is gone is seen elsewhere
+             MSG_NOSIGNAL); // a full queue has rung already, and a daemon that is gone is seen
+                            // elsewhere
     *status = AULE_OK;
     if (answers_await(&lane->answers, &waiter, timeout))
         *completion = waiter.completion;
@@ -221,19 +236,19 @@ static bool ask(struct lane *lane, struct wire_submission *submission, const str
 }
 
 // The completion as the answer that a message would have brought.
-static enum aule_status judge(const struct wire_completion *completion, enum wire_answer expected, const char *command,
-                              struct answer *answer)
+static enum aule_status judge(const struct wire_completion *completion, enum wire_answer expected,
+                              const char *command, struct answer *answer)
 {
     struct wire_reply *reply = &answer->reply;
     reply->ticket = completion->ticket;
     if (completion->status < STATUS_OK || completion->status > STATUS_INTERNAL)
-        return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command, completion->status,
-                    completion->text);
+        return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command,
+                    completion->status, completion->text);
     if (completion->status != STATUS_OK)
         return fail((enum aule_status)completion->status, "%s", completion->text);
     if (completion->answer != expected)
-        return fail(AULE_MALFORMED, "%s was answered with kind %u instead of %d", command, completion->answer,
-                    (int)expected);
+        return fail(AULE_MALFORMED, "%s was answered with kind %u instead of %d", command,
+                    completion->answer, (int)expected);
     reply->answer = expected;
     if (expected == WIRE_ANSWER_RUN) {
         reply->run.ticket = completion->ticket;

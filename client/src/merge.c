@@ -11,7 +11,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static enum aule_status check_lives(const struct attachment *attachment, const struct aule_merge_params *params)
+static enum aule_status check_lives(const struct attachment *attachment,
+                                    const struct aule_merge_params *params)
 {
     enum aule_status status = attachment_check_life(attachment, params->out.life, "out");
     if (status == AULE_OK)
@@ -24,22 +25,27 @@ static enum aule_status check_lives(const struct attachment *attachment, const s
     return status;
 }
 
-// The wire's tensor is smaller than the public one, whose size may grow: this is a sentence earlier than the encoder's.
-static enum aule_status check_params(const struct attachment *attachment, const struct aule_merge_params *params)
+// The wire's tensor is smaller than the public one, whose size may grow: this is a sentence earlier
+// than the encoder's.
+static enum aule_status check_params(const struct attachment *attachment,
+                                     const struct aule_merge_params *params)
 {
     uint64_t most = attachment_room(attachment) / (2 * sizeof(struct wire_tensor));
     if (params->num_parts == 0)
         return fail(AULE_INVALID, "num_parts = 0: there is nothing to merge");
     if (params->num_parts > most)
-        return fail(AULE_LIMIT, "a merge of %u parts: one message of %" PRIu64 " bytes takes %" PRIu64,
+        return fail(AULE_LIMIT,
+                    "a merge of %u parts: one message of %" PRIu64 " bytes takes %" PRIu64,
                     params->num_parts, attachment->info.max_message, most);
     if (!params->outs || !params->lses)
-        return fail(AULE_INVALID, "%s is NULL, num_parts %u", params->outs ? "lses" : "outs", params->num_parts);
+        return fail(AULE_INVALID, "%s is NULL, num_parts %u", params->outs ? "lses" : "outs",
+                    params->num_parts);
     return check_lives(attachment, params);
 }
 
 // outs, then lses.
-static enum aule_status list_tensors(const struct aule_merge_params *params, struct wire_tensor **out)
+static enum aule_status list_tensors(const struct aule_merge_params *params,
+                                     struct wire_tensor **out)
 {
     struct wire_tensor *tensors = calloc(params->num_parts, 2 * sizeof *tensors);
     if (!tensors)
@@ -52,8 +58,8 @@ static enum aule_status list_tensors(const struct aule_merge_params *params, str
     return AULE_OK;
 }
 
-static enum aule_status merge(struct attachment *attachment, const struct aule_merge_params *params, int timeout_ms,
-                              struct aule_ticket *ticket)
+static enum aule_status merge(struct attachment *attachment, const struct aule_merge_params *params,
+                              int timeout_ms, struct aule_ticket *ticket)
 {
     struct wire_tensor *tensors = NULL;
     enum aule_status status = check_params(attachment, params);
@@ -67,7 +73,8 @@ static enum aule_status merge(struct attachment *attachment, const struct aule_m
                               .num_heads = params->num_heads,
                               .head_dim = params->head_dim,
                               .outs = {.data = tensors, .count = params->num_parts},
-                              .lses = {.data = tensors + params->num_parts, .count = params->num_parts},
+                              .lses = {.data = tensors + params->num_parts,
+                                       .count = params->num_parts},
                               .out = work_tensor(&params->out),
                               .lse = work_tensor(&params->lse)}},
     };
@@ -78,8 +85,9 @@ static enum aule_status merge(struct attachment *attachment, const struct aule_m
     return status;
 }
 
-enum aule_status aule_merge_submit_sized(struct aule_session *session, const struct aule_merge_params *params,
-                                         size_t params_size, int timeout_ms, struct aule_ticket *ticket)
+enum aule_status aule_merge_submit_sized(struct aule_session *session,
+                                         const struct aule_merge_params *params, size_t params_size,
+                                         int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(session);
     REQUIRE(params);

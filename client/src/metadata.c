@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// metadata.c - vectors that exceed a message travel through the arena: one allocation, copied in, sent as spans, freed when the
-// command is answered. The daemon copies them out once before it looks, but a Run that waits is answered at its end alone. Any thread.
+// metadata.c - vectors that exceed a message travel through the arena: one allocation, copied in,
+// sent as spans, freed when the command is answered. The daemon copies them out once before it
+// looks, but a Run that waits is answered at its end alone. Any thread.
 
 #include "metadata.h"
 
@@ -23,13 +24,14 @@ static uint64_t total_size(const struct vector *vectors, uint32_t num_vectors)
 {
     uint64_t total = 0, size;
     for (uint32_t i = 0; i < num_vectors; i++)
-        if (__builtin_mul_overflow(vectors[i].count, vectors[i].element_size, &size) || size > UINT64_MAX / 16 ||
-            __builtin_add_overflow(total, round_up(size), &total))
+        if (__builtin_mul_overflow(vectors[i].count, vectors[i].element_size, &size) ||
+            size > UINT64_MAX / 16 || __builtin_add_overflow(total, round_up(size), &total))
             return UINT64_MAX;
     return total;
 }
 
-static void copy_in(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors, uint64_t offset)
+static void copy_in(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
+                    uint64_t offset)
 {
     for (uint32_t i = 0; i < num_vectors; i++) {
         struct vector *vector = &vectors[i];
@@ -42,8 +44,8 @@ static void copy_in(struct attachment *attachment, struct vector *vectors, uint3
     }
 }
 
-static enum aule_status place(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
-                              const char *what, struct metadata *metadata)
+static enum aule_status place(struct attachment *attachment, struct vector *vectors,
+                              uint32_t num_vectors, const char *what, struct metadata *metadata)
 {
     uint64_t size = total_size(vectors, num_vectors), room, largest;
     if (arena_alloc(attachment->arena, size, &metadata->offset) == AULE_OK) {
@@ -58,8 +60,8 @@ static enum aule_status place(struct attachment *attachment, struct vector *vect
                 what, size, room, largest);
 }
 
-enum aule_status metadata_begin(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
-                                uint64_t beside, struct metadata *metadata)
+enum aule_status metadata_begin(struct attachment *attachment, struct vector *vectors,
+                                uint32_t num_vectors, uint64_t beside, struct metadata *metadata)
 {
     uint64_t size = total_size(vectors, num_vectors);
     *metadata = (struct metadata){.in_arena = false};
@@ -69,8 +71,8 @@ enum aule_status metadata_begin(struct attachment *attachment, struct vector *ve
     return place(attachment, vectors, num_vectors, "metadata too large for a message", metadata);
 }
 
-enum aule_status metadata_place(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
-                                const char *what, struct metadata *metadata)
+enum aule_status metadata_place(struct attachment *attachment, struct vector *vectors,
+                                uint32_t num_vectors, const char *what, struct metadata *metadata)
 {
     *metadata = (struct metadata){.in_arena = false};
     if (total_size(vectors, num_vectors) == 0)

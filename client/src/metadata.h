@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// metadata.h - a command's vectors: inside its message, or in the arena when they are too large for one.
+// metadata.h - a command's vectors: inside its message, or in the arena when they are too large for
+// one.
 
 #ifndef AULE_CLIENT_METADATA_H
 #define AULE_CLIENT_METADATA_H
@@ -20,13 +21,15 @@ struct metadata {
     uint64_t offset; // of the allocation
 };
 
-// Decides for all `num_vectors` together, where `beside` bytes of the message are other vectors', and fills their spans.
-// AULE_NO_MEMORY: the arena has no room. The attachment is entered, and stays so until metadata_finish().
-enum aule_status metadata_begin(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
-                                uint64_t beside, struct metadata *metadata);
-// The same for vectors that a message never holds: always the arena. `what` names them in the sentence of AULE_NO_MEMORY.
-enum aule_status metadata_place(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
-                                const char *what, struct metadata *metadata);
+// Decides for all `num_vectors` together, where `beside` bytes of the message are other vectors',
+// and fills their spans. AULE_NO_MEMORY: the arena has no room. The attachment is entered, and
+// stays so until metadata_finish().
+enum aule_status metadata_begin(struct attachment *attachment, struct vector *vectors,
+                                uint32_t num_vectors, uint64_t beside, struct metadata *metadata);
+// The same for vectors that a message never holds: always the arena. `what` names them in the
+// sentence of AULE_NO_MEMORY.
+enum aule_status metadata_place(struct attachment *attachment, struct vector *vectors,
+                                uint32_t num_vectors, const char *what, struct metadata *metadata);
 void metadata_finish(struct attachment *attachment, struct metadata *metadata);
 
 // What the message says of a vector: nothing if it lies in the arena.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// monitor.c - looking into a daemon without a session: a connection, and what its inspection commands answer, page by page.
-// Any thread.
+// monitor.c - looking into a daemon without a session: a connection, and what its inspection
+// commands answer, page by page. Any thread.
 
 #include "caller.h"
 #include "connection.h"
@@ -22,11 +22,11 @@ struct aule_monitor {
     struct connection *connection;
 };
 
-#define REQUIRE_ENTRY                                                                                                  \
-    do {                                                                                                               \
-        REQUIRE(array);                                                                                                \
-        if (entry_size == 0)                                                                                           \
-            return fail(AULE_INVALID, "entry_size is 0");                                                              \
+#define REQUIRE_ENTRY                                                                              \
+    do {                                                                                           \
+        REQUIRE(array);                                                                            \
+        if (entry_size == 0)                                                                       \
+            return fail(AULE_INVALID, "entry_size is 0");                                          \
     } while (0)
 
 #define COPY_TEXT(to, from) snprintf((to), sizeof(to), "%s", (from) ? (from) : "")
@@ -66,8 +66,8 @@ void aule_monitor_close(struct aule_monitor *monitor)
     free(monitor);
 }
 
-static enum aule_status ask(struct aule_monitor *monitor, const struct wire_request *request, enum wire_answer expected,
-                            struct answer *answer)
+static enum aule_status ask(struct aule_monitor *monitor, const struct wire_request *request,
+                            enum wire_answer expected, struct answer *answer)
 {
     *answer = (struct answer){.message = NULL};
     enum aule_status status = fork_check(monitor->pid, "the monitor");
@@ -84,7 +84,8 @@ static const char *name_at(const struct wire_names *names, uint32_t i)
 
 // ---- one answer each ----
 
-enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor, struct aule_ping_info *info, size_t info_size)
+enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor, struct aule_ping_info *info,
+                                         size_t info_size)
 {
     REQUIRE(monitor);
     REQUIRE(info);
@@ -96,7 +97,8 @@ enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor, struct au
         return status;
     const struct wire_ping_reply *reply = &answer.reply.ping;
     if (reply->payload != start)
-        status = fail(AULE_MALFORMED, "a ping with %" PRIu64 " was answered with %" PRIu64, start, reply->payload);
+        status = fail(AULE_MALFORMED, "a ping with %" PRIu64 " was answered with %" PRIu64, start,
+                      reply->payload);
     struct aule_ping_info whole = {.epoch = reply->epoch,
                                    .round_trip_ns = (uint64_t)clock_now_ns() - start,
                                    .protocol_major = reply->major,
@@ -108,8 +110,8 @@ enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor, struct au
     return status;
 }
 
-enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor, struct aule_daemon_state *state,
-                                           size_t state_size)
+enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor,
+                                           struct aule_daemon_state *state, size_t state_size)
 {
     REQUIRE(monitor);
     REQUIRE(state);
@@ -164,8 +166,8 @@ enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor, struct 
     return AULE_OK;
 }
 
-enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor, struct aule_device_state *state,
-                                           size_t state_size)
+enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor,
+                                           struct aule_device_state *state, size_t state_size)
 {
     REQUIRE(monitor);
     REQUIRE(state);
@@ -200,13 +202,16 @@ enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor, struct 
 
 // ---- metrics: names and values, in one answer ----
 
-static enum aule_status copy_metrics(const struct wire_inspect_daemon_reply *reply, size_t entry_size, char **array)
+static enum aule_status copy_metrics(const struct wire_inspect_daemon_reply *reply,
+                                     size_t entry_size, char **array)
 {
     uint32_t count = reply->metric_names.count;
     if (count == 0)
-        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it tells no metrics", reply->version);
+        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it tells no metrics",
+                    reply->version);
     if (reply->metric_kinds.count != count || reply->metric_values.count != count)
-        return fail(AULE_MALFORMED, "the daemon answered %u names of metrics, %u kinds and %u values", count,
+        return fail(AULE_MALFORMED,
+                    "the daemon answered %u names of metrics, %u kinds and %u values", count,
                     reply->metric_kinds.count, reply->metric_values.count);
     if (!(*array = calloc(count, entry_size)))
         return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", count);
@@ -221,7 +226,8 @@ static enum aule_status copy_metrics(const struct wire_inspect_daemon_reply *rep
     return AULE_OK;
 }
 
-enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor, struct aule_metric **array, size_t entry_size,
+enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor,
+                                            struct aule_metric **array, size_t entry_size,
                                             uint32_t *count)
 {
     REQUIRE(monitor);
@@ -269,8 +275,8 @@ union element {
     struct aule_tuned_state tuned;
 };
 
-static enum aule_status append_page(const struct list *list, const struct wire_reply *reply, uint32_t count,
-                                    struct array *array)
+static enum aule_status append_page(const struct list *list, const struct wire_reply *reply,
+                                    uint32_t count, struct array *array)
 {
     if (count > UINT32_MAX - array->count)
         return fail(AULE_OUT_OF_RANGE, "the daemon's list has more than %u entries", UINT32_MAX);
@@ -281,14 +287,16 @@ static enum aule_status append_page(const struct list *list, const struct wire_r
     for (uint32_t i = 0; i < count; i++) {
         union element whole;
         list->convert(reply, i, &whole);
-        caller_give(more + ((size_t)array->count + i) * list->entry_size, list->entry_size, &whole, list->whole_size);
+        caller_give(more + ((size_t)array->count + i) * list->entry_size, list->entry_size, &whole,
+                    list->whole_size);
     }
     array->count += count;
     return AULE_OK;
 }
 
 // An empty page ends the list also where the total says more: entries may go while we ask.
-static enum aule_status fetch_page(struct aule_monitor *monitor, struct list *list, struct array *array, bool *more)
+static enum aule_status fetch_page(struct aule_monitor *monitor, struct list *list,
+                                   struct array *array, bool *more)
 {
     struct answer answer;
     *list->first = array->count;
@@ -307,7 +315,8 @@ static enum aule_status fetch_page(struct aule_monitor *monitor, struct list *li
     return status;
 }
 
-static enum aule_status fetch(struct aule_monitor *monitor, struct list *list, void **elements, uint32_t *count)
+static enum aule_status fetch(struct aule_monitor *monitor, struct list *list, void **elements,
+                              uint32_t *count)
 {
     struct array array = {.elements = NULL};
     enum aule_status status = AULE_OK;
@@ -415,14 +424,16 @@ static void convert_block(const struct wire_reply *reply, uint32_t i, void *elem
 // Entries a page: as many as surely fit a message, names of WIRE_MAX_NAME bytes included.
 enum { SESSIONS_A_PAGE = 1024, CACHES_A_PAGE = 1024, BLOCKS_A_PAGE = 8192, TUNED_A_PAGE = 1024 };
 
-enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor, struct aule_session_state **array,
-                                             size_t entry_size, uint32_t *count)
+enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor,
+                                             struct aule_session_state **array, size_t entry_size,
+                                             uint32_t *count)
 {
     REQUIRE(monitor);
     REQUIRE_ENTRY;
     REQUIRE(count);
     struct list list = {
-        .request = {.command = WIRE_COMMAND_INSPECT_SESSIONS, .inspect_sessions = {.max = SESSIONS_A_PAGE}},
+        .request = {.command = WIRE_COMMAND_INSPECT_SESSIONS,
+                    .inspect_sessions = {.max = SESSIONS_A_PAGE}},
         .expected = WIRE_ANSWER_INSPECT_SESSIONS,
         .entry_size = entry_size,
         .whole_size = sizeof **array,
@@ -434,14 +445,16 @@ enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor, struc
     return fetch(monitor, &list, (void **)array, count);
 }
 
-enum aule_status aule_monitor_caches_sized(struct aule_monitor *monitor, struct aule_cache_view **array,
-                                           size_t entry_size, uint32_t *count)
+enum aule_status aule_monitor_caches_sized(struct aule_monitor *monitor,
+                                           struct aule_cache_view **array, size_t entry_size,
+                                           uint32_t *count)
 {
     REQUIRE(monitor);
     REQUIRE_ENTRY;
     REQUIRE(count);
     struct list list = {
-        .request = {.command = WIRE_COMMAND_INSPECT_CACHES, .inspect_caches = {.max = CACHES_A_PAGE}},
+        .request = {.command = WIRE_COMMAND_INSPECT_CACHES,
+                    .inspect_caches = {.max = CACHES_A_PAGE}},
         .expected = WIRE_ANSWER_INSPECT_CACHES,
         .entry_size = entry_size,
         .whole_size = sizeof **array,
@@ -454,13 +467,15 @@ enum aule_status aule_monitor_caches_sized(struct aule_monitor *monitor, struct 
 }
 
 enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_t cache,
-                                           struct aule_block_state **array, size_t entry_size, uint32_t *count)
+                                           struct aule_block_state **array, size_t entry_size,
+                                           uint32_t *count)
 {
     REQUIRE(monitor);
     REQUIRE_ENTRY;
     REQUIRE(count);
     struct list list = {
-        .request = {.command = WIRE_COMMAND_INSPECT_BLOCKS, .inspect_blocks = {.cache = cache, .max = BLOCKS_A_PAGE}},
+        .request = {.command = WIRE_COMMAND_INSPECT_BLOCKS,
+                    .inspect_blocks = {.cache = cache, .max = BLOCKS_A_PAGE}},
         .expected = WIRE_ANSWER_INSPECT_BLOCKS,
         .entry_size = entry_size,
         .whole_size = sizeof **array,
@@ -474,11 +489,13 @@ enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_
 
 // ---- the table of shaders: three lists of one length, in one answer ----
 
-static enum aule_status copy_variants(const struct wire_inspect_device_reply *reply, size_t entry_size, char **array)
+static enum aule_status copy_variants(const struct wire_inspect_device_reply *reply,
+                                      size_t entry_size, char **array)
 {
     uint32_t count = reply->variants.count;
     if (reply->variant_needs.count != count || reply->variant_missing.count != count)
-        return fail(AULE_MALFORMED, "the daemon answered %u names of shaders, %u needs and %u lacks", count,
+        return fail(AULE_MALFORMED,
+                    "the daemon answered %u names of shaders, %u needs and %u lacks", count,
                     reply->variant_needs.count, reply->variant_missing.count);
     *array = NULL;
     if (count > 0 && !(*array = calloc(count, entry_size)))
@@ -495,8 +512,9 @@ static enum aule_status copy_variants(const struct wire_inspect_device_reply *re
     return AULE_OK;
 }
 
-enum aule_status aule_monitor_variants_sized(struct aule_monitor *monitor, struct aule_variant_state **array,
-                                             size_t entry_size, uint32_t *count)
+enum aule_status aule_monitor_variants_sized(struct aule_monitor *monitor,
+                                             struct aule_variant_state **array, size_t entry_size,
+                                             uint32_t *count)
 {
     REQUIRE(monitor);
     REQUIRE_ENTRY;
@@ -544,9 +562,11 @@ static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *elem
 }
 
 // The entries that come along are left: the list is asked for page by page.
-static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action action, struct aule_tuning_state *state)
+static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action action,
+                            struct aule_tuning_state *state)
 {
-    struct wire_request request = {.command = WIRE_COMMAND_TUNE, .tune = {.action = (uint32_t)action, .max = 1}};
+    struct wire_request request = {.command = WIRE_COMMAND_TUNE,
+                                   .tune = {.action = (uint32_t)action, .max = 1}};
     struct answer answer;
     enum aule_status status = ask(monitor, &request, WIRE_ANSWER_TUNE, &answer);
     if (status != AULE_OK)
@@ -567,7 +587,8 @@ static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action 
 
 enum aule_status aule_monitor_tune_sized(struct aule_monitor *monitor, enum aule_tune_action action,
                                          struct aule_tuning_state *state, size_t state_size,
-                                         struct aule_tuned_state **array, size_t entry_size, uint32_t *count)
+                                         struct aule_tuned_state **array, size_t entry_size,
+                                         uint32_t *count)
 {
     REQUIRE(monitor);
     REQUIRE(state);
@@ -575,7 +596,8 @@ enum aule_status aule_monitor_tune_sized(struct aule_monitor *monitor, enum aule
     REQUIRE(count);
     struct aule_tuning_state now;
     struct list list = {
-        .request = {.command = WIRE_COMMAND_TUNE, .tune = {.action = WIRE_TUNE_SHOW, .max = TUNED_A_PAGE}},
+        .request = {.command = WIRE_COMMAND_TUNE,
+                    .tune = {.action = WIRE_TUNE_SHOW, .max = TUNED_A_PAGE}},
         .expected = WIRE_ANSWER_TUNE,
         .entry_size = entry_size,
         .whole_size = sizeof **array,
@@ -605,8 +627,8 @@ static enum aule_status order(struct aule_monitor *monitor, const struct wire_re
 enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session)
 {
     REQUIRE(monitor);
-    return order(monitor,
-                 &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session.session = session});
+    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION,
+                                                 .kill_session.session = session});
 }
 
 enum { DROP_CACHE_MINOR = 3 };
@@ -618,7 +640,9 @@ enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t 
     if (status != AULE_OK)
         return status;
     if (peer.protocol_minor < DROP_CACHE_MINOR)
-        return fail(AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; to drop a cache needs %u.%d)",
-                    peer.protocol_major, peer.protocol_minor, WIRE_PROTOCOL_MAJOR, DROP_CACHE_MINOR);
-    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE, .drop_cache.cache = cache});
+        return fail(
+            AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; to drop a cache needs %u.%d)",
+            peer.protocol_major, peer.protocol_minor, WIRE_PROTOCOL_MAJOR, DROP_CACHE_MINOR);
+    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE,
+                                                 .drop_cache.cache = cache});
 }

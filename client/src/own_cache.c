@@ -20,8 +20,9 @@ struct own_cache {
 
 static bool is_of(const struct own_cache *own, const struct own_cache_shape *shape)
 {
-    return own->shape.num_kv_heads == shape->num_kv_heads && own->shape.head_dim == shape->head_dim &&
-           own->shape.head_dim_v == shape->head_dim_v && own->shape.dtype == shape->dtype;
+    return own->shape.num_kv_heads == shape->num_kv_heads &&
+           own->shape.head_dim == shape->head_dim && own->shape.head_dim_v == shape->head_dim_v &&
+           own->shape.dtype == shape->dtype;
 }
 
 static struct own_cache *find(struct attachment *attachment, const struct own_cache_shape *shape)
@@ -33,12 +34,13 @@ static struct own_cache *find(struct attachment *attachment, const struct own_ca
     return NULL;
 }
 
-static enum aule_status open_as(struct attachment *attachment, const struct own_cache_shape *shape, const char *owner,
-                                struct aule_cache *cache)
+static enum aule_status open_as(struct attachment *attachment, const struct own_cache_shape *shape,
+                                const char *owner, struct aule_cache *cache)
 {
     char name[160];
-    snprintf(name, sizeof name, "aule_attention %s, %u heads of %u and %u%s", aule_dtype_name(shape->dtype),
-             shape->num_kv_heads, shape->head_dim, shape->head_dim_v, owner);
+    snprintf(name, sizeof name, "aule_attention %s, %u heads of %u and %u%s",
+             aule_dtype_name(shape->dtype), shape->num_kv_heads, shape->head_dim, shape->head_dim_v,
+             owner);
     const struct aule_cache_params params = {.name = name,
                                              .num_layers = 1,
                                              .num_kv_heads = shape->num_kv_heads,
@@ -50,10 +52,11 @@ static enum aule_status open_as(struct attachment *attachment, const struct own_
     return cache_open_in(attachment, &params, cache);
 }
 
-// All sessions open the same, since what each needs for the time of a call is better taken from one pool than kept by each. But
-// names are free to all: where that one has another identity, the session takes one that nobody else comes by.
-static enum aule_status open_shape(struct attachment *attachment, const struct own_cache_shape *shape,
-                                   struct aule_cache *cache)
+// All sessions open the same, since what each needs for the time of a call is better taken from one
+// pool than kept by each. But names are free to all: where that one has another identity, the
+// session takes one that nobody else comes by.
+static enum aule_status open_shape(struct attachment *attachment,
+                                   const struct own_cache_shape *shape, struct aule_cache *cache)
 {
     char owner[64];
     enum aule_status status = open_as(attachment, shape, "", cache);
@@ -64,7 +67,8 @@ static enum aule_status open_shape(struct attachment *attachment, const struct o
     return open_as(attachment, shape, owner, cache);
 }
 
-// Another thread may have opened the same meanwhile: the first one stays, and `own` is the caller's again.
+// Another thread may have opened the same meanwhile: the first one stays, and `own` is the caller's
+// again.
 static struct own_cache *keep(struct attachment *attachment, struct own_cache *own)
 {
     pthread_mutex_lock(&attachment->mutex);
@@ -90,7 +94,8 @@ static enum aule_status open_new(struct attachment *attachment, const struct own
     *out = keep(attachment, own);
     if (*out == own)
         return AULE_OK;
-    struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE, .cache_close = {.cache = own->cache.id}};
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE,
+                                   .cache_close = {.cache = own->cache.id}};
     free(own);
     return attachment_tell(attachment, &request);
 }

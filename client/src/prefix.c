@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// prefix.c - publish a prompt's blocks, look a prompt up. Only the daemon compares tokens. Any thread.
+// prefix.c - publish a prompt's blocks, look a prompt up. Only the daemon compares tokens. Any
+// thread.
 
 #include "cache.h"
 #include "caller.h"
@@ -10,12 +11,14 @@
 
 #include <string.h>
 
-static enum aule_status check_prefix(const struct aule_cache *cache, const struct aule_prefix *prefix)
+static enum aule_status check_prefix(const struct aule_cache *cache,
+                                     const struct aule_prefix *prefix)
 {
     if (prefix->num_tokens > 0 && !prefix->tokens)
         return fail(AULE_INVALID, "tokens is NULL, num_tokens %u", prefix->num_tokens);
     if (prefix->extra_key_size > WIRE_MAX_EXTRA_KEY)
-        return fail(AULE_INVALID, "extra_key_size = %zu, more than %u", prefix->extra_key_size, WIRE_MAX_EXTRA_KEY);
+        return fail(AULE_INVALID, "extra_key_size = %zu, more than %u", prefix->extra_key_size,
+                    WIRE_MAX_EXTRA_KEY);
     if (prefix->extra_key_size > 0 && !prefix->extra_key)
         return fail(AULE_INVALID, "extra_key is NULL, its size %zu", prefix->extra_key_size);
     return cache_check_count(cache, "a prefix", prefix->num_tokens / cache->block_size);
@@ -27,10 +30,12 @@ static struct wire_bytes extra_key(const struct aule_prefix *prefix)
                                .count = (uint32_t)prefix->extra_key_size};
 }
 
-static enum aule_status copy_blocks(const struct wire_ints *blocks, uint32_t room, int32_t *block_ids)
+static enum aule_status copy_blocks(const struct wire_ints *blocks, uint32_t room,
+                                    int32_t *block_ids)
 {
     if (blocks->count > room)
-        return fail(AULE_MALFORMED, "the daemon answered %u blocks for a prefix of %u", blocks->count, room);
+        return fail(AULE_MALFORMED, "the daemon answered %u blocks for a prefix of %u",
+                    blocks->count, room);
     if (blocks->count > 0)
         memcpy(block_ids, blocks->data, blocks->count * sizeof *block_ids);
     return AULE_OK;
@@ -48,8 +53,9 @@ struct question {
 static enum aule_status ask_inside(struct attachment *attachment, const struct aule_prefix *prefix,
                                    struct question *question, struct answer *answer)
 {
-    struct vector tokens = {
-        .data = prefix->tokens, .count = prefix->num_tokens, .element_size = sizeof *prefix->tokens};
+    struct vector tokens = {.data = prefix->tokens,
+                            .count = prefix->num_tokens,
+                            .element_size = sizeof *prefix->tokens};
     struct metadata metadata;
     enum aule_status status = metadata_begin(attachment, &tokens, 1, question->beside, &metadata);
     if (status != AULE_OK)
@@ -61,8 +67,8 @@ static enum aule_status ask_inside(struct attachment *attachment, const struct a
     return status;
 }
 
-static enum aule_status ask(struct aule_cache *cache, const struct aule_prefix *prefix, struct question *question,
-                            struct answer *answer)
+static enum aule_status ask(struct aule_cache *cache, const struct aule_prefix *prefix,
+                            struct question *question, struct answer *answer)
 {
     *answer = (struct answer){.message = NULL};
     enum aule_status status = check_prefix(cache, prefix);
@@ -75,8 +81,9 @@ static enum aule_status ask(struct aule_cache *cache, const struct aule_prefix *
     return status;
 }
 
-enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache, const struct aule_prefix *prefix,
-                                          size_t prefix_size, uint32_t max_tokens, int32_t *block_ids,
+enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache,
+                                          const struct aule_prefix *prefix, size_t prefix_size,
+                                          uint32_t max_tokens, int32_t *block_ids,
                                           uint32_t *num_blocks)
 {
     REQUIRE(cache);
@@ -91,7 +98,9 @@ enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache, const struct
         REQUIRE(block_ids);
     struct question question = {
         .request = {.command = WIRE_COMMAND_PREFIX_LOOKUP,
-                    .prefix_lookup = {.cache = cache->id, .max_tokens = max_tokens, .extra_key = extra_key(&whole)}},
+                    .prefix_lookup = {.cache = cache->id,
+                                      .max_tokens = max_tokens,
+                                      .extra_key = extra_key(&whole)}},
         .expected = WIRE_ANSWER_PREFIX_LOOKUP,
     };
     question.tokens = &question.request.prefix_lookup.tokens;
@@ -106,8 +115,9 @@ enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache, const struct
     return status;
 }
 
-enum aule_status aule_prefix_publish_sized(struct aule_cache *cache, const struct aule_prefix *prefix,
-                                           size_t prefix_size, int32_t *block_ids, uint32_t *num_existing)
+enum aule_status aule_prefix_publish_sized(struct aule_cache *cache,
+                                           const struct aule_prefix *prefix, size_t prefix_size,
+                                           int32_t *block_ids, uint32_t *num_existing)
 {
     REQUIRE(cache);
     REQUIRE(prefix);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - a batch and a layer, or several, queued. What a run may be is the daemon's to say: every parameter goes out, so that it can name
-// the one it refuses. Slopes, sinks, frequencies and the scales of layers go through the arena, for as long as the call takes: the daemon copies
-// them when the command arrives. Any thread.
+// run.c - a batch and a layer, or several, queued. What a run may be is the daemon's to say: every
+// parameter goes out, so that it can name the one it refuses. Slopes, sinks, frequencies and the
+// scales of layers go through the arena, for as long as the call takes: the daemon copies them when
+// the command arrives. Any thread.
 
 #include "run.h"
 
@@ -23,20 +24,23 @@ struct prepared {
     float scales[2 * MOST_LAYERS]; // as many as there are layers of K's, then of V's
 };
 
-static enum aule_status check_tensors(const struct attachment *attachment, const struct aule_run_params *params)
+static enum aule_status check_tensors(const struct attachment *attachment,
+                                      const struct aule_run_params *params)
 {
     const struct {
         const struct aule_tensor *tensor;
         const char *name;
-    } tensors[] = {{&params->q, "q"},     {&params->k, "k"},       {&params->v, "v"},          {&params->out, "out"},
-                   {&params->lse, "lse"}, {&params->keys, "keys"}, {&params->values, "values"}};
+    } tensors[] = {{&params->q, "q"},          {&params->k, "k"},     {&params->v, "v"},
+                   {&params->out, "out"},      {&params->lse, "lse"}, {&params->keys, "keys"},
+                   {&params->values, "values"}};
     enum aule_status status = AULE_OK;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors && status == AULE_OK; i++)
         status = attachment_check_life(attachment, tensors[i].tensor->life, tensors[i].name);
     return status;
 }
 
-static struct wire_run_entry entry_of(uint64_t batch, enum wire_run_kind kind, const struct aule_run_params *params)
+static struct wire_run_entry entry_of(uint64_t batch, enum wire_run_kind kind,
+                                      const struct aule_run_params *params)
 {
     return (struct wire_run_entry){
         .batch = batch,
@@ -60,7 +64,8 @@ static struct wire_run_entry entry_of(uint64_t batch, enum wire_run_kind kind, c
         .rope_theta = params->rope.theta,
         .k_scale = params->k_scale,
         .v_scale = params->v_scale,
-        .flags = (params->causal ? WIRE_RUN_CAUSAL : 0u) | (params->rope.interleaved ? WIRE_RUN_ROPE_INTERLEAVED : 0u),
+        .flags = (params->causal ? WIRE_RUN_CAUSAL : 0u) |
+                 (params->rope.interleaved ? WIRE_RUN_ROPE_INTERLEAVED : 0u),
     };
 }
 
@@ -81,21 +86,26 @@ static struct wire_layers wire_layers(const struct aule_layers *layers)
     };
 }
 
-static enum aule_status check_layers(const struct attachment *attachment, const struct aule_layers *layers)
+static enum aule_status check_layers(const struct attachment *attachment,
+                                     const struct aule_layers *layers)
 {
     if (layers->num_layers == 0 || layers->num_layers > MOST_LAYERS)
-        return fail(AULE_INVALID, "num_layers = %u; a run has from 1 to %d", layers->num_layers, MOST_LAYERS);
+        return fail(AULE_INVALID, "num_layers = %u; a run has from 1 to %d", layers->num_layers,
+                    MOST_LAYERS);
     if (attachment->info.protocol_minor < 1)
         return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no runs of several layers",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
     if ((layers->k_scales || layers->v_scales) && attachment->info.protocol_minor < 2)
-        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no scales of single layers",
+        return fail(AULE_UNSUPPORTED,
+                    "the daemon's protocol %u.%u knows no scales of single layers",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
     return AULE_OK;
 }
 
-// How many floats a caller's array has whose part of a layer lies `stride` bytes behind that of the layer before.
-static uint64_t num_heads_given(const struct aule_run_params *params, const struct aule_layers *layers, uint64_t stride)
+// How many floats a caller's array has whose part of a layer lies `stride` bytes behind that of the
+// layer before.
+static uint64_t num_heads_given(const struct aule_run_params *params,
+                                const struct aule_layers *layers, uint64_t stride)
 {
     return params->num_heads + (layers->num_layers - UINT64_C(1)) * (stride / sizeof(float));
 }
@@ -105,12 +115,14 @@ static void add_array(struct work *work, const void *data, uint64_t count, uint3
 {
     if (!data)
         return;
-    work->arrays[work->num_arrays] = (struct vector){.data = data, .count = count, .element_size = element_size};
+    work->arrays[work->num_arrays] =
+        (struct vector){.data = data, .count = count, .element_size = element_size};
     work->spans[work->num_arrays++] = span;
 }
 
 // One array of both; whichever is not given says for each layer what the run says.
-static uint32_t fill_scales(const struct aule_run_params *params, const struct aule_layers *layers, float *scales)
+static uint32_t fill_scales(const struct aule_run_params *params, const struct aule_layers *layers,
+                            float *scales)
 {
     uint32_t count = layers->num_layers;
     if (!layers->k_scales && !layers->v_scales)
@@ -123,8 +135,8 @@ static uint32_t fill_scales(const struct aule_run_params *params, const struct a
 }
 
 static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_kind kind,
-                                const struct aule_run_params *params, const struct aule_layers *layers,
-                                struct prepared *prepared)
+                                const struct aule_run_params *params,
+                                const struct aule_layers *layers, struct prepared *prepared)
 {
     struct work *work = &prepared->work;
     enum aule_status status = check_tensors(batch->attachment, params);
@@ -145,15 +157,16 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
     uint64_t num_sinks = num_heads_given(params, layers, layers->sinks_stride);
     add_array(work, params->alibi_slopes, num_slopes, sizeof(float), &run->entry.slopes);
     add_array(work, params->sinks, num_sinks, sizeof(float), &run->entry.sinks);
-    add_array(work, params->rope.frequencies, params->rope.dim / 2, sizeof(double), &run->entry.rope_frequencies);
+    add_array(work, params->rope.frequencies, params->rope.dim / 2, sizeof(double),
+              &run->entry.rope_frequencies);
     uint32_t num_scales = fill_scales(params, layers, prepared->scales);
     add_array(work, num_scales ? prepared->scales : NULL, num_scales, sizeof(float), &run->scales);
     return AULE_OK;
 }
 
 static enum aule_status submit(const struct aule_batch *batch, enum wire_run_kind kind,
-                               const struct aule_run_params *params, const struct aule_layers *layers, int timeout_ms,
-                               uint64_t *id)
+                               const struct aule_run_params *params,
+                               const struct aule_layers *layers, int timeout_ms, uint64_t *id)
 {
     struct prepared run;
     enum aule_status status = prepare(batch, kind, params, layers, &run);
@@ -167,7 +180,8 @@ enum aule_status run_submit(const struct aule_batch *batch, enum wire_run_kind k
 }
 
 static enum aule_status queue(const struct aule_batch *batch, enum wire_run_kind kind,
-                              const struct aule_run_params *params, const struct aule_layers *layers, int timeout_ms,
+                              const struct aule_run_params *params,
+                              const struct aule_layers *layers, int timeout_ms,
                               struct aule_ticket *ticket)
 {
     uint64_t id = 0;
@@ -178,46 +192,56 @@ static enum aule_status queue(const struct aule_batch *batch, enum wire_run_kind
         return status;
     status = submit(batch, kind, params, layers, timeout_ms, ticket ? &id : NULL);
     if (status == AULE_OK && ticket)
-        *ticket = ticket_make(batch->attachment, id, kind == WIRE_RUN_ATTEND ? batch->path : AULE_PATH_AUTO);
+        *ticket = ticket_make(batch->attachment, id,
+                              kind == WIRE_RUN_ATTEND ? batch->path : AULE_PATH_AUTO);
     attachment_leave(batch->attachment);
     return status;
 }
 
 enum aule_status run_queue(const struct aule_batch *batch, enum wire_run_kind kind,
-                           const struct aule_run_params *params, int timeout_ms, struct aule_ticket *ticket)
+                           const struct aule_run_params *params, int timeout_ms,
+                           struct aule_ticket *ticket)
 {
     return queue(batch, kind, params, &one_layer, timeout_ms, ticket);
 }
 
-enum aule_status aule_run_submit_sized(struct aule_batch *batch, const struct aule_run_params *params,
-                                       size_t params_size, int timeout_ms, struct aule_ticket *ticket)
+enum aule_status aule_run_submit_sized(struct aule_batch *batch,
+                                       const struct aule_run_params *params, size_t params_size,
+                                       int timeout_ms, struct aule_ticket *ticket)
 {
     REQUIRE(batch);
     REQUIRE(params);
     struct aule_run_params whole;
     enum aule_status status = TAKE(&whole, params, params_size);
-    return status == AULE_OK ? run_queue(batch, WIRE_RUN_ATTEND, &whole, timeout_ms, ticket) : status;
+    return status == AULE_OK ? run_queue(batch, WIRE_RUN_ATTEND, &whole, timeout_ms, ticket)
+                             : status;
 }
 
-static enum aule_status take_both(struct aule_run_params *whole, const struct aule_run_params *params,
-                                  size_t params_size, struct aule_layers *whole_layers,
+static enum aule_status take_both(struct aule_run_params *whole,
+                                  const struct aule_run_params *params, size_t params_size,
+                                  struct aule_layers *whole_layers,
                                   const struct aule_layers *layers, size_t layers_size)
 {
     enum aule_status status = TAKE(whole, params, params_size);
     return status == AULE_OK ? TAKE(whole_layers, layers, layers_size) : status;
 }
 
-enum aule_status aule_run_layers_submit_sized(struct aule_batch *batch, const struct aule_run_params *params,
-                                              size_t params_size, const struct aule_layers *layers, size_t layers_size,
-                                              int timeout_ms, struct aule_ticket *ticket)
+enum aule_status aule_run_layers_submit_sized(struct aule_batch *batch,
+                                              const struct aule_run_params *params,
+                                              size_t params_size, const struct aule_layers *layers,
+                                              size_t layers_size, int timeout_ms,
+                                              struct aule_ticket *ticket)
 {
     REQUIRE(batch);
     REQUIRE(params);
     REQUIRE(layers);
     struct aule_run_params whole;
     struct aule_layers whole_layers;
-    enum aule_status status = take_both(&whole, params, params_size, &whole_layers, layers, layers_size);
-    return status == AULE_OK ? queue(batch, WIRE_RUN_ATTEND, &whole, &whole_layers, timeout_ms, ticket) : status;
+    enum aule_status status =
+        take_both(&whole, params, params_size, &whole_layers, layers, layers_size);
+    return status == AULE_OK
+               ? queue(batch, WIRE_RUN_ATTEND, &whole, &whole_layers, timeout_ms, ticket)
+               : status;
 }
 
 static enum aule_status run_and_wait(struct aule_batch *batch, const struct aule_run_params *params,
@@ -237,28 +261,33 @@ static enum aule_status run_and_wait(struct aule_batch *batch, const struct aule
     return status;
 }
 
-enum aule_status aule_run_sized(struct aule_batch *batch, const struct aule_run_params *params, size_t params_size,
-                                int timeout_ms, struct aule_run_result *result, size_t result_size)
+enum aule_status aule_run_sized(struct aule_batch *batch, const struct aule_run_params *params,
+                                size_t params_size, int timeout_ms, struct aule_run_result *result,
+                                size_t result_size)
 {
     REQUIRE(batch);
     REQUIRE(params);
     struct aule_run_params whole;
     enum aule_status status = TAKE(&whole, params, params_size);
-    return status == AULE_OK ? run_and_wait(batch, &whole, &one_layer, timeout_ms, CALLER_RESULT(result, result_size))
+    return status == AULE_OK ? run_and_wait(batch, &whole, &one_layer, timeout_ms,
+                                            CALLER_RESULT(result, result_size))
                              : status;
 }
 
-enum aule_status aule_run_layers_sized(struct aule_batch *batch, const struct aule_run_params *params,
-                                       size_t params_size, const struct aule_layers *layers, size_t layers_size,
-                                       int timeout_ms, struct aule_run_result *result, size_t result_size)
+enum aule_status aule_run_layers_sized(struct aule_batch *batch,
+                                       const struct aule_run_params *params, size_t params_size,
+                                       const struct aule_layers *layers, size_t layers_size,
+                                       int timeout_ms, struct aule_run_result *result,
+                                       size_t result_size)
 {
     REQUIRE(batch);
     REQUIRE(params);
     REQUIRE(layers);
     struct aule_run_params whole;
     struct aule_layers whole_layers;
-    enum aule_status status = take_both(&whole, params, params_size, &whole_layers, layers, layers_size);
-    return status == AULE_OK
-               ? run_and_wait(batch, &whole, &whole_layers, timeout_ms, CALLER_RESULT(result, result_size))
-               : status;
+    enum aule_status status =
+        take_both(&whole, params, params_size, &whole_layers, layers, layers_size);
+    return status == AULE_OK ? run_and_wait(batch, &whole, &whole_layers, timeout_ms,
+                                            CALLER_RESULT(result, result_size))
+                             : status;
 }

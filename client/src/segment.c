@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// segment.c - maps the one shared-memory segment of a session. The daemon makes and unlinks it; this side maps it while it has
-// a name. Knows the layout of wire.h, nothing of what lies in the arena. Thread of the session's open.
+// segment.c - maps the one shared-memory segment of a session. The daemon makes and unlinks it;
+// this side maps it while it has a name. Knows the layout of wire.h, nothing of what lies in the
+// arena. Thread of the session's open.
 
 #include "segment.h"
 
@@ -22,32 +23,39 @@ static enum aule_status check_layout(const struct wire_hello_reply *hello)
         strchr(hello->segment_name + 1, '/'))
         return fail(AULE_MISMATCH, "the segment's name %s is none of aule's", hello->segment_name);
     if (hello->header_offset != 0 || hello->arena_offset % WIRE_PAGE != 0 ||
-        hello->arena_offset < sizeof(struct wire_segment_header) || hello->arena_offset > hello->segment_size ||
-        hello->arena_size > hello->segment_size - hello->arena_offset || hello->segment_size > SIZE_MAX)
+        hello->arena_offset < sizeof(struct wire_segment_header) ||
+        hello->arena_offset > hello->segment_size ||
+        hello->arena_size > hello->segment_size - hello->arena_offset ||
+        hello->segment_size > SIZE_MAX)
         return fail(AULE_MISMATCH,
-                    "segment %s: a header at %" PRIu64 " and an arena of %" PRIu64 " bytes at %" PRIu64
-                    " do not fit its %" PRIu64 " bytes",
-                    hello->segment_name, hello->header_offset, hello->arena_size, hello->arena_offset,
-                    hello->segment_size);
+                    "segment %s: a header at %" PRIu64 " and an arena of %" PRIu64
+                    " bytes at %" PRIu64 " do not fit its %" PRIu64 " bytes",
+                    hello->segment_name, hello->header_offset, hello->arena_size,
+                    hello->arena_offset, hello->segment_size);
     return AULE_OK;
 }
 
-static enum aule_status check_header(const struct wire_hello_reply *hello, const struct wire_segment_header *header)
+static enum aule_status check_header(const struct wire_hello_reply *hello,
+                                     const struct wire_segment_header *header)
 {
     if (header->magic != WIRE_SEGMENT_MAGIC || header->version != WIRE_SEGMENT_VERSION)
-        return fail(AULE_MISMATCH, "segment %s: magic 0x%x and version %u, not 0x%x and %u", hello->segment_name,
-                    header->magic, header->version, WIRE_SEGMENT_MAGIC, WIRE_SEGMENT_VERSION);
+        return fail(AULE_MISMATCH, "segment %s: magic 0x%x and version %u, not 0x%x and %u",
+                    hello->segment_name, header->magic, header->version, WIRE_SEGMENT_MAGIC,
+                    WIRE_SEGMENT_VERSION);
     if (header->epoch != hello->epoch || header->session != hello->session)
         return fail(AULE_MISMATCH,
-                    "segment %s belongs to session %" PRIu64 " of epoch %" PRIu64 ", not %" PRIu64 " of %" PRIu64,
-                    hello->segment_name, header->session, header->epoch, hello->session, hello->epoch);
-    if (header->segment_size != hello->segment_size || header->arena_offset != hello->arena_offset ||
-        header->arena_size != hello->arena_size)
+                    "segment %s belongs to session %" PRIu64 " of epoch %" PRIu64 ", not %" PRIu64
+                    " of %" PRIu64,
+                    hello->segment_name, header->session, header->epoch, hello->session,
+                    hello->epoch);
+    if (header->segment_size != hello->segment_size ||
+        header->arena_offset != hello->arena_offset || header->arena_size != hello->arena_size)
         return fail(AULE_MISMATCH,
-                    "segment %s: its header says %" PRIu64 " bytes and an arena of %" PRIu64 " at %" PRIu64
-                    ", the daemon %" PRIu64 ", %" PRIu64 " and %" PRIu64,
-                    hello->segment_name, header->segment_size, header->arena_size, header->arena_offset,
-                    hello->segment_size, hello->arena_size, hello->arena_offset);
+                    "segment %s: its header says %" PRIu64 " bytes and an arena of %" PRIu64
+                    " at %" PRIu64 ", the daemon %" PRIu64 ", %" PRIu64 " and %" PRIu64,
+                    hello->segment_name, header->segment_size, header->arena_size,
+                    header->arena_offset, hello->segment_size, hello->arena_size,
+                    hello->arena_offset);
     return AULE_OK;
 }
 
@@ -57,12 +65,12 @@ static enum aule_status map(const struct wire_hello_reply *hello, int fd, struct
     if (fstat(fd, &info) != 0)
         return fail(AULE_INTERNAL, "segment %s: %s", hello->segment_name, strerror(errno));
     if (info.st_size < 0 || (uint64_t)info.st_size != hello->segment_size)
-        return fail(AULE_MISMATCH, "segment %s has %jd bytes, the daemon said %" PRIu64, hello->segment_name,
-                    (intmax_t)info.st_size, hello->segment_size);
+        return fail(AULE_MISMATCH, "segment %s has %jd bytes, the daemon said %" PRIu64,
+                    hello->segment_name, (intmax_t)info.st_size, hello->segment_size);
     void *base = mmap(NULL, (size_t)hello->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
-        return fail(AULE_NO_MEMORY, "segment %s: mapping %" PRIu64 " bytes: %s", hello->segment_name,
-                    hello->segment_size, strerror(errno));
+        return fail(AULE_NO_MEMORY, "segment %s: mapping %" PRIu64 " bytes: %s",
+                    hello->segment_name, hello->segment_size, strerror(errno));
     *segment = (struct segment){.base = base,
                                 .size = (size_t)hello->segment_size,
                                 .arena = (char *)base + hello->arena_offset,
@@ -73,7 +81,9 @@ static enum aule_status map(const struct wire_hello_reply *hello, int fd, struct
 static enum aule_status open_error(const char *name, int error)
 {
     switch (error) {
-    case ENOENT: return fail(AULE_DAEMON_GONE, "segment %s is gone; does the daemon see another /dev/shm?", name);
+    case ENOENT:
+        return fail(AULE_DAEMON_GONE, "segment %s is gone; does the daemon see another /dev/shm?",
+                    name);
     case EMFILE:
     case ENFILE: return fail_no_descriptor(name);
     case ENOMEM: return fail(AULE_NO_MEMORY, "no memory to open segment %s", name);

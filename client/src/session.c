@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - the public session: its parameters, kept for a reconnect, and the attachment that it has now. Any thread.
+// session.c - the public session: its parameters, kept for a reconnect, and the attachment that it
+// has now. Any thread.
 
 #include "session.h"
 
@@ -33,7 +34,8 @@ static enum aule_status copy_string(const char *given, const char **copy)
     return AULE_OK;
 }
 
-static enum aule_status copy_params(const struct aule_session_params *given, struct aule_session_params *copy)
+static enum aule_status copy_params(const struct aule_session_params *given,
+                                    struct aule_session_params *copy)
 {
     *copy = (struct aule_session_params){.arena_size = given->arena_size,
                                          .timeout_ms = given->timeout_ms,
@@ -60,8 +62,8 @@ static void session_free(struct aule_session *session)
     free(session);
 }
 
-enum aule_status aule_session_open_sized(const struct aule_session_params *params, size_t params_size,
-                                         struct aule_session **session)
+enum aule_status aule_session_open_sized(const struct aule_session_params *params,
+                                         size_t params_size, struct aule_session **session)
 {
     struct aule_session_params whole = {.socket = NULL};
     REQUIRE(session);
@@ -117,7 +119,8 @@ static enum aule_status reconnect(struct aule_session *session)
     if (old)
         attachment_end(old, ATTACHMENT_REPLACED);
     attachment_unref(old);
-    enum aule_status status = attachment_open(&session->params, (uint16_t)(session->generation + 1), &next);
+    enum aule_status status =
+        attachment_open(&session->params, (uint16_t)(session->generation + 1), &next);
     if (status != AULE_OK)
         return status;
     session->generation++;
@@ -162,7 +165,8 @@ void session_put(struct attachment *attachment)
     attachment_unref(attachment);
 }
 
-enum aule_status aule_session_info_sized(struct aule_session *session, struct aule_session_info *info, size_t info_size)
+enum aule_status aule_session_info_sized(struct aule_session *session,
+                                         struct aule_session_info *info, size_t info_size)
 {
     REQUIRE(session);
     REQUIRE(info);

@@ -8,8 +8,8 @@
 
 #include "attachment.h"
 
-// A reference to the session's attachment, entered; ended with session_put(). AULE_FORKED, AULE_NO_SESSION,
-// AULE_DAEMON_GONE (the last reconnect failed).
+// A reference to the session's attachment, entered; ended with session_put(). AULE_FORKED,
+// AULE_NO_SESSION, AULE_DAEMON_GONE (the last reconnect failed).
 enum aule_status session_get(struct aule_session *session, struct attachment **attachment);
 void session_put(struct attachment *attachment);
 

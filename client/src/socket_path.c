@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// socket_path.c - the rule that finds a daemon's socket; the daemon's server follows the same one. Reads the environment
-// only; any thread, as far as getenv() allows.
+// socket_path.c - the rule that finds a daemon's socket; the daemon's server follows the same one.
+// Reads the environment only; any thread, as far as getenv() allows.
 
 #include "socket_path.h"
 

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// status.c - the public statuses and element types. Asserts that aule.h spells the lists of schema/status.h; any thread.
+// status.c - the public statuses and element types. Asserts that aule.h spells the lists of
+// schema/status.h; any thread.
 
 #include "schema/status.h"
 #include "aule/aule.h"
 
-#define X(name, value, text)                                                                                           \
-    _Static_assert((int)AULE_##name == (value) && (int)STATUS_##name == (value), "aule.h and status.h: " #name);
+#define X(name, value, text)                                                                       \
+    _Static_assert((int)AULE_##name == (value) && (int)STATUS_##name == (value),                   \
+                   "aule.h and status.h: " #name);
 AULE_STATUS_MAP(X)
 #undef X
 
-#define X(name, value, text, size)                                                                                     \
-    _Static_assert((int)AULE_##name == (value) && (int)DTYPE_##name == (value), "aule.h and status.h: " #name);
+#define X(name, value, text, size)                                                                 \
+    _Static_assert((int)AULE_##name == (value) && (int)DTYPE_##name == (value),                    \
+                   "aule.h and status.h: " #name);
 AULE_DTYPE_MAP(X)
 #undef X
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tensor.c - memory in a session's arena, and the tensors that lie in it. Knows offsets and strides; whether a run may use a
-// tensor is the daemon's to check. Any thread.
+// tensor.c - memory in a session's arena, and the tensors that lie in it. Knows offsets and
+// strides; whether a run may use a tensor is the daemon's to check. Any thread.
 
 #include "error.h"
 #include "session.h"
@@ -11,7 +11,8 @@
 
 enum { TENSOR_ALIGNMENT = 16 }; // bytes; of strides
 
-static enum aule_status alloc_in(struct attachment *attachment, uint64_t size, void **data, uint64_t *offset)
+static enum aule_status alloc_in(struct attachment *attachment, uint64_t size, void **data,
+                                 uint64_t *offset)
 {
     enum aule_status status = arena_alloc(attachment->arena, size, offset);
     if (status == AULE_OK)
@@ -19,7 +20,8 @@ static enum aule_status alloc_in(struct attachment *attachment, uint64_t size, v
     return status;
 }
 
-enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, void **data, uint64_t *offset)
+enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, void **data,
+                                  uint64_t *offset)
 {
     REQUIRE(session);
     REQUIRE(data);
@@ -35,14 +37,15 @@ enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, v
     return status;
 }
 
-// A pointer from elsewhere begins no allocation: aule_error() says so and nothing happens. One from before a reconnect cannot
-// be told from a new one at the same place.
+// A pointer from elsewhere begins no allocation: aule_error() says so and nothing happens. One from
+// before a reconnect cannot be told from a new one at the same place.
 void aule_arena_free(struct aule_session *session, void *data)
 {
     struct attachment *attachment;
     if (!session || !data || session_get(session, &attachment) != AULE_OK)
         return;
-    arena_free(attachment->arena, (uint64_t)((uintptr_t)data - (uintptr_t)attachment->segment.arena));
+    arena_free(attachment->arena,
+               (uint64_t)((uintptr_t)data - (uintptr_t)attachment->segment.arena));
     session_put(attachment);
 }
 
@@ -64,13 +67,15 @@ static enum aule_status check_shape(enum aule_dtype dtype, uint32_t num_heads, u
     if (num_heads == 0 || head_dim == 0)
         return fail(AULE_INVALID, "a tensor of %u heads of %u elements", num_heads, head_dim);
     if (head_dim * element % TENSOR_ALIGNMENT != 0)
-        return fail(AULE_MISALIGNED, "a head of %u %s elements has %" PRIu64 " bytes, which is no multiple of %d",
+        return fail(AULE_MISALIGNED,
+                    "a head of %u %s elements has %" PRIu64 " bytes, which is no multiple of %d",
                     head_dim, aule_dtype_name(dtype), head_dim * element, TENSOR_ALIGNMENT);
     return AULE_OK;
 }
 
-enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype, uint32_t num_tokens,
-                                    uint32_t num_heads, uint32_t head_dim, struct aule_tensor *tensor)
+enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype,
+                                    uint32_t num_tokens, uint32_t num_heads, uint32_t head_dim,
+                                    struct aule_tensor *tensor)
 {
     REQUIRE(session);
     REQUIRE(tensor);
@@ -80,15 +85,16 @@ enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtyp
     uint64_t head_stride = head_dim * (uint64_t)aule_dtype_size(dtype), token_stride, size;
     if (__builtin_mul_overflow(head_stride, num_heads, &token_stride) ||
         __builtin_mul_overflow(token_stride, num_tokens, &size))
-        return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements", num_tokens, num_heads, head_dim,
-                    aule_dtype_name(dtype));
+        return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements", num_tokens,
+                    num_heads, head_dim, aule_dtype_name(dtype));
     struct attachment *attachment;
     status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
     void *data;
     uint64_t offset;
-    status = alloc_in(attachment, size ? size : TENSOR_ALIGNMENT, &data, &offset); // no token still wants a place
+    status = alloc_in(attachment, size ? size : TENSOR_ALIGNMENT, &data,
+                      &offset); // no token still wants a place
     if (status == AULE_OK)
         *tensor = (struct aule_tensor){.dtype = dtype,
                                        .offset = offset,
@@ -118,7 +124,8 @@ void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tenso
     if (!tensor || tensor->dtype == 0) // destroyed already
         return;
     if (tensor->life == 0) {
-        fail(AULE_INVALID, "the tensor at offset %" PRIu64 " is not of aule_tensor_create()", tensor->offset);
+        fail(AULE_INVALID, "the tensor at offset %" PRIu64 " is not of aule_tensor_create()",
+             tensor->offset);
         return;
     }
     if (session && session_get(session, &attachment) == AULE_OK) {

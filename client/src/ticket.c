@@ -14,9 +14,11 @@
 
 static const uint64_t ticket_mask = (UINT64_C(1) << TICKET_BITS) - 1;
 
-struct aule_ticket ticket_make(const struct attachment *attachment, uint64_t id, enum aule_path path)
+struct aule_ticket ticket_make(const struct attachment *attachment, uint64_t id,
+                               enum aule_path path)
 {
-    return (struct aule_ticket){.id = (uint64_t)attachment->generation << TICKET_BITS | id, .path = path};
+    return (struct aule_ticket){.id = (uint64_t)attachment->generation << TICKET_BITS | id,
+                                .path = path};
 }
 
 enum aule_status ticket_check(uint64_t id)
@@ -28,12 +30,15 @@ enum aule_status ticket_check(uint64_t id)
 
 // ---- wait ----
 
-enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id, const struct caller_result *result)
+enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id,
+                             const struct caller_result *result)
 {
     enum aule_status status = AULE_OK;
     if (reply->run_status != STATUS_OK)
-        status = fail((enum aule_status)reply->run_status, "the run of ticket %" PRIu64 " failed: %s", id,
-                      reply->run_message ? reply->run_message : aule_status_text((enum aule_status)reply->run_status));
+        status = fail((enum aule_status)reply->run_status,
+                      "the run of ticket %" PRIu64 " failed: %s", id,
+                      reply->run_message ? reply->run_message
+                                         : aule_status_text((enum aule_status)reply->run_status));
     const struct aule_run_result whole = {
         .gpu_ns = reply->gpu_ns, .num_runs = reply->num_runs, .num_sessions = reply->num_sessions};
     if (result && result->to)
@@ -42,10 +47,11 @@ enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id, c
 }
 
 // False: no answer came, and the ticket is as it was.
-static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms, const struct caller_result *result,
-                 enum aule_status *status)
+static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms,
+                 const struct caller_result *result, enum aule_status *status)
 {
-    struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {.ticket = id, .timeout_ms = timeout_ms}};
+    struct wire_request request = {.command = WIRE_COMMAND_WAIT,
+                                   .wait = {.ticket = id, .timeout_ms = timeout_ms}};
     struct answer answer;
     *status = attachment_call(attachment, &request, timeout_ms, WIRE_ANSWER_WAIT, &answer);
     if (*status != AULE_OK)
@@ -63,8 +69,8 @@ enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int tim
     return status;
 }
 
-bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms, const struct caller_result *result,
-                     enum aule_status *status)
+bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms,
+                     const struct caller_result *result, enum aule_status *status)
 {
     if (reap(attachment, id, timeout_ms, result, status) || *status == AULE_NOT_FOUND)
         return true;
@@ -79,12 +85,14 @@ static void abandon_both(struct attachment *attachment, const struct aule_ticket
     ticket_abandon(attachment, ticket->id & ticket_mask);
 }
 
-// The copying of K and V was done before the run began; where it failed, the run has read something else.
-enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket, int timeout_ms,
-                               bool own, const struct caller_result *result)
+// The copying of K and V was done before the run began; where it failed, the run has read something
+// else.
+enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket,
+                               int timeout_ms, bool own, const struct caller_result *result)
 {
     enum aule_status status, before = AULE_OK;
-    if (!reap(attachment, ticket->id & ticket_mask, timeout_ms, result, &status) && status != AULE_NOT_FOUND) {
+    if (!reap(attachment, ticket->id & ticket_mask, timeout_ms, result, &status) &&
+        status != AULE_NOT_FOUND) {
         if (own)
             abandon_both(attachment, ticket);
         return status;
@@ -96,8 +104,9 @@ enum aule_status ticket_settle(struct attachment *attachment, const struct aule_
     return status != AULE_OK ? status : before;
 }
 
-enum aule_status aule_ticket_wait_sized(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
-                                        struct aule_run_result *result, size_t result_size)
+enum aule_status aule_ticket_wait_sized(struct aule_session *session, struct aule_ticket ticket,
+                                        int timeout_ms, struct aule_run_result *result,
+                                        size_t result_size)
 {
     REQUIRE(session);
     enum aule_status status = timeout_check(timeout_ms);
@@ -108,17 +117,20 @@ enum aule_status aule_ticket_wait_sized(struct aule_session *session, struct aul
     if (status != AULE_OK)
         return status;
     if (ticket.id >> TICKET_BITS == attachment->generation)
-        status = ticket_settle(attachment, &ticket, timeout_ms, false, CALLER_RESULT(result, result_size));
+        status = ticket_settle(attachment, &ticket, timeout_ms, false,
+                               CALLER_RESULT(result, result_size));
     else
-        status = fail(AULE_EPOCH, "ticket %" PRIu64 " was given before the reconnect", ticket.id & ticket_mask);
+        status = fail(AULE_EPOCH, "ticket %" PRIu64 " was given before the reconnect",
+                      ticket.id & ticket_mask);
     session_put(attachment);
     return status;
 }
 
 // ---- tickets that nobody can wait for ----
-// aule_run() keeps its ticket to itself. When its wait times out, the run goes on, and the ticket counts against max_tickets
-// until somebody reaps it: the next submission does, and waits for the oldest where the daemon has no room for another. Ids rise, so the
-// oldest is the smallest, also of those that were taken and are put back.
+// aule_run() keeps its ticket to itself. When its wait times out, the run goes on, and the ticket
+// counts against max_tickets until somebody reaps it: the next submission does, and waits for the
+// oldest where the daemon has no room for another. Ids rise, so the oldest is the smallest, also of
+// those that were taken and are put back.
 
 static void insert(struct attachment *attachment, uint64_t id)
 {
@@ -139,7 +151,8 @@ void ticket_abandon(struct attachment *attachment, uint64_t id)
             attachment->max_abandoned = room;
         }
     }
-    // With no memory the ticket stays unreaped until the session ends; max_tickets bounds how many can.
+    // With no memory the ticket stays unreaped until the session ends; max_tickets bounds how many
+    // can.
     if (attachment->num_abandoned < attachment->max_abandoned)
         insert(attachment, id);
     pthread_mutex_unlock(&attachment->mutex);
@@ -171,6 +184,7 @@ void ticket_reap_abandoned(struct attachment *attachment)
 {
     uint64_t id;
     enum aule_status status;
-    while (ticket_take_abandoned(attachment, &id) && ticket_reap_own(attachment, id, 0, NULL, &status))
+    while (ticket_take_abandoned(attachment, &id) &&
+           ticket_reap_own(attachment, id, 0, NULL, &status))
         ;
 }

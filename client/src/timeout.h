@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// timeout.h - milliseconds that a caller gives, -1 for ever, and how many of them are left when several steps share them.
+// timeout.h - milliseconds that a caller gives, -1 for ever, and how many of them are left when
+// several steps share them.
 
 #ifndef AULE_CLIENT_TIMEOUT_H
 #define AULE_CLIENT_TIMEOUT_H

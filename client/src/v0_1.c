@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// v0_1.c - the functions that programs of aule 0.1 call. Their header passes no sizes, so these pass those of 0.1's structs. They go when the
-// library's file is no longer found as libaule-client.so.0 (client/CMakeLists.txt).
+// v0_1.c - the functions that programs of aule 0.1 call. Their header passes no sizes, so these
+// pass those of 0.1's structs. They go when the library's file is no longer found as
+// libaule-client.so.0 (client/CMakeLists.txt).
 
 #define AULE_BUILDS_0_1
 #include "v0_1.h"
 
-enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session)
+enum aule_status aule_session_open(const struct aule_session_params *params,
+                                   struct aule_session **session)
 {
     return aule_session_open_sized(params, SIZE_0_1(aule_session_params), session);
 }
@@ -17,8 +19,8 @@ enum aule_status aule_session_info(struct aule_session *session, struct aule_ses
     return aule_session_info_sized(session, info, SIZE_0_1(aule_session_info));
 }
 
-enum aule_status aule_cache_open(struct aule_session *session, const struct aule_cache_params *params,
-                                 struct aule_cache **cache)
+enum aule_status aule_cache_open(struct aule_session *session,
+                                 const struct aule_cache_params *params, struct aule_cache **cache)
 {
     return aule_cache_open_sized(session, params, SIZE_0_1(aule_cache_params), cache);
 }
@@ -28,14 +30,15 @@ enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_st
     return aule_cache_state_sized(cache, state, SIZE_0_1(aule_cache_state));
 }
 
-enum aule_status aule_prefix_lookup(struct aule_cache *cache, const struct aule_prefix *prefix, uint32_t max_tokens,
-                                    int32_t *block_ids, uint32_t *num_blocks)
+enum aule_status aule_prefix_lookup(struct aule_cache *cache, const struct aule_prefix *prefix,
+                                    uint32_t max_tokens, int32_t *block_ids, uint32_t *num_blocks)
 {
-    return aule_prefix_lookup_sized(cache, prefix, SIZE_0_1(aule_prefix), max_tokens, block_ids, num_blocks);
+    return aule_prefix_lookup_sized(cache, prefix, SIZE_0_1(aule_prefix), max_tokens, block_ids,
+                                    num_blocks);
 }
 
-enum aule_status aule_prefix_publish(struct aule_cache *cache, const struct aule_prefix *prefix, int32_t *block_ids,
-                                     uint32_t *num_existing)
+enum aule_status aule_prefix_publish(struct aule_cache *cache, const struct aule_prefix *prefix,
+                                     int32_t *block_ids, uint32_t *num_existing)
 {
     return aule_prefix_publish_sized(cache, prefix, SIZE_0_1(aule_prefix), block_ids, num_existing);
 }
@@ -51,11 +54,13 @@ enum aule_status aule_batch_advance(struct aule_batch *batch, const struct aule_
     return aule_batch_advance_sized(batch, advance, SIZE_0_1(aule_advance));
 }
 
-enum aule_status aule_batch_create_local(struct aule_session *session, const struct aule_kv_layout *layout,
-                                         const struct aule_batch_params *params, struct aule_batch **batch)
+enum aule_status aule_batch_create_local(struct aule_session *session,
+                                         const struct aule_kv_layout *layout,
+                                         const struct aule_batch_params *params,
+                                         struct aule_batch **batch)
 {
-    return aule_batch_create_local_sized(session, layout, SIZE_0_1(aule_kv_layout), params, SIZE_0_1(aule_batch_params),
-                                         batch);
+    return aule_batch_create_local_sized(session, layout, SIZE_0_1(aule_kv_layout), params,
+                                         SIZE_0_1(aule_batch_params), batch);
 }
 
 void aule_metadata_finish(struct aule_metadata *metadata)
@@ -63,84 +68,97 @@ void aule_metadata_finish(struct aule_metadata *metadata)
     aule_metadata_finish_sized(metadata, SIZE_0_1(aule_metadata));
 }
 
-enum aule_status aule_metadata_varlen(uint32_t num_seqs, const int32_t *cu_seqlens_q, const int32_t *cu_seqlens_k,
-                                      uint32_t max_seqlen_q, uint32_t max_seqlen_k, struct aule_metadata *metadata)
+enum aule_status aule_metadata_varlen(uint32_t num_seqs, const int32_t *cu_seqlens_q,
+                                      const int32_t *cu_seqlens_k, uint32_t max_seqlen_q,
+                                      uint32_t max_seqlen_k, struct aule_metadata *metadata)
 {
-    return aule_metadata_varlen_sized(num_seqs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, metadata,
+    return aule_metadata_varlen_sized(num_seqs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q,
+                                      max_seqlen_k, metadata, SIZE_0_1(aule_metadata));
+}
+
+enum aule_status aule_metadata_tokens(const struct aule_token_form *form,
+                                      struct aule_metadata *metadata)
+{
+    return aule_metadata_tokens_sized(form, SIZE_0_1(aule_token_form), metadata,
                                       SIZE_0_1(aule_metadata));
 }
 
-enum aule_status aule_metadata_tokens(const struct aule_token_form *form, struct aule_metadata *metadata)
+enum aule_status aule_metadata_append(uint32_t num_seqs, const int32_t *cache_seqlens,
+                                      const int32_t *block_table, uint32_t max_blocks,
+                                      uint32_t block_size, struct aule_metadata *metadata)
 {
-    return aule_metadata_tokens_sized(form, SIZE_0_1(aule_token_form), metadata, SIZE_0_1(aule_metadata));
+    return aule_metadata_append_sized(num_seqs, cache_seqlens, block_table, max_blocks, block_size,
+                                      metadata, SIZE_0_1(aule_metadata));
 }
 
-enum aule_status aule_metadata_append(uint32_t num_seqs, const int32_t *cache_seqlens, const int32_t *block_table,
-                                      uint32_t max_blocks, uint32_t block_size, struct aule_metadata *metadata)
-{
-    return aule_metadata_append_sized(num_seqs, cache_seqlens, block_table, max_blocks, block_size, metadata,
-                                      SIZE_0_1(aule_metadata));
-}
-
-enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
-                                 struct aule_ticket *ticket)
+enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params,
+                                 int timeout_ms, struct aule_ticket *ticket)
 {
     return aule_run_submit_sized(batch, params, SIZE_0_1(aule_run_params), timeout_ms, ticket);
 }
 
-enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
-                                  struct aule_run_result *result)
+enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket,
+                                  int timeout_ms, struct aule_run_result *result)
 {
     return aule_ticket_wait_sized(session, ticket, timeout_ms, result, SIZE_0_1(aule_run_result));
 }
 
-enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
-                          struct aule_run_result *result)
+enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params,
+                          int timeout_ms, struct aule_run_result *result)
 {
-    return aule_run_sized(batch, params, SIZE_0_1(aule_run_params), timeout_ms, result, SIZE_0_1(aule_run_result));
+    return aule_run_sized(batch, params, SIZE_0_1(aule_run_params), timeout_ms, result,
+                          SIZE_0_1(aule_run_result));
 }
 
 enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct aule_run_params *run,
-                                        const struct aule_layers *layers, int timeout_ms, struct aule_ticket *ticket)
+                                        const struct aule_layers *layers, int timeout_ms,
+                                        struct aule_ticket *ticket)
 {
-    return aule_run_layers_submit_sized(batch, run, SIZE_0_1(aule_run_params), layers, SIZE_0_1(aule_layers),
-                                        timeout_ms, ticket);
+    return aule_run_layers_submit_sized(batch, run, SIZE_0_1(aule_run_params), layers,
+                                        SIZE_0_1(aule_layers), timeout_ms, ticket);
 }
 
 enum aule_status aule_run_layers(struct aule_batch *batch, const struct aule_run_params *run,
-                                 const struct aule_layers *layers, int timeout_ms, struct aule_run_result *result)
+                                 const struct aule_layers *layers, int timeout_ms,
+                                 struct aule_run_result *result)
 {
-    return aule_run_layers_sized(batch, run, SIZE_0_1(aule_run_params), layers, SIZE_0_1(aule_layers), timeout_ms,
-                                 result, SIZE_0_1(aule_run_result));
+    return aule_run_layers_sized(batch, run, SIZE_0_1(aule_run_params), layers,
+                                 SIZE_0_1(aule_layers), timeout_ms, result,
+                                 SIZE_0_1(aule_run_result));
 }
 
-enum aule_status aule_attention_submit(struct aule_session *session, const struct aule_attention_params *params,
-                                       int timeout_ms, struct aule_ticket *ticket)
+enum aule_status aule_attention_submit(struct aule_session *session,
+                                       const struct aule_attention_params *params, int timeout_ms,
+                                       struct aule_ticket *ticket)
 {
-    return aule_attention_submit_sized(session, params, SIZE_0_1(aule_attention_params), timeout_ms, ticket);
+    return aule_attention_submit_sized(session, params, SIZE_0_1(aule_attention_params), timeout_ms,
+                                       ticket);
 }
 
-enum aule_status aule_attention(struct aule_session *session, const struct aule_attention_params *params,
-                                int timeout_ms, struct aule_run_result *result, struct aule_ticket *ticket)
+enum aule_status aule_attention(struct aule_session *session,
+                                const struct aule_attention_params *params, int timeout_ms,
+                                struct aule_run_result *result, struct aule_ticket *ticket)
 {
-    return aule_attention_sized(session, params, SIZE_0_1(aule_attention_params), timeout_ms, result,
-                                SIZE_0_1(aule_run_result), ticket);
+    return aule_attention_sized(session, params, SIZE_0_1(aule_attention_params), timeout_ms,
+                                result, SIZE_0_1(aule_run_result), ticket);
 }
 
-enum aule_status aule_merge_submit(struct aule_session *session, const struct aule_merge_params *params, int timeout_ms,
+enum aule_status aule_merge_submit(struct aule_session *session,
+                                   const struct aule_merge_params *params, int timeout_ms,
                                    struct aule_ticket *ticket)
 {
-    return aule_merge_submit_sized(session, params, SIZE_0_1(aule_merge_params), timeout_ms, ticket);
+    return aule_merge_submit_sized(session, params, SIZE_0_1(aule_merge_params), timeout_ms,
+                                   ticket);
 }
 
-enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_import *params, int timeout_ms,
-                                struct aule_ticket *ticket)
+enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_import *params,
+                                int timeout_ms, struct aule_ticket *ticket)
 {
     return aule_kv_import_sized(cache, params, SIZE_0_1(aule_kv_import), timeout_ms, ticket);
 }
 
-enum aule_status aule_kv_gather(struct aule_batch *batch, const struct aule_kv_gather *params, int timeout_ms,
-                                struct aule_ticket *ticket)
+enum aule_status aule_kv_gather(struct aule_batch *batch, const struct aule_kv_gather *params,
+                                int timeout_ms, struct aule_ticket *ticket)
 {
     return aule_kv_gather_sized(batch, params, SIZE_0_1(aule_kv_gather), timeout_ms, ticket);
 }
@@ -160,29 +178,33 @@ enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_d
     return aule_monitor_device_sized(monitor, state, SIZE_0_1(aule_device_state));
 }
 
-enum aule_status aule_monitor_variants(struct aule_monitor *monitor, struct aule_variant_state **array, uint32_t *count)
+enum aule_status aule_monitor_variants(struct aule_monitor *monitor,
+                                       struct aule_variant_state **array, uint32_t *count)
 {
     return aule_monitor_variants_sized(monitor, array, SIZE_0_1(aule_variant_state), count);
 }
 
-enum aule_status aule_monitor_sessions(struct aule_monitor *monitor, struct aule_session_state **array, uint32_t *count)
+enum aule_status aule_monitor_sessions(struct aule_monitor *monitor,
+                                       struct aule_session_state **array, uint32_t *count)
 {
     return aule_monitor_sessions_sized(monitor, array, SIZE_0_1(aule_session_state), count);
 }
 
-enum aule_status aule_monitor_caches(struct aule_monitor *monitor, struct aule_cache_view **array, uint32_t *count)
+enum aule_status aule_monitor_caches(struct aule_monitor *monitor, struct aule_cache_view **array,
+                                     uint32_t *count)
 {
     return aule_monitor_caches_sized(monitor, array, SIZE_0_1(aule_cache_view), count);
 }
 
-enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache, struct aule_block_state **array,
-                                     uint32_t *count)
+enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache,
+                                     struct aule_block_state **array, uint32_t *count)
 {
     return aule_monitor_blocks_sized(monitor, cache, array, SIZE_0_1(aule_block_state), count);
 }
 
 enum aule_status aule_monitor_tune(struct aule_monitor *monitor, enum aule_tune_action action,
-                                   struct aule_tuning_state *state, struct aule_tuned_state **array, uint32_t *count)
+                                   struct aule_tuning_state *state, struct aule_tuned_state **array,
+                                   uint32_t *count)
 {
     return aule_monitor_tune_sized(monitor, action, state, SIZE_0_1(aule_tuning_state), array,
                                    SIZE_0_1(aule_tuned_state), count);

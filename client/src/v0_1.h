@@ -9,8 +9,8 @@
 #include "aule/sized.h"
 
 // Of a struct whose last member was `last`, aligned as `alignment` is.
-#define UP_TO(type, last, alignment)                                                                                   \
-    ((offsetof(struct type, last) + sizeof((struct type *)NULL)->last + _Alignof(alignment) - 1) /                     \
+#define UP_TO(type, last, alignment)                                                               \
+    ((offsetof(struct type, last) + sizeof((struct type *)NULL)->last + _Alignof(alignment) - 1) / \
      _Alignof(alignment) * _Alignof(alignment))
 
 enum {
@@ -39,7 +39,8 @@ enum {
     SIZE_0_1_aule_tuning_state = UP_TO(aule_tuning_state, note, uint32_t),
     SIZE_0_1_aule_tuned_state = UP_TO(aule_tuned_state, state, uint64_t),
     SIZE_0_1_aule_metadata = SIZE_0_1_aule_batch_params + sizeof(void *),
-    SIZE_0_1_aule_attention_params = offsetof(struct aule_attention_params, run) + SIZE_0_1_aule_run_params,
+    SIZE_0_1_aule_attention_params =
+        offsetof(struct aule_attention_params, run) + SIZE_0_1_aule_run_params,
 };
 #define SIZE_0_1(type) SIZE_0_1_##type
 

@@ -21,20 +21,23 @@ struct wire_tensor work_tensor(const struct aule_tensor *tensor)
 }
 
 // After AULE_OK the arrays lie in the arena until metadata_finish().
-static enum aule_status prepare(struct attachment *attachment, struct work *work, int timeout_ms, bool detached,
-                                struct metadata *metadata)
+static enum aule_status prepare(struct attachment *attachment, struct work *work, int timeout_ms,
+                                bool detached, struct metadata *metadata)
 {
-    enum aule_status status = metadata_place(attachment, work->arrays, work->num_arrays, work->what, metadata);
+    enum aule_status status =
+        metadata_place(attachment, work->arrays, work->num_arrays, work->what, metadata);
     if (status != AULE_OK)
         return status;
     for (uint32_t i = 0; i < work->num_arrays; i++)
         *work->spans[i] = work->arrays[i].span;
     *work->timeout_ms = timeout_ms;
-    *work->flags = (*work->flags & ~(uint32_t)WIRE_RUN_DETACHED) | (detached ? WIRE_RUN_DETACHED : 0u);
+    *work->flags =
+        (*work->flags & ~(uint32_t)WIRE_RUN_DETACHED) | (detached ? WIRE_RUN_DETACHED : 0u);
     return AULE_OK;
 }
 
-static enum aule_status send_work(struct attachment *attachment, struct work *work, int timeout_ms, uint64_t *id)
+static enum aule_status send_work(struct attachment *attachment, struct work *work, int timeout_ms,
+                                  uint64_t *id)
 {
     struct metadata metadata;
     struct answer answer;
@@ -53,8 +56,9 @@ static enum aule_status send_work(struct attachment *attachment, struct work *wo
 }
 
 // ---- waiting for room ----
-// While work waits for room in the daemon nobody would reap what was abandoned, maybe by another thread in the meantime. So with any of
-// those it does not wait there, and without for a while only.
+// While work waits for room in the daemon nobody would reap what was abandoned, maybe by another
+// thread in the meantime. So with any of those it does not wait there, and without for a while
+// only.
 
 static struct timeout begin_slice(const struct timeout *timeout)
 {
@@ -62,8 +66,10 @@ static struct timeout begin_slice(const struct timeout *timeout)
     return timeout_start(left_ms < 0 || left_ms > SLICE_MS ? SLICE_MS : left_ms);
 }
 
-// There was no room for all of the slice, which was not all of the time. A daemon that refused sooner is not asked again and again.
-static bool goes_on(enum aule_status status, const struct timeout *slice, const struct timeout *timeout)
+// There was no room for all of the slice, which was not all of the time. A daemon that refused
+// sooner is not asked again and again.
+static bool goes_on(enum aule_status status, const struct timeout *slice,
+                    const struct timeout *timeout)
 {
     return status == AULE_BUSY && timeout_left(slice) == 0 && timeout_left(timeout) != 0;
 }
@@ -85,7 +91,8 @@ static enum aule_status submit_after_abandoned(struct attachment *attachment, st
     return status;
 }
 
-enum aule_status work_submit(struct attachment *attachment, struct work *work, int timeout_ms, uint64_t *id)
+enum aule_status work_submit(struct attachment *attachment, struct work *work, int timeout_ms,
+                             uint64_t *id)
 {
     const struct timeout timeout = timeout_start(timeout_ms);
     struct timeout slice;
@@ -102,8 +109,8 @@ enum aule_status work_submit(struct attachment *attachment, struct work *work, i
 // ---- to the end ----
 
 // What came of a Run that waits. A daemon before protocol 2.4 has given its ticket alone.
-static enum aule_status read_end(struct attachment *attachment, struct answer *answer, const struct timeout *timeout,
-                                 const struct caller_result *result)
+static enum aule_status read_end(struct attachment *attachment, struct answer *answer,
+                                 const struct timeout *timeout, const struct caller_result *result)
 {
     const struct wire_reply *reply = &answer->reply;
     enum aule_status status;
@@ -121,8 +128,9 @@ static enum aule_status read_end(struct attachment *attachment, struct answer *a
 }
 
 // In one call. False: there was no room for a while.
-static bool run_at_once(struct attachment *attachment, struct work *work, const struct timeout *timeout,
-                        const struct caller_result *result, enum aule_status *status)
+static bool run_at_once(struct attachment *attachment, struct work *work,
+                        const struct timeout *timeout, const struct caller_result *result,
+                        enum aule_status *status)
 {
     const struct timeout slice = begin_slice(timeout);
     struct wire_run *run = &work->request.run;
@@ -151,7 +159,8 @@ enum aule_status work_run(struct attachment *attachment, struct work *work, int 
     enum aule_status status;
     uint64_t id;
     ticket_reap_abandoned(attachment);
-    if (!ticket_any_abandoned(attachment) && run_at_once(attachment, work, &timeout, result, &status))
+    if (!ticket_any_abandoned(attachment) &&
+        run_at_once(attachment, work, &timeout, result, &status))
         return status;
     status = work_submit(attachment, work, timeout_left(&timeout), &id);
     if (status != AULE_OK)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// audit.c - counts everything anew, from the sessions' side and from the blocks', and compares. Slow by design.
+// audit.c - counts everything anew, from the sessions' side and from the blocks', and compares.
+// Slow by design.
 
 #include "audit.h"
 
@@ -13,12 +14,12 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define EXPECT(condition, ...)                                                                                         \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            error_set(error, STATUS_INTERNAL, __VA_ARGS__);                                                            \
-            return false;                                                                                              \
-        }                                                                                                              \
+#define EXPECT(condition, ...)                                                                     \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            error_set(error, STATUS_INTERNAL, __VA_ARGS__);                                        \
+            return false;                                                                          \
+        }                                                                                          \
     } while (0)
 
 struct tally {
@@ -71,8 +72,8 @@ static uint32_t tally_copy(const struct copy *copy, const struct block *block, s
     return found;
 }
 
-static bool tally_session(const struct core_session *session, const struct cache *cache, const struct block *block,
-                          struct tally *tally, struct error *error)
+static bool tally_session(const struct core_session *session, const struct cache *cache,
+                          const struct block *block, struct tally *tally, struct error *error)
 {
     const struct hold_table *table;
     const struct run *run;
@@ -96,10 +97,11 @@ static bool tally_session(const struct core_session *session, const struct cache
             tally->pending += writes(run->batch->writes, run->batch->num_writes, block);
     }
     const struct hold hold = hold_find(table, block->id);
-    EXPECT(hold.refs == refs, "block %" PRId32 ": session %" PRIu64 " counts %" PRIu32 " batch refs, has %" PRIu32,
+    EXPECT(hold.refs == refs,
+           "block %" PRId32 ": session %" PRIu64 " counts %" PRIu32 " batch refs, has %" PRIu32,
            block->id, session->id, hold.refs, refs);
-    EXPECT(hold_has(table, block->id) == (hold.holds > 0), "block %" PRId32 ": session %" PRIu64 " misstates its hold",
-           block->id, session->id);
+    EXPECT(hold_has(table, block->id) == (hold.holds > 0),
+           "block %" PRId32 ": session %" PRIu64 " misstates its hold", block->id, session->id);
     tally->holders += hold.holds > 0;
     tally->users += hold.holds || hold.refs;
     tally->dead_users += table->dead && (hold.holds || hold.refs);
@@ -108,14 +110,17 @@ static bool tally_session(const struct core_session *session, const struct cache
 
 static bool check_tally(const struct block *block, const struct tally *tally, struct error *error)
 {
-    EXPECT(block->holders == tally->holders, "block %" PRId32 ": %" PRIu32 " holders, counted %" PRIu32, block->id,
-           block->holders, tally->holders);
-    EXPECT(block->users == tally->users, "block %" PRId32 ": %" PRIu32 " users, counted %" PRIu32, block->id,
-           block->users, tally->users);
-    EXPECT(block->dead_users == tally->dead_users, "block %" PRId32 ": %" PRIu32 " dead users, counted %" PRIu32,
-           block->id, block->dead_users, tally->dead_users);
-    EXPECT(block->pending == tally->pending, "block %" PRId32 ": %" PRIu32 " pending writes, counted %" PRIu32,
-           block->id, block->pending, tally->pending);
+    EXPECT(block->holders == tally->holders,
+           "block %" PRId32 ": %" PRIu32 " holders, counted %" PRIu32, block->id, block->holders,
+           tally->holders);
+    EXPECT(block->users == tally->users, "block %" PRId32 ": %" PRIu32 " users, counted %" PRIu32,
+           block->id, block->users, tally->users);
+    EXPECT(block->dead_users == tally->dead_users,
+           "block %" PRId32 ": %" PRIu32 " dead users, counted %" PRIu32, block->id,
+           block->dead_users, tally->dead_users);
+    EXPECT(block->pending == tally->pending,
+           "block %" PRId32 ": %" PRIu32 " pending writes, counted %" PRIu32, block->id,
+           block->pending, tally->pending);
     return true;
 }
 
@@ -136,22 +141,26 @@ static bool in_heap(const struct heap *heap, const struct heap_node *node)
 static bool check_state(const struct cache *cache, const struct block *block, struct error *error)
 {
     bool cached = block->state == CORE_CACHED, inner = block->node && block->node->children;
-    EXPECT(block->state == expected_state(block), "block %" PRId32 " is in state %d, not %d", block->id, block->state,
-           expected_state(block));
-    EXPECT(!block->node || block->node->block == block, "block %" PRId32 " and its node disagree", block->id);
-    EXPECT(!block->node || block->sealed, "block %" PRId32 " is in the index but not sealed", block->id);
+    EXPECT(block->state == expected_state(block), "block %" PRId32 " is in state %d, not %d",
+           block->id, block->state, expected_state(block));
+    EXPECT(!block->node || block->node->block == block, "block %" PRId32 " and its node disagree",
+           block->id);
+    EXPECT(!block->node || block->sealed, "block %" PRId32 " is in the index but not sealed",
+           block->id);
     EXPECT(block->state == CORE_LEASED || block->state == CORE_QUARANTINED || !block->writer,
-           "block %" PRId32 " in state %d has writer %" PRIu64, block->id, block->state, block->writer);
-    EXPECT(in_heap(&cache->leaves, &block->eviction) == (cached && !inner), "block %" PRId32 " in the leaves",
-           block->id);
-    EXPECT(in_heap(&cache->inner, &block->eviction) == (cached && inner), "block %" PRId32 " in the inner heap",
-           block->id);
-    EXPECT(!cached || block->eviction.key == block->last_use, "block %" PRId32 " waits with a stale use", block->id);
+           "block %" PRId32 " in state %d has writer %" PRIu64, block->id, block->state,
+           block->writer);
+    EXPECT(in_heap(&cache->leaves, &block->eviction) == (cached && !inner),
+           "block %" PRId32 " in the leaves", block->id);
+    EXPECT(in_heap(&cache->inner, &block->eviction) == (cached && inner),
+           "block %" PRId32 " in the inner heap", block->id);
+    EXPECT(!cached || block->eviction.key == block->last_use,
+           "block %" PRId32 " waits with a stale use", block->id);
     return true;
 }
 
-static bool check_block(const struct core *core, const struct cache *cache, const struct block *block,
-                        struct error *error)
+static bool check_block(const struct core *core, const struct cache *cache,
+                        const struct block *block, struct error *error)
 {
     const struct core_session *session;
     struct tally tally = {0};
@@ -168,26 +177,29 @@ static bool check_block(const struct core *core, const struct cache *cache, cons
     return check_tally(block, &tally, error) && check_state(cache, block, error);
 }
 
-static bool check_free_stack(const struct cache *cache, const struct chunk *chunk, struct error *error)
+static bool check_free_stack(const struct cache *cache, const struct chunk *chunk,
+                             struct error *error)
 {
     uint32_t length = chunk->num_free;
     uint64_t stamp = ++cache->pool->ledger->last_stamp;
-    EXPECT(length <= cache->chunk_blocks, "chunk %" PRIu32 ": the free stack is too long", chunk->number);
+    EXPECT(length <= cache->chunk_blocks, "chunk %" PRIu32 ": the free stack is too long",
+           chunk->number);
     for (uint32_t i = 0; i < length; i++) {
         struct block *block = &chunk->blocks[chunk->free[i]];
         EXPECT(block->state == CORE_FREE, "block %" PRId32 " is on the free stack", block->id);
         EXPECT(block->stamp != stamp, "block %" PRId32 " is on the free stack twice", block->id);
         block->stamp = stamp;
     }
-    EXPECT(in_heap(&cache->usable, &chunk->usable) == (length > 0), "chunk %" PRIu32 " in the usable heap",
-           chunk->number);
+    EXPECT(in_heap(&cache->usable, &chunk->usable) == (length > 0),
+           "chunk %" PRIu32 " in the usable heap", chunk->number);
     EXPECT(in_heap(&cache->empty, &chunk->spare) == (length == cache->chunk_blocks),
            "chunk %" PRIu32 " in the empty heap", chunk->number);
     return true;
 }
 
-static bool check_chunk(const struct core *core, const struct cache *cache, const struct chunk *chunk,
-                        uint64_t counts[CORE_ABSENT], struct error *error)
+static bool check_chunk(const struct core *core, const struct cache *cache,
+                        const struct chunk *chunk, uint64_t counts[CORE_ABSENT],
+                        struct error *error)
 {
     EXPECT(in_heap(&cache->absent, &chunk->spare) == (chunk->state == CHUNK_ABSENT),
            "chunk %" PRIu32 " in the absent heap", chunk->number);
@@ -205,16 +217,18 @@ static bool check_index(const struct cache *cache, struct error *error)
 {
     uint64_t nodes = 0, pending = 0;
     for (const struct prefix_node *node = cache->nodes; node; node = node->hh.next, nodes++) {
-        const struct prefix_node *found = prefix_find(cache, node->root, node->parent, node->key.tokens);
+        const struct prefix_node *found =
+            prefix_find(cache, node->root, node->parent, node->key.tokens);
         EXPECT(found == node, "node %" PRIu64 " is not found under its key", node->id);
-        EXPECT(node->block && node->block->node == node, "node %" PRIu64 " has no block of its own", node->id);
-        EXPECT(node->depth == (node->parent ? node->parent->depth + 1 : 0), "node %" PRIu64 " has a wrong depth",
+        EXPECT(node->block && node->block->node == node, "node %" PRIu64 " has no block of its own",
                node->id);
+        EXPECT(node->depth == (node->parent ? node->parent->depth + 1 : 0),
+               "node %" PRIu64 " has a wrong depth", node->id);
         pending += node->block->pending > 0;
     }
     EXPECT(nodes == cache->num_nodes && pending == cache->num_pending,
-           "%" PRIu64 " nodes, %" PRIu64 " pending; counted %" PRIu64 ", %" PRIu64, cache->num_nodes,
-           cache->num_pending, nodes, pending);
+           "%" PRIu64 " nodes, %" PRIu64 " pending; counted %" PRIu64 ", %" PRIu64,
+           cache->num_nodes, cache->num_pending, nodes, pending);
     for (const struct prefix_root *root = cache->roots; root; root = root->hh.next)
         EXPECT(root->children, "root %" PRIu64 " has no children", root->id);
     return true;
@@ -222,11 +236,13 @@ static bool check_index(const struct cache *cache, struct error *error)
 
 static bool check_heaps(const struct cache *cache, struct error *error)
 {
-    const struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves, &cache->inner};
+    const struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves,
+                                  &cache->inner};
     for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
         EXPECT(heap_sound(heaps[i]), "heap %zu of cache %" PRIu64 " is out of order", i, cache->id);
     EXPECT(cache->leaves.size + cache->inner.size == cache->counts[CORE_CACHED],
-           "%zu + %zu cached blocks, not %" PRIu64, cache->leaves.size, cache->inner.size, cache->counts[CORE_CACHED]);
+           "%zu + %zu cached blocks, not %" PRIu64, cache->leaves.size, cache->inner.size,
+           cache->counts[CORE_CACHED]);
     return true;
 }
 
@@ -240,17 +256,19 @@ static bool check_cache(const struct core *core, const struct cache *cache, stru
         if (!check_chunk(core, cache, cache->chunks[i], counts, error))
             return false;
     }
-    EXPECT(present == cache->num_present && growing == cache->num_growing, "cache %" PRIu64 " miscounts its chunks",
-           cache->id);
+    EXPECT(present == cache->num_present && growing == cache->num_growing,
+           "cache %" PRIu64 " miscounts its chunks", cache->id);
     for (int state = 0; state < CORE_ABSENT; state++) {
         EXPECT(counts[state] == cache->counts[state],
-               "cache %" PRIu64 ": %" PRIu64 " blocks in state %d, counted %" PRIu64, cache->id, cache->counts[state],
-               state, counts[state]);
+               "cache %" PRIu64 ": %" PRIu64 " blocks in state %d, counted %" PRIu64, cache->id,
+               cache->counts[state], state, counts[state]);
         sum += counts[state];
     }
-    EXPECT(sum == cache_total(cache), "cache %" PRIu64 ": the states sum to %" PRIu64 " of %" PRIu64, cache->id, sum,
+    EXPECT(sum == cache_total(cache),
+           "cache %" PRIu64 ": the states sum to %" PRIu64 " of %" PRIu64, cache->id, sum,
            cache_total(cache));
-    EXPECT(cache->num_tables || cache->counts[CORE_CACHED], "cache %" PRIu64 " has nobody and nothing", cache->id);
+    EXPECT(cache->num_tables || cache->counts[CORE_CACHED],
+           "cache %" PRIu64 " has nobody and nothing", cache->id);
     return check_heaps(cache, error) && check_index(cache, error);
 }
 
@@ -264,18 +282,22 @@ static uint64_t count_entries(const struct hold_table *table)
     return entries;
 }
 
-static bool check_pages(const struct core_session *session, const struct hold_table *table, struct error *error)
+static bool check_pages(const struct core_session *session, const struct hold_table *table,
+                        struct error *error)
 {
     for (uint32_t page = 0; page < table->num_pages; page++) {
         for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i += 64)
             EXPECT(!table->pages[page]->bits[i / 64].seen,
-                   "session %" PRIu64 ": page %" PRIu32 " is seen outside a check", session->id, page);
+                   "session %" PRIu64 ": page %" PRIu32 " is seen outside a check", session->id,
+                   page);
     }
     return true;
 }
 
-// What keeps a table is counted: its batches, registered or kept by runs, and the copies that are not over.
-static bool check_users(const struct core_session *session, const struct hold_table *table, struct error *error)
+// What keeps a table is counted: its batches, registered or kept by runs, and the copies that are
+// not over.
+static bool check_users(const struct core_session *session, const struct hold_table *table,
+                        struct error *error)
 {
     const struct run *run;
     uint32_t users = 0;
@@ -286,7 +308,8 @@ static bool check_users(const struct core_session *session, const struct hold_ta
         users += first_mention(session, run) && run->batch->table == table;
         users += run->copy && run->copy->table == table;
     }
-    EXPECT(users == table->num_users, "session %" PRIu64 " counts %" PRIu32 " users of cache %" PRIu64 ", has %" PRIu32,
+    EXPECT(users == table->num_users,
+           "session %" PRIu64 " counts %" PRIu32 " users of cache %" PRIu64 ", has %" PRIu32,
            session->id, table->num_users, table->cache_id, users);
     return true;
 }
@@ -299,7 +322,8 @@ static uint64_t bytes_of(const struct batch *batch)
     return bytes;
 }
 
-// Of batches, registered or kept by runs; of runs in the queue or the air, and of those that wait to be reaped.
+// Of batches, registered or kept by runs; of runs in the queue or the air, and of those that wait
+// to be reaped.
 static bool check_kept_bytes(const struct core_session *session, struct error *error)
 {
     const struct run *run;
@@ -309,12 +333,13 @@ static bool check_kept_bytes(const struct core_session *session, struct error *e
     DL_FOREACH(session->runs, run)
     {
         bytes += run->bytes + (first_mention(session, run) ? bytes_of(run->batch) : 0);
-        EXPECT(!run->over || (!run->batch && !run->copy), "run %" PRIu64 " is over and keeps what it named",
-               run->ticket);
+        EXPECT(!run->over || (!run->batch && !run->copy),
+               "run %" PRIu64 " is over and keeps what it named", run->ticket);
     }
     for (run = session->tickets; run; run = run->hh.next)
         bytes += run->delivered ? run->bytes : 0;
-    EXPECT(bytes == session->kept_bytes, "session %" PRIu64 " counts %" PRIu64 " kept bytes, has %" PRIu64, session->id,
+    EXPECT(bytes == session->kept_bytes,
+           "session %" PRIu64 " counts %" PRIu64 " kept bytes, has %" PRIu64, session->id,
            session->kept_bytes, bytes);
     return true;
 }
@@ -325,27 +350,30 @@ static bool check_session(const struct core_session *session, struct error *erro
     uint64_t blocks = 0;
     uint32_t in_flight = 0, detached = 0;
     for (const struct hold_table *table = session->tables; table; table = table->hh.next) {
-        EXPECT(count_entries(table) == table->num_blocks, "session %" PRIu64 " miscounts its blocks of cache %" PRIu64,
-               session->id, table->cache_id);
+        EXPECT(count_entries(table) == table->num_blocks,
+               "session %" PRIu64 " miscounts its blocks of cache %" PRIu64, session->id,
+               table->cache_id);
         blocks += table->num_blocks;
         if (!check_pages(session, table, error) || !check_users(session, table, error))
             return false;
     }
-    EXPECT(blocks == session->num_blocks, "session %" PRIu64 " counts %" PRIu64 " blocks, has %" PRIu64, session->id,
+    EXPECT(blocks == session->num_blocks,
+           "session %" PRIu64 " counts %" PRIu64 " blocks, has %" PRIu64, session->id,
            session->num_blocks, blocks);
     DL_FOREACH(session->runs, run)
     {
         in_flight += run->over ? 0 : run->num_picked - run->num_over;
         detached += run->detached;
     }
-    EXPECT((session->queued != NULL) == in_heap(&session->core->scheduler.turns.ready, &session->ready),
+    EXPECT((session->queued != NULL) ==
+               in_heap(&session->core->scheduler.turns.ready, &session->ready),
            "session %" PRIu64 " is queued but not ready, or the other way round", session->id);
     EXPECT(session->num_in_flight == in_flight,
            "session %" PRIu64 ": %" PRIu32 " layers of runs in flight, not %" PRIu32, session->id,
            session->num_in_flight, in_flight);
     EXPECT(session->closed || session->num_unreaped == HASH_COUNT(session->tickets) + detached,
-           "session %" PRIu64 ": %" PRIu32 " tickets unreaped, not %" PRIu32, session->id, session->num_unreaped,
-           HASH_COUNT(session->tickets) + detached);
+           "session %" PRIu64 ": %" PRIu32 " tickets unreaped, not %" PRIu32, session->id,
+           session->num_unreaped, HASH_COUNT(session->tickets) + detached);
     return check_kept_bytes(session, error);
 }
 
@@ -366,9 +394,11 @@ static bool check_sessions(const struct core *core, struct error *error)
         if (!check_session(session, error))
             return false;
     }
-    EXPECT(expected == core->scheduler.turns.num_expected, "%" PRIu32 " sessions expected back, counted %" PRIu32,
-           expected, core->scheduler.turns.num_expected);
-    EXPECT(open == core->num_sessions, "%" PRIu32 " sessions, counted %" PRIu32, core->num_sessions, open);
+    EXPECT(expected == core->scheduler.turns.num_expected,
+           "%" PRIu32 " sessions expected back, counted %" PRIu32, expected,
+           core->scheduler.turns.num_expected);
+    EXPECT(open == core->num_sessions, "%" PRIu32 " sessions, counted %" PRIu32, core->num_sessions,
+           open);
     return true;
 }
 
@@ -383,12 +413,14 @@ bool core_check(const struct core *core, struct error *error)
         if (!check_cache(core, cache, error))
             return false;
     }
-    EXPECT(bytes == core->pool.bytes && blocks == core->pool.blocks, "the pool counts %" PRIu64 " bytes, has %" PRIu64,
-           core->pool.bytes, bytes);
-    EXPECT(bytes <= core->pool.limit_bytes && blocks <= core->pool.limit_blocks, "the pool exceeds its limit");
+    EXPECT(bytes == core->pool.bytes && blocks == core->pool.blocks,
+           "the pool counts %" PRIu64 " bytes, has %" PRIu64, core->pool.bytes, bytes);
+    EXPECT(bytes <= core->pool.limit_bytes && blocks <= core->pool.limit_blocks,
+           "the pool exceeds its limit");
     EXPECT(heap_sound(&core->scheduler.turns.ready), "the scheduler's heap is out of order");
     for (uint32_t i = 0; i < core->pool.num_zeroes; i++)
-        EXPECT(core->pool.zero_blocks[i]->zeroing && core->pool.zero_blocks[i]->id == core->pool.zeroes[i].block,
+        EXPECT(core->pool.zero_blocks[i]->zeroing &&
+                   core->pool.zero_blocks[i]->id == core->pool.zeroes[i].block,
                "zero %" PRIu32, i);
     return check_sessions(core, error);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// core.c - the whole: makes and ends it, takes the engine's news. Knows no single block's state and no queue.
+// core.c - the whole: makes and ends it, takes the engine's news. Knows no single block's state and
+// no queue.
 
 #include "core.h"
 
@@ -31,7 +32,8 @@ enum status core_create(const struct core_params *params, struct core **out, str
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (!limits[i].value)
-            return error_set(error, STATUS_INVALID, "%s is 0; it must be at least 1", limits[i].option);
+            return error_set(error, STATUS_INVALID, "%s is 0; it must be at least 1",
+                             limits[i].option);
     }
     struct core *core = calloc(1, sizeof *core);
     if (!core)
@@ -55,7 +57,8 @@ static void drain(struct core *core)
 {
     while (core->scheduler.num_in_flight && !core->ledger.lost) {
         const struct scheduler *s = &core->scheduler;
-        if (engine_wait(core->ledger.engine, s->in_flight[s->first_in_flight].sequence, -1) != STATUS_OK)
+        if (engine_wait(core->ledger.engine, s->in_flight[s->first_in_flight].sequence, -1) !=
+            STATUS_OK)
             break;
         core_step(core, core->now_ns);
     }
@@ -86,10 +89,12 @@ enum status core_cache_drop(struct core *core, uint64_t id, struct error *error)
     if (status != STATUS_OK)
         return status;
     if (cache->open_sessions)
-        return error_set(error, STATUS_BUSY, "cache %" PRIu64 " \"%.64s\" is open in %" PRIu32 " session%s", id,
+        return error_set(error, STATUS_BUSY,
+                         "cache %" PRIu64 " \"%.64s\" is open in %" PRIu32 " session%s", id,
                          cache->name, cache->open_sessions, cache->open_sessions > 1 ? "s" : "");
     if (cache->num_tables)
-        return error_set(error, STATUS_BUSY, "work that uses cache %" PRIu64 " \"%.64s\" is not done yet", id,
+        return error_set(error, STATUS_BUSY,
+                         "work that uses cache %" PRIu64 " \"%.64s\" is not done yet", id,
                          cache->name);
     cache_destroy(cache);
     return STATUS_OK;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// core.h - who holds which block, which prefix is cached, whose run is next. Plain C over engine.h: no Vulkan, no sockets, no
-// clock (it is told the time), no thread. One thread, the dispatcher, makes every call; so there is no lock.
+// core.h - who holds which block, which prefix is cached, whose run is next. Plain C over engine.h:
+// no Vulkan, no sockets, no clock (it is told the time), no thread. One thread, the dispatcher,
+// makes every call; so there is no lock.
 //
-// Nothing here waits. A call that cannot be served yet says so (NO_BLOCKS, BUSY, TIMEOUT) and changes nothing; the caller
-// parks the command and asks again after core_step() has returned true. Every call checks its arguments against the
-// session's own holds and arena before anything changes; on failure nothing has changed and *error says why, with the values.
-// At every moment free + leased + held + cached + quarantined = total, for each cache.
+// Nothing here waits. A call that cannot be served yet says so (NO_BLOCKS, BUSY, TIMEOUT) and
+// changes nothing; the caller parks the command and asks again after core_step() has returned true.
+// Every call checks its arguments against the session's own holds and arena before anything
+// changes; on failure nothing has changed and *error says why, with the values. At every moment
+// free + leased + held + cached + quarantined = total, for each cache.
 
 // Laid out by hand, one thought a line.
 // clang-format off

@@ -38,7 +38,9 @@ enum status core_cache_counts(struct core_session *session, uint64_t cache, stru
 uint32_t core_cache_block_size(const struct core_session *session, uint64_t cache)
 {
     struct hold_table *table;
-    return hold_table_find(session, cache, &table, NULL) == STATUS_OK ? table->cache->identity.kv.block_size : 0;
+    return hold_table_find(session, cache, &table, NULL) == STATUS_OK
+               ? table->cache->identity.kv.block_size
+               : 0;
 }
 
 static void count_blocks(const struct core *core, uint64_t *metrics)
@@ -128,7 +130,8 @@ bool core_cache_view(const struct core *core, uint64_t id, struct core_cache_vie
     return true;
 }
 
-enum status core_cache_find(const struct core *core, uint64_t id, uint32_t *num_ids, struct error *error)
+enum status core_cache_find(const struct core *core, uint64_t id, uint32_t *num_ids,
+                            struct error *error)
 {
     struct cache *cache;
     enum status status = cache_find(&core->pool, id, &cache, error);
@@ -136,7 +139,8 @@ enum status core_cache_find(const struct core *core, uint64_t id, uint32_t *num_
     return status;
 }
 
-// Stops when all sessions that have anything of the block were met: most blocks of many sessions are one's own.
+// Stops when all sessions that have anything of the block were met: most blocks of many sessions
+// are one's own.
 static uint32_t count_batch_refs(const struct cache *cache, const struct block *block)
 {
     uint32_t refs = 0, users = block->users;
@@ -148,7 +152,8 @@ static uint32_t count_batch_refs(const struct cache *cache, const struct block *
     return refs;
 }
 
-void core_block_at(const struct core *core, uint64_t id, uint32_t index, struct core_block_view *out)
+void core_block_at(const struct core *core, uint64_t id, uint32_t index,
+                   struct core_block_view *out)
 {
     struct cache *cache;
     const struct block *block = NULL;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// metrics.h - the table of the daemon's counters and gauges. A new counter is a line here and the line that counts:
-// ledger->metrics[METRIC_...]++, outside core core_metrics(core)[METRIC_...]++. A new gauge is a line here and one in core_metrics() or in
-// the server's measure(). All else (the message, aule.h, aule-ctl metrics) carries names and values. Dispatcher thread only.
+// metrics.h - the table of the daemon's counters and gauges. A new counter is a line here and the
+// line that counts: ledger->metrics[METRIC_...]++, outside core core_metrics(core)[METRIC_...]++. A
+// new gauge is a line here and one in core_metrics() or in the server's measure(). All else (the
+// message, aule.h, aule-ctl metrics) carries names and values. Dispatcher thread only.
 
 // Laid out by hand, one metric a line.
 // clang-format off

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// scheduler.c - deficit round robin by tokens attended. A session that was served `cost` tokens is that much in debt; rounds
-// pay TURNS_QUANTUM each, and the sessions wait in a heap for the round in which their debt is paid, so that rounds in
-// which nobody may go cost nothing, and one step costs the logarithm of the waiting sessions. A layer of a run is never
-// split: a big one goes when its session's turn comes, and the debt keeps that session from going again before the others had as much.
+// scheduler.c - deficit round robin by tokens attended. A session that was served `cost` tokens is
+// that much in debt; rounds pay TURNS_QUANTUM each, and the sessions wait in a heap for the round
+// in which their debt is paid, so that rounds in which nobody may go cost nothing, and one step
+// costs the logarithm of the waiting sessions. A layer of a run is never split: a big one goes when
+// its session's turn comes, and the debt keeps that session from going again before the others had
+// as much.
 //
-// A run of several layers goes layer by layer, each a link that is paid for by itself, so that a long step holds nobody up longer than the
-// same step in single runs would.
+// A run of several layers goes layer by layer, each a link that is paid for by itself, so that a
+// long step holds nobody up longer than the same step in single runs would.
 //
-// Which links go and how they lie in the submission are two questions: those of one session lie in one wave while they touch nothing in
-// common (beside.c), in the next one else, whatever the order of picking; so sessions in step share waves and the engine merges their runs.
+// Which links go and how they lie in the submission are two questions: those of one session lie in
+// one wave while they touch nothing in common (beside.c), in the next one else, whatever the order
+// of picking; so sessions in step share waves and the engine merges their runs.
 //
 // How much goes into one submission follows the device: see learn_budget().
 //
-// While the GPU is busy little is lost by keeping back what would stand behind it, so it waits for the sessions that the last submission
-// served, which are likely to have their next step soon: one dispatch for many instead of a small one for each. Only until the GPU's end is
-// near (delay.h), for which the dispatcher wakes up; an end that comes earlier leaves the GPU idle for as long as the next one takes to
-// prepare. With the GPU idle, or nobody expected, what is ready goes at once.
+// While the GPU is busy little is lost by keeping back what would stand behind it, so it waits for
+// the sessions that the last submission served, which are likely to have their next step soon: one
+// dispatch for many instead of a small one for each. Only until the GPU's end is near (delay.h),
+// for which the dispatcher wakes up; an end that comes earlier leaves the GPU idle for as long as
+// the next one takes to prepare. With the GPU idle, or nobody expected, what is ready goes at once.
 
 #include "scheduler.h"
 
@@ -40,7 +44,8 @@ void scheduler_init(struct scheduler *scheduler)
 
 static struct link pick(struct scheduler *scheduler, uint64_t number)
 {
-    struct core_session *session = container_of(heap_first(&scheduler->turns.ready), struct core_session, ready);
+    struct core_session *session =
+        container_of(heap_first(&scheduler->turns.ready), struct core_session, ready);
     struct run *run = session->queued;
     heap_remove(&scheduler->turns.ready, &session->ready);
     if (session->served > scheduler->turns.now)
@@ -50,7 +55,8 @@ static struct link pick(struct scheduler *scheduler, uint64_t number)
     if (session->submission != number)
         beside_begin(session);
     session->submission = number;
-    const struct link link = {.run = run, .number = run->num_picked, .wave = beside_place(session, run)};
+    const struct link link = {
+        .run = run, .number = run->num_picked, .wave = beside_place(session, run)};
     if (++run->num_picked == run->num_links)
         session->queued = run->next;
     if (session->queued)
@@ -61,14 +67,16 @@ static struct link pick(struct scheduler *scheduler, uint64_t number)
 // The work of the link whose turn it is; there is one.
 static uint64_t next_work(const struct scheduler *scheduler)
 {
-    return container_of(heap_first(&scheduler->turns.ready), struct core_session, ready)->queued->work;
+    return container_of(heap_first(&scheduler->turns.ready), struct core_session, ready)
+        ->queued->work;
 }
 
 static uint32_t pick_links(struct core *core, uint64_t number)
 {
     struct scheduler *scheduler = &core->scheduler;
     uint32_t count = 0;
-    uint64_t budget = scheduler->budget, room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
+    uint64_t budget = scheduler->budget,
+             room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
     while (count < SCHEDULER_MAX_RUNS && budget && heap_first(&scheduler->turns.ready)) {
         if (count && next_work(scheduler) > room)
             break;
@@ -149,8 +157,8 @@ static struct submission *next_submission(struct scheduler *s)
     return &s->in_flight[(s->first_in_flight + s->num_in_flight) % SCHEDULER_MAX_IN_FLIGHT];
 }
 
-static enum status submit(struct core *core, const struct engine_submission *order, struct submission *submission,
-                          struct error *error)
+static enum status submit(struct core *core, const struct engine_submission *order,
+                          struct submission *submission, struct error *error)
 {
     enum status status = engine_submit(core->ledger.engine, order, &submission->sequence, error);
     if (status == STATUS_OK) {
@@ -160,10 +168,11 @@ static enum status submit(struct core *core, const struct engine_submission *ord
     return status;
 }
 
-static void fail_runs(struct core *core, struct submission *submission, enum status status, const struct error *error)
+static void fail_runs(struct core *core, struct submission *submission, enum status status,
+                      const struct error *error)
 {
-    ledger_log(&core->ledger, CORE_LOG_ERROR, "a submission of %" PRIu32 " runs failed: %s", submission->num_links,
-               error->text);
+    ledger_log(&core->ledger, CORE_LOG_ERROR, "a submission of %" PRIu32 " runs failed: %s",
+               submission->num_links, error->text);
     end_all(submission, status, error);
     deliver(&core->scheduler, submission);
     refused(core, status, error);
@@ -187,8 +196,9 @@ static void submit_runs(struct core *core)
         fail_runs(core, submission, status, &error);
 }
 
-// Zeroes have submissions of their own, so that one that is refused takes no run with it: fewer blocks are tried then, and
-// the runs wait. With nothing in flight nothing would wake them, so they fail; the blocks stay in the list.
+// Zeroes have submissions of their own, so that one that is refused takes no run with it: fewer
+// blocks are tried then, and the runs wait. With nothing in flight nothing would wake them, so they
+// fail; the blocks stay in the list.
 static void submit_zeroes(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
@@ -196,7 +206,8 @@ static void submit_zeroes(struct core *core)
     struct error error = {0};
     enum status status = STATUS_NO_MEMORY;
     submission->num_links = 0;
-    for (uint32_t count = zeroes_slice(&core->pool); count && status == STATUS_NO_MEMORY; count /= 2) {
+    for (uint32_t count = zeroes_slice(&core->pool); count && status == STATUS_NO_MEMORY;
+         count /= 2) {
         const struct engine_submission order = {.zeroes = core->pool.zeroes, .num_zeroes = count};
         status = submit(core, &order, submission, &error);
         if (status == STATUS_OK)
@@ -255,8 +266,8 @@ void scheduler_submit(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
     delay_begin_step(&core->delay);
-    while (!core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT && heap_first(&s->turns.ready) &&
-           !keeps_back(core)) {
+    while (!core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT &&
+           heap_first(&s->turns.ready) && !keeps_back(core)) {
         uint32_t zeroes = core->pool.num_zeroes, waiting = s->num_in_flight;
         if (!zeroes)
             submit_runs(core);
@@ -285,7 +296,8 @@ static int by_dispatch(const void *a, const void *b, void *results)
 // By how many sessions it served: 1, 2, 3 or 4, 5 to 8, more.
 static enum metric served_class(uint32_t sessions)
 {
-    uint32_t class = sessions > 1 ? 32 - (uint32_t)__builtin_clz(sessions - 1) : 0, last = METRIC_DISPATCHES_OF_MORE;
+    uint32_t class = sessions > 1 ? 32 - (uint32_t)__builtin_clz(sessions - 1) : 0,
+             last = METRIC_DISPATCHES_OF_MORE;
     return METRIC_DISPATCHES_OF_1 + class < last ? METRIC_DISPATCHES_OF_1 + class : last;
 }
 
@@ -314,8 +326,8 @@ static void add_result(struct run *run, uint64_t gpu_ns, uint32_t runs, uint32_t
 }
 
 // order[0 .. count) are the links of one dispatch, or the one of none.
-static void share(struct core *core, const struct submission *submission, const struct engine_event *event,
-                  const uint32_t *order, uint32_t count)
+static void share(struct core *core, const struct submission *submission,
+                  const struct engine_event *event, const uint32_t *order, uint32_t count)
 {
     uint32_t sessions = 0, runs = 0;
     uint64_t stamp = ++core->ledger.last_stamp;
@@ -328,7 +340,8 @@ static void share(struct core *core, const struct submission *submission, const 
     stamp = ++core->ledger.last_stamp;
     for (uint32_t i = 0; i < count; i++) {
         struct run *run = submission->links[order[i]].run;
-        if (run->stamp != stamp) // of several layers the first speaks for all: they were computed at once
+        if (run->stamp !=
+            stamp) // of several layers the first speaks for all: they were computed at once
             add_result(run, event->results[order[i]].gpu_ns, runs, sessions);
         run->stamp = stamp;
     }
@@ -337,7 +350,8 @@ static void share(struct core *core, const struct submission *submission, const 
 }
 
 // Returns the GPU time of what succeeded.
-static uint64_t read_results(struct core *core, struct submission *submission, const struct engine_event *event)
+static uint64_t read_results(struct core *core, struct submission *submission,
+                             const struct engine_event *event)
 {
     uint64_t gpu_ns = 0;
     uint32_t *order = core->scheduler.order, good = 0;
@@ -348,13 +362,15 @@ static uint64_t read_results(struct core *core, struct submission *submission, c
             gpu_ns += event->results[i].own_ns;
             submission->links[i].run->session->gpu_ns += event->results[i].own_ns;
         } else {
-            run_fail(submission->links[i].run, status, i < event->num_results ? event->results[i].message : NULL);
+            run_fail(submission->links[i].run, status,
+                     i < event->num_results ? event->results[i].message : NULL);
         }
     }
     qsort_r(order, good, sizeof *order, by_dispatch, (void *)event->results);
     for (uint32_t first = 0, end; first < good; first = end) {
         uint32_t dispatch = event->results[order[first]].dispatch;
-        for (end = first + 1; end < good && dispatch < event->num_dispatches; end++) { // from there on: none at all
+        for (end = first + 1; end < good && dispatch < event->num_dispatches;
+             end++) { // from there on: none at all
             if (event->results[order[end]].dispatch != dispatch)
                 break;
         }
@@ -363,8 +379,10 @@ static uint64_t read_results(struct core *core, struct submission *submission, c
     return gpu_ns;
 }
 
-// A submission that took too long says how much would not have; one that was full and quick makes room for more.
-static void learn_budget(struct scheduler *scheduler, const struct submission *submission, uint64_t gpu_ns)
+// A submission that took too long says how much would not have; one that was full and quick makes
+// room for more.
+static void learn_budget(struct scheduler *scheduler, const struct submission *submission,
+                         uint64_t gpu_ns)
 {
     const uint64_t least = TURNS_QUANTUM, most = SCHEDULER_BUDGET, budget = scheduler->budget;
     uint64_t weight = 0;
@@ -405,8 +423,8 @@ void scheduler_done(struct core *core, const struct engine_event *event)
     struct scheduler *s = &core->scheduler;
     if (!s->num_in_flight || s->in_flight[s->first_in_flight].sequence != event->sequence) {
         if (!core->ledger.lost) // after a loss they are over already
-            ledger_log(&core->ledger, CORE_LOG_ERROR, "submission %" PRIu64 " is done, but is not the next one",
-                       event->sequence);
+            ledger_log(&core->ledger, CORE_LOG_ERROR,
+                       "submission %" PRIu64 " is done, but is not the next one", event->sequence);
         return;
     }
     struct submission *submission = take_first(s);

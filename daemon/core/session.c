@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - the life of a session: open, what it holds, closed or dead, and gone once the GPU is done with its arena.
+// session.c - the life of a session: open, what it holds, closed or dead, and gone once the GPU is
+// done with its arena.
 
 #include "session.h"
 
@@ -19,12 +20,13 @@ static void session_free(struct core_session *session)
     free(session);
 }
 
-enum status core_session_open(struct core *core, const struct core_session_params *params, struct core_session **out,
-                              struct error *error)
+enum status core_session_open(struct core *core, const struct core_session_params *params,
+                              struct core_session **out, struct error *error)
 {
     *out = NULL;
     if (core->ledger.lost)
-        return error_set(error, STATUS_DEVICE_LOST, "the device is lost: %s", core->ledger.lost_why.text);
+        return error_set(error, STATUS_DEVICE_LOST, "the device is lost: %s",
+                         core->ledger.lost_why.text);
     if (core->num_sessions >= core->params.max_sessions)
         return error_set(error, STATUS_LIMIT, "all %" PRIu32 " sessions are taken (--max-sessions)",
                          core->params.max_sessions);
@@ -55,7 +57,8 @@ enum status core_session_open(struct core *core, const struct core_session_param
     return STATUS_OK;
 }
 
-// Only runs in flight outlive their session; what they name waits for them, in quarantine if it died.
+// Only runs in flight outlive their session; what they name waits for them, in quarantine if it
+// died.
 static void close_tables(struct core_session *session, bool died)
 {
     struct hold_table *table, *next;
@@ -78,7 +81,8 @@ static void forget_tickets(struct core_session *session)
     struct run *run, *next;
     HASH_ITER(hh, session->tickets, run, next)
     {
-        HASH_DEL(session->tickets, run); // NOLINT(clang-analyzer-unix.Malloc): `next` was taken before
+        HASH_DEL(session->tickets,
+                 run); // NOLINT(clang-analyzer-unix.Malloc): `next` was taken before
         if (run->delivered)
             run_free(run);
     }
@@ -102,8 +106,9 @@ void core_session_close(struct core_session *session, bool died)
     core->ledger.news = true;
     DL_DELETE(core->sessions, session);
     DL_APPEND(core->leaving, session);
-    ledger_log(&core->ledger, CORE_LOG_DEBUG, "session %" PRIu64 " \"%.64s\" %s with %" PRIu32 " runs in flight",
-               session->id, session->name, died ? "died" : "closed", session->num_in_flight);
+    ledger_log(&core->ledger, CORE_LOG_DEBUG,
+               "session %" PRIu64 " \"%.64s\" %s with %" PRIu32 " runs in flight", session->id,
+               session->name, died ? "died" : "closed", session->num_in_flight);
     session_passed(session);
 }
 
@@ -112,7 +117,8 @@ void session_passed(struct core_session *session)
     struct core *core = session->core;
     if (!session->closed || session->num_in_flight)
         return;
-    DL_DELETE(core->leaving, session); // NOLINT(clang-analyzer-core.NullDereference): it is in the list
+    DL_DELETE(core->leaving,
+              session); // NOLINT(clang-analyzer-core.NullDereference): it is in the list
     if (core->params.session_gone)
         core->params.session_gone(core->params.context, session->owner);
     session_free(session);
@@ -120,8 +126,9 @@ void session_passed(struct core_session *session)
 
 // ---- caches that it has open ----
 
-enum status core_cache_open(struct core_session *session, const struct core_cache_identity *identity,
-                            struct core_cache_info *out, struct error *error)
+enum status core_cache_open(struct core_session *session,
+                            const struct core_cache_identity *identity, struct core_cache_info *out,
+                            struct error *error)
 {
     struct cache *cache;
     enum status status = session_usable(session, error);
@@ -132,11 +139,13 @@ enum status core_cache_open(struct core_session *session, const struct core_cach
     struct hold_table *table = hold_table_get(session, cache);
     if (!table) {
         cache_settle(cache);
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to open cache \"%.64s\"", identity->name);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to open cache \"%.64s\"",
+                         identity->name);
     }
     if (table->opens == UINT32_MAX)
-        return error_set(error, STATUS_LIMIT, "cache \"%.64s\" is open %" PRIu32 " times in one session",
-                         identity->name, table->opens);
+        return error_set(error, STATUS_LIMIT,
+                         "cache \"%.64s\" is open %" PRIu32 " times in one session", identity->name,
+                         table->opens);
     if (table->opens++ == 0)
         cache->open_sessions++;
     if (session->pool->num_caches > session->core->params.max_caches)

@@ -8,6 +8,7 @@
 
 #include "core.h"
 
-void session_passed(struct core_session *session); // ends a closed session without work in flight, and tells the server
+void session_passed(struct core_session *session); // ends a closed session without work in flight,
+                                                   // and tells the server
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// state.h - struct core: the parts of core.h's object. Only the top of core/ knows it; a room below gets its own part. Dispatcher thread only.
+// state.h - struct core: the parts of core.h's object. Only the top of core/ knows it; a room below
+// gets its own part. Dispatcher thread only.
 
 #ifndef AULE_CORE_STATE_H
 #define AULE_CORE_STATE_H

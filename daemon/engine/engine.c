@@ -30,8 +30,10 @@ static const uint64_t default_scratch_bytes = UINT64_C(256) << 20;
 // After a loss, the GPU gets this long to come to rest before the process leaves it as it is.
 static const uint64_t grace_ns = UINT64_C(5000000000);
 static const int64_t default_look_ns =
-    100000;                       // covers the late begin of a dispatch, and the differences within one shape
-enum { LEAST_CORES_TO_LOOK = 4 }; // for the thread that looks, the submitter, the caller, and everybody else
+    100000; // covers the late begin of a dispatch, and the differences within one shape
+enum {
+    LEAST_CORES_TO_LOOK = 4
+}; // for the thread that looks, the submitter, the caller, and everybody else
 
 static void on_lost(void *owner, const char *why)
 {
@@ -106,18 +108,20 @@ static uint64_t scratch_limit(const struct engine *engine, const struct engine_p
 static long num_cores(void)
 {
     cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                       : sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 static int64_t look_ns(const struct engine *engine, uint32_t asked_us)
 {
     if (asked_us == ENGINE_NO_POLL || (!asked_us && engine->device.adapter.info.software))
         return 0;
-    return asked_us ? asked_us * INT64_C(1000) : forecast_look_ns(default_look_ns, num_cores(), LEAST_CORES_TO_LOOK);
+    return asked_us ? asked_us * INT64_C(1000)
+                    : forecast_look_ns(default_look_ns, num_cores(), LEAST_CORES_TO_LOOK);
 }
 
-// How the completer waits for submissions. Their kinds are their shapes. A forecast that is too late
-// costs time, and one that is too early costs a look; so longer times are believed slowly.
+// How the completer waits for submissions. Their kinds are their shapes. A forecast that is too
+// late costs time, and one that is too early costs a look; so longer times are believed slowly.
 static void set_watch(struct engine *engine, uint32_t asked_us)
 {
     const int64_t ns = look_ns(engine, asked_us);
@@ -131,7 +135,8 @@ static void set_watch(struct engine *engine, uint32_t asked_us)
     };
 }
 
-static enum status make_parts(struct engine *engine, const struct engine_params *params, struct error *error)
+static enum status make_parts(struct engine *engine, const struct engine_params *params,
+                              struct error *error)
 {
     enum status status = engine_locks_init(engine, error);
     if (status == STATUS_OK)
@@ -162,8 +167,10 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
 
 static enum status start_threads(struct engine *engine, struct error *error)
 {
-    engine->submitter_runs = pthread_create(&engine->submitter, NULL, submitter_thread, engine) == 0;
-    engine->completer_runs = pthread_create(&engine->completer, NULL, completer_thread, engine) == 0;
+    engine->submitter_runs =
+        pthread_create(&engine->submitter, NULL, submitter_thread, engine) == 0;
+    engine->completer_runs =
+        pthread_create(&engine->completer, NULL, completer_thread, engine) == 0;
     engine->maker_runs = pthread_create(&engine->maker, NULL, maker_thread, engine) == 0;
     bool tuner_starts = tuner_start(engine);
     if (engine->submitter_runs && engine->completer_runs && engine->maker_runs && tuner_starts)
@@ -176,10 +183,12 @@ static void log_kernels(struct engine *engine)
 {
     const struct variant *variant = engine->pipelines.variant;
     for (uint32_t i = 0; i < variant->num_kernels; i++)
-        device_log(&engine->device, 3, "attention kernel %u: %s", i, variant->kernels[i]->shader.name);
+        device_log(&engine->device, 3, "attention kernel %u: %s", i,
+                   variant->kernels[i]->shader.name);
 }
 
-enum status engine_create(const struct engine_params *params, struct engine **out, struct error *error)
+enum status engine_create(const struct engine_params *params, struct engine **out,
+                          struct error *error)
 {
     struct engine *engine = calloc(1, sizeof *engine);
     if (!engine)
@@ -196,8 +205,9 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
         return status;
     }
     const struct engine_device *info = &engine->device.adapter.info;
-    device_log(&engine->device, 2, "device %u: %s (%s, %s), attention variant %s, arenas %s", info->index, info->name,
-               info->type, info->driver, engine_variant(engine), info->host_import ? "imported" : "mirrored");
+    device_log(&engine->device, 2, "device %u: %s (%s, %s), attention variant %s, arenas %s",
+               info->index, info->name, info->type, info->driver, engine_variant(engine),
+               info->host_import ? "imported" : "mirrored");
     log_kernels(engine);
     *out = engine;
     return STATUS_OK;
@@ -207,7 +217,8 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
 
 static bool all_gone(const struct engine *engine)
 {
-    return engine->submitter_gone && engine->completer_gone && engine->maker_gone && engine->tuner_gone;
+    return engine->submitter_gone && engine->completer_gone && engine->maker_gone &&
+           engine->tuner_gone;
 }
 
 static void join(pthread_t thread, bool *runs)
@@ -217,7 +228,8 @@ static void join(pthread_t thread, bool *runs)
     *runs = false;
 }
 
-// If a thread was never started, those that wait for its end need not. false: not all ended in time.
+// If a thread was never started, those that wait for its end need not. false: not all ended in
+// time.
 static bool stop_threads(struct engine *engine, int64_t deadline_ns)
 {
     int rc = 0;
@@ -243,7 +255,8 @@ static bool stop_threads(struct engine *engine, int64_t deadline_ns)
     return true;
 }
 
-// Whether nothing that the GPU was given can still run. Without a loss the completer has seen all of it pass.
+// Whether nothing that the GPU was given can still run. Without a loss the completer has seen all
+// of it pass.
 static bool at_rest(struct engine *engine, uint64_t timeout_ns)
 {
     bool hung = atomic_load(&engine->device.hung);
@@ -332,7 +345,8 @@ bool engine_destroy_within(struct engine *engine, int timeout_ms)
     const int64_t deadline_ns = clock_deadline_ns(timeout_ms);
     if ((engine->changed_made && engine->more_made && !stop_threads(engine, deadline_ns)) ||
         !at_rest(engine, grace_left(deadline_ns))) {
-        device_log(&engine->device, 0, "device %s does not come to rest; its memory is left to the driver",
+        device_log(&engine->device, 0,
+                   "device %s does not come to rest; its memory is left to the driver",
                    engine->device.adapter.info.name);
         return false; // the GPU may still use all of it
     }
@@ -355,8 +369,8 @@ const struct engine_device *engine_device(const struct engine *engine)
     return &engine->device.adapter.info;
 }
 
-enum status engine_kv_check(const struct engine *engine, enum engine_place place, const struct engine_kv *kv,
-                            struct error *error)
+enum status engine_kv_check(const struct engine *engine, enum engine_place place,
+                            const struct engine_kv *kv, struct error *error)
 {
     return kv_check(place, kv, engine->device.adapter.max_groups[0], error);
 }

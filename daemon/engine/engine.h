@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// engine.h - what core and server may ask of the GPU. Plain C, no Vulkan: tests/fakes/fake_engine.c implements it without a
-// device. Knows nothing of sessions, holds, prefixes or sockets: whoever calls has checked every id, length and offset.
+// engine.h - what core and server may ask of the GPU. Plain C, no Vulkan: tests/fakes/fake_engine.c
+// implements it without a device. Knows nothing of sessions, holds, prefixes or sockets: whoever
+// calls has checked every id, length and offset.
 //
-// Threads: the caller is one thread (the dispatcher), except engine_arena_create/destroy, which any thread may call,
-// and tuning's thread, which has caches and batches of its own.
-// Nothing here blocks on the GPU but engine_wait() and engine_destroy(): submissions, new chunks and retired objects are
-// handled by the engine's own threads, which report through engine_poll() after calling `wake`.
-// Ownership: what the GPU may still read dies when the last submission that names it has passed, not at destroy().
+// Threads: the caller is one thread (the dispatcher), except engine_arena_create/destroy, which any
+// thread may call, and tuning's thread, which has caches and batches of its own. Nothing here
+// blocks on the GPU but engine_wait() and engine_destroy(): submissions, new chunks and retired
+// objects are handled by the engine's own threads, which report through engine_poll() after calling
+// `wake`. Ownership: what the GPU may still read dies when the last submission that names it has
+// passed, not at destroy().
 
 // Laid out by hand, one thought a line.
 // clang-format off

@@ -19,7 +19,9 @@
 
 static enum status failed(struct error *error)
 {
-    enum status status = errno == ENOENT ? STATUS_NOT_FOUND : errno == ENOMEM ? STATUS_NO_MEMORY : STATUS_INTERNAL;
+    enum status status = errno == ENOENT   ? STATUS_NOT_FOUND
+                         : errno == ENOMEM ? STATUS_NO_MEMORY
+                                           : STATUS_INTERNAL;
     return error_set(error, status, "%s", strerror(errno));
 }
 
@@ -74,7 +76,8 @@ enum status file_read(const char *path, size_t most, char **data, size_t *size, 
 
 // ---- replacing ----
 
-// Makes the folder of the path, if only that one is missing. If this fails, so does what wants it, which says why.
+// Makes the folder of the path, if only that one is missing. If this fails, so does what wants it,
+// which says why.
 static void make_folder(const char *path)
 {
     char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
@@ -136,7 +139,8 @@ static bool has_no_locks(void)
 static bool is_own(int fd)
 {
     struct stat there;
-    if (fstat(fd, &there) == 0 && S_ISREG(there.st_mode) && there.st_uid == geteuid() && fchmod(fd, 0600) == 0)
+    if (fstat(fd, &there) == 0 && S_ISREG(there.st_mode) && there.st_uid == geteuid() &&
+        fchmod(fd, 0600) == 0)
         return true;
     errno = EEXIST;
     return false;
@@ -144,8 +148,9 @@ static bool is_own(int fd)
 
 enum { BESIDE_MS = 1000 }; // another process writes its file in some of them
 
-// One name for all, so that what a killed process left there is taken by the next. Who has it locked and in its place is the only one that
-// writes it; another may have renamed it while we waited. -1 with errno.
+// One name for all, so that what a killed process left there is taken by the next. Who has it
+// locked and in its place is the only one that writes it; another may have renamed it while we
+// waited. -1 with errno.
 static int open_beside(const char *beside)
 {
     for (;;) {
@@ -181,7 +186,8 @@ void file_sweep(const char *path)
     free(beside);
 }
 
-enum status file_replace(const char *path, const struct iovec *pieces, int num_pieces, struct error *error)
+enum status file_replace(const char *path, const struct iovec *pieces, int num_pieces,
+                         struct error *error)
 {
     char *beside = name_beside(path);
     if (!beside)

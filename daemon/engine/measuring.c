@@ -14,7 +14,8 @@
 
 #include <stdlib.h>
 
-enum status measuring_device_init(struct device *device, const struct engine_params *params, struct error *error)
+enum status measuring_device_init(struct device *device, const struct engine_params *params,
+                                  struct error *error)
 {
     return device_init(device, params, variant_least_shared_memory(), error);
 }
@@ -38,7 +39,8 @@ enum status measuring_arena_create(struct engine *engine, uint64_t size, struct 
     if (!arena)
         return error_set(error, STATUS_NO_MEMORY, "no memory for an arena");
     *arena = (struct engine_arena){.engine = engine, .size = size, .imported = true};
-    enum status status = buffer_init(&engine->device, MEMORY_POOL, size, "arena to measure", &arena->buffer, error);
+    enum status status =
+        buffer_init(&engine->device, MEMORY_POOL, size, "arena to measure", &arena->buffer, error);
     if (status != STATUS_OK) {
         free(arena);
         return status;
@@ -88,7 +90,8 @@ uint32_t measuring_kernel_of(const struct engine_run *run, uint64_t q_len, uint6
 {
     const struct geometry geometry = geometry_of_run(run);
     uint32_t serving = variant_serving(variant_of(run), &geometry);
-    return variant_kernel(variant_of(run), serving, q_len * (run->num_heads / run->batch->kv.num_kv_heads), kv_len);
+    return variant_kernel(variant_of(run), serving,
+                          q_len * (run->num_heads / run->batch->kv.num_kv_heads), kv_len);
 }
 
 uint32_t measuring_shared_parts(const struct engine_run *run, const char **kernel)

@@ -26,7 +26,8 @@ static const struct command {
     [WIRE_COMMAND_HELLO] = {handle_hello, 0},
     [WIRE_COMMAND_MAPPED] = {handle_mapped, NEEDS_SESSION | BEFORE_MAPPED | WHILE_STOPPING},
     [WIRE_COMMAND_PING] = {handle_ping, WHILE_STOPPING},
-    [WIRE_COMMAND_CLOSE_SESSION] = {handle_close_session, NEEDS_SESSION | BEFORE_MAPPED | WHILE_STOPPING},
+    [WIRE_COMMAND_CLOSE_SESSION] = {handle_close_session,
+                                    NEEDS_SESSION | BEFORE_MAPPED | WHILE_STOPPING},
     [WIRE_COMMAND_CACHE_OPEN] = {handle_cache_open, NEEDS_SESSION},
     [WIRE_COMMAND_CACHE_CLOSE] = {handle_cache_close, NEEDS_SESSION | WHILE_STOPPING},
     [WIRE_COMMAND_CACHE_STATE] = {handle_cache_state, NEEDS_SESSION | WHILE_STOPPING},
@@ -53,21 +54,26 @@ static const struct command {
 
 // ---- replies ----
 
-static void send_reply(struct server *server, const struct route *route, const struct wire_reply *reply);
+static void send_reply(struct server *server, const struct route *route,
+                       const struct wire_reply *reply);
 
-static void send_refusal(struct server *server, const struct route *route, const struct error *error)
+static void send_refusal(struct server *server, const struct route *route,
+                         const struct error *error)
 {
-    const struct wire_reply reply = {.status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
+    const struct wire_reply reply = {
+        .status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
     send_reply(server, route, &reply);
 }
 
-static void send_reply(struct server *server, const struct route *route, const struct wire_reply *reply)
+static void send_reply(struct server *server, const struct route *route,
+                       const struct wire_reply *reply)
 {
     struct wire_buffer buffer;
     struct error error = {.status = STATUS_OK};
     if (wire_encode_reply(reply, &buffer, &error) == STATUS_OK) {
         if (!listener_reply(server->listener, route, buffer.data, buffer.size))
-            log_error("daemon: no memory for a reply of %zu bytes; its client waits in vain", buffer.size);
+            log_error("daemon: no memory for a reply of %zu bytes; its client waits in vain",
+                      buffer.size);
         wire_buffer_finish(&buffer);
     } else if (reply->answer != WIRE_ANSWER_EMPTY) {
         log_error("daemon: a reply could not be encoded: %s", error.text);
@@ -77,7 +83,8 @@ static void send_reply(struct server *server, const struct route *route, const s
     }
 }
 
-void dispatch_reply(struct server *server, const struct asker *asker, const struct wire_reply *reply)
+void dispatch_reply(struct server *server, const struct asker *asker,
+                    const struct wire_reply *reply)
 {
     struct wire_reply told = *reply;
     told.ticket = asker->ticket;
@@ -89,7 +96,8 @@ void dispatch_reply(struct server *server, const struct asker *asker, const stru
 
 void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error)
 {
-    const struct wire_reply reply = {.status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
+    const struct wire_reply reply = {
+        .status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
     dispatch_reply(server, asker, &reply);
 }
 
@@ -107,7 +115,8 @@ void *call_alloc(struct call *call, size_t count, size_t size)
     if (!__builtin_mul_overflow(count, size, &bytes) && bytes <= SIZE_MAX - sizeof *scratch)
         scratch = calloc(1, sizeof *scratch + bytes);
     if (!scratch) {
-        error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory for %zu x %zu bytes", count, size);
+        error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory for %zu x %zu bytes",
+                  count, size);
         return NULL;
     }
     scratch->next = call->scratch;
@@ -131,31 +140,35 @@ static void free_scratch(struct call *call)
     }
 }
 
-static enum status check_state(const struct server *server, const struct command *command, const struct call *call,
-                               struct error *error)
+static enum status check_state(const struct server *server, const struct command *command,
+                               const struct call *call, struct error *error)
 {
     const char *name = wire_command_name(call->request->command);
     if (server->device_lost && !(command->rules & WHILE_STOPPING))
-        return error_set(error, STATUS_DEVICE_LOST, "%s: the GPU is lost and the daemon ends", name);
+        return error_set(error, STATUS_DEVICE_LOST, "%s: the GPU is lost and the daemon ends",
+                         name);
     if (server->stopping && !(command->rules & WHILE_STOPPING))
-        return error_set(error, STATUS_STOPPING, "%s: the daemon is stopping and takes no new work", name);
+        return error_set(error, STATUS_STOPPING, "%s: the daemon is stopping and takes no new work",
+                         name);
     return STATUS_OK;
 }
 
-static enum status no_session(const struct server *server, const struct peer *peer, const struct wire_request *request,
-                              struct error *error)
+static enum status no_session(const struct server *server, const struct peer *peer,
+                              const struct wire_request *request, struct error *error)
 {
     const char *name = wire_command_name(request->command);
     if (peer->unmapped_session && peer->unmapped_session == request->session)
         return error_set(error, STATUS_NO_SESSION,
-                         "%s: session %" PRIu64 " has ended: it was not mapped within %u ms (--map-timeout)", name,
-                         request->session, server->params->map_timeout_ms);
-    return error_set(error, STATUS_NO_SESSION, "%s: session %" PRIu64 " is not open on this connection", name,
+                         "%s: session %" PRIu64
+                         " has ended: it was not mapped within %u ms (--map-timeout)",
+                         name, request->session, server->params->map_timeout_ms);
+    return error_set(error, STATUS_NO_SESSION,
+                     "%s: session %" PRIu64 " is not open on this connection", name,
                      request->session);
 }
 
-static enum status find_session(struct server *server, const struct command *command, struct call *call,
-                                struct error *error)
+static enum status find_session(struct server *server, const struct command *command,
+                                struct call *call, struct error *error)
 {
     const struct wire_request *request = call->request;
     const char *name = wire_command_name(request->command);
@@ -163,15 +176,17 @@ static enum status find_session(struct server *server, const struct command *com
     if (!(command->rules & NEEDS_SESSION))
         return STATUS_OK;
     if (request->epoch != server->epoch && request->epoch != 0)
-        return error_set(error, STATUS_EPOCH, "%s: epoch %" PRIu64 " is not this daemon's %" PRIu64, name,
-                         request->epoch, server->epoch);
+        return error_set(error, STATUS_EPOCH, "%s: epoch %" PRIu64 " is not this daemon's %" PRIu64,
+                         name, request->epoch, server->epoch);
     if (!session || session->id != request->session || session->stage == SESSION_MAKING)
         return no_session(server, call->peer, request, error);
     if (request->epoch == 0)
-        return error_set(error, STATUS_EPOCH, "%s: the request names no epoch; this daemon's is %" PRIu64, name,
+        return error_set(error, STATUS_EPOCH,
+                         "%s: the request names no epoch; this daemon's is %" PRIu64, name,
                          server->epoch);
     if (session->stage == SESSION_UNMAPPED && !(command->rules & BEFORE_MAPPED))
-        return error_set(error, STATUS_INVALID, "%s: session %" PRIu64 " has not sent Mapped yet", name, session->id);
+        return error_set(error, STATUS_INVALID, "%s: session %" PRIu64 " has not sent Mapped yet",
+                         name, session->id);
     call->session = session;
     return STATUS_OK;
 }
@@ -189,8 +204,8 @@ static void finish_call(struct call *call, enum status status)
 {
     struct session *session = call->session;
     if (status != STATUS_OK)
-        log_debug("%s: %s: %s: %s", session ? session->label : "connection", wire_command_name(call->request->command),
-                  status_name(status), call->error.text);
+        log_debug("%s: %s: %s: %s", session ? session->label : "connection",
+                  wire_command_name(call->request->command), status_name(status), call->error.text);
     if (call->later && status == STATUS_OK) {
         free_scratch(call);
         return;
@@ -204,12 +219,12 @@ static void finish_call(struct call *call, enum status status)
     free_scratch(call);
 }
 
-static enum status copy_and_verify(struct server *server, const struct message *message, struct wire_request *request,
-                                   struct error *error)
+static enum status copy_and_verify(struct server *server, const struct message *message,
+                                   struct wire_request *request, struct error *error)
 {
     if (message->size > WIRE_MAX_MESSAGE)
-        return error_set(error, STATUS_MALFORMED, "a message of %zu bytes exceeds the limit of %u", message->size,
-                         WIRE_MAX_MESSAGE);
+        return error_set(error, STATUS_MALFORMED, "a message of %zu bytes exceeds the limit of %u",
+                         message->size, WIRE_MAX_MESSAGE);
     memcpy(server->message, message->data, message->size);
     return wire_decode_request(server->message, message->size, request, error);
 }
@@ -217,10 +232,11 @@ static enum status copy_and_verify(struct server *server, const struct message *
 void dispatch_explain(const struct server *server, const struct peer *peer, struct error *error)
 {
     if (peer->refusal == STATUS_DENIED)
-        error_set(error, STATUS_DENIED, "this daemon serves uid %u and root; the caller has uid %u", geteuid(),
-                  peer->uid);
+        error_set(error, STATUS_DENIED, "this daemon serves uid %u and root; the caller has uid %u",
+                  geteuid(), peer->uid);
     else
-        error_set(error, STATUS_LIMIT, "the daemon has %u connections already; --max-connections is %u",
+        error_set(error, STATUS_LIMIT,
+                  "the daemon has %u connections already; --max-connections is %u",
                   server->num_connections, server->params->max_connections);
 }
 

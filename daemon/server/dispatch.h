@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// dispatch.h - one request at a time: copy, verify, check who asks, call the handler of the table, answer. Handlers see only verified
-// messages of living sessions; they still check ranges. Dispatcher thread.
+// dispatch.h - one request at a time: copy, verify, check who asks, call the handler of the table,
+// answer. Handlers see only verified messages of living sessions; they still check ranges.
+// Dispatcher thread.
 
 #ifndef AULE_SERVER_DISPATCH_H
 #define AULE_SERVER_DISPATCH_H
@@ -39,7 +40,8 @@ void dispatch_request(struct server *server, struct peer *peer, const struct ask
                       const struct wire_request *request);
 
 // Answer a parked command. `message` of *reply is never NULL.
-void dispatch_reply(struct server *server, const struct asker *asker, const struct wire_reply *reply);
+void dispatch_reply(struct server *server, const struct asker *asker,
+                    const struct wire_reply *reply);
 void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error);
 
 // The most block ids that one reply can hold.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// drain.c - how the daemon comes to its end: on a signal it takes no new work, finishes what is in flight, then stays a moment so
-// that clients get their answers (nng drops what it has not written when it closes). On a lost GPU it tells everybody and ends with
-// another exit code. Dispatcher thread.
+// drain.c - how the daemon comes to its end: on a signal it takes no new work, finishes what is in
+// flight, then stays a moment so that clients get their answers (nng drops what it has not written
+// when it closes). On a lost GPU it tells everybody and ends with another exit code. Dispatcher
+// thread.
 
 #include "dispatch.h"
 #include "log.h"
@@ -19,7 +20,8 @@
 
 static const int64_t linger_ns = 200 * NS_PER_MS;
 
-static void refuse_parked(struct server *server, bool waits_too, enum status status, const char *why)
+static void refuse_parked(struct server *server, bool waits_too, enum status status,
+                          const char *why)
 {
     struct error error;
     error_set(&error, status, "%s", why);
@@ -28,8 +30,8 @@ static void refuse_parked(struct server *server, bool waits_too, enum status sta
 
 static void start_drain(struct server *server, const char *signal_name)
 {
-    log_info("daemon: %s: stopping; up to %u ms for %u sessions' work in flight (--drain-timeout)", signal_name,
-             server->params->drain_timeout_ms, server->num_live);
+    log_info("daemon: %s: stopping; up to %u ms for %u sessions' work in flight (--drain-timeout)",
+             signal_name, server->params->drain_timeout_ms, server->num_live);
     notify_manager("STOPPING=1");
     server->stopping = true;
     server->drain_deadline_ns = clock_now_ns() + server->params->drain_timeout_ms * NS_PER_MS;
@@ -125,14 +127,16 @@ static void lose_device(struct server *server, int64_t now_ns)
               SERVER_EXIT_DEVICE_LOST);
     server->device_lost = true;
     server->stopping = true;
-    refuse_parked(server, false, STATUS_DEVICE_LOST, "the GPU stopped; reopen the session with the next daemon");
+    refuse_parked(server, false, STATUS_DEVICE_LOST,
+                  "the GPU stopped; reopen the session with the next daemon");
     park_retry(server); // every ticket is done now, with DEVICE_LOST
     linger(server, now_ns);
 }
 
 void server_step_drain(struct server *server)
 {
-    int64_t now_ns = server->stopping || core_device_status(server->core) != STATUS_OK ? clock_now_ns() : 0;
+    int64_t now_ns =
+        server->stopping || core_device_status(server->core) != STATUS_OK ? clock_now_ns() : 0;
     if (!server->device_lost && core_device_status(server->core) == STATUS_DEVICE_LOST)
         lose_device(server, now_ns);
     if (!server->stopping)
@@ -144,8 +148,10 @@ void server_step_drain(struct server *server)
     } else if (core_idle(server->core) && !server->parked) {
         linger(server, now_ns);
     } else if (now_ns >= server->drain_deadline_ns) {
-        log_warn("daemon: --drain-timeout %u ms has passed with work in flight", server->params->drain_timeout_ms);
-        refuse_parked(server, true, STATUS_STOPPING, "the daemon stops before the run was done (--drain-timeout)");
+        log_warn("daemon: --drain-timeout %u ms has passed with work in flight",
+                 server->params->drain_timeout_ms);
+        refuse_parked(server, true, STATUS_STOPPING,
+                      "the daemon stops before the run was done (--drain-timeout)");
         session_end_all(server, "the daemon is stopping");
         linger(server, now_ns);
     } else {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fault.c - see fault.h. Values stay finite (the sign bit is flipped), so that what notices is a comparison of results, not a NaN.
+// fault.c - see fault.h. Values stay finite (the sign bit is flipped), so that what notices is a
+// comparison of results, not a NaN.
 
 #include "fault.h"
 
@@ -21,12 +22,13 @@ void fault_note_publish(struct fault_state *state, uint64_t cache, int32_t block
 
 static void flip_signs(uint8_t *bytes, uint64_t size, uint32_t element)
 {
-    for (uint64_t i = element - 1; i < size; i += element) // little-endian: the sign is in the last byte, of int8 too
+    for (uint64_t i = element - 1; i < size;
+         i += element) // little-endian: the sign is in the last byte, of int8 too
         bytes[i] ^= 0x80;
 }
 
-static enum status corrupt_layer(struct engine_cache *cache, const struct core_cache_view *view, uint32_t layer,
-                                 int32_t block)
+static enum status corrupt_layer(struct engine_cache *cache, const struct core_cache_view *view,
+                                 uint32_t layer, int32_t block)
 {
     const struct engine_kv *kv = &view->kv;
     const struct engine_cache_params params = {
@@ -34,7 +36,8 @@ static enum status corrupt_layer(struct engine_cache *cache, const struct core_c
     uint64_t rows = (uint64_t)kv->num_kv_heads * kv->block_size;
     uint64_t k_size = rows * kv->head_dim_k * dtype_size(kv->k_dtype);
     uint64_t v_size = kv->v_is_k_prefix ? 0 : rows * kv->head_dim_v * dtype_size(kv->v_dtype);
-    uint8_t *bytes = malloc(engine_layer_block_bytes(&params)); // scales, if any, lie behind K and V
+    uint8_t *bytes =
+        malloc(engine_layer_block_bytes(&params)); // scales, if any, lie behind K and V
     if (!bytes)
         return STATUS_NO_MEMORY;
     enum status status = engine_block_read(cache, layer, block, bytes);

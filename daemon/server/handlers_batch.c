@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_batch.c - batches: from a verified command, whose vectors lie in it or in the arena, to core's call and back. Core checks what
-// they say. Dispatcher thread.
+// handlers_batch.c - batches: from a verified command, whose vectors lie in it or in the arena, to
+// core's call and back. Core checks what they say. Dispatcher thread.
 
 #include "dispatch.h"
 #include "metadata.h"
 
 #include <assert.h>
 
-static_assert(sizeof(struct core_entry) == 3 * sizeof(int32_t), "on the wire an entry is three numbers");
+static_assert(sizeof(struct core_entry) == 3 * sizeof(int32_t),
+              "on the wire an entry is three numbers");
 
 // The vectors of a BatchCreate, in the order of the table below.
 enum vector {
@@ -33,9 +34,9 @@ struct fetched {
 static enum status fetch_vectors(struct call *call, struct fetched out[NUM_VECTORS])
 {
     const struct wire_batch_create *create = &call->request->batch_create;
-#define VECTOR(name, size)                                                                                             \
-    {                                                                                                                  \
-#name, create->name.data, create->name.count, create->name##_span, size                                        \
+#define VECTOR(name, size)                                                                         \
+    {                                                                                              \
+#name, create->name.data, create->name.count, create->name##_span, size                    \
     }
     const struct metadata fields[NUM_VECTORS] = {
         [CU_SEQLENS_Q] = VECTOR(cu_seqlens_q, 4),
@@ -75,7 +76,8 @@ static struct core_layout layout_of(const struct wire_kv_layout *layout)
     };
 }
 
-static struct core_batch_params params_of(const struct wire_batch_create *create, const struct fetched *vectors)
+static struct core_batch_params params_of(const struct wire_batch_create *create,
+                                          const struct fetched *vectors)
 {
     return (struct core_batch_params){
         .cache = create->cache,
@@ -115,7 +117,8 @@ enum status handle_batch_create(struct call *call)
     const struct core_layout layout = layout_of(&create->layout);
     struct core_batch_params params = params_of(create, vectors);
     params.layout = create->has_layout ? &layout : NULL;
-    status = core_batch_create(call->session->core, &params, &answer.batch, &answer.num_tokens, &call->error);
+    status = core_batch_create(call->session->core, &params, &answer.batch, &answer.num_tokens,
+                               &call->error);
     if (status != STATUS_OK)
         return status;
     call->reply.answer = WIRE_ANSWER_BATCH_CREATE;
@@ -130,9 +133,9 @@ enum { NEXT_SEQ_LENS, NEXT_ENTRIES, NEXT_SLOTS, NEXT_POSITIONS, NUM_NEXT };
 static enum status fetch_next(struct call *call, struct fetched out[NUM_NEXT])
 {
     const struct wire_batch_advance *next = &call->request->batch_advance;
-#define VECTOR(name, size)                                                                                             \
-    {                                                                                                                  \
-#name, next->name.data, next->name.count, next->name##_span, size                                              \
+#define VECTOR(name, size)                                                                         \
+    {                                                                                              \
+#name, next->name.data, next->name.count, next->name##_span, size                          \
     }
     const struct metadata fields[NUM_NEXT] = {
         [NEXT_SEQ_LENS] = VECTOR(seq_lens_kv, 4),
@@ -177,7 +180,8 @@ enum status handle_batch_advance(struct call *call)
 
 enum status handle_batch_destroy(struct call *call)
 {
-    enum status status = core_batch_destroy(call->session->core, call->request->batch_destroy.batch, &call->error);
+    enum status status =
+        core_batch_destroy(call->session->core, call->request->batch_destroy.batch, &call->error);
     call->server->retry |= status == STATUS_OK;
     return status;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_cache.c - caches, blocks and prefixes: from a verified command to core's call and back. Bounds the size of what is asked for
-// and of what has to fit a reply; core checks the rest. Dispatcher thread.
+// handlers_cache.c - caches, blocks and prefixes: from a verified command to core's call and back.
+// Bounds the size of what is asked for and of what has to fit a reply; core checks the rest.
+// Dispatcher thread.
 
 #include "dispatch.h"
 #include "fault.h"
@@ -17,8 +18,8 @@ enum status handle_cache_open(struct call *call)
     struct core_cache_info info;
     size_t length = strlen(open->name);
     if (length == 0 || length > WIRE_MAX_NAME)
-        return error_set(&call->error, STATUS_INVALID, "a cache's name of %zu bytes; it needs 1 to %u", length,
-                         WIRE_MAX_NAME);
+        return error_set(&call->error, STATUS_INVALID,
+                         "a cache's name of %zu bytes; it needs 1 to %u", length, WIRE_MAX_NAME);
     if (open->fingerprint.count > WIRE_MAX_FINGERPRINT)
         return error_set(&call->error, STATUS_INVALID, "a fingerprint of %u bytes; at most %u fit",
                          open->fingerprint.count, WIRE_MAX_FINGERPRINT);
@@ -50,7 +51,8 @@ enum status handle_cache_open(struct call *call)
 
 enum status handle_cache_close(struct call *call)
 {
-    enum status status = core_cache_close(call->session->core, call->request->cache_close.cache, &call->error);
+    enum status status =
+        core_cache_close(call->session->core, call->request->cache_close.cache, &call->error);
     call->server->retry |= status == STATUS_OK;
     return status;
 }
@@ -58,8 +60,8 @@ enum status handle_cache_close(struct call *call)
 enum status handle_cache_state(struct call *call)
 {
     struct core_counts counts;
-    enum status status =
-        core_cache_counts(call->session->core, call->request->cache_state.cache, &counts, &call->error);
+    enum status status = core_cache_counts(call->session->core, call->request->cache_state.cache,
+                                           &counts, &call->error);
     if (status != STATUS_OK)
         return status;
     call->reply.answer = WIRE_ANSWER_CACHE_STATE;
@@ -87,8 +89,9 @@ static enum status check_lease(struct call *call, const struct wire_blocks_lease
     if (lease->count == 0)
         return error_set(&call->error, STATUS_INVALID, "a lease of 0 blocks");
     if (lease->count > DISPATCH_MAX_IDS)
-        return error_set(&call->error, STATUS_LIMIT, "a lease of %u blocks; one message holds at most %zu ids",
-                         lease->count, (size_t)DISPATCH_MAX_IDS);
+        return error_set(&call->error, STATUS_LIMIT,
+                         "a lease of %u blocks; one message holds at most %zu ids", lease->count,
+                         (size_t)DISPATCH_MAX_IDS);
     return STATUS_OK;
 }
 
@@ -115,11 +118,13 @@ enum status handle_blocks_lease(struct call *call)
     if (status != STATUS_OK)
         return status;
     if (call->server->retry)
-        park_retry_leases(call->server, lease->cache); // what came free in this turn is for the oldest first
+        park_retry_leases(call->server,
+                          lease->cache); // what came free in this turn is for the oldest first
     int32_t *blocks = call_alloc(call, lease->count, sizeof *blocks);
     if (!blocks)
         return call->error.status;
-    status = core_blocks_lease(call->session->core, lease->cache, lease->count, blocks, &growing, &call->error);
+    status = core_blocks_lease(call->session->core, lease->cache, lease->count, blocks, &growing,
+                               &call->error);
     if (status == STATUS_NO_BLOCKS)
         return wait_for_blocks(call, growing);
     call->reply.answer = WIRE_ANSWER_BLOCKS_LEASE;
@@ -130,8 +135,9 @@ enum status handle_blocks_lease(struct call *call)
 enum status handle_blocks_release(struct call *call)
 {
     const struct wire_blocks_release *release = &call->request->blocks_release;
-    enum status status = core_blocks_release(call->session->core, release->cache, release->blocks.data,
-                                             release->blocks.count, &call->error);
+    enum status status =
+        core_blocks_release(call->session->core, release->cache, release->blocks.data,
+                            release->blocks.count, &call->error);
     call->server->retry |= status == STATUS_OK;
     return status;
 }
@@ -144,9 +150,11 @@ struct prefix_fields {
     struct wire_bytes extra_key;
 };
 
-static enum status fetch_prefix(struct call *call, const struct prefix_fields *fields, struct core_prefix *out)
+static enum status fetch_prefix(struct call *call, const struct prefix_fields *fields,
+                                struct core_prefix *out)
 {
-    const struct metadata tokens = {"tokens", fields->tokens.data, fields->tokens.count, fields->span, sizeof(int32_t)};
+    const struct metadata tokens = {"tokens", fields->tokens.data, fields->tokens.count,
+                                    fields->span, sizeof(int32_t)};
     const void *data;
     uint32_t count;
     if (fields->extra_key.count > WIRE_MAX_EXTRA_KEY)
@@ -159,14 +167,16 @@ static enum status fetch_prefix(struct call *call, const struct prefix_fields *f
     return STATUS_OK;
 }
 
-// How many full blocks the tokens make, 0 without a block size: core will say in its own words that there is no such cache.
-// LIMIT if their ids do not fit a reply.
-static enum status count_blocks(struct call *call, uint32_t num_tokens, uint32_t block_size, uint32_t *count)
+// How many full blocks the tokens make, 0 without a block size: core will say in its own words that
+// there is no such cache. LIMIT if their ids do not fit a reply.
+static enum status count_blocks(struct call *call, uint32_t num_tokens, uint32_t block_size,
+                                uint32_t *count)
 {
     *count = block_size ? num_tokens / block_size : 0;
     if (*count > DISPATCH_MAX_IDS)
-        return error_set(&call->error, STATUS_LIMIT, "%u tokens make %u blocks; one message holds at most %zu ids",
-                         num_tokens, *count, (size_t)DISPATCH_MAX_IDS);
+        return error_set(&call->error, STATUS_LIMIT,
+                         "%u tokens make %u blocks; one message holds at most %zu ids", num_tokens,
+                         *count, (size_t)DISPATCH_MAX_IDS);
     return STATUS_OK;
 }
 
@@ -175,7 +185,8 @@ enum status handle_prefix_lookup(struct call *call)
     const struct wire_prefix_lookup *lookup = &call->request->prefix_lookup;
     const struct prefix_fields fields = {lookup->tokens, lookup->token_span, lookup->extra_key};
     struct core_prefix prefix;
-    uint32_t room, found = 0, block_size = core_cache_block_size(call->session->core, lookup->cache);
+    uint32_t room, found = 0,
+                   block_size = core_cache_block_size(call->session->core, lookup->cache);
     enum status status = fetch_prefix(call, &fields, &prefix);
     if (status == STATUS_OK)
         status = count_blocks(call, prefix.num_tokens, block_size, &room);
@@ -184,11 +195,11 @@ enum status handle_prefix_lookup(struct call *call)
     int32_t *blocks = call_alloc(call, room + 1, sizeof *blocks);
     if (!blocks)
         return call->error.status;
-    status = core_prefix_lookup(call->session->core, lookup->cache, &prefix, lookup->max_tokens, blocks, &found,
-                                &call->error);
+    status = core_prefix_lookup(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
+                                blocks, &found, &call->error);
     call->reply.answer = WIRE_ANSWER_PREFIX_LOOKUP;
-    call->reply.prefix_lookup =
-        (struct wire_prefix_lookup_reply){.blocks = {blocks, found}, .num_tokens = found * block_size};
+    call->reply.prefix_lookup = (struct wire_prefix_lookup_reply){.blocks = {blocks, found},
+                                                                  .num_tokens = found * block_size};
     return status;
 }
 
@@ -206,7 +217,8 @@ enum status handle_prefix_publish(struct call *call)
         return call->error.status;
     if (count)
         memcpy(blocks, publish->blocks.data, count * sizeof *blocks);
-    status = core_prefix_publish(call->session->core, publish->cache, &prefix, blocks, count, &existing, &call->error);
+    status = core_prefix_publish(call->session->core, publish->cache, &prefix, blocks, count,
+                                 &existing, &call->error);
     if (status == STATUS_OK && count && existing == 0)
         fault_note_publish(&call->server->fault, publish->cache, blocks[0]);
     call->reply.answer = WIRE_ANSWER_PREFIX_PUBLISH;

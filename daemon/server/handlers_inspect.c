@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_inspect.c - what an operator may see, KillSession and DropCache. Lists come in pages: ask on from first + count until `total`.
-// Dispatcher thread.
+// handlers_inspect.c - what an operator may see, KillSession and DropCache. Lists come in pages:
+// ask on from first + count until `total`. Dispatcher thread.
 
 #include "dispatch.h"
 #include "session.h"
@@ -11,14 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
-// Entries a page. For a client that does not read as many answers are kept as may wait for it (listener.h), so a page is far smaller than
-// WIRE_MAX_MESSAGE.
+// Entries a page. For a client that does not read as many answers are kept as may wait for it
+// (listener.h), so a page is far smaller than WIRE_MAX_MESSAGE.
 enum {
     PAGE_BYTES = 8192,
     NAME_BYTES = WIRE_MAX_NAME + 9, // length, terminator, padding
     SESSION_PAGE = PAGE_BYTES / (sizeof(struct wire_session_state) + 2 * NAME_BYTES),
     FINGERPRINT_DIGITS = 2 * CORE_MAX_FINGERPRINT,
-    CACHE_PAGE = PAGE_BYTES / (sizeof(struct wire_cache_counts) + NAME_BYTES + FINGERPRINT_DIGITS + 9),
+    CACHE_PAGE =
+        PAGE_BYTES / (sizeof(struct wire_cache_counts) + NAME_BYTES + FINGERPRINT_DIGITS + 9),
     BLOCK_PAGE = PAGE_BYTES / sizeof(struct wire_block_state),
 };
 
@@ -128,11 +129,12 @@ static void fill_session(struct wire_session_state *out, const struct session *s
     };
 }
 
-// Those that are open, and those that have ended but whose segment the GPU still uses. While a segment is being made or unmade it
-// belongs to the job thread.
+// Those that are open, and those that have ended but whose segment the GPU still uses. While a
+// segment is being made or unmade it belongs to the job thread.
 static bool is_shown(const struct session *session)
 {
-    return session->core || (session->stage == SESSION_ENDING && !session->abandoned && !session->unmaking);
+    return session->core ||
+           (session->stage == SESSION_ENDING && !session->abandoned && !session->unmaking);
 }
 
 static uint32_t count_shown(const struct server *server)
@@ -146,14 +148,16 @@ static uint32_t count_shown(const struct server *server)
 enum status handle_inspect_sessions(struct call *call)
 {
     const struct wire_inspect_sessions *range = &call->request->inspect_sessions;
-    uint32_t total = count_shown(call->server), count = page_size(total, range->first, range->max, SESSION_PAGE);
+    uint32_t total = count_shown(call->server),
+             count = page_size(total, range->first, range->max, SESSION_PAGE);
     struct wire_session_state *states = call_alloc(call, count + 1, sizeof *states);
     const char **names = call_alloc(call, count + 1, sizeof *names);
     const char **tenants = call_alloc(call, count + 1, sizeof *tenants);
     if (!states || !names || !tenants)
         return STATUS_NO_MEMORY;
     uint32_t index = 0;
-    for (const struct session *session = call->server->sessions; session; session = session->hh.next) {
+    for (const struct session *session = call->server->sessions; session;
+         session = session->hh.next) {
         if (!is_shown(session))
             continue;
         if (index >= range->first && index - range->first < count) {
@@ -164,8 +168,11 @@ enum status handle_inspect_sessions(struct call *call)
         index++;
     }
     call->reply.answer = WIRE_ANSWER_INSPECT_SESSIONS;
-    call->reply.inspect_sessions = (struct wire_inspect_sessions_reply){
-        .total = total, .sessions = {states, count}, .names = {names, count}, .tenants = {tenants, count}};
+    call->reply.inspect_sessions =
+        (struct wire_inspect_sessions_reply){.total = total,
+                                             .sessions = {states, count},
+                                             .names = {names, count},
+                                             .tenants = {tenants, count}};
     return STATUS_OK;
 }
 
@@ -209,7 +216,8 @@ static void fill_cache(struct wire_cache_counts *out, const struct core_cache_vi
     };
 }
 
-static const char *hexadecimal(const struct core_cache_view *view, char text[FINGERPRINT_DIGITS + 1])
+static const char *hexadecimal(const struct core_cache_view *view,
+                               char text[FINGERPRINT_DIGITS + 1])
 {
     static const char digits[] = "0123456789abcdef";
     for (uint32_t i = 0; i < view->fingerprint_size; i++) {
@@ -226,21 +234,26 @@ enum status handle_inspect_caches(struct call *call)
     uint32_t total = core_num_caches(call->server->core),
              count = page_size(total, range->first, range->max, CACHE_PAGE);
     struct wire_cache_counts *caches = call_alloc(call, count + 1, sizeof *caches);
-    const char **names = call_alloc(call, 2 * (count + 1), sizeof *names), **fingerprints = names + count;
+    const char **names = call_alloc(call, 2 * (count + 1), sizeof *names),
+               **fingerprints = names + count;
     char(*texts)[FINGERPRINT_DIGITS + 1] = call_alloc(call, count + 1, sizeof *texts);
     if (!caches || !names || !texts)
         return STATUS_NO_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
         struct core_cache_view view;
         if (!core_cache_at(call->server->core, range->first + i, &view))
-            return error_set(&call->error, STATUS_INTERNAL, "cache %u of %u cannot be seen", range->first + i, total);
+            return error_set(&call->error, STATUS_INTERNAL, "cache %u of %u cannot be seen",
+                             range->first + i, total);
         fill_cache(&caches[i], &view);
         names[i] = view.name;
         fingerprints[i] = hexadecimal(&view, texts[i]);
     }
     call->reply.answer = WIRE_ANSWER_INSPECT_CACHES;
-    call->reply.inspect_caches = (struct wire_inspect_caches_reply){
-        .total = total, .caches = {caches, count}, .names = {names, count}, .fingerprints = {fingerprints, count}};
+    call->reply.inspect_caches =
+        (struct wire_inspect_caches_reply){.total = total,
+                                           .caches = {caches, count},
+                                           .names = {names, count},
+                                           .fingerprints = {fingerprints, count}};
     return STATUS_OK;
 }
 
@@ -274,7 +287,8 @@ enum status handle_inspect_blocks(struct call *call)
         };
     }
     call->reply.answer = WIRE_ANSWER_INSPECT_BLOCKS;
-    call->reply.inspect_blocks = (struct wire_inspect_blocks_reply){.total = total, .blocks = {blocks, count}};
+    call->reply.inspect_blocks =
+        (struct wire_inspect_blocks_reply){.total = total, .blocks = {blocks, count}};
     return STATUS_OK;
 }
 

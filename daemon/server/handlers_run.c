@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_run.c - what queues GPU work and is answered by a ticket (Run, BlocksCopy, Merge), and the wait for it: from a verified command
-// to core's call and back. Flags and kinds of a newer client are refused here by their number; core checks all else. Dispatcher thread.
+// handlers_run.c - what queues GPU work and is answered by a ticket (Run, BlocksCopy, Merge), and
+// the wait for it: from a verified command to core's call and back. Flags and kinds of a newer
+// client are refused here by their number; core checks all else. Dispatcher thread.
 
 #include "dispatch.h"
 #include "metadata.h"
@@ -12,16 +13,19 @@
 
 // ---- all that queues work ----
 
-static enum status check_queued(struct call *call, uint32_t flags, uint32_t known, int32_t timeout_ms)
+static enum status check_queued(struct call *call, uint32_t flags, uint32_t known,
+                                int32_t timeout_ms)
 {
     const char *name = wire_command_name(call->request->command);
     if (flags & ~known)
-        return error_set(&call->error, STATUS_UNSUPPORTED, "%s: flags 0x%" PRIx32 " hold the unknown 0x%" PRIx32, name,
-                         flags, flags & ~known);
+        return error_set(&call->error, STATUS_UNSUPPORTED,
+                         "%s: flags 0x%" PRIx32 " hold the unknown 0x%" PRIx32, name, flags,
+                         flags & ~known);
     return call_check_time(call, "timeout_ms", timeout_ms);
 }
 
-// When a command is too late for a ticket. A Run that waits has one deadline for the ticket and for its end, which may be nearer.
+// When a command is too late for a ticket. A Run that waits has one deadline for the ticket and for
+// its end, which may be nearer.
 static int64_t ticket_deadline_ns(const struct call *call, int32_t timeout_ms)
 {
     const struct asker *asker = &call->asker;
@@ -75,7 +79,8 @@ static enum status check_kind(struct call *call, uint32_t kind, enum engine_kind
         [WIRE_RUN_GATHER] = ENGINE_GATHER,
     };
     if (kind >= sizeof kinds / sizeof kinds[0])
-        return error_set(&call->error, STATUS_UNSUPPORTED, "a run of the unknown kind %" PRIu32, kind);
+        return error_set(&call->error, STATUS_UNSUPPORTED, "a run of the unknown kind %" PRIu32,
+                         kind);
     *out = kinds[kind];
     return STATUS_OK;
 }
@@ -92,13 +97,14 @@ static enum status check_mask_value(struct call *call, float value)
 {
     if (value == 0 || value <= -1e30f)
         return STATUS_OK;
-    return error_set(&call->error, STATUS_INVALID,
-                     "mask_value is %g; 0, -inf or anything from -1e30 down means excluded, others are not done",
-                     (double)value);
+    return error_set(
+        &call->error, STATUS_INVALID,
+        "mask_value is %g; 0, -inf or anything from -1e30 down means excluded, others are not done",
+        (double)value);
 }
 
-// A vector of a run, from the arena: `wanted` entries, one for each of what `per` names. *values is NULL if the span is not given; the
-// memory lives as long as the call.
+// A vector of a run, from the arena: `wanted` entries, one for each of what `per` names. *values is
+// NULL if the span is not given; the memory lives as long as the call.
 struct run_vector {
     const char *name, *per;
     struct wire_span span;
@@ -106,25 +112,32 @@ struct run_vector {
     uint32_t element_size;
 };
 
-static enum status fetch_vector(struct call *call, const struct run_vector *vector, const void **values)
+static enum status fetch_vector(struct call *call, const struct run_vector *vector,
+                                const void **values)
 {
-    const struct metadata field = {.name = vector->name, .span = vector->span, .element_size = vector->element_size};
+    const struct metadata field = {
+        .name = vector->name, .span = vector->span, .element_size = vector->element_size};
     uint32_t count;
     if (vector->span.count && vector->span.count != vector->wanted)
-        return error_set(&call->error, STATUS_INVALID, "%s has %" PRIu64 " entries; %s is %" PRIu64, vector->name,
-                         vector->span.count, vector->per, vector->wanted);
+        return error_set(&call->error, STATUS_INVALID, "%s has %" PRIu64 " entries; %s is %" PRIu64,
+                         vector->name, vector->span.count, vector->per, vector->wanted);
     return metadata_fetch(call, &field, values, &count);
 }
 
 static enum status fetch_vectors(struct call *call, struct core_run_params *params)
 {
     const struct wire_run *run = &call->request->run;
-    const char *heads = run->layers.num_layers > 1 ? "what num_heads and the layers come to" : "num_heads";
+    const char *heads =
+        run->layers.num_layers > 1 ? "what num_heads and the layers come to" : "num_heads";
     const struct run_vector vectors[] = {
-        {"slopes", heads, run->entry.slopes, core_run_heads(params, run->layers.slopes), sizeof(float)},
-        {"sinks", heads, run->entry.sinks, core_run_heads(params, run->layers.sinks), sizeof(float)},
-        {"rope_frequencies", "rope_dim / 2", run->entry.rope_frequencies, run->entry.rope_dim / 2, sizeof(double)},
-        {"scales", "two for each layer", run->scales, UINT64_C(2) * core_run_layers(params), sizeof(float)},
+        {"slopes", heads, run->entry.slopes, core_run_heads(params, run->layers.slopes),
+         sizeof(float)},
+        {"sinks", heads, run->entry.sinks, core_run_heads(params, run->layers.sinks),
+         sizeof(float)},
+        {"rope_frequencies", "rope_dim / 2", run->entry.rope_frequencies, run->entry.rope_dim / 2,
+         sizeof(double)},
+        {"scales", "two for each layer", run->scales, UINT64_C(2) * core_run_layers(params),
+         sizeof(float)},
     };
     const void *values[sizeof vectors / sizeof vectors[0]] = {NULL};
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
@@ -205,8 +218,8 @@ enum status handle_blocks_copy(struct call *call)
     if (status != STATUS_OK)
         return status;
     if (copy->from.count != copy->to.count)
-        return error_set(&call->error, STATUS_INVALID, "a copy from %" PRIu32 " blocks to %" PRIu32, copy->from.count,
-                         copy->to.count);
+        return error_set(&call->error, STATUS_INVALID, "a copy from %" PRIu32 " blocks to %" PRIu32,
+                         copy->from.count, copy->to.count);
     const struct work work = {
         .kind = WORK_COPY,
         .copy =
@@ -221,11 +234,13 @@ enum status handle_blocks_copy(struct call *call)
     return queue_work(call, &work, copy->timeout_ms);
 }
 
-static enum status parts_of(struct call *call, const struct wire_merge *merge, const struct core_part **out)
+static enum status parts_of(struct call *call, const struct wire_merge *merge,
+                            const struct core_part **out)
 {
     if (merge->outs.count != merge->lses.count)
-        return error_set(&call->error, STATUS_INVALID, "a merge of %" PRIu32 " outs and %" PRIu32 " lses",
-                         merge->outs.count, merge->lses.count);
+        return error_set(&call->error, STATUS_INVALID,
+                         "a merge of %" PRIu32 " outs and %" PRIu32 " lses", merge->outs.count,
+                         merge->lses.count);
     struct core_part *parts = call_alloc(call, (size_t)merge->outs.count + 1, sizeof *parts);
     if (!parts)
         return call->error.status;
@@ -267,5 +282,6 @@ enum status handle_wait(struct call *call)
 {
     const struct wire_wait *wait = &call->request->wait;
     enum status status = call_check_time(call, "timeout_ms", wait->timeout_ms);
-    return status == STATUS_OK ? park_wait(call, wait->ticket, clock_deadline_ns(wait->timeout_ms)) : status;
+    return status == STATUS_OK ? park_wait(call, wait->ticket, clock_deadline_ns(wait->timeout_ms))
+                               : status;
 }

@@ -8,7 +8,8 @@
 
 enum status handle_hello(struct call *call)
 {
-    enum status status = session_start(call->server, call->peer, &call->request->hello, &call->asker, &call->error);
+    enum status status =
+        session_start(call->server, call->peer, &call->request->hello, &call->asker, &call->error);
     call->later = status == STATUS_OK;
     return status;
 }

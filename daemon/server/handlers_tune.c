@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_tune.c - what was measured of the ways that kernels have, and what an operator does about it. Dispatcher thread.
+// handlers_tune.c - what was measured of the ways that kernels have, and what an operator does
+// about it. Dispatcher thread.
 
 #include "dispatch.h"
 
@@ -9,7 +10,8 @@
 
 enum { TUNE_PAGE = 128 }; // entries a page, with two names of up to 255 bytes each
 
-_Static_assert((int)WIRE_TUNE_WAITING == ENGINE_TUNE_WAITING && (int)WIRE_TUNE_MEASURED == ENGINE_TUNE_MEASURED &&
+_Static_assert((int)WIRE_TUNE_WAITING == ENGINE_TUNE_WAITING &&
+                   (int)WIRE_TUNE_MEASURED == ENGINE_TUNE_MEASURED &&
                    (int)WIRE_TUNE_FAILED == ENGINE_TUNE_FAILED,
                "one numbering");
 
@@ -44,7 +46,8 @@ static void fill_entry(struct wire_tune_entry *out, const struct engine_tuned *t
 }
 
 // The page's entries, as many as there still are: they come and go.
-static enum status fill_page(struct call *call, uint32_t first, uint32_t most, struct wire_tune_reply *out)
+static enum status fill_page(struct call *call, uint32_t first, uint32_t most,
+                             struct wire_tune_reply *out)
 {
     struct wire_tune_entry *entries = call_alloc(call, most + 1, sizeof *entries);
     struct engine_tuned *tuned = call_alloc(call, most + 1, sizeof *tuned);
@@ -52,7 +55,8 @@ static enum status fill_page(struct call *call, uint32_t first, uint32_t most, s
     uint32_t count = 0;
     if (!entries || !tuned || !names)
         return STATUS_NO_MEMORY;
-    for (; count < most && engine_tuned_at(call->server->engine, first + count, &tuned[count]); count++) {
+    for (; count < most && engine_tuned_at(call->server->engine, first + count, &tuned[count]);
+         count++) {
         fill_entry(&entries[count], &tuned[count]);
         names[count] = tuned[count].kernel;
         names[most + 1 + count] = tuned[count].geometry;

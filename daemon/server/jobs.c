@@ -60,7 +60,8 @@ enum status jobs_create(int wake_fd, struct jobs **out, struct error *error)
     int reason = pthread_create(&jobs->thread, NULL, work, jobs);
     if (reason) {
         free(jobs);
-        return error_set(error, STATUS_NO_MEMORY, "cannot start the job thread: %s", strerror(reason));
+        return error_set(error, STATUS_NO_MEMORY, "cannot start the job thread: %s",
+                         strerror(reason));
     }
     *out = jobs;
     return STATUS_OK;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lane.c - see lane.h. A session's ring is awake or asleep. The dispatcher looks at the awake ones in every turn; of those asleep the client
-// rings the doorbell, whose datagrams say nothing: all rings that sleep are looked at then, one load each, so that a datagram that found
-// the socket's queue full is missed by nobody, and one that a stranger sent costs nothing more.
+// lane.c - see lane.h. A session's ring is awake or asleep. The dispatcher looks at the awake ones
+// in every turn; of those asleep the client rings the doorbell, whose datagrams say nothing: all
+// rings that sleep are looked at then, one load each, so that a datagram that found the socket's
+// queue full is missed by nobody, and one that a stranger sent costs nothing more.
 
 #include "lane.h"
 
@@ -25,7 +26,7 @@
 
 enum { ENTRIES_A_TURN = 32, BELLS_A_TURN = 64 };
 static const int64_t entries_ns = 4 * NS_PER_MS; // a turn
-enum { LEAST_CORES_TO_SPIN = 3 };                // one for the client that spins, one for the engine's threads
+enum { LEAST_CORES_TO_SPIN = 3 }; // one for the client that spins, one for the engine's threads
 static const int64_t default_spin_ns = 50000;
 
 // ---- the doorbell ----
@@ -56,7 +57,8 @@ static bool bell_is_dead(const struct server *server)
 {
     const struct sockaddr_un address = bell_address(server);
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool dead = fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
+    bool dead = fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 &&
+                errno == ECONNREFUSED;
     if (fd >= 0)
         close(fd);
     return dead;
@@ -68,7 +70,8 @@ static enum status clear_bell(const struct server *server, struct error *error)
     if (lstat(server->bell_path, &info) != 0)
         return STATUS_OK;
     if (!S_ISSOCK(info.st_mode) || !bell_is_dead(server))
-        return error_set(error, STATUS_INVALID, "%s is in the doorbell's way, and is none that a daemon has left",
+        return error_set(error, STATUS_INVALID,
+                         "%s is in the doorbell's way, and is none that a daemon has left",
                          server->bell_path);
     unlink(server->bell_path);
     return STATUS_OK;
@@ -80,9 +83,12 @@ static enum status bind_bell(struct server *server, struct error *error)
     server->bell_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &server->bell_watch};
     server->bell_watch = (struct watch){WATCH_BELL, NULL};
-    if (server->bell_fd < 0 || bind(server->bell_fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
-        chmod(server->bell_path, 0600) != 0 || epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, server->bell_fd, &event) != 0)
-        return error_set(error, STATUS_INTERNAL, "the doorbell %s: %s", server->bell_path, strerror(errno));
+    if (server->bell_fd < 0 ||
+        bind(server->bell_fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
+        chmod(server->bell_path, 0600) != 0 ||
+        epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, server->bell_fd, &event) != 0)
+        return error_set(error, STATUS_INTERNAL, "the doorbell %s: %s", server->bell_path,
+                         strerror(errno));
     return STATUS_OK;
 }
 
@@ -106,8 +112,9 @@ enum status lane_open_bell(struct server *server, struct error *error)
         return STATUS_OK;
     }
     if (!named) {
-        log_warn("daemon: no ring lane: %s leaves no room for its doorbell's name, at most %zu bytes", server->socket,
-                 sizeof server->bell_path - 1);
+        log_warn(
+            "daemon: no ring lane: %s leaves no room for its doorbell's name, at most %zu bytes",
+            server->socket, sizeof server->bell_path - 1);
         return STATUS_OK;
     }
     enum status status = clear_bell(server, error);
@@ -234,7 +241,8 @@ static void serve(struct session *session, const struct wire_submission *submiss
     case WIRE_COMMAND_RUN: request.run = submission->run; break;
     case WIRE_COMMAND_WAIT: request.wait = submission->wait; break;
     default:
-        error_set(&error, STATUS_UNSUPPORTED, "command %u has no place in a submission ring", submission->command);
+        error_set(&error, STATUS_UNSUPPORTED, "command %u has no place in a submission ring",
+                  submission->command);
         dispatch_refuse(server, &asker, &error);
         return;
     }
@@ -270,7 +278,8 @@ static void serve_session(struct session *session)
         session->lane.busy_ns = clock_now_ns();
 }
 
-// Who was served goes to the end of the list, so that a turn that ends early goes on with the others.
+// Who was served goes to the end of the list, so that a turn that ends early goes on with the
+// others.
 void lane_serve(struct server *server)
 {
     if (!server->awake)
@@ -287,7 +296,8 @@ void lane_serve(struct server *server)
 
 // ---- answers ----
 
-static struct wire_completion completion_of(const struct asker *asker, const struct wire_reply *reply)
+static struct wire_completion completion_of(const struct asker *asker,
+                                            const struct wire_reply *reply)
 {
     struct wire_completion completion = {
         .sequence = asker->sequence,
@@ -339,8 +349,10 @@ void lane_close(struct session *session, const char *why)
     leave_awake(session);
     ring_finish(&lane->ring);
     error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
-    const struct wire_reply refusal = {.status = error.status, .message = error.text, .answer = WIRE_ANSWER_EMPTY};
-    for (uint32_t i = 0; i < lane->ring.place.num_entries && ring_take(&lane->ring, entry) == RING_TAKEN; i++) {
+    const struct wire_reply refusal = {
+        .status = error.status, .message = error.text, .answer = WIRE_ANSWER_EMPTY};
+    for (uint32_t i = 0;
+         i < lane->ring.place.num_entries && ring_take(&lane->ring, entry) == RING_TAKEN; i++) {
         const struct asker asker = {.ring = session, .sequence = lane->ring.taken - 1};
         post(&asker, &refusal);
     }

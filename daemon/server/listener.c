@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// listener.c - see listener.h. nng calls on_pipe_event() on its own threads and under its own locks, where nothing of nng but the pipe's
-// options may be asked. One lock guards the table of peers and the queue of events; a peer's two events are part of it, so that
-// queueing cannot fail. Only the dispatcher removes a peer, so a pointer that it found stays good.
+// listener.c - see listener.h. nng calls on_pipe_event() on its own threads and under its own
+// locks, where nothing of nng but the pipe's options may be asked. One lock guards the table of
+// peers and the queue of events; a peer's two events are part of it, so that queueing cannot fail.
+// Only the dispatcher removes a peer, so a pointer that it found stays good.
 
 #include "listener.h"
 
@@ -50,7 +51,8 @@ struct listener {
 };
 
 // Under the lock.
-static void push_event(struct listener *listener, struct event *event, struct entry *entry, bool removed)
+static void push_event(struct listener *listener, struct event *event, struct entry *entry,
+                       bool removed)
 {
     event->entry = entry;
     event->removed = removed;
@@ -126,7 +128,8 @@ static int set_options(nng_socket socket, const struct listener_params *params)
 {
     int reason = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, params->max_message);
     if (!reason)
-        reason = nng_socket_set_int(socket, NNG_OPT_MAXTTL, 1); // clients connect directly: a header is 8 bytes
+        reason = nng_socket_set_int(socket, NNG_OPT_MAXTTL,
+                                    1); // clients connect directly: a header is 8 bytes
     if (!reason)
         reason = nng_socket_set_int(socket, NNG_OPT_RECVBUF, REQUEST_QUEUE);
     if (!reason)
@@ -137,7 +140,9 @@ static int set_options(nng_socket socket, const struct listener_params *params)
 static int watch_pipes(struct listener *listener)
 {
     int reason = nng_pipe_notify(listener->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_event, listener);
-    return reason ? reason : nng_pipe_notify(listener->socket, NNG_PIPE_EV_REM_POST, on_pipe_event, listener);
+    return reason
+               ? reason
+               : nng_pipe_notify(listener->socket, NNG_PIPE_EV_REM_POST, on_pipe_event, listener);
 }
 
 static int start(struct listener *listener, const struct listener_params *params)
@@ -153,7 +158,8 @@ static int start(struct listener *listener, const struct listener_params *params
     return reason ? reason : nng_listener_start(ear, 0);
 }
 
-enum status listener_open(const struct listener_params *params, struct listener **out, struct error *error)
+enum status listener_open(const struct listener_params *params, struct listener **out,
+                          struct error *error)
 {
     struct listener *listener = calloc(1, sizeof *listener);
     if (!listener)
@@ -174,7 +180,8 @@ enum status listener_open(const struct listener_params *params, struct listener 
         reason = nng_socket_get_int(listener->socket, NNG_OPT_RECVFD, &listener->receive_fd);
     if (reason) {
         listener_close(listener);
-        return error_set(error, STATUS_INVALID, "cannot listen at %s: %s", params->path, nng_strerror(reason));
+        return error_set(error, STATUS_INVALID, "cannot listen at %s: %s", params->path,
+                         nng_strerror(reason));
     }
     *out = listener;
     return STATUS_OK;
@@ -244,12 +251,14 @@ void message_finish(struct message *message)
     message->handle = NULL;
 }
 
-bool listener_reply(struct listener *listener, const struct route *route, const void *data, size_t size)
+bool listener_reply(struct listener *listener, const struct route *route, const void *data,
+                    size_t size)
 {
     nng_msg *message;
     if (nng_msg_alloc(&message, 0) != 0)
         return false;
-    // Without the NONBLOCK flag: nng's own thread empties this queue whatever the peers do, so the wait, if any, is a short one.
+    // Without the NONBLOCK flag: nng's own thread empties this queue whatever the peers do, so the
+    // wait, if any, is a short one.
     if (nng_msg_append(message, data, size) == 0 &&
         nng_msg_header_append(message, route->header, sizeof route->header) == 0 &&
         nng_sendmsg(listener->socket, message, 0) == 0)

@@ -31,7 +31,8 @@ void notify_manager(const char *state)
         address.sun_path[0] = 0; // the abstract name space
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size);
-    if (fd < 0 || sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address, length) < 0)
+    if (fd < 0 ||
+        sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address, length) < 0)
         log_warn("cannot tell the service manager %s: %s", state, strerror(errno));
     if (fd >= 0)
         close(fd);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// notify.h - tells a service manager about readiness: one datagram to $NOTIFY_SOCKET, if it is set (sd_notify(3) describes it).
+// notify.h - tells a service manager about readiness: one datagram to $NOTIFY_SOCKET, if it is set
+// (sd_notify(3) describes it).
 
 #ifndef AULE_SERVER_NOTIFY_H
 #define AULE_SERVER_NOTIFY_H

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// park.c - see park.h. One list, oldest first; a pass over it costs one core call a record that may go on.
+// park.c - see park.h. One list, oldest first; a pass over it costs one core call a record that may
+// go on.
 
 #include "park.h"
 
@@ -28,13 +29,15 @@ static enum status check_limits(struct call *call, const struct parked *command)
     const struct session *session = call->session;
     if (session->num_parked >= park_max(params))
         return error_set(&call->error, STATUS_LIMIT,
-                         "session %" PRIu64 " has %u commands waiting already (--max-tickets %u)", session->id,
-                         session->num_parked, params->max_tickets);
-    if (command->bytes > params->max_parked_bytes || session->parked_bytes > params->max_parked_bytes - command->bytes)
-        return error_set(&call->error, STATUS_LIMIT,
-                         "a command with %" PRIu64 " bytes of arrays cannot wait for a ticket beside %" PRIu64
-                         " of session %" PRIu64 "; --max-parked-memory is %" PRIu64,
-                         command->bytes, session->parked_bytes, session->id, params->max_parked_bytes);
+                         "session %" PRIu64 " has %u commands waiting already (--max-tickets %u)",
+                         session->id, session->num_parked, params->max_tickets);
+    if (command->bytes > params->max_parked_bytes ||
+        session->parked_bytes > params->max_parked_bytes - command->bytes)
+        return error_set(
+            &call->error, STATUS_LIMIT,
+            "a command with %" PRIu64 " bytes of arrays cannot wait for a ticket beside %" PRIu64
+            " of session %" PRIu64 "; --max-parked-memory is %" PRIu64,
+            command->bytes, session->parked_bytes, session->id, params->max_parked_bytes);
     return STATUS_OK;
 }
 
@@ -71,7 +74,8 @@ enum status park(struct call *call, const struct parked *command)
         return status;
     struct parked *parked = copy_of(command);
     if (!parked)
-        return error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory to let a command wait");
+        return error_set(&call->error, STATUS_NO_MEMORY,
+                         "the daemon has no memory to let a command wait");
     parked->session = call->session;
     parked->asker = call->asker;
     DL_APPEND(server->parked, parked);
@@ -92,7 +96,8 @@ static void unpark(struct server *server, struct parked *parked)
 
 static void refuse(struct server *server, struct parked *parked, const struct error *error)
 {
-    log_debug("%s: parked command: %s: %s", parked->session->label, status_name(error->status), error->text);
+    log_debug("%s: parked command: %s: %s", parked->session->label, status_name(error->status),
+              error->text);
     dispatch_refuse(server, &parked->asker, error);
     unpark(server, parked);
 }
@@ -105,8 +110,10 @@ static void answer(struct server *server, struct parked *parked, const struct wi
 
 // ---- the end of a run ----
 
-// What Wait answers once its ticket is reaped; *reply points to the text of `error`, which core_ticket_reap() filled.
-static void fill_wait(struct wire_reply *reply, const struct core_ticket_result *result, const struct error *error)
+// What Wait answers once its ticket is reaped; *reply points to the text of `error`, which
+// core_ticket_reap() filled.
+static void fill_wait(struct wire_reply *reply, const struct core_ticket_result *result,
+                      const struct error *error)
 {
     reply->answer = WIRE_ANSWER_WAIT;
     reply->wait = (struct wire_wait_reply){
@@ -123,7 +130,8 @@ enum status park_wait(struct call *call, uint64_t ticket, int64_t deadline_ns)
     struct core_ticket_result result;
     enum status status = core_ticket_reap(call->session->core, ticket, &result, &call->error);
     if (status == STATUS_TIMEOUT && clock_now_ns() < deadline_ns) {
-        const struct parked parked = {.kind = PARKED_WAIT, .deadline_ns = deadline_ns, .ticket = ticket};
+        const struct parked parked = {
+            .kind = PARKED_WAIT, .deadline_ns = deadline_ns, .ticket = ticket};
         return park(call, &parked);
     }
     if (status == STATUS_OK) {
@@ -150,7 +158,8 @@ static void retry_wait(struct server *server, struct parked *parked)
     }
 }
 
-// The command has its ticket, and its asker waits for the end: the record becomes a wait, in its place.
+// The command has its ticket, and its asker waits for the end: the record becomes a wait, in its
+// place.
 static void become_wait(struct server *server, struct parked *parked, uint64_t ticket)
 {
     count(parked, false);
@@ -171,14 +180,16 @@ static void retry_lease(struct server *server, struct parked *parked, bool last)
 {
     struct error error = {.status = STATUS_OK};
     bool growing = false;
-    int32_t *blocks = malloc(parked->lease.count * sizeof *blocks); // written only if there are enough
+    int32_t *blocks =
+        malloc(parked->lease.count * sizeof *blocks); // written only if there are enough
     if (!blocks) {
-        error_set(&error, STATUS_NO_MEMORY, "the daemon has no memory for %u block ids", parked->lease.count);
+        error_set(&error, STATUS_NO_MEMORY, "the daemon has no memory for %u block ids",
+                  parked->lease.count);
         refuse(server, parked, &error);
         return;
     }
-    enum status status =
-        core_blocks_lease(parked->session->core, parked->lease.cache, parked->lease.count, blocks, &growing, &error);
+    enum status status = core_blocks_lease(parked->session->core, parked->lease.cache,
+                                           parked->lease.count, blocks, &growing, &error);
     bool waits = !last && status == STATUS_NO_BLOCKS && (growing || !parked->only_growth);
     if (status == STATUS_OK) {
         const struct wire_reply reply = {.message = "",
@@ -191,7 +202,8 @@ static void retry_lease(struct server *server, struct parked *parked, bool last)
     free(blocks);
 }
 
-// False: it still waits. Each thing given back comes by here, and a command may take long to check: without a ticket it is not.
+// False: it still waits. Each thing given back comes by here, and a command may take long to check:
+// without a ticket it is not.
 static bool retry_work(struct server *server, struct parked *parked)
 {
     struct error error = {.status = STATUS_OK};
@@ -257,10 +269,12 @@ static void expire(struct server *server, struct parked *parked)
     switch (parked->kind) {
     case PARKED_LEASE: retry_lease(server, parked, true); return;
     case PARKED_WAIT:
-        error_set(&error, STATUS_TIMEOUT, "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);
+        error_set(&error, STATUS_TIMEOUT,
+                  "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);
         break;
     case PARKED_WORK:
-        error_set(&error, STATUS_BUSY, "none of the session's --max-tickets %u tickets came free in time",
+        error_set(&error, STATUS_BUSY,
+                  "none of the session's --max-tickets %u tickets came free in time",
                   server->params->max_tickets);
         break;
     }

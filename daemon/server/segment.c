@@ -26,7 +26,8 @@ static_assert(sizeof(struct wire_segment_header) <= WIRE_PAGE, "the header fits 
 
 static const char shm_folder[] = "/dev/shm";
 
-static enum status open_random(const char *prefix, struct segment *segment, int *fd, struct error *error)
+static enum status open_random(const char *prefix, struct segment *segment, int *fd,
+                               struct error *error)
 {
     uint64_t random;
     if (getrandom(&random, sizeof random, 0) != sizeof random)
@@ -45,7 +46,8 @@ static enum status no_room(uint64_t size, int reason, struct error *error)
 {
     struct statvfs info;
     uint64_t room = statvfs(shm_folder, &info) == 0 ? (uint64_t)info.f_bavail * info.f_frsize : 0;
-    return error_set(error, STATUS_NO_MEMORY, "the segment needs %" PRIu64 " bytes, %s has %" PRIu64 " free: %s", size,
+    return error_set(error, STATUS_NO_MEMORY,
+                     "the segment needs %" PRIu64 " bytes, %s has %" PRIu64 " free: %s", size,
                      shm_folder, room, strerror(reason));
 }
 
@@ -59,26 +61,32 @@ static enum status fill(int fd, uint64_t size, struct error *error)
     return reason ? no_room(size, reason, error) : STATUS_OK;
 }
 
-// Reserve enough address space to place the mapping at the GPU's import alignment, then map over it.
+// Reserve enough address space to place the mapping at the GPU's import alignment, then map over
+// it.
 static enum status map(int fd, uint64_t alignment, struct segment *segment, struct error *error)
 {
     segment->reserved_size = segment->size + alignment;
-    segment->reserved =
-        mmap(NULL, segment->reserved_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    segment->reserved = mmap(NULL, segment->reserved_size, PROT_NONE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (segment->reserved == MAP_FAILED) {
         segment->reserved = NULL;
-        return error_set(error, STATUS_NO_MEMORY, "cannot map %" PRIu64 " bytes: %s", segment->size, strerror(errno));
+        return error_set(error, STATUS_NO_MEMORY, "cannot map %" PRIu64 " bytes: %s", segment->size,
+                         strerror(errno));
     }
-    void *place = (void *)(((uintptr_t)segment->reserved + alignment - 1) & ~(uintptr_t)(alignment - 1));
-    segment->base = mmap(place, segment->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    void *place =
+        (void *)(((uintptr_t)segment->reserved + alignment - 1) & ~(uintptr_t)(alignment - 1));
+    segment->base =
+        mmap(place, segment->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
     if (segment->base == MAP_FAILED) {
         segment->base = NULL;
-        return error_set(error, STATUS_NO_MEMORY, "cannot map %" PRIu64 " bytes: %s", segment->size, strerror(errno));
+        return error_set(error, STATUS_NO_MEMORY, "cannot map %" PRIu64 " bytes: %s", segment->size,
+                         strerror(errno));
     }
     segment->guard = sigbus_guard_add(segment->base, segment->size);
     if (segment->guard < 0)
-        return error_set(error, STATUS_LIMIT,
-                         "too many segments of ended sessions wait for the GPU (see --max-sessions)");
+        return error_set(
+            error, STATUS_LIMIT,
+            "too many segments of ended sessions wait for the GPU (see --max-sessions)");
     return STATUS_OK;
 }
 
@@ -108,17 +116,20 @@ static void lay_out(const struct segment_params *params, struct segment *segment
     static_assert(WIRE_SUBMISSION_SIZE == WIRE_COMPLETION_SIZE, "both rings have one size");
     if (params->ring_entries) {
         segment->ring_entries = params->ring_entries;
-        segment->ring_size = round_up(ring_size(params->ring_entries, WIRE_SUBMISSION_SIZE), WIRE_PAGE);
+        segment->ring_size =
+            round_up(ring_size(params->ring_entries, WIRE_SUBMISSION_SIZE), WIRE_PAGE);
         segment->submissions_offset = end;
         segment->completions_offset = end + segment->ring_size;
         end = segment->completions_offset + segment->ring_size;
     }
-    segment->arena_offset = round_up(end, params->alignment > WIRE_PAGE ? params->alignment : WIRE_PAGE);
+    segment->arena_offset =
+        round_up(end, params->alignment > WIRE_PAGE ? params->alignment : WIRE_PAGE);
     segment->arena_size = params->arena_size;
     segment->size = segment->arena_offset + segment->arena_size;
 }
 
-enum status segment_create(const struct segment_params *params, struct segment *out, struct error *error)
+enum status segment_create(const struct segment_params *params, struct segment *out,
+                           struct error *error)
 {
     int fd = -1;
     *out = (struct segment){.guard = -1};
@@ -165,7 +176,8 @@ unsigned segment_sweep(const char *prefix)
     unsigned swept = 0;
     DIR *entries = prefix[0] ? opendir(shm_folder) : NULL; // an empty one would be everybody's
     for (struct dirent *entry; entries && (entry = readdir(entries));) {
-        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && unlinkat(dirfd(entries), entry->d_name, 0) == 0)
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 &&
+            unlinkat(dirfd(entries), entry->d_name, 0) == 0)
             swept++;
     }
     if (entries)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// segment.h - a session's shared memory: made by the daemon, filled so that no page can be missing later, unlinked as soon as the client
-// has mapped it. Laid out as in wire.h: a header, the rings, the arena. Knows nothing of sessions or the GPU. create and destroy may take long
-// (every page is touched) and run on the job thread; a segment belongs to one thread at a time.
+// segment.h - a session's shared memory: made by the daemon, filled so that no page can be missing
+// later, unlinked as soon as the client has mapped it. Laid out as in wire.h: a header, the rings,
+// the arena. Knows nothing of sessions or the GPU. create and destroy may take long (every page is
+// touched) and run on the job thread; a segment belongs to one thread at a time.
 
 #ifndef AULE_SERVER_SEGMENT_H
 #define AULE_SERVER_SEGMENT_H
@@ -17,7 +18,7 @@ struct segment_params {
     uint64_t epoch, session;
     uint64_t arena_size;   // bytes, a multiple of the page; 0 = none
     uint32_t ring_entries; // a power of two; 0 = no rings
-    uint64_t alignment;    // bytes, of the arena's address and offset: a power of two, at least a page
+    uint64_t alignment; // bytes, of the arena's address and offset: a power of two, at least a page
 };
 
 struct segment {
@@ -32,12 +33,14 @@ struct segment {
 };
 
 // NO_MEMORY with what /dev/shm has left; LIMIT if the guard has no room (--max-sessions).
-enum status segment_create(const struct segment_params *params, struct segment *out, struct error *error);
-void segment_unlink(struct segment *segment);        // the name goes, the memory stays; may be repeated
-void segment_destroy(struct segment *segment);       // takes a zeroed or half-made one
+enum status segment_create(const struct segment_params *params, struct segment *out,
+                           struct error *error);
+void segment_unlink(struct segment *segment);  // the name goes, the memory stays; may be repeated
+void segment_destroy(struct segment *segment); // takes a zeroed or half-made one
 bool segment_is_dead(const struct segment *segment); // shrunk by its client and touched since
 
-// Remove every segment whose name begins with `prefix`: what a killed daemon left. Returns how many.
+// Remove every segment whose name begins with `prefix`: what a killed daemon left. Returns how
+// many.
 unsigned segment_sweep(const char *prefix);
 
 #endif

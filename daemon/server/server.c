@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// server.c - making, running and ending the daemon. The dispatcher waits for events (wait.c) and takes each in its turn. Nothing it does
-// blocks on a client or on the GPU.
+// server.c - making, running and ending the daemon. The dispatcher waits for events (wait.c) and
+// takes each in its turn. Nothing it does blocks on a client or on the GPU.
 
 #include "server.h"
 
@@ -30,10 +30,12 @@
 #include <unistd.h>
 #include <utlist.h>
 
-static const int64_t farewell_ns = 2000 * NS_PER_MS; // the end may take as long, beyond --drain-timeout
-static const int64_t messages_ns = 4 * NS_PER_MS;    // a turn
+static const int64_t farewell_ns =
+    2000 * NS_PER_MS; // the end may take as long, beyond --drain-timeout
+static const int64_t messages_ns = 4 * NS_PER_MS; // a turn
 enum { MESSAGES_A_TURN = 256 };
-static const int64_t refused_stay_ns = 3000 * NS_PER_MS; // long enough to ask and to read the refusal
+static const int64_t refused_stay_ns =
+    3000 * NS_PER_MS; // long enough to ask and to read the refusal
 
 void server_arm(struct server *server, int64_t deadline_ns)
 {
@@ -52,12 +54,14 @@ static void wake(void *context)
 static void log_below(void *context, int level, const char *text)
 {
     (void)context;
-    log_write(level < 0 || level >= LOG_LEVEL_COUNT ? LOG_LEVEL_DEBUG : (enum log_level)level, "%s", text);
+    log_write(level < 0 || level >= LOG_LEVEL_COUNT ? LOG_LEVEL_DEBUG : (enum log_level)level, "%s",
+              text);
 }
 
 // ---- making ----
 
-static enum status watch(struct server *server, int fd, struct watch *mark, enum watch_kind kind, struct error *error)
+static enum status watch(struct server *server, int fd, struct watch *mark, enum watch_kind kind,
+                         struct error *error)
 {
     *mark = (struct watch){kind, NULL};
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = mark};
@@ -77,7 +81,9 @@ static enum status open_descriptors(struct server *server, struct error *error)
     server->wake_fd = server->waker.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     server->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     enum status status = watch(server, server->wake_fd, &server->wake_watch, WATCH_WAKE, error);
-    return status == STATUS_OK ? watch(server, server->signal_fd, &server->signal_watch, WATCH_SIGNALS, error) : status;
+    return status == STATUS_OK
+               ? watch(server, server->signal_fd, &server->signal_watch, WATCH_SIGNALS, error)
+               : status;
 }
 
 static uint32_t completion_poll(uint64_t asked)
@@ -121,7 +127,8 @@ static enum status device_number(const struct server *server, uint32_t *number, 
     for (*number = 0; *number < count && devices[*number].index != own->index; (*number)++)
         ;
     free(devices);
-    return *number < count ? STATUS_OK : error_set(error, STATUS_NOT_FOUND, "device %s has gone", own->name);
+    return *number < count ? STATUS_OK
+                           : error_set(error, STATUS_NOT_FOUND, "device %s has gone", own->name);
 }
 
 // The socket's path becomes ours alone, and what a killed daemon left there is removed.
@@ -133,7 +140,8 @@ static enum status take_place(struct server *server, struct error *error)
         status = socket_path_resolve(server->params->socket, number, server->socket, error);
     if (status != STATUS_OK)
         return status;
-    socket_path_segment_prefix(server->socket, server->segment_prefix); // before the lock, whose owner sweeps by it
+    socket_path_segment_prefix(server->socket,
+                               server->segment_prefix); // before the lock, whose owner sweeps by it
     status = socket_lock_take(server->socket, &server->lock, error);
     if (status == STATUS_OK)
         status = socket_path_clear(server->socket, error);
@@ -145,14 +153,16 @@ static enum status take_place(struct server *server, struct error *error)
     return STATUS_OK;
 }
 
-// A run must end long before the engine takes the device for lost (120 s). lavapipe on two loaded cores makes about 1.2e9
-// multiply-adds a second, so the limit is 34 s there; an H200 makes 8e12, and a device of a fortieth of that takes 50 s. A sequence that
-// one workgroup has alone takes some seconds at most: an H200's do 1e11, and core counts each for 64 (core/runs/weight.c).
+// A run must end long before the engine takes the device for lost (120 s). lavapipe on two loaded
+// cores makes about 1.2e9 multiply-adds a second, so the limit is 34 s there; an H200 makes 8e12,
+// and a device of a fortieth of that takes 50 s. A sequence that one workgroup has alone takes some
+// seconds at most: an H200's do 1e11, and core counts each for 64 (core/runs/weight.c).
 static uint64_t max_run_work(const struct server *server)
 {
     if (server->params->max_run_work != SERVER_WORK_AUTO)
         return server->params->max_run_work;
-    return engine_device(server->engine)->software ? UINT64_C(40000000000) : UINT64_C(10000000000000);
+    return engine_device(server->engine)->software ? UINT64_C(40000000000)
+                                                   : UINT64_C(10000000000000);
 }
 
 static enum status open_core(struct server *server, struct error *error)
@@ -163,7 +173,8 @@ static enum status open_core(struct server *server, struct error *error)
         return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
     const struct core_params core_params = {
         .engine = server->engine,
-        .pool_limit_bytes = (uint64_t)((double)engine_budget_bytes(server->engine) * params->memory_fraction),
+        .pool_limit_bytes =
+            (uint64_t)((double)engine_budget_bytes(server->engine) * params->memory_fraction),
         .max_blocks = params->max_blocks,
         .max_sessions = params->max_sessions,
         .max_caches = params->max_caches,
@@ -186,21 +197,26 @@ static enum status open_listener(struct server *server, struct error *error)
     const struct listener_params params = {
         .path = server->socket,
         .max_connections = server->params->max_connections,
-        .max_replies = park_max(server->params) + MESSAGES_A_TURN, // all that may wait, and what a turn asks
+        .max_replies =
+            park_max(server->params) + MESSAGES_A_TURN, // all that may wait, and what a turn asks
         .max_message =
-            WIRE_MAX_MESSAGE + 4096, // a little over: the decoder's refusal says more than a closed connection
+            WIRE_MAX_MESSAGE +
+            4096, // a little over: the decoder's refusal says more than a closed connection
         .wake_fd = server->wake_fd,
     };
     enum status status = listener_open(&params, &server->listener, error);
     if (status != STATUS_OK)
         return status;
-    return watch(server, listener_fd(server->listener), &server->request_watch, WATCH_REQUESTS, error);
+    return watch(server, listener_fd(server->listener), &server->request_watch, WATCH_REQUESTS,
+                 error);
 }
 
 static enum status open_guard(struct server *server, struct error *error)
 {
-    // Ended sessions keep their segments until the GPU is past them, so there can be more segments than sessions.
-    enum status status = sigbus_guard_init(server->params->max_sessions * 2 + 16, server->wake_fd, error);
+    // Ended sessions keep their segments until the GPU is past them, so there can be more segments
+    // than sessions.
+    enum status status =
+        sigbus_guard_init(server->params->max_sessions * 2 + 16, server->wake_fd, error);
     server->guarded = status == STATUS_OK;
     return status;
 }
@@ -212,7 +228,8 @@ static enum status draw_epoch(struct server *server, struct error *error)
             return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
     } while (server->epoch == 0); // 0 means "none yet" on the wire
     server->message = calloc(1, WIRE_MAX_MESSAGE);
-    return server->message ? STATUS_OK : error_set(error, STATUS_NO_MEMORY, "no memory for a message");
+    return server->message ? STATUS_OK
+                           : error_set(error, STATUS_NO_MEMORY, "no memory for a message");
 }
 
 static enum status start_jobs(struct server *server, struct error *error)
@@ -220,11 +237,13 @@ static enum status start_jobs(struct server *server, struct error *error)
     return jobs_create(server->wake_fd, &server->jobs, error);
 }
 
-enum status server_create(const struct server_params *params, struct server **out, struct error *error)
+enum status server_create(const struct server_params *params, struct server **out,
+                          struct error *error)
 {
     *out = NULL;
     static enum status (*const steps[])(struct server *, struct error *) = {
-        open_descriptors, draw_epoch, open_engine, take_place,    lane_open_bell, // says how long may be looked
+        open_descriptors, draw_epoch, open_engine, take_place,
+        lane_open_bell, // says how long may be looked
         open_core,        open_guard, start_jobs,  open_listener,
     };
     struct server *server = calloc(1, sizeof *server);
@@ -309,16 +328,18 @@ static void take_connections(struct server *server)
     }
     uint32_t refused = listener_num_refused(server->listener);
     if (refused)
-        log_warn("daemon: %u connections closed at once: %u are open, --max-connections is %u", refused,
-                 server->num_connections, server->params->max_connections);
+        log_warn("daemon: %u connections closed at once: %u are open, --max-connections is %u",
+                 refused, server->num_connections, server->params->max_connections);
 }
 
-// Bounded in number and time, so that the GPU and the others get their turn; what is left keeps the descriptor readable.
+// Bounded in number and time, so that the GPU and the others get their turn; what is left keeps the
+// descriptor readable.
 static void take_messages(struct server *server)
 {
     struct message message;
     const int64_t end_ns = clock_now_ns() + messages_ns;
-    for (int i = 0; i < MESSAGES_A_TURN && clock_now_ns() < end_ns && listener_receive(server->listener, &message);
+    for (int i = 0; i < MESSAGES_A_TURN && clock_now_ns() < end_ns &&
+                    listener_receive(server->listener, &message);
          i++) {
         dispatch_message(server, &message);
         message_finish(&message);
@@ -371,8 +392,8 @@ static void log_readiness(const struct server *server)
     log_info("ready: aule-daemon %s, device %s (%s, %s), socket %s, pool of at most %" PRIu64
              " bytes, %u sessions, %u caches, arenas of "
              "%" PRIu64 " bytes, %s",
-             AULE_VERSION_STRING, device->name, device->type, device->driver, server->socket, pool_limit_bytes,
-             params->max_sessions, params->max_caches, params->max_arena,
+             AULE_VERSION_STRING, device->name, device->type, device->driver, server->socket,
+             pool_limit_bytes, params->max_sessions, params->max_caches, params->max_arena,
              device->host_import ? "imported in place" : "staged");
 }
 
@@ -400,7 +421,8 @@ static bool end_sessions(struct server *server, int64_t deadline_ns)
     if (server->jobs)
         session_end_all(server, "the daemon ends");
     while (!at_rest(server) && clock_now_ns() < deadline_ns) {
-        struct pollfd news[] = {{.fd = server->wake_fd, .events = POLLIN}, {.fd = server->signal_fd, .events = POLLIN}};
+        struct pollfd news[] = {{.fd = server->wake_fd, .events = POLLIN},
+                                {.fd = server->signal_fd, .events = POLLIN}};
         core_step(server->core, clock_now_ns());
         jobs_finish_done(server->jobs, server);
         if (!at_rest(server) && poll(news, 2, 100) > 0) {
@@ -429,12 +451,15 @@ static int rest_ms(int64_t deadline_ns)
     return rest < 0 ? 0 : (int)rest;
 }
 
-// The GPU does not come to rest: what it may still use, and who may still call us, stays until the process ends.
+// The GPU does not come to rest: what it may still use, and who may still call us, stays until the
+// process ends.
 static bool leave_behind(const struct server *server)
 {
     const unsigned num_sessions = HASH_COUNT(server->sessions);
     if (num_sessions)
-        log_warn("daemon: the GPU does not come to rest; %u sessions still have memory that it may use", num_sessions);
+        log_warn(
+            "daemon: the GPU does not come to rest; %u sessions still have memory that it may use",
+            num_sessions);
     else
         log_warn("daemon: the GPU does not come to rest");
     server_remove_traces(server);
@@ -457,7 +482,8 @@ bool server_destroy(struct server *server)
     lane_close_bell(server);
     if (server->lock.fd >= 0 && server->listener)
         unlink(server->socket);
-    // Who hangs from here on, in nng or in a driver, sees no descriptor, so that a signal ends the process by itself.
+    // Who hangs from here on, in nng or in a driver, sees no descriptor, so that a signal ends the
+    // process by itself.
     if (server->stopping)
         server_unblock_signals(server);
     listener_close(server->listener);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - see session.h. A session has two jobs in its life, one after the other: make_segment() and unmake_segment(); while one
-// runs, its segment and arena belong to the job thread. Nothing waits there for a session that has ended: what is not begun is not made,
-// and unmaking goes before making, so that clients that give up and ask anew find the shared memory that their last attempts took.
+// session.c - see session.h. A session has two jobs in its life, one after the other:
+// make_segment() and unmake_segment(); while one runs, its segment and arena belong to the job
+// thread. Nothing waits there for a session that has ended: what is not begun is not made, and
+// unmaking goes before making, so that clients that give up and ask anew find the shared memory
+// that their last attempts took.
 
 #include "session.h"
 
@@ -32,7 +34,8 @@ static struct session *session_of_job(struct job *job)
 static uint64_t arena_alignment(const struct server *server)
 {
     const struct engine_device *device = engine_device(server->engine);
-    return device->host_import && device->import_alignment > WIRE_PAGE ? device->import_alignment : WIRE_PAGE;
+    return device->host_import && device->import_alignment > WIRE_PAGE ? device->import_alignment
+                                                                       : WIRE_PAGE;
 }
 
 static void make_segment(struct job *job)
@@ -51,7 +54,8 @@ static void make_segment(struct job *job)
     if (status != STATUS_OK || params.arena_size == 0)
         return;
     uint8_t *arena = (uint8_t *)session->segment.base + session->segment.arena_offset;
-    status = engine_arena_create(server->engine, arena, params.arena_size, &session->arena, &session->job_error);
+    status = engine_arena_create(server->engine, arena, params.arena_size, &session->arena,
+                                 &session->job_error);
     if (status != STATUS_OK)
         segment_destroy(&session->segment);
 }
@@ -195,7 +199,8 @@ static void made(struct job *job, void *context)
     struct server *server = context;
     struct error *error = &session->job_error;
     if (error->status == STATUS_OK && session->abandoned)
-        not_made(server, server->stopping ? "the daemon is stopping" : "its client has gone", error);
+        not_made(server, server->stopping ? "the daemon is stopping" : "its client has gone",
+                 error);
     if (error->status == STATUS_OK)
         open_in_core(session, error);
     if (error->status != STATUS_OK) {
@@ -211,36 +216,41 @@ static void made(struct job *job, void *context)
     session->map_deadline_ns = clock_now_ns() + server->params->map_timeout_ms * NS_PER_MS;
     server_arm(server, session->map_deadline_ns);
     watch_owner(session);
-    log_info("%s: opened, uid %u, tenant \"%s\", arena of %" PRIu64 " bytes, %s", session->label, session->uid,
-             session->tenant, session->segment.arena_size, session->imported ? "imported" : "staged");
+    log_info("%s: opened, uid %u, tenant \"%s\", arena of %" PRIu64 " bytes, %s", session->label,
+             session->uid, session->tenant, session->segment.arena_size,
+             session->imported ? "imported" : "staged");
     answer_hello(session);
 }
 
-static enum status check_hello(const struct server *server, const struct peer *peer, const struct wire_hello *hello,
-                               struct error *error)
+static enum status check_hello(const struct server *server, const struct peer *peer,
+                               const struct wire_hello *hello, struct error *error)
 {
     if (hello->major != WIRE_PROTOCOL_MAJOR)
-        return error_set(error, STATUS_VERSION, "the client speaks protocol %u.%u, the daemon %u.%u", hello->major,
+        return error_set(error, STATUS_VERSION,
+                         "the client speaks protocol %u.%u, the daemon %u.%u", hello->major,
                          hello->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
     const struct session *own = peer->session;
     if (own)
-        return error_set(error, STATUS_INVALID, "this connection has session %" PRIu64 " already", own->id);
+        return error_set(error, STATUS_INVALID, "this connection has session %" PRIu64 " already",
+                         own->id);
     if (strlen(hello->client_name) > WIRE_MAX_NAME || strlen(hello->tenant) > WIRE_MAX_NAME)
-        return error_set(error, STATUS_INVALID, "client name of %zu and tenant of %zu bytes; at most %u fit",
+        return error_set(error, STATUS_INVALID,
+                         "client name of %zu and tenant of %zu bytes; at most %u fit",
                          strlen(hello->client_name), strlen(hello->tenant), WIRE_MAX_NAME);
     if (hello->arena_size > server->params->max_arena)
-        return error_set(error, STATUS_LIMIT, "an arena of %" PRIu64 " bytes exceeds --max-arena %" PRIu64,
+        return error_set(error, STATUS_LIMIT,
+                         "an arena of %" PRIu64 " bytes exceeds --max-arena %" PRIu64,
                          hello->arena_size, server->params->max_arena);
     if (server->num_live >= server->params->max_sessions)
-        return error_set(error, STATUS_LIMIT, "%u sessions are open, --max-sessions is %u", server->num_live,
-                         server->params->max_sessions);
+        return error_set(error, STATUS_LIMIT, "%u sessions are open, --max-sessions is %u",
+                         server->num_live, server->params->max_sessions);
     return STATUS_OK;
 }
 
 static void set_label(struct session *session)
 {
-    snprintf(session->label, sizeof session->label, "session %" PRIu64 " (%s, pid %" PRIu64 ")", session->id,
-             session->name, session->pid);
+    snprintf(session->label, sizeof session->label, "session %" PRIu64 " (%s, pid %" PRIu64 ")",
+             session->id, session->name, session->pid);
 }
 
 enum status session_start(struct server *server, struct peer *peer, const struct wire_hello *hello,
@@ -331,7 +341,8 @@ struct session *session_find(struct server *server, uint64_t id)
 {
     struct session *session;
     HASH_FIND(hh, server->sessions, &id, sizeof id, session);
-    return session && session->stage != SESSION_ENDING && session->stage != SESSION_MAKING ? session : NULL;
+    return session && session->stage != SESSION_ENDING && session->stage != SESSION_MAKING ? session
+                                                                                           : NULL;
 }
 
 void session_end_all(struct server *server, const char *why)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// sigbus.c - see sigbus.h. The handler uses nothing but atomics, mmap, write and sigaction, runs in whichever thread faulted, and never
-// jumps: the fault can lie deep in a driver. The table is written with its `size` last, so that the handler sees whole entries.
+// sigbus.c - see sigbus.h. The handler uses nothing but atomics, mmap, write and sigaction, runs in
+// whichever thread faulted, and never jumps: the fault can lie deep in a driver. The table is
+// written with its `size` last, so that the handler sees whole entries.
 
 #include "sigbus.h"
 
@@ -32,9 +33,10 @@ static struct {
     struct sigaction earlier;
 } guard;
 
-// A software driver starts its threads with all signals blocked that it does not know, and a fault whose signal is blocked ends the process
-// at once. The executable's own definition comes before libc's in every library's search (CMakeLists.txt exports it), so that here no
-// thread can block SIGBUS.
+// A software driver starts its threads with all signals blocked that it does not know, and a fault
+// whose signal is blocked ends the process at once. The executable's own definition comes before
+// libc's in every library's search (CMakeLists.txt exports it), so that here no thread can block
+// SIGBUS.
 int pthread_sigmask(int how, const sigset_t *set, sigset_t *earlier)
 {
     static int (*_Atomic real)(int, const sigset_t *, sigset_t *);
@@ -83,12 +85,12 @@ static void pass_on(int number, siginfo_t *info, void *context)
 
 static bool put_zeros(uintptr_t base, size_t size)
 {
-    return mmap((void *)base, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
-                0) != MAP_FAILED;
+    return mmap((void *)base, size, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
 }
 
-// A kernel that promises no more than it has, or a limit of the process, may refuse the whole segment: then each lost page that is touched
-// is put there by a fault of its own.
+// A kernel that promises no more than it has, or a limit of the process, may refuse the whole
+// segment: then each lost page that is touched is put there by a fault of its own.
 static bool put_memory(struct guarded *entry, uintptr_t base, size_t size, uintptr_t address)
 {
     bool first = !atomic_exchange(&entry->dead, true);

@@ -23,7 +23,8 @@
 
 static enum status too_long(const char *path, struct error *error)
 {
-    return error_set(error, STATUS_INVALID, "socket path \"%.200s\" has %zu bytes; at most %d fit (see --socket)", path,
+    return error_set(error, STATUS_INVALID,
+                     "socket path \"%.200s\" has %zu bytes; at most %d fit (see --socket)", path,
                      strlen(path), SOCKET_PATH_ROOM - 1);
 }
 
@@ -38,7 +39,8 @@ static enum status rule_folder(char *folder, size_t room, struct error *error)
     else
         size = snprintf(folder, room, "/run/aule");
     if (size < 0 || (size_t)size >= room)
-        return error_set(error, STATUS_INVALID, "the runtime folder's name has %d bytes, too many for a socket", size);
+        return error_set(error, STATUS_INVALID,
+                         "the runtime folder's name has %d bytes, too many for a socket", size);
     return STATUS_OK;
 }
 
@@ -47,8 +49,8 @@ static enum status make_folder(const char *folder, const char *advice, struct er
 {
     if (mkdir(folder, 0700) == 0 || errno == EEXIST)
         return STATUS_OK;
-    return error_set(error, errno == ENOENT ? STATUS_INVALID : STATUS_DENIED, "cannot make the folder %s: %s%s", folder,
-                     strerror(errno), advice);
+    return error_set(error, errno == ENOENT ? STATUS_INVALID : STATUS_DENIED,
+                     "cannot make the folder %s: %s%s", folder, strerror(errno), advice);
 }
 
 // Who can write into the folder can replace socket and lock.
@@ -56,28 +58,32 @@ static enum status check_folder(const char *folder, struct error *error)
 {
     struct stat info;
     if (stat(folder, &info) != 0)
-        return error_set(error, STATUS_INVALID, "folder %s of the socket: %s", folder, strerror(errno));
+        return error_set(error, STATUS_INVALID, "folder %s of the socket: %s", folder,
+                         strerror(errno));
     if (!S_ISDIR(info.st_mode))
         return error_set(error, STATUS_INVALID, "%s is not a folder", folder);
     if (info.st_uid != geteuid() && info.st_uid != 0)
-        return error_set(error, STATUS_DENIED, "folder %s belongs to uid %u; this daemon runs as uid %u", folder,
+        return error_set(error, STATUS_DENIED,
+                         "folder %s belongs to uid %u; this daemon runs as uid %u", folder,
                          info.st_uid, geteuid());
     if ((info.st_mode & (S_IWGRP | S_IWOTH)) && !(info.st_mode & S_ISVTX))
-        return error_set(error, STATUS_DENIED, "folder %s has mode %04o: others could replace the socket", folder,
+        return error_set(error, STATUS_DENIED,
+                         "folder %s has mode %04o: others could replace the socket", folder,
                          info.st_mode & 07777);
     return STATUS_OK;
 }
 
 // `name` in the real path of `folder`, so that one place has one lock and one segment prefix.
-static enum status join_real(const char *folder, const char *name, const char *advice, char path[SOCKET_PATH_ROOM],
-                             struct error *error)
+static enum status join_real(const char *folder, const char *name, const char *advice,
+                             char path[SOCKET_PATH_ROOM], struct error *error)
 {
     char real[PATH_MAX];
     enum status status = make_folder(folder, advice, error);
     if (status != STATUS_OK)
         return status;
     if (!realpath(folder, real))
-        return error_set(error, STATUS_INVALID, "folder %s of the socket: %s", folder, strerror(errno));
+        return error_set(error, STATUS_INVALID, "folder %s of the socket: %s", folder,
+                         strerror(errno));
     status = check_folder(real, error);
     if (status != STATUS_OK)
         return status;
@@ -89,11 +95,13 @@ static enum status join_real(const char *folder, const char *name, const char *a
     return STATUS_OK;
 }
 
-static enum status resolve_option(const char *option, char path[SOCKET_PATH_ROOM], struct error *error)
+static enum status resolve_option(const char *option, char path[SOCKET_PATH_ROOM],
+                                  struct error *error)
 {
     const char *slash = strrchr(option, '/'), *name = slash ? slash + 1 : option;
     if (name[0] == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return error_set(error, STATUS_INVALID, "--socket \"%s\" names a folder; name a file in it", option);
+        return error_set(error, STATUS_INVALID, "--socket \"%s\" names a folder; name a file in it",
+                         option);
     if (strlen(option) >= PATH_MAX)
         return too_long(option, error);
     char folder[PATH_MAX] = ".";
@@ -104,7 +112,8 @@ static enum status resolve_option(const char *option, char path[SOCKET_PATH_ROOM
     return join_real(folder, name, "", path, error);
 }
 
-enum status socket_path_resolve(const char *option, uint32_t number, char path[SOCKET_PATH_ROOM], struct error *error)
+enum status socket_path_resolve(const char *option, uint32_t number, char path[SOCKET_PATH_ROOM],
+                                struct error *error)
 {
     if (option)
         return resolve_option(option, path, error);
@@ -122,11 +131,13 @@ static enum status lock_refused(const struct socket_lock *lock, int fd, struct e
     ssize_t size = pread(fd, owner, sizeof owner - 1, 0);
     owner[size > 0 ? size : 0] = 0;
     owner[strcspn(owner, "\n")] = 0;
-    return error_set(error, STATUS_BUSY, "another aule-daemon (pid %s) already serves this socket: it holds %s",
+    return error_set(error, STATUS_BUSY,
+                     "another aule-daemon (pid %s) already serves this socket: it holds %s",
                      owner[0] ? owner : "unknown", lock->path);
 }
 
-// The file may have been removed by its last owner between open and flock: then the lock is on a file that nobody else sees.
+// The file may have been removed by its last owner between open and flock: then the lock is on a
+// file that nobody else sees.
 static bool lock_is_current(const struct socket_lock *lock, int fd)
 {
     struct stat held, seen;
@@ -141,7 +152,8 @@ enum status socket_lock_take(const char *socket_path, struct socket_lock *lock, 
     for (;;) {
         int fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0)
-            return error_set(error, STATUS_DENIED, "cannot open the lock file %s: %s", lock->path, strerror(errno));
+            return error_set(error, STATUS_DENIED, "cannot open the lock file %s: %s", lock->path,
+                             strerror(errno));
         if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             enum status status = lock_refused(lock, fd, error);
             close(fd);
@@ -154,7 +166,8 @@ enum status socket_lock_take(const char *socket_path, struct socket_lock *lock, 
         close(fd);
     }
     if (ftruncate(lock->fd, 0) != 0 || dprintf(lock->fd, "%d\n", getpid()) < 0)
-        return error_set(error, STATUS_DENIED, "cannot write the lock file %s: %s", lock->path, strerror(errno));
+        return error_set(error, STATUS_DENIED, "cannot write the lock file %s: %s", lock->path,
+                         strerror(errno));
     return STATUS_OK;
 }
 
@@ -175,7 +188,8 @@ static bool somebody_listens(const char *path)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return true; // cannot tell: do not delete
-    bool listens = connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno != ECONNREFUSED;
+    bool listens =
+        connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno != ECONNREFUSED;
     close(fd);
     return listens;
 }
@@ -189,16 +203,18 @@ enum status socket_path_clear(const char *path, struct error *error)
         return error_set(error, STATUS_INVALID, "socket %s: %s", path, strerror(errno));
     }
     if (S_ISDIR(info.st_mode))
-        return error_set(error, STATUS_INVALID, "%s is a folder; name a file in it, as %s/0.sock (see --socket)", path,
+        return error_set(error, STATUS_INVALID,
+                         "%s is a folder; name a file in it, as %s/0.sock (see --socket)", path,
                          path);
     if (!S_ISSOCK(info.st_mode))
-        return error_set(error, STATUS_INVALID, "%s exists and is not a socket; it was left alone (see --socket)",
-                         path);
+        return error_set(error, STATUS_INVALID,
+                         "%s exists and is not a socket; it was left alone (see --socket)", path);
     if (somebody_listens(path))
-        return error_set(error, STATUS_INVALID, "another program listens at %s; it was left alone (see --socket)",
-                         path);
+        return error_set(error, STATUS_INVALID,
+                         "another program listens at %s; it was left alone (see --socket)", path);
     if (unlink(path) != 0)
-        return error_set(error, STATUS_DENIED, "cannot remove the stale socket %s: %s", path, strerror(errno));
+        return error_set(error, STATUS_DENIED, "cannot remove the stale socket %s: %s", path,
+                         strerror(errno));
     return STATUS_OK;
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// state.h - what the dispatcher thread owns, and what the files of server/ share. Nothing here is touched by another thread, except what
-// a running job has been given, and `waker`, which is the engine's threads' too.
+// state.h - what the dispatcher thread owns, and what the files of server/ share. Nothing here is
+// touched by another thread, except what a running job has been given, and `waker`, which is the
+// engine's threads' too.
 
 #ifndef AULE_SERVER_STATE_H
 #define AULE_SERVER_STATE_H
@@ -87,7 +88,8 @@ struct parked {
     struct session *session;
     struct asker asker;
     int64_t deadline_ns;
-    bool only_growth; // LEASE with timeout 0: waits for a chunk that is on its way, for nothing else
+    bool
+        only_growth; // LEASE with timeout 0: waits for a chunk that is on its way, for nothing else
     union {
         struct {
             uint64_t cache;
@@ -113,7 +115,8 @@ struct server {
     const char *bell_name; // inside it
     bool no_epoll_pwait2;  // wait.c: the kernel, or a filter, refused it
     uint32_t ring_entries; // that sessions get; 0 = no ring lane
-    int64_t ring_spin_ns;  // after its last entry or answer a ring is looked at so long before it sleeps
+    int64_t
+        ring_spin_ns; // after its last entry or answer a ring is looked at so long before it sleeps
     struct session *awake; // whose rings are looked at in every turn
     struct waker waker;    // wake_fd, for the engine
     struct listener *listener;
@@ -149,12 +152,13 @@ struct server {
 void server_arm(struct server *server, int64_t deadline_ns);
 void server_read_signals(struct server *server); // drain.c
 void server_step_drain(struct server *server);   // drain.c: decides when the dispatcher may end
-// drain.c: between the two SIGTERM and SIGINT end the process at once, its code as server_exit_code(); of all that
-// server_remove_traces() removes only the lock may be left.
+// drain.c: between the two SIGTERM and SIGINT end the process at once, its code as
+// server_exit_code(); of all that server_remove_traces() removes only the lock may be left.
 void server_unblock_signals(const struct server *server);
 void server_block_signals(void);
 enum server_exit server_exit_code(const struct server *server);
-// drain.c: segments, socket and lock, which would stay behind; everything else ends with the process.
+// drain.c: segments, socket and lock, which would stay behind; everything else ends with the
+// process.
 void server_remove_traces(const struct server *server);
 
 #endif

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// wait.c - see wait.h. Asleep is one epoll_pwait2() over nng's receive descriptor, an eventfd (engine, jobs, connections, SIGBUS guard), a
-// signalfd, the doorbell and the pidfds of sessions. Awake, rings and the engine's news are looked at with plain loads, and with no more of
-// them between two looks at the descriptors than take some microseconds, however many rings are awake.
+// wait.c - see wait.h. Asleep is one epoll_pwait2() over nng's receive descriptor, an eventfd
+// (engine, jobs, connections, SIGBUS guard), a signalfd, the doorbell and the pidfds of sessions.
+// Awake, rings and the engine's news are looked at with plain loads, and with no more of them
+// between two looks at the descriptors than take some microseconds, however many rings are awake.
 
 #include "wait.h"
 
@@ -34,19 +35,21 @@ static bool engine_has_something(const void *engine)
 static bool fall_asleep(struct server *server, int64_t *until_ns)
 {
     *until_ns = core_wake_ns(server->core);
-    return (*until_ns == FOREVER || *until_ns > clock_now_ns()) && !engine_has_news(server->engine) &&
-           lane_fall_asleep(server) && waker_fall_asleep(&server->waker, engine_has_something, server->engine);
+    return (*until_ns == FOREVER || *until_ns > clock_now_ns()) &&
+           !engine_has_news(server->engine) && lane_fall_asleep(server) &&
+           waker_fall_asleep(&server->waker, engine_has_something, server->engine);
 }
 
 static void look(const struct server *server)
 {
     const uint32_t looks = LOADS_A_TURN / (1 + lane_count_awake(server));
-    for (uint32_t i = 0; i < looks && !engine_has_news(server->engine) && !lane_has_news(server); i++)
+    for (uint32_t i = 0; i < looks && !engine_has_news(server->engine) && !lane_has_news(server);
+         i++)
         cpu_relax();
 }
 
-// For `rest_ns`, which may be FOREVER. Linux before 5.11 has no epoll_pwait2(), and filters of system calls that do not know it refuse it,
-// each with an error of its own.
+// For `rest_ns`, which may be FOREVER. Linux before 5.11 has no epoll_pwait2(), and filters of
+// system calls that do not know it refuse it, each with an error of its own.
 static int take_events(struct server *server, struct epoll_event *events, int64_t rest_ns)
 {
     const struct timespec rest = clock_timespec(rest_ns);
@@ -57,7 +60,8 @@ static int take_events(struct server *server, struct epoll_event *events, int64_
             return count;
         server->no_epoll_pwait2 = true;
     }
-    struct pollfd all = {.fd = server->epoll_fd, .events = POLLIN}; // epoll_wait() knows whole milliseconds
+    struct pollfd all = {.fd = server->epoll_fd,
+                         .events = POLLIN}; // epoll_wait() knows whole milliseconds
     if (rest_ns && ppoll(&all, 1, limit, NULL) < 0)
         return -1;
     return epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, 0);
@@ -72,7 +76,8 @@ static int64_t rest_ns(int64_t until_ns)
 static int sleep_for_events(struct server *server, struct epoll_event *events, int64_t until_ns)
 {
     bool for_core = until_ns < server->next_deadline_ns;
-    int count = take_events(server, events, rest_ns(for_core ? until_ns : server->next_deadline_ns));
+    int count =
+        take_events(server, events, rest_ns(for_core ? until_ns : server->next_deadline_ns));
     waker_wake_up(&server->waker);
     core_slept(server->core, for_core && count == 0 ? until_ns : FOREVER, clock_now_ns(),
                engine_has_news(server->engine));
@@ -89,8 +94,8 @@ void wait_for_events(struct server *server)
 {
     struct epoll_event events[EVENTS_A_TURN];
     int64_t until_ns;
-    int count =
-        fall_asleep(server, &until_ns) ? sleep_for_events(server, events, until_ns) : look_for_events(server, events);
+    int count = fall_asleep(server, &until_ns) ? sleep_for_events(server, events, until_ns)
+                                               : look_for_events(server, events);
     for (int i = 0; i < count; i++) {
         const struct watch *mark = events[i].data.ptr;
         switch (mark->kind) {

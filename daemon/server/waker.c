@@ -21,7 +21,8 @@ void waker_wake(struct waker *waker)
         waker_ring(waker->fd);
 }
 
-bool waker_fall_asleep(struct waker *waker, bool (*has_news)(const void *context), const void *context)
+bool waker_fall_asleep(struct waker *waker, bool (*has_news)(const void *context),
+                       const void *context)
 {
     atomic_store(&waker->asleep, true);
     if (!has_news(context))

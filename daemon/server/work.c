@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// work.c - see work.h. keep_arrays() knows which arrays a command has; measuring and copying both go by it.
+// work.c - see work.h. keep_arrays() knows which arrays a command has; measuring and copying both
+// go by it.
 
 #include "work.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum status work_submit(struct core_session *session, const struct work *work, uint64_t *ticket, struct error *error)
+enum status work_submit(struct core_session *session, const struct work *work, uint64_t *ticket,
+                        struct error *error)
 {
     const struct work_copy *copy = &work->copy;
     switch (work->kind) {
     case WORK_RUN: return core_run(session, &work->run, ticket, error);
     case WORK_COPY:
-        return core_blocks_copy(session, copy->cache, copy->from, copy->to, copy->count, copy->detached, ticket, error);
+        return core_blocks_copy(session, copy->cache, copy->from, copy->to, copy->count,
+                                copy->detached, ticket, error);
     case WORK_MERGE: return core_merge(session, &work->merge, ticket, error);
     }
     return error_set(error, STATUS_INTERNAL, "work of the unknown kind %d", (int)work->kind);
@@ -29,7 +32,8 @@ struct keeper {
 };
 
 // No product overflows: what is counted was fetched, and has less than 32 bits.
-static const void *keep(struct keeper *keeper, const void *array, uint64_t count, uint64_t element_size)
+static const void *keep(struct keeper *keeper, const void *array, uint64_t count,
+                        uint64_t element_size)
 {
     if (!array)
         return NULL;
@@ -45,9 +49,12 @@ static void keep_arrays(struct keeper *keeper, struct work *work)
     struct core_merge_params *merge = &work->merge;
     switch (work->kind) {
     case WORK_RUN:
-        run->slopes = keep(keeper, run->slopes, core_run_heads(run, run->layers.slopes), sizeof *run->slopes);
-        run->sinks = keep(keeper, run->sinks, core_run_heads(run, run->layers.sinks), sizeof *run->sinks);
-        run->rope.frequencies = keep(keeper, run->rope.frequencies, run->rope.dim / 2, sizeof *run->rope.frequencies);
+        run->slopes =
+            keep(keeper, run->slopes, core_run_heads(run, run->layers.slopes), sizeof *run->slopes);
+        run->sinks =
+            keep(keeper, run->sinks, core_run_heads(run, run->layers.sinks), sizeof *run->sinks);
+        run->rope.frequencies =
+            keep(keeper, run->rope.frequencies, run->rope.dim / 2, sizeof *run->rope.frequencies);
         run->k_scales = keep(keeper, run->k_scales, core_run_layers(run), sizeof(float));
         run->v_scales = keep(keeper, run->v_scales, core_run_layers(run), sizeof(float));
         break;
@@ -55,7 +62,9 @@ static void keep_arrays(struct keeper *keeper, struct work *work)
         copy->from = keep(keeper, copy->from, copy->count, sizeof *copy->from);
         copy->to = keep(keeper, copy->to, copy->count, sizeof *copy->to);
         break;
-    case WORK_MERGE: merge->parts = keep(keeper, merge->parts, merge->num_parts, sizeof *merge->parts); break;
+    case WORK_MERGE:
+        merge->parts = keep(keeper, merge->parts, merge->num_parts, sizeof *merge->parts);
+        break;
     }
 }
 

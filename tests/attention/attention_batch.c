@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_batch.c - the metadata of a batch, see attention_batch.h. attention_image.c lays out its tensors.
+// attention_batch.c - the metadata of a batch, see attention_batch.h. attention_image.c lays out
+// its tensors.
 
 #include "attention_batch.h"
 
@@ -17,7 +18,8 @@
 
 static bool batch_lengths(struct attention_batch *batch, const uint32_t *order, struct dice *dice)
 {
-    bool padded = batch->form.tokens == TOKENS_PADDED || (batch->form.tokens == TOKENS_DENSE && dice_chance(dice, 60));
+    bool padded = batch->form.tokens == TOKENS_PADDED ||
+                  (batch->form.tokens == TOKENS_DENSE && dice_chance(dice, 60));
     batch->cu_seqlens_q = calloc(batch->num_seqs + 1, sizeof *batch->cu_seqlens_q);
     batch->seq_lens_kv = calloc(batch->num_seqs + 1, sizeof *batch->seq_lens_kv);
     batch->q_lens = padded ? calloc(batch->num_seqs + 1, sizeof *batch->q_lens) : NULL;
@@ -62,8 +64,8 @@ uint32_t attention_batch_seq(const struct attention_batch *batch, uint32_t token
     return seq;
 }
 
-uint64_t attention_batch_at(const struct attention_batch *batch, const struct engine_tensor *tensor, uint32_t seq,
-                            uint32_t i)
+uint64_t attention_batch_at(const struct attention_batch *batch, const struct engine_tensor *tensor,
+                            uint32_t seq, uint32_t i)
 {
     if (tensor->outer_stride)
         return tensor->offset + seq * tensor->outer_stride + i * tensor->token_stride;
@@ -81,20 +83,27 @@ uint64_t attention_batch_lse_at(const struct attention_batch *batch, uint32_t se
 static int32_t garbage_draw(struct dice *dice, uint32_t num_blocks)
 {
     const int32_t choices[] = {
-        -1, INT32_MIN, INT32_MAX, (int32_t)dice_below(dice, num_blocks), (int32_t)num_blocks, (int32_t)dice_next(dice),
+        -1,
+        INT32_MIN,
+        INT32_MAX,
+        (int32_t)dice_below(dice, num_blocks),
+        (int32_t)num_blocks,
+        (int32_t)dice_next(dice),
     };
     return choices[dice_below(dice, COUNT(choices))];
 }
 
 // Keys [first, end) are those that some query of the sequence may see; a mask is not looked into.
-static void seq_range(const struct attention_seq *seq, const struct attention_parameters *parameters, int64_t *first,
-                      int64_t *end)
+static void seq_range(const struct attention_seq *seq,
+                      const struct attention_parameters *parameters, int64_t *first, int64_t *end)
 {
-    bool windowed = parameters->features & FEATURE_WINDOW, masked = parameters->features & FEATURE_MASK;
+    bool windowed = parameters->features & FEATURE_WINDOW,
+         masked = parameters->features & FEATURE_MASK;
     *first = seq->kv_len, *end = 0;
     for (uint32_t i = 0; i < seq->q_len; i++) {
-        int64_t position =
-            parameters->features & FEATURE_POSITIONS ? seq->positions[i] : (int64_t)seq->kv_len - seq->q_len + i;
+        int64_t position = parameters->features & FEATURE_POSITIONS
+                               ? seq->positions[i]
+                               : (int64_t)seq->kv_len - seq->q_len + i;
         int64_t low = 0, last = (int64_t)seq->kv_len - 1;
         if (parameters->causal && !masked && position < last)
             last = position;
@@ -109,8 +118,8 @@ static void seq_range(const struct attention_seq *seq, const struct attention_pa
     }
 }
 
-static void table_row_fill(int32_t *row, const struct attention_batch *batch, const struct attention_seq *seq,
-                           struct dice *dice)
+static void table_row_fill(int32_t *row, const struct attention_batch *batch,
+                           const struct attention_seq *seq, struct dice *dice)
 {
     int64_t first, end, block_size = batch->problem->shape.kv.block_size;
     seq_range(seq, batch->parameters, &first, &end);
@@ -129,10 +138,11 @@ static bool batch_table(struct attention_batch *batch, const uint32_t *order, st
         batch->max_blocks = blocks > batch->max_blocks ? blocks : batch->max_blocks;
     }
     batch->max_blocks += dice_between(dice, batch->max_blocks ? 0 : 1, 3);
-    batch->block_table = calloc((size_t)batch->num_seqs * batch->max_blocks + 1, sizeof *batch->block_table);
+    batch->block_table =
+        calloc((size_t)batch->num_seqs * batch->max_blocks + 1, sizeof *batch->block_table);
     for (uint32_t i = 0; batch->block_table && i < batch->num_seqs; i++)
-        table_row_fill(batch->block_table + (size_t)i * batch->max_blocks, batch, &batch->problem->seqs[order[i]],
-                       dice);
+        table_row_fill(batch->block_table + (size_t)i * batch->max_blocks, batch,
+                       &batch->problem->seqs[order[i]], dice);
     return batch->block_table != NULL;
 }
 
@@ -153,9 +163,11 @@ static bool batch_positions(struct attention_batch *batch, const uint32_t *order
 }
 
 // A sequence's part has a row of bits for each of its tokens.
-static uint64_t mask_bytes(const struct attention_batch *batch, const struct attention_seq *seq, uint32_t s)
+static uint64_t mask_bytes(const struct attention_batch *batch, const struct attention_seq *seq,
+                           uint32_t s)
 {
-    return attention_mask_bytes(seq, (uint32_t)(batch->cu_seqlens_q[s + 1] - batch->cu_seqlens_q[s]));
+    return attention_mask_bytes(seq,
+                                (uint32_t)(batch->cu_seqlens_q[s + 1] - batch->cu_seqlens_q[s]));
 }
 
 static bool batch_mask(struct attention_batch *batch, const uint32_t *order)
@@ -203,17 +215,19 @@ static bool batch_slots(struct attention_batch *batch, const uint32_t *order)
 
 // ---- the batch ----
 
-bool attention_batch_init(struct attention_batch *batch, const struct attention_case *problem, uint32_t set,
-                          const uint32_t *order, uint32_t num_seqs, const struct attention_form *form,
-                          struct attention_image *image, struct dice *dice)
+bool attention_batch_init(struct attention_batch *batch, const struct attention_case *problem,
+                          uint32_t set, const uint32_t *order, uint32_t num_seqs,
+                          const struct attention_form *form, struct attention_image *image,
+                          struct dice *dice)
 {
-    *batch =
-        (struct attention_batch){.problem = problem, .parameters = &problem->parameters[set], .num_seqs = num_seqs};
+    *batch = (struct attention_batch){
+        .problem = problem, .parameters = &problem->parameters[set], .num_seqs = num_seqs};
     batch->form = form ? *form : (struct attention_form){.place = problem->shape.place};
     if (batch->form.tokens == TOKENS_ANY)
         batch->form.tokens = dice_between(dice, TOKENS_PLAIN, TOKENS_FORMS - 1);
-    return batch_lengths(batch, order, dice) && batch_rows(batch, dice) && batch_table(batch, order, dice) &&
-           batch_slots(batch, order) && batch_positions(batch, order, dice) && batch_mask(batch, order) &&
+    return batch_lengths(batch, order, dice) && batch_rows(batch, dice) &&
+           batch_table(batch, order, dice) && batch_slots(batch, order) &&
+           batch_positions(batch, order, dice) && batch_mask(batch, order) &&
            attention_image_fill(image, batch, order, dice);
 }
 
@@ -262,7 +276,8 @@ static struct oracle_kv oracle_tensor(const struct engine_tensor *tensor, const 
     };
 }
 
-static struct oracle_kv oracle_kv_of(const struct attention_batch *batch, bool value, const uint8_t *arena)
+static struct oracle_kv oracle_kv_of(const struct attention_batch *batch, bool value,
+                                     const uint8_t *arena)
 {
     const struct attention_shape *shape = &batch->problem->shape;
     bool as_key = !value || shape->kv.v_is_k_prefix;
@@ -274,7 +289,8 @@ static struct oracle_kv oracle_kv_of(const struct attention_batch *batch, bool v
     return kv;
 }
 
-struct oracle_params attention_batch_oracle(const struct attention_batch *batch, const uint8_t *arena)
+struct oracle_params attention_batch_oracle(const struct attention_batch *batch,
+                                            const uint8_t *arena)
 {
     const struct attention_shape *shape = &batch->problem->shape;
     const struct attention_parameters *parameters = batch->parameters;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_cases.c - see attention_cases.h. Lengths and blocks are drawn so that the borders come often: 0 and 1 keys, the block's
-// last and first token, shared prefixes, more queries than keys.
+// attention_cases.c - see attention_cases.h. Lengths and blocks are drawn so that the borders come
+// often: 0 and 1 keys, the block's last and first token, shared prefixes, more queries than keys.
 
 #include "attention_cases.h"
 
@@ -19,7 +19,8 @@
 static const uint32_t HEAD_DIMS[] = {8, 16, 24, 32, 40, 64, 72, 80, 96, 112, 128, 136, 192, 256};
 static const struct {
     uint32_t num_kv_heads, group;
-} HEADS[] = {{2, 1}, {4, 1}, {3, 1}, {2, 4}, {1, 4}, {1, 8}, {2, 8}, {1, 3}, {1, 12}, {2, 2}, {1, 1}, {1, 16}};
+} HEADS[] = {{2, 1}, {4, 1}, {3, 1},  {2, 4}, {1, 4}, {1, 8},
+             {2, 8}, {1, 3}, {1, 12}, {2, 2}, {1, 1}, {1, 16}};
 
 static void default_u32(uint32_t *field, uint32_t value)
 {
@@ -114,10 +115,11 @@ static uint32_t queries_draw(struct dice *dice, uint32_t kv_len)
     return dice_between(dice, 1, kv_len ? kv_len : 1);
 }
 
-static void seq_draw_lengths(struct attention_seq *seq, struct dice *dice, const struct attention_shape *shape,
-                             const struct attention_wish *wish)
+static void seq_draw_lengths(struct attention_seq *seq, struct dice *dice,
+                             const struct attention_shape *shape, const struct attention_wish *wish)
 {
-    seq->kv_len = wish->kv_len ? wish->kv_len : length_draw(dice, shape->kv.block_size, wish->longest);
+    seq->kv_len =
+        wish->kv_len ? wish->kv_len : length_draw(dice, shape->kv.block_size, wish->longest);
     seq->q_len = wish->kv_len ? wish->q_len : queries_draw(dice, seq->kv_len);
     uint64_t dims = (shape->kv.head_dim_k + shape->kv.head_dim_v + 1) / 2;
     uint64_t one = (uint64_t)(seq->kv_len + 1) * shape_heads(shape) * dims;
@@ -209,8 +211,8 @@ static uint32_t seq_shared_keys(const struct attention_case *problem, uint32_t s
     return shared * problem->shape.kv.block_size;
 }
 
-void *attention_case_element(const struct attention_case *problem, const struct attention_seq *seq, uint32_t head,
-                             uint32_t key, bool value, bool after)
+void *attention_case_element(const struct attention_case *problem, const struct attention_seq *seq,
+                             uint32_t head, uint32_t key, bool value, bool after)
 {
     uint32_t block_size = problem->shape.kv.block_size;
     int32_t id = seq->blocks[key / block_size];
@@ -220,10 +222,12 @@ void *attention_case_element(const struct attention_case *problem, const struct 
 
 // ---- writes ----
 
-static bool seq_draw_writes(struct attention_case *problem, struct attention_seq *seq, uint32_t skip_percent)
+static bool seq_draw_writes(struct attention_case *problem, struct attention_seq *seq,
+                            uint32_t skip_percent)
 {
     const struct attention_shape *shape = &problem->shape;
-    uint64_t elements = (uint64_t)seq->q_len * shape->kv.num_kv_heads * dtype_size((int)shape->io_dtype);
+    uint64_t elements =
+        (uint64_t)seq->q_len * shape->kv.num_kv_heads * dtype_size((int)shape->io_dtype);
     uint64_t k_bytes = elements * shape->kv.head_dim_k, v_bytes = elements * shape->kv.head_dim_v;
     seq->k = malloc(k_bytes + 1);
     seq->v = malloc(v_bytes + 1);
@@ -235,8 +239,9 @@ static bool seq_draw_writes(struct attention_case *problem, struct attention_seq
     for (uint32_t i = 0; i < seq->q_len; i++) {
         uint32_t key = seq->kv_len - seq->q_len + i;
         int64_t block = seq->blocks[key / shape->kv.block_size];
-        seq->slots[i] =
-            dice_chance(&problem->dice, skip_percent) ? -1 : block * shape->kv.block_size + key % shape->kv.block_size;
+        seq->slots[i] = dice_chance(&problem->dice, skip_percent)
+                            ? -1
+                            : block * shape->kv.block_size + key % shape->kv.block_size;
     }
     return true;
 }
@@ -270,7 +275,8 @@ static bool case_fill(struct attention_case *problem, const struct attention_wis
         writes = writes && wish->writes != WRITES_NONE && seq->q_len <= seq->kv_len;
         if (writes && !seq_draw_writes(problem, seq, wish->writes == WRITES_ALL ? 0 : 15))
             return false;
-        if (!attention_seq_fill(problem, seq, seq_shared_keys(problem, s)) || !attention_seq_ask(problem, seq))
+        if (!attention_seq_fill(problem, seq, seq_shared_keys(problem, s)) ||
+            !attention_seq_ask(problem, seq))
             return false;
     }
     return true;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_contents.c - see attention_contents.h. Values are drawn so that the hard ones come often: rows with one key that outweighs
-// all, rows whose keys all weigh the same, sums of one sign. What is written is what numbers.h says, computed here once more.
+// attention_contents.c - see attention_contents.h. Values are drawn so that the hard ones come
+// often: rows with one key that outweighs all, rows whose keys all weigh the same, sums of one
+// sign. What is written is what numbers.h says, computed here once more.
 
 #include "attention_contents.h"
 
@@ -33,7 +34,8 @@ static uint64_t scales_begin(const struct attention_shape *shape)
     return v_begin(shape) + (shape->kv.v_is_k_prefix ? 0 : rows_of(shape) * shape_v_bytes(shape));
 }
 
-uint64_t block_row_at(const struct attention_shape *shape, uint32_t head, uint32_t token, bool value)
+uint64_t block_row_at(const struct attention_shape *shape, uint32_t head, uint32_t token,
+                      bool value)
 {
     uint64_t row = (uint64_t)head * shape->kv.block_size + token;
     if (!value || shape->kv.v_is_k_prefix)
@@ -41,10 +43,12 @@ uint64_t block_row_at(const struct attention_shape *shape, uint32_t head, uint32
     return v_begin(shape) + row * shape_v_bytes(shape);
 }
 
-uint64_t block_scale_at(const struct attention_shape *shape, uint32_t head, uint32_t token, bool value)
+uint64_t block_scale_at(const struct attention_shape *shape, uint32_t head, uint32_t token,
+                        bool value)
 {
     uint64_t row = (uint64_t)head * shape->kv.block_size + token;
-    return scales_begin(shape) + (row + (value && !shape->kv.v_is_k_prefix ? rows_of(shape) : 0)) * sizeof(float);
+    return scales_begin(shape) +
+           (row + (value && !shape->kv.v_is_k_prefix ? rows_of(shape) : 0)) * sizeof(float);
 }
 
 uint64_t block_bytes_of(const struct attention_shape *shape)
@@ -86,7 +90,8 @@ static struct packing packing_of(const struct attention_case *problem, bool valu
 {
     const struct attention_shape *shape = &problem->shape;
     const struct attention_parameters *parameters = &problem->parameters[0];
-    struct packing packing = {.dtype = value ? shape->kv.v_dtype : shape->kv.k_dtype, .scale = 1, .inverse = 1};
+    struct packing packing = {
+        .dtype = value ? shape->kv.v_dtype : shape->kv.k_dtype, .scale = 1, .inverse = 1};
     packing.scaled = shape_scaled(shape, value);
     if (!packing.scaled)
         return packing;
@@ -100,8 +105,8 @@ static struct packing packing_of(const struct attention_case *problem, bool valu
     return packing;
 }
 
-static void row_pack(const struct attention_case *problem, uint8_t *block, uint32_t head, uint32_t token, bool value,
-                     const float *row)
+static void row_pack(const struct attention_case *problem, uint8_t *block, uint32_t head,
+                     uint32_t token, bool value, const float *row)
 {
     const struct attention_shape *shape = &problem->shape;
     struct packing packing = packing_of(problem, value, row);
@@ -110,26 +115,31 @@ static void row_pack(const struct attention_case *problem, uint8_t *block, uint3
     for (uint32_t d = 0; d < dims; d++)
         oracle_store(to, packing.dtype, d, packing.scaled ? row[d] * packing.inverse : row[d]);
     if (shape->kv.scale_mode == SCALE_PER_TOKEN_HEAD)
-        memcpy(block + block_scale_at(shape, head, token, value), &packing.scale, sizeof packing.scale);
+        memcpy(block + block_scale_at(shape, head, token, value), &packing.scale,
+               sizeof packing.scale);
 }
 
 // ---- keys and values ----
 
 enum value_style { VALUES_RANDOM, VALUES_OFFSET, VALUES_CONSTANT };
 
-// K's elements spread around 0; V's by style: all of one sign shows a sum that drifts. An int8 that stands for itself has
-// something to say only beyond 1.
+// K's elements spread around 0; V's by style: all of one sign shows a sum that drifts. An int8 that
+// stands for itself has something to say only beyond 1.
 static float element_draw(struct attention_case *problem, bool value, enum value_style style)
 {
     float normal = dice_normal(&problem->dice);
-    bool whole = problem->shape.kv.v_dtype == DTYPE_INT8 && problem->shape.kv.scale_mode == SCALE_NONE;
+    bool whole =
+        problem->shape.kv.v_dtype == DTYPE_INT8 && problem->shape.kv.scale_mode == SCALE_NONE;
     if (!value)
         return normal;
-    float element = style == VALUES_RANDOM ? normal : style == VALUES_OFFSET ? 0.7f + 0.1f * normal : 0.7f;
+    float element = style == VALUES_RANDOM   ? normal
+                    : style == VALUES_OFFSET ? 0.7f + 0.1f * normal
+                                             : 0.7f;
     return whole ? 30 * element : element;
 }
 
-static int64_t seq_position(const struct attention_case *problem, const struct attention_seq *seq, uint32_t query)
+static int64_t seq_position(const struct attention_case *problem, const struct attention_seq *seq,
+                            uint32_t query)
 {
     if (problem->parameters[0].features & FEATURE_POSITIONS)
         return seq->positions[query];
@@ -147,14 +157,15 @@ static struct oracle_rope rope_of(const struct attention_parameters *parameters)
 }
 
 // K of a fresh token as it is to be stored, but for the rounding; packed in `row`.
-static void key_turn(const struct attention_case *problem, const struct attention_seq *seq, uint32_t query, double *row)
+static void key_turn(const struct attention_case *problem, const struct attention_seq *seq,
+                     uint32_t query, double *row)
 {
     struct oracle_rope rope = rope_of(&problem->parameters[0]);
     oracle_turn(&rope, seq_position(problem, seq, query), row);
 }
 
-static void fresh_turn(const struct attention_case *problem, const struct attention_seq *seq, uint32_t query,
-                       float *row)
+static void fresh_turn(const struct attention_case *problem, const struct attention_seq *seq,
+                       uint32_t query, float *row)
 {
     double turned[MAX_HEAD_DIM];
     for (uint32_t d = 0; d < problem->shape.kv.head_dim_k; d++)
@@ -164,13 +175,16 @@ static void fresh_turn(const struct attention_case *problem, const struct attent
         row[d] = (float)turned[d];
 }
 
-// One token's K or V, [num_kv_heads, head_dim]: into the block, or, for a token that this run writes, into the tensor
-// `fresh` and, rounded twice as the run does it, into the block as it is afterwards.
-static void token_fill(struct attention_case *problem, const struct attention_seq *seq, uint32_t key, bool value,
-                       enum value_style style, uint8_t *fresh, uint32_t query)
+// One token's K or V, [num_kv_heads, head_dim]: into the block, or, for a token that this run
+// writes, into the tensor `fresh` and, rounded twice as the run does it, into the block as it is
+// afterwards.
+static void token_fill(struct attention_case *problem, const struct attention_seq *seq,
+                       uint32_t key, bool value, enum value_style style, uint8_t *fresh,
+                       uint32_t query)
 {
     const struct attention_shape *shape = &problem->shape;
-    uint32_t dims = value ? shape->kv.head_dim_v : shape->kv.head_dim_k, at = key % shape->kv.block_size;
+    uint32_t dims = value ? shape->kv.head_dim_v : shape->kv.head_dim_k,
+             at = key % shape->kv.block_size;
     int32_t block = seq->blocks[key / shape->kv.block_size];
     float row[MAX_HEAD_DIM];
     for (uint32_t head = 0; head < shape->kv.num_kv_heads; head++) {
@@ -189,16 +203,18 @@ static void token_fill(struct attention_case *problem, const struct attention_se
     }
 }
 
-static void seq_fill_kv(struct attention_case *problem, struct attention_seq *seq, uint32_t shared_keys)
+static void seq_fill_kv(struct attention_case *problem, struct attention_seq *seq,
+                        uint32_t shared_keys)
 {
     const struct attention_shape *shape = &problem->shape;
     uint64_t token_elements = (uint64_t)shape->kv.num_kv_heads * dtype_size((int)shape->io_dtype);
     enum value_style style = dice_below(&problem->dice, 3);
     for (uint32_t key = shared_keys; key < seq->kv_len; key++) {
-        uint32_t i = key + seq->q_len - seq->kv_len; // query token; only meant where the sequence writes
+        uint32_t i =
+            key + seq->q_len - seq->kv_len; // query token; only meant where the sequence writes
         bool fresh = seq->slots && key + seq->q_len >= seq->kv_len && seq->slots[i] >= 0;
-        token_fill(problem, seq, key, false, style, fresh ? seq->k + i * token_elements * shape->kv.head_dim_k : NULL,
-                   i);
+        token_fill(problem, seq, key, false, style,
+                   fresh ? seq->k + i * token_elements * shape->kv.head_dim_k : NULL, i);
         if (!shape->kv.v_is_k_prefix)
             token_fill(problem, seq, key, true, style,
                        fresh ? seq->v + i * token_elements * shape->kv.head_dim_v : NULL, i);
@@ -221,21 +237,26 @@ static bool rounding_of(enum dtype dtype, double got, double exact, double toler
     return got >= low - ulp && got <= high + ulp;
 }
 
-static double pair_norm(const struct attention_parameters *parameters, const double *row, uint32_t d)
+static double pair_norm(const struct attention_parameters *parameters, const double *row,
+                        uint32_t d)
 {
-    uint32_t dim = parameters->rope_dim, other = parameters->features & FEATURE_PAIRS ? d ^ 1 : (d + dim / 2) % dim;
+    uint32_t dim = parameters->rope_dim,
+             other = parameters->features & FEATURE_PAIRS ? d ^ 1 : (d + dim / 2) % dim;
     return d < dim ? hypot(row[d], row[other]) : 0;
 }
 
-bool attention_row_adopt(struct attention_case *problem, const struct attention_seq *seq, uint32_t query, uint32_t head,
-                         const uint8_t *block, char *text, size_t size)
+bool attention_row_adopt(struct attention_case *problem, const struct attention_seq *seq,
+                         uint32_t query, uint32_t head, const uint8_t *block, char *text,
+                         size_t size)
 {
     const struct attention_shape *shape = &problem->shape;
-    uint32_t dims = shape->kv.head_dim_k, token = (uint32_t)(seq->slots[query] % shape->kv.block_size);
+    uint32_t dims = shape->kv.head_dim_k,
+             token = (uint32_t)(seq->slots[query] % shape->kv.block_size);
     double exact[MAX_HEAD_DIM];
     float rounded[MAX_HEAD_DIM], scale = 1;
     for (uint32_t d = 0; d < dims; d++)
-        exact[d] = oracle_load(seq->k, shape->io_dtype, ((uint64_t)query * shape->kv.num_kv_heads + head) * dims + d);
+        exact[d] = oracle_load(seq->k, shape->io_dtype,
+                               ((uint64_t)query * shape->kv.num_kv_heads + head) * dims + d);
     key_turn(problem, seq, query, exact);
     for (uint32_t d = 0; d < dims; d++)
         rounded[d] = (float)exact[d];
@@ -245,16 +266,19 @@ bool attention_row_adopt(struct attention_case *problem, const struct attention_
     if (shape->kv.scale_mode == SCALE_PER_TOKEN_HEAD) {
         memcpy(&scale, block + block_scale_at(shape, head, token, false), sizeof scale);
         if (!(fabs((double)scale - (double)packing.scale) <= 1e-6 * (double)packing.scale)) {
-            (void)snprintf(text, size, "scale %.9g, expected about %.9g", (double)scale, (double)packing.scale);
+            (void)snprintf(text, size, "scale %.9g, expected about %.9g", (double)scale,
+                           (double)packing.scale);
             return false;
         }
     }
     for (uint32_t d = 0; d < dims; d++) {
-        double tolerance =
-            5e-7 * pair_norm(&problem->parameters[0], exact, d) + (packing.scaled ? 1e-6 * fabs(exact[d]) : 0);
-        if (!rounding_of(packing.dtype, stored_value(row, packing.dtype, d), exact[d] * inverse, tolerance * inverse)) {
+        double tolerance = 5e-7 * pair_norm(&problem->parameters[0], exact, d) +
+                           (packing.scaled ? 1e-6 * fabs(exact[d]) : 0);
+        if (!rounding_of(packing.dtype, stored_value(row, packing.dtype, d), exact[d] * inverse,
+                         tolerance * inverse)) {
             (void)snprintf(text, size, "dim %u: %.9g, which %.9g +- %.2g does not round to", d,
-                           stored_value(row, packing.dtype, d), exact[d] * inverse, tolerance * inverse);
+                           stored_value(row, packing.dtype, d), exact[d] * inverse,
+                           tolerance * inverse);
             return false;
         }
     }
@@ -267,15 +291,23 @@ bool attention_row_adopt(struct attention_case *problem, const struct attention_
 
 // ---- positions ----
 
-enum position_style { POSITIONS_SHIFTED, POSITIONS_ANY, POSITIONS_REPEATED, POSITIONS_FAR, POSITIONS_STYLES };
+enum position_style {
+    POSITIONS_SHIFTED,
+    POSITIONS_ANY,
+    POSITIONS_REPEATED,
+    POSITIONS_FAR,
+    POSITIONS_STYLES
+};
 
-static int32_t position_draw(struct dice *dice, enum position_style style, uint32_t query, uint32_t kv_len)
+static int32_t position_draw(struct dice *dice, enum position_style style, uint32_t query,
+                             uint32_t kv_len)
 {
     switch (style) {
     case POSITIONS_SHIFTED: return (int32_t)(query + kv_len / 3);
     case POSITIONS_ANY: return (int32_t)dice_between(dice, 0, kv_len + 10);
     case POSITIONS_REPEATED: return (int32_t)(kv_len / 2 + query / 3);
-    default: return dice_chance(dice, 10) ? INT32_MAX : (int32_t)(kv_len + dice_below(dice, 1000000));
+    default:
+        return dice_chance(dice, 10) ? INT32_MAX : (int32_t)(kv_len + dice_below(dice, 1000000));
     }
 }
 
@@ -289,7 +321,8 @@ static bool seq_draw_positions(struct attention_case *problem, struct attention_
 }
 
 // Positions come first: they turn the fresh keys.
-bool attention_seq_fill(struct attention_case *problem, struct attention_seq *seq, uint32_t shared_keys)
+bool attention_seq_fill(struct attention_case *problem, struct attention_seq *seq,
+                        uint32_t shared_keys)
 {
     uint32_t features = problem->parameters[0].features | problem->parameters[1].features;
     if ((features & FEATURE_POSITIONS) && !seq_draw_positions(problem, seq))
@@ -303,8 +336,8 @@ bool attention_seq_fill(struct attention_case *problem, struct attention_seq *se
 enum query_style { QUERIES_RANDOM, QUERIES_FLAT, QUERIES_ZERO, QUERIES_PEAKED, QUERIES_STYLES };
 
 // What the device will read for element d of a key.
-static float key_value(const struct attention_case *problem, const struct attention_seq *seq, uint32_t head,
-                       uint32_t key, uint32_t d)
+static float key_value(const struct attention_case *problem, const struct attention_seq *seq,
+                       uint32_t head, uint32_t key, uint32_t d)
 {
     const struct attention_shape *shape = &problem->shape;
     uint32_t at = key % shape->kv.block_size;
@@ -314,12 +347,13 @@ static float key_value(const struct attention_case *problem, const struct attent
         memcpy(&scale, block + block_scale_at(shape, head, at, false), sizeof scale);
     else if (shape_scaled(shape, false))
         scale = problem->parameters[0].k_scale;
-    return scale * (float)oracle_load(block + block_row_at(shape, head, at, false), shape->kv.k_dtype, d);
+    return scale *
+           (float)oracle_load(block + block_row_at(shape, head, at, false), shape->kv.k_dtype, d);
 }
 
 // A peaked query points along one key, which then outweighs the others.
-static void row_draw(struct attention_case *problem, const struct attention_seq *seq, uint32_t kv_head, uint64_t first,
-                     enum query_style style)
+static void row_draw(struct attention_case *problem, const struct attention_seq *seq,
+                     uint32_t kv_head, uint64_t first, enum query_style style)
 {
     const struct attention_shape *shape = &problem->shape;
     struct dice *dice = &problem->dice;
@@ -340,7 +374,8 @@ static bool seq_draw_queries(struct attention_case *problem, struct attention_se
 {
     const struct attention_shape *shape = &problem->shape;
     uint32_t heads = shape_heads(shape);
-    seq->q = malloc((uint64_t)seq->q_len * heads * shape->kv.head_dim_k * dtype_size((int)shape->io_dtype) + 1);
+    seq->q = malloc(
+        (uint64_t)seq->q_len * heads * shape->kv.head_dim_k * dtype_size((int)shape->io_dtype) + 1);
     if (!seq->q)
         return false;
     for (uint32_t row = 0; row < seq->q_len * heads; row++)
@@ -376,5 +411,6 @@ static bool seq_draw_mask(struct attention_case *problem, struct attention_seq *
 bool attention_seq_ask(struct attention_case *problem, struct attention_seq *seq)
 {
     uint32_t features = problem->parameters[0].features | problem->parameters[1].features;
-    return seq_draw_queries(problem, seq) && (!(features & FEATURE_MASK) || seq_draw_mask(problem, seq));
+    return seq_draw_queries(problem, seq) &&
+           (!(features & FEATURE_MASK) || seq_draw_mask(problem, seq));
 }

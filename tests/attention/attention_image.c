@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_image.c - see attention_image.h. Tensors lie dense, with gaps, head by head, as slices of a fused one, or with an outer
-// dimension; block tensors with heads before tokens or after them; contiguous K and V ragged or dense.
+// attention_image.c - see attention_image.h. Tensors lie dense, with gaps, head by head, as slices
+// of a fused one, or with an outer dimension; block tensors with heads before tokens or after them;
+// contiguous K and V ragged or dense.
 
 #include "attention_image.h"
 
@@ -11,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Who reads beside its tensors reads poison: as far ahead as the largest block of K and V is long, and more. An image is hundreds of
-// times what most cases use of it, and to touch all of it costs more than such a case.
+// Who reads beside its tensors reads poison: as far ahead as the largest block of K and V is long,
+// and more. An image is hundreds of times what most cases use of it, and to touch all of it costs
+// more than such a case.
 static void poison_ahead(struct attention_image *image)
 {
     const uint64_t ahead = 8 << 20;
@@ -25,7 +27,8 @@ static void poison_ahead(struct attention_image *image)
 
 uint64_t attention_image_take(struct attention_image *image, struct dice *dice, uint64_t bytes)
 {
-    uint64_t at = (image->used + 15) / 16 * 16 + 16 * dice_between(dice, 1, 16); // tensors lie at multiples of 16
+    uint64_t at = (image->used + 15) / 16 * 16 +
+                  16 * dice_between(dice, 1, 16); // tensors lie at multiples of 16
     image->used = at + bytes;
     poison_ahead(image);
     return at;
@@ -36,10 +39,10 @@ static uint64_t round16(uint64_t bytes)
     return (bytes + 15) / 16 * 16;
 }
 
-// Strides for [tokens, heads] rows: dense, with gaps between heads and tokens, or head by head. Returns the bytes between the begins of
-// two such things.
-static uint64_t strides_draw(struct engine_tensor *tensor, struct dice *dice, uint64_t row, uint32_t tokens,
-                             uint32_t heads)
+// Strides for [tokens, heads] rows: dense, with gaps between heads and tokens, or head by head.
+// Returns the bytes between the begins of two such things.
+static uint64_t strides_draw(struct engine_tensor *tensor, struct dice *dice, uint64_t row,
+                             uint32_t tokens, uint32_t heads)
 {
     tensor->head_stride = row;
     tensor->token_stride = row * heads;
@@ -57,8 +60,9 @@ static uint64_t strides_draw(struct engine_tensor *tensor, struct dice *dice, ui
     return tensor->token_stride * (tokens + 1);
 }
 
-static struct engine_tensor tensor_place(struct attention_image *image, struct dice *dice, enum dtype dtype,
-                                         uint32_t outer, uint32_t tokens, uint32_t heads, uint32_t head_dim)
+static struct engine_tensor tensor_place(struct attention_image *image, struct dice *dice,
+                                         enum dtype dtype, uint32_t outer, uint32_t tokens,
+                                         uint32_t heads, uint32_t head_dim)
 {
     struct engine_tensor tensor = {.dtype = dtype};
     uint64_t row = round16((uint64_t)head_dim * dtype_size((int)dtype));
@@ -69,18 +73,21 @@ static struct engine_tensor tensor_place(struct attention_image *image, struct d
     return tensor;
 }
 
-struct engine_tensor attention_image_place(struct attention_image *image, struct dice *dice, enum dtype dtype,
-                                           uint32_t tokens, uint32_t heads, uint32_t head_dim)
+struct engine_tensor attention_image_place(struct attention_image *image, struct dice *dice,
+                                           enum dtype dtype, uint32_t tokens, uint32_t heads,
+                                           uint32_t head_dim)
 {
     return tensor_place(image, dice, dtype, 0, tokens, heads, head_dim);
 }
 
 // [tokens, heads] f32: not only at multiples of 16.
-struct engine_tensor attention_image_place_lse(struct attention_image *image, struct dice *dice, uint32_t tokens,
-                                               uint32_t heads)
+struct engine_tensor attention_image_place_lse(struct attention_image *image, struct dice *dice,
+                                               uint32_t tokens, uint32_t heads)
 {
-    struct engine_tensor lse = {.dtype = DTYPE_F32, .token_stride = 4 * (heads + dice_below(dice, 3))};
-    lse.offset = attention_image_take(image, dice, tokens * lse.token_stride + 32) + 4 * dice_below(dice, 4);
+    struct engine_tensor lse = {.dtype = DTYPE_F32,
+                                .token_stride = 4 * (heads + dice_below(dice, 3))};
+    lse.offset =
+        attention_image_take(image, dice, tokens * lse.token_stride + 32) + 4 * dice_below(dice, 4);
     return lse;
 }
 
@@ -96,8 +103,9 @@ static uint32_t tokens_longest(const struct attention_batch *batch)
     return longest;
 }
 
-static struct engine_tensor io_place(const struct attention_batch *batch, struct attention_image *image,
-                                     struct dice *dice, uint32_t heads, uint32_t head_dim)
+static struct engine_tensor io_place(const struct attention_batch *batch,
+                                     struct attention_image *image, struct dice *dice,
+                                     uint32_t heads, uint32_t head_dim)
 {
     bool outer = batch->form.tokens == TOKENS_DENSE && dice_chance(dice, 75);
     return tensor_place(image, dice, batch->problem->shape.io_dtype, outer ? batch->num_seqs : 0,
@@ -105,14 +113,16 @@ static struct engine_tensor io_place(const struct attention_batch *batch, struct
 }
 
 // Slices of one fused projection: [tokens, heads of q, of k, of v].
-static void fused_place(struct attention_batch *batch, struct attention_image *image, struct dice *dice)
+static void fused_place(struct attention_batch *batch, struct attention_image *image,
+                        struct dice *dice)
 {
     const struct attention_shape *shape = &batch->problem->shape;
     uint64_t size = dtype_size((int)shape->io_dtype);
     uint64_t k_row = shape->kv.head_dim_k * size, v_row = shape->kv.head_dim_v * size;
     uint64_t k_at = k_row * shape_heads(shape), v_at = k_at + k_row * shape->kv.num_kv_heads;
     uint64_t stride = v_at + v_row * shape->kv.num_kv_heads + 16 * dice_below(dice, 3);
-    struct engine_tensor tensor = {.dtype = shape->io_dtype, .head_stride = k_row, .token_stride = stride};
+    struct engine_tensor tensor = {
+        .dtype = shape->io_dtype, .head_stride = k_row, .token_stride = stride};
     tensor.offset = attention_image_take(image, dice, batch->num_tokens * stride + stride);
     batch->q = batch->k = batch->v = tensor;
     batch->k.offset += k_at;
@@ -120,7 +130,8 @@ static void fused_place(struct attention_batch *batch, struct attention_image *i
     batch->v.head_stride = v_row;
 }
 
-static void io_tensors_place(struct attention_batch *batch, struct attention_image *image, struct dice *dice)
+static void io_tensors_place(struct attention_batch *batch, struct attention_image *image,
+                             struct dice *dice)
 {
     const struct attention_shape *shape = &batch->problem->shape;
     if (batch->form.tokens != TOKENS_DENSE && dice_chance(dice, 40)) {
@@ -137,8 +148,9 @@ static void io_tensors_place(struct attention_batch *batch, struct attention_ima
         batch->lse = attention_image_place_lse(image, dice, batch->num_tokens, shape_heads(shape));
 }
 
-static void tensor_fill(const struct attention_batch *batch, uint8_t *arena, const struct engine_tensor *tensor,
-                        uint32_t seq, uint32_t tokens, uint32_t heads, uint32_t head_dim, const uint8_t *from)
+static void tensor_fill(const struct attention_batch *batch, uint8_t *arena,
+                        const struct engine_tensor *tensor, uint32_t seq, uint32_t tokens,
+                        uint32_t heads, uint32_t head_dim, const uint8_t *from)
 {
     uint64_t row = (uint64_t)head_dim * dtype_size((int)tensor->dtype);
     for (uint32_t i = 0; i < tokens; i++)
@@ -147,7 +159,8 @@ static void tensor_fill(const struct attention_batch *batch, uint8_t *arena, con
                    from + ((uint64_t)i * heads + h) * row, row);
 }
 
-static void io_tensors_fill(const struct attention_batch *batch, uint8_t *arena, const uint32_t *order)
+static void io_tensors_fill(const struct attention_batch *batch, uint8_t *arena,
+                            const uint32_t *order)
 {
     const struct attention_shape *shape = &batch->problem->shape;
     uint32_t kv_heads = shape->kv.num_kv_heads, dim = shape->kv.head_dim_k;
@@ -158,17 +171,21 @@ static void io_tensors_fill(const struct attention_batch *batch, uint8_t *arena,
             continue;
         tensor_fill(batch, arena, &batch->k, s, seq->q_len, kv_heads, dim, seq->k);
         if (!shape->kv.v_is_k_prefix)
-            tensor_fill(batch, arena, &batch->v, s, seq->q_len, kv_heads, shape->kv.head_dim_v, seq->v);
+            tensor_fill(batch, arena, &batch->v, s, seq->q_len, kv_heads, shape->kv.head_dim_v,
+                        seq->v);
     }
 }
 
 // ---- block tensors ----
 
-// [blocks, heads, tokens, d] or [blocks, tokens, heads, d], here and there with gaps, K and V of a block one after the other or apart.
-static void blocks_place(struct attention_image *image, const struct attention_case *problem, struct dice *dice)
+// [blocks, heads, tokens, d] or [blocks, tokens, heads, d], here and there with gaps, K and V of a
+// block one after the other or apart.
+static void blocks_place(struct attention_image *image, const struct attention_case *problem,
+                         struct dice *dice)
 {
     const struct attention_shape *shape = &problem->shape;
-    uint32_t heads = shape->kv.num_kv_heads, tokens = shape->kv.block_size, blocks = problem->num_blocks;
+    uint32_t heads = shape->kv.num_kv_heads, tokens = shape->kv.block_size,
+             blocks = problem->num_blocks;
     struct engine_tensor keys = {.dtype = shape->kv.k_dtype}, values = {.dtype = shape->kv.v_dtype};
     keys.outer_stride = strides_draw(&keys, dice, round16(shape_k_bytes(shape)), tokens, heads);
     values.outer_stride = strides_draw(&values, dice, round16(shape_v_bytes(shape)), tokens, heads);
@@ -179,7 +196,8 @@ static void blocks_place(struct attention_image *image, const struct attention_c
         keys.outer_stride = values.outer_stride = both;
     } else {
         keys.offset = attention_image_take(image, dice, blocks * keys.outer_stride);
-        values.offset = attention_image_take(image, dice, shape->kv.v_is_k_prefix ? 0 : blocks * values.outer_stride);
+        values.offset = attention_image_take(
+            image, dice, shape->kv.v_is_k_prefix ? 0 : blocks * values.outer_stride);
     }
     image->keys = keys;
     if (!shape->kv.v_is_k_prefix)
@@ -187,8 +205,8 @@ static void blocks_place(struct attention_image *image, const struct attention_c
 }
 
 // Rows between the tensors of the image and blocks as the pool has them, in either direction.
-static void block_copy(const struct attention_image *image, const struct attention_case *problem, uint32_t block,
-                       uint8_t *bytes, bool to_image)
+static void block_copy(const struct attention_image *image, const struct attention_case *problem,
+                       uint32_t block, uint8_t *bytes, bool to_image)
 {
     const struct attention_shape *shape = &problem->shape;
     uint32_t rows = shape->kv.num_kv_heads * shape->kv.block_size;
@@ -204,13 +222,14 @@ static void block_copy(const struct attention_image *image, const struct attenti
     }
 }
 
-void attention_image_block(const struct attention_image *image, const struct attention_case *problem, uint32_t block,
-                           uint8_t *bytes)
+void attention_image_block(const struct attention_image *image,
+                           const struct attention_case *problem, uint32_t block, uint8_t *bytes)
 {
     block_copy(image, problem, block, bytes, false);
 }
 
-static bool blocks_fill(struct attention_image *image, struct attention_batch *batch, struct dice *dice)
+static bool blocks_fill(struct attention_image *image, struct attention_batch *batch,
+                        struct dice *dice)
 {
     bool first = image->keys.dtype == 0;
     if (first)
@@ -226,14 +245,16 @@ static bool blocks_fill(struct attention_image *image, struct attention_batch *b
 
 // ---- contiguous K and V ----
 
-static void rows_copy(const struct attention_batch *batch, uint8_t *arena, const uint32_t *order, bool value)
+static void rows_copy(const struct attention_batch *batch, uint8_t *arena, const uint32_t *order,
+                      bool value)
 {
     const struct attention_shape *shape = &batch->problem->shape;
     const struct engine_tensor *tensor = value ? &batch->values : &batch->keys;
     for (uint32_t s = 0; s < batch->num_seqs; s++) {
         const struct attention_seq *seq = &batch->problem->seqs[order[s]];
         uint64_t begin = tensor->offset + (tensor->outer_stride ? s * tensor->outer_stride
-                                                                : (uint32_t)batch->kv_starts[s] * tensor->token_stride);
+                                                                : (uint32_t)batch->kv_starts[s] *
+                                                                      tensor->token_stride);
         for (uint32_t i = 0; i < seq->kv_len * shape->kv.num_kv_heads; i++) {
             uint32_t head = i % shape->kv.num_kv_heads, key = i / shape->kv.num_kv_heads;
             memcpy(arena + begin + key * tensor->token_stride + head * tensor->head_stride,
@@ -243,7 +264,8 @@ static void rows_copy(const struct attention_batch *batch, uint8_t *arena, const
     }
 }
 
-// Where each sequence's rows begin, in any order and with rows between them that are nobody's. Returns how many rows there are.
+// Where each sequence's rows begin, in any order and with rows between them that are nobody's.
+// Returns how many rows there are.
 static uint32_t starts_draw(struct attention_batch *batch, struct dice *dice)
 {
     uint32_t rows = 0;
@@ -261,26 +283,29 @@ static uint32_t starts_draw(struct attention_batch *batch, struct dice *dice)
     return rows;
 }
 
-static bool rows_fill(struct attention_image *image, struct attention_batch *batch, const uint32_t *order,
-                      struct dice *dice)
+static bool rows_fill(struct attention_image *image, struct attention_batch *batch,
+                      const uint32_t *order, struct dice *dice)
 {
     const struct attention_shape *shape = &batch->problem->shape;
     uint32_t longest = 0, rows = starts_draw(batch, dice), form = dice_below(dice, 4);
     if (!batch->kv_starts)
         return false;
     for (uint32_t s = 0; s < batch->num_seqs; s++)
-        longest = (uint32_t)batch->seq_lens_kv[s] > longest ? (uint32_t)batch->seq_lens_kv[s] : longest;
+        longest =
+            (uint32_t)batch->seq_lens_kv[s] > longest ? (uint32_t)batch->seq_lens_kv[s] : longest;
     for (int value = 0; value < (shape->kv.v_is_k_prefix ? 1 : 2); value++) {
         bool outer = form >> value & 1;
         struct engine_tensor *tensor = value ? &batch->values : &batch->keys;
-        *tensor = tensor_place(image, dice, value ? shape->kv.v_dtype : shape->kv.k_dtype, outer ? batch->num_seqs : 0,
-                               outer ? longest : rows, shape->kv.num_kv_heads,
+        *tensor = tensor_place(image, dice, value ? shape->kv.v_dtype : shape->kv.k_dtype,
+                               outer ? batch->num_seqs : 0, outer ? longest : rows,
+                               shape->kv.num_kv_heads,
                                value ? shape->kv.head_dim_v : shape->kv.head_dim_k);
         if (image->used > image->size)
             return false;
         rows_copy(batch, image->bytes, order, value);
     }
-    bool starts_used = !batch->keys.outer_stride || (batch->values.dtype && !batch->values.outer_stride);
+    bool starts_used =
+        !batch->keys.outer_stride || (batch->values.dtype && !batch->values.outer_stride);
     if (!starts_used && dice_chance(dice, 50)) {
         free(batch->kv_starts);
         batch->kv_starts = NULL;
@@ -290,8 +315,8 @@ static bool rows_fill(struct attention_image *image, struct attention_batch *bat
 
 // ---- all of them ----
 
-bool attention_image_fill(struct attention_image *image, struct attention_batch *batch, const uint32_t *order,
-                          struct dice *dice)
+bool attention_image_fill(struct attention_image *image, struct attention_batch *batch,
+                          const uint32_t *order, struct dice *dice)
 {
     io_tensors_place(batch, image, dice);
     if (image->used > image->size)

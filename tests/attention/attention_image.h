@@ -8,8 +8,9 @@
 
 #include "attention_batch.h"
 
-// Places every tensor of the batch, whose metadata is there, and writes what is read. False: no memory, or the image is full.
-bool attention_image_fill(struct attention_image *image, struct attention_batch *batch, const uint32_t *order,
-                          struct dice *dice);
+// Places every tensor of the batch, whose metadata is there, and writes what is read. False: no
+// memory, or the image is full.
+bool attention_image_fill(struct attention_image *image, struct attention_batch *batch,
+                          const uint32_t *order, struct dice *dice);
 
 #endif

@@ -14,7 +14,8 @@ static void note(struct journal *journal, const char *word, int64_t number)
 {
     size_t used = strlen(journal->words);
     if (number >= 0)
-        snprintf(journal->words + used, sizeof journal->words - used, "%s:%lld ", word, (long long)number);
+        snprintf(journal->words + used, sizeof journal->words - used, "%s:%lld ", word,
+                 (long long)number);
     else
         snprintf(journal->words + used, sizeof journal->words - used, "%s ", word);
 }
@@ -34,7 +35,8 @@ static void note_batch(struct journal *journal, const struct wire_batch_create *
         journal->import = *batch;
         keep_ints(journal->import_cu, &batch->cu_seqlens_q, SEQS + 1);
         ck_assert_uint_le(batch->slot_mapping.count, SEQS * KV_LEN);
-        memcpy(journal->slots, batch->slot_mapping.data, batch->slot_mapping.count * sizeof *journal->slots);
+        memcpy(journal->slots, batch->slot_mapping.data,
+               batch->slot_mapping.count * sizeof *journal->slots);
         return;
     }
     journal->attend = *batch;
@@ -49,7 +51,8 @@ static void note_run(struct journal *journal, const struct wire_run_entry *run)
 {
     static const char *const kinds[] = {"attend", "write", "gather"};
     char word[16];
-    snprintf(word, sizeof word, "%s%s", kinds[run->kind], run->flags & WIRE_RUN_DETACHED ? "!" : "");
+    snprintf(word, sizeof word, "%s%s", kinds[run->kind],
+             run->flags & WIRE_RUN_DETACHED ? "!" : "");
     note(journal, word, -1);
     *(run->kind == WIRE_RUN_WRITE ? &journal->write : &journal->run) = *run;
 }
@@ -64,7 +67,9 @@ static void note_request(struct journal *journal, const struct wire_request *req
         break;
     case WIRE_COMMAND_CACHE_CLOSE: note(journal, "close", -1); break;
     case WIRE_COMMAND_BLOCKS_LEASE: note(journal, "lease", request->blocks_lease.count); break;
-    case WIRE_COMMAND_BLOCKS_RELEASE: note(journal, "release", request->blocks_release.blocks.count); break;
+    case WIRE_COMMAND_BLOCKS_RELEASE:
+        note(journal, "release", request->blocks_release.blocks.count);
+        break;
     case WIRE_COMMAND_BATCH_CREATE: note_batch(journal, &request->batch_create); break;
     case WIRE_COMMAND_BATCH_DESTROY: note(journal, "end", -1); break;
     case WIRE_COMMAND_RUN: note_run(journal, &request->run.entry); break;
@@ -75,10 +80,12 @@ static void note_request(struct journal *journal, const struct wire_request *req
 
 static const char *message_of(const struct journal *journal)
 {
-    return journal->for_good && journal->commands > journal->fail_at ? "and another" : "as the test wants it";
+    return journal->for_good && journal->commands > journal->fail_at ? "and another"
+                                                                     : "as the test wants it";
 }
 
-static enum fake_action keep(struct fake_daemon *daemon, const struct wire_request *request, struct wire_reply *reply)
+static enum fake_action keep(struct fake_daemon *daemon, const struct wire_request *request,
+                             struct wire_reply *reply)
 {
     struct journal *journal = daemon->context;
     enum status status = STATUS_OK;
@@ -87,18 +94,21 @@ static enum fake_action keep(struct fake_daemon *daemon, const struct wire_reque
         return FAKE_ANSWER;
     note_request(journal, request);
     journal->commands++;
-    if (journal->commands == journal->fail_at || (journal->for_good && journal->commands > journal->fail_at))
+    if (journal->commands == journal->fail_at ||
+        (journal->for_good && journal->commands > journal->fail_at))
         status = journal->fail_with;
     if (journal->full && request->command == WIRE_COMMAND_WAIT)
         journal->full = false;
-    if (journal->full && request->command == WIRE_COMMAND_RUN && request->run.entry.kind == WIRE_RUN_ATTEND)
+    if (journal->full && request->command == WIRE_COMMAND_RUN &&
+        request->run.entry.kind == WIRE_RUN_ATTEND)
         status = STATUS_BUSY;
     if (status != STATUS_OK && journal->of_run) {
         ck_assert_int_eq(request->command, WIRE_COMMAND_WAIT);
         reply->wait.run_status = status;
         reply->wait.run_message = message_of(journal);
     } else if (status != STATUS_OK) {
-        *reply = (struct wire_reply){.status = status, .message = message_of(journal), .answer = WIRE_ANSWER_EMPTY};
+        *reply = (struct wire_reply){
+            .status = status, .message = message_of(journal), .answer = WIRE_ANSWER_EMPTY};
     }
     return FAKE_ANSWER;
 }

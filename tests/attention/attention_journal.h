@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_journal.h - what tests of contiguous attention against a fake daemon have in common: a call of two sequences, and a journal of
-// what the fake was asked, which can let a command fail. Asserts with check.
+// attention_journal.h - what tests of contiguous attention against a fake daemon have in common: a
+// call of two sequences, and a journal of what the fake was asked, which can let a command fail.
+// Asserts with check.
 
 #ifndef AULE_TESTS_ATTENTION_JOURNAL_H
 #define AULE_TESTS_ATTENTION_JOURNAL_H
 
 #include "rigs/client_world.h"
 
-enum { SEQS = 2, Q_LEN = 3, KV_LEN = 40, HEADS = 4, KV_HEADS = 2, DIM = 16, DIM_V = 32, BLOCK = 32 };
+enum {
+    SEQS = 2,
+    Q_LEN = 3,
+    KV_LEN = 40,
+    HEADS = 4,
+    KV_HEADS = 2,
+    DIM = 16,
+    DIM_V = 32,
+    BLOCK = 32
+};
 extern const int32_t kv_lens[SEQS];
 
 // What the fake was asked, one word each, and the last ones of three kinds.
@@ -22,7 +32,8 @@ struct journal {
     bool of_run;   // it is a wait, and succeeds, but the run that it waited for has failed
     bool full;     // a run that attends finds the session full until a ticket is waited for
     struct wire_batch_create import, attend;
-    int32_t cu[SEQS + 1], lens[SEQS], q_lens[SEQS], starts[SEQS], table[SEQS * 2], import_cu[SEQS + 1];
+    int32_t cu[SEQS + 1], lens[SEQS], q_lens[SEQS], starts[SEQS], table[SEQS * 2],
+        import_cu[SEQS + 1];
     int64_t slots[SEQS * KV_LEN];
     struct wire_run_entry write, run;
     char cache[128];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_parameters.c - see attention_parameters.h. Every feature has its values, whether its bit is set or not.
+// attention_parameters.c - see attention_parameters.h. Every feature has its values, whether its
+// bit is set or not.
 
 #include "attention_parameters.h"
 
@@ -43,12 +44,15 @@ static int32_t window_draw(struct dice *dice, uint32_t block_size)
 static float scale_draw(struct dice *dice, enum dtype dtype)
 {
     static const float REACH[] = {3, 3, 1.5f, 10};
-    float reach = REACH[dice_below(dice, COUNT(REACH))] * (0.9f + 0.2f * (float)dice_below(dice, 1000) / 1000);
+    float reach = REACH[dice_below(dice, COUNT(REACH))] *
+                  (0.9f + 0.2f * (float)dice_below(dice, 1000) / 1000);
     return reach / numbers_largest(dtype);
 }
 
-// Frequencies as models scale them, and some that only the contract allows: more than a turn a position, none, backwards.
-static void rope_draw(struct dice *dice, const struct attention_shape *shape, struct attention_parameters *parameters)
+// Frequencies as models scale them, and some that only the contract allows: more than a turn a
+// position, none, backwards.
+static void rope_draw(struct dice *dice, const struct attention_shape *shape,
+                      struct attention_parameters *parameters)
 {
     static const float THETAS[] = {10000, 500000, 1000000, 3};
     static const double ODD[] = {0, 7.5, -0.3, 1000};
@@ -59,12 +63,14 @@ static void rope_draw(struct dice *dice, const struct attention_shape *shape, st
     parameters->by_frequencies = dice_chance(dice, 40);
     for (uint32_t n = 0; n < parameters->rope_dim / 2; n++) {
         double usual = pow((double)parameters->theta, -2.0 * n / parameters->rope_dim);
-        parameters->frequencies[n] =
-            dice_chance(dice, 10) ? ODD[dice_below(dice, COUNT(ODD))] : usual * (dice_chance(dice, 50) ? 1 : 0.125);
+        parameters->frequencies[n] = dice_chance(dice, 10)
+                                         ? ODD[dice_below(dice, COUNT(ODD))]
+                                         : usual * (dice_chance(dice, 50) ? 1 : 0.125);
     }
 }
 
-struct attention_parameters attention_parameters_draw(struct dice *dice, const struct attention_shape *shape,
+struct attention_parameters attention_parameters_draw(struct dice *dice,
+                                                      const struct attention_shape *shape,
                                                       uint32_t features)
 {
     static const float CAPS[] = {1, 5, 30, 50};

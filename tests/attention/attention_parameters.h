@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_parameters.h - what a run of attention may ask for beside its tensors, drawn by dice. Knows the geometry, no sequence.
+// attention_parameters.h - what a run of attention may ask for beside its tensors, drawn by dice.
+// Knows the geometry, no sequence.
 
 #ifndef AULE_ATTENTION_PARAMETERS_H
 #define AULE_ATTENTION_PARAMETERS_H
@@ -21,7 +22,8 @@ enum {
     FEATURE_PAIRS = 256, // RoPE's pairs are neighbours; nothing without FEATURE_ROPE
     NUM_FEATURES = 9,
     FEATURES_ALL = 511,
-    FEATURES_OF_WRITES = FEATURE_ROPE | FEATURE_PAIRS | FEATURE_POSITIONS, // what decides about K as it is written
+    FEATURES_OF_WRITES =
+        FEATURE_ROPE | FEATURE_PAIRS | FEATURE_POSITIONS, // what decides about K as it is written
     MAX_HEADS = 64,
     MAX_HEAD_DIM = 576,
 };
@@ -34,14 +36,16 @@ struct attention_shape {
     enum dtype io_dtype;
     bool causal;
     float scale;
-    uint32_t features, other_features; // bits; of the case's first and of its second set of parameters
+    uint32_t features,
+        other_features; // bits; of the case's first and of its second set of parameters
     uint32_t num_splits;
 };
 uint32_t shape_heads(const struct attention_shape *shape);
 uint64_t shape_k_bytes(const struct attention_shape *shape); // of one row
 uint64_t shape_v_bytes(const struct attention_shape *shape);
 
-// What a run may ask for. A case has two sets, so that runs with different ones meet in a wave and in a dispatch.
+// What a run may ask for. A case has two sets, so that runs with different ones meet in a wave and
+// in a dispatch.
 struct attention_parameters {
     uint32_t features;
     bool causal;
@@ -56,7 +60,8 @@ struct attention_parameters {
     double frequencies[MAX_HEAD_DIM / 2];
 };
 
-struct attention_parameters attention_parameters_draw(struct dice *dice, const struct attention_shape *shape,
+struct attention_parameters attention_parameters_draw(struct dice *dice,
+                                                      const struct attention_shape *shape,
                                                       uint32_t features);
 
 #endif

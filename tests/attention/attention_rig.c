@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_rig.c - see attention_rig.h. One thread drives; the engine's threads only post the semaphore.
+// attention_rig.c - see attention_rig.h. One thread drives; the engine's threads only post the
+// semaphore.
 
 #include "attention_rig.h"
 
@@ -18,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-// Room for the most that is drawn: K and V of 32 blocks of 256 tokens, 4 heads of 256 f32 each, and queries beside them.
+// Room for the most that is drawn: K and V of 32 blocks of 256 tokens, 4 heads of 256 f32 each, and
+// queries beside them.
 #define ARENA_SIZE (128u << 20)
 #define GUARD      (64u << 10) // poisoned and checked behind the last tensor
 
@@ -45,7 +47,8 @@ static void rig_log(void *context, int level, const char *text)
         fprintf(stderr, "engine: %s\n", text);
 }
 
-// lavapipe leaks a little in a library that is unloaded before the leak checker looks: keep it loaded.
+// lavapipe leaks a little in a library that is unloaded before the leak checker looks: keep it
+// loaded.
 static void driver_pin(void)
 {
 #if defined(__SANITIZE_ADDRESS__)
@@ -54,20 +57,22 @@ static void driver_pin(void)
 #endif
 }
 
-#define MUST(call)                                                                                                     \
-    do {                                                                                                               \
-        struct error error = {0};                                                                                      \
-        enum status status = (call);                                                                                   \
-        if (status != STATUS_OK)                                                                                       \
-            ck_abort_msg("%s: %s: %s", #call, status_name(status), error.text);                                        \
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        struct error error = {0};                                                                  \
+        enum status status = (call);                                                               \
+        if (status != STATUS_OK)                                                                   \
+            ck_abort_msg("%s: %s: %s", #call, status_name(status), error.text);                    \
     } while (0)
 
-// A layer that is older than a shader's instructions calls them errors: such a variant runs without it.
+// A layer that is older than a shader's instructions calls them errors: such a variant runs without
+// it.
 static void engine_open(struct engine_params params, struct engine **out)
 {
     struct error error = {0};
     enum status status = engine_create(&params, out, &error);
-    if (params.validation && status == STATUS_UNSUPPORTED && strstr(error.text, "validation layer that knows")) {
+    if (params.validation && status == STATUS_UNSUPPORTED &&
+        strstr(error.text, "validation layer that knows")) {
         fprintf(stderr, "not validated: %s\n", error.text);
         params.validation = false;
         status = engine_create(&params, out, &error);
@@ -155,8 +160,8 @@ static struct engine_run run_lend(struct lent *lent, const struct engine_run *fr
     ck_assert_uint_le(run.num_parts, RIG_MAX_PARTS);
     run.slopes = lend(lent->slopes, run.slopes, run.num_heads * sizeof *run.slopes);
     run.sinks = lend(lent->sinks, run.sinks, run.num_heads * sizeof *run.sinks);
-    run.rope.frequencies =
-        lend(lent->frequencies, run.rope.frequencies, run.rope.dim / 2 * sizeof *run.rope.frequencies);
+    run.rope.frequencies = lend(lent->frequencies, run.rope.frequencies,
+                                run.rope.dim / 2 * sizeof *run.rope.frequencies);
     run.parts = lend(lent->parts, run.parts, run.num_parts * sizeof *run.parts);
     return run;
 }
@@ -178,7 +183,8 @@ static uint64_t submit_and_spoil(struct rig *rig, struct engine_submission submi
     return sequence;
 }
 
-void rig_submit(struct rig *rig, const struct engine_submission *submission, struct engine_run_result *results)
+void rig_submit(struct rig *rig, const struct engine_submission *submission,
+                struct engine_run_result *results)
 {
     uint64_t sequence = submit_and_spoil(rig, *submission);
     struct engine_event event = rig_event(rig);
@@ -217,11 +223,13 @@ struct engine_cache *rig_cache_open(struct rig *rig, const struct attention_case
         ck_assert_int_eq(event.error.status, STATUS_OK);
     }
     for (uint32_t i = 0; i < problem->num_blocks; i++)
-        ck_assert_int_eq(engine_block_write(cache, shape->layer, (int32_t)i, problem->before[i]), STATUS_OK);
+        ck_assert_int_eq(engine_block_write(cache, shape->layer, (int32_t)i, problem->before[i]),
+                         STATUS_OK);
     return cache;
 }
 
-static void other_layer_check(struct engine_cache *cache, const struct attention_case *problem, uint8_t *bytes)
+static void other_layer_check(struct engine_cache *cache, const struct attention_case *problem,
+                              uint8_t *bytes)
 {
     uint32_t layer = (problem->shape.layer + 1) % problem->shape.num_layers;
     int32_t block = (int32_t)(problem->num_blocks / 2);
@@ -230,30 +238,33 @@ static void other_layer_check(struct engine_cache *cache, const struct attention
     ck_assert_int_eq(engine_block_read(cache, layer, block, bytes), STATUS_OK);
     for (uint64_t i = 0; i < problem->block_bytes; i++)
         if (bytes[i] != 0)
-            ck_abort_msg("byte %llu of a block of the other layer is %02x", (unsigned long long)i, bytes[i]);
+            ck_abort_msg("byte %llu of a block of the other layer is %02x", (unsigned long long)i,
+                         bytes[i]);
 }
 
-static void block_read(struct rig *rig, struct engine_cache *cache, const struct attention_case *problem,
-                       uint32_t block, uint8_t *bytes)
+static void block_read(struct rig *rig, struct engine_cache *cache,
+                       const struct attention_case *problem, uint32_t block, uint8_t *bytes)
 {
     if (cache)
-        ck_assert_int_eq(engine_block_read(cache, problem->shape.layer, (int32_t)block, bytes), STATUS_OK);
+        ck_assert_int_eq(engine_block_read(cache, problem->shape.layer, (int32_t)block, bytes),
+                         STATUS_OK);
     else
         attention_image_block(&rig->image, problem, block, bytes);
 }
 
-void rig_blocks_check(struct rig *rig, struct engine_cache *cache, const struct attention_case *problem,
-                      uint8_t *const *blocks)
+void rig_blocks_check(struct rig *rig, struct engine_cache *cache,
+                      const struct attention_case *problem, uint8_t *const *blocks)
 {
     uint8_t *bytes = malloc(problem->block_bytes);
     ck_assert_ptr_nonnull(bytes);
     for (uint32_t i = 0; i < problem->num_blocks; i++) {
         block_read(rig, cache, problem, i, bytes);
-        for (uint64_t at = 0; memcmp(bytes, blocks[i], problem->block_bytes) != 0 && at < problem->block_bytes; at++)
+        for (uint64_t at = 0;
+             memcmp(bytes, blocks[i], problem->block_bytes) != 0 && at < problem->block_bytes; at++)
             if (bytes[at] != blocks[i][at])
-                ck_abort_msg("block %u of %u, byte %llu of %llu: %02x, expected %02x", i, problem->num_blocks,
-                             (unsigned long long)at, (unsigned long long)problem->block_bytes, bytes[at],
-                             blocks[i][at]);
+                ck_abort_msg("block %u of %u, byte %llu of %llu: %02x, expected %02x", i,
+                             problem->num_blocks, (unsigned long long)at,
+                             (unsigned long long)problem->block_bytes, bytes[at], blocks[i][at]);
     }
     if (cache)
         other_layer_check(cache, problem, bytes);
@@ -265,15 +276,18 @@ void rig_blocks_adopt(struct rig *rig, struct engine_cache *cache, struct attent
     uint8_t *bytes = malloc(problem->block_bytes);
     char text[256];
     ck_assert_ptr_nonnull(bytes);
-    for (uint32_t s = 0; s < problem->num_seqs && problem->parameters[0].features & FEATURE_ROPE; s++) {
+    for (uint32_t s = 0; s < problem->num_seqs && problem->parameters[0].features & FEATURE_ROPE;
+         s++) {
         struct attention_seq *seq = &problem->seqs[s];
         for (uint32_t i = 0; seq->slots && i < seq->q_len; i++) {
             if (seq->slots[i] < 0)
                 continue;
-            block_read(rig, cache, problem, (uint32_t)(seq->slots[i] / problem->shape.kv.block_size), bytes);
+            block_read(rig, cache, problem,
+                       (uint32_t)(seq->slots[i] / problem->shape.kv.block_size), bytes);
             for (uint32_t head = 0; head < problem->shape.kv.num_kv_heads; head++)
                 if (!attention_row_adopt(problem, seq, i, head, bytes, text, sizeof text))
-                    ck_abort_msg("turned K of sequence %u, token %u, head %u: %s", s, i, head, text);
+                    ck_abort_msg("turned K of sequence %u, token %u, head %u: %s", s, i, head,
+                                 text);
         }
     }
     free(bytes);
@@ -288,15 +302,17 @@ void rig_arena_clear(struct rig *rig)
     rig->image.keys = rig->image.values = (struct engine_tensor){0};
 }
 
-void rig_batch_init(struct rig *rig, struct attention_batch *batch, const struct attention_case *problem, uint32_t set,
-                    const uint32_t *order, uint32_t num_seqs, const struct attention_form *form, struct dice *dice)
+void rig_batch_init(struct rig *rig, struct attention_batch *batch,
+                    const struct attention_case *problem, uint32_t set, const uint32_t *order,
+                    uint32_t num_seqs, const struct attention_form *form, struct dice *dice)
 {
     if (!attention_batch_init(batch, problem, set, order, num_seqs, form, &rig->image, dice))
-        ck_abort_msg("no room: the arena image has %llu of %llu bytes in use", (unsigned long long)rig->image.used,
-                     (unsigned long long)rig->image.size);
+        ck_abort_msg("no room: the arena image has %llu of %llu bytes in use",
+                     (unsigned long long)rig->image.used, (unsigned long long)rig->image.size);
 }
 
-static struct engine_batch *rig_upload(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batch)
+static struct engine_batch *rig_upload(struct rig *rig, struct engine_cache *cache,
+                                       const struct attention_batch *batch)
 {
     struct engine_batch_params params = {
         .engine = rig->engine,
@@ -325,7 +341,8 @@ static struct engine_batch *rig_upload(struct rig *rig, struct engine_cache *cac
     return uploaded;
 }
 
-static struct engine_run rig_run_of(struct rig *rig, const struct attention_batch *batch, struct engine_batch *uploaded)
+static struct engine_run rig_run_of(struct rig *rig, const struct attention_batch *batch,
+                                    struct engine_batch *uploaded)
 {
     const struct attention_shape *shape = &batch->problem->shape;
     const struct attention_parameters *parameters = batch->parameters;
@@ -389,7 +406,8 @@ static void writes_copy(const struct attention_batch *batch, uint8_t *to, const 
             const struct engine_tensor *tensor = h % 2 ? &batch->values : &batch->keys;
             uint64_t slot = (uint64_t)batch->slot_mapping[t];
             uint64_t at = tensor->offset + slot / shape->kv.block_size * tensor->outer_stride +
-                          slot % shape->kv.block_size * tensor->token_stride + h / 2 * tensor->head_stride;
+                          slot % shape->kv.block_size * tensor->token_stride +
+                          h / 2 * tensor->head_stride;
             if (tensor->dtype)
                 memcpy(to + at, from + at, h % 2 ? shape_v_bytes(shape) : shape_k_bytes(shape));
         }
@@ -403,8 +421,9 @@ static void bytes_compare(const uint8_t *got, const uint8_t *expected, uint64_t 
                          (unsigned long long)at, expected[at], got[at]);
 }
 
-void rig_run_waves(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches,
-                   const uint32_t *wave_ends, uint32_t num_waves, struct engine_run_result *results)
+void rig_run_waves(struct rig *rig, struct engine_cache *cache,
+                   const struct attention_batch *batches, const uint32_t *wave_ends,
+                   uint32_t num_waves, struct engine_run_result *results)
 {
     uint32_t num_batches = wave_ends[num_waves - 1];
     struct engine_batch *uploaded[RIG_MAX_RUNS];
@@ -427,15 +446,16 @@ void rig_run_waves(struct rig *rig, struct engine_cache *cache, const struct att
     bytes_compare(rig->image.bytes, rig->expected, checked);
 }
 
-void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches, uint32_t num_batches,
-             struct engine_run_result *results)
+void rig_run(struct rig *rig, struct engine_cache *cache, const struct attention_batch *batches,
+             uint32_t num_batches, struct engine_run_result *results)
 {
     rig_run_waves(rig, cache, batches, &num_batches, 1, results);
 }
 
 // ---- is there a device ----
 
-// In a child, so that check can fork afterwards. A variant that this device cannot run is no failure, one that nobody knows is.
+// In a child, so that check can fork afterwards. A variant that this device cannot run is no
+// failure, one that nobody knows is.
 static int device_probe(void)
 {
     struct engine_device *devices = NULL;
@@ -448,7 +468,8 @@ static int device_probe(void)
     free(devices);
     if (!usable)
         return 1;
-    struct engine_params params = {.variant = variant_wanted(), .wake = rig_wake_nobody, .log = rig_log};
+    struct engine_params params = {
+        .variant = variant_wanted(), .wake = rig_wake_nobody, .log = rig_log};
     struct engine *engine = NULL;
     if (engine_create(&params, &engine, &error) == STATUS_UNSUPPORTED) {
         fprintf(stderr, "%s\n", error.text);
@@ -465,5 +486,6 @@ bool rig_device_present(void)
     if (child == 0)
         _exit(device_probe());
     int status = -1;
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+           WEXITSTATUS(status) == 0;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_rig_check.c - the part of attention_rig.h that holds what came out against the oracle. Reads the arena only; knows no engine.
+// attention_rig_check.c - the part of attention_rig.h that holds what came out against the oracle.
+// Reads the arena only; knows no engine.
 
 #include "attention_rig.h"
 
@@ -13,7 +14,8 @@ double rig_bound(enum dtype dtype)
     return dtype == DTYPE_F16 ? 2e-3 : dtype == DTYPE_BF16 ? 1.6e-2 : 1e-5;
 }
 
-// What a row must be, and what is asked only if it is not near enough: how far a kernel that is right may be from it.
+// What a row must be, and what is asked only if it is not near enough: how far a kernel that is
+// right may be from it.
 struct wanted {
     const struct oracle_params *params;
     uint32_t token, head;
@@ -26,38 +28,44 @@ static const struct oracle_doubt *doubt_of(struct wanted *wanted)
 {
     if (!wanted->doubt.out) {
         wanted->doubt.out = wanted->doubts;
-        ck_assert(oracle_doubt(wanted->params, wanted->token, wanted->head, wanted->out, wanted->lse, &wanted->doubt));
+        ck_assert(oracle_doubt(wanted->params, wanted->token, wanted->head, wanted->out,
+                               wanted->lse, &wanted->doubt));
     }
     return &wanted->doubt;
 }
 
-static double row_check(const struct attention_batch *batch, const uint8_t *row, struct wanted *wanted)
+static double row_check(const struct attention_batch *batch, const uint8_t *row,
+                        struct wanted *wanted)
 {
     const struct attention_shape *shape = &batch->problem->shape;
-    double largest = shape->io_dtype == DTYPE_F16 ? 0x1p-14 : 1e-30, worst = 0; // below, numbers lose their digits
+    double largest = shape->io_dtype == DTYPE_F16 ? 0x1p-14 : 1e-30,
+           worst = 0; // below, numbers lose their digits
     for (uint32_t d = 0; d < shape->kv.head_dim_v; d++)
         largest = fabs(wanted->out[d]) > largest ? fabs(wanted->out[d]) : largest;
     for (uint32_t d = 0; d < shape->kv.head_dim_v; d++) {
         double value = oracle_load(row, shape->io_dtype, d), error = fabs(value - wanted->out[d]);
         bool near = error <= rig_bound(shape->io_dtype) * largest; // not when NaN
         if (!near && !(error <= doubt_of(wanted)->out[d]))
-            ck_abort_msg(
-                "token %u, head %u, dim %u: %.9g, expected %.9g +- %.2g; the row's largest is %.9g, the error %.2g "
-                "of it",
-                wanted->token, wanted->head, d, value, wanted->out[d], wanted->doubts[d], largest, error / largest);
+            ck_abort_msg("token %u, head %u, dim %u: %.9g, expected %.9g +- %.2g; the row's "
+                         "largest is %.9g, the error %.2g "
+                         "of it",
+                         wanted->token, wanted->head, d, value, wanted->out[d], wanted->doubts[d],
+                         largest, error / largest);
         worst = near && error > worst * largest ? error / largest : worst;
     }
     return worst;
 }
 
-static void lse_check(const struct attention_batch *batch, const uint8_t *row, struct wanted *wanted)
+static void lse_check(const struct attention_batch *batch, const uint8_t *row,
+                      struct wanted *wanted)
 {
-    double lse = oracle_load(row, DTYPE_F32, wanted->head), expected = wanted->lse, error = fabs(lse - expected);
+    double lse = oracle_load(row, DTYPE_F32, wanted->head), expected = wanted->lse,
+           error = fabs(lse - expected);
     double bound = batch->problem->shape.io_dtype == DTYPE_F32 ? 1e-4 : 2e-3;
     bool near = isinf(expected) ? lse == expected : error <= bound * fmax(1, fabs(expected));
     if (!near && !(error <= doubt_of(wanted)->lse))
-        ck_abort_msg("token %u, head %u: LSE %.9g, expected %.9g +- %.2g", wanted->token, wanted->head, lse, expected,
-                     wanted->doubt.lse);
+        ck_abort_msg("token %u, head %u: LSE %.9g, expected %.9g +- %.2g", wanted->token,
+                     wanted->head, lse, expected, wanted->doubt.lse);
 }
 
 double rig_check(struct rig *rig, const struct attention_batch *batch)

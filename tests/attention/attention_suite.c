@@ -35,7 +35,8 @@ void suite_shape_bend(struct attention_shape *shape)
 {
     const char *variant = getenv("AULE_VARIANT");
     struct engine_kv *kv = &shape->kv;
-    bool shared = variant && strcmp(variant, "matrix_shared") == 0, both = variant && strcmp(variant, "matrix") == 0;
+    bool shared = variant && strcmp(variant, "matrix_shared") == 0,
+         both = variant && strcmp(variant, "matrix") == 0;
     if (!variant || (strcmp(variant, "matrix_f16") != 0 && !both && !shared))
         return;
     shape->io_dtype = both && shape->io_dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16;
@@ -59,8 +60,8 @@ struct attention_case *suite_case(uint64_t index, uint64_t kind, const struct at
 // ---- one case, cut into batches ----
 
 // Cuts the sequences, in random order, into one to three batches.
-static uint32_t batches_cut(struct rig *rig, const struct attention_case *problem, struct dice *dice, uint32_t *order,
-                            struct attention_batch *batches)
+static uint32_t batches_cut(struct rig *rig, const struct attention_case *problem,
+                            struct dice *dice, uint32_t *order, struct attention_batch *batches)
 {
     uint32_t num_batches = 0, done = 0;
     for (uint32_t i = 0; i < problem->num_seqs; i++) {
@@ -69,8 +70,10 @@ static uint32_t batches_cut(struct rig *rig, const struct attention_case *proble
         order[j] = i;
     }
     while (done < problem->num_seqs) {
-        uint32_t left = problem->num_seqs - done, count = num_batches < 2 ? dice_between(dice, 1, left) : left;
-        rig_batch_init(rig, &batches[num_batches++], problem, dice_below(dice, 2), order + done, count, NULL, dice);
+        uint32_t left = problem->num_seqs - done,
+                 count = num_batches < 2 ? dice_between(dice, 1, left) : left;
+        rig_batch_init(rig, &batches[num_batches++], problem, dice_below(dice, 2), order + done,
+                       count, NULL, dice);
         done += count;
     }
     return num_batches;
@@ -85,8 +88,8 @@ static uint32_t features_at_work(const struct attention_parameters *parameters)
     return unbounded ? features & ~(uint32_t)FEATURE_WINDOW : features;
 }
 
-// Runs of a wave share a dispatch if they use the same features, whatever their values, and else do not. Where sequences go to
-// several kernels, the first of a run need not be its neighbour's.
+// Runs of a wave share a dispatch if they use the same features, whatever their values, and else do
+// not. Where sequences go to several kernels, the first of a run need not be its neighbour's.
 static void dispatches_check(const struct rig *rig, const struct attention_batch *batches,
                              const struct engine_run_result *results, uint32_t num_batches)
 {
@@ -148,7 +151,8 @@ void stage_set(struct stage *stage, uint64_t kind, const struct attention_wish *
 
 void stage_play(struct stage *stage)
 {
-    const struct attention_form form = {.tokens = TOKENS_PLAIN, .place = stage->problem->shape.place};
+    const struct attention_form form = {.tokens = TOKENS_PLAIN,
+                                        .place = stage->problem->shape.place};
     struct dice dice = {.state = attention_seed};
     uint32_t order[256];
     ck_assert_uint_le(stage->problem->num_seqs, COUNT(order));
@@ -156,7 +160,8 @@ void stage_play(struct stage *stage)
         order[i] = i;
     stage->cache = rig_cache_open(&stage->rig, stage->problem);
     rig_arena_clear(&stage->rig);
-    rig_batch_init(&stage->rig, &stage->batch, stage->problem, 0, order, stage->problem->num_seqs, &form, &dice);
+    rig_batch_init(&stage->rig, &stage->batch, stage->problem, 0, order, stage->problem->num_seqs,
+                   &form, &dice);
     stage_replay(stage);
 }
 
@@ -177,14 +182,15 @@ void stage_clear(struct stage *stage)
 
 const void *stage_row(const struct stage *stage, uint32_t token, uint32_t head)
 {
-    return stage->rig.image.bytes + stage->batch.out.offset + token * stage->batch.out.token_stride +
-           head * stage->batch.out.head_stride;
+    return stage->rig.image.bytes + stage->batch.out.offset +
+           token * stage->batch.out.token_stride + head * stage->batch.out.head_stride;
 }
 
 float stage_lse(const struct stage *stage, uint32_t token, uint32_t head)
 {
     float lse;
-    uint64_t at = stage->batch.lse.offset + token * stage->batch.lse.token_stride + head * sizeof lse;
+    uint64_t at =
+        stage->batch.lse.offset + token * stage->batch.lse.token_stride + head * sizeof lse;
     memcpy(&lse, stage->rig.image.bytes + at, sizeof lse);
     return lse;
 }

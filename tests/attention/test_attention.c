@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_attention.c - the shaders on a real device, through engine.h, against the oracle: random ragged batches over both memory paths
-// and every place of K and V, large ones, and silence of the validation layer. Its other tests stand in test_attention_*.c.
-// AULE_TEST_SEED repeats a run (the seed is printed); AULE_TEST_CASES says how many cases, of which AULE_TEST_LONG=1 makes 20 times as many;
-// AULE_TEST_ONLY asks for one of them;
-// AULE_VARIANT for another attention shader than the best.
+// test_attention.c - the shaders on a real device, through engine.h, against the oracle: random
+// ragged batches over both memory paths and every place of K and V, large ones, and silence of the
+// validation layer. Its other tests stand in test_attention_*.c. AULE_TEST_SEED repeats a run (the
+// seed is printed); AULE_TEST_CASES says how many cases, of which AULE_TEST_LONG=1 makes 20 times
+// as many; AULE_TEST_ONLY asks for one of them; AULE_VARIANT for another attention shader than the
+// best.
 
 #include "attention_suite.h"
 #include "rigs/check_main.h"
@@ -50,8 +51,10 @@ static void dtypes_draw(struct attention_shape *shape, struct dice *dice)
 {
     shape->io_dtype = DTYPE_F32 + dice_below(dice, DTYPE_BF16);
     shape->kv.k_dtype = dice_chance(dice, 30) ? shape->io_dtype : any_dtype(dice);
-    shape->kv.v_dtype = dice_chance(dice, 60) || shape->kv.v_is_k_prefix ? shape->kv.k_dtype : any_dtype(dice);
-    bool narrow = dtype_size((int)shape->kv.k_dtype) == 1 || dtype_size((int)shape->kv.v_dtype) == 1;
+    shape->kv.v_dtype =
+        dice_chance(dice, 60) || shape->kv.v_is_k_prefix ? shape->kv.k_dtype : any_dtype(dice);
+    bool narrow =
+        dtype_size((int)shape->kv.k_dtype) == 1 || dtype_size((int)shape->kv.v_dtype) == 1;
     if (narrow)
         shape->kv.scale_mode = dice_below(dice, shape->place == ENGINE_POOL ? 3 : 2);
 }
@@ -62,8 +65,8 @@ static uint32_t splits_draw(struct dice *dice)
     return SPLITS[dice_below(dice, COUNT(SPLITS))];
 }
 
-// What fixes a pipeline. A software device takes a second to compile one, so the cases of a test share two of these. Head dims and
-// places come round, the rest is drawn.
+// What fixes a pipeline. A software device takes a second to compile one, so the cases of a test
+// share two of these. Head dims and places come round, the rest is drawn.
 static struct attention_shape geometry_draw(uint64_t number)
 {
     struct dice dice = {.state = attention_seed ^ number << 20};
@@ -76,7 +79,8 @@ static struct attention_shape geometry_draw(uint64_t number)
                .block_size = 8u << (number / 2 + round) % 6},
         .num_splits = splits_draw(&dice),
     };
-    shape.kv.num_kv_heads = shape.kv.head_dim_k > 256 ? dice_between(&dice, 1, 2) : dice_between(&dice, 1, 4);
+    shape.kv.num_kv_heads =
+        shape.kv.head_dim_k > 256 ? dice_between(&dice, 1, 2) : dice_between(&dice, 1, 4);
     if (shape.kv.v_is_k_prefix && shape.kv.head_dim_k == 576)
         shape.kv.num_kv_heads = 1;
     dtypes_draw(&shape, &dice);
@@ -85,11 +89,13 @@ static struct attention_shape geometry_draw(uint64_t number)
     return shape;
 }
 
-// Features are part of a pipeline too: one set for each geometry, every third without any, every second with two sets.
+// Features are part of a pipeline too: one set for each geometry, every third without any, every
+// second with two sets.
 static void features_draw(struct attention_shape *shape, uint64_t number)
 {
     struct dice dice = {.state = attention_seed + number * 77773};
-    uint32_t any = (uint32_t)dice_next(&dice) & FEATURES_ALL, other = (uint32_t)dice_next(&dice) & FEATURES_ALL;
+    uint32_t any = (uint32_t)dice_next(&dice) & FEATURES_ALL,
+             other = (uint32_t)dice_next(&dice) & FEATURES_ALL;
     shape->features = number % 3 ? any : 0;
     shape->other_features = number % 2 ? other : shape->features;
 }
@@ -98,7 +104,8 @@ static void features_draw(struct attention_shape *shape, uint64_t number)
 static void longest_limit(struct attention_wish *wish)
 {
     const uint64_t most = 6 << 20;
-    uint64_t token = wish->shape.kv.num_kv_heads * (shape_k_bytes(&wish->shape) + shape_v_bytes(&wish->shape) + 32);
+    uint64_t token = wish->shape.kv.num_kv_heads *
+                     (shape_k_bytes(&wish->shape) + shape_v_bytes(&wish->shape) + 32);
     uint64_t longest = most / token / (wish->num_seqs ? wish->num_seqs : 9);
     wish->longest = wish->longest < longest ? wish->longest : (uint32_t)longest;
 }
@@ -107,7 +114,8 @@ static void longest_limit(struct attention_wish *wish)
 static struct attention_wish wish_draw(uint64_t index, struct dice *dice)
 {
     static const uint32_t GROUPS[] = {1, 1, 4, 8, 2, 3, 16};
-    uint64_t geometry = index / CASES_A_TEST * GEOMETRIES_A_TEST + index % GEOMETRIES_A_TEST + attention_seed % 997;
+    uint64_t geometry =
+        index / CASES_A_TEST * GEOMETRIES_A_TEST + index % GEOMETRIES_A_TEST + attention_seed % 997;
     struct attention_wish wish = {.shape = geometry_draw(geometry)};
     features_draw(&wish.shape, geometry);
     wish.shape.group = GROUPS[dice_below(dice, COUNT(GROUPS))];
@@ -141,17 +149,19 @@ static void case_announce(uint64_t index, const struct attention_case *problem)
     static const char *const SCALES[] = {"", ", scaled", ", scaled by token and head"};
     const struct attention_shape *s = &problem->shape;
     fprintf(stderr,
-            "case %" PRIu64
-            ": %s, %u seqs, heads %u/%u, head_dim %u/%u%s, block_size %u, io/k/v %s/%s/%s%s, layer %u of "
+            "case %" PRIu64 ": %s, %u seqs, heads %u/%u, head_dim %u/%u%s, block_size %u, io/k/v "
+            "%s/%s/%s%s, layer %u of "
             "%u, %u blocks by %u%s, splits %u, features %x and %x\n",
-            index, PLACES[s->place], problem->num_seqs, shape_heads(s), s->kv.num_kv_heads, s->kv.head_dim_k,
-            s->kv.head_dim_v, s->kv.v_is_k_prefix ? " (V in K)" : "", s->kv.block_size, dtype_name((int)s->io_dtype),
-            dtype_name((int)s->kv.k_dtype), dtype_name((int)s->kv.v_dtype), SCALES[s->kv.scale_mode], s->layer,
-            s->num_layers, problem->num_blocks, s->chunk_blocks, s->causal ? ", causal" : "", s->num_splits,
+            index, PLACES[s->place], problem->num_seqs, shape_heads(s), s->kv.num_kv_heads,
+            s->kv.head_dim_k, s->kv.head_dim_v, s->kv.v_is_k_prefix ? " (V in K)" : "",
+            s->kv.block_size, dtype_name((int)s->io_dtype), dtype_name((int)s->kv.k_dtype),
+            dtype_name((int)s->kv.v_dtype), SCALES[s->kv.scale_mode], s->layer, s->num_layers,
+            problem->num_blocks, s->chunk_blocks, s->causal ? ", causal" : "", s->num_splits,
             problem->parameters[0].features, problem->parameters[1].features);
 }
 
-// The build says where the layer is wanted. It costs time: a third of the random cases run under it, another one each seed.
+// The build says where the layer is wanted. It costs time: a third of the random cases run under
+// it, another one each seed.
 static bool case_is_validated(int number)
 {
     const char *text = getenv("AULE_TEST_VALIDATION");
@@ -178,8 +188,8 @@ START_TEST(random_batches_agree_with_the_oracle)
     }
     rig_close(&rig);
     printf("cases %d to %d, %s: worst error f32 %.1e, f16 %.1e, bf16 %.1e\n", _i * CASES_A_TEST,
-           (_i + 1) * CASES_A_TEST - 1, _i % 2 ? "staged" : "imported where the device can", worst[DTYPE_F32],
-           worst[DTYPE_F16], worst[DTYPE_BF16]);
+           (_i + 1) * CASES_A_TEST - 1, _i % 2 ? "staged" : "imported where the device can",
+           worst[DTYPE_F32], worst[DTYPE_F16], worst[DTYPE_BF16]);
 }
 END_TEST
 
@@ -187,25 +197,28 @@ END_TEST
 
 START_TEST(thousands_of_keys_stay_within_the_bound)
 {
-    struct attention_wish wish = {
-        .shape =
-            {.kv = {.head_dim_k = 64, .num_kv_heads = 1, .block_size = 64, .k_dtype = DTYPE_F32, .v_dtype = DTYPE_F32},
-             .group = 2,
-             .chunk_blocks = 128,
-             .io_dtype = DTYPE_F32,
-             .num_splits = _i ? 0 : 1},
-        .num_seqs = 6,
-        .longest = 12000,
-        .work = 60000};
+    struct attention_wish wish = {.shape = {.kv = {.head_dim_k = 64,
+                                                   .num_kv_heads = 1,
+                                                   .block_size = 64,
+                                                   .k_dtype = DTYPE_F32,
+                                                   .v_dtype = DTYPE_F32},
+                                            .group = 2,
+                                            .chunk_blocks = 128,
+                                            .io_dtype = DTYPE_F32,
+                                            .num_splits = _i ? 0 : 1},
+                                  .num_seqs = 6,
+                                  .longest = 12000,
+                                  .work = 60000};
     suite_wish_run(&wish, 1, false);
 }
 END_TEST
 
 START_TEST(many_sequences_share_one_batch)
 {
-    struct attention_wish wish = {.shape = {.kv = {.head_dim_k = 32, .num_kv_heads = 2, .block_size = 16}, .group = 2},
-                                  .num_seqs = 60,
-                                  .longest = 120};
+    struct attention_wish wish = {
+        .shape = {.kv = {.head_dim_k = 32, .num_kv_heads = 2, .block_size = 16}, .group = 2},
+        .num_seqs = 60,
+        .longest = 120};
     suite_wish_run(&wish, 2, false);
     suite_wish_run(&wish, 3, true);
 }
@@ -219,7 +232,8 @@ START_TEST(the_validation_layer_has_nothing_to_say)
     rig_open(&rig, _i != 0, true);
     for (uint64_t i = 0; i < 10; i++) {
         struct dice dice = {.state = attention_seed ^ i};
-        struct attention_case *problem = random_case((uint64_t)_i * CASES_A_TEST + i, KIND_VALIDATION);
+        struct attention_case *problem =
+            random_case((uint64_t)_i * CASES_A_TEST + i, KIND_VALIDATION);
         suite_case_run(&rig, problem, &dice);
         attention_case_destroy(problem);
     }
@@ -233,8 +247,10 @@ static void environment_read(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    attention_seed = check_number("AULE_TEST_SEED", (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec);
-    num_cases = check_number("AULE_TEST_CASES", DEFAULT_CASES) * (check_is_long() ? LONG_FACTOR : 1);
+    attention_seed =
+        check_number("AULE_TEST_SEED", (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec);
+    num_cases =
+        check_number("AULE_TEST_CASES", DEFAULT_CASES) * (check_is_long() ? LONG_FACTOR : 1);
     only = getenv("AULE_TEST_ONLY") ? (int64_t)check_number("AULE_TEST_ONLY", 0) : -1;
     printf("AULE_TEST_SEED=%" PRIu64 " AULE_TEST_CASES=%" PRIu64 "\n", attention_seed, num_cases);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_attention_bits.c - what holds to the last bit: a row in any company and from any place, NaN that stays where it is, outputs that
-// are one rounding, blocks that are zeroed. The conversions of what is written are test_kv.c's.
+// test_attention_bits.c - what holds to the last bit: a row in any company and from any place, NaN
+// that stays where it is, outputs that are one rounding, blocks that are zeroed. The conversions of
+// what is written are test_kv.c's.
 
 #include "attention_suite.h"
 #include "oracle/numbers.h"
@@ -18,12 +19,13 @@
 // ---- same bits ----
 
 struct rows {
-    uint8_t *bytes; // [tokens of all sequences of the case][heads * head_dim, then heads LSE], sequence by sequence
+    uint8_t *bytes; // [tokens of all sequences of the case][heads * head_dim, then heads LSE],
+                    // sequence by sequence
     uint64_t token_bytes;
 };
 
-static void token_collect(uint8_t *to, const struct attention_batch *batch, uint32_t seq, uint32_t i,
-                          const uint8_t *arena)
+static void token_collect(uint8_t *to, const struct attention_batch *batch, uint32_t seq,
+                          uint32_t i, const uint8_t *arena)
 {
     const struct attention_shape *shape = &batch->problem->shape;
     uint64_t row = (uint64_t)shape->kv.head_dim_v * dtype_size((int)shape->io_dtype);
@@ -32,11 +34,12 @@ static void token_collect(uint8_t *to, const struct attention_batch *batch, uint
     for (uint32_t h = 0; h < heads; h++)
         memcpy(to + h * row, from + h * batch->out.head_stride, row);
     if (batch->lse.dtype)
-        memcpy(to + heads * row, arena + attention_batch_lse_at(batch, seq, i), heads * sizeof(float));
+        memcpy(to + heads * row, arena + attention_batch_lse_at(batch, seq, i),
+               heads * sizeof(float));
 }
 
-static void rows_collect(struct rows *rows, const struct attention_batch *batch, const uint32_t *order,
-                         const uint8_t *arena)
+static void rows_collect(struct rows *rows, const struct attention_batch *batch,
+                         const uint32_t *order, const uint8_t *arena)
 {
     const struct attention_case *problem = batch->problem;
     for (uint32_t s = 0; s < batch->num_seqs; s++) {
@@ -56,8 +59,8 @@ static uint64_t case_tokens(const struct attention_case *problem)
     return tokens;
 }
 
-// All that have work to do must have shared one dispatch. Where sequences go to several kernels, and these choose their size by how much
-// there is to do, they need not.
+// All that have work to do must have shared one dispatch. Where sequences go to several kernels,
+// and these choose their size by how much there is to do, they need not.
 static void merged_check(const struct rig *rig, const struct attention_batch *batches,
                          const struct engine_run_result *results, uint32_t num_batches)
 {
@@ -93,7 +96,12 @@ static const struct arrangement {
     {"among tokens that are no queries", 8, false, true, {TOKENS_PADDED, ENGINE_POOL}, false},
     {"with an outer stride", 8, false, false, {TOKENS_DENSE, ENGINE_POOL}, false},
     {"from block tensors", 8, false, false, {TOKENS_PLAIN, ENGINE_BLOCKS}, false},
-    {"from block tensors, merged in threes", 3, true, true, {TOKENS_INTERLEAVED, ENGINE_BLOCKS}, false},
+    {"from block tensors, merged in threes",
+     3,
+     true,
+     true,
+     {TOKENS_INTERLEAVED, ENGINE_BLOCKS},
+     false},
     {"from contiguous rows", 8, false, false, {TOKENS_PLAIN, ENGINE_ROWS}, false},
     {"from contiguous rows, each alone", 1, false, false, {TOKENS_ANY, ENGINE_ROWS}, false},
     {"from contiguous rows, in threes", 3, true, true, {TOKENS_DENSE, ENGINE_ROWS}, false},
@@ -101,7 +109,8 @@ static const struct arrangement {
 };
 
 // Runs the case's sequences as the arrangement says and collects the rows.
-static void arrangement_run(struct rig *rig, struct engine_cache *cache, const struct arrangement *arrangement,
+static void arrangement_run(struct rig *rig, struct engine_cache *cache,
+                            const struct arrangement *arrangement,
                             const struct attention_case *problem, struct rows *rows)
 {
     struct attention_batch batches[RIG_MAX_RUNS] = {0};
@@ -131,16 +140,21 @@ static void arrangement_run(struct rig *rig, struct engine_cache *cache, const s
     }
 }
 
-static void rows_compare(const struct rows *first, const struct rows *other, uint64_t size, const char *name)
+static void rows_compare(const struct rows *first, const struct rows *other, uint64_t size,
+                         const char *name)
 {
     for (uint64_t at = 0; memcmp(first->bytes, other->bytes, size) != 0 && at < size; at++)
         if (first->bytes[at] != other->bytes[at])
-            ck_abort_msg("%s: byte %" PRIu64 " of token %" PRIu64 " differs: %02x, and %02x in one batch", name,
-                         at % first->token_bytes, at / first->token_bytes, other->bytes[at], first->bytes[at]);
+            ck_abort_msg("%s: byte %" PRIu64 " of token %" PRIu64
+                         " differs: %02x, and %02x in one batch",
+                         name, at % first->token_bytes, at / first->token_bytes, other->bytes[at],
+                         first->bytes[at]);
 }
 
-// The first arrangement over imported memory gives the rows that all others must give. Scales by token and head are the pool's alone.
-static void arrangements_compare(const struct attention_case *problem, struct rows *first, struct rows *other)
+// The first arrangement over imported memory gives the rows that all others must give. Scales by
+// token and head are the pool's alone.
+static void arrangements_compare(const struct attention_case *problem, struct rows *first,
+                                 struct rows *other)
 {
     uint64_t size = case_tokens(problem) * first->token_bytes;
     for (int staged = 0; staged < 2; staged++) {
@@ -149,7 +163,8 @@ static void arrangements_compare(const struct attention_case *problem, struct ro
         struct engine_cache *cache = rig_cache_open(&rig, problem);
         for (size_t i = 0; i < COUNT(ARRANGEMENTS); i++) {
             bool is_first = !staged && i == 0;
-            if (ARRANGEMENTS[i].form.place != ENGINE_POOL && problem->shape.kv.scale_mode == SCALE_PER_TOKEN_HEAD)
+            if (ARRANGEMENTS[i].form.place != ENGINE_POOL &&
+                problem->shape.kv.scale_mode == SCALE_PER_TOKEN_HEAD)
                 continue;
             arrangement_run(&rig, cache, &ARRANGEMENTS[i], problem, is_first ? first : other);
             if (!is_first)
@@ -189,22 +204,23 @@ static const struct {
 
 static struct attention_wish same_bits_wish(int number)
 {
-    return (struct attention_wish){.shape = {.kv = {.head_dim_k = SAME_BITS[number].head_dim_k,
-                                                    .head_dim_v = SAME_BITS[number].head_dim_v,
-                                                    .num_kv_heads = SAME_BITS[number].v_in_k ? 1 : 2,
-                                                    .block_size = number % 2 ? 64 : 16,
-                                                    .k_dtype = SAME_BITS[number].kv_dtype,
-                                                    .v_dtype = SAME_BITS[number].kv_dtype,
-                                                    .scale_mode = SAME_BITS[number].scale_mode,
-                                                    .v_is_k_prefix = SAME_BITS[number].v_in_k},
-                                             .group = (uint32_t)number % 3 + 1,
-                                             .io_dtype = SAME_BITS[number].io_dtype,
-                                             .features = SAME_BITS[number].features,
-                                             .num_splits = SAME_BITS[number].num_splits},
-                                   .num_seqs = SEQUENCES,
-                                   .longest = number ? 1300 : 2500,
-                                   .work = 8000,
-                                   .writes = WRITES_NONE};
+    return (struct attention_wish){
+        .shape = {.kv = {.head_dim_k = SAME_BITS[number].head_dim_k,
+                         .head_dim_v = SAME_BITS[number].head_dim_v,
+                         .num_kv_heads = SAME_BITS[number].v_in_k ? 1 : 2,
+                         .block_size = number % 2 ? 64 : 16,
+                         .k_dtype = SAME_BITS[number].kv_dtype,
+                         .v_dtype = SAME_BITS[number].kv_dtype,
+                         .scale_mode = SAME_BITS[number].scale_mode,
+                         .v_is_k_prefix = SAME_BITS[number].v_in_k},
+                  .group = (uint32_t)number % 3 + 1,
+                  .io_dtype = SAME_BITS[number].io_dtype,
+                  .features = SAME_BITS[number].features,
+                  .num_splits = SAME_BITS[number].num_splits},
+        .num_seqs = SEQUENCES,
+        .longest = number ? 1300 : 2500,
+        .work = 8000,
+        .writes = WRITES_NONE};
 }
 
 START_TEST(a_row_has_the_same_bits_in_any_company_and_from_any_place)
@@ -213,7 +229,8 @@ START_TEST(a_row_has_the_same_bits_in_any_company_and_from_any_place)
     suite_shape_bend(&wish.shape);
     struct attention_case *problem = suite_case((uint64_t)_i, 4, &wish);
     const struct attention_shape *shape = &problem->shape;
-    uint64_t row = (uint64_t)shape->kv.head_dim_v * dtype_size((int)shape->io_dtype) + sizeof(float);
+    uint64_t row =
+        (uint64_t)shape->kv.head_dim_v * dtype_size((int)shape->io_dtype) + sizeof(float);
     struct rows first = {.token_bytes = shape_heads(shape) * row};
     struct rows other = first;
     first.bytes = malloc(case_tokens(problem) * first.token_bytes + 1);
@@ -227,24 +244,25 @@ START_TEST(a_row_has_the_same_bits_in_any_company_and_from_any_place)
 }
 END_TEST
 
-// A prefill and its tokens read once more by a run that writes nothing, a wave later: the same rows. Both are split, so that one wave's
-// partial results follow another's.
+// A prefill and its tokens read once more by a run that writes nothing, a wave later: the same
+// rows. Both are split, so that one wave's partial results follow another's.
 START_TEST(a_later_wave_reads_what_an_earlier_one_wrote)
 {
     struct stage stage;
     struct attention_batch batches[2];
     struct engine_run_result results[2];
     struct dice dice = {.state = attention_seed + 3};
-    struct attention_wish wish = {.shape = {.place = _i,
-                                            .kv = {.head_dim_k = 40, .num_kv_heads = 2, .block_size = 16},
-                                            .group = 2,
-                                            .causal = true,
-                                            .num_splits = 3,
-                                            .features = FEATURE_LSE},
-                                  .num_seqs = 2,
-                                  .q_len = 9,
-                                  .kv_len = 800,
-                                  .writes = WRITES_ALL};
+    struct attention_wish wish = {
+        .shape = {.place = _i,
+                  .kv = {.head_dim_k = 40, .num_kv_heads = 2, .block_size = 16},
+                  .group = 2,
+                  .causal = true,
+                  .num_splits = 3,
+                  .features = FEATURE_LSE},
+        .num_seqs = 2,
+        .q_len = 9,
+        .kv_len = 800,
+        .writes = WRITES_ALL};
     stage_set(&stage, 30 + (uint64_t)_i, &wish);
     const struct attention_shape *shape = &stage.problem->shape;
     stage.cache = rig_cache_open(&stage.rig, stage.problem);
@@ -253,12 +271,15 @@ START_TEST(a_later_wave_reads_what_an_earlier_one_wrote)
     rig_batch_init(&stage.rig, &stage.batch, stage.problem, 0, (uint32_t[]){0, 1}, 2, &form, &dice);
     batches[0] = batches[1] = stage.batch;
     batches[1].slot_mapping = NULL;
-    batches[1].out = attention_image_place(&stage.rig.image, &dice, shape->io_dtype, stage.batch.num_tokens,
-                                           shape_heads(shape), shape->kv.head_dim_v);
-    batches[1].lse = attention_image_place_lse(&stage.rig.image, &dice, stage.batch.num_tokens, shape_heads(shape));
+    batches[1].out =
+        attention_image_place(&stage.rig.image, &dice, shape->io_dtype, stage.batch.num_tokens,
+                              shape_heads(shape), shape->kv.head_dim_v);
+    batches[1].lse = attention_image_place_lse(&stage.rig.image, &dice, stage.batch.num_tokens,
+                                               shape_heads(shape));
     rig_run_waves(&stage.rig, stage.cache, batches, (uint32_t[]){1, 2}, 2, results);
     rig_blocks_check(&stage.rig, stage.cache, stage.problem, stage.problem->after);
-    uint64_t token_bytes = shape_heads(shape) * ((uint64_t)shape->kv.head_dim_v * 4 + sizeof(float));
+    uint64_t token_bytes =
+        shape_heads(shape) * ((uint64_t)shape->kv.head_dim_v * 4 + sizeof(float));
     uint8_t *one = calloc(2, token_bytes);
     ck_assert_ptr_nonnull(one);
     for (uint32_t t = 0; t < stage.batch.num_tokens; t++) {
@@ -274,7 +295,8 @@ END_TEST
 
 // ---- what a row must not see ----
 
-// Keys, and values where they are weighed one by one: a product of matrices takes all values of a tile, and nothing times NaN is NaN.
+// Keys, and values where they are weighed one by one: a product of matrices takes all values of a
+// tile, and nothing times NaN is NaN.
 static void token_spoil(const struct attention_case *problem, uint32_t token, bool values)
 {
     const struct attention_shape *shape = &problem->shape;
@@ -294,15 +316,16 @@ START_TEST(the_nan_of_a_later_token_reaches_no_earlier_row)
 {
     const uint32_t tokens = 45, poisoned = 29;
     struct stage stage;
-    struct attention_wish wish = {.shape = {.place = _i / 2,
-                                            .kv = {.head_dim_k = 32, .num_kv_heads = 2, .block_size = 16},
-                                            .group = 2,
-                                            .causal = true,
-                                            .num_splits = 1},
-                                  .num_seqs = 1,
-                                  .q_len = tokens,
-                                  .kv_len = tokens,
-                                  .writes = _i % 2 ? WRITES_ALL : WRITES_NONE};
+    struct attention_wish wish = {
+        .shape = {.place = _i / 2,
+                  .kv = {.head_dim_k = 32, .num_kv_heads = 2, .block_size = 16},
+                  .group = 2,
+                  .causal = true,
+                  .num_splits = 1},
+        .num_seqs = 1,
+        .q_len = tokens,
+        .kv_len = tokens,
+        .writes = _i % 2 ? WRITES_ALL : WRITES_NONE};
     stage_set(&stage, 5, &wish);
     token_spoil(stage.problem, poisoned, !rig_has_kernels(&stage.rig));
     stage_play(&stage);
@@ -318,7 +341,8 @@ END_TEST
 static float border_value(enum dtype dtype, uint32_t index)
 {
     uint32_t bits = index * 0x9e37u & 0xffffu;
-    double low = numbers_value(dtype, bits & 0xfffe), high = numbers_value(dtype, (bits & 0xfffe) + 1);
+    double low = numbers_value(dtype, bits & 0xfffe),
+           high = numbers_value(dtype, (bits & 0xfffe) + 1);
     float middle = (float)((low + high) / 2);
     if (!isfinite(middle))
         return 1;
@@ -333,29 +357,36 @@ static float border_value(enum dtype dtype, uint32_t index)
 static void output_check(const struct stage *stage, uint32_t seq, uint32_t head, uint32_t d)
 {
     enum dtype dtype = stage->problem->shape.io_dtype;
-    const float *v = attention_case_element(stage->problem, &stage->problem->seqs[seq], head, 0, true, false);
-    uint32_t expected = numbers_round(dtype, v[d]), got = numbers_bits(stage_row(stage, seq, head), dtype, d);
-    bool flushed = fabsf(v[d]) < 0x1p-126f && (got & 0x7fff) == 0; // a device may treat what is subnormal as f32 as 0
+    const float *v =
+        attention_case_element(stage->problem, &stage->problem->seqs[seq], head, 0, true, false);
+    uint32_t expected = numbers_round(dtype, v[d]),
+             got = numbers_bits(stage_row(stage, seq, head), dtype, d);
+    bool flushed = fabsf(v[d]) < 0x1p-126f &&
+                   (got & 0x7fff) == 0; // a device may treat what is subnormal as f32 as 0
     if (got != expected && (got | expected) != 0x8000 && !flushed) // a zero may lose its sign
         ck_abort_msg("%a became %04x, expected %04x", (double)v[d], got, expected);
 }
 
-// A sequence of one key gives back its V: so every output is one rounding of a float. 256 sequences, 4 heads of 64 dims.
+// A sequence of one key gives back its V: so every output is one rounding of a float. 256
+// sequences, 4 heads of 64 dims.
 START_TEST(outputs_round_to_the_nearest_number)
 {
     struct stage stage;
-    struct attention_wish wish = {
-        .shape = {.kv = {.head_dim_k = 64, .num_kv_heads = 4, .block_size = 32, .v_dtype = DTYPE_F32},
-                  .group = 1,
-                  .io_dtype = _i ? DTYPE_BF16 : DTYPE_F16,
-                  .num_splits = 1},
-        .num_seqs = 256,
-        .q_len = 1,
-        .kv_len = 1,
-        .writes = WRITES_NONE};
+    struct attention_wish wish = {.shape = {.kv = {.head_dim_k = 64,
+                                                   .num_kv_heads = 4,
+                                                   .block_size = 32,
+                                                   .v_dtype = DTYPE_F32},
+                                            .group = 1,
+                                            .io_dtype = _i ? DTYPE_BF16 : DTYPE_F16,
+                                            .num_splits = 1},
+                                  .num_seqs = 256,
+                                  .q_len = 1,
+                                  .kv_len = 1,
+                                  .writes = WRITES_NONE};
     stage_set(&stage, 7, &wish);
     for (uint32_t i = 0; i < 65536; i++) {
-        float *v = attention_case_element(stage.problem, &stage.problem->seqs[i / 256], i / 64 % 4, 0, true, false);
+        float *v = attention_case_element(stage.problem, &stage.problem->seqs[i / 256], i / 64 % 4,
+                                          0, true, false);
         v[i % 64] = border_value(wish.shape.io_dtype, i);
     }
     stage_play(&stage);
@@ -370,23 +401,25 @@ END_TEST
 START_TEST(zeroed_blocks_are_zero_and_their_neighbours_stay)
 {
     struct rig rig;
-    struct attention_wish wish = {.shape = {.kv = {.head_dim_k = 40,
-                                                   .num_kv_heads = 3,
-                                                   .block_size = 8,
-                                                   .k_dtype = _i / 2 ? DTYPE_INT8 : DTYPE_F32,
-                                                   .v_dtype = _i / 2 ? DTYPE_FP8_E5M2 : DTYPE_F16,
-                                                   .scale_mode = _i / 2 ? SCALE_PER_TOKEN_HEAD : SCALE_NONE},
-                                            .group = 1,
-                                            .num_layers = 3,
-                                            .chunk_blocks = 4},
-                                  .num_seqs = 1,
-                                  .q_len = 1,
-                                  .kv_len = 70,
-                                  .writes = WRITES_NONE};
+    struct attention_wish wish = {
+        .shape = {.kv = {.head_dim_k = 40,
+                         .num_kv_heads = 3,
+                         .block_size = 8,
+                         .k_dtype = _i / 2 ? DTYPE_INT8 : DTYPE_F32,
+                         .v_dtype = _i / 2 ? DTYPE_FP8_E5M2 : DTYPE_F16,
+                         .scale_mode = _i / 2 ? SCALE_PER_TOKEN_HEAD : SCALE_NONE},
+                  .group = 1,
+                  .num_layers = 3,
+                  .chunk_blocks = 4},
+        .num_seqs = 1,
+        .q_len = 1,
+        .kv_len = 70,
+        .writes = WRITES_NONE};
     rig_open(&rig, _i % 2, false);
     struct attention_case *problem = suite_case((uint64_t)_i, 8, &wish);
     struct engine_cache *cache = rig_cache_open(&rig, problem);
-    struct engine_zero zeroes[] = {{cache, 0}, {cache, 5}, {cache, (int32_t)problem->num_blocks - 1}};
+    struct engine_zero zeroes[] = {
+        {cache, 0}, {cache, 5}, {cache, (int32_t)problem->num_blocks - 1}};
     struct engine_submission submission = {.zeroes = zeroes, .num_zeroes = COUNT(zeroes)};
     rig_submit(&rig, &submission, NULL);
     for (size_t i = 0; i < COUNT(zeroes); i++)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_attention_examples.c - the worked examples of the documents that aule grew from, with their numbers, on the device.
+// test_attention_examples.c - the worked examples of the documents that aule grew from, with their
+// numbers, on the device.
 
 #include "attention_suite.h"
 #include "rigs/check_main.h"
@@ -10,16 +11,20 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-static struct attention_wish example_of(uint32_t num_seqs, const uint32_t *q_lens, const uint32_t *kv_lens)
+static struct attention_wish example_of(uint32_t num_seqs, const uint32_t *q_lens,
+                                        const uint32_t *kv_lens)
 {
     return (struct attention_wish){
-        .shape =
-            {.kv = {.head_dim_k = 64, .num_kv_heads = 2, .block_size = 32, .k_dtype = DTYPE_F16, .v_dtype = DTYPE_F16},
-             .group = 2,
-             .num_layers = 2,
-             .io_dtype = DTYPE_F16,
-             .causal = true,
-             .features = FEATURE_LSE},
+        .shape = {.kv = {.head_dim_k = 64,
+                         .num_kv_heads = 2,
+                         .block_size = 32,
+                         .k_dtype = DTYPE_F16,
+                         .v_dtype = DTYPE_F16},
+                  .group = 2,
+                  .num_layers = 2,
+                  .io_dtype = DTYPE_F16,
+                  .causal = true,
+                  .features = FEATURE_LSE},
         .num_seqs = num_seqs,
         .q_lens = q_lens,
         .kv_lens = kv_lens,
@@ -85,7 +90,8 @@ START_TEST(a_table_padded_with_zeros_reads_only_its_own_blocks)
     stage_set(&stage, 303, &wish);
     stage_play(&stage);
     for (uint32_t i = 0; i < 3 * stage.batch.max_blocks; i++)
-        if (i % stage.batch.max_blocks >= stage.problem->seqs[i / stage.batch.max_blocks].num_blocks)
+        if (i % stage.batch.max_blocks >=
+            stage.problem->seqs[i / stage.batch.max_blocks].num_blocks)
             stage.batch.block_table[i] = 0;
     stage_replay(&stage);
     rig_blocks_check(&stage.rig, stage.cache, stage.problem, stage.problem->after);
@@ -110,18 +116,22 @@ END_TEST
 START_TEST(prefills_chunks_and_decodes_share_a_batch)
 {
     struct stage stage;
-    struct attention_wish wish = example_of(5, (uint32_t[]){40, 16, 1, 1, 1}, (uint32_t[]){40, 112, 1, 64, 200});
-    wish.shape.io_dtype = wish.shape.kv.k_dtype = wish.shape.kv.v_dtype = _i ? DTYPE_BF16 : DTYPE_F16;
+    struct attention_wish wish =
+        example_of(5, (uint32_t[]){40, 16, 1, 1, 1}, (uint32_t[]){40, 112, 1, 64, 200});
+    wish.shape.io_dtype = wish.shape.kv.k_dtype = wish.shape.kv.v_dtype =
+        _i ? DTYPE_BF16 : DTYPE_F16;
     example_play(&stage, 305, &wish);
     stage_clear(&stage);
 }
 END_TEST
 
-// 1024, 2048 and 4096 keys in one batch, from the pool and from contiguous rows: one and the same within the dtype's bound.
+// 1024, 2048 and 4096 keys in one batch, from the pool and from contiguous rows: one and the same
+// within the dtype's bound.
 START_TEST(a_batch_of_1024_2048_and_4096_agrees_in_every_place)
 {
     struct stage stage;
-    struct attention_wish wish = example_of(3, (uint32_t[]){2, 2, 2}, (uint32_t[]){1024, 2048, 4096});
+    struct attention_wish wish =
+        example_of(3, (uint32_t[]){2, 2, 2}, (uint32_t[]){1024, 2048, 4096});
     wish.shape.place = _i;
     wish.shape.chunk_blocks = 128;
     wish.writes = WRITES_NONE;

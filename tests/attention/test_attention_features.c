@@ -12,23 +12,32 @@
 
 // 2 KV heads of 16 dims, f32 throughout.
 static const struct attention_shape PLAIN = {
-    .kv = {.head_dim_k = 16, .num_kv_heads = 2, .block_size = 8, .k_dtype = DTYPE_F32, .v_dtype = DTYPE_F32},
+    .kv = {.head_dim_k = 16,
+           .num_kv_heads = 2,
+           .block_size = 8,
+           .k_dtype = DTYPE_F32,
+           .v_dtype = DTYPE_F32},
     .group = 2,
     .chunk_blocks = 64,
     .io_dtype = DTYPE_F32,
     .num_splits = 1,
 };
 
-static struct attention_wish wish_of(uint32_t features, uint32_t num_seqs, uint32_t q_len, uint32_t kv_len)
+static struct attention_wish wish_of(uint32_t features, uint32_t num_seqs, uint32_t q_len,
+                                     uint32_t kv_len)
 {
-    struct attention_wish wish = {
-        .shape = PLAIN, .num_seqs = num_seqs, .q_len = q_len, .kv_len = kv_len, .writes = WRITES_NONE};
+    struct attention_wish wish = {.shape = PLAIN,
+                                  .num_seqs = num_seqs,
+                                  .q_len = q_len,
+                                  .kv_len = kv_len,
+                                  .writes = WRITES_NONE};
     wish.shape.causal = true;
     wish.shape.features = features;
     return wish;
 }
 
-static void plain_set(struct stage *stage, uint32_t features, uint32_t num_seqs, uint32_t q_len, uint32_t kv_len)
+static void plain_set(struct stage *stage, uint32_t features, uint32_t num_seqs, uint32_t q_len,
+                      uint32_t kv_len)
 {
     struct attention_wish wish = wish_of(features, num_seqs, q_len, kv_len);
     stage_set(stage, 20 + features, &wish);
@@ -39,7 +48,8 @@ START_TEST(a_feature_alone_agrees_with_the_oracle)
 {
     uint32_t feature = 1u << _i;
     struct attention_wish wish = {.shape = PLAIN, .num_seqs = 6, .longest = 1700, .work = 4000};
-    wish.shape.features = wish.shape.other_features = feature == FEATURE_PAIRS ? feature | FEATURE_ROPE : feature;
+    wish.shape.features = wish.shape.other_features =
+        feature == FEATURE_PAIRS ? feature | FEATURE_ROPE : feature;
     suite_shape_bend(&wish.shape);
     suite_wish_run(&wish, 10 + (uint64_t)_i, _i % 2);
 }
@@ -55,15 +65,16 @@ static struct attention_shape shape_of_kv(enum dtype dtype, enum scale_mode mode
     return shape;
 }
 
-// The dtypes of K and V, each scale mode that fits, K turned as it is written in every second one. With which dtype of the tensors they
-// meet changes with the seed.
+// The dtypes of K and V, each scale mode that fits, K turned as it is written in every second one.
+// With which dtype of the tensors they meet changes with the seed.
 START_TEST(every_dtype_and_scale_agrees_with_the_oracle)
 {
     enum dtype dtype = DTYPE_F32 + (enum dtype)_i;
     enum scale_mode last = dtype_size((int)dtype) == 1 ? SCALE_PER_TOKEN_HEAD : SCALE_NONE;
     for (enum scale_mode mode = SCALE_NONE; mode <= last; mode++) {
         uint64_t drawn = attention_seed + (uint64_t)_i * 5 + mode;
-        struct attention_wish wish = {.shape = shape_of_kv(dtype, mode), .num_seqs = 5, .longest = 400, .work = 800};
+        struct attention_wish wish = {
+            .shape = shape_of_kv(dtype, mode), .num_seqs = 5, .longest = 400, .work = 800};
         wish.shape.io_dtype = DTYPE_F32 + (enum dtype)(drawn % 3);
         wish.shape.features = wish.shape.other_features = drawn / 3 % 2 ? FEATURE_ROPE : 0;
         suite_shape_bend(&wish.shape);
@@ -72,8 +83,9 @@ START_TEST(every_dtype_and_scale_agrees_with_the_oracle)
 }
 END_TEST
 
-// What models have today, in shapes that matrix units take: bf16, with keys and values of bf16 (decodes, a chunk and a prefill) or of
-// 8 bits (decodes, as pipelines for more take a software device long to compile).
+// What models have today, in shapes that matrix units take: bf16, with keys and values of bf16
+// (decodes, a chunk and a prefill) or of 8 bits (decodes, as pipelines for more take a software
+// device long to compile).
 START_TEST(bfloats_meet_every_kind_of_keys_and_values_that_matrices_take)
 {
     static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, DTYPE_INT8};
@@ -85,7 +97,8 @@ START_TEST(bfloats_meet_every_kind_of_keys_and_values_that_matrices_take)
         .kv_lens = KV_LENS,
         .writes = WRITES_NONE,
     };
-    wish.shape.kv.head_dim_k = wish.shape.kv.head_dim_v = _i == 3 ? 32 : 64, wish.shape.kv.block_size = 32;
+    wish.shape.kv.head_dim_k = wish.shape.kv.head_dim_v = _i == 3 ? 32 : 64,
+    wish.shape.kv.block_size = 32;
     wish.shape.io_dtype = DTYPE_BF16;
     suite_shape_bend(&wish.shape);
     suite_wish_run(&wish, 60 + (uint64_t)_i, _i % 2);
@@ -107,10 +120,12 @@ static const struct {
     {DTYPE_F16, DTYPE_INT8, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, 64, 64, FEATURE_LSE},
     {DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, SCALE_PER_TOKEN_HEAD, 32, 40,
      FEATURE_SINKS | FEATURE_LSE | FEATURE_WINDOW},
-    {DTYPE_F16, DTYPE_F16, DTYPE_FP8_E4M3, SCALE_PER_TOKEN_HEAD, 40, 96, FEATURE_ALIBI | FEATURE_SOFT_CAP},
+    {DTYPE_F16, DTYPE_F16, DTYPE_FP8_E4M3, SCALE_PER_TOKEN_HEAD, 40, 96,
+     FEATURE_ALIBI | FEATURE_SOFT_CAP},
     {DTYPE_F16, DTYPE_F16, DTYPE_F16, SCALE_NONE, 256, 256, FEATURE_LSE},
     {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, SCALE_NONE, 192, 128, FEATURE_SINKS | FEATURE_LSE},
-    {DTYPE_F16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, 64, 136, FEATURE_WINDOW | FEATURE_LSE},
+    {DTYPE_F16, DTYPE_FP8_E4M3, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, 64, 136,
+     FEATURE_WINDOW | FEATURE_LSE},
     {DTYPE_BF16, DTYPE_INT8, DTYPE_BF16, SCALE_PER_TOKEN_HEAD, 256, 176, 0},
 };
 enum { NUM_PROMPTS = sizeof PROMPTS / sizeof *PROMPTS };
@@ -127,7 +142,8 @@ START_TEST(prompts_meet_every_kind_of_keys_and_values_that_matrices_take)
         .writes = WRITES_NONE,
     };
     wish.shape.kv.v_dtype = PROMPTS[_i].v, wish.shape.io_dtype = PROMPTS[_i].io;
-    wish.shape.kv.head_dim_k = PROMPTS[_i].head_dim_k, wish.shape.kv.head_dim_v = PROMPTS[_i].head_dim_v;
+    wish.shape.kv.head_dim_k = PROMPTS[_i].head_dim_k,
+    wish.shape.kv.head_dim_v = PROMPTS[_i].head_dim_v;
     wish.shape.kv.block_size = 16u << _i % 3;
     wish.shape.features = wish.shape.other_features = PROMPTS[_i].features;
     suite_shape_bend(&wish.shape);
@@ -135,7 +151,8 @@ START_TEST(prompts_meet_every_kind_of_keys_and_values_that_matrices_take)
 }
 END_TEST
 
-// Few rows with head dims that matrix units have to take in turns, from one part, several and halves of them.
+// Few rows with head dims that matrix units have to take in turns, from one part, several and
+// halves of them.
 START_TEST(rows_of_wide_heads_agree_with_the_oracle)
 {
     static const struct {
@@ -147,7 +164,8 @@ START_TEST(rows_of_wide_heads_agree_with_the_oracle)
         {256, 256, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 0, 0},
         {256, 256, DTYPE_F16, DTYPE_INT8, DTYPE_INT8, 3, FEATURE_SINKS},
         {192, 128, DTYPE_F16, DTYPE_F16, DTYPE_F16, 1, FEATURE_WINDOW},
-        {136, 248, DTYPE_F16, DTYPE_F16, DTYPE_F16, 2, FEATURE_ALIBI | FEATURE_SOFT_CAP | FEATURE_LSE},
+        {136, 248, DTYPE_F16, DTYPE_F16, DTYPE_F16, 2,
+         FEATURE_ALIBI | FEATURE_SOFT_CAP | FEATURE_LSE},
         {144, 240, DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, 0, FEATURE_ROPE},
         {72, 192, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 2, FEATURE_WINDOW | FEATURE_LSE},
         {256, 64, DTYPE_F16, DTYPE_FP8_E4M3, DTYPE_F16, 0, FEATURE_POSITIONS},
@@ -179,8 +197,10 @@ static void value_scales_spread(struct attention_case *problem)
             for (uint32_t i = 0; i < 2 * shape->kv.num_kv_heads; i++) {
                 int32_t id = problem->seqs[s].blocks[key / shape->kv.block_size];
                 uint8_t *block = i % 2 ? problem->after[id] : problem->before[id];
-                float factor = key % 13 == 5 ? 0 : ldexpf(1, (int)((key * 7 + i / 2) % 17) - 10), scale;
-                uint8_t *at = block + block_scale_at(shape, i / 2, key % shape->kv.block_size, true);
+                float factor = key % 13 == 5 ? 0 : ldexpf(1, (int)((key * 7 + i / 2) % 17) - 10),
+                      scale;
+                uint8_t *at =
+                    block + block_scale_at(shape, i / 2, key % shape->kv.block_size, true);
                 memcpy(&scale, at, sizeof scale);
                 scale *= factor;
                 memcpy(at, &scale, sizeof scale);
@@ -225,11 +245,13 @@ END_TEST
 START_TEST(v_may_be_a_prefix_of_k)
 {
     static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8_E4M3};
-    struct attention_wish wish = {.shape = shape_of_kv(DTYPES[_i], _i == 3 ? SCALE_PER_TOKEN_HEAD : SCALE_NONE),
-                                  .num_seqs = 4,
-                                  .longest = 300,
-                                  .work = 3000};
-    wish.shape.kv.head_dim_k = 576, wish.shape.kv.head_dim_v = 512, wish.shape.kv.v_is_k_prefix = true;
+    struct attention_wish wish = {
+        .shape = shape_of_kv(DTYPES[_i], _i == 3 ? SCALE_PER_TOKEN_HEAD : SCALE_NONE),
+        .num_seqs = 4,
+        .longest = 300,
+        .work = 3000};
+    wish.shape.kv.head_dim_k = 576, wish.shape.kv.head_dim_v = 512,
+    wish.shape.kv.v_is_k_prefix = true;
     wish.shape.kv.num_kv_heads = 1, wish.shape.group = 16;
     wish.shape.io_dtype = _i == 3 ? DTYPE_BF16 : DTYPES[_i];
     suite_wish_run(&wish, 100 + (uint64_t)_i, _i % 2);
@@ -251,7 +273,8 @@ START_TEST(nothing_before_the_window_is_touched)
     parameters->num_splits = _i / 2 ? 4 : 1;
     for (uint32_t key = 0; key < first; key++)
         for (int i = 0; i < 4; i++)
-            memset(attention_case_element(stage.problem, seq, (uint32_t)i / 2, key, i % 2, false), 0xff, 16 * 4);
+            memset(attention_case_element(stage.problem, seq, (uint32_t)i / 2, key, i % 2, false),
+                   0xff, 16 * 4);
     stage_play(&stage);
     for (uint32_t block = 0; block < first / 8; block++)
         stage.batch.block_table[block] = -1;
@@ -284,7 +307,8 @@ START_TEST(a_row_that_sees_no_key_gives_zeros_and_its_sink)
 }
 END_TEST
 
-// The mask lets the first query see the last key, which causal would hide, and nothing else, which is NaN.
+// The mask lets the first query see the last key, which causal would hide, and nothing else, which
+// is NaN.
 START_TEST(a_mask_replaces_causal)
 {
     struct stage stage;
@@ -295,20 +319,23 @@ START_TEST(a_mask_replaces_causal)
         mask[44 / 8] |= 1u << 44 % 8;
         for (uint32_t key = 0; key < 44; key++)
             for (uint32_t i = 0; i < 4; i++)
-                memset(attention_case_element(stage.problem, &stage.problem->seqs[s], i / 2, key, i % 2, false), 0xff,
-                       16 * 4);
+                memset(attention_case_element(stage.problem, &stage.problem->seqs[s], i / 2, key,
+                                              i % 2, false),
+                       0xff, 16 * 4);
     }
     stage_play(&stage);
     rig_check(&stage.rig, &stage.batch);
     for (uint32_t s = 0; s < 3; s++)
-        ck_assert(isfinite(stage_lse(&stage, s * 7, 0)) && !isfinite(stage_lse(&stage, s * 7 + 1, 0)));
+        ck_assert(isfinite(stage_lse(&stage, s * 7, 0)) &&
+                  !isfinite(stage_lse(&stage, s * 7 + 1, 0)));
     stage_clear(&stage);
 }
 END_TEST
 
 // ---- accuracy ----
 
-// With one key the LSE is the score: so the cap's tanh can be read off, from 1e-6 to where it saturates.
+// With one key the LSE is the score: so the cap's tanh can be read off, from 1e-6 to where it
+// saturates.
 START_TEST(the_soft_cap_is_accurate_for_small_and_for_large_scores)
 {
     struct stage stage;
@@ -325,8 +352,8 @@ START_TEST(the_soft_cap_is_accurate_for_small_and_for_large_scores)
     stage_play(&stage);
     for (uint32_t token = 0; token < 40; token++)
         for (uint32_t head = 0; head < 4; head++) {
-            double score =
-                (head % 2 ? -16 : 16) * (double)powf(10, (float)token / 4.5f - 6) * (double)stage.problem->shape.scale;
+            double score = (head % 2 ? -16 : 16) * (double)powf(10, (float)token / 4.5f - 6) *
+                           (double)stage.problem->shape.scale;
             double expected = 50 * tanh(score / 50), lse = (double)stage_lse(&stage, token, head);
             if (!(fabs(lse - expected) <= 1e-6 * fabs(expected)))
                 ck_abort_msg("score %.9g became %.9g, expected %.9g", score, lse, expected);
@@ -351,12 +378,12 @@ START_TEST(alibi_keeps_its_accuracy_at_far_positions)
 }
 END_TEST
 
-// Written and read by runs of their own: with one key, whose rotation is undone by its query's at the same position, the LSE is the
-// score of the unturned pair, as far away as a position can be.
+// Written and read by runs of their own: with one key, whose rotation is undone by its query's at
+// the same position, the LSE is the score of the unturned pair, as far away as a position can be.
 START_TEST(a_query_and_a_key_at_one_position_meet_unturned)
 {
-    struct attention_wish wish =
-        wish_of(FEATURE_ROPE | FEATURE_POSITIONS | FEATURE_LSE | (_i ? FEATURE_PAIRS : 0), 30, 1, 1);
+    struct attention_wish wish = wish_of(
+        FEATURE_ROPE | FEATURE_POSITIONS | FEATURE_LSE | (_i ? FEATURE_PAIRS : 0), 30, 1, 1);
     struct stage stage;
     wish.writes = WRITES_ALL;
     wish.shape.causal = false;
@@ -373,15 +400,16 @@ START_TEST(a_query_and_a_key_at_one_position_meet_unturned)
                 score += (double)q[d] * (double)k[d];
             score *= (double)stage.problem->shape.scale;
             if (!(fabs(lse - score) <= 1e-5 * fmax(1, fabs(score))))
-                ck_abort_msg("position %d, head %u: LSE %.9g, expected %.9g", stage.problem->seqs[s].positions[0], head,
-                             lse, score);
+                ck_abort_msg("position %d, head %u: LSE %.9g, expected %.9g",
+                             stage.problem->seqs[s].positions[0], head, lse, score);
         }
     stage_clear(&stage);
 }
 END_TEST
 
 // One long sequence with queries in 16 bits, which are all alike.
-static void stage_set_far(struct stage *stage, enum dtype io, enum dtype k, enum dtype v, uint32_t head_dim)
+static void stage_set_far(struct stage *stage, enum dtype io, enum dtype k, enum dtype v,
+                          uint32_t head_dim)
 {
     struct attention_wish wish = wish_of(FEATURE_LSE, 1, 70, 700);
     wish.shape.io_dtype = io;
@@ -400,8 +428,8 @@ static void far_store(const struct stage *stage, uint32_t key, bool is_value, fl
     const struct attention_shape *shape = &stage->problem->shape;
     const uint64_t dims = shape->kv.head_dim_k;
     for (uint64_t i = 0; i < 2 * 2 * dims; i++) {
-        void *to =
-            attention_case_element(stage->problem, &stage->problem->seqs[0], i / dims % 2, key, is_value, i / dims / 2);
+        void *to = attention_case_element(stage->problem, &stage->problem->seqs[0], i / dims % 2,
+                                          key, is_value, i / dims / 2);
         oracle_store(to, shape->kv.k_dtype, i % dims, element);
     }
 }
@@ -431,8 +459,8 @@ static const struct {
 };
 enum { NUM_FAR = sizeof FAR / sizeof *FAR };
 
-// Two keys far above all others, and far from where a prefill's rows begin to look: a maximum that is not followed with every tile must
-// not be trusted.
+// Two keys far above all others, and far from where a prefill's rows begin to look: a maximum that
+// is not followed with every tile must not be trusted.
 START_TEST(a_key_far_above_all_others_gets_all_the_weight)
 {
     struct stage stage;
@@ -446,7 +474,8 @@ END_TEST
 // So far above that its weight times its value is too large for f32, though the weight is not.
 START_TEST(a_large_value_of_a_far_key_comes_out_as_it_is)
 {
-    static const float ELEMENTS[][2] = {{3.5f, 1e33f}, {2, 1e37f}}; // of the key and its value; weights 2^20 and 2^12
+    static const float ELEMENTS[][2] = {
+        {3.5f, 1e33f}, {2, 1e37f}}; // of the key and its value; weights 2^20 and 2^12
     struct stage stage;
     stage_set_far(&stage, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 16);
     stage.problem->shape.scale = 0.25f;
@@ -468,13 +497,15 @@ static void far_scale_store(const struct stage *stage, uint32_t key, float scale
                &scale, sizeof scale);
 }
 
-// Its value has no scale, so that there is no product of weight and scale that is too large; or one far above or far below the others'.
+// Its value has no scale, so that there is no product of weight and scale that is too large; or one
+// far above or far below the others'.
 START_TEST(a_far_key_gets_all_the_weight_whatever_its_value_is_scaled_with)
 {
     static const float SCALES[] = {0, 0x1p-100f, 0x1p9f, 0x1p-40f};
     struct stage stage;
     bool half = _i / 4 == 0;
-    stage_set_far(&stage, half ? DTYPE_F16 : DTYPE_BF16, half ? DTYPE_F16 : DTYPE_BF16, DTYPE_INT8, 16);
+    stage_set_far(&stage, half ? DTYPE_F16 : DTYPE_BF16, half ? DTYPE_F16 : DTYPE_BF16, DTYPE_INT8,
+                  16);
     far_store(&stage, 100, false, 10);
     far_store(&stage, 300, false, 30);
     far_scale_store(&stage, 300, SCALES[_i % 4]);
@@ -494,9 +525,9 @@ START_TEST(the_least_elements_of_8_bits_are_not_lost)
     for (uint32_t key = 0; key < 700; key++)
         for (uint64_t i = 0; i < 2 * 2 * 16; i++)
             for (int value = 0; value < 2; value++)
-                oracle_store(
-                    attention_case_element(stage.problem, &stage.problem->seqs[0], i / 16 % 2, key, value, i / 32), kv,
-                    i % 16, key % 3 == 0 ? -least : least);
+                oracle_store(attention_case_element(stage.problem, &stage.problem->seqs[0],
+                                                    i / 16 % 2, key, value, i / 32),
+                             kv, i % 16, key % 3 == 0 ? -least : least);
     stage_play(&stage);
     rig_check(&stage.rig, &stage.batch);
     double element = oracle_load(stage_row(&stage, 0, 0), stage.problem->shape.io_dtype, 0);
@@ -519,8 +550,9 @@ START_TEST(a_key_that_is_no_number_makes_none_of_all_rows_that_see_it)
     struct stage stage;
     stage_set_far(&stage, KEYS[_i].io, KEYS[_i].kv, KEYS[_i].kv, 16);
     for (uint32_t head = 0; head < 2; head++)
-        memset(attention_case_element(stage.problem, &stage.problem->seqs[0], head, 300, false, false), KEYS[_i].byte,
-               16 * dtype_size((int)KEYS[_i].kv));
+        memset(
+            attention_case_element(stage.problem, &stage.problem->seqs[0], head, 300, false, false),
+            KEYS[_i].byte, 16 * dtype_size((int)KEYS[_i].kv));
     stage_play(&stage);
     for (uint32_t token = 0; token < 70; token++)
         for (uint32_t head = 0; head < 4; head++) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_attention_splits.c - keys in parts: cut by the engine (num_splits), and cut by the caller, whose parts are merged by their LSE.
+// test_attention_splits.c - keys in parts: cut by the engine (num_splits), and cut by the caller,
+// whose parts are merged by their LSE.
 
 #include "attention_suite.h"
 #include "rigs/check_main.h"
@@ -25,12 +26,15 @@ static const struct {
     {FEATURE_LSE | FEATURE_SINKS, ENGINE_ROWS, DTYPE_F32, DTYPE_F16, 24, 40},
     {FEATURE_LSE | FEATURE_WINDOW, ENGINE_POOL, DTYPE_F32, DTYPE_F32, 16, 16},
     {FEATURE_LSE | FEATURE_MASK | FEATURE_SINKS, ENGINE_BLOCKS, DTYPE_F16, DTYPE_F16, 16, 16},
-    {FEATURE_LSE | FEATURE_ALIBI | FEATURE_SOFT_CAP | FEATURE_ROPE, ENGINE_POOL, DTYPE_BF16, DTYPE_FP8_E5M2, 32, 8},
+    {FEATURE_LSE | FEATURE_ALIBI | FEATURE_SOFT_CAP | FEATURE_ROPE, ENGINE_POOL, DTYPE_BF16,
+     DTYPE_FP8_E5M2, 32, 8},
     {FEATURE_LSE | FEATURE_SINKS, ENGINE_POOL, DTYPE_BF16, DTYPE_BF16, 64, 64},
 };
 
-// A decode, a piece of a prefill, one without keys, one without queries, one short, one longer than any rule's part.
-static const uint32_t SPLIT_Q_LENS[] = {1, 7, 2, 0, 5, 1}, SPLIT_KV_LENS[] = {1300, 900, 0, 600, 40, 4500};
+// A decode, a piece of a prefill, one without keys, one without queries, one short, one longer than
+// any rule's part.
+static const uint32_t SPLIT_Q_LENS[] = {1, 7, 2, 0, 5, 1},
+                      SPLIT_KV_LENS[] = {1300, 900, 0, 600, 40, 4500};
 
 static struct attention_wish split_wish(int number)
 {
@@ -59,7 +63,8 @@ START_TEST(any_number_of_splits_agrees_with_the_oracle)
     suite_shape_bend(&wish.shape);
     stage_set(&stage, 200 + (uint64_t)_i, &wish);
     struct attention_parameters *parameters = &stage.problem->parameters[0];
-    parameters->window_left = 290, parameters->window_right = -1; // most parts are hidden from every query
+    parameters->window_left = 290,
+    parameters->window_right = -1; // most parts are hidden from every query
     stage_play(&stage);
     for (size_t i = 0; i < COUNT(SPLITS); i++) {
         parameters->num_splits = SPLITS[i];
@@ -81,8 +86,9 @@ START_TEST(parts_that_nobody_sees_count_nothing)
     stage_set(&stage, 210, &wish);
     uint8_t *mask = stage.problem->seqs[0].mask;
     for (uint32_t i = 0; i < 4; i++)
-        memset(mask + i * 160 + (i == 3 ? 0 : 32), 0, i == 3 ? 159 : 96); // rows 0 to 2: not the keys from 256 to 1023
-    mask[4 * 160 - 1] = 1;                                                // row 3: key 1272 alone
+        memset(mask + i * 160 + (i == 3 ? 0 : 32), 0,
+               i == 3 ? 159 : 96); // rows 0 to 2: not the keys from 256 to 1023
+    mask[4 * 160 - 1] = 1;         // row 3: key 1272 alone
     stage_play(&stage);
     for (uint32_t splits = 1; splits <= 5; splits += 4) {
         stage.problem->parameters[0].num_splits = splits;
@@ -135,15 +141,17 @@ struct part {
     uint8_t *mask;
 };
 
-static void part_by_table(struct part *part, const struct attention_batch *whole, uint32_t first, uint32_t end)
+static void part_by_table(struct part *part, const struct attention_batch *whole, uint32_t first,
+                          uint32_t end)
 {
     const uint32_t block_size = whole->problem->shape.kv.block_size;
     for (uint32_t s = 0; s < MERGE_SEQS; s++) {
         part->seq_lens[s] = (int32_t)(end - first);
         for (uint32_t j = 0; j < whole->max_blocks; j++)
             part->table[s * whole->max_blocks + j] =
-                j < (end - first) / block_size ? whole->block_table[s * whole->max_blocks + first / block_size + j]
-                                               : -1;
+                j < (end - first) / block_size
+                    ? whole->block_table[s * whole->max_blocks + first / block_size + j]
+                    : -1;
     }
     part->batch.seq_lens_kv = part->seq_lens;
     part->batch.block_table = part->table;
@@ -158,7 +166,8 @@ static void part_by_window(struct part *part, uint32_t first, uint32_t end)
     part->parameters.window_right = 0;
 }
 
-static void part_by_mask(struct part *part, const struct attention_batch *whole, uint32_t first, uint32_t end)
+static void part_by_mask(struct part *part, const struct attention_batch *whole, uint32_t first,
+                         uint32_t end)
 {
     part->mask = malloc(whole->mask_bytes);
     ck_assert_ptr_nonnull(part->mask);
@@ -170,7 +179,8 @@ static void part_by_mask(struct part *part, const struct attention_batch *whole,
     part->batch.mask = part->mask;
 }
 
-static void part_make(struct part *part, struct stage *stage, enum parting parting, uint32_t number, struct dice *dice)
+static void part_make(struct part *part, struct stage *stage, enum parting parting, uint32_t number,
+                      struct dice *dice)
 {
     const struct attention_shape *shape = &stage->problem->shape;
     uint32_t first = BORDERS[number], end = BORDERS[number + 1], tokens = stage->batch.num_tokens;
@@ -179,9 +189,10 @@ static void part_make(struct part *part, struct stage *stage, enum parting parti
     if (number > 0) // a sink is to count once
         part->parameters.features &= ~(uint32_t)FEATURE_SINKS;
     part->batch.parameters = &part->parameters;
-    part->batch.out = attention_image_place(&stage->rig.image, dice, shape->io_dtype, tokens, shape_heads(shape),
-                                            shape->kv.head_dim_v);
-    part->batch.lse = attention_image_place_lse(&stage->rig.image, dice, tokens, shape_heads(shape));
+    part->batch.out = attention_image_place(&stage->rig.image, dice, shape->io_dtype, tokens,
+                                            shape_heads(shape), shape->kv.head_dim_v);
+    part->batch.lse =
+        attention_image_place_lse(&stage->rig.image, dice, tokens, shape_heads(shape));
     switch (parting) {
     case BY_TABLE: part_by_table(part, &stage->batch, first, end); break;
     case BY_WINDOW: part_by_window(part, first, end); break;
@@ -217,7 +228,8 @@ static void merge_run(struct stage *stage, const struct part *parts, uint32_t nu
         .out = stage->batch.out,
         .lse = stage->batch.lse,
     };
-    struct engine_submission submission = {.runs = &run, .num_runs = 1, .wave_ends = &(uint32_t){1}, .num_waves = 1};
+    struct engine_submission submission = {
+        .runs = &run, .num_runs = 1, .wave_ends = &(uint32_t){1}, .num_waves = 1};
     rig_submit(&stage->rig, &submission, &result);
 }
 

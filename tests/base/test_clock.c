@@ -11,7 +11,8 @@
 
 START_TEST(a_deadline_lies_its_timeout_ahead_and_a_negative_timeout_never_ends)
 {
-    const int64_t before_ns = clock_now_ns(), deadline_ns = clock_deadline_ns(2000), after_ns = clock_now_ns();
+    const int64_t before_ns = clock_now_ns(), deadline_ns = clock_deadline_ns(2000),
+                  after_ns = clock_now_ns();
     ck_assert_int_ge(deadline_ns, before_ns + 2000 * NS_PER_MS);
     ck_assert_int_le(deadline_ns, after_ns + 2000 * NS_PER_MS);
     ck_assert(clock_deadline_ns(-1) == FOREVER);

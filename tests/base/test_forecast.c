@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_forecast.c - how long work is expected to take, and when threads look for its end, sleep and wait, under a clock of the test's own.
-// Two threads with the rules of real ones: the engine's completer, whose sleeps end at their time, and the daemon's dispatcher, whose sleeps
-// end with the work.
+// test_forecast.c - how long work is expected to take, and when threads look for its end, sleep and
+// wait, under a clock of the test's own. Two threads with the rules of real ones: the engine's
+// completer, whose sleeps end at their time, and the daemon's dispatcher, whose sleeps end with the
+// work.
 
 #include "base/forecast.h"
 #include "rigs/check_main.h"
@@ -39,7 +40,9 @@ static struct thread completer(void)
 static struct thread dispatcher(void)
 {
     return (struct thread){
-        .watch = {.times = {.num_kinds = 64, .caution = 4}, .look_ns = SPIN, .wake_delay_ns = SPIN / 2},
+        .watch = {.times = {.num_kinds = 64, .caution = 4},
+                  .look_ns = SPIN,
+                  .wake_delay_ns = SPIN / 2},
         .now_ns = 1000000,
         .wake_delay_ns = 35 * US,
         .pause_ns = 10 * US,
@@ -48,8 +51,10 @@ static struct thread dispatcher(void)
 
 static void sleep_until(struct thread *t, int64_t until_ns)
 {
-    const bool ends_itself = until_ns < FOREVER && (t->watch.sleep_ignores_end || until_ns < t->end_ns);
-    const int64_t begun_ns = t->now_ns, end_ns = begun_ns < t->end_ns ? t->end_ns + t->wake_delay_ns : begun_ns;
+    const bool ends_itself =
+        until_ns < FOREVER && (t->watch.sleep_ignores_end || until_ns < t->end_ns);
+    const int64_t begun_ns = t->now_ns,
+                  end_ns = begun_ns < t->end_ns ? t->end_ns + t->wake_delay_ns : begun_ns;
     t->now_ns = ends_itself ? until_ns + t->oversleeps_ns : end_ns;
     t->slept_ns += ends_itself ? t->now_ns - begun_ns : 0;
     t->waits += until_ns == FOREVER;
@@ -217,7 +222,8 @@ END_TEST
 
 START_TEST(work_that_becomes_shorter_or_longer_is_seen_again)
 {
-    static const int64_t changes[][2] = {{800, 300}, {300, 800}, {250, 251}, {1500, 20}, {20, 1500}, {9000, 90}};
+    static const int64_t changes[][2] = {{800, 300}, {300, 800}, {250, 251},
+                                         {1500, 20}, {20, 1500}, {9000, 90}};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         struct thread t = completer();
         pass_times(&t, 5, changes[i][0] * US);
@@ -329,7 +335,8 @@ START_TEST(one_look_a_piece_of_work_is_as_long_as_the_spin_at_most)
 {
     struct thread t = dispatcher();
     for (int n = 0; n < 400; n++) {
-        pass(&t, n % 5 ? KIND : OTHER, (n * 7919 % 500 + 1) * US); // it never does what it did before
+        pass(&t, n % 5 ? KIND : OTHER,
+             (n * 7919 % 500 + 1) * US); // it never does what it did before
         ck_assert_int_le(t.looked_ns, SPIN + A_LOOK);
     }
 }

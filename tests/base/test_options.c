@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_options.c - base/options on a table with an option of each kind: values and their limits, command lines, sentences, and what is
-// printed. The programs' own tables are tested with the programs.
+// test_options.c - base/options on a table with an option of each kind: values and their limits,
+// command lines, sentences, and what is printed. The programs' own tables are tested with the
+// programs.
 
 #include "base/options.h"
 #include "rigs/check_main.h"
@@ -28,19 +29,23 @@ enum { PAINTS = 1, DRAWS = 2 };
 
 static const struct option entries[] = {
     OPTION_SECTION("Paint"),
-    {"colour", "NAME", OPTION_CHOICE, FIELD(colour), FIRST_COLOUR, .words = colours, .initial = "green",
-     .help = "what to paint in", .groups = PAINTS},
-    {"colder", NULL, OPTION_CONSTANT, FIELD(colour), FIRST_COLOUR + 2, .help = "the same as `--colour blue`"},
+    {"colour", "NAME", OPTION_CHOICE, FIELD(colour), FIRST_COLOUR, .words = colours,
+     .initial = "green", .help = "what to paint in", .groups = PAINTS},
+    {"colder", NULL, OPTION_CONSTANT, FIELD(colour), FIRST_COLOUR + 2,
+     .help = "the same as `--colour blue`"},
     {"mode", NULL, OPTION_CHOICE, FIELD(mode), 0, .words = colours, .help = "the other colour"},
     OPTION_SECTION("Numbers"),
-    {"count", "N", OPTION_COUNT, FIELD(count), 2, 9, .initial = "4", .help = "how many", .details = "A \\ and a .dot."},
-    {"entries", "N", OPTION_COUNT, FIELD(entries), 0, 64, .power_of_two = true, .help = "a power of two"},
-    {"poll", "US", OPTION_COUNT, FIELD(poll), 0, 1000, .word = "auto", .word_value = (uint64_t)AUTO, .initial = "auto",
-     .help = "how long"},
+    {"count", "N", OPTION_COUNT, FIELD(count), 2, 9, .initial = "4", .help = "how many",
+     .details = "A \\ and a .dot."},
+    {"entries", "N", OPTION_COUNT, FIELD(entries), 0, 64, .power_of_two = true,
+     .help = "a power of two"},
+    {"poll", "US", OPTION_COUNT, FIELD(poll), 0, 1000, .word = "auto", .word_value = (uint64_t)AUTO,
+     .initial = "auto", .help = "how long"},
     {"size", "BYTES", OPTION_BYTES, FIELD(size), 1, UINT64_C(1) << 40, .help = "how large"},
     {"share", "F", OPTION_NUMBER, FIELD(share), 0, 1, .initial = "0.5", .help = "which part"},
     OPTION_SECTION("General"),
-    {"name", "A|B", OPTION_TEXT, FIELD(name), 1, .otherwise = "none", .help = "a name", .groups = DRAWS},
+    {"name", "A|B", OPTION_TEXT, FIELD(name), 1, .otherwise = "none", .help = "a name",
+     .groups = DRAWS},
     {"note", "TEXT", OPTION_TEXT, FIELD(note), .help = NULL},
     {"loud", NULL, OPTION_FLAG, FIELD(loud), .help = "say more"},
 };
@@ -103,11 +108,9 @@ END_TEST
 
 START_TEST(each_kind_sets_its_field)
 {
-    ck_assert_int_eq(
-        read_text(
-            &plain,
-            "--colour=red --mode blue --count 9 --entries 32 --poll 7 --size 3M --share 1 --name x --note '' --loud"),
-        OPTIONS_RUN);
+    ck_assert_int_eq(read_text(&plain, "--colour=red --mode blue --count 9 --entries 32 --poll 7 "
+                                       "--size 3M --share 1 --name x --note '' --loud"),
+                     OPTIONS_RUN);
     ck_assert_uint_eq(settings.colour, FIRST_COLOUR);
     ck_assert_uint_eq(settings.mode, 2);
     ck_assert_uint_eq(settings.count, 9);
@@ -162,13 +165,15 @@ static const struct {
     {"--count 10", "--count \"10\" is not a whole number from 2 to 9"},
     {"--count=-3", "--count \"-3\" is not a whole number from 2 to 9"},
     {"--count 4k", "--count \"4k\" is not a whole number from 2 to 9"},
-    {"--count 99999999999999999999", "--count \"99999999999999999999\" is not a whole number from 2 to 9"},
+    {"--count 99999999999999999999",
+     "--count \"99999999999999999999\" is not a whole number from 2 to 9"},
     {"--entries 48", "--entries \"48\" is not a power of two"},
     {"--poll often", "--poll \"often\" is neither auto nor a whole number from 0 to 1000"},
     {"--poll 1001", "--poll \"1001\" is neither auto nor a whole number from 0 to 1000"},
-    {"--size 0", "--size \"0\" is not a whole number from 1 to 1099511627776 (K, M and G are allowed)"},
-    {"--size 99999999999G",
-     "--size \"99999999999G\" is not a whole number from 1 to 1099511627776 (K, M and G are allowed)"},
+    {"--size 0",
+     "--size \"0\" is not a whole number from 1 to 1099511627776 (K, M and G are allowed)"},
+    {"--size 99999999999G", "--size \"99999999999G\" is not a whole number from 1 to 1099511627776 "
+                            "(K, M and G are allowed)"},
     {"--share 0", "--share \"0\" is not a number above 0 and up to 1"},
     {"--share nan", "--share \"nan\" is not a number above 0 and up to 1"},
     {"--share 1x", "--share \"1x\" is not a number above 0 and up to 1"},
@@ -233,7 +238,8 @@ END_TEST
 
 // ---- what is printed ----
 
-static char *printed(const struct options_program *program, const char *format, const struct options_command *command)
+static char *printed(const struct options_program *program, const char *format,
+                     const struct options_command *command)
 {
     char *text = NULL;
     size_t size = 0;
@@ -268,7 +274,8 @@ START_TEST(help_has_each_option_below_its_section)
               "  --count N             how many [4]\n");
     has(text, "  --poll US|auto        how long [auto]\n");
     has(text, "  --name A|B            a name [none]\n");
-    has(text, "  --help, -h            print this and end\n  --version             print the version and end\n");
+    has(text, "  --help, -h            print this and end\n  --version             print the "
+              "version and end\n");
     has(text, "\nExit codes: 0.\n");
     lacks(text, "--note");
     free(text);
@@ -297,10 +304,12 @@ START_TEST(long_help_is_wrapped_and_no_line_of_it_looks_like_an_option)
 {
     static const struct option wordy[] = {
         {"a", NULL, OPTION_FLAG, FIELD(loud),
-         .help = "one two three four five six seven eight nine ten eleven twelve 13 with `--b` --c and so on and on"}};
+         .help = "one two three four five six seven eight nine ten eleven twelve 13 with `--b` --c "
+                 "and so on and on"}};
     const struct options_program program = {"prog", "prog", "About.", "End.", wordy, 1, NULL, 0};
     char *text = printed(&program, NULL, NULL);
-    has(text, "\nOptions:\n  --a                   one two three four five six seven eight nine ten eleven twelve 13\n"
+    has(text, "\nOptions:\n  --a                   one two three four five six seven eight nine "
+              "ten eleven twelve 13\n"
               "                        with --b --c and so on and on\n");
     free(text);
 }
@@ -309,7 +318,8 @@ END_TEST
 START_TEST(the_man_page_list_is_escaped)
 {
     char *text = printed(&plain, "man", NULL);
-    has(text, ".SS Paint\n.TP\n.BI \"\\-\\-colour \" NAME\nWhat to paint in: red, green or blue.\nDefault: green.\n");
+    has(text, ".SS Paint\n.TP\n.BI \"\\-\\-colour \" NAME\nWhat to paint in: red, green or "
+              "blue.\nDefault: green.\n");
     has(text, ".TP\n.BI \"\\-\\-colder\"\nThe same as \\fB\\-\\-colour blue\\fR.\n");
     has(text, ".TP\n.BI \"\\-\\-mode red|green|blue\"\n");
     has(text, ".TP\n.BI \"\\-\\-poll \" US \"|auto\"\n");
@@ -346,7 +356,8 @@ static const char *completed(const struct options_program *program, const char *
     fclose(script);
     free(text);
     snprintf(command, sizeof command,
-             "bash -c 'set -eu; source %s; COMP_WORDS=(prog %s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=(); "
+             "bash -c 'set -eu; source %s; COMP_WORDS=(prog %s); COMP_CWORD=$((${#COMP_WORDS[@]} - "
+             "1)); COMPREPLY=(); "
              "_prog; printf \"%%s\\n\" \"${COMPREPLY[@]}\"' 2>&1",
              path, words);
     FILE *shell = popen(command, "re");
@@ -382,7 +393,8 @@ int main(void)
     tcase_add_test(reading, the_last_of_two_options_holds);
     tcase_add_test(reading, a_name_may_be_cut_where_it_stays_unique);
     tcase_add_test(reading, operands_keep_their_order);
-    tcase_add_loop_test(reading, a_wrong_word_is_named_in_one_sentence, 0, sizeof refused / sizeof *refused);
+    tcase_add_loop_test(reading, a_wrong_word_is_named_in_one_sentence, 0,
+                        sizeof refused / sizeof *refused);
     tcase_add_test(reading, a_command_takes_the_options_of_its_groups);
     tcase_add_test(reading, options_are_set_by_name);
     tcase_add_test(printing, help_has_each_option_below_its_section);

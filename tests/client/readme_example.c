@@ -39,8 +39,11 @@ int main(void)
     check(aule_session_open(NULL, &session), "session");
 
     // Sessions that open the same name share the cache's blocks.
-    const struct aule_cache_params cache_params = {
-        .name = "example", .num_layers = 1, .num_kv_heads = KV_HEADS, .head_dim = DIM, .block_size = BLOCK};
+    const struct aule_cache_params cache_params = {.name = "example",
+                                                   .num_layers = 1,
+                                                   .num_kv_heads = KV_HEADS,
+                                                   .head_dim = DIM,
+                                                   .block_size = BLOCK};
     struct aule_cache *cache;
     check(aule_cache_open(session, &cache_params, &cache), "cache");
 

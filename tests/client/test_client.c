@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client.c - libaule-client against the real daemon: what it computes, prefixes, large metadata, waiting and threads. Each test is a
-// process of its own with a daemon of its own.
+// test_client.c - libaule-client against the real daemon: what it computes, prefixes, large
+// metadata, waiting and threads. Each test is a process of its own with a daemon of its own.
 
 #include "rigs/client_step.h"
 
@@ -28,7 +28,8 @@ static void setup_staging(void)
     launch(staging);
 }
 
-static const char *const small[] = {"--max-blocks", "16", "--max-tickets", "4", "--max-batches", "8", NULL};
+static const char *const small[] = {
+    "--max-blocks", "16", "--max-tickets", "4", "--max-batches", "8", NULL};
 
 static void setup_small(void)
 {
@@ -84,7 +85,8 @@ static void ask_last_query(struct step *step)
     memcpy(q, q + (size_t)15 * HEADS * DIM, HEADS * DIM * sizeof *q);
 }
 
-// Over two full blocks that were written before: the last token again, with slot -1; its rows in `out`.
+// Over two full blocks that were written before: the last token again, with slot -1; its rows in
+// `out`.
 static void run_last_token(struct step *step, const int32_t *blocks, float *out)
 {
     static const int32_t cu[] = {0, 1}, lens[] = {16};
@@ -178,7 +180,8 @@ START_TEST(a_table_larger_than_a_message_gives_the_same_bits)
     struct step step;
     float narrow[17 * HEADS * DIM];
     struct aule_session *session = NULL;
-    const struct aule_session_params params = {.socket = daemon_.socket, .arena_size = 16 << 20, .timeout_ms = WAIT_MS};
+    const struct aule_session_params params = {
+        .socket = daemon_.socket, .arena_size = 16 << 20, .timeout_ms = WAIT_MS};
     ok(aule_session_open(&params, &session));
     step = (struct step){.session = session, .cache = open_cache(session)};
     ok(aule_blocks_lease(step.cache, 4, 0, step.blocks));
@@ -263,7 +266,8 @@ static void join_lease(struct lease *lease, enum aule_status expected)
     clock_gettime(CLOCK_REALTIME, &deadline);
     deadline.tv_sec += DEADLINE_S;
     ck_assert_int_eq(pthread_timedjoin_np(lease->thread, NULL, &deadline), 0);
-    ck_assert_msg(lease->status == expected, "%s: %s", aule_status_name(lease->status), lease->error);
+    ck_assert_msg(lease->status == expected, "%s: %s", aule_status_name(lease->status),
+                  lease->error);
 }
 
 START_TEST(a_lease_waits_until_another_session_releases)
@@ -381,7 +385,8 @@ START_TEST(threads_of_one_session_get_their_own_results)
     struct aule_session *session = open_session(NULL);
     struct aule_cache *cache = open_cache(session);
     for (uint32_t i = 0; i < NUM_THREADS; i++) {
-        runners[i] = (struct runner){.step = {.session = session, .cache = cache}, .seed = i * 1000};
+        runners[i] =
+            (struct runner){.step = {.session = session, .cache = cache}, .seed = i * 1000};
         ok(aule_blocks_lease(cache, 3, 0, runners[i].step.blocks));
         create_tensors(&runners[i].step);
         reset(&runners[i].step);

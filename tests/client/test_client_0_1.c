@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_0_1.c - a program of aule 0.1 with today's library: compiled by 0.1's header, linked with 0.1's soname. Around each struct that the
-// library fills lie bytes that must stay as they are.
+// test_client_0_1.c - a program of aule 0.1 with today's library: compiled by 0.1's header, linked
+// with 0.1's soname. Around each struct that the library fills lie bytes that must stay as they
+// are.
 
 #include "client/aule-0.1/layout.h"
 #include "client/aule-0.1/names.h"
@@ -13,20 +14,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CANARY = 0xa5, MARGIN = 512, TOKENS = 16, HEADS = 2, HEAD_DIM = 64, BLOCK = 8, BLOCKS = TOKENS / BLOCK };
+enum {
+    CANARY = 0xa5,
+    MARGIN = 512,
+    TOKENS = 16,
+    HEADS = 2,
+    HEAD_DIM = 64,
+    BLOCK = 8,
+    BLOCKS = TOKENS / BLOCK
+};
 
 // A struct as a program of 0.1 has it on its stack.
-#define GUARDED(type)                                                                                                  \
-    struct {                                                                                                           \
-        unsigned char before[MARGIN];                                                                                  \
-        type it;                                                                                                       \
-        unsigned char after[MARGIN];                                                                                   \
+#define GUARDED(type)                                                                              \
+    struct {                                                                                       \
+        unsigned char before[MARGIN];                                                              \
+        type it;                                                                                   \
+        unsigned char after[MARGIN];                                                               \
     }
 #define GUARD(guarded) memset(&(guarded), CANARY, sizeof(guarded))
-#define EXPECT_GUARDED(guarded)                                                                                        \
-    do {                                                                                                               \
-        expect_canaries((guarded).before, MARGIN);                                                                     \
-        expect_canaries((guarded).after, MARGIN);                                                                      \
+#define EXPECT_GUARDED(guarded)                                                                    \
+    do {                                                                                           \
+        expect_canaries((guarded).before, MARGIN);                                                 \
+        expect_canaries((guarded).after, MARGIN);                                                  \
     } while (0)
 
 static void expect_canaries(const unsigned char *bytes, size_t count)
@@ -58,7 +67,9 @@ static void setup(void)
                                              .v_dtype = AULE_F32,
                                              .block_size = BLOCK};
     ck_assert(daemon_launch(&daemon_, NULL));
-    ok(aule_session_open(&(struct aule_session_params){.socket = daemon_.socket, .name = "program of 0.1"}, &session));
+    ok(aule_session_open(
+        &(struct aule_session_params){.socket = daemon_.socket, .name = "program of 0.1"},
+        &session));
     ok(aule_cache_open(session, &params, &cache));
     struct aule_tensor *const tensors[] = {&q, &k, &v, &out};
     for (int i = 0; i < 4; i++) {
@@ -100,14 +111,16 @@ static struct aule_batch *create_batch(void)
 
 static struct aule_run_params run_params(void)
 {
-    return (struct aule_run_params){.num_heads = HEADS, .q = q, .k = k, .v = v, .out = out, .causal = true};
+    return (struct aule_run_params){
+        .num_heads = HEADS, .q = q, .k = k, .v = v, .out = out, .causal = true};
 }
 
 // ---- tests ----
 
 static bool is_part_that_grows(const char *name)
 {
-    return strcmp(name, "aule_metadata.params") == 0 || strcmp(name, "aule_attention_params.run") == 0;
+    return strcmp(name, "aule_metadata.params") == 0 ||
+           strcmp(name, "aule_attention_params.run") == 0;
 }
 
 #define NAME(name) #name,
@@ -124,10 +137,11 @@ START_TEST(every_struct_of_0_1_lies_where_it_lay)
 {
     for (int i = 0; layout_0_1[i].name; i++) {
         const struct layout *then = &layout_0_1[i], *now = &layout_now[i];
-        bool grows = strchr(then->name, '.') ? is_part_that_grows(then->name) : !is_fixed(then->name);
+        bool grows =
+            strchr(then->name, '.') ? is_part_that_grows(then->name) : !is_fixed(then->name);
         ck_assert_str_eq(then->name, now->name);
-        ck_assert_msg(grows ? now->size >= then->size : now->size == then->size, "%s has %zu bytes, had %zu",
-                      then->name, now->size, then->size);
+        ck_assert_msg(grows ? now->size >= then->size : now->size == then->size,
+                      "%s has %zu bytes, had %zu", then->name, now->size, then->size);
         // `owned` stays the last member: the library finds it from the struct's end.
         ck_assert_msg(now->offset == then->offset || strcmp(then->name, "aule_metadata.owned") == 0,
                       "%s is at %zu, was at %zu", then->name, now->offset, then->offset);
@@ -171,7 +185,8 @@ START_TEST(runs_and_what_they_say_of_themselves)
     EXPECT_GUARDED(ticket);
     ck_assert_float_ne(*(float *)aule_tensor_data(session, &out), 0);
     const int64_t more[TOKENS] = {0};
-    ck_assert_int_eq(aule_batch_advance(batch, &(struct aule_advance){.slot_mapping = more}), AULE_OUT_OF_RANGE);
+    ck_assert_int_eq(aule_batch_advance(batch, &(struct aule_advance){.slot_mapping = more}),
+                     AULE_OUT_OF_RANGE);
     aule_batch_destroy(batch);
 }
 END_TEST
@@ -180,8 +195,12 @@ START_TEST(attention_gathers_merges_and_prefixes)
 {
     struct aule_batch *batch = create_batch();
     const struct aule_run_params run = run_params();
-    const struct aule_attention_params params = {
-        .num_seqs = 1, .q_len = TOKENS, .kv_len = TOKENS, .num_kv_heads = HEADS, .head_dim = HEAD_DIM, .run = run};
+    const struct aule_attention_params params = {.num_seqs = 1,
+                                                 .q_len = TOKENS,
+                                                 .kv_len = TOKENS,
+                                                 .num_kv_heads = HEADS,
+                                                 .head_dim = HEAD_DIM,
+                                                 .run = run};
     GUARDED(struct aule_run_result) result;
     GUARDED(struct aule_ticket) ticket;
     GUARD(result);
@@ -193,7 +212,9 @@ START_TEST(attention_gathers_merges_and_prefixes)
     ok(aule_kv_gather(batch, &(struct aule_kv_gather){.k = k, .v = v}, -1, &ticket.it));
     ok(aule_ticket_wait(session, ticket.it, -1, &result.it));
     const int64_t slots[] = {(int64_t)blocks[0] * BLOCK};
-    ok(aule_kv_import(cache, &(struct aule_kv_import){.num_rows = 1, .slot_mapping = slots, .k = k, .v = v}, -1, NULL));
+    ok(aule_kv_import(
+        cache, &(struct aule_kv_import){.num_rows = 1, .slot_mapping = slots, .k = k, .v = v}, -1,
+        NULL));
     EXPECT_GUARDED(result);
     EXPECT_GUARDED(ticket);
     aule_batch_destroy(batch);
@@ -209,7 +230,8 @@ END_TEST
 
 START_TEST(forms_of_the_metadata)
 {
-    static const int32_t cu[] = {0, 3}, table[] = {0, 1}, lens[] = {9}, ids[] = {0, 0}, positions[] = {4, 5};
+    static const int32_t cu[] = {0, 3}, table[] = {0, 1}, lens[] = {9}, ids[] = {0, 0},
+                         positions[] = {4, 5};
     GUARDED(struct aule_metadata) metadata;
     GUARD(metadata);
     ok(aule_metadata_varlen(1, cu, cu, 0, 0, &metadata.it));
@@ -219,7 +241,8 @@ START_TEST(forms_of_the_metadata)
     ok(aule_metadata_append(1, lens, table, 2, BLOCK, &metadata.it));
     ck_assert_int_eq(metadata.it.params.slot_mapping[0], BLOCK + 1);
     aule_metadata_finish(&metadata.it);
-    const struct aule_token_form form = {.num_tokens = 2, .num_seqs = 1, .seq_ids = ids, .positions = positions};
+    const struct aule_token_form form = {
+        .num_tokens = 2, .num_seqs = 1, .seq_ids = ids, .positions = positions};
     ok(aule_metadata_tokens(&form, &metadata.it));
     ck_assert_int_eq(metadata.it.params.seq_lens_kv[0], 6);
     aule_metadata_finish(&metadata.it);
@@ -269,7 +292,8 @@ START_TEST(what_a_monitor_fills_stays_inside_its_struct)
     GUARD(state);
     GUARD(device);
     GUARD(tuning);
-    ok(aule_session_open(&(struct aule_session_params){.socket = daemon_.socket, .name = "another"}, &another));
+    ok(aule_session_open(&(struct aule_session_params){.socket = daemon_.socket, .name = "another"},
+                         &another));
     ok(aule_monitor_open(daemon_.socket, 0, &monitor));
     ok(aule_monitor_ping(monitor, &ping.it));
     ok(aule_monitor_daemon(monitor, &state.it));
@@ -292,9 +316,10 @@ END_TEST
 
 int main(void)
 {
-    const TTest *const tests[] = {what_a_session_fills_stays_inside_its_struct, runs_and_what_they_say_of_themselves,
-                                  attention_gathers_merges_and_prefixes,        forms_of_the_metadata,
-                                  what_a_monitor_fills_stays_inside_its_struct, NULL};
+    const TTest *const tests[] = {
+        what_a_session_fills_stays_inside_its_struct, runs_and_what_they_say_of_themselves,
+        attention_gathers_merges_and_prefixes,        forms_of_the_metadata,
+        what_a_monitor_fills_stays_inside_its_struct, NULL};
     Suite *suite = suite_create("client of 0.1");
     TCase *layout = tcase_create("layout");
     tcase_add_test(layout, every_struct_of_0_1_lies_where_it_lay);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_answers.c - the threads of one session over one ring, whose daemon is another thread here: each gets its own answer, and nobody is
-// left waiting when the leader leaves, the connection ends or the ring is over. No daemon, no socket.
+// test_client_answers.c - the threads of one session over one ring, whose daemon is another thread
+// here: each gets its own answer, and nobody is left waiting when the leader leaves, the connection
+// ends or the ring is over. No daemon, no socket.
 
 #include "client/src/answers.h"
 #include "rigs/check_main.h"
@@ -226,16 +227,19 @@ END_TEST
 
 START_TEST(a_full_ring_and_one_that_is_over_have_no_place)
 {
-    struct wire_submission submissions[2] = {{.command = WIRE_COMMAND_WAIT}, {.command = WIRE_COMMAND_WAIT}};
+    struct wire_submission submissions[2] = {{.command = WIRE_COMMAND_WAIT},
+                                             {.command = WIRE_COMMAND_WAIT}};
     struct wire_submission taken;
     struct waiter waiter, other;
     open_world(1, 0);
-    ck_assert_int_eq(answers_submit(&world.answers, &submissions[0], &waiter), ANSWERS_PLACED_ASLEEP);
+    ck_assert_int_eq(answers_submit(&world.answers, &submissions[0], &waiter),
+                     ANSWERS_PLACED_ASLEEP);
     ck_assert_int_eq(answers_submit(&world.answers, &submissions[1], &other), ANSWERS_NO_PLACE);
     ring_finish(&world.daemon);
     ck_assert(take(&taken));
     post(&taken);
-    ck_assert(answers_await(&world.answers, &waiter, &for_ever)); // who was there before gets an answer
+    ck_assert(
+        answers_await(&world.answers, &waiter, &for_ever)); // who was there before gets an answer
     ck_assert_int_eq(answers_submit(&world.answers, &submissions[1], &other), ANSWERS_NO_PLACE);
     ck_assert(world.answers.over);
     close_world();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_attention.c - each parameter of attention from libaule-client through the real daemon, held to loops in double: window,
-// soft cap, ALiBi, sinks, mask, positions, LSE, and table entries that a window hides.
+// test_client_attention.c - each parameter of attention from libaule-client through the real
+// daemon, held to loops in double: window, soft cap, ALiBi, sinks, mask, positions, LSE, and table
+// entries that a window hides.
 
 #include "rigs/client_scene.h"
 
@@ -50,7 +51,8 @@ static const struct {
     {"positions", .positioned = true},
     {"causal positions", .positioned = true, .causal = true},
     {"positions and a window", .positioned = true, .window = {true, 3, 4}},
-    {"positions and ALiBi", .positioned = true, .alibi = true, .causal = true, .window = {true, 40, 40}},
+    {"positions and ALiBi", .positioned = true, .alibi = true, .causal = true,
+     .window = {true, 40, 40}},
     {"mask", .masked = true},
     {"mask instead of causal", .masked = true, .causal = true},
     {"mask and a window", .masked = true, .window = {true, 20, 1}},
@@ -141,8 +143,9 @@ static void open_few(struct few *few, uint32_t heads)
 // `stride` words a token, `at` words behind the begin.
 static struct aule_tensor lse_at(const struct few *few, uint32_t at, uint32_t stride)
 {
-    return (struct aule_tensor){
-        .dtype = AULE_F32, .offset = few->offset + at * sizeof(float), .token_stride = stride * sizeof(float)};
+    return (struct aule_tensor){.dtype = AULE_F32,
+                                .offset = few->offset + at * sizeof(float),
+                                .token_stride = stride * sizeof(float)};
 }
 
 static void clear_words(const struct few *few)
@@ -181,7 +184,8 @@ static void run_few(struct few *few, uint32_t at, uint32_t stride, float *lse)
 static void merge_few(struct few *few, float *lse)
 {
     uint32_t heads = few->run.num_heads, size = FEW * heads;
-    struct aule_tensor parts[] = {few->run.out, few->run.out}, lses[] = {lse_at(few, 1, heads), lse_at(few, 1, heads)};
+    struct aule_tensor parts[] = {few->run.out, few->run.out},
+                       lses[] = {lse_at(few, 1, heads), lse_at(few, 1, heads)};
     const struct aule_merge_params merge = {.num_parts = 2,
                                             .num_tokens = FEW,
                                             .num_heads = heads,
@@ -209,13 +213,15 @@ static double naive_few(const struct few *few, uint32_t token, uint32_t head)
     for (int key = 0; key < FEW; key++) {
         double s = 0;
         for (int d = 0; d < DIM; d++)
-            s += (double)q[(token * few->run.num_heads + head) * DIM + (uint32_t)d] * k[key * DIM + d];
+            s += (double)q[(token * few->run.num_heads + head) * DIM + (uint32_t)d] *
+                 k[key * DIM + d];
         sum += exp(s / sqrt(DIM));
     }
     return log(sum);
 }
 
-// One or three heads: rows of 4 or 12 bytes, at an offset of 4; nothing beside them is written, over neither kind of arena.
+// One or three heads: rows of 4 or 12 bytes, at an offset of 4; nothing beside them is written,
+// over neither kind of arena.
 START_TEST(an_lse_of_any_number_of_heads_may_be_dense)
 {
     for (uint32_t heads = 1; heads <= 3; heads += 2) {
@@ -226,11 +232,13 @@ START_TEST(an_lse_of_any_number_of_heads_may_be_dense)
         run_few(&few, 1, heads, dense);
         ck_assert_mem_eq(dense, spread, FEW * heads * sizeof *dense);
         for (uint32_t i = 0; i < FEW * heads; i++)
-            expect_lse(dense[i], naive_few(&few, i / heads, i % heads), "dense", (int)(i / heads), (int)(i % heads));
+            expect_lse(dense[i], naive_few(&few, i / heads, i % heads), "dense", (int)(i / heads),
+                       (int)(i % heads));
         memcpy(merged, dense, sizeof merged);
         merge_few(&few, merged);
         for (uint32_t i = 0; i < FEW * heads; i++)
-            expect_lse(merged[i], (double)dense[i] + log(2), "merged", (int)(i / heads), (int)(i % heads));
+            expect_lse(merged[i], (double)dense[i] + log(2), "merged", (int)(i / heads),
+                       (int)(i % heads));
         aule_batch_destroy(few.batch);
         close_scene(&few.scene);
     }
@@ -239,7 +247,8 @@ END_TEST
 
 // ---- runs among others ----
 
-// The runs are submitted together, so that those of one batch share dispatches with others of other parameters.
+// The runs are submitted together, so that those of one batch share dispatches with others of other
+// parameters.
 START_TEST(runs_of_different_parameters_do_not_mix)
 {
     struct scene scene;
@@ -271,7 +280,12 @@ END_TEST
 
 // ---- large masks ----
 
-enum { LONG_QUERIES = 66000, LONG_KEYS = 128, LONG_DIM = 8, LONG_MASK = LONG_QUERIES * LONG_KEYS / 8 };
+enum {
+    LONG_QUERIES = 66000,
+    LONG_KEYS = 128,
+    LONG_DIM = 8,
+    LONG_MASK = LONG_QUERIES * LONG_KEYS / 8
+};
 
 struct long_scene {
     struct aule_session *session;
@@ -284,7 +298,8 @@ struct long_scene {
 
 static const float long_slope = 0.0625f;
 
-static float *long_tensor(struct long_scene *scene, uint32_t tokens, uint32_t seed, struct aule_tensor *tensor)
+static float *long_tensor(struct long_scene *scene, uint32_t tokens, uint32_t seed,
+                          struct aule_tensor *tensor)
 {
     ok(aule_tensor_create(scene->session, AULE_F32, tokens, 1, LONG_DIM, tensor));
     float *data = aule_tensor_data(scene->session, tensor);
@@ -295,7 +310,8 @@ static float *long_tensor(struct long_scene *scene, uint32_t tokens, uint32_t se
 
 static void open_long(struct long_scene *scene)
 {
-    const struct aule_session_params session = {.socket = daemon_.socket, .arena_size = 8 << 20, .timeout_ms = WAIT_MS};
+    const struct aule_session_params session = {
+        .socket = daemon_.socket, .arena_size = 8 << 20, .timeout_ms = WAIT_MS};
     const struct aule_cache_params cache = {.name = "long",
                                             .num_layers = 1,
                                             .num_kv_heads = 1,
@@ -320,7 +336,8 @@ static void open_long(struct long_scene *scene)
         scene->positions[i] = i % 200;
 }
 
-// The keys are written by LONG_KEYS queries; `slots` NULL: all queries, with mask, positions and ALiBi.
+// The keys are written by LONG_KEYS queries; `slots` NULL: all queries, with mask, positions and
+// ALiBi.
 static void run_long(struct long_scene *scene, uint32_t num_queries, const int64_t *slots)
 {
     const int32_t cu[] = {0, (int32_t)num_queries}, len = LONG_KEYS;
@@ -348,9 +365,12 @@ static void run_long(struct long_scene *scene, uint32_t num_queries, const int64
 
 static void expect_long_row(const struct long_scene *scene, uint32_t query)
 {
-    const float *q = (float *)aule_tensor_data(scene->session, &scene->q) + (size_t)query * LONG_DIM;
-    const float *k = aule_tensor_data(scene->session, &scene->k), *v = aule_tensor_data(scene->session, &scene->v);
-    const float *out = (float *)aule_tensor_data(scene->session, &scene->out) + (size_t)query * LONG_DIM;
+    const float *q =
+        (float *)aule_tensor_data(scene->session, &scene->q) + (size_t)query * LONG_DIM;
+    const float *k = aule_tensor_data(scene->session, &scene->k),
+                *v = aule_tensor_data(scene->session, &scene->v);
+    const float *out =
+        (float *)aule_tensor_data(scene->session, &scene->out) + (size_t)query * LONG_DIM;
     double wanted[LONG_DIM] = {0}, sum = 0;
     for (uint32_t j = 0; j < LONG_KEYS; j++) {
         uint32_t bit = query * LONG_KEYS + j;
@@ -365,8 +385,8 @@ static void expect_long_row(const struct long_scene *scene, uint32_t query)
             wanted[d] += exp(s) * v[j * LONG_DIM + d];
     }
     for (uint32_t d = 0; d < LONG_DIM; d++)
-        ck_assert_msg(fabs(out[d] - wanted[d] / sum) <= 1e-5, "query %u [%u]: %.9g instead of %.9g", query, d,
-                      (double)out[d], wanted[d] / sum);
+        ck_assert_msg(fabs(out[d] - wanted[d] / sum) <= 1e-5, "query %u [%u]: %.9g instead of %.9g",
+                      query, d, (double)out[d], wanted[d] / sum);
 }
 
 START_TEST(a_mask_larger_than_a_message_travels_through_the_arena_and_positions_with_it)
@@ -397,7 +417,8 @@ START_TEST(entries_before_the_left_window_may_be_missing_and_the_bits_are_the_sa
     struct aule_batch *batch = NULL;
     open_scene(&scene);
     scene.run.causal = true;
-    scene.run.window = (struct aule_window){true, 8, -1}; // the first query stands at 32: from key 24 on
+    scene.run.window =
+        (struct aule_window){true, 8, -1}; // the first query stands at 32: from key 24 on
     run_scene(&scene);
     expect_scene(&scene, "all entries");
     memcpy(whole, aule_tensor_data(scene.session, &scene.out), sizeof whole);
@@ -407,7 +428,8 @@ START_TEST(entries_before_the_left_window_may_be_missing_and_the_bits_are_the_sa
     ck_assert_mem_eq(whole, aule_tensor_data(scene.session, &scene.out), sizeof whole);
     ok(aule_batch_create(scene.cache, &scene.batch, &batch));
     scene.run.window.left = 9;
-    expect(aule_run(batch, &scene.run, WAIT_MS, NULL), AULE_INVALID, "block_table[0][2] = -1, but with window_left 9");
+    expect(aule_run(batch, &scene.run, WAIT_MS, NULL), AULE_INVALID,
+           "block_table[0][2] = -1, but with window_left 9");
     scene.run.window.left = -1;
     expect(aule_run(batch, &scene.run, WAIT_MS, NULL), AULE_INVALID, "the run has no left window");
     scene.run.window.enabled = false;
@@ -420,12 +442,13 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("client, attention");
-    const TTest *const numbers[] = {each_parameter_does_what_loops_in_double_say,
-                                    runs_of_different_parameters_do_not_mix,
-                                    an_lse_of_any_number_of_heads_may_be_dense,
-                                    a_mask_larger_than_a_message_travels_through_the_arena_and_positions_with_it,
-                                    entries_before_the_left_window_may_be_missing_and_the_bits_are_the_same,
-                                    NULL};
+    const TTest *const numbers[] = {
+        each_parameter_does_what_loops_in_double_say,
+        runs_of_different_parameters_do_not_mix,
+        an_lse_of_any_number_of_heads_may_be_dense,
+        a_mask_larger_than_a_message_travels_through_the_arena_and_positions_with_it,
+        entries_before_the_left_window_may_be_missing_and_the_bits_are_the_same,
+        NULL};
     check_case(suite, "imported arena", setup, teardown, numbers, 1);
     check_case(suite, "staged arena", setup_staging, teardown, numbers, 1);
     return check_main(suite);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_contiguous.c - contiguous attention through the real daemon: both ways give the same bits, whatever the parameters; without
-// blocks the automatic one goes on; and neither leaves anything behind, whether it succeeds or fails.
+// test_client_contiguous.c - contiguous attention through the real daemon: both ways give the same
+// bits, whatever the parameters; without blocks the automatic one goes on; and neither leaves
+// anything behind, whether it succeeds or fails.
 
 #include "rigs/client_rig.h"
 
@@ -10,9 +11,19 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { SEQS = 3, Q_LEN = 5, KV_LEN = 70, HEADS = 4, KV_HEADS = 2, DIM = 16, DIM_V = 24, T = SEQS * Q_LEN };
+enum {
+    SEQS = 3,
+    Q_LEN = 5,
+    KV_LEN = 70,
+    HEADS = 4,
+    KV_HEADS = 2,
+    DIM = 16,
+    DIM_V = 24,
+    T = SEQS * Q_LEN
+};
 static const int32_t kv_lens[SEQS] = {70, 33, 0}, q_lens[SEQS] = {5, 2, 4};
-static const float slopes[HEADS] = {0.5f, 0.25f, 0, -0.125f}, sinks[HEADS] = {0.5f, -3, 4, -INFINITY};
+static const float slopes[HEADS] = {0.5f, 0.25f, 0, -0.125f},
+                   sinks[HEADS] = {0.5f, -3, 4, -INFINITY};
 enum { MASK_SIZE = (Q_LEN * 70 + 7) / 8 + (Q_LEN * 33 + 7) / 8 };
 static uint8_t mask[MASK_SIZE];
 
@@ -27,18 +38,20 @@ static void open_scene(struct scene *scene, enum aule_dtype dtype, bool tokens_f
     const struct rig_shape q = {dtype, SEQS, Q_LEN, HEADS, DIM, tokens_first};
     const struct rig_shape k = {dtype, SEQS, KV_LEN, KV_HEADS, DIM, tokens_first};
     const struct rig_shape v = {dtype, SEQS, KV_LEN, KV_HEADS, DIM_V, tokens_first};
-    *scene = (struct scene){.session = rig_session(16), .out = {dtype, SEQS, Q_LEN, HEADS, DIM_V, tokens_first}};
-    scene->params = (struct aule_attention_params){.num_seqs = SEQS,
-                                                   .q_len = Q_LEN,
-                                                   .kv_len = KV_LEN,
-                                                   .num_kv_heads = KV_HEADS,
-                                                   .head_dim = DIM,
-                                                   .head_dim_v = DIM_V,
-                                                   .run = {.num_heads = HEADS,
-                                                           .q = rig_tensor(scene->session, &q, 1),
-                                                           .k = rig_tensor(scene->session, &k, 2),
-                                                           .v = rig_tensor(scene->session, &v, 3),
-                                                           .out = rig_tensor(scene->session, &scene->out, 4)}};
+    *scene = (struct scene){.session = rig_session(16),
+                            .out = {dtype, SEQS, Q_LEN, HEADS, DIM_V, tokens_first}};
+    scene->params =
+        (struct aule_attention_params){.num_seqs = SEQS,
+                                       .q_len = Q_LEN,
+                                       .kv_len = KV_LEN,
+                                       .num_kv_heads = KV_HEADS,
+                                       .head_dim = DIM,
+                                       .head_dim_v = DIM_V,
+                                       .run = {.num_heads = HEADS,
+                                               .q = rig_tensor(scene->session, &q, 1),
+                                               .k = rig_tensor(scene->session, &k, 2),
+                                               .v = rig_tensor(scene->session, &v, 3),
+                                               .out = rig_tensor(scene->session, &scene->out, 4)}};
     ok(aule_tensor_create(scene->session, AULE_F32, T, 1, HEADS, &scene->params.run.lse));
     scene->params.run.lse.head_stride = 0;
 }
@@ -110,8 +123,10 @@ static void expect_same_bits(enum aule_dtype dtype, bool tokens_first)
         prepare(&scene, i);
         attend(&scene, AULE_PATH_CONTIGUOUS, out[0], lse[0]);
         attend(&scene, AULE_PATH_PAGED, out[1], lse[1]);
-        ck_assert_msg(memcmp(out[0], out[1], rig_size(&scene.out)) == 0, "%s: out differs", cases[i].name);
-        ck_assert_msg(memcmp(lse[0], lse[1], sizeof lse[0]) == 0, "%s: the LSE differs", cases[i].name);
+        ck_assert_msg(memcmp(out[0], out[1], rig_size(&scene.out)) == 0, "%s: out differs",
+                      cases[i].name);
+        ck_assert_msg(memcmp(lse[0], lse[1], sizeof lse[0]) == 0, "%s: the LSE differs",
+                      cases[i].name);
     }
     rig_expect_nothing_held();
     close_scene(&scene);
@@ -137,19 +152,22 @@ END_TEST
 
 // ---- against loops in double ----
 
-static const float *row_of(const struct scene *scene, const struct aule_tensor *tensor, uint32_t s, uint32_t i,
-                           uint32_t head)
+static const float *row_of(const struct scene *scene, const struct aule_tensor *tensor, uint32_t s,
+                           uint32_t i, uint32_t head)
 {
     const char *data = aule_tensor_data(scene->session, tensor);
-    return (const float *)(const void *)(data + s * tensor->outer_stride + i * tensor->token_stride +
-                                         head * tensor->head_stride);
+    return (const float *)(const void *)(data + s * tensor->outer_stride +
+                                         i * tensor->token_stride + head * tensor->head_stride);
 }
 
-// Row i of sequence s whose q_len and kv_len are these; zeros for a row that is no query or sees no key.
-static void expect_row(const struct scene *scene, uint32_t s, uint32_t i, uint32_t head, int32_t q_len, int32_t kv_len)
+// Row i of sequence s whose q_len and kv_len are these; zeros for a row that is no query or sees no
+// key.
+static void expect_row(const struct scene *scene, uint32_t s, uint32_t i, uint32_t head,
+                       int32_t q_len, int32_t kv_len)
 {
     const struct aule_run_params *run = &scene->params.run;
-    const float *q = row_of(scene, &run->q, s, i, head), *out = row_of(scene, &run->out, s, i, head);
+    const float *q = row_of(scene, &run->q, s, i, head),
+                *out = row_of(scene, &run->out, s, i, head);
     double wanted[DIM_V] = {0}, sum = 0;
     for (int32_t j = 0; (int32_t)i < q_len && j <= kv_len - q_len + (int32_t)i; j++) {
         const float *k = row_of(scene, &run->k, s, (uint32_t)j, head / (HEADS / KV_HEADS));
@@ -164,12 +182,15 @@ static void expect_row(const struct scene *scene, uint32_t s, uint32_t i, uint32
     }
     for (int d = 0; d < DIM_V; d++) {
         double value = sum > 0 ? wanted[d] / sum : 0;
-        ck_assert_msg(fabs(out[d] - value) <= 2e-5, "sequence %u row %u head %u [%d]: %.9g instead of %.9g", s, i, head,
-                      d, (double)out[d], value);
+        ck_assert_msg(fabs(out[d] - value) <= 2e-5,
+                      "sequence %u row %u head %u [%d]: %.9g instead of %.9g", s, i, head, d,
+                      (double)out[d], value);
     }
-    const float *lse = (float *)aule_tensor_data(scene->session, &run->lse) + (s * Q_LEN + i) * HEADS + head;
+    const float *lse =
+        (float *)aule_tensor_data(scene->session, &run->lse) + (s * Q_LEN + i) * HEADS + head;
     ck_assert_msg(sum > 0 ? fabs(*lse - log(sum)) <= 1e-4 : *lse == -INFINITY,
-                  "sequence %u row %u head %u: LSE %.9g instead of %.9g", s, i, head, (double)*lse, log(sum));
+                  "sequence %u row %u head %u: LSE %.9g instead of %.9g", s, i, head, (double)*lse,
+                  log(sum));
 }
 
 START_TEST(ragged_causal_attention_is_what_loops_in_double_say)
@@ -195,7 +216,8 @@ enum { LONG = 4096 };
 START_TEST(four_thousand_keys_go_into_the_pool_by_themselves_and_have_the_bits_of_contiguous_ones)
 {
     struct aule_session *session = rig_session(0);
-    const struct rig_shape q = {AULE_F16, 1, 1, HEADS, 64, false}, kv = {AULE_F16, 1, LONG, KV_HEADS, 64, false};
+    const struct rig_shape q = {AULE_F16, 1, 1, HEADS, 64, false},
+                           kv = {AULE_F16, 1, LONG, KV_HEADS, 64, false};
     struct aule_attention_params params = {.num_seqs = 1,
                                            .q_len = 1,
                                            .kv_len = LONG,
@@ -289,7 +311,8 @@ END_TEST
 static struct aule_cache *open_other(struct aule_session *session)
 {
     struct aule_cache *cache = NULL;
-    const struct aule_cache_params params = {.name = "other", .num_layers = 1, .num_kv_heads = 1, .head_dim = 8};
+    const struct aule_cache_params params = {
+        .name = "other", .num_layers = 1, .num_kv_heads = 1, .head_dim = 8};
     ok(aule_cache_open(session, &params, &cache));
     return cache;
 }
@@ -334,8 +357,10 @@ START_TEST(another_cache_of_the_librarys_name_takes_the_pool_from_nobody)
     struct aule_ticket ticket;
     struct aule_cache *cache = NULL;
     struct aule_session *session = rig_session(0);
-    const struct aule_cache_params params = {
-        .name = "aule_attention f32, 2 heads of 16 and 24", .num_layers = 2, .num_kv_heads = 1, .head_dim = 8};
+    const struct aule_cache_params params = {.name = "aule_attention f32, 2 heads of 16 and 24",
+                                             .num_layers = 2,
+                                             .num_kv_heads = 1,
+                                             .head_dim = 8};
     ok(aule_cache_open(session, &params, &cache));
     open_scene(&scene, AULE_F32, false);
     scene.params.path = AULE_PATH_PAGED;
@@ -385,7 +410,11 @@ static const struct {
     void (*change)(struct aule_attention_params *params);
     const char *words;
 } wrong_cases[] = {
-    {outside, "q"},       {outside_keys, "k"}, {crooked, "v"}, {uneven_heads, "num_heads"}, {soft_mask, "mask_value"},
+    {outside, "q"},
+    {outside_keys, "k"},
+    {crooked, "v"},
+    {uneven_heads, "num_heads"},
+    {soft_mask, "mask_value"},
     {small_mask, "mask"},
 };
 enum { NUM_WRONG_CASES = sizeof wrong_cases / sizeof *wrong_cases };
@@ -401,10 +430,13 @@ START_TEST(what_the_daemon_refuses_leaves_nothing_behind_by_either_way)
             struct aule_ticket ticket = {.id = 4711};
             wrong_cases[i].change(&params);
             params.path = ways[w];
-            enum aule_status status = aule_attention(scene.session, &params, WAIT_MS, NULL, &ticket);
-            ck_assert_msg(status == AULE_INVALID || status == AULE_OUT_OF_RANGE || status == AULE_MISALIGNED,
+            enum aule_status status =
+                aule_attention(scene.session, &params, WAIT_MS, NULL, &ticket);
+            ck_assert_msg(status == AULE_INVALID || status == AULE_OUT_OF_RANGE ||
+                              status == AULE_MISALIGNED,
                           "case %zu way %zu: %s: %s", i, w, aule_status_name(status), aule_error());
-            ck_assert_msg(strstr(aule_error(), wrong_cases[i].words) != NULL, "case %zu: \"%s\"", i, aule_error());
+            ck_assert_msg(strstr(aule_error(), wrong_cases[i].words) != NULL, "case %zu: \"%s\"", i,
+                          aule_error());
             ck_assert_uint_eq(ticket.id, 4711);
         }
     rig_expect_nothing_held();
@@ -467,7 +499,8 @@ START_TEST(after_a_reconnect_both_ways_work_again)
     open_scene(&before, AULE_F32, false);
     attend(&before, AULE_PATH_PAGED, out[0], lse);
     ok(aule_session_reconnect(before.session));
-    expect(aule_attention(before.session, &before.params, WAIT_MS, NULL, NULL), AULE_EPOCH, "life 1");
+    expect(aule_attention(before.session, &before.params, WAIT_MS, NULL, NULL), AULE_EPOCH,
+           "life 1");
     open_scene(&after, AULE_F32, false);
     attend(&after, AULE_PATH_PAGED, out[1], lse);
     ck_assert_mem_eq(out[0], out[1], rig_size(&after.out));
@@ -479,26 +512,31 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("client, contiguous attention");
-    const TTest *const bits[] = {both_ways_give_the_same_bits_in_f32,
-                                 both_ways_give_the_same_bits_in_f16,
-                                 both_ways_give_the_same_bits_in_bf16,
-                                 ragged_causal_attention_is_what_loops_in_double_say,
-                                 four_thousand_keys_go_into_the_pool_by_themselves_and_have_the_bits_of_contiguous_ones,
-                                 NULL};
+    const TTest *const bits[] = {
+        both_ways_give_the_same_bits_in_f32,
+        both_ways_give_the_same_bits_in_f16,
+        both_ways_give_the_same_bits_in_bf16,
+        ragged_causal_attention_is_what_loops_in_double_say,
+        four_thousand_keys_go_into_the_pool_by_themselves_and_have_the_bits_of_contiguous_ones,
+        NULL};
     rig_add(suite, "imported arena", rig_setup, bits);
     rig_add(suite, "staged arena", rig_setup_staging, bits);
-    rig_add(suite, "few blocks", setup_few_blocks, (const TTest *const[]){a_pool_that_is_too_small_is_a_limit, NULL});
-    rig_add(suite, "quota", setup_quota, (const TTest *const[]){a_quota_that_is_too_small_is_named, NULL});
+    rig_add(suite, "few blocks", setup_few_blocks,
+            (const TTest *const[]){a_pool_that_is_too_small_is_a_limit, NULL});
+    rig_add(suite, "quota", setup_quota,
+            (const TTest *const[]){a_quota_that_is_too_small_is_named, NULL});
     rig_add(
         suite, "blocks of others", setup_sixteen_blocks,
-        (const TTest *const[]){blocks_that_another_session_has_are_not_waited_for_and_used_once_they_are_free, NULL});
-    rig_add(suite, "one cache", setup_one_cache, (const TTest *const[]){no_room_for_another_cache_is_a_limit, NULL});
+        (const TTest *const[]){
+            blocks_that_another_session_has_are_not_waited_for_and_used_once_they_are_free, NULL});
+    rig_add(suite, "one cache", setup_one_cache,
+            (const TTest *const[]){no_room_for_another_cache_is_a_limit, NULL});
     rig_add(suite, "one ticket", setup_one_ticket,
             (const TTest *const[]){one_ticket_is_enough_for_the_paged_way, NULL});
     rig_add(suite, "nothing is left", rig_setup,
             (const TTest *const[]){what_the_daemon_refuses_leaves_nothing_behind_by_either_way,
                                    another_cache_of_the_librarys_name_takes_the_pool_from_nobody,
-                                   threads_of_one_session_leave_nothing_behind, after_a_reconnect_both_ways_work_again,
-                                   NULL});
+                                   threads_of_one_session_leave_nothing_behind,
+                                   after_a_reconnect_both_ways_work_again, NULL});
     return check_main(suite);
 }

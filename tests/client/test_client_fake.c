@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_fake.c - what the client library makes of a daemon whose answers are wrong, of several threads, and of long lists; and its tensors.
-// Each test is a process of its own with a fake daemon in it; the real one is test_client.c's. How a session opens: test_client_opening.c.
+// test_client_fake.c - what the client library makes of a daemon whose answers are wrong, of
+// several threads, and of long lists; and its tensors. Each test is a process of its own with a
+// fake daemon in it; the real one is test_client.c's. How a session opens: test_client_opening.c.
 
 #include "rigs/client_world.h"
 
@@ -59,8 +60,8 @@ START_TEST(a_shape_that_no_tensor_has_is_refused)
     struct aule_tensor tensor = {.offset = 99};
     fake_start(&fake, path, NULL, NULL);
     struct aule_session *session = open_session(0);
-    expect(aule_tensor_create(session, shape_cases[_i].dtype, shape_cases[_i].num_tokens, shape_cases[_i].num_heads,
-                              shape_cases[_i].head_dim, &tensor),
+    expect(aule_tensor_create(session, shape_cases[_i].dtype, shape_cases[_i].num_tokens,
+                              shape_cases[_i].num_heads, shape_cases[_i].head_dim, &tensor),
            shape_cases[_i].status, shape_cases[_i].words);
     ck_assert_uint_eq(tensor.offset, 99);
     aule_session_close(session);
@@ -98,9 +99,11 @@ START_TEST(more_or_fewer_blocks_than_fit_are_not_written)
     struct aule_session *session = open_session(0);
     struct aule_cache *cache = open_cache(session);
     expect(aule_blocks_lease(cache, 3, 0, blocks), AULE_MALFORMED, "3 blocks was answered with 2");
-    expect(aule_prefix_lookup(cache, &prefix, 0, blocks, &num_blocks), AULE_MALFORMED, "4 blocks for a prefix of 3");
+    expect(aule_prefix_lookup(cache, &prefix, 0, blocks, &num_blocks), AULE_MALFORMED,
+           "4 blocks for a prefix of 3");
     ck_assert_uint_eq(num_blocks, 0);
-    expect(aule_prefix_publish(cache, &prefix, blocks, NULL), AULE_MALFORMED, "4 blocks for a prefix of 3");
+    expect(aule_prefix_publish(cache, &prefix, blocks, NULL), AULE_MALFORMED,
+           "4 blocks for a prefix of 3");
     for (int i = 0; i < 8; i++)
         ck_assert_int_eq(blocks[i], -7);
     aule_cache_close(cache);
@@ -108,11 +111,13 @@ START_TEST(more_or_fewer_blocks_than_fit_are_not_written)
 }
 END_TEST
 
-static enum fake_action twice(struct fake_daemon *daemon, const struct wire_request *request, struct wire_reply *reply)
+static enum fake_action twice(struct fake_daemon *daemon, const struct wire_request *request,
+                              struct wire_reply *reply)
 {
     (void)daemon;
     (void)reply;
-    // nng 1.5.2 may wait for ever when it closes a connection at the moment when a message comes; a daemon sends nothing after the farewell.
+    // nng 1.5.2 may wait for ever when it closes a connection at the moment when a message comes; a
+    // daemon sends nothing after the farewell.
     return request->command == WIRE_COMMAND_CLOSE_SESSION ? FAKE_ANSWER : FAKE_TWICE;
 }
 
@@ -140,7 +145,8 @@ static void *use_session(void *context)
     int32_t blocks[3];
     for (int i = 0; i < CALLS_A_THREAD; i++) {
         void *data;
-        ck_assert_int_eq(aule_arena_alloc(session, (uint64_t)(i % 7 + 1) * 100, &data, NULL), AULE_OK);
+        ck_assert_int_eq(aule_arena_alloc(session, (uint64_t)(i % 7 + 1) * 100, &data, NULL),
+                         AULE_OK);
         ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
         ck_assert_int_eq(blocks[2], 2);
         ck_assert_int_eq(aule_blocks_release(cache, 3, blocks), AULE_OK);
@@ -159,7 +165,8 @@ START_TEST(threads_share_a_session)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, use_session, session), 0);
     for (int i = 0; i < NUM_THREADS; i++)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_LEASE]), NUM_THREADS * CALLS_A_THREAD);
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_LEASE]),
+                      NUM_THREADS * CALLS_A_THREAD);
     expect_empty_arena(session);
     aule_session_close(session);
 }
@@ -167,7 +174,8 @@ END_TEST
 
 static atomic_bool stop_leasing;
 
-// Whatever the session does meanwhile, a lease gives blocks, or says that the handle or the connection is gone.
+// Whatever the session does meanwhile, a lease gives blocks, or says that the handle or the
+// connection is gone.
 static void *lease_for_ever(void *context)
 {
     struct aule_cache *cache = context;
@@ -175,7 +183,8 @@ static void *lease_for_ever(void *context)
     enum aule_status status = AULE_OK;
     while (!atomic_load(&stop_leasing)) {
         status = aule_blocks_lease(cache, 1, -1, &block);
-        ck_assert_msg(status == AULE_OK || status == AULE_DAEMON_GONE || status == AULE_EPOCH, "%s", aule_error());
+        ck_assert_msg(status == AULE_OK || status == AULE_DAEMON_GONE || status == AULE_EPOCH, "%s",
+                      aule_error());
     }
     return NULL;
 }
@@ -205,15 +214,19 @@ END_TEST
 
 enum { NUM_ENTRIES = 2500, PAGE = 700 };
 
-static enum fake_action paged(struct fake_daemon *daemon, const struct wire_request *request, struct wire_reply *reply)
+static enum fake_action paged(struct fake_daemon *daemon, const struct wire_request *request,
+                              struct wire_reply *reply)
 {
     static struct wire_block_state blocks[PAGE];
     static struct wire_session_state sessions[PAGE];
     static const char *names[PAGE];
     (void)daemon;
-    uint32_t first = request->command == WIRE_COMMAND_INSPECT_BLOCKS ? request->inspect_blocks.first
-                                                                     : request->inspect_sessions.first;
-    uint32_t count = first >= NUM_ENTRIES ? 0 : NUM_ENTRIES - first < PAGE ? NUM_ENTRIES - first : PAGE;
+    uint32_t first = request->command == WIRE_COMMAND_INSPECT_BLOCKS
+                         ? request->inspect_blocks.first
+                         : request->inspect_sessions.first;
+    uint32_t count = first >= NUM_ENTRIES         ? 0
+                     : NUM_ENTRIES - first < PAGE ? NUM_ENTRIES - first
+                                                  : PAGE;
     for (uint32_t i = 0; i < count; i++) {
         blocks[i] = (struct wire_block_state){.block = (int32_t)(first + i), .depth = -1};
         sessions[i] = (struct wire_session_state){.session = first + i};
@@ -221,20 +234,22 @@ static enum fake_action paged(struct fake_daemon *daemon, const struct wire_requ
     }
     if (request->command == WIRE_COMMAND_INSPECT_BLOCKS) {
         reply->answer = WIRE_ANSWER_INSPECT_BLOCKS;
-        reply->inspect_blocks = (struct wire_inspect_blocks_reply){.total = NUM_ENTRIES, .blocks = {blocks, count}};
+        reply->inspect_blocks =
+            (struct wire_inspect_blocks_reply){.total = NUM_ENTRIES, .blocks = {blocks, count}};
     }
     if (request->command == WIRE_COMMAND_INSPECT_SESSIONS) {
         reply->answer = WIRE_ANSWER_INSPECT_SESSIONS;
-        reply->inspect_sessions = (struct wire_inspect_sessions_reply){.total = NUM_ENTRIES + 9, // nine left meanwhile
-                                                                       .sessions = {sessions, count},
-                                                                       .names = {names, count},
-                                                                       .tenants = {names, count}};
+        reply->inspect_sessions =
+            (struct wire_inspect_sessions_reply){.total = NUM_ENTRIES + 9, // nine left meanwhile
+                                                 .sessions = {sessions, count},
+                                                 .names = {names, count},
+                                                 .tenants = {names, count}};
     }
     return FAKE_ANSWER;
 }
 
-static enum fake_action other_payload(struct fake_daemon *daemon, const struct wire_request *request,
-                                      struct wire_reply *reply)
+static enum fake_action other_payload(struct fake_daemon *daemon,
+                                      const struct wire_request *request, struct wire_reply *reply)
 {
     (void)daemon;
     if (request->command == WIRE_COMMAND_PING)
@@ -279,7 +294,8 @@ START_TEST(a_list_longer_than_a_page_comes_whole)
 }
 END_TEST
 
-static enum fake_action newer(struct fake_daemon *daemon, const struct wire_request *request, struct wire_reply *reply)
+static enum fake_action newer(struct fake_daemon *daemon, const struct wire_request *request,
+                              struct wire_reply *reply)
 {
     if (request->command == WIRE_COMMAND_PING)
         reply->ping.minor = *(const uint32_t *)daemon->context;
@@ -292,7 +308,8 @@ START_TEST(a_daemon_too_old_to_drop_caches_is_told_and_not_asked)
     uint32_t minor = 2;
     fake_start(&fake, path, newer, &minor);
     ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
-    expect(aule_monitor_drop_cache(monitor, 7), AULE_UNSUPPORTED, "too old (protocol 2.2; to drop a cache needs 2.3)");
+    expect(aule_monitor_drop_cache(monitor, 7), AULE_UNSUPPORTED,
+           "too old (protocol 2.2; to drop a cache needs 2.3)");
     ck_assert_uint_eq(fake.seen[WIRE_COMMAND_DROP_CACHE], 0);
     minor = 3;
     ck_assert_int_eq(aule_monitor_drop_cache(monitor, 7), AULE_OK);
@@ -309,17 +326,19 @@ struct table_of_shaders {
 static enum fake_action shaders(struct fake_daemon *daemon, const struct wire_request *request,
                                 struct wire_reply *reply)
 {
-    static const char *names[] = {"matrix", "subgroup", "plain"}, *needs[] = {"matrix units", "shuffles", ""};
+    static const char *names[] = {"matrix", "subgroup", "plain"},
+                      *needs[] = {"matrix units", "shuffles", ""};
     static const char *missing[] = {"matrix units", "", ""};
     const struct table_of_shaders *table = daemon->context;
     if (request->command != WIRE_COMMAND_INSPECT_DEVICE)
         return FAKE_ANSWER;
     reply->answer = WIRE_ANSWER_INSPECT_DEVICE;
-    reply->inspect_device = (struct wire_inspect_device_reply){.name = "fake",
-                                                               .variant = "plain",
-                                                               .variants = {names, table->names},
-                                                               .variant_needs = {needs, table->needs},
-                                                               .variant_missing = {missing, table->missing}};
+    reply->inspect_device =
+        (struct wire_inspect_device_reply){.name = "fake",
+                                           .variant = "plain",
+                                           .variants = {names, table->names},
+                                           .variant_needs = {needs, table->needs},
+                                           .variant_missing = {missing, table->missing}};
     return FAKE_ANSWER;
 }
 
@@ -350,19 +369,21 @@ END_TEST
 static enum fake_action metrics(struct fake_daemon *daemon, const struct wire_request *request,
                                 struct wire_reply *reply)
 {
-    static const char *names[] = {"aule_a_bytes_total", "aule_b"}, *units[] = {"bytes", ""}, *helps[] = {"a", "b"};
+    static const char *names[] = {"aule_a_bytes_total", "aule_b"}, *units[] = {"bytes", ""},
+                      *helps[] = {"a", "b"};
     static const uint8_t kinds[] = {AULE_METRIC_COUNTER, AULE_METRIC_GAUGE};
     static const int64_t values[] = {-1, 7};
     const uint32_t *counts = daemon->context; // of names, of values
     if (request->command != WIRE_COMMAND_INSPECT_DAEMON)
         return FAKE_ANSWER;
     reply->answer = WIRE_ANSWER_INSPECT_DAEMON;
-    reply->inspect_daemon = (struct wire_inspect_daemon_reply){.version = "0.1.0",
-                                                               .metric_names = {names, counts[0]},
-                                                               .metric_units = {units, counts[0]},
-                                                               .metric_helps = {helps, counts[0]},
-                                                               .metric_kinds = {kinds, counts[0]},
-                                                               .metric_values = {values, counts[1]}};
+    reply->inspect_daemon =
+        (struct wire_inspect_daemon_reply){.version = "0.1.0",
+                                           .metric_names = {names, counts[0]},
+                                           .metric_units = {units, counts[0]},
+                                           .metric_helps = {helps, counts[0]},
+                                           .metric_kinds = {kinds, counts[0]},
+                                           .metric_values = {values, counts[1]}};
     return FAKE_ANSWER;
 }
 
@@ -386,7 +407,8 @@ START_TEST(metrics_come_as_names_and_values_or_the_daemon_is_too_old)
     counts[1] = 1;
     expect(aule_monitor_metrics(monitor, &array, &count), AULE_MALFORMED, "2 kinds and 1 values");
     counts[0] = counts[1] = 0;
-    expect(aule_monitor_metrics(monitor, &array, &count), AULE_UNSUPPORTED, "the daemon (0.1.0) is too old");
+    expect(aule_monitor_metrics(monitor, &array, &count), AULE_UNSUPPORTED,
+           "the daemon (0.1.0) is too old");
     ck_assert_ptr_null(array);
     ck_assert_uint_eq(count, 2);
     aule_monitor_close(monitor);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_fake_attention.c - which commands contiguous attention sends, in which order and with what in them, by either way. Each test is
-// a process of its own with a fake daemon in it.
+// test_client_fake_attention.c - which commands contiguous attention sends, in which order and with
+// what in them, by either way. Each test is a process of its own with a fake daemon in it.
 
 #include "attention/attention_journal.h"
 
@@ -52,7 +52,8 @@ START_TEST(the_contiguous_way_is_one_local_batch_and_one_run)
     ck_assert_uint_eq(batch->layout.block_size, 0);
     ck_assert_uint_eq(batch->max_blocks, 0);
     ck_assert_uint_eq(batch->mask.count, sizeof mask);
-    ck_assert_uint_eq(batch->slot_mapping.count + batch->positions.count + batch->kv_starts.count, 0);
+    ck_assert_uint_eq(batch->slot_mapping.count + batch->positions.count + batch->kv_starts.count,
+                      0);
     expect_numbers(journal.cu, (const int32_t[]){0, 3, 6}, 3);
     expect_numbers(journal.lens, kv_lens, 2);
     expect_numbers(journal.q_lens, q_lens, 2);
@@ -109,7 +110,8 @@ START_TEST(the_paged_way_leases_imports_attends_and_gives_back)
     expect_numbers(journal.import_cu, (const int32_t[]){0, KV_LEN, 2 * KV_LEN}, 3);
     for (int s = 0; s < SEQS; s++)
         for (int j = 0; j < KV_LEN; j++) // the lease gave 0, 1, 2, 3
-            ck_assert_int_eq(journal.slots[s * KV_LEN + j], j < kv_lens[s] ? s * 2 * BLOCK + j : -1);
+            ck_assert_int_eq(journal.slots[s * KV_LEN + j],
+                             j < kv_lens[s] ? s * 2 * BLOCK + j : -1);
     expect_tensor(&journal.write.k, &params.run.k);
     expect_tensor(&journal.write.v, &params.run.v);
     ck_assert_uint_eq(journal.write.num_heads, KV_HEADS);
@@ -123,7 +125,9 @@ START_TEST(the_paged_way_leases_imports_attends_and_gives_back)
     expect_tensor(&journal.run.q, &params.run.q);
     expect_tensor(&journal.run.out, &params.run.out);
     ck_assert_uint_eq(journal.run.batch, 10);
-    ck_assert_uint_eq(journal.run.k.dtype + journal.run.v.dtype + journal.run.keys.dtype + journal.run.values.dtype, 0);
+    ck_assert_uint_eq(journal.run.k.dtype + journal.run.v.dtype + journal.run.keys.dtype +
+                          journal.run.values.dtype,
+                      0);
     forget(&journal);
     ok(aule_ticket_wait(session, ticket, 0, NULL));
     expect_words(&journal, "wait:2 wait:1 ");
@@ -143,7 +147,8 @@ START_TEST(a_shorter_sequence_has_no_block_in_the_rest_of_its_row)
     struct aule_attention_params params = attention(AULE_PATH_PAGED);
     params.kv_lens = lens;
     ok(aule_attention(session, &params, 0, NULL, NULL));
-    expect_words(&journal, "open lease:2 import write end batch attend end release:2 wait:2 wait:1 ");
+    expect_words(&journal,
+                 "open lease:2 import write end batch attend end release:2 wait:2 wait:1 ");
     expect_numbers(journal.table, (const int32_t[]){-1, -1, 0, 1}, 4);
     ck_assert_int_eq(journal.slots[0], -1);
     ck_assert_int_eq(journal.slots[KV_LEN + 32], BLOCK);
@@ -222,8 +227,10 @@ START_TEST(threads_share_the_cache_of_a_shape)
     // Those that were opened side by side were closed again.
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_CACHE_OPEN]),
                       atomic_load(&fake.seen[WIRE_COMMAND_CACHE_CLOSE]) + 1);
-    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_LEASE]), NUM_THREADS * CALLS_A_THREAD);
-    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_RELEASE]), NUM_THREADS * CALLS_A_THREAD);
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_LEASE]),
+                      NUM_THREADS * CALLS_A_THREAD);
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_RELEASE]),
+                      NUM_THREADS * CALLS_A_THREAD);
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_DESTROY]),
                       atomic_load(&fake.seen[WIRE_COMMAND_BATCH_CREATE]));
     aule_session_close(session);

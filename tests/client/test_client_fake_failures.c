@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_fake_failures.c - contiguous attention gives everything back, whichever of its commands fails; the tickets of a call that is two
-// runs; and a daemon that goes or a process that forks in between. Each test is a process of its own with a fake daemon in it.
+// test_client_fake_failures.c - contiguous attention gives everything back, whichever of its
+// commands fails; the tickets of a call that is two runs; and a daemon that goes or a process that
+// forks in between. Each test is a process of its own with a fake daemon in it.
 
 #include "attention/attention_journal.h"
 
@@ -11,8 +12,8 @@
 
 // ---- everything is given back ----
 
-// What is to be given back when the command of that number fails: 1 open, 2 lease, 3 import, 4 write, 5 end, 6 batch,
-// 7 attend.
+// What is to be given back when the command of that number fails: 1 open, 2 lease, 3 import, 4
+// write, 5 end, 6 batch, 7 attend.
 static const struct {
     unsigned at;
     enum status status;
@@ -34,7 +35,8 @@ START_TEST(whichever_command_fails_everything_is_given_back_and_its_sentence_sta
 {
     const enum aule_path ways[] = {AULE_PATH_AUTO, AULE_PATH_PAGED};
     for (int i = 0; i < 4; i++) {
-        struct journal journal = {.fail_at = failure_cases[_i].at, .fail_with = failure_cases[_i].status};
+        struct journal journal = {.fail_at = failure_cases[_i].at,
+                                  .fail_with = failure_cases[_i].status};
         struct aule_session *session = open_journal(&journal, 16);
         struct aule_attention_params params = attention(ways[i % 2]);
         struct aule_ticket ticket = {.id = 4711};
@@ -56,7 +58,8 @@ static void expect_failure(enum aule_path way, unsigned at, enum status status, 
     struct journal journal = {.fail_at = at, .fail_with = status};
     struct aule_session *session = open_journal(&journal, 0);
     struct aule_attention_params params = attention(way);
-    expect(aule_attention(session, &params, 0, NULL, NULL), (enum aule_status)status, "as the test wants it");
+    expect(aule_attention(session, &params, 0, NULL, NULL), (enum aule_status)status,
+           "as the test wants it");
     expect_words(&journal, words);
     aule_session_close(session);
 }
@@ -73,7 +76,8 @@ START_TEST(a_failure_while_giving_back_does_not_hide_the_first_one)
     struct aule_session *session = open_journal(&journal, 0);
     struct aule_attention_params params = attention(AULE_PATH_PAGED);
     journal.for_good = true;
-    expect(aule_attention(session, &params, 0, NULL, NULL), AULE_UNSUPPORTED, "as the test wants it");
+    expect(aule_attention(session, &params, 0, NULL, NULL), AULE_UNSUPPORTED,
+           "as the test wants it");
     expect_words(&journal, "open lease:4 import write end release:4 ");
     // Later sentences are kept again.
     expect(aule_attention(session, &params, -2, NULL, NULL), AULE_INVALID, "timeout_ms = -2");
@@ -83,18 +87,20 @@ END_TEST
 
 // ---- two runs, one ticket ----
 
-// 8 end, 9 release, 10 wait for the run, 11 wait for the copy: both are done, and one of them failed.
+// 8 end, 9 release, 10 wait for the run, 11 wait for the copy: both are done, and one of them
+// failed.
 START_TEST(a_copy_or_a_run_that_fails_fails_the_call_and_takes_both_tickets_along)
 {
     for (unsigned at = 10; at <= 11; at++) {
         struct journal journal = {.fail_at = at, .fail_with = STATUS_NO_MEMORY, .of_run = true};
         struct aule_session *session = open_journal(&journal, 0);
         struct aule_attention_params params = attention(AULE_PATH_PAGED);
-        expect(aule_attention(session, &params, 0, NULL, NULL), AULE_NO_MEMORY, "failed: as the test wants it");
+        expect(aule_attention(session, &params, 0, NULL, NULL), AULE_NO_MEMORY,
+               "failed: as the test wants it");
         params.path = AULE_PATH_CONTIGUOUS;
         ok(aule_attention_submit(session, &params, 0, NULL)); // there is nothing to reap
-        expect_words(&journal,
-                     "open lease:4 import write end batch attend end release:4 wait:2 wait:1 local attend! end ");
+        expect_words(&journal, "open lease:4 import write end batch attend end release:4 wait:2 "
+                               "wait:1 local attend! end ");
         aule_session_close(session);
         fake_stop(&fake);
     }
@@ -113,18 +119,21 @@ START_TEST(a_wait_that_ends_before_the_run_leaves_both_tickets_and_a_call_abando
     struct aule_attention_params params = attention(AULE_PATH_PAGED);
     struct aule_ticket ticket;
     ok(aule_attention_submit(session, &params, 0, &ticket));
-    expect(aule_ticket_wait(session, ticket, 0, NULL), (enum aule_status)status, "as the test wants it");
+    expect(aule_ticket_wait(session, ticket, 0, NULL), (enum aule_status)status,
+           "as the test wants it");
     ok(aule_ticket_wait(session, ticket, 0, NULL));
-    expect_words(&journal, "open lease:4 import write end batch attend end release:4 wait:2 wait:2 wait:1 ");
+    expect_words(&journal,
+                 "open lease:4 import write end batch attend end release:4 wait:2 wait:2 wait:1 ");
 
     forget(&journal);
     journal.fail_at = 9;
     journal.fail_with = status;
-    expect(aule_attention(session, &params, 0, NULL, NULL), (enum aule_status)status, "as the test wants it");
+    expect(aule_attention(session, &params, 0, NULL, NULL), (enum aule_status)status,
+           "as the test wants it");
     params.path = AULE_PATH_CONTIGUOUS;
     ok(aule_attention_submit(session, &params, 0, NULL)); // reaps what was abandoned
-    expect_words(&journal,
-                 "lease:4 import write end batch attend end release:4 wait:4 local wait:3 wait:4 attend! end ");
+    expect_words(&journal, "lease:4 import write end batch attend end release:4 wait:4 local "
+                           "wait:3 wait:4 attend! end ");
     aule_session_close(session);
 }
 END_TEST
@@ -137,7 +146,8 @@ START_TEST(where_one_ticket_is_left_the_copy_is_waited_for_first)
     struct aule_attention_params params = attention(AULE_PATH_PAGED);
     struct aule_ticket ticket;
     ok(aule_attention_submit(session, &params, -1, &ticket));
-    expect_words(&journal, "open lease:4 import write end batch attend wait:1 attend end release:4 ");
+    expect_words(&journal,
+                 "open lease:4 import write end batch attend wait:1 attend end release:4 ");
     ck_assert_uint_eq(ticket.before, 0);
     ck_assert_int_eq(ticket.path, AULE_PATH_PAGED);
     ok(aule_ticket_wait(session, ticket, 0, NULL));
@@ -148,7 +158,8 @@ END_TEST
 // 8 wait for the copy, which is asked for once more when the call gives up.
 START_TEST(a_copy_that_is_waited_for_first_in_vain_is_reaped_by_the_next_submission)
 {
-    struct journal journal = {.fail_at = 8, .fail_with = no_wait_cases[_i], .full = true, .for_good = true};
+    struct journal journal = {
+        .fail_at = 8, .fail_with = no_wait_cases[_i], .full = true, .for_good = true};
     struct aule_session *session = open_journal(&journal, 0);
     struct aule_attention_params params = attention(AULE_PATH_PAGED);
     struct aule_ticket ticket;
@@ -184,11 +195,15 @@ START_TEST(after_a_reconnect_tensors_and_tickets_of_before_are_of_another_epoch)
     ok(aule_session_reconnect(session));
     expect(aule_ticket_wait(session, ticket, 0, NULL), AULE_EPOCH, "before the reconnect");
     params.run.k.life = 1;
-    expect(aule_attention_submit(session, &params, 0, &ticket), AULE_EPOCH, "k lies in the arena of life 1");
+    expect(aule_attention_submit(session, &params, 0, &ticket), AULE_EPOCH,
+           "k lies in the arena of life 1");
     params.path = AULE_PATH_CONTIGUOUS;
-    expect(aule_attention_submit(session, &params, 0, &ticket), AULE_EPOCH, "keys lies in the arena of life 1");
-    const struct aule_merge_params merge = {.num_parts = 1, .outs = &params.run.q, .lses = &params.run.k};
-    expect(aule_merge_submit(session, &merge, 0, NULL), AULE_EPOCH, "a tensor of lses lies in the arena of life 1");
+    expect(aule_attention_submit(session, &params, 0, &ticket), AULE_EPOCH,
+           "keys lies in the arena of life 1");
+    const struct aule_merge_params merge = {
+        .num_parts = 1, .outs = &params.run.q, .lses = &params.run.k};
+    expect(aule_merge_submit(session, &merge, 0, NULL), AULE_EPOCH,
+           "a tensor of lses lies in the arena of life 1");
     aule_session_close(session);
 }
 END_TEST
@@ -212,7 +227,8 @@ START_TEST(a_forked_child_can_attend_to_nothing)
     struct aule_cache *cache = open_cache(session);
     struct aule_batch *batch = create_batch(cache), *local = NULL;
     const struct aule_attention_params params = attention(AULE_PATH_PAGED);
-    const struct aule_merge_params merge = {.num_parts = 1, .outs = &params.run.q, .lses = &params.run.q};
+    const struct aule_merge_params merge = {
+        .num_parts = 1, .outs = &params.run.q, .lses = &params.run.q};
     const int64_t slot = 0;
     const struct aule_kv_import import = {.num_rows = 1, .slot_mapping = &slot};
     const struct aule_kv_gather gather = {.layer = 0};
@@ -238,7 +254,8 @@ START_TEST(a_forked_child_can_attend_to_nothing)
         _exit(wrong);
     }
     ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is 0x%x", (unsigned)status);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is 0x%x",
+                  (unsigned)status);
     ok(aule_attention(session, &params, 0, NULL, NULL));
     aule_batch_destroy(batch);
     aule_cache_close(cache);
@@ -251,7 +268,8 @@ int main(void)
     Suite *suite = suite_create("client_fake_failures");
     add(suite, "giving back",
         (const struct entry[]){
-            {whichever_command_fails_everything_is_given_back_and_its_sentence_stays, NUM_FAILURE_CASES},
+            {whichever_command_fails_everything_is_given_back_and_its_sentence_stays,
+             NUM_FAILURE_CASES},
             {a_failure_while_giving_back_does_not_hide_the_first_one, 0},
             {the_contiguous_way_ends_its_batch_when_the_run_fails, 0},
             {NULL, 0},
@@ -259,8 +277,10 @@ int main(void)
     add(suite, "tickets",
         (const struct entry[]){
             {a_copy_or_a_run_that_fails_fails_the_call_and_takes_both_tickets_along, 0},
-            {a_wait_that_ends_before_the_run_leaves_both_tickets_and_a_call_abandons_both, NUM_NO_WAIT_CASES},
-            {a_copy_that_is_waited_for_first_in_vain_is_reaped_by_the_next_submission, NUM_NO_WAIT_CASES},
+            {a_wait_that_ends_before_the_run_leaves_both_tickets_and_a_call_abandons_both,
+             NUM_NO_WAIT_CASES},
+            {a_copy_that_is_waited_for_first_in_vain_is_reaped_by_the_next_submission,
+             NUM_NO_WAIT_CASES},
             {where_one_ticket_is_left_the_copy_is_waited_for_first, 0},
             {without_a_ticket_nobody_waits_for_either_run, 0},
             {NULL, 0},

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_fake_steps.c - what a run of several layers and the next step of a batch put on the wire, and what the library says of a daemon
-// that knows neither. Each test is a process of its own with a fake daemon in it.
+// test_client_fake_steps.c - what a run of several layers and the next step of a batch put on the
+// wire, and what the library says of a daemon that knows neither. Each test is a process of its own
+// with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -31,7 +32,8 @@ static void keep_advance(const struct wire_batch_advance *advance, struct seen *
         memcpy(seen->positions, advance->positions.data, sizeof seen->positions);
 }
 
-static enum fake_action keep(struct fake_daemon *daemon, const struct wire_request *request, struct wire_reply *reply)
+static enum fake_action keep(struct fake_daemon *daemon, const struct wire_request *request,
+                             struct wire_reply *reply)
 {
     struct seen *seen = daemon->context;
     if (request->command == WIRE_COMMAND_HELLO)
@@ -39,7 +41,8 @@ static enum fake_action keep(struct fake_daemon *daemon, const struct wire_reque
     if (request->command == WIRE_COMMAND_RUN)
         seen->run = request->run;
     if (request->command == WIRE_COMMAND_RUN && request->run.entry.slopes.count == 5)
-        memcpy(seen->slopes, fake_arena(daemon) + request->run.entry.slopes.offset, sizeof seen->slopes);
+        memcpy(seen->slopes, fake_arena(daemon) + request->run.entry.slopes.offset,
+               sizeof seen->slopes);
     if (request->command == WIRE_COMMAND_RUN && request->run.scales.count == 6)
         memcpy(seen->scales, fake_arena(daemon) + request->run.scales.offset, sizeof seen->scales);
     if (request->command == WIRE_COMMAND_BATCH_ADVANCE)
@@ -138,14 +141,18 @@ START_TEST(what_a_step_changes_reaches_the_daemon)
     const struct aule_table_entry entries[] = {{0, 1, 4}, {2, 3, -1}};
     const int32_t numbers[] = {0, 1, 4, 2, 3, -1};
     open_all(WIRE_PROTOCOL_MINOR);
-    ck_assert_int_eq(aule_batch_advance(batch, &(struct aule_advance){.slot_mapping = slots}), AULE_OK);
+    ck_assert_int_eq(aule_batch_advance(batch, &(struct aule_advance){.slot_mapping = slots}),
+                     AULE_OK);
     ck_assert_uint_eq(seen.advance.batch, 9);
     ck_assert_uint_eq(seen.advance.seq_lens_kv.count, 0);
     ck_assert_uint_eq(seen.advance.entries.count, 0);
     ck_assert_uint_eq(seen.advance.positions.count, 0);
     ck_assert_int_eq(seen.slots[0], 38);
-    const struct aule_advance all = {
-        .seq_lens_kv = lens, .slot_mapping = slots, .entries = entries, .num_entries = 2, .positions = positions};
+    const struct aule_advance all = {.seq_lens_kv = lens,
+                                     .slot_mapping = slots,
+                                     .entries = entries,
+                                     .num_entries = 2,
+                                     .positions = positions};
     ck_assert_int_eq(aule_batch_advance(batch, &all), AULE_OK);
     ck_assert_int_eq(seen.lens[0], 7);
     ck_assert_int_eq(seen.positions[0], 6);
@@ -161,8 +168,8 @@ START_TEST(a_daemon_of_before_is_asked_for_neither)
 {
     const struct aule_run_params run = {.num_heads = 1};
     open_all(0);
-    expect(aule_run_layers(batch, &run, &(struct aule_layers){.num_layers = 2}, 0, NULL), AULE_UNSUPPORTED,
-           "protocol 2.0 knows no runs of several layers");
+    expect(aule_run_layers(batch, &run, &(struct aule_layers){.num_layers = 2}, 0, NULL),
+           AULE_UNSUPPORTED, "protocol 2.0 knows no runs of several layers");
     expect(aule_batch_advance(batch, &(struct aule_advance){.num_entries = 0}), AULE_UNSUPPORTED,
            "protocol 2.0 knows no next step");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
@@ -176,11 +183,13 @@ START_TEST(a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more)
     const float scales[] = {1, 2};
     const struct aule_run_params run = {.num_heads = 1};
     const struct aule_layers none = {.num_layers = 2};
-    const struct aule_layers of_k = {.num_layers = 2, .k_scales = scales}, of_v = {.num_layers = 1, .v_scales = scales};
+    const struct aule_layers of_k = {.num_layers = 2, .k_scales = scales},
+                             of_v = {.num_layers = 1, .v_scales = scales};
     open_all(1);
     expect(aule_run_layers(batch, &run, &of_k, 0, NULL), AULE_UNSUPPORTED,
            "protocol 2.1 knows no scales of single layers");
-    expect(aule_run_layers_submit(batch, &run, &of_v, 0, NULL), AULE_UNSUPPORTED, "protocol 2.1 knows no scales");
+    expect(aule_run_layers_submit(batch, &run, &of_v, 0, NULL), AULE_UNSUPPORTED,
+           "protocol 2.1 knows no scales");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
     ck_assert_int_eq(aule_run_layers(batch, &run, &none, 1000, NULL), AULE_OK);
     close_all();
@@ -191,11 +200,12 @@ int main(void)
 {
     Suite *suite = suite_create("client_fake_steps");
     add(suite, "steps",
-        (const struct entry[]){{layers_reach_the_daemon_with_arrays_as_long_as_their_strides_say, 0},
-                               {scales_of_layers_reach_the_daemon_as_one_array, 0},
-                               {what_a_step_changes_reaches_the_daemon, 0},
-                               {a_daemon_of_before_is_asked_for_neither, 0},
-                               {a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more, 0},
-                               {NULL, 0}});
+        (const struct entry[]){
+            {layers_reach_the_daemon_with_arrays_as_long_as_their_strides_say, 0},
+            {scales_of_layers_reach_the_daemon_as_one_array, 0},
+            {what_a_step_changes_reaches_the_daemon, 0},
+            {a_daemon_of_before_is_asked_for_neither, 0},
+            {a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more, 0},
+            {NULL, 0}});
     return check_main(suite);
 }

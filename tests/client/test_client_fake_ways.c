@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_fake_ways.c - which of its two ways contiguous attention takes, what becomes of it where there is no room for the paged one, and
-// which calls are refused before either. Each test is a process of its own with a fake daemon in it.
+// test_client_fake_ways.c - which of its two ways contiguous attention takes, what becomes of it
+// where there is no room for the paged one, and which calls are refused before either. Each test is
+// a process of its own with a fake daemon in it.
 
 #include "attention/attention_journal.h"
 
@@ -27,7 +28,8 @@ enum { NUM_PATH_CASES = sizeof path_cases / sizeof *path_cases };
 START_TEST(the_longest_kv_length_decides_unless_a_way_is_forced)
 {
     struct aule_session *session = NULL;
-    const struct aule_session_params open = {.socket = path, .paged_threshold = path_cases[_i].threshold};
+    const struct aule_session_params open = {.socket = path,
+                                             .paged_threshold = path_cases[_i].threshold};
     struct aule_attention_params params = attention(path_cases[_i].asked);
     struct aule_ticket ticket;
     int32_t longest = path_cases[_i].longest;
@@ -53,8 +55,10 @@ static const struct {
     {2, STATUS_NO_BLOCKS, "open lease:4 local attend end ", "open lease:4 "},
     {2, STATUS_QUOTA, "open lease:4 local attend end ", "open lease:4 "},
     {2, STATUS_LIMIT, "open lease:4 local attend end ", "open lease:4 "},
-    {3, STATUS_LIMIT, "open lease:4 import release:4 local attend end ", "open lease:4 import release:4 "},
-    {3, STATUS_NO_MEMORY, "open lease:4 import release:4 local attend end ", "open lease:4 import release:4 "},
+    {3, STATUS_LIMIT, "open lease:4 import release:4 local attend end ",
+     "open lease:4 import release:4 "},
+    {3, STATUS_NO_MEMORY, "open lease:4 import release:4 local attend end ",
+     "open lease:4 import release:4 "},
     {4, STATUS_LIMIT, "open lease:4 import write end release:4 local attend end ",
      "open lease:4 import write end release:4 "},
 };
@@ -77,8 +81,8 @@ START_TEST(without_blocks_the_automatic_way_is_contiguous_and_says_so_and_the_fo
     session = open_journal(&journal, 16);
     params.path = AULE_PATH_PAGED;
     ticket.id = 4711;
-    expect(aule_attention_submit(session, &params, 0, &ticket), (enum aule_status)full_cases[_i].status,
-           "as the test wants it");
+    expect(aule_attention_submit(session, &params, 0, &ticket),
+           (enum aule_status)full_cases[_i].status, "as the test wants it");
     ck_assert_uint_eq(ticket.id, 4711);
     expect_words(&journal, full_cases[_i].forced);
     expect_empty_arena(session);
@@ -86,7 +90,8 @@ START_TEST(without_blocks_the_automatic_way_is_contiguous_and_says_so_and_the_fo
 }
 END_TEST
 
-// The slots of so many keys have 4 MiB: no message takes them, so they want to go through the arena.
+// The slots of so many keys have 4 MiB: no message takes them, so they want to go through the
+// arena.
 START_TEST(an_arena_without_room_for_the_slots_makes_the_automatic_way_contiguous)
 {
     struct journal journal = {.commands = 0};
@@ -174,12 +179,14 @@ static void other_k(struct aule_attention_params *params)
 
 static void eight_bits(struct aule_attention_params *params)
 {
-    params->run.q.dtype = params->run.k.dtype = params->run.v.dtype = params->run.out.dtype = AULE_FP8_E4M3;
+    params->run.q.dtype = params->run.k.dtype = params->run.v.dtype = params->run.out.dtype =
+        AULE_FP8_E4M3;
 }
 
 static void no_type(struct aule_attention_params *params)
 {
-    params->run.q.dtype = params->run.k.dtype = params->run.v.dtype = params->run.out.dtype = (enum aule_dtype)77;
+    params->run.q.dtype = params->run.k.dtype = params->run.v.dtype = params->run.out.dtype =
+        (enum aule_dtype)77;
 }
 
 static void other_out(struct aule_attention_params *params)
@@ -198,7 +205,8 @@ static const struct {
     {longer_queries, AULE_OUT_OF_RANGE, "q_lens[1] = 4, q_len 3"},
     {no_way, AULE_INVALID, "path = 3"},
     {no_mask, AULE_INVALID, "mask is NULL and mask_size 5"},
-    {empty_mask, AULE_INVALID, "mask is given and mask_size 0, but sequence 0 has queries and keys"},
+    {empty_mask, AULE_INVALID,
+     "mask is given and mask_size 0, but sequence 0 has queries and keys"},
     {eight_bits, AULE_UNSUPPORTED, "q is fp8_e4m3; it may be f32, f16 or bf16"},
     {no_type, AULE_INVALID, "q has dtype 77"},
     {other_k, AULE_MISMATCH, "k is f32, but q is f16"},
@@ -212,7 +220,8 @@ START_TEST(what_cannot_be_is_refused_before_the_daemon_is_asked)
     struct aule_session *session = open_journal(&journal, 0);
     struct aule_attention_params params = attention(AULE_PATH_AUTO);
     refused_cases[_i].change(&params);
-    expect(aule_attention(session, &params, 0, NULL, NULL), refused_cases[_i].status, refused_cases[_i].words);
+    expect(aule_attention(session, &params, 0, NULL, NULL), refused_cases[_i].status,
+           refused_cases[_i].words);
     expect_words(&journal, "");
     aule_session_close(session);
 }
@@ -224,7 +233,8 @@ int main(void)
     add(suite, "which way",
         (const struct entry[]){
             {the_longest_kv_length_decides_unless_a_way_is_forced, NUM_PATH_CASES},
-            {without_blocks_the_automatic_way_is_contiguous_and_says_so_and_the_forced_one_fails, NUM_FULL_CASES},
+            {without_blocks_the_automatic_way_is_contiguous_and_says_so_and_the_forced_one_fails,
+             NUM_FULL_CASES},
             {an_arena_without_room_for_the_slots_makes_the_automatic_way_contiguous, 0},
             {a_lease_larger_than_a_message_is_no_lease, 0},
             {NULL, 0},

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_forms.c - the other forms of a step's metadata: what each becomes, number by number, and what it refuses. No daemon.
+// test_client_forms.c - the other forms of a step's metadata: what each becomes, number by number,
+// and what it refuses. No daemon.
 
 #include "aule/aule.h"
 #include "rigs/check_main.h"
@@ -14,7 +15,8 @@ static void expect_ints(const char *name, const int32_t *got, const int32_t *wan
 {
     ck_assert_msg(got != NULL, "%s is NULL", name);
     for (size_t i = 0; i < count; i++)
-        ck_assert_msg(got[i] == wanted[i], "%s[%zu] = %d instead of %d", name, i, got[i], wanted[i]);
+        ck_assert_msg(got[i] == wanted[i], "%s[%zu] = %d instead of %d", name, i, got[i],
+                      wanted[i]);
 }
 
 static void expect_zeroed(const struct aule_metadata *metadata)
@@ -90,8 +92,8 @@ enum { NUM_VARLEN_CASES = sizeof varlen_cases / sizeof *varlen_cases };
 START_TEST(a_wrong_varlen_form_is_refused_with_its_values)
 {
     struct aule_metadata metadata = {.params = {.num_seqs = 99}};
-    expect(aule_metadata_varlen(3, varlen_cases[_i].cu_q, varlen_cases[_i].cu_k, varlen_cases[_i].max_q,
-                                varlen_cases[_i].max_k, &metadata),
+    expect(aule_metadata_varlen(3, varlen_cases[_i].cu_q, varlen_cases[_i].cu_k,
+                                varlen_cases[_i].max_q, varlen_cases[_i].max_k, &metadata),
            varlen_cases[_i].status, varlen_cases[_i].words);
     expect_zeroed(&metadata);
 }
@@ -126,7 +128,8 @@ static const struct {
     enum aule_status status;
     const char *words;
 } append_cases[] = {
-    {64, 32, 2, AULE_OUT_OF_RANGE, "cache_seqlens[1] = 64: a new token wants column 2 of the block table, which has 2"},
+    {64, 32, 2, AULE_OUT_OF_RANGE,
+     "cache_seqlens[1] = 64: a new token wants column 2 of the block table, which has 2"},
     {INT32_MAX, 32, 2, AULE_OUT_OF_RANGE, "cache_seqlens[1] = 2147483647"},
     {32, 32, 2, AULE_OUT_OF_RANGE, "goes to block_table[1][1] = -1, no block"},
     {-1, 32, 2, AULE_INVALID, "cache_seqlens[1] = -1"},
@@ -141,7 +144,8 @@ START_TEST(a_wrong_append_is_refused_with_its_values)
 {
     const int32_t lens[] = {5, append_cases[_i].len}, table[] = {7, 8, 9, -1};
     struct aule_metadata metadata;
-    expect(aule_metadata_append(2, lens, table, append_cases[_i].max_blocks, append_cases[_i].block_size, &metadata),
+    expect(aule_metadata_append(2, lens, table, append_cases[_i].max_blocks,
+                                append_cases[_i].block_size, &metadata),
            append_cases[_i].status, append_cases[_i].words);
     expect_zeroed(&metadata);
 }
@@ -150,10 +154,12 @@ END_TEST
 START_TEST(an_append_of_more_tokens_than_can_be_counted_is_refused)
 {
     struct aule_metadata metadata;
-    expect(aule_metadata_append(UINT32_MAX, decode_lens, decode_table, 4, 32, &metadata), AULE_OUT_OF_RANGE,
-           "num_seqs = 4294967295");
-    expect(aule_metadata_append(3, NULL, decode_table, 4, 32, &metadata), AULE_INVALID, "cache_seqlens is NULL");
-    expect(aule_metadata_append(3, decode_lens, NULL, 4, 32, &metadata), AULE_INVALID, "block_table is NULL");
+    expect(aule_metadata_append(UINT32_MAX, decode_lens, decode_table, 4, 32, &metadata),
+           AULE_OUT_OF_RANGE, "num_seqs = 4294967295");
+    expect(aule_metadata_append(3, NULL, decode_table, 4, 32, &metadata), AULE_INVALID,
+           "cache_seqlens is NULL");
+    expect(aule_metadata_append(3, decode_lens, NULL, 4, 32, &metadata), AULE_INVALID,
+           "block_table is NULL");
     ok(aule_metadata_append(0, NULL, NULL, 0, 32, &metadata));
     ck_assert_int_eq(metadata.params.cu_seqlens_q[0], 0);
     aule_metadata_finish(&metadata);
@@ -162,7 +168,13 @@ END_TEST
 
 // ---- flattened tokens ----
 
-enum { PROMPT_A = 36, PROMPT_B = 37, PROMPT_C = 36, PROMPTS = PROMPT_A + PROMPT_B + PROMPT_C, COLUMNS = 2 };
+enum {
+    PROMPT_A = 36,
+    PROMPT_B = 37,
+    PROMPT_C = 36,
+    PROMPTS = PROMPT_A + PROMPT_B + PROMPT_C,
+    COLUMNS = 2
+};
 static const int32_t prompt_lens[] = {PROMPT_A, PROMPT_B, PROMPT_C}, prompt_cu[] = {0, 36, 73, 109};
 static const int32_t prompt_table[] = {0, 4, 1, 5, 2, 6};
 static int32_t prompt_seqs[PROMPTS], prompt_positions[PROMPTS];
@@ -238,12 +250,17 @@ START_TEST(a_prefill_a_decode_and_a_mixed_step_become_the_metadata_of_the_lesson
 {
     enum { N = 19 };
     int32_t ids[N] = {0}, positions[N];
-    const int32_t table[] = {3, 1, 4, 7}, decode_position = N + 2, cu_mixed[] = {0, 1, 6}, lens_mixed[] = {22, 13};
+    const int32_t table[] = {3, 1, 4, 7}, decode_position = N + 2, cu_mixed[] = {0, 1, 6},
+                  lens_mixed[] = {22, 13};
     struct aule_metadata metadata;
     for (int32_t i = 0; i < N; i++)
         positions[i] = i;
-    struct aule_token_form form = {
-        .num_tokens = N, .num_seqs = 1, .seq_ids = ids, .positions = positions, .block_table = table, .max_blocks = 2};
+    struct aule_token_form form = {.num_tokens = N,
+                                   .num_seqs = 1,
+                                   .seq_ids = ids,
+                                   .positions = positions,
+                                   .block_table = table,
+                                   .max_blocks = 2};
     ok(aule_metadata_tokens(&form, &metadata));
     expect_ints("cu_seqlens_q", metadata.params.cu_seqlens_q, (const int32_t[]){0, N}, 2);
     ck_assert_int_eq(metadata.params.seq_lens_kv[0], N);
@@ -278,8 +295,12 @@ START_TEST(a_sequence_without_a_token_is_padding)
 {
     const int32_t ids[] = {3, 1}, positions[] = {5, 0}, lens[] = {9, 1, 0, 6}, table[4] = {0};
     struct aule_metadata metadata;
-    struct aule_token_form form = {
-        .num_tokens = 2, .num_seqs = 4, .seq_ids = ids, .positions = positions, .block_table = table, .max_blocks = 1};
+    struct aule_token_form form = {.num_tokens = 2,
+                                   .num_seqs = 4,
+                                   .seq_ids = ids,
+                                   .positions = positions,
+                                   .block_table = table,
+                                   .max_blocks = 1};
     ok(aule_metadata_tokens(&form, &metadata));
     expect_ints("cu_seqlens_q", metadata.params.cu_seqlens_q, (const int32_t[]){0, 0, 1, 1, 2}, 5);
     expect_ints("seq_lens_kv", metadata.params.seq_lens_kv, (const int32_t[]){0, 1, 0, 6}, 4);
@@ -319,7 +340,8 @@ END_TEST
 // A tree of drafts: two tokens at one depth, a branch that ended.
 START_TEST(repeated_positions_ask_for_a_mask_of_their_size)
 {
-    const int32_t ids[] = {0, 1, 0, 0, 0, 1}, positions[] = {10, 3, 11, 11, 12, 4}, lens[] = {15, 5}, table[4] = {0};
+    const int32_t ids[] = {0, 1, 0, 0, 0, 1}, positions[] = {10, 3, 11, 11, 12, 4},
+                  lens[] = {15, 5}, table[4] = {0};
     struct aule_metadata metadata;
     struct aule_token_form form = {.num_tokens = 6,
                                    .num_seqs = 2,
@@ -360,11 +382,35 @@ static const struct {
      false,
      AULE_INVALID,
      "positions[2] = 6 of sequence 0 leaves a gap: its token before stands at 4"},
-    {{0, 1, 0}, {4, 9, 6}, {9, 10}, true, true, AULE_INVALID, "positions[2] = 6 of sequence 0 leaves a gap"},
+    {{0, 1, 0},
+     {4, 9, 6},
+     {9, 10},
+     true,
+     true,
+     AULE_INVALID,
+     "positions[2] = 6 of sequence 0 leaves a gap"},
     {{0, 1, 0}, {4, 9, 3}, {0}, false, false, AULE_INVALID, "positions[2] = 3 of sequence 0 falls"},
-    {{0, 1, 0}, {4, 9, 3}, {9, 9}, true, true, AULE_INVALID, "positions[2] = 3 of sequence 0 falls"},
-    {{0, 1, 0}, {4, INT32_MAX, 5}, {0}, false, false, AULE_OUT_OF_RANGE, "positions[1] = 2147483647"},
-    {{0, 1, 1}, {4, INT32_MAX, INT32_MAX}, {9, 9}, true, false, AULE_INVALID, "repeats the one before"},
+    {{0, 1, 0},
+     {4, 9, 3},
+     {9, 9},
+     true,
+     true,
+     AULE_INVALID,
+     "positions[2] = 3 of sequence 0 falls"},
+    {{0, 1, 0},
+     {4, INT32_MAX, 5},
+     {0},
+     false,
+     false,
+     AULE_OUT_OF_RANGE,
+     "positions[1] = 2147483647"},
+    {{0, 1, 1},
+     {4, INT32_MAX, INT32_MAX},
+     {9, 9},
+     true,
+     false,
+     AULE_INVALID,
+     "repeats the one before"},
     {{0, 1, 0},
      {4, 9, 5},
      {6, 9},
@@ -380,14 +426,15 @@ START_TEST(wrong_tokens_are_refused_with_their_values)
 {
     const int32_t table[2] = {0};
     struct aule_metadata metadata;
-    const struct aule_token_form form = {.num_tokens = 3,
-                                         .num_seqs = 2,
-                                         .seq_ids = token_cases[_i].ids,
-                                         .positions = token_cases[_i].positions,
-                                         .block_table = table,
-                                         .max_blocks = 1,
-                                         .seq_lens_kv = token_cases[_i].with_lens ? token_cases[_i].lens : NULL,
-                                         .repeats = token_cases[_i].repeats};
+    const struct aule_token_form form = {
+        .num_tokens = 3,
+        .num_seqs = 2,
+        .seq_ids = token_cases[_i].ids,
+        .positions = token_cases[_i].positions,
+        .block_table = table,
+        .max_blocks = 1,
+        .seq_lens_kv = token_cases[_i].with_lens ? token_cases[_i].lens : NULL,
+        .repeats = token_cases[_i].repeats};
     expect(aule_metadata_tokens(&form, &metadata), token_cases[_i].status, token_cases[_i].words);
     expect_zeroed(&metadata);
 }
@@ -397,7 +444,8 @@ START_TEST(a_token_form_without_its_arrays_is_refused)
 {
     const int32_t zero = 0;
     struct aule_metadata metadata;
-    struct aule_token_form form = {.num_tokens = 1, .num_seqs = 1, .positions = &zero, .block_table = &zero};
+    struct aule_token_form form = {
+        .num_tokens = 1, .num_seqs = 1, .positions = &zero, .block_table = &zero};
     expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "seq_ids is NULL");
     form.seq_ids = &zero;
     form.positions = NULL;
@@ -405,7 +453,8 @@ START_TEST(a_token_form_without_its_arrays_is_refused)
     form.positions = &zero;
     form.block_table = NULL;
     form.max_blocks = 3;
-    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "block_table is NULL, its shape [1, 3]");
+    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID,
+           "block_table is NULL, its shape [1, 3]");
     form.num_tokens = UINT32_MAX;
     expect(aule_metadata_tokens(&form, &metadata), AULE_OUT_OF_RANGE, "num_tokens = 4294967295");
     expect(aule_metadata_tokens(NULL, &metadata), AULE_INVALID, "form is NULL");
@@ -467,25 +516,27 @@ int main(void)
 {
     Suite *suite = suite_create("client_forms");
     add(suite, "varlen",
-        (const struct entry[]){{the_varlen_example_of_three_sequences_becomes_lengths_and_starts, 0},
-                               {varlen_keys_may_begin_anywhere_and_no_sequence_is_a_batch, 0},
-                               {a_wrong_varlen_form_is_refused_with_its_values, NUM_VARLEN_CASES},
-                               {NULL, 0}});
+        (const struct entry[]){
+            {the_varlen_example_of_three_sequences_becomes_lengths_and_starts, 0},
+            {varlen_keys_may_begin_anywhere_and_no_sequence_is_a_batch, 0},
+            {a_wrong_varlen_form_is_refused_with_its_values, NUM_VARLEN_CASES},
+            {NULL, 0}});
     add(suite, "append",
         (const struct entry[]){{the_decode_example_of_three_sequences_appends_in_place, 0},
                                {a_wrong_append_is_refused_with_its_values, NUM_APPEND_CASES},
                                {an_append_of_more_tokens_than_can_be_counted_is_refused, 0},
                                {NULL, 0}});
     add(suite, "tokens",
-        (const struct entry[]){{prompts_of_36_37_and_36_tokens_one_after_the_other_are_a_plain_batch, 0},
-                               {interleaved_prompts_are_grouped_in_their_order, 0},
-                               {a_prefill_a_decode_and_a_mixed_step_become_the_metadata_of_the_lesson, 0},
-                               {a_sequence_without_a_token_is_padding, 0},
-                               {positions_go_along_where_they_are_not_the_last_ones, 0},
-                               {repeated_positions_ask_for_a_mask_of_their_size, 0},
-                               {wrong_tokens_are_refused_with_their_values, NUM_TOKEN_CASES},
-                               {a_token_form_without_its_arrays_is_refused, 0},
-                               {random_interleavings_are_grouped_stably, 0},
-                               {NULL, 0}});
+        (const struct entry[]){
+            {prompts_of_36_37_and_36_tokens_one_after_the_other_are_a_plain_batch, 0},
+            {interleaved_prompts_are_grouped_in_their_order, 0},
+            {a_prefill_a_decode_and_a_mixed_step_become_the_metadata_of_the_lesson, 0},
+            {a_sequence_without_a_token_is_padding, 0},
+            {positions_go_along_where_they_are_not_the_last_ones, 0},
+            {repeated_positions_ask_for_a_mask_of_their_size, 0},
+            {wrong_tokens_are_refused_with_their_values, NUM_TOKEN_CASES},
+            {a_token_form_without_its_arrays_is_refused, 0},
+            {random_interleavings_are_grouped_stably, 0},
+            {NULL, 0}});
     return check_main(suite);
 }

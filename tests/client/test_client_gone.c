@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_gone.c - what the client library makes of a daemon that is silent, late or gone, of a reconnect, and of a fork. Each test is
-// a process of its own with a fake daemon in it.
+// test_client_gone.c - what the client library makes of a daemon that is silent, late or gone, of a
+// reconnect, and of a fork. Each test is a process of its own with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -40,7 +40,8 @@ static void *wait_for_ever(void *context)
 
 enum { NUM_WAITERS = 4 };
 
-static void start_waiters(struct waiter *waiters, struct aule_session *session, struct aule_ticket ticket)
+static void start_waiters(struct waiter *waiters, struct aule_session *session,
+                          struct aule_ticket ticket)
 {
     for (int i = 0; i < NUM_WAITERS; i++) {
         waiters[i] = (struct waiter){.session = session, .ticket = ticket};
@@ -64,7 +65,8 @@ static void join_waiters(struct waiter *waiters, const char *words)
 // ---- answers that never come ----
 
 // The handler's context is the command that is never answered.
-static enum fake_action silent(struct fake_daemon *daemon, const struct wire_request *request, struct wire_reply *reply)
+static enum fake_action silent(struct fake_daemon *daemon, const struct wire_request *request,
+                               struct wire_reply *reply)
 {
     const enum wire_command *command = daemon->context;
     (void)reply;
@@ -181,9 +183,11 @@ static const struct {
 } change_cases[] = {
     {WIRE_COMMAND_CACHE_OPEN, try_open, "CACHE_OPEN " SHORT_TEXT "; the session is ended"},
     {WIRE_COMMAND_BLOCKS_LEASE, try_lease, "BLOCKS_LEASE within 3050 ms; the session is ended"},
-    {WIRE_COMMAND_BLOCKS_RELEASE, try_release, "BLOCKS_RELEASE " SHORT_TEXT "; the session is ended"},
+    {WIRE_COMMAND_BLOCKS_RELEASE, try_release,
+     "BLOCKS_RELEASE " SHORT_TEXT "; the session is ended"},
     {WIRE_COMMAND_PREFIX_LOOKUP, try_lookup, "PREFIX_LOOKUP " SHORT_TEXT "; the session is ended"},
-    {WIRE_COMMAND_PREFIX_PUBLISH, try_publish, "PREFIX_PUBLISH " SHORT_TEXT "; the session is ended"},
+    {WIRE_COMMAND_PREFIX_PUBLISH, try_publish,
+     "PREFIX_PUBLISH " SHORT_TEXT "; the session is ended"},
     {WIRE_COMMAND_BATCH_CREATE, try_batch, "BATCH_CREATE " SHORT_TEXT "; the session is ended"},
     {WIRE_COMMAND_RUN, try_submit, "RUN " SHORT_TEXT "; the session is ended"},
     {WIRE_COMMAND_WAIT, try_run, "WAIT " SHORT_TEXT "; the session is ended"},
@@ -371,7 +375,8 @@ START_TEST(a_tensor_from_before_a_reconnect_frees_and_reads_nothing)
         expect(aule_run(batch, &runs[i].params, 0, NULL), AULE_EPOCH, runs[i].words);
     }
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
-    const struct aule_run_params run = {.num_heads = 1, .q = fresh, .k = {.dtype = AULE_F16, .offset = 256}};
+    const struct aule_run_params run = {
+        .num_heads = 1, .q = fresh, .k = {.dtype = AULE_F16, .offset = 256}};
     ck_assert_int_eq(aule_run_submit(batch, &run, 0, NULL), AULE_OK);
 
     aule_tensor_destroy(session, &old);
@@ -392,7 +397,8 @@ START_TEST(a_tensor_made_by_hand_is_not_ended_by_the_library)
     fake_start(&fake, path, NULL, NULL);
     struct aule_session *session = open_session(0);
     ck_assert_int_eq(aule_tensor_create(session, AULE_F16, 5, 2, 64, &owner), AULE_OK);
-    struct aule_tensor slice = {.dtype = AULE_F16, .offset = owner.offset, .token_stride = 256, .head_stride = 128};
+    struct aule_tensor slice = {
+        .dtype = AULE_F16, .offset = owner.offset, .token_stride = 256, .head_stride = 128};
     ck_assert_ptr_eq(aule_tensor_data(session, &slice), aule_tensor_data(session, &owner));
     aule_tensor_destroy(session, &slice);
     expect(AULE_INVALID, AULE_INVALID, "is not of aule_tensor_create()");
@@ -430,8 +436,8 @@ END_TEST
 
 // ---- fork ----
 
-static void child_of(struct aule_session *session, struct aule_cache *cache, struct aule_batch *batch,
-                     struct aule_monitor *monitor)
+static void child_of(struct aule_session *session, struct aule_cache *cache,
+                     struct aule_batch *batch, struct aule_monitor *monitor)
 {
     struct aule_session_info info;
     struct aule_cache_state state;
@@ -471,7 +477,8 @@ START_TEST(a_forked_child_gets_an_error_and_its_parent_goes_on)
     if (child == 0)
         child_of(session, cache, batch, monitor);
     ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is 0x%x", (unsigned)status);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is 0x%x",
+                  (unsigned)status);
     ck_assert_int_eq(aule_ticket_wait(session, submit_one(batch), 0, NULL), AULE_OK);
     aule_batch_destroy(batch);
     aule_cache_close(cache);

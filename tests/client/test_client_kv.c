@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_kv.c - keys and values through the real daemon without, before and beside attention: imported, gathered, copied, zeroed,
-// kept in eight bits, rotated, in block tensors of the arena; partial results merged; and every form of a step's metadata to the same
-// bits.
+// test_client_kv.c - keys and values through the real daemon without, before and beside attention:
+// imported, gathered, copied, zeroed, kept in eight bits, rotated, in block tensors of the arena;
+// partial results merged; and every form of a step's metadata to the same bits.
 
 #include "rigs/client_rig.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 8, LEN = 21, NUM_BLOCKS = 3, HEADS = 4, KV_HEADS = 2, DIM = 16, KV_SIZE = LEN * KV_HEADS * DIM };
+enum {
+    BLOCK = 8,
+    LEN = 21,
+    NUM_BLOCKS = 3,
+    HEADS = 4,
+    KV_HEADS = 2,
+    DIM = 16,
+    KV_SIZE = LEN * KV_HEADS * DIM
+};
 
 // A cache of one layer, a sequence of LEN tokens in three of its blocks, and tensors for it.
 struct scene {
@@ -21,9 +29,11 @@ struct scene {
     struct aule_tensor k, v, k_out, v_out; // [LEN, KV_HEADS, DIM]
 };
 
-static struct aule_tensor rows(struct aule_session *session, uint32_t count, uint32_t heads, uint32_t seed)
+static struct aule_tensor rows(struct aule_session *session, uint32_t count, uint32_t heads,
+                               uint32_t seed)
 {
-    struct aule_tensor tensor = rig_tensor(session, &(struct rig_shape){AULE_F32, 1, count, heads, DIM, true}, seed);
+    struct aule_tensor tensor =
+        rig_tensor(session, &(struct rig_shape){AULE_F32, 1, count, heads, DIM, true}, seed);
     tensor.outer_stride = 0;
     return tensor;
 }
@@ -84,9 +94,13 @@ static void gather(struct scene *scene, const int32_t *blocks, float scale)
     const int32_t cu[] = {0, 0}, len = LEN;
     struct aule_batch *batch = NULL;
     struct aule_ticket ticket;
-    const struct aule_batch_params params = {
-        .num_seqs = 1, .max_blocks = NUM_BLOCKS, .cu_seqlens_q = cu, .seq_lens_kv = &len, .block_table = blocks};
-    const struct aule_kv_gather into = {.k = scene->k_out, .v = scene->v_out, .k_scale = scale, .v_scale = scale};
+    const struct aule_batch_params params = {.num_seqs = 1,
+                                             .max_blocks = NUM_BLOCKS,
+                                             .cu_seqlens_q = cu,
+                                             .seq_lens_kv = &len,
+                                             .block_table = blocks};
+    const struct aule_kv_gather into = {
+        .k = scene->k_out, .v = scene->v_out, .k_scale = scale, .v_scale = scale};
     memset(data_of(scene, &scene->k_out), 0xff, KV_SIZE * sizeof(float));
     memset(data_of(scene, &scene->v_out), 0xff, KV_SIZE * sizeof(float));
     ok(aule_batch_create(scene->cache, &params, &batch));
@@ -97,8 +111,10 @@ static void gather(struct scene *scene, const int32_t *blocks, float scale)
 
 static void expect_gathered(struct scene *scene)
 {
-    ck_assert_mem_eq(data_of(scene, &scene->k_out), data_of(scene, &scene->k), KV_SIZE * sizeof(float));
-    ck_assert_mem_eq(data_of(scene, &scene->v_out), data_of(scene, &scene->v), KV_SIZE * sizeof(float));
+    ck_assert_mem_eq(data_of(scene, &scene->k_out), data_of(scene, &scene->k),
+                     KV_SIZE * sizeof(float));
+    ck_assert_mem_eq(data_of(scene, &scene->v_out), data_of(scene, &scene->v),
+                     KV_SIZE * sizeof(float));
 }
 
 // ---- in and out ----
@@ -115,7 +131,8 @@ START_TEST(what_is_imported_is_gathered_bit_for_bit)
 }
 END_TEST
 
-// [blocks, block_size, heads, dim] with room between the blocks: the outer stride is that of a block of five tokens.
+// [blocks, block_size, heads, dim] with room between the blocks: the outer stride is that of a
+// block of five tokens.
 START_TEST(block_tensors_with_gaps_are_imported_by_their_outer_stride)
 {
     enum { ROWS = 5, GAP = 2, STEP = ROWS + GAP, PARTS = (LEN + ROWS - 1) / ROWS };
@@ -124,8 +141,10 @@ START_TEST(block_tensors_with_gaps_are_imported_by_their_outer_stride)
     open_scene(&scene, AULE_F32, AULE_SCALE_NONE);
     struct aule_tensor spread = rows(scene.session, PARTS * STEP, KV_HEADS, 5);
     for (int i = 0; i < LEN; i++)
-        memcpy(data_of(&scene, &spread) + ((size_t)(i / ROWS) * STEP + (size_t)(i % ROWS)) * KV_HEADS * DIM,
-               data_of(&scene, &scene.k) + (size_t)i * KV_HEADS * DIM, KV_HEADS * DIM * sizeof(float));
+        memcpy(data_of(&scene, &spread) +
+                   ((size_t)(i / ROWS) * STEP + (size_t)(i % ROWS)) * KV_HEADS * DIM,
+               data_of(&scene, &scene.k) + (size_t)i * KV_HEADS * DIM,
+               KV_HEADS * DIM * sizeof(float));
     spread.outer_stride = STEP * spread.token_stride;
     const struct aule_kv_import params = {.num_rows = LEN,
                                           .outer_rows = ROWS,
@@ -150,8 +169,10 @@ START_TEST(rows_without_a_slot_are_left_out)
     scene.slots[3] = -1;
     import_all(&scene, 0);
     gather(&scene, scene.blocks, 0);
-    memset(data_of(&scene, &scene.k) + (size_t)3 * KV_HEADS * DIM, 0, KV_HEADS * DIM * sizeof(float));
-    memset(data_of(&scene, &scene.v) + (size_t)3 * KV_HEADS * DIM, 0, KV_HEADS * DIM * sizeof(float));
+    memset(data_of(&scene, &scene.k) + (size_t)3 * KV_HEADS * DIM, 0,
+           KV_HEADS * DIM * sizeof(float));
+    memset(data_of(&scene, &scene.v) + (size_t)3 * KV_HEADS * DIM, 0,
+           KV_HEADS * DIM * sizeof(float));
     expect_gathered(&scene);
     close_scene(&scene);
 }
@@ -165,12 +186,14 @@ START_TEST(copied_blocks_hold_the_same_and_count_as_written)
     struct aule_ticket ticket;
     open_scene(&scene, AULE_F32, AULE_SCALE_NONE);
     import_all(&scene, 0);
-    ok(aule_blocks_copy(scene.cache, NUM_BLOCKS, scene.blocks, scene.blocks + NUM_BLOCKS, WAIT_MS, &ticket));
+    ok(aule_blocks_copy(scene.cache, NUM_BLOCKS, scene.blocks, scene.blocks + NUM_BLOCKS, WAIT_MS,
+                        &ticket));
     wait_for(&scene, ticket);
     gather(&scene, scene.blocks + NUM_BLOCKS, 0);
     expect_gathered(&scene);
     ok(aule_prefix_publish(scene.cache, &prefix, scene.blocks + NUM_BLOCKS, NULL));
-    expect(aule_blocks_copy(scene.cache, 1, scene.blocks, scene.blocks + NUM_BLOCKS, 0, NULL), AULE_SEALED, "");
+    expect(aule_blocks_copy(scene.cache, 1, scene.blocks, scene.blocks + NUM_BLOCKS, 0, NULL),
+           AULE_SEALED, "");
     close_scene(&scene);
 }
 END_TEST
@@ -208,20 +231,24 @@ START_TEST(fp8_blocks_round_to_even_saturate_and_keep_nan)
     gather(&scene, scene.blocks, 0);
     const float *got = data_of(&scene, &scene.k_out);
     for (size_t i = 0; i < sizeof given / sizeof *given; i++)
-        ck_assert_msg(isnan(wanted[i]) ? isnan(got[i]) : got[i] == wanted[i] && !signbit(got[i]) == !signbit(wanted[i]),
-                      "%.9g became %.9g instead of %.9g", (double)given[i], (double)got[i], (double)wanted[i]);
+        ck_assert_msg(isnan(wanted[i])
+                          ? isnan(got[i])
+                          : got[i] == wanted[i] && !signbit(got[i]) == !signbit(wanted[i]),
+                      "%.9g became %.9g instead of %.9g", (double)given[i], (double)got[i],
+                      (double)wanted[i]);
     close_scene(&scene);
 }
 END_TEST
 
 static void expect_near(struct scene *scene, double relative)
 {
-    const struct aule_tensor *pairs[2][2] = {{&scene->k, &scene->k_out}, {&scene->v, &scene->v_out}};
+    const struct aule_tensor *pairs[2][2] = {{&scene->k, &scene->k_out},
+                                             {&scene->v, &scene->v_out}};
     for (int p = 0; p < 2; p++) {
         const float *given = data_of(scene, pairs[p][0]), *got = data_of(scene, pairs[p][1]);
         for (int i = 0; i < KV_SIZE; i++)
-            ck_assert_msg(fabs(got[i] - given[i]) <= relative * 2, "[%d]: %.9g became %.9g", i, (double)given[i],
-                          (double)got[i]);
+            ck_assert_msg(fabs(got[i] - given[i]) <= relative * 2, "[%d]: %.9g became %.9g", i,
+                          (double)given[i], (double)got[i]);
     }
 }
 
@@ -257,8 +284,11 @@ static void attend_pool(struct scene *scene, const struct aule_run_params *run)
 {
     static const int32_t cu[] = {0, 3}, len = LEN;
     struct aule_batch *batch = NULL;
-    const struct aule_batch_params params = {
-        .num_seqs = 1, .max_blocks = NUM_BLOCKS, .cu_seqlens_q = cu, .seq_lens_kv = &len, .block_table = scene->blocks};
+    const struct aule_batch_params params = {.num_seqs = 1,
+                                             .max_blocks = NUM_BLOCKS,
+                                             .cu_seqlens_q = cu,
+                                             .seq_lens_kv = &len,
+                                             .block_table = scene->blocks};
     ok(aule_batch_create(scene->cache, &params, &batch));
     ok(aule_run(batch, run, WAIT_MS, NULL));
     aule_batch_destroy(batch);
@@ -286,8 +316,11 @@ START_TEST(block_tensors_of_the_arena_give_the_bits_of_the_pool_and_take_new_tok
         for (int i = 0; i < LEN - 3; i++)
             for (int h = 0; h < KV_HEADS; h++)
                 memcpy(data_of(&scene, to[p]) +
-                           (((size_t)table[i / BLOCK] * KV_HEADS + (size_t)h) * BLOCK + (size_t)(i % BLOCK)) * DIM,
-                       data_of(&scene, from[p]) + ((size_t)i * KV_HEADS + (size_t)h) * DIM, DIM * sizeof(float));
+                           (((size_t)table[i / BLOCK] * KV_HEADS + (size_t)h) * BLOCK +
+                            (size_t)(i % BLOCK)) *
+                               DIM,
+                       data_of(&scene, from[p]) + ((size_t)i * KV_HEADS + (size_t)h) * DIM,
+                       DIM * sizeof(float));
         *fresh[p] = *from[p];
         fresh[p]->offset += (LEN - 3) * from[p]->token_stride;
     }
@@ -307,9 +340,12 @@ START_TEST(block_tensors_of_the_arena_give_the_bits_of_the_pool_and_take_new_tok
                                              .slot_mapping = slots};
     ok(aule_batch_create_local(scene.session, &layout, &params, &batch));
     ok(aule_run(batch, &local, WAIT_MS, NULL));
-    ck_assert_mem_eq(data_of(&scene, &run.out), data_of(&scene, &local.out), 3 * HEADS * DIM * sizeof(float));
-    const float *last = data_of(&scene, &local.keys) + ((size_t)table[2] * KV_HEADS * BLOCK + (LEN - 1) % BLOCK) * DIM;
-    ck_assert_mem_eq(last, data_of(&scene, &scene.k) + (size_t)(LEN - 1) * KV_HEADS * DIM, DIM * sizeof(float));
+    ck_assert_mem_eq(data_of(&scene, &run.out), data_of(&scene, &local.out),
+                     3 * HEADS * DIM * sizeof(float));
+    const float *last = data_of(&scene, &local.keys) +
+                        ((size_t)table[2] * KV_HEADS * BLOCK + (LEN - 1) % BLOCK) * DIM;
+    ck_assert_mem_eq(last, data_of(&scene, &scene.k) + (size_t)(LEN - 1) * KV_HEADS * DIM,
+                     DIM * sizeof(float));
     aule_batch_destroy(batch);
     const int32_t beyond[NUM_BLOCKS] = {4, 5, 2};
     struct aule_batch_params wrong = params;
@@ -361,12 +397,12 @@ START_TEST(two_halves_merged_by_their_lse_are_the_whole)
     wait_for(&scene, ticket);
     const float *whole = data_of(&scene, &outs[0]), *merged = data_of(&scene, &outs[1]);
     for (int i = 0; i < ASKING * HEADS * DIM; i++)
-        ck_assert_msg(fabs(whole[i] - merged[i]) <= 1e-5, "[%d]: %.9g and %.9g", i, (double)whole[i],
-                      (double)merged[i]);
+        ck_assert_msg(fabs(whole[i] - merged[i]) <= 1e-5, "[%d]: %.9g and %.9g", i,
+                      (double)whole[i], (double)merged[i]);
     const float *lse = data_of(&scene, &lses[0]), *merged_lse = data_of(&scene, &lses[1]);
     for (int i = 0; i < ASKING * HEADS; i++)
-        ck_assert_msg(fabs(lse[i] - merged_lse[i]) <= 1e-5, "LSE [%d]: %.9g and %.9g", i, (double)lse[i],
-                      (double)merged_lse[i]);
+        ck_assert_msg(fabs(lse[i] - merged_lse[i]) <= 1e-5, "LSE [%d]: %.9g and %.9g", i,
+                      (double)lse[i], (double)merged_lse[i]);
     close_scene(&scene);
 }
 END_TEST
@@ -377,8 +413,10 @@ static void rotate(float *row, const struct aule_rope *rope, int position)
 {
     for (uint32_t n = 0; n < rope->dim / 2; n++) {
         double theta = rope->theta > 0 ? rope->theta : 10000;
-        double frequency = rope->frequencies ? rope->frequencies[n] : pow(theta, -2.0 * n / rope->dim);
-        float *x = &row[rope->interleaved ? 2 * n : n], *y = &row[rope->interleaved ? 2 * n + 1 : n + rope->dim / 2];
+        double frequency =
+            rope->frequencies ? rope->frequencies[n] : pow(theta, -2.0 * n / rope->dim);
+        float *x = &row[rope->interleaved ? 2 * n : n],
+              *y = &row[rope->interleaved ? 2 * n + 1 : n + rope->dim / 2];
         double a = *x, b = *y, angle = position * frequency;
         *x = (float)(a * cos(angle) - b * sin(angle));
         *y = (float)(a * sin(angle) + b * cos(angle));
@@ -404,8 +442,9 @@ static void prefill(struct scene *scene, const struct aule_run_params *run)
 START_TEST(rotation_in_the_kernel_is_rotation_before_it)
 {
     static const double frequencies[] = {1, 0.3, 0.07, 0.001};
-    static const struct aule_rope ropes[] = {
-        {.dim = DIM}, {.dim = 8, .interleaved = true, .theta = 500}, {.dim = 8, .frequencies = frequencies}};
+    static const struct aule_rope ropes[] = {{.dim = DIM},
+                                             {.dim = 8, .interleaved = true, .theta = 500},
+                                             {.dim = 8, .frequencies = frequencies}};
     struct scene scene;
     open_scene(&scene, AULE_F32, AULE_SCALE_NONE);
     struct aule_run_params turned = run_of(&scene, LEN, 7), plain = run_of(&scene, LEN, 7);
@@ -417,21 +456,24 @@ START_TEST(rotation_in_the_kernel_is_rotation_before_it)
         plain.k = rows(scene.session, LEN, KV_HEADS, 1);
         for (int i = 0; i < LEN; i++) {
             for (int h = 0; h < HEADS; h++)
-                rotate(data_of(&scene, &plain.q) + ((size_t)i * HEADS + (size_t)h) * DIM, &ropes[r], i);
+                rotate(data_of(&scene, &plain.q) + ((size_t)i * HEADS + (size_t)h) * DIM, &ropes[r],
+                       i);
             for (int h = 0; h < KV_HEADS; h++)
-                rotate(data_of(&scene, &plain.k) + ((size_t)i * KV_HEADS + (size_t)h) * DIM, &ropes[r], i);
+                rotate(data_of(&scene, &plain.k) + ((size_t)i * KV_HEADS + (size_t)h) * DIM,
+                       &ropes[r], i);
         }
         prefill(&scene, &turned);
         gather(&scene, scene.blocks, 0); // stored rotated
         const float *stored = data_of(&scene, &scene.k_out), *wanted = data_of(&scene, &plain.k);
         for (int i = 0; i < KV_SIZE; i++)
-            ck_assert_msg(fabs(stored[i] - wanted[i]) <= 2e-6, "rope %zu: key [%d] is %.9g instead of %.9g", r, i,
-                          (double)stored[i], (double)wanted[i]);
+            ck_assert_msg(fabs(stored[i] - wanted[i]) <= 2e-6,
+                          "rope %zu: key [%d] is %.9g instead of %.9g", r, i, (double)stored[i],
+                          (double)wanted[i]);
         prefill(&scene, &plain);
         const float *a = data_of(&scene, &turned.out), *b = data_of(&scene, &plain.out);
         for (int i = 0; i < LEN * HEADS * DIM; i++)
-            ck_assert_msg(fabs(a[i] - b[i]) <= 2e-5, "rope %zu: out [%d] is %.9g instead of %.9g", r, i, (double)a[i],
-                          (double)b[i]);
+            ck_assert_msg(fabs(a[i] - b[i]) <= 2e-5, "rope %zu: out [%d] is %.9g instead of %.9g",
+                          r, i, (double)a[i], (double)b[i]);
     }
     close_scene(&scene);
 }
@@ -439,7 +481,8 @@ END_TEST
 
 // ---- forms ----
 
-// Three sequences of 5, 7 and 9 tokens, each in a block or two: as a plain batch, and interleaved from the last to the first.
+// Three sequences of 5, 7 and 9 tokens, each in a block or two: as a plain batch, and interleaved
+// from the last to the first.
 START_TEST(interleaved_tokens_get_the_bits_of_grouped_ones)
 {
     enum { SEQS = 3, COLUMNS = 2 };
@@ -466,13 +509,17 @@ START_TEST(interleaved_tokens_get_the_bits_of_grouped_ones)
             }
     for (int t = 0; t < LEN; t++) {
         int32_t s = ids[t], i = positions[t];
-        mixed_slots[t] = slots[order[t]] = (int64_t)table[s * COLUMNS + i / BLOCK] * BLOCK + i % BLOCK;
+        mixed_slots[t] = slots[order[t]] =
+            (int64_t)table[s * COLUMNS + i / BLOCK] * BLOCK + i % BLOCK;
         memcpy(data_of(&scene, &mixed.q) + (size_t)t * HEADS * DIM,
-               data_of(&scene, &plain.q) + (size_t)order[t] * HEADS * DIM, HEADS * DIM * sizeof(float));
+               data_of(&scene, &plain.q) + (size_t)order[t] * HEADS * DIM,
+               HEADS * DIM * sizeof(float));
         memcpy(data_of(&scene, &mixed.k) + (size_t)t * KV_HEADS * DIM,
-               data_of(&scene, &plain.k) + (size_t)order[t] * KV_HEADS * DIM, KV_HEADS * DIM * sizeof(float));
+               data_of(&scene, &plain.k) + (size_t)order[t] * KV_HEADS * DIM,
+               KV_HEADS * DIM * sizeof(float));
         memcpy(data_of(&scene, &mixed.v) + (size_t)t * KV_HEADS * DIM,
-               data_of(&scene, &plain.v) + (size_t)order[t] * KV_HEADS * DIM, KV_HEADS * DIM * sizeof(float));
+               data_of(&scene, &plain.v) + (size_t)order[t] * KV_HEADS * DIM,
+               KV_HEADS * DIM * sizeof(float));
     }
     const struct aule_batch_params grouped = {.num_seqs = SEQS,
                                               .max_blocks = COLUMNS,
@@ -507,7 +554,8 @@ START_TEST(interleaved_tokens_get_the_bits_of_grouped_ones)
 }
 END_TEST
 
-// Prefill of all but one token, then the last one appended: the bits of a batch written out by hand.
+// Prefill of all but one token, then the last one appended: the bits of a batch written out by
+// hand.
 START_TEST(an_appended_token_is_written_and_attended_in_one_run)
 {
     static const int32_t cached = LEN - 1;
@@ -521,7 +569,8 @@ START_TEST(an_appended_token_is_written_and_attended_in_one_run)
     attend_pool(&scene, &run);
     memcpy(wanted, data_of(&scene, &run.out) + (size_t)2 * HEADS * DIM, sizeof wanted);
     struct aule_ticket ticket;
-    ok(aule_blocks_zero(scene.cache, 1, scene.blocks + 2, WAIT_MS, &ticket)); // the last five tokens
+    ok(aule_blocks_zero(scene.cache, 1, scene.blocks + 2, WAIT_MS,
+                        &ticket)); // the last five tokens
     wait_for(&scene, ticket);
     scene.slots[LEN - 1] = -1;
     import_all(&scene, 0);
@@ -560,7 +609,8 @@ START_TEST(varlen_sequences_get_the_bits_of_each_alone)
     ok(aule_run(batch, &run, WAIT_MS, NULL));
     aule_batch_destroy(batch);
     for (int s = 0; s < SEQS; s++) {
-        uint32_t q_len = (uint32_t)(cu_q[s + 1] - cu_q[s]), kv_len = (uint32_t)(cu_k[s + 1] - cu_k[s]);
+        uint32_t q_len = (uint32_t)(cu_q[s + 1] - cu_q[s]),
+                 kv_len = (uint32_t)(cu_k[s + 1] - cu_k[s]);
         struct aule_attention_params params = {.num_seqs = 1,
                                                .q_len = q_len,
                                                .kv_len = kv_len,
@@ -587,20 +637,21 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("client, keys and values");
-    const TTest *const tests[] = {what_is_imported_is_gathered_bit_for_bit,
-                                  block_tensors_with_gaps_are_imported_by_their_outer_stride,
-                                  rows_without_a_slot_are_left_out,
-                                  copied_blocks_hold_the_same_and_count_as_written,
-                                  zeroed_blocks_hold_zeroes_and_count_as_unwritten,
-                                  fp8_blocks_round_to_even_saturate_and_keep_nan,
-                                  int8_blocks_are_scaled_per_tensor_or_per_token_and_head,
-                                  block_tensors_of_the_arena_give_the_bits_of_the_pool_and_take_new_tokens,
-                                  two_halves_merged_by_their_lse_are_the_whole,
-                                  rotation_in_the_kernel_is_rotation_before_it,
-                                  interleaved_tokens_get_the_bits_of_grouped_ones,
-                                  an_appended_token_is_written_and_attended_in_one_run,
-                                  varlen_sequences_get_the_bits_of_each_alone,
-                                  NULL};
+    const TTest *const tests[] = {
+        what_is_imported_is_gathered_bit_for_bit,
+        block_tensors_with_gaps_are_imported_by_their_outer_stride,
+        rows_without_a_slot_are_left_out,
+        copied_blocks_hold_the_same_and_count_as_written,
+        zeroed_blocks_hold_zeroes_and_count_as_unwritten,
+        fp8_blocks_round_to_even_saturate_and_keep_nan,
+        int8_blocks_are_scaled_per_tensor_or_per_token_and_head,
+        block_tensors_of_the_arena_give_the_bits_of_the_pool_and_take_new_tokens,
+        two_halves_merged_by_their_lse_are_the_whole,
+        rotation_in_the_kernel_is_rotation_before_it,
+        interleaved_tokens_get_the_bits_of_grouped_ones,
+        an_appended_token_is_written_and_attended_in_one_run,
+        varlen_sequences_get_the_bits_of_each_alone,
+        NULL};
     rig_add(suite, "imported arena", rig_setup, tests);
     rig_add(suite, "staged arena", rig_setup_staging, tests);
     return check_main(suite);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_lane.c - libaule-client's ring lane against the real daemon: how it is chosen, threads that share a small ring, what happens
-// when the daemon ends the session or either side is killed under them, and that nobody works while nobody asks. What a run does is held by the
-// other client suites, which run by both lanes.
+// test_client_lane.c - libaule-client's ring lane against the real daemon: how it is chosen,
+// threads that share a small ring, what happens when the daemon ends the session or either side is
+// killed under them, and that nobody works while nobody asks. What a run does is held by the other
+// client suites, which run by both lanes.
 
 #include "rigs/client_step.h"
 
@@ -211,7 +212,8 @@ START_TEST(a_run_that_was_given_up_keeps_no_ticket_from_the_next)
     open_crowd();
     for (int i = 0; i < 4; i++) {
         enum aule_status status = aule_run(crowd.batch, &step->run, 0, NULL);
-        ck_assert_msg(status == AULE_TIMEOUT || status == AULE_OK, "%s: %s", aule_status_name(status), aule_error());
+        ck_assert_msg(status == AULE_TIMEOUT || status == AULE_OK, "%s: %s",
+                      aule_status_name(status), aule_error());
         ok(aule_run(crowd.batch, &step->run, WAIT_MS, NULL));
     }
     end_crowd();
@@ -328,7 +330,8 @@ static int64_t time_of(clockid_t clock)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-// Without this thread's own CPU, which looks: that takes some milliseconds where a sanitizer looks on.
+// Without this thread's own CPU, which looks: that takes some milliseconds where a sanitizer looks
+// on.
 static struct usage usage_of(pid_t pid)
 {
     char path[64];
@@ -351,12 +354,13 @@ static bool rests(pid_t pid, const struct usage *before)
     int64_t cpu_ns = after.cpu_ns - before->cpu_ns, sleeps = after.sleeps - before->sleeps;
     if (cpu_ns < 5000000 && sleeps < 60)
         return true;
-    printf("pid %d: %.3f ms of CPU, %d times asleep\n", (int)pid, (double)cpu_ns / 1e6, (int)sleeps);
+    printf("pid %d: %.3f ms of CPU, %d times asleep\n", (int)pid, (double)cpu_ns / 1e6,
+           (int)sleeps);
     return false;
 }
 
-// In one second of several, whatever else the machine does: 0.5 % of a core, and hardly a thread that wakes (ThreadSanitizer's own does
-// ten times).
+// In one second of several, whatever else the machine does: 0.5 % of a core, and hardly a thread
+// that wakes (ThreadSanitizer's own does ten times).
 START_TEST(an_idle_session_and_its_daemon_use_no_cpu)
 {
     struct step step;
@@ -376,22 +380,25 @@ END_TEST
 
 int main(void)
 {
-    const struct entry two[] = {{a_lane_that_is_none_is_refused_by_its_name, 0},
-                                {the_ring_is_taken_where_it_is_offered_and_nobody_says_otherwise, 0},
-                                {a_doorbell_that_cannot_be_reached_is_an_error_only_where_the_ring_is_asked_for, 0},
-                                {a_time_to_spin_that_is_none_is_refused_by_its_value, 0},
-                                {more_threads_than_a_ring_has_entries_share_it, 2},
-                                {a_daemon_killed_in_ring_traffic_wakes_every_thread, 0},
-                                {a_worker_killed_in_ring_traffic_leaves_nothing, 0},
-                                {an_idle_session_and_its_daemon_use_no_cpu, 0},
-                                {NULL, 0}};
-    const struct entry one[] = {{a_ring_full_of_runs_keeps_no_wait_out, 0},
-                                {a_run_that_finds_no_ticket_for_long_gets_the_first_that_comes_free, 0},
-                                {a_run_that_was_given_up_keeps_no_ticket_from_the_next, 0},
-                                {a_session_that_an_operator_ends_wakes_every_thread, 0},
-                                {a_session_that_is_closed_wakes_every_thread, 0},
-                                {NULL, 0}};
-    const struct entry none[] = {{a_ring_that_is_not_offered_is_an_error_only_where_it_is_asked_for, 0}, {NULL, 0}};
+    const struct entry two[] = {
+        {a_lane_that_is_none_is_refused_by_its_name, 0},
+        {the_ring_is_taken_where_it_is_offered_and_nobody_says_otherwise, 0},
+        {a_doorbell_that_cannot_be_reached_is_an_error_only_where_the_ring_is_asked_for, 0},
+        {a_time_to_spin_that_is_none_is_refused_by_its_value, 0},
+        {more_threads_than_a_ring_has_entries_share_it, 2},
+        {a_daemon_killed_in_ring_traffic_wakes_every_thread, 0},
+        {a_worker_killed_in_ring_traffic_leaves_nothing, 0},
+        {an_idle_session_and_its_daemon_use_no_cpu, 0},
+        {NULL, 0}};
+    const struct entry one[] = {
+        {a_ring_full_of_runs_keeps_no_wait_out, 0},
+        {a_run_that_finds_no_ticket_for_long_gets_the_first_that_comes_free, 0},
+        {a_run_that_was_given_up_keeps_no_ticket_from_the_next, 0},
+        {a_session_that_an_operator_ends_wakes_every_thread, 0},
+        {a_session_that_is_closed_wakes_every_thread, 0},
+        {NULL, 0}};
+    const struct entry none[] = {
+        {a_ring_that_is_not_offered_is_an_error_only_where_it_is_asked_for, 0}, {NULL, 0}};
     Suite *suite = suite_create("client, lane");
     add(suite, "two entries", launch_with_two_entries, two);
     add(suite, "one ticket", launch_with_one_ticket, one);

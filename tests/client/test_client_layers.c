@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_layers.c - a prepared batch run for several layers at once, and its next steps by what changes, from libaule-client through the
-// real daemon; each layer of each step held to loops in double.
+// test_client_layers.c - a prepared batch run for several layers at once, and its next steps by
+// what changes, from libaule-client through the real daemon; each layer of each step held to loops
+// in double.
 
 #include "rigs/client_step.h"
 
@@ -18,7 +19,8 @@ static void setup_staging(void)
     launch((const char *const[]){"--force-staging", NULL});
 }
 
-// ---- a scene: tensors for all layers, what each sequence's keys and values were in each, and a decode of two sequences ----
+// ---- a scene: tensors for all layers, what each sequence's keys and values were in each, and a
+// decode of two sequences ----
 
 enum { PROMPT = 17, STEPS = 12 };
 
@@ -41,12 +43,13 @@ static void open_scene(void)
     memset(&scene, 0, sizeof scene);
     open_step(step, NULL);
     const uint64_t q = layer_stride(HEADS), k = layer_stride(KV_HEADS);
-    ok(aule_tensor_create(step->session, AULE_F32, (LAYERS + 1) * MAX_TOKENS, HEADS, DIM, &scene.q)); // one for a chain
+    ok(aule_tensor_create(step->session, AULE_F32, (LAYERS + 1) * MAX_TOKENS, HEADS, DIM,
+                          &scene.q)); // one for a chain
     ok(aule_tensor_create(step->session, AULE_F32, LAYERS * MAX_TOKENS, KV_HEADS, DIM, &scene.k));
     ok(aule_tensor_create(step->session, AULE_F32, LAYERS * MAX_TOKENS, KV_HEADS, DIM, &scene.v));
     ok(aule_tensor_create(step->session, AULE_F32, LAYERS * MAX_TOKENS, HEADS, DIM, &scene.out));
-    scene.layers =
-        (struct aule_layers){.num_layers = LAYERS, .q_stride = q, .k_stride = k, .v_stride = k, .out_stride = q};
+    scene.layers = (struct aule_layers){
+        .num_layers = LAYERS, .q_stride = q, .k_stride = k, .v_stride = k, .out_stride = q};
 }
 
 // The step's tensors become those of one layer.
@@ -107,7 +110,8 @@ static void prefill(void)
 static int64_t slot_of(uint32_t s, int32_t position)
 {
     const struct step *step = &scene.step;
-    return (int64_t)step->table[s * step->batch.max_blocks + (uint32_t)position / BLOCK] * BLOCK + position % BLOCK;
+    return (int64_t)step->table[s * step->batch.max_blocks + (uint32_t)position / BLOCK] * BLOCK +
+           position % BLOCK;
 }
 
 // One token more for each sequence; the table has room for four blocks of each.
@@ -146,10 +150,11 @@ static void advance(struct aule_batch *batch, bool say_lengths)
         }
         step->slots[s] = slot_of(s, step->lens[s] - 1);
     }
-    ok(aule_batch_advance(batch, &(struct aule_advance){.seq_lens_kv = say_lengths ? step->lens : NULL,
-                                                        .slot_mapping = step->slots,
-                                                        .entries = count ? entries : NULL,
-                                                        .num_entries = count}));
+    ok(aule_batch_advance(batch,
+                          &(struct aule_advance){.seq_lens_kv = say_lengths ? step->lens : NULL,
+                                                 .slot_mapping = step->slots,
+                                                 .entries = count ? entries : NULL,
+                                                 .num_entries = count}));
 }
 
 // ---- layers ----
@@ -168,7 +173,8 @@ START_TEST(a_layer_may_read_what_the_layer_before_it_wrote)
     open_scene();
     fill_layers(1);
     at_layer(0);
-    step->run.out.offset = step->q.offset + scene.layers.q_stride; // where the next layer has its queries
+    step->run.out.offset =
+        step->q.offset + scene.layers.q_stride; // where the next layer has its queries
     struct aule_batch *batch = create_batch(step);
     run_layers(batch);
     aule_batch_destroy(batch);
@@ -190,7 +196,8 @@ START_TEST(a_run_of_layers_is_refused_as_a_whole_with_the_layer_that_is_wrong)
     struct aule_batch *batch = create_batch(step);
     struct aule_layers bad = scene.layers;
     bad.layer_step = 7;
-    expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_OUT_OF_RANGE, "layer 7 of a cache with 2");
+    expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_OUT_OF_RANGE,
+           "layer 7 of a cache with 2");
     bad = scene.layers;
     bad.num_layers = 0;
     expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_INVALID, "num_layers = 0");
@@ -199,7 +206,8 @@ START_TEST(a_run_of_layers_is_refused_as_a_whole_with_the_layer_that_is_wrong)
     expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_OUT_OF_RANGE, "out at");
     bad = scene.layers;
     bad.q_stride = 8;
-    expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_MISALIGNED, "q has layer stride 8");
+    expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_MISALIGNED,
+           "q has layer stride 8");
     run_layers(batch);
     aule_batch_destroy(batch);
     expect_layers();
@@ -238,7 +246,8 @@ static void take_results(struct results *results)
     memset(out, 0xff, sizeof *results);
 }
 
-static void run_single_layers(struct aule_batch *batch, const float *k_scales, const float *v_scales)
+static void run_single_layers(struct aule_batch *batch, const float *k_scales,
+                              const float *v_scales)
 {
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         at_layer(layer);
@@ -253,7 +262,8 @@ static void run_single_layers(struct aule_batch *batch, const float *k_scales, c
 
 START_TEST(layers_with_scales_of_their_own_are_bit_for_bit_single_runs)
 {
-    static const float k[LAYERS] = {0.0625f, 0.03f}, v[LAYERS] = {0.01f, 0}, all_v[LAYERS] = {0.02f, 0.02f};
+    static const float k[LAYERS] = {0.0625f, 0.03f}, v[LAYERS] = {0.01f, 0},
+                       all_v[LAYERS] = {0.02f, 0.02f};
     struct step *step = &scene.step;
     struct aule_layers layers;
     struct aule_ticket ticket;
@@ -292,10 +302,12 @@ START_TEST(a_scale_that_is_none_is_refused_with_its_layer)
     struct aule_batch *batch = create_batch(step);
     struct aule_layers bad = scene.layers;
     bad.k_scales = negative;
-    expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_INVALID, "k_scales[1] is -2");
+    expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_INVALID,
+           "k_scales[1] is -2");
     bad.k_scales = NULL;
     bad.v_scales = nothing;
-    expect(aule_run_layers_submit(batch, &step->run, &bad, WAIT_MS, NULL), AULE_INVALID, "v_scales[0] is ");
+    expect(aule_run_layers_submit(batch, &step->run, &bad, WAIT_MS, NULL), AULE_INVALID,
+           "v_scales[0] is ");
     run_layers(batch);
     aule_batch_destroy(batch);
     close_step(step);
@@ -369,13 +381,16 @@ START_TEST(a_step_that_is_refused_leaves_the_batch_as_it_was)
     bad.seq_lens_kv = (const int32_t[]){25, 3};
     expect(aule_batch_advance(batch, &bad), AULE_NOT_HELD, "block_table[0][3] = 60");
     entry = (struct aule_table_entry){2, 0, 0};
-    expect(aule_batch_advance(batch, &bad), AULE_OUT_OF_RANGE, "entries[0] is of block_table[2][0]");
+    expect(aule_batch_advance(batch, &bad), AULE_OUT_OF_RANGE,
+           "entries[0] is of block_table[2][0]");
     bad = good;
     bad.slot_mapping = NULL;
-    expect(aule_batch_advance(batch, &bad), AULE_INVALID, "slot_mapping has 0 entries; 2 are needed");
+    expect(aule_batch_advance(batch, &bad), AULE_INVALID,
+           "slot_mapping has 0 entries; 2 are needed");
     bad = good;
     bad.seq_lens_kv = (const int32_t[]){33, 3};
-    expect(aule_batch_advance(batch, &bad), AULE_OUT_OF_RANGE, "seq_lens_kv[0] = 33 exceeds the 32 tokens");
+    expect(aule_batch_advance(batch, &bad), AULE_OUT_OF_RANGE,
+           "seq_lens_kv[0] = 33 exceeds the 32 tokens");
     fill_layers(2);
     run_layers(batch);
     expect_layers();
@@ -388,12 +403,13 @@ int main(void)
 {
     Suite *suite = suite_create("client layers");
     add(suite, "layers", setup,
-        (const struct entry[]){{layers_of_one_run_are_each_what_a_run_of_that_layer_is, 0},
-                               {a_layer_may_read_what_the_layer_before_it_wrote, 0},
-                               {a_run_of_layers_is_refused_as_a_whole_with_the_layer_that_is_wrong, 0},
-                               {layers_with_scales_of_their_own_are_bit_for_bit_single_runs, 0},
-                               {a_scale_that_is_none_is_refused_with_its_layer, 0},
-                               {NULL, 0}});
+        (const struct entry[]){
+            {layers_of_one_run_are_each_what_a_run_of_that_layer_is, 0},
+            {a_layer_may_read_what_the_layer_before_it_wrote, 0},
+            {a_run_of_layers_is_refused_as_a_whole_with_the_layer_that_is_wrong, 0},
+            {layers_with_scales_of_their_own_are_bit_for_bit_single_runs, 0},
+            {a_scale_that_is_none_is_refused_with_its_layer, 0},
+            {NULL, 0}});
     add(suite, "steps", setup,
         (const struct entry[]){{a_decode_goes_on_by_what_changes, 0},
                                {runs_under_way_are_done_over_the_step_before, 0},

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_opening.c - how the client library opens a session: what it makes of a daemon that is not there, broken or of another version,
-// and of too little to open one with. Each test is a process of its own with a fake daemon in it.
+// test_client_opening.c - how the client library opens a session: what it makes of a daemon that is
+// not there, broken or of another version, and of too little to open one with. Each test is a
+// process of its own with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -24,7 +25,8 @@ static void expect_open(enum aule_status expected, const char *words)
 {
     struct aule_session *session = NULL;
     struct aule_session_params params = params_of(SHORT_MS);
-    ck_assert_str_eq(aule_status_name(aule_session_open(&params, &session)), aule_status_name(expected));
+    ck_assert_str_eq(aule_status_name(aule_session_open(&params, &session)),
+                     aule_status_name(expected));
     ck_assert_ptr_null(session);
     ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
 }
@@ -54,7 +56,8 @@ START_TEST(a_file_at_the_path_is_no_daemon_and_stays)
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert_int_ge(fd, 0);
     close(fd);
-    expect_open(AULE_DAEMON_GONE, "that is no socket but another file, and a daemon leaves it alone");
+    expect_open(AULE_DAEMON_GONE,
+                "that is no socket but another file, and a daemon leaves it alone");
     ck_assert_int_eq(stat(path, &info), 0);
 }
 END_TEST
@@ -237,7 +240,8 @@ static void rings_without_room(struct fake_daemon *daemon, struct wire_reply *re
 
 static const struct hello_case hello_cases[] = {
     {"other major", other_major, FAKE_ANSWER, AULE_VERSION, "protocol 9."},
-    {"refused version", refused_version, FAKE_ANSWER, AULE_VERSION, "protocol 1.0 is not mine, 9.3"},
+    {"refused version", refused_version, FAKE_ANSWER, AULE_VERSION,
+     "protocol 1.0 is not mine, 9.3"},
     {"refused user", refused_user, FAKE_ANSWER, AULE_DENIED, "uid 12 is not uid 34"},
     {"other kind", other_kind, FAKE_ANSWER, AULE_MALFORMED, "HELLO"},
     {"unknown status", unknown_status, FAKE_ANSWER, AULE_MALFORMED, "4711"},
@@ -253,7 +257,8 @@ static const struct hello_case hello_cases[] = {
     {"other layout version", other_layout_version, FAKE_ANSWER, AULE_MISMATCH, "version 77"},
     {"other session", other_session, FAKE_ANSWER, AULE_MISMATCH, "4242"},
     {"other arena", other_arena, FAKE_ANSWER, AULE_MISMATCH, "12288"},
-    {"rings without room", rings_without_room, FAKE_ANSWER, AULE_MISMATCH, "rings of 4 entries at 4096 and 12288"},
+    {"rings without room", rings_without_room, FAKE_ANSWER, AULE_MISMATCH,
+     "rings of 4 entries at 4096 and 12288"},
 };
 enum { NUM_HELLO_CASES = sizeof hello_cases / sizeof *hello_cases };
 
@@ -277,7 +282,8 @@ START_TEST(a_greeting_that_is_wrong_is_refused_with_its_values)
 }
 END_TEST
 
-static enum fake_action offer_other_rings(struct fake_daemon *daemon, const struct wire_request *request,
+static enum fake_action offer_other_rings(struct fake_daemon *daemon,
+                                          const struct wire_request *request,
                                           struct wire_reply *reply)
 {
     (void)daemon;
@@ -302,8 +308,8 @@ END_TEST
 
 enum { HANDSHAKE_MS = 2000, HELLO_MS = 1200, MAPPED_MS = 1800 };
 
-static enum fake_action slow_handshake(struct fake_daemon *daemon, const struct wire_request *request,
-                                       struct wire_reply *reply)
+static enum fake_action slow_handshake(struct fake_daemon *daemon,
+                                       const struct wire_request *request, struct wire_reply *reply)
 {
     int ms = 0;
     if (request->command == WIRE_COMMAND_HELLO)
@@ -316,7 +322,8 @@ static enum fake_action slow_handshake(struct fake_daemon *daemon, const struct 
     return FAKE_ANSWER;
 }
 
-// Each of them is in time, both are not; and the client is gone long before the second answer comes.
+// Each of them is in time, both are not; and the client is gone long before the second answer
+// comes.
 START_TEST(the_steps_of_a_handshake_share_one_timeout)
 {
     struct aule_session *session = NULL;
@@ -327,7 +334,8 @@ START_TEST(the_steps_of_a_handshake_share_one_timeout)
 }
 END_TEST
 
-static enum fake_action tell_a_small_message(struct fake_daemon *daemon, const struct wire_request *request,
+static enum fake_action tell_a_small_message(struct fake_daemon *daemon,
+                                             const struct wire_request *request,
                                              struct wire_reply *reply)
 {
     (void)daemon;
@@ -348,7 +356,8 @@ START_TEST(a_message_too_small_for_any_block_takes_none)
 }
 END_TEST
 
-// A process of its own that may open no descriptor above `limit`; it opens a session, and tells by its exit code.
+// A process of its own that may open no descriptor above `limit`; it opens a session, and tells by
+// its exit code.
 static int open_with_descriptors(rlim_t limit)
 {
     pid_t child = fork(); // before this process has a session
@@ -395,14 +404,15 @@ START_TEST(too_few_descriptors_are_no_memory_and_the_limit_is_named)
     for (rlim_t limit = 4; limit < 64 && status != AULE_OK; limit++) {
         status = open_with_descriptors(limit);
         refused += status == AULE_NO_MEMORY;
-        ck_assert_msg(status == AULE_OK || status == AULE_NO_MEMORY, "limit %u gives %d, %s", (unsigned)limit, status,
-                      aule_status_name((enum aule_status)status));
+        ck_assert_msg(status == AULE_OK || status == AULE_NO_MEMORY, "limit %u gives %d, %s",
+                      (unsigned)limit, status, aule_status_name((enum aule_status)status));
     }
     ck_assert_int_eq(status, AULE_OK);
     ck_assert_uint_gt(refused, 3);
     close(ends[1]);
     ck_assert_int_eq(waitpid(server, &status, 0), server);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the server's status is 0x%x", (unsigned)status);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the server's status is 0x%x",
+                  (unsigned)status);
 }
 END_TEST
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_parts.c - the parts of the client library that need no daemon: statuses, the socket's path, the arena, structs of other
-// headers.
+// test_client_parts.c - the parts of the client library that need no daemon: statuses, the socket's
+// path, the arena, structs of other headers.
 
 #include "aule/aule.h"
 #include "client/src/arena.h"
@@ -39,7 +39,8 @@ END_TEST
 START_TEST(the_version_is_the_headers)
 {
     char version[32];
-    snprintf(version, sizeof version, "%d.%d.%d", AULE_VERSION_MAJOR, AULE_VERSION_MINOR, AULE_VERSION_PATCH);
+    snprintf(version, sizeof version, "%d.%d.%d", AULE_VERSION_MAJOR, AULE_VERSION_MINOR,
+             AULE_VERSION_PATCH);
     ck_assert_str_eq(aule_version(), version);
 }
 END_TEST
@@ -140,7 +141,8 @@ START_TEST(allocations_are_aligned_and_apart)
         ck_assert_int_eq(arena_alloc(arena, i * 37 + 1, &offsets[i]), AULE_OK);
         ck_assert_uint_eq(offsets[i] % ARENA_ALIGNMENT, 0);
         for (uint64_t j = 0; j < i; j++)
-            ck_assert(offsets[j] + j * 37 + 1 <= offsets[i] || offsets[i] + i * 37 + 1 <= offsets[j]);
+            ck_assert(offsets[j] + j * 37 + 1 <= offsets[i] ||
+                      offsets[i] + i * 37 + 1 <= offsets[j]);
     }
 }
 END_TEST
@@ -217,7 +219,8 @@ START_TEST(random_use_never_overlaps_and_loses_nothing)
             grains[i] = 0;
             continue;
         }
-        uint64_t size = (uint64_t)rand() % 16384 + 1, wanted = (size + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT;
+        uint64_t size = (uint64_t)rand() % 16384 + 1,
+                 wanted = (size + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT;
         if (arena_alloc(arena, size, &offsets[i]) != AULE_OK)
             continue;
         grains[i] = wanted;
@@ -302,7 +305,8 @@ START_TEST(a_newer_program_may_leave_what_the_library_does_not_know)
 }
 END_TEST
 
-// The struct of a header in which aule_batch_params had one pointer less, and of one in which it has one more.
+// The struct of a header in which aule_batch_params had one pointer less, and of one in which it
+// has one more.
 START_TEST(metadata_ends_where_the_callers_header_says)
 {
     static const int32_t cu[] = {0, 3};
@@ -312,7 +316,8 @@ START_TEST(metadata_ends_where_the_callers_header_says)
         memset(bytes, 0xa5, sizeof bytes);
         const void *canary = bytes[count];
         struct aule_metadata *metadata = (struct aule_metadata *)(void *)bytes;
-        ck_assert_int_eq(aule_metadata_varlen_sized(1, cu, cu, 0, 0, metadata, count * sizeof *bytes), AULE_OK);
+        ck_assert_int_eq(
+            aule_metadata_varlen_sized(1, cu, cu, 0, 0, metadata, count * sizeof *bytes), AULE_OK);
         ck_assert_int_eq(metadata->params.seq_lens_kv[0], 3);
         ck_assert_ptr_eq(bytes[count - 1], metadata->params.seq_lens_kv);
         ck_assert_ptr_eq(bytes[count], canary);
@@ -325,7 +330,8 @@ START_TEST(metadata_ends_where_the_callers_header_says)
 }
 END_TEST
 
-static void add(Suite *suite, const char *name, void (*setup)(void), void (*teardown)(void), const TTest *const *tests)
+static void add(Suite *suite, const char *name, void (*setup)(void), void (*teardown)(void),
+                const TTest *const *tests)
 {
     TCase *group = tcase_create(name);
     if (setup)
@@ -340,19 +346,22 @@ int main(void)
     Suite *suite = suite_create("client_parts");
     add(suite, "statuses", NULL, NULL,
         (const TTest *const[]){every_status_has_a_name_and_a_text, dtypes_know_their_name_and_size,
-                               the_version_is_the_headers, a_null_argument_is_named, ending_null_does_nothing, NULL});
+                               the_version_is_the_headers, a_null_argument_is_named,
+                               ending_null_does_nothing, NULL});
     add(suite, "socket path", NULL, NULL,
-        (const TTest *const[]){the_first_rule_whose_variable_is_set_wins, a_path_that_no_socket_can_have_is_refused,
-                               NULL});
+        (const TTest *const[]){the_first_rule_whose_variable_is_set_wins,
+                               a_path_that_no_socket_can_have_is_refused, NULL});
     add(suite, "arena", arena_setup, arena_teardown,
         (const TTest *const[]){allocations_are_aligned_and_apart, freed_neighbours_become_one_gap,
                                the_smallest_gap_that_fits_is_taken, a_full_arena_says_what_is_free,
-                               freeing_what_is_none_changes_nothing, random_use_never_overlaps_and_loses_nothing,
+                               freeing_what_is_none_changes_nothing,
+                               random_use_never_overlaps_and_loses_nothing,
                                an_arena_smaller_than_a_grain_has_no_room, NULL});
     add(suite, "sizes", NULL, NULL,
-        (const TTest *const[]){
-            an_older_program_is_given_what_it_knows, a_newer_program_is_given_zero_for_what_the_library_does_not_know,
-            what_an_older_program_cannot_say_is_zero, a_newer_program_may_leave_what_the_library_does_not_know,
-            metadata_ends_where_the_callers_header_says, NULL});
+        (const TTest *const[]){an_older_program_is_given_what_it_knows,
+                               a_newer_program_is_given_zero_for_what_the_library_does_not_know,
+                               what_an_older_program_cannot_say_is_zero,
+                               a_newer_program_may_leave_what_the_library_does_not_know,
+                               metadata_ends_where_the_callers_header_says, NULL});
     return check_main(suite);
 }

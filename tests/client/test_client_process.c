@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_process.c - libaule-client against the real daemon: forks, deaths on both sides, what they leave behind, and what a monitor
-// sees. Each test is a process of its own with a daemon of its own.
+// test_client_process.c - libaule-client against the real daemon: forks, deaths on both sides, what
+// they leave behind, and what a monitor sees. Each test is a process of its own with a daemon of
+// its own.
 
 #include "rigs/client_step.h"
 
@@ -83,7 +84,8 @@ START_TEST(a_forked_child_harms_nothing)
     if (child == 0)
         _exit(child_of(&step, batch));
     ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is 0x%x", (unsigned)status);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is 0x%x",
+                  (unsigned)status);
     run_every_layer(&step, batch);
     ck_assert_uint_eq(state_of(step.cache).leased_blocks, 4);
     aule_batch_destroy(batch);
@@ -161,7 +163,8 @@ START_TEST(workers_that_leave_at_once_do_not_harm_the_daemon)
             _exit(0); // without a close
         }
         ck_assert_int_eq(waitpid(worker, &status, 0), worker);
-        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "worker %d's status is 0x%x", i, (unsigned)status);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "worker %d's status is 0x%x",
+                      i, (unsigned)status);
     }
     struct step step;
     open_step(&step, NULL);
@@ -195,14 +198,16 @@ START_TEST(a_full_queue_of_connections_is_waited_for_as_long_as_the_timeout)
 {
     enum { FAR_BEYOND = 100000, IMPATIENT_MS = 100 };
     struct aule_session *session = NULL;
-    const struct aule_session_params impatient = {.socket = daemon_.socket, .timeout_ms = IMPATIENT_MS};
+    const struct aule_session_params impatient = {.socket = daemon_.socket,
+                                                  .timeout_ms = IMPATIENT_MS};
     pthread_t waker;
     ck_assert_int_eq(kill(daemon_.pid, SIGSTOP), 0);
     int queued = 0;
     while (queued < FAR_BEYOND && queue_up())
         queued++;
     ck_assert_int_lt(queued, FAR_BEYOND);
-    expect(aule_session_open(&impatient, &session), AULE_TIMEOUT, "did not accept the connection within 100 ms");
+    expect(aule_session_open(&impatient, &session), AULE_TIMEOUT,
+           "did not accept the connection within 100 ms");
     ck_assert_ptr_null(session);
     ck_assert_int_eq(pthread_create(&waker, NULL, wake_daemon, NULL), 0);
     struct step step;
@@ -237,8 +242,9 @@ START_TEST(sessions_leave_no_descriptor_and_no_segment_behind)
         close_step(&step);
     }
     // On both sides nng closes pipes on threads of its own; what leaks would be 40, and stay.
-    for (int i = 0;
-         i < DEADLINE_S * 200 && (count_descriptors(getpid()) > ours || count_descriptors(daemon_.pid) > theirs); i++)
+    for (int i = 0; i < DEADLINE_S * 200 &&
+                    (count_descriptors(getpid()) > ours || count_descriptors(daemon_.pid) > theirs);
+         i++)
         pause_briefly();
     ck_assert_int_le(count_descriptors(getpid()), ours);
     ck_assert_int_le(count_descriptors(daemon_.pid), theirs);
@@ -248,7 +254,8 @@ END_TEST
 
 // ---- the monitor ----
 
-static struct aule_session_state *find_session(struct aule_session_state *array, uint32_t count, uint64_t session)
+static struct aule_session_state *find_session(struct aule_session_state *array, uint32_t count,
+                                               uint64_t session)
 {
     for (uint32_t i = 0; i < count; i++)
         if (array[i].session == session)
@@ -337,7 +344,8 @@ START_TEST(an_operator_can_end_a_session)
     expect(aule_monitor_close_session(monitor, 424242), AULE_NOT_FOUND, "424242");
     ok(aule_monitor_close_session(monitor, info.session));
     enum aule_status status = aule_cache_state(step.cache, &state);
-    ck_assert_msg(status == AULE_NO_SESSION || status == AULE_DAEMON_GONE, "%s", aule_status_name(status));
+    ck_assert_msg(status == AULE_NO_SESSION || status == AULE_DAEMON_GONE, "%s",
+                  aule_status_name(status));
     aule_cache_close(step.cache);
     ok(aule_session_reconnect(step.session));
     step.cache = open_cache(step.session);
@@ -355,15 +363,17 @@ int main(void)
 {
     Suite *suite = suite_create("client_process");
     add(suite, "processes", setup,
-        (const struct entry[]){{one_process_works_with_two_daemons, 0},
-                               {a_forked_child_harms_nothing, 0},
-                               {a_killed_worker_gives_its_blocks_back, 0},
-                               {a_daemon_that_wakes_too_late_takes_back_what_it_gave, 0},
-                               {workers_that_leave_at_once_do_not_harm_the_daemon, 0},
-                               {a_full_queue_of_connections_is_waited_for_as_long_as_the_timeout, 0},
-                               {sessions_leave_no_descriptor_and_no_segment_behind, 0},
-                               {NULL, 0}});
+        (const struct entry[]){
+            {one_process_works_with_two_daemons, 0},
+            {a_forked_child_harms_nothing, 0},
+            {a_killed_worker_gives_its_blocks_back, 0},
+            {a_daemon_that_wakes_too_late_takes_back_what_it_gave, 0},
+            {workers_that_leave_at_once_do_not_harm_the_daemon, 0},
+            {a_full_queue_of_connections_is_waited_for_as_long_as_the_timeout, 0},
+            {sessions_leave_no_descriptor_and_no_segment_behind, 0},
+            {NULL, 0}});
     add(suite, "monitor", setup,
-        (const struct entry[]){{the_monitor_sees_what_sessions_do, 0}, {an_operator_can_end_a_session, 0}, {NULL, 0}});
+        (const struct entry[]){
+            {the_monitor_sees_what_sessions_do, 0}, {an_operator_can_end_a_session, 0}, {NULL, 0}});
     return check_main(suite);
 }

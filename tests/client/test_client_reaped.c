@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_reaped.c - runs that failed, and which tickets the library reaps itself. Each test is a process of its own with a fake daemon in it.
+// test_client_reaped.c - runs that failed, and which tickets the library reaps itself. Each test is
+// a process of its own with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -65,7 +66,8 @@ START_TEST(a_run_whose_wait_timed_out_is_reaped_by_the_next_submission)
 }
 END_TEST
 
-// As the daemon: a run that finds max_tickets unreaped waits for one to be reaped, for ever if need be.
+// As the daemon: a run that finds max_tickets unreaped waits for one to be reaped, for ever if need
+// be.
 struct crowd {
     unsigned unreaped;
     bool stuck; // no run ever ends
@@ -119,7 +121,8 @@ START_TEST(a_run_without_end_waits_for_the_runs_that_were_abandoned)
 }
 END_TEST
 
-// As a daemon of two tickets whose first run ends when somebody waits for it, and whose second never.
+// As a daemon of two tickets whose first run ends when somebody waits for it, and whose second
+// never.
 static enum fake_action first_ends(struct fake_daemon *daemon, const struct wire_request *request,
                                    struct wire_reply *reply)
 {
@@ -154,7 +157,8 @@ START_TEST(of_the_runs_that_were_abandoned_the_oldest_is_waited_for)
 }
 END_TEST
 
-// One ticket; the first wait finds no place in the daemon, and a run waits for the ticket as long as it asks for.
+// One ticket; the first wait finds no place in the daemon, and a run waits for the ticket as long
+// as it asks for.
 struct cramped {
     bool taken, refused;
     sem_t begun;
@@ -191,7 +195,8 @@ static enum fake_action cramped(struct fake_daemon *daemon, const struct wire_re
 
 static void *run_without_a_wait(void *batch)
 {
-    expect(aule_run(batch, &(struct aule_run_params){.num_heads = 1}, 5000, NULL), AULE_LIMIT, "no room");
+    expect(aule_run(batch, &(struct aule_run_params){.num_heads = 1}, 5000, NULL), AULE_LIMIT,
+           "no room");
     return NULL;
 }
 

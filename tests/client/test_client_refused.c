@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_refused.c - libaule-client against the real daemon: every bad batch and run gets its own status and a sentence with its values,
-// and harms nobody. Each test is a process of its own; those of bad input share one daemon, which must have taken none of it amiss. Caches and
-// limits: test_client_refused_caches.c.
+// test_client_refused.c - libaule-client against the real daemon: every bad batch and run gets its
+// own status and a sentence with its values, and harms nobody. Each test is a process of its own;
+// those of bad input share one daemon, which must have taken none of it amiss. Caches and limits:
+// test_client_refused_caches.c.
 
 #include "rigs/client_step.h"
 
@@ -222,7 +223,8 @@ static void unaligned_head_stride(struct step *step)
 
 static void dtype_that_is_none(struct step *step)
 {
-    step->run.q.dtype = step->run.k.dtype = step->run.v.dtype = step->run.out.dtype = (enum aule_dtype)42;
+    step->run.q.dtype = step->run.k.dtype = step->run.v.dtype = step->run.out.dtype =
+        (enum aule_dtype)42;
     say(step, "dtype %lld", 42, 0);
 }
 
@@ -298,7 +300,8 @@ static void mask_value_that_is_no_number(struct step *step)
     say(step, "mask_value is nan", 0, 0);
 }
 
-static const float odd_values[HEADS] = {1, 2, NAN, 4}, infinite_values[HEADS] = {-INFINITY, INFINITY, 0, 0};
+static const float odd_values[HEADS] = {1, 2, NAN, 4},
+                   infinite_values[HEADS] = {-INFINITY, INFINITY, 0, 0};
 
 static void slope_that_is_no_number(struct step *step)
 {
@@ -326,7 +329,8 @@ static void sink_infinite(struct step *step) // minus infinity is none, and allo
 
 static void give_lse(struct step *step, uint64_t offset)
 {
-    step->run.lse = (struct aule_tensor){.dtype = AULE_F32, .offset = offset, .token_stride = HEADS * sizeof(float)};
+    step->run.lse = (struct aule_tensor){
+        .dtype = AULE_F32, .offset = offset, .token_stride = HEADS * sizeof(float)};
 }
 
 static void lse_of_other_dtype(struct step *step)
@@ -481,7 +485,8 @@ START_TEST(publishing_what_is_not_ready_is_refused)
     // One layer of two is not enough, nor are seven slots of eight.
     struct aule_batch *batch = create_batch(&step);
     ok(aule_run(batch, &step.run, WAIT_MS, NULL));
-    expect(aule_prefix_publish(step.cache, &prompt, step.blocks, &existing), AULE_UNWRITTEN, "layer 1");
+    expect(aule_prefix_publish(step.cache, &prompt, step.blocks, &existing), AULE_UNWRITTEN,
+           "layer 1");
     aule_batch_destroy(batch);
     step.slots[15] = -1;
     run_once(&step);
@@ -527,7 +532,8 @@ int main(void)
                                       {releasing_what_is_not_held_releases_nothing, 0},
                                       {NULL, 0}});
     add(suite, "prefixes", setup,
-        (const struct entry[]){
-            {a_batch_whose_block_was_sealed_runs_no_more, 0}, {publishing_what_is_not_ready_is_refused, 0}, {NULL, 0}});
+        (const struct entry[]){{a_batch_whose_block_was_sealed_runs_no_more, 0},
+                               {publishing_what_is_not_ready_is_refused, 0},
+                               {NULL, 0}});
     return check_main(suite);
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_refused_caches.c - libaule-client against the real daemon: caches that cannot be, or not so, sessions that are not one's own, and
-// limits, each of which names its option. Each test is a process of its own; those of bad input share one daemon, which must have taken none
-// of it amiss. Batches and runs: test_client_refused.c.
+// test_client_refused_caches.c - libaule-client against the real daemon: caches that cannot be, or
+// not so, sessions that are not one's own, and limits, each of which names its option. Each test is
+// a process of its own; those of bad input share one daemon, which must have taken none of it
+// amiss. Batches and runs: test_client_refused.c.
 
 #include "client/src/connection.h"
 #include "rigs/client_step.h"
@@ -139,10 +140,14 @@ static const struct {
     enum aule_status status;
     const char *words;
 } bad_caches[] = {
-    {no_dim, AULE_INVALID, "head_dim_k 0"},    {odd_dim, AULE_UNSUPPORTED, "12"},
-    {odd_block, AULE_UNSUPPORTED, "24"},       {vast, AULE_UNSUPPORTED, "584"},
-    {latent, AULE_INVALID, "v_is_k_prefix"},   {scaled, AULE_INVALID, "only 8-bit dtypes are scaled"},
-    {strangely_scaled, AULE_UNSUPPORTED, "3"}, {no_name, AULE_INVALID, "name"},
+    {no_dim, AULE_INVALID, "head_dim_k 0"},
+    {odd_dim, AULE_UNSUPPORTED, "12"},
+    {odd_block, AULE_UNSUPPORTED, "24"},
+    {vast, AULE_UNSUPPORTED, "584"},
+    {latent, AULE_INVALID, "v_is_k_prefix"},
+    {scaled, AULE_INVALID, "only 8-bit dtypes are scaled"},
+    {strangely_scaled, AULE_UNSUPPORTED, "3"},
+    {no_name, AULE_INVALID, "name"},
     {long_fingerprint, AULE_INVALID, "65"},
 };
 enum { NUM_BAD_CACHES = sizeof bad_caches / sizeof *bad_caches };
@@ -155,7 +160,8 @@ START_TEST(a_cache_that_cannot_be_is_refused)
     struct aule_cache_params params = cache_params();
     params.name = "other";
     bad_caches[_i].change(&params);
-    expect(aule_cache_open(step.session, &params, &other), bad_caches[_i].status, bad_caches[_i].words);
+    expect(aule_cache_open(step.session, &params, &other), bad_caches[_i].status,
+           bad_caches[_i].words);
     ck_assert_ptr_null(other);
     still_works(&step);
     close_step(&step);
@@ -173,15 +179,20 @@ START_TEST(a_command_for_a_session_that_is_not_ones_own_is_refused)
     open_step(&step, NULL);
     ok(aule_session_info(step.session, &info));
     ok(connection_open(daemon_.socket, &timeout, &connection));
-    struct wire_request request = {.session = 424242, .epoch = info.epoch, .command = WIRE_COMMAND_CLOSE_SESSION};
-    expect(connection_call(connection, &request, &timeout, WIRE_ANSWER_EMPTY, &answer), AULE_NO_SESSION, "424242");
+    struct wire_request request = {
+        .session = 424242, .epoch = info.epoch, .command = WIRE_COMMAND_CLOSE_SESSION};
+    expect(connection_call(connection, &request, &timeout, WIRE_ANSWER_EMPTY, &answer),
+           AULE_NO_SESSION, "424242");
     request.session = info.session; // of another connection
-    expect(connection_call(connection, &request, &timeout, WIRE_ANSWER_EMPTY, &answer), AULE_NO_SESSION, "session");
+    expect(connection_call(connection, &request, &timeout, WIRE_ANSWER_EMPTY, &answer),
+           AULE_NO_SESSION, "session");
     request.epoch = info.epoch + 1;
-    expect(connection_call(connection, &request, &timeout, WIRE_ANSWER_EMPTY, &answer), AULE_EPOCH, "epoch");
+    expect(connection_call(connection, &request, &timeout, WIRE_ANSWER_EMPTY, &answer), AULE_EPOCH,
+           "epoch");
     request = (struct wire_request){.command = WIRE_COMMAND_HELLO,
                                     .hello = {.major = 99, .client_name = "future", .tenant = ""}};
-    expect(connection_call(connection, &request, &timeout, WIRE_ANSWER_HELLO, &answer), AULE_VERSION, "99.0");
+    expect(connection_call(connection, &request, &timeout, WIRE_ANSWER_HELLO, &answer),
+           AULE_VERSION, "99.0");
     connection_close(connection);
     still_works(&step);
     close_step(&step);
@@ -209,7 +220,8 @@ START_TEST(every_limit_names_its_option)
     expect(aule_blocks_lease(cache, 5, 0, blocks), AULE_QUOTA, "--session-blocks");
     struct aule_batch *batches[3] = {NULL};
     const int32_t cu[] = {0, 0}, lens[] = {0};
-    const struct aule_batch_params padding = {.num_seqs = 1, .cu_seqlens_q = cu, .seq_lens_kv = lens};
+    const struct aule_batch_params padding = {
+        .num_seqs = 1, .cu_seqlens_q = cu, .seq_lens_kv = lens};
     ok(aule_batch_create(cache, &padding, &batches[0]));
     ok(aule_batch_create(cache, &padding, &batches[1]));
     expect(aule_batch_create(cache, &padding, &batches[2]), AULE_LIMIT, "--max-batches");
@@ -237,12 +249,14 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("client_refused_caches");
-    add_shared(suite, "bad input", setup,
-               (const struct entry[]){{another_identity_is_refused_with_both_values, NUM_IDENTITIES},
-                                      {a_cache_that_cannot_be_is_refused, NUM_BAD_CACHES},
-                                      {a_command_for_a_session_that_is_not_ones_own_is_refused, 0},
-                                      {NULL, 0}});
-    add(suite, "limits", setup_strict, (const struct entry[]){{every_limit_names_its_option, 0}, {NULL, 0}});
+    add_shared(
+        suite, "bad input", setup,
+        (const struct entry[]){{another_identity_is_refused_with_both_values, NUM_IDENTITIES},
+                               {a_cache_that_cannot_be_is_refused, NUM_BAD_CACHES},
+                               {a_command_for_a_session_that_is_not_ones_own_is_refused, 0},
+                               {NULL, 0}});
+    add(suite, "limits", setup_strict,
+        (const struct entry[]){{every_limit_names_its_option, 0}, {NULL, 0}});
     add(suite, "connections", setup_for_one,
         (const struct entry[]){{a_connection_too_many_is_told_its_option, 0}, {NULL, 0}});
     return check_main(suite);

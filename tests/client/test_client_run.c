@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_run.c - a run to its end (aule_run(), aule_run_layers()) by messages: how many it takes, and what the library makes of each answer.
-// Each test is a process of its own with a fake daemon in it.
+// test_client_run.c - a run to its end (aule_run(), aule_run_layers()) by messages: how many it
+// takes, and what the library makes of each answer. Each test is a process of its own with a fake
+// daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -77,11 +78,14 @@ START_TEST(a_run_to_its_end_is_one_message_each_way)
     ck_assert_uint_eq(result.gpu_ns, 77);
     ck_assert_uint_eq(ending.run.entry.flags & WIRE_RUN_DETACHED, 0);
     ck_assert(ending.run.wait_ms > 0 && ending.run.wait_ms <= 60000);
-    ck_assert_int_eq(aule_run_layers(runner.batch, &run, &(struct aule_layers){.num_layers = 3}, -1, NULL), AULE_OK);
+    ck_assert_int_eq(
+        aule_run_layers(runner.batch, &run, &(struct aule_layers){.num_layers = 3}, -1, NULL),
+        AULE_OK);
     expect_seen(2, 0);
     ck_assert_uint_eq(ending.run.layers.num_layers, 3);
     ck_assert_int_eq(ending.run.wait_ms, -1);
-    ck_assert_int_eq(aule_run_submit(runner.batch, &run, 0, &ticket), AULE_OK); // this one does not wait
+    ck_assert_int_eq(aule_run_submit(runner.batch, &run, 0, &ticket),
+                     AULE_OK); // this one does not wait
     ck_assert_int_eq(aule_ticket_wait(runner.session, ticket, 0, NULL), AULE_OK);
     expect_seen(3, 1);
     close_runner(&runner);
@@ -93,14 +97,15 @@ START_TEST(a_run_to_its_end_that_failed_says_why)
     const struct aule_run_params run = {.num_heads = 1};
     struct ending ending = {.ticket = 12, .run_status = STATUS_DEVICE_LOST};
     struct runner runner = open_runner(end_run, &ending);
-    expect(aule_run(runner.batch, &run, 0, NULL), AULE_DEVICE_LOST, "the run of ticket 12 failed: the GPU hung");
+    expect(aule_run(runner.batch, &run, 0, NULL), AULE_DEVICE_LOST,
+           "the run of ticket 12 failed: the GPU hung");
     expect_seen(1, 0);
     close_runner(&runner);
 }
 END_TEST
 
-// The ticket of a run whose end came too late is the library's to reap; of one that got none, or one that
-// the daemon does not know, there is nothing to reap.
+// The ticket of a run whose end came too late is the library's to reap; of one that got none, or
+// one that the daemon does not know, there is nothing to reap.
 START_TEST(a_run_to_its_end_that_came_too_late_is_reaped_by_the_next)
 {
     const struct aule_run_params run = {.num_heads = 1};
@@ -123,8 +128,8 @@ START_TEST(a_run_to_its_end_that_came_too_late_is_reaped_by_the_next)
 }
 END_TEST
 
-static enum fake_action as_before_2_4(struct fake_daemon *daemon, const struct wire_request *request,
-                                      struct wire_reply *reply)
+static enum fake_action as_before_2_4(struct fake_daemon *daemon,
+                                      const struct wire_request *request, struct wire_reply *reply)
 {
     struct wire_wait *wait = daemon->context;
     if (request->command == WIRE_COMMAND_HELLO)
@@ -149,7 +154,8 @@ START_TEST(an_older_daemon_that_gives_a_ticket_at_once_is_asked_for_its_end)
 }
 END_TEST
 
-static enum fake_action answer_with_nothing(struct fake_daemon *daemon, const struct wire_request *request,
+static enum fake_action answer_with_nothing(struct fake_daemon *daemon,
+                                            const struct wire_request *request,
                                             struct wire_reply *reply)
 {
     const bool *waits = daemon->context;
@@ -167,7 +173,8 @@ START_TEST(a_run_is_answered_by_its_end_only_if_it_waits)
     struct runner runner = open_runner(answer_with_nothing, &waits);
     expect(aule_run(runner.batch, &run, 0, NULL), AULE_MALFORMED, "RUN was answered with kind 1");
     waits = false;
-    expect(aule_run_submit(runner.batch, &run, 0, NULL), AULE_MALFORMED, "RUN was answered with kind");
+    expect(aule_run_submit(runner.batch, &run, 0, NULL), AULE_MALFORMED,
+           "RUN was answered with kind");
     close_runner(&runner);
 }
 END_TEST

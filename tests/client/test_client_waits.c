@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_waits.c - what a run that waits for a ticket keeps of its arrays, and how it ends with its session: libaule-client and the real
-// daemon.
+// test_client_waits.c - what a run that waits for a ticket keeps of its arrays, and how it ends
+// with its session: libaule-client and the real daemon.
 
 #include "rigs/client_scene.h"
 
@@ -30,9 +30,10 @@ static void *submit_and_wait(void *context)
     return NULL;
 }
 
-// The arena belongs to two processes, and here the test is as a third: what it reads and writes there is ordered with nothing that the library
-// does, which is no race of the library's.
-__attribute__((no_sanitize("thread"))) static bool holds(const volatile float *place, const float *values)
+// The arena belongs to two processes, and here the test is as a third: what it reads and writes
+// there is ordered with nothing that the library does, which is no race of the library's.
+__attribute__((no_sanitize("thread"))) static bool holds(const volatile float *place,
+                                                         const float *values)
 {
     bool same = true;
     for (int i = 0; i < HEADS && same; i++)
@@ -46,7 +47,8 @@ __attribute__((no_sanitize("thread"))) static void spoil(volatile float *place)
         place[i] = NAN;
 }
 
-// Where in the arena the waiting call has put `values`: the library's to know, so the test looks for it.
+// Where in the arena the waiting call has put `values`: the library's to know, so the test looks
+// for it.
 static float *find_values(struct scene *scene, const float *values)
 {
     char *arena = aule_arena_base(scene->session);
@@ -59,7 +61,8 @@ static float *find_values(struct scene *scene, const float *values)
     return NULL;
 }
 
-// How many commands the daemon has sent back because they waited long enough; it says so before the library hears of it.
+// How many commands the daemon has sent back because they waited long enough; it says so before the
+// library hears of it.
 static int count_sent_back(void)
 {
     char *log = daemon_log_text(&daemon_);
@@ -80,8 +83,9 @@ static bool waits_in_daemon(struct scene *scene, struct aule_batch *batch)
     return strstr(aule_error(), "wait for a ticket already") != NULL;
 }
 
-// Spoils the arrays of the run that waits, while it waits in the daemon: whose copies they are by then. Now and then the library asks anew and puts
-// them there again; what was spoilt about then counts for nothing, and is tried again when they are whole.
+// Spoils the arrays of the run that waits, while it waits in the daemon: whose copies they are by
+// then. Now and then the library asks anew and puts them there again; what was spoilt about then
+// counts for nothing, and is tried again when they are whole.
 static void spoil_while_it_waits(struct scene *scene, struct aule_batch *batch)
 {
     bool held = false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_wire.c - what runs, other work and large metadata put on the wire. Each test is a process of its own with a fake daemon in it.
+// test_client_wire.c - what runs, other work and large metadata put on the wire. Each test is a
+// process of its own with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -26,9 +27,11 @@ static enum fake_action keep_run(struct fake_daemon *daemon, const struct wire_r
         return FAKE_ANSWER;
     seen->run = request->run;
     if (request->run.entry.slopes.count == 3)
-        memcpy(seen->slopes, fake_arena(daemon) + request->run.entry.slopes.offset, sizeof seen->slopes);
+        memcpy(seen->slopes, fake_arena(daemon) + request->run.entry.slopes.offset,
+               sizeof seen->slopes);
     if (request->run.entry.sinks.count == 3)
-        memcpy(seen->sinks, fake_arena(daemon) + request->run.entry.sinks.offset, sizeof seen->sinks);
+        memcpy(seen->sinks, fake_arena(daemon) + request->run.entry.sinks.offset,
+               sizeof seen->sinks);
     if (request->run.entry.rope_frequencies.count == 2)
         memcpy(seen->frequencies, fake_arena(daemon) + request->run.entry.rope_frequencies.offset,
                sizeof seen->frequencies);
@@ -108,7 +111,8 @@ START_TEST(every_parameter_of_a_run_reaches_the_daemon)
     expect(aule_run_submit(batch, &rich, 0, &ticket), AULE_NO_MEMORY,
            "slopes, sinks, frequencies and scales: 48 bytes have no room");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), seen_before);
-    ck_assert_int_eq(aule_run_submit(batch, &plain, 0, NULL), AULE_OK); // without arrays no room is needed
+    ck_assert_int_eq(aule_run_submit(batch, &plain, 0, NULL),
+                     AULE_OK); // without arrays no room is needed
     aule_arena_free(session, most);
     aule_batch_destroy(batch);
     aule_cache_close(cache);
@@ -128,13 +132,17 @@ static enum fake_action check_spans(struct fake_daemon *daemon, const struct wir
     switch (request->command) {
     case WIRE_COMMAND_BATCH_CREATE: {
         const struct wire_batch_create *batch = &request->batch_create;
-        *right = batch->block_table.count == 0 && batch->block_table_span.count == MANY_SEQS * MANY_BLOCKS &&
-                 batch->cu_seqlens_q_span.count == MANY_SEQS + 1 && batch->seq_lens_kv_span.count == MANY_SEQS &&
+        *right = batch->block_table.count == 0 &&
+                 batch->block_table_span.count == MANY_SEQS * MANY_BLOCKS &&
+                 batch->cu_seqlens_q_span.count == MANY_SEQS + 1 &&
+                 batch->seq_lens_kv_span.count == MANY_SEQS &&
                  batch->slot_mapping_span.count == MANY_SEQS && batch->positions_span.count == 0;
-        const int32_t *table = (const int32_t *)(const void *)(arena + batch->block_table_span.offset);
+        const int32_t *table =
+            (const int32_t *)(const void *)(arena + batch->block_table_span.offset);
         for (int32_t i = 0; *right && i < MANY_SEQS * MANY_BLOCKS; i++)
             *right = table[i] == i * 3;
-        const int64_t *slots = (const int64_t *)(const void *)(arena + batch->slot_mapping_span.offset);
+        const int64_t *slots =
+            (const int64_t *)(const void *)(arena + batch->slot_mapping_span.offset);
         for (int32_t i = 0; *right && i < MANY_SEQS; i++)
             *right = slots[i] == i * 7;
         break;
@@ -147,7 +155,8 @@ static enum fake_action check_spans(struct fake_daemon *daemon, const struct wir
         for (int32_t i = 0; *right && i < MANY_TOKENS; i++)
             *right = tokens[i] == i;
         reply->answer = WIRE_ANSWER_PREFIX_PUBLISH;
-        reply->prefix_publish.blocks = (struct wire_ints){.data = daemon->blocks, .count = MANY_TOKENS / 8};
+        reply->prefix_publish.blocks =
+            (struct wire_ints){.data = daemon->blocks, .count = MANY_TOKENS / 8};
         break;
     }
     default: break;
@@ -246,7 +255,8 @@ START_TEST(arrays_that_are_missing_are_named)
     fake_start(&fake, path, NULL, NULL);
     struct aule_session *session = open_session(0);
     struct aule_cache *cache = open_cache(session);
-    expect(aule_batch_create(cache, &batch_cases[_i].params, &batch), AULE_INVALID, batch_cases[_i].words);
+    expect(aule_batch_create(cache, &batch_cases[_i].params, &batch), AULE_INVALID,
+           batch_cases[_i].words);
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_CREATE]), 0);
     aule_cache_close(cache);
     aule_session_close(session);
@@ -258,7 +268,8 @@ END_TEST
 // The last command of each kind, and what its vectors held.
 struct seen_work {
     struct wire_batch_create batch;
-    int32_t ints[3][8]; // q_lens, token_rows, kv_starts; cu_seqlens_q of an import; from and to of a copy
+    int32_t ints[3][8]; // q_lens, token_rows, kv_starts; cu_seqlens_q of an import; from and to of
+                        // a copy
     int64_t slots[8];
     struct wire_blocks_copy copy;
     struct wire_merge merge;
@@ -287,7 +298,8 @@ static enum fake_action keep_work(struct fake_daemon *daemon, const struct wire_
         keep_ints(seen->ints[2], &batch->kv_starts);
         ck_assert_uint_le(batch->slot_mapping.count, 8);
         if (batch->slot_mapping.count > 0)
-            memcpy(seen->slots, batch->slot_mapping.data, batch->slot_mapping.count * sizeof *seen->slots);
+            memcpy(seen->slots, batch->slot_mapping.data,
+                   batch->slot_mapping.count * sizeof *seen->slots);
         break;
     }
     case WIRE_COMMAND_BLOCKS_COPY:
@@ -310,7 +322,8 @@ static enum fake_action keep_work(struct fake_daemon *daemon, const struct wire_
 
 START_TEST(every_array_of_a_batch_reaches_the_daemon)
 {
-    static const int32_t cu[] = {0, 2, 3}, lens[] = {5, 6}, q_lens[] = {1, 0}, rows[] = {2, 0, 1}, starts[] = {7, 8};
+    static const int32_t cu[] = {0, 2, 3}, lens[] = {5, 6}, q_lens[] = {1, 0}, rows[] = {2, 0, 1},
+                         starts[] = {7, 8};
     struct seen_work seen = {.run = {.timeout_ms = 0}};
     struct aule_batch *batch = NULL;
     const struct aule_kv_layout layout = {.num_kv_heads = 3,
@@ -381,7 +394,8 @@ START_TEST(a_form_whose_positions_repeat_makes_no_batch_without_a_mask)
     struct aule_session *session = open_session(0);
     struct aule_cache *cache = open_cache(session);
     ck_assert_int_eq(aule_metadata_tokens(&form, &metadata), AULE_OK);
-    expect(aule_batch_create(cache, &metadata.params, &batch), AULE_INVALID, "mask is NULL and mask_size 2");
+    expect(aule_batch_create(cache, &metadata.params, &batch), AULE_INVALID,
+           "mask is NULL and mask_size 2");
     metadata.params.mask = mask;
     ck_assert_int_eq(aule_batch_create(cache, &metadata.params, &batch), AULE_OK);
     ck_assert_uint_eq(seen.batch.mask.count, 2);
@@ -414,7 +428,8 @@ START_TEST(blocks_are_copied_and_zeroed_by_one_command_each)
     ck_assert_mem_eq(seen.ints[0], none, sizeof none);
     ck_assert_mem_eq(seen.ints[1], to, sizeof to);
     unsigned before = atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_COPY]);
-    expect(aule_blocks_copy(cache, 2, wrong, to, 0, NULL), AULE_OUT_OF_RANGE, "from[1] = -1 is no block");
+    expect(aule_blocks_copy(cache, 2, wrong, to, 0, NULL), AULE_OUT_OF_RANGE,
+           "from[1] = -1 is no block");
     expect(aule_blocks_zero(cache, 200000, to, 0, NULL), AULE_LIMIT, "400000 blocks");
     expect(aule_blocks_zero(cache, 2, to, -3, NULL), AULE_INVALID, "timeout_ms = -3");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_COPY]), before);
@@ -425,10 +440,12 @@ END_TEST
 
 START_TEST(every_parameter_of_a_merge_reaches_the_daemon)
 {
-    static const struct aule_tensor outs[3] = {
-        {.dtype = AULE_F16, .offset = 16}, {.dtype = AULE_F16, .offset = 32}, {.dtype = AULE_F16, .offset = 48}};
-    static const struct aule_tensor lses[3] = {
-        {.dtype = AULE_F32, .offset = 160}, {.dtype = AULE_F32, .offset = 320}, {.dtype = AULE_F32, .offset = 480}};
+    static const struct aule_tensor outs[3] = {{.dtype = AULE_F16, .offset = 16},
+                                               {.dtype = AULE_F16, .offset = 32},
+                                               {.dtype = AULE_F16, .offset = 48}};
+    static const struct aule_tensor lses[3] = {{.dtype = AULE_F32, .offset = 160},
+                                               {.dtype = AULE_F32, .offset = 320},
+                                               {.dtype = AULE_F32, .offset = 480}};
     struct seen_work seen = {.run = {.timeout_ms = 0}};
     struct aule_merge_params params = {.num_parts = 3,
                                        .num_tokens = 4,
@@ -494,7 +511,8 @@ START_TEST(an_import_is_a_batch_that_is_only_written_through)
     ck_assert_int_eq(seen.run.timeout_ms, 29);
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_DESTROY]), 1);
     params.k.outer_stride = 1024;
-    expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID, "k.outer_stride = 1024 and outer_rows 0");
+    expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID,
+           "k.outer_stride = 1024 and outer_rows 0");
     params.outer_rows = 2;
     ck_assert_int_eq(aule_kv_import(cache, &params, 0, NULL), AULE_OK);
     ck_assert_uint_eq(seen.batch.num_seqs, 3);
@@ -502,9 +520,11 @@ START_TEST(an_import_is_a_batch_that_is_only_written_through)
     ck_assert_uint_eq(seen.run.entry.k.outer_stride, 1024);
     ck_assert_uint_eq(seen.run.entry.flags, WIRE_RUN_DETACHED);
     params.slot_mapping = NULL;
-    expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID, "slot_mapping is NULL, num_rows 5");
+    expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID,
+           "slot_mapping is NULL, num_rows 5");
     params.num_rows = 0;
-    expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID, "num_rows = 0: there is nothing to import");
+    expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID,
+           "num_rows = 0: there is nothing to import");
     params.num_rows = 1u << 31;
     expect(aule_kv_import(cache, &params, 0, NULL), AULE_OUT_OF_RANGE, "num_rows = 2147483648");
     aule_cache_close(cache);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_copy.c - copies and zeroing of blocks in the session's order: what they refuse, keep and count as written, also when something
-// fails or its session dies; and merges, the runs that name nothing but the arena.
+// test_core_copy.c - copies and zeroing of blocks in the session's order: what they refuse, keep
+// and count as written, also when something fails or its session dies; and merges, the runs that
+// name nothing but the arena.
 
 #include "core/runs/copy.h"
 #include "core/scheduler.h"
@@ -35,7 +36,8 @@ static void close_two(void)
 static uint64_t copy_all(const int32_t *from, const int32_t *to, uint32_t count)
 {
     uint64_t ticket = 0;
-    ck_assert_status(core_blocks_copy(a.session, a.cache, from, to, count, false, &ticket, &error), STATUS_OK);
+    ck_assert_status(core_blocks_copy(a.session, a.cache, from, to, count, false, &ticket, &error),
+                     STATUS_OK);
     world_check(&world);
     return ticket;
 }
@@ -89,7 +91,8 @@ START_TEST(a_copy_carries_all_layers_and_comes_in_the_sessions_order)
 {
     uint64_t first = write_later(blocks[0]);
     uint64_t second = copy(blocks[0], blocks[1]);
-    uint64_t third = copy_all((int32_t[]){blocks[1], -1, blocks[1]}, (int32_t[]){blocks[2], blocks[0], blocks[3]}, 3);
+    uint64_t third = copy_all((int32_t[]){blocks[1], -1, blocks[1]},
+                              (int32_t[]){blocks[2], blocks[0], blocks[3]}, 3);
     ck_assert_uint_eq(second, first + 1);
     ck_assert_uint_eq(third, second + 1);
     finish(third, STATUS_OK);
@@ -98,7 +101,8 @@ START_TEST(a_copy_carries_all_layers_and_comes_in_the_sessions_order)
         ck_assert_int_eq(slot(blocks[2], i), tokens[i]);
         ck_assert_int_eq(slot(blocks[3], i), tokens[i]);
         ck_assert_int_eq(slot(blocks[0], i), 0);
-        ck_assert_int_eq(fake_engine_slot(core_engine_cache(world.core, a.cache), 0, blocks[2], i), tokens[i]);
+        ck_assert_int_eq(fake_engine_slot(core_engine_cache(world.core, a.cache), 0, blocks[2], i),
+                         tokens[i]);
     }
     worker_reap(&a, second, STATUS_OK);
 }
@@ -111,7 +115,9 @@ START_TEST(copies_of_several_sessions_share_a_wave)
     worker_lease(&b, 2, other);
     copy(blocks[0], blocks[1]);
     copy(blocks[1], blocks[2]);
-    ck_assert_status(core_blocks_copy(b.session, b.cache, &other[0], &other[1], 1, true, &ticket, &error), STATUS_OK);
+    ck_assert_status(
+        core_blocks_copy(b.session, b.cache, &other[0], &other[1], 1, true, &ticket, &error),
+        STATUS_OK);
     world_step(&world);
     const struct fake_submission *s = fake_engine_oldest(world.engine);
     ck_assert_uint_eq(s->num_runs, 3);
@@ -126,12 +132,14 @@ START_TEST(copies_of_several_sessions_share_a_wave)
 }
 END_TEST
 
-#define REFUSED(from, to, count, status, text)                                                                         \
-    do {                                                                                                               \
-        uint64_t none_ = 0;                                                                                            \
-        ck_assert_refused(core_blocks_copy(a.session, a.cache, from, to, count, false, &none_, &error), status, text); \
-        ck_assert_uint_eq(none_, 0);                                                                                   \
-        world_check(&world);                                                                                           \
+#define REFUSED(from, to, count, status, text)                                                     \
+    do {                                                                                           \
+        uint64_t none_ = 0;                                                                        \
+        ck_assert_refused(                                                                         \
+            core_blocks_copy(a.session, a.cache, from, to, count, false, &none_, &error), status,  \
+            text);                                                                                 \
+        ck_assert_uint_eq(none_, 0);                                                               \
+        world_check(&world);                                                                       \
     } while (0)
 #define LIST(...) ((const int32_t[]){__VA_ARGS__})
 
@@ -143,19 +151,23 @@ START_TEST(each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values)
     worker_write(&a, &sealed, tokens, 8);
     worker_publish(&a, tokens, 8, &sealed);
     REFUSED(LIST(blocks[0]), LIST(blocks[1]), 0, STATUS_INVALID, "a copy of 0 blocks");
-    REFUSED(LIST(99), LIST(blocks[1]), 1, STATUS_OUT_OF_RANGE, "from[0] = 99 is outside the cache's");
+    REFUSED(LIST(99), LIST(blocks[1]), 1, STATUS_OUT_OF_RANGE,
+            "from[0] = 99 is outside the cache's");
     REFUSED(LIST(-2), LIST(blocks[1]), 1, STATUS_OUT_OF_RANGE, "from[0] = -2");
     REFUSED(LIST(blocks[0]), LIST(-1), 1, STATUS_OUT_OF_RANGE, "to[0] = -1");
-    REFUSED(LIST(blocks[0], other), LIST(blocks[1], blocks[2]), 2, STATUS_NOT_HELD, "from[1] = 16 is not held");
-    REFUSED(LIST(blocks[0]), LIST(other), 1, STATUS_NOT_HELD, "to[0] = 16 is not held by this session");
+    REFUSED(LIST(blocks[0], other), LIST(blocks[1], blocks[2]), 2, STATUS_NOT_HELD,
+            "from[1] = 16 is not held");
+    REFUSED(LIST(blocks[0]), LIST(other), 1, STATUS_NOT_HELD,
+            "to[0] = 16 is not held by this session");
     REFUSED(LIST(blocks[0]), LIST(sealed), 1, STATUS_SEALED, "to[0] = 15 is sealed");
-    REFUSED(LIST(blocks[0], -1), LIST(blocks[1], blocks[1]), 2, STATUS_INVALID, "to[1] = 1 occurs twice");
+    REFUSED(LIST(blocks[0], -1), LIST(blocks[1], blocks[1]), 2, STATUS_INVALID,
+            "to[1] = 1 occurs twice");
     REFUSED(LIST(blocks[0], blocks[1]), LIST(blocks[1], blocks[2]), 2, STATUS_INVALID,
             "from[1] = 1 is in `to` as well");
     REFUSED(LIST(blocks[0]), LIST(blocks[0]), 1, STATUS_INVALID, "in `to` as well");
     REFUSED(blocks, blocks, 17, STATUS_NOT_HELD, "a copy to 17 blocks; the session holds 16");
-    ck_assert_refused(core_blocks_copy(a.session, 999, blocks, blocks, 1, false, &ticket, &error), STATUS_NOT_FOUND,
-                      "999");
+    ck_assert_refused(core_blocks_copy(a.session, 999, blocks, blocks, 1, false, &ticket, &error),
+                      STATUS_NOT_FOUND, "999");
     world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES;
     REFUSED(LIST(blocks[0]), LIST(blocks[1]), 1, STATUS_LIMIT,
             "the copy takes 1025 multiply-adds; one run may take 1024 (--max-run-work)");
@@ -189,8 +201,9 @@ START_TEST(a_copy_counts_from_when_it_is_queued_and_is_seen_when_it_is_done)
     int32_t found[1];
     ck_assert_status(try_publish(blocks[1], &error), STATUS_OK);
     ck_assert_uint_eq(worker_lookup(&b, tokens, 8, found), 0); // not yet
-    ck_assert_refused(core_blocks_copy(a.session, a.cache, LIST(-1), &blocks[1], 1, false, &ticket, &error),
-                      STATUS_SEALED, "sealed");
+    ck_assert_refused(
+        core_blocks_copy(a.session, a.cache, LIST(-1), &blocks[1], 1, false, &ticket, &error),
+        STATUS_SEALED, "sealed");
     world_finish_all(&world);
     ck_assert_uint_eq(worker_lookup(&b, tokens, 8, found), 1);
     ck_assert_int_eq(found[0], blocks[1]);
@@ -313,8 +326,9 @@ START_TEST(a_lost_device_ends_copies_and_merges)
     worker_reap(&a, first, STATUS_DEVICE_LOST);
     worker_reap(&a, second, STATUS_DEVICE_LOST);
     REFUSED(blocks, blocks, 1, STATUS_DEVICE_LOST, "gone");
-    ck_assert_refused(core_merge(a.session, &(struct core_merge_params){.num_parts = 1}, &first, &error),
-                      STATUS_DEVICE_LOST, "gone");
+    ck_assert_refused(
+        core_merge(a.session, &(struct core_merge_params){.num_parts = 1}, &first, &error),
+        STATUS_DEVICE_LOST, "gone");
 }
 END_TEST
 
@@ -322,7 +336,8 @@ END_TEST
 
 START_TEST(blocks_of_a_copy_in_flight_stay_until_it_is_over)
 {
-    uint64_t ticket = copy_all(LIST(blocks[0], blocks[0], -1), LIST(blocks[1], blocks[2], blocks[3]), 3);
+    uint64_t ticket =
+        copy_all(LIST(blocks[0], blocks[0], -1), LIST(blocks[1], blocks[2], blocks[3]), 3);
     ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 2);
     worker_release(&a, blocks, 4);
     for (int i = 0; i < 4; i++)
@@ -411,7 +426,8 @@ static uint32_t count_published(int round)
         if (worker_try_publish(&a, text, 8, &given, &existing, NULL) != STATUS_OK)
             continue;
         for (uint32_t k = 0; k < 16; k++)
-            ck_assert_int_ne(fake_engine_slot(core_engine_cache(world.core, a.cache), k / 8, given, k % 8), 0);
+            ck_assert_int_ne(
+                fake_engine_slot(core_engine_cache(world.core, a.cache), k / 8, given, k % 8), 0);
         worker_release(&a, &given, 1);
         worker_lease(&a, 1, &blocks[i]);
         count++;
@@ -446,7 +462,8 @@ static struct core_part parts[3];
 
 static struct wire_tensor tensor(enum dtype dtype, uint64_t offset)
 {
-    return (struct wire_tensor){.dtype = dtype, .offset = offset, .token_stride = 32, .head_stride = 16};
+    return (struct wire_tensor){
+        .dtype = dtype, .offset = offset, .token_stride = 32, .head_stride = 16};
 }
 
 // Four tokens of two heads of eight.
@@ -454,7 +471,8 @@ static struct core_merge_params good_merge(void)
 {
     for (uint64_t i = 0; i < 3; i++) {
         parts[i].out = tensor(DTYPE_F16, 1024 * i);
-        parts[i].lse = (struct wire_tensor){.dtype = DTYPE_F32, .offset = 512 + 1024 * i, .token_stride = 16};
+        parts[i].lse =
+            (struct wire_tensor){.dtype = DTYPE_F32, .offset = 512 + 1024 * i, .token_stride = 16};
     }
     return (struct core_merge_params){
         .num_tokens = 4,
@@ -467,21 +485,21 @@ static struct core_merge_params good_merge(void)
     };
 }
 
-#define MERGE_REFUSED(change, status, text)                                                                            \
-    do {                                                                                                               \
-        struct core_merge_params p = good_merge();                                                                     \
-        uint64_t none_ = 0;                                                                                            \
-        change;                                                                                                        \
-        ck_assert_refused(core_merge(a.session, &p, &none_, &error), status, text);                                    \
-        ck_assert_uint_eq(none_, 0);                                                                                   \
+#define MERGE_REFUSED(change, status, text)                                                        \
+    do {                                                                                           \
+        struct core_merge_params p = good_merge();                                                 \
+        uint64_t none_ = 0;                                                                        \
+        change;                                                                                    \
+        ck_assert_refused(core_merge(a.session, &p, &none_, &error), status, text);                \
+        ck_assert_uint_eq(none_, 0);                                                               \
     } while (0)
-#define MERGE_ACCEPTED(change)                                                                                         \
-    do {                                                                                                               \
-        struct core_merge_params p = good_merge();                                                                     \
-        uint64_t ticket_ = 0;                                                                                          \
-        change;                                                                                                        \
-        ck_assert_status(core_merge(a.session, &p, &ticket_, &error), STATUS_OK);                                      \
-        finish(ticket_, STATUS_OK);                                                                                    \
+#define MERGE_ACCEPTED(change)                                                                     \
+    do {                                                                                           \
+        struct core_merge_params p = good_merge();                                                 \
+        uint64_t ticket_ = 0;                                                                      \
+        change;                                                                                    \
+        ck_assert_status(core_merge(a.session, &p, &ticket_, &error), STATUS_OK);                  \
+        finish(ticket_, STATUS_OK);                                                                \
     } while (0)
 
 START_TEST(a_merge_reaches_the_engine_as_it_was_given)
@@ -515,7 +533,8 @@ START_TEST(a_merge_may_write_over_one_of_its_parts_but_not_beside_it)
     MERGE_ACCEPTED((p.out = parts[1].out, p.lse = parts[1].lse));
     MERGE_ACCEPTED((p.out = parts[1].out, p.lse = parts[2].lse, p.lse.head_stride = 4));
     MERGE_REFUSED(p.out.offset = 1040, STATUS_INVALID, "out at 1040 overlaps outs[1] at 1024");
-    MERGE_REFUSED((p.out = parts[1].out, p.out.token_stride = 48), STATUS_INVALID, "out at 1024 overlaps outs[1]");
+    MERGE_REFUSED((p.out = parts[1].out, p.out.token_stride = 48), STATUS_INVALID,
+                  "out at 1024 overlaps outs[1]");
     MERGE_REFUSED(p.lse.offset = 528, STATUS_INVALID, "lse at 528 overlaps lses[0] at 512");
     MERGE_REFUSED(p.lse.offset = 1024, STATUS_INVALID, "overlaps");
     MERGE_REFUSED(p.out.offset = 2560, STATUS_INVALID, "out at 2560 overlaps lses[2] at 2560");
@@ -529,20 +548,23 @@ START_TEST(a_merge_takes_dense_lses_of_any_number_of_heads)
     for (uint64_t heads = 1; heads <= 3; heads += 2) {
         struct wire_tensor lses[4], outs[4];
         for (uint64_t i = 0; i < 4; i++) {
-            lses[i] =
-                (struct wire_tensor){.dtype = DTYPE_F32, .offset = 20484 + 16 * heads * i, .token_stride = 4 * heads};
-            outs[i] = (struct wire_tensor){
-                .dtype = DTYPE_F16, .offset = 1024 * i, .token_stride = 16 * heads, .head_stride = 16};
+            lses[i] = (struct wire_tensor){
+                .dtype = DTYPE_F32, .offset = 20484 + 16 * heads * i, .token_stride = 4 * heads};
+            outs[i] = (struct wire_tensor){.dtype = DTYPE_F16,
+                                           .offset = 1024 * i,
+                                           .token_stride = 16 * heads,
+                                           .head_stride = 16};
         }
-#define DENSE                                                                                                          \
-    p.num_heads = (uint32_t)heads, parts[0] = (struct core_part){outs[0], lses[0]},                                    \
-    parts[1] = (struct core_part){outs[1], lses[1]}, parts[2] = (struct core_part){outs[2], lses[2]}, p.out = outs[3], \
-    p.lse = lses[3]
+#define DENSE                                                                                      \
+    p.num_heads = (uint32_t)heads, parts[0] = (struct core_part){outs[0], lses[0]},                \
+    parts[1] = (struct core_part){outs[1], lses[1]},                                               \
+    parts[2] = (struct core_part){outs[2], lses[2]}, p.out = outs[3], p.lse = lses[3]
         MERGE_ACCEPTED((DENSE));
         MERGE_ACCEPTED((DENSE, p.out = outs[1], p.lse = lses[1]));
         MERGE_REFUSED((DENSE, p.lse.offset -= 4), STATUS_INVALID, "overlaps lses[2]");
         MERGE_REFUSED((DENSE, p.lse.offset += 2), STATUS_MISALIGNED, "a multiple of 4");
-        MERGE_REFUSED((DENSE, parts[1].lse.token_stride += 2), STATUS_MISALIGNED, "lses[1] has offset");
+        MERGE_REFUSED((DENSE, parts[1].lse.token_stride += 2), STATUS_MISALIGNED,
+                      "lses[1] has offset");
         MERGE_REFUSED((DENSE, parts[1].out.offset += 4), STATUS_MISALIGNED, "a multiple of 16");
 #undef DENSE
     }
@@ -551,12 +573,13 @@ END_TEST
 
 // ---- what waits to be reaped ----
 
-// 3 copied blocks, each a range of memory in every layer, and 3 merged parts; nothing else of the session counts.
+// 3 copied blocks, each a range of memory in every layer, and 3 merged parts; nothing else of the
+// session counts.
 START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
 {
     const int32_t from[] = {blocks[0], blocks[1], -1}, to[] = {blocks[3], blocks[4], blocks[5]};
-    const uint64_t copied =
-        3 * (sizeof(struct engine_copy) + sizeof(struct copy_pair) + WORLD_LAYERS * ENGINE_RANGE_BYTES);
+    const uint64_t copied = 3 * (sizeof(struct engine_copy) + sizeof(struct copy_pair) +
+                                 WORLD_LAYERS * ENGINE_RANGE_BYTES);
     const uint64_t merged = 3 * sizeof(struct engine_part);
     struct core_merge_params merge = good_merge();
     uint64_t first, second, none = 0;
@@ -565,12 +588,15 @@ START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
     first = copy_all(from, to, 3);
     ck_assert_status(core_merge(a.session, &merge, &second, &error), STATUS_OK);
     snprintf(words, sizeof(words),
-             "%zu bytes of arrays more would exceed the session's %zu, of which its batches and unreaped runs have %zu "
+             "%zu bytes of arrays more would exceed the session's %zu, of which its batches and "
+             "unreaped runs have %zu "
              "(--max-batch-memory)",
              (size_t)copied, (size_t)(copied + merged), (size_t)(copied + merged));
-    ck_assert_refused(core_blocks_copy(a.session, a.cache, from, to, 3, false, &none, &error), STATUS_LIMIT, words);
+    ck_assert_refused(core_blocks_copy(a.session, a.cache, from, to, 3, false, &none, &error),
+                      STATUS_LIMIT, words);
     world_finish_all(&world);
-    ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT, "--max-batch-memory");
+    ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT,
+                      "--max-batch-memory");
     ck_assert_uint_eq(none, 0);
     ck_assert_uint_eq(a.session->kept_bytes, copied + merged);
     worker_reap(&a, first, STATUS_OK);
@@ -579,8 +605,10 @@ START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
     ck_assert_uint_eq(a.session->kept_bytes, 0);
     merge.detached = true;
     ck_assert_status(core_merge(a.session, &merge, &none, &error), STATUS_OK);
-    ck_assert_status(core_blocks_copy(a.session, a.cache, from, to, 3, true, &none, &error), STATUS_OK);
-    ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT, "--max-batch-memory");
+    ck_assert_status(core_blocks_copy(a.session, a.cache, from, to, 3, true, &none, &error),
+                     STATUS_OK);
+    ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT,
+                      "--max-batch-memory");
     world_finish_all(&world);
     ck_assert_uint_eq(a.session->kept_bytes, 0); // nobody reaps them: done is enough
 }
@@ -598,8 +626,10 @@ START_TEST(each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values)
     MERGE_REFUSED(p.num_tokens = UINT32_MAX, STATUS_INVALID, "num_tokens is 4294967295");
     MERGE_REFUSED(p.num_tokens = INT32_MAX, STATUS_OUT_OF_RANGE, "out at 8192");
     MERGE_REFUSED(p.out.dtype = DTYPE_INT8, STATUS_UNSUPPORTED, "out is int8");
-    MERGE_REFUSED(parts[2].out.dtype = DTYPE_F32, STATUS_MISMATCH, "outs[2] is f32, but out is f16");
-    MERGE_REFUSED(parts[1].lse.dtype = DTYPE_F16, STATUS_MISMATCH, "lses[1] is f16; it must be f32");
+    MERGE_REFUSED(parts[2].out.dtype = DTYPE_F32, STATUS_MISMATCH,
+                  "outs[2] is f32, but out is f16");
+    MERGE_REFUSED(parts[1].lse.dtype = DTYPE_F16, STATUS_MISMATCH,
+                  "lses[1] is f16; it must be f32");
     MERGE_REFUSED(parts[1].lse.dtype = 0, STATUS_INVALID, "lses[1] has dtype 0");
     MERGE_REFUSED(parts[1].out.memory = 1, STATUS_UNSUPPORTED, "outs[1] lies in memory kind 1");
     MERGE_REFUSED(parts[1].lse.head_stride = 16, STATUS_INVALID, "lse has head stride 16");
@@ -607,11 +637,13 @@ START_TEST(each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values)
     MERGE_REFUSED(p.out.outer_stride = 16, STATUS_INVALID, "out has outer stride 16");
     MERGE_REFUSED(p.lse.outer_stride = 16, STATUS_INVALID, "lse has outer stride 16");
     MERGE_REFUSED(parts[0].out.offset = 8, STATUS_MISALIGNED, "outs[0] has offset 8");
-    MERGE_REFUSED(parts[2].out.offset = WORLD_ARENA - 112, STATUS_OUT_OF_RANGE, "outs[2] at 1048464");
+    MERGE_REFUSED(parts[2].out.offset = WORLD_ARENA - 112, STATUS_OUT_OF_RANGE,
+                  "outs[2] at 1048464");
     MERGE_REFUSED(parts[2].lse.token_stride = UINT64_MAX - 15, STATUS_OUT_OF_RANGE, "lses[2] at");
     MERGE_REFUSED(p.out.token_stride = 16, STATUS_INVALID, "out's rows of 16 bytes overlap");
     world.core->params.max_run_work = 6656; // 4 tokens, 2 heads: 4 rows of 16 bytes, 3 LSEs; and 1
-    MERGE_REFUSED((void)0, STATUS_LIMIT, "the merge takes 6657 multiply-adds; one run may take 6656 (--max-run-work)");
+    MERGE_REFUSED((void)0, STATUS_LIMIT,
+                  "the merge takes 6657 multiply-adds; one run may take 6656 (--max-run-work)");
     world.core->params.max_run_work = 6657;
     MERGE_ACCEPTED((void)0);
     const struct core_session_params params = {.id = 77, .owner = &b};
@@ -621,7 +653,8 @@ START_TEST(each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values)
     worker_close(&b, false);
     b.gone = false;
     ck_assert_status(core_session_open(world.core, &params, &bare, &error), STATUS_OK);
-    ck_assert_refused(core_merge(bare, &good, &ticket, &error), STATUS_INVALID, "session 77 has no arena to merge in");
+    ck_assert_refused(core_merge(bare, &good, &ticket, &error), STATUS_INVALID,
+                      "session 77 has no arena to merge in");
 }
 END_TEST
 
@@ -629,36 +662,41 @@ int main(void)
 {
     Suite *suite = suite_create("core copy");
     check_case(suite, "copies", open_two, close_two,
-               (const TTest *const[]){a_copy_carries_all_layers_and_comes_in_the_sessions_order,
-                                      copies_of_several_sessions_share_a_wave,
-                                      each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values, NULL},
+               (const TTest *const[]){
+                   a_copy_carries_all_layers_and_comes_in_the_sessions_order,
+                   copies_of_several_sessions_share_a_wave,
+                   each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values, NULL},
                1);
-    check_case(suite, "written", open_two, close_two,
-               (const TTest *const[]){what_was_written_of_the_source_counts_of_the_copy,
-                                      a_copy_counts_from_when_it_is_queued_and_is_seen_when_it_is_done,
-                                      a_copy_takes_what_was_written_before_it_not_what_comes_after,
-                                      writes_before_a_copy_into_their_block_count_no_more, NULL},
-               1);
-    check_case(suite, "failures", open_two, close_two,
-               (const TTest *const[]){a_failed_copy_takes_the_bits_back_and_what_was_published_on_trust,
-                                      a_failed_write_is_not_believed_of_its_copies_nor_of_theirs,
-                                      what_is_published_of_a_copy_of_a_failed_write_is_never_seen,
-                                      a_failed_write_before_a_copy_into_its_block_does_not_harm_the_copy,
-                                      a_refused_submission_of_a_copy_ends_before_what_is_in_flight,
-                                      a_lost_device_ends_copies_and_merges,
-                                      nothing_counts_as_written_that_is_not_whatever_fails, NULL},
-               1);
-    check_case(suite, "ownership", open_two, close_two,
-               (const TTest *const[]){blocks_of_a_copy_in_flight_stay_until_it_is_over,
-                                      a_session_that_dies_leaves_the_blocks_of_its_copies_in_quarantine,
-                                      a_copy_outlives_the_closing_of_its_cache, NULL},
-               1);
+    check_case(
+        suite, "written", open_two, close_two,
+        (const TTest *const[]){what_was_written_of_the_source_counts_of_the_copy,
+                               a_copy_counts_from_when_it_is_queued_and_is_seen_when_it_is_done,
+                               a_copy_takes_what_was_written_before_it_not_what_comes_after,
+                               writes_before_a_copy_into_their_block_count_no_more, NULL},
+        1);
+    check_case(
+        suite, "failures", open_two, close_two,
+        (const TTest *const[]){a_failed_copy_takes_the_bits_back_and_what_was_published_on_trust,
+                               a_failed_write_is_not_believed_of_its_copies_nor_of_theirs,
+                               what_is_published_of_a_copy_of_a_failed_write_is_never_seen,
+                               a_failed_write_before_a_copy_into_its_block_does_not_harm_the_copy,
+                               a_refused_submission_of_a_copy_ends_before_what_is_in_flight,
+                               a_lost_device_ends_copies_and_merges,
+                               nothing_counts_as_written_that_is_not_whatever_fails, NULL},
+        1);
+    check_case(
+        suite, "ownership", open_two, close_two,
+        (const TTest *const[]){blocks_of_a_copy_in_flight_stay_until_it_is_over,
+                               a_session_that_dies_leaves_the_blocks_of_its_copies_in_quarantine,
+                               a_copy_outlives_the_closing_of_its_cache, NULL},
+        1);
     check_case(suite, "merges", open_two, close_two,
-               (const TTest *const[]){a_merge_reaches_the_engine_as_it_was_given,
-                                      a_merge_may_write_over_one_of_its_parts_but_not_beside_it,
-                                      a_merge_takes_dense_lses_of_any_number_of_heads,
-                                      the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped,
-                                      each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values, NULL},
+               (const TTest *const[]){
+                   a_merge_reaches_the_engine_as_it_was_given,
+                   a_merge_may_write_over_one_of_its_parts_but_not_beside_it,
+                   a_merge_takes_dense_lses_of_any_number_of_heads,
+                   the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped,
+                   each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values, NULL},
                1);
     return check_main(suite);
 }

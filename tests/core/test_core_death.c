@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_death.c - what becomes of the blocks of a session that ends or dies, with and without work in flight, at each step of its life.
+// test_core_death.c - what becomes of the blocks of a session that ends or dies, with and without
+// work in flight, at each step of its life.
 
 #include "rigs/check_main.h"
 #include "rigs/ownership_world.h"
@@ -31,7 +32,8 @@ START_TEST(blocks_of_a_dead_session_with_work_in_flight_are_quarantined_until_it
     world_step(&world);
     worker_run(&a, batch, 1, 16, tokens);
     world_step(&world);
-    worker_run(&a, batch, 1, 16, tokens); // two in flight: this one stays in the queue and never runs
+    worker_run(&a, batch, 1, 16,
+               tokens); // two in flight: this one stays in the queue and never runs
     world_step(&world);
     worker_close(&a, true);
     ck_assert(!a.gone);
@@ -126,7 +128,9 @@ START_TEST(a_worker_may_die_at_any_step)
     worker_close(&a, _i % 2);
     world_check(&world);
     struct core_counts counts = worker_counts(&b);
-    ck_assert_uint_eq(counts.free + counts.leased + counts.held + counts.cached + counts.quarantined, counts.total);
+    ck_assert_uint_eq(counts.free + counts.leased + counts.held + counts.cached +
+                          counts.quarantined,
+                      counts.total);
     for (world_step(&world); !core_idle(world.core); world_step(&world)) {
         ck_assert(!a.gone); // its arena is in use
         ck_assert(fake_engine_finish(world.engine));
@@ -135,7 +139,8 @@ START_TEST(a_worker_may_die_at_any_step)
     ck_assert(a.gone);
     counts = worker_counts(&b);
     ck_assert_uint_eq(counts.free + counts.cached, counts.total);
-    ck_assert_uint_eq(counts.cached, steps > 6 ? 3 : 0); // before, the second layer was never submitted
+    ck_assert_uint_eq(counts.cached,
+                      steps > 6 ? 3 : 0); // before, the second layer was never submitted
     ck_assert_uint_eq(worker_lookup(&b, tokens, 24, found), counts.cached);
     worker_release(&b, found, (uint32_t)counts.cached);
     worker_lease(&b, 64, found); // nothing is lost
@@ -146,12 +151,13 @@ int main(void)
 {
     Suite *suite = suite_create("core death");
     check_case(suite, "death", open_two, close_all,
-               (const TTest *const[]){a_dead_session_gives_everything_back_at_once_if_nothing_is_in_flight,
-                                      blocks_of_a_dead_session_with_work_in_flight_are_quarantined_until_it_has_passed,
-                                      a_closed_session_keeps_its_blocks_leased_until_its_work_has_passed,
-                                      a_block_that_a_living_session_holds_too_is_not_quarantined, NULL},
+               (const TTest *const[]){
+                   a_dead_session_gives_everything_back_at_once_if_nothing_is_in_flight,
+                   blocks_of_a_dead_session_with_work_in_flight_are_quarantined_until_it_has_passed,
+                   a_closed_session_keeps_its_blocks_leased_until_its_work_has_passed,
+                   a_block_that_a_living_session_holds_too_is_not_quarantined, NULL},
                1);
-    check_case(suite, "any step", open_two, close_all, (const TTest *const[]){a_worker_may_die_at_any_step, NULL},
-               2 * (LIFE + 1));
+    check_case(suite, "any step", open_two, close_all,
+               (const TTest *const[]){a_worker_may_die_at_any_step, NULL}, 2 * (LIFE + 1));
     return check_main(suite);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_layers.c - a run of several layers: what the engine gets, what is checked, how it fails, what it is charged; and runs of one
-// session that lie in one wave.
+// test_core_layers.c - a run of several layers: what the engine gets, what is checked, how it
+// fails, what it is charged; and runs of one session that lie in one wave.
 
 #include "core/scheduler.h"
 #include "rigs/check_main.h"
@@ -12,11 +12,13 @@
 
 // ---- layers ----
 
-// Layers 0 and 1 of a batch of 8 new tokens; tensors of a layer lie `stride` bytes behind those of the one before.
+// Layers 0 and 1 of a batch of 8 new tokens; tensors of a layer lie `stride` bytes behind those of
+// the one before.
 static struct core_run_params two_layers(uint64_t batch, uint64_t stride)
 {
     struct core_run_params params = worker_run_params(&a, batch, 0, 8, tokens);
-    params.layers = (struct wire_layers){.num_layers = 2, .q = stride, .k = stride, .v = stride, .out = stride};
+    params.layers =
+        (struct wire_layers){.num_layers = 2, .q = stride, .k = stride, .v = stride, .out = stride};
     return params;
 }
 
@@ -61,7 +63,8 @@ START_TEST(layers_that_write_what_another_one_reads_go_one_after_the_other)
     world_finish_all(&world);
     // Rows of both layers side by side overlap in range, not in bytes.
     params = two_layers(batch, 16);
-    params.q.token_stride = params.k.token_stride = params.v.token_stride = params.out.token_stride = 128;
+    params.q.token_stride = params.k.token_stride = params.v.token_stride =
+        params.out.token_stride = 128;
     params.k.offset = params.q.offset + 32;
     params.v.offset = params.q.offset + 64;
     params.out.offset = params.q.offset + 96;
@@ -76,31 +79,38 @@ START_TEST(every_layer_is_checked_before_any_is_queued)
     uint64_t batch = worker_batch(&a, blocks, 8, 8), ticket;
     struct core_run_params params = two_layers(batch, 4096);
     params.layers.num_layers = 3;
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE, "layer 2 of a cache with 2");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE,
+                      "layer 2 of a cache with 2");
     params = two_layers(batch, 4096);
     params.layers.layer_step = UINT32_MAX;
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE, "layer 4294967295 of");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE,
+                      "layer 4294967295 of");
     params = two_layers(batch, 4096);
     params.layers.num_layers = CORE_MAX_LAYERS + 1;
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_LIMIT, "a run of 1025 layers");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_LIMIT,
+                      "a run of 1025 layers");
     params = two_layers(batch, 4096);
     params.layers.out = WORLD_ARENA;
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE, "in 2 layers");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE,
+                      "in 2 layers");
     params.layers.out = UINT64_MAX - 15;
     ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_OUT_OF_RANGE, "out at");
     params = two_layers(batch, 4096);
     params.layers.k = 8;
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_MISALIGNED, "k has layer stride 8");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_MISALIGNED,
+                      "k has layer stride 8");
     params = two_layers(batch, 4096);
     params.out.offset = params.q.offset + 8 * 4096; // apart in the first layer
     params.layers.q = 8 * 4096;
     params.layers.out = 0;
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_INVALID, "in some layer");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_INVALID,
+                      "in some layer");
     const float slopes[3] = {1, 2, 0.0f / 0.0f};
     params = two_layers(batch, 4096);
     params.slopes = slopes;
     params.layers.slopes = 2 * sizeof(float);
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_INVALID, "slopes[2] is");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_INVALID,
+                      "slopes[2] is");
     world_step(&world);
     ck_assert_ptr_null(fake_engine_newest(world.engine));
 }
@@ -142,7 +152,8 @@ START_TEST(a_run_of_layers_fails_with_its_first_failure_and_nothing_counts_as_wr
     ck_assert_int_eq((int)result.status, STATUS_UNSUPPORTED);
     ck_assert_str_eq(why.text, "no shader for it");
     uint32_t existing;
-    ck_assert_refused(worker_try_publish(&a, tokens, 8, blocks, &existing, &error), STATUS_UNWRITTEN, "");
+    ck_assert_refused(worker_try_publish(&a, tokens, 8, blocks, &existing, &error),
+                      STATUS_UNWRITTEN, "");
 }
 END_TEST
 
@@ -186,7 +197,8 @@ START_TEST(each_layer_has_its_share_of_the_work_that_a_submission_may_have)
     batch = worker_batch(&a, blocks, 8, 8);
     params.batch = batch;
     uint64_t ticket;
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_LIMIT, "each layer of the run takes");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_LIMIT,
+                      "each layer of the run takes");
 }
 END_TEST
 
@@ -198,7 +210,8 @@ START_TEST(runs_of_one_session_that_touch_nothing_in_common_share_a_wave)
     uint64_t other = worker_open_cache(&a, "other");
     struct core_run_params first = worker_run_params(&a, batch, 0, 8, tokens);
     struct core_run_params second = worker_run_params(&a, reader, 1, 8, tokens);
-    struct core_run_params third = worker_run_params(&a, reader, 0, 8, tokens); // the first one's layer
+    struct core_run_params third =
+        worker_run_params(&a, reader, 0, 8, tokens); // the first one's layer
     (void)other;
     for (int i = 0; i < SCHEDULER_MAX_IN_FLIGHT; i++) {
         worker_run(&b, worker_batch(&b, blocks_b, 8, 8), 0, 8, tokens);
@@ -242,18 +255,20 @@ int main(void)
 {
     Suite *suite = suite_create("core layers");
     check_case(suite, "layers", open_world, close_all,
-               (const TTest *const[]){layers_that_touch_nothing_in_common_lie_in_one_wave,
-                                      layers_that_write_what_another_one_reads_go_one_after_the_other,
-                                      every_layer_is_checked_before_any_is_queued,
-                                      slopes_and_sinks_of_a_layer_are_a_stride_behind_those_before_it,
-                                      a_run_of_layers_fails_with_its_first_failure_and_nothing_counts_as_written,
-                                      the_layers_of_a_run_write_what_single_runs_would,
-                                      a_session_that_ends_between_two_layers_lets_go_of_its_blocks,
-                                      each_layer_has_its_share_of_the_work_that_a_submission_may_have, NULL},
+               (const TTest *const[]){
+                   layers_that_touch_nothing_in_common_lie_in_one_wave,
+                   layers_that_write_what_another_one_reads_go_one_after_the_other,
+                   every_layer_is_checked_before_any_is_queued,
+                   slopes_and_sinks_of_a_layer_are_a_stride_behind_those_before_it,
+                   a_run_of_layers_fails_with_its_first_failure_and_nothing_counts_as_written,
+                   the_layers_of_a_run_write_what_single_runs_would,
+                   a_session_that_ends_between_two_layers_lets_go_of_its_blocks,
+                   each_layer_has_its_share_of_the_work_that_a_submission_may_have, NULL},
                1);
     check_case(suite, "waves", open_world, close_all,
                (const TTest *const[]){runs_of_one_session_that_touch_nothing_in_common_share_a_wave,
-                                      dispatches_are_counted_by_the_sessions_that_they_served, NULL},
+                                      dispatches_are_counted_by_the_sessions_that_they_served,
+                                      NULL},
                1);
     return check_main(suite);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_memory.c - every allocation of core fails once, in a scenario that needs all of them: the call says NO_MEMORY,
-// nothing has changed, and the same call succeeds afterwards. malloc, calloc, realloc and strdup are wrapped by the linker;
-// the fake engine allocates past that.
+// test_core_memory.c - every allocation of core fails once, in a scenario that needs all of them:
+// the call says NO_MEMORY, nothing has changed, and the same call succeeds afterwards. malloc,
+// calloc, realloc and strdup are wrapped by the linker; the fake engine allocates past that.
 
 #include "rigs/check_main.h"
 #include "rigs/core_world.h"
@@ -52,7 +52,8 @@ char *__wrap_strdup(const char *text)
 
 static struct world world;
 static struct worker worker;
-static int32_t blocks[64], more[64], tokens[512]; // check's own assertions allocate: none while `armed`
+static int32_t blocks[64], more[64],
+    tokens[512]; // check's own assertions allocate: none while `armed`
 static uint64_t batch, local, ticket;
 
 // Each step is one call of core that may allocate; it reports its status.
@@ -83,7 +84,8 @@ static enum status lease_blocks(uint32_t count, int32_t *ids, struct error *erro
 {
     for (;;) {
         bool growing;
-        enum status status = core_blocks_lease(worker.session, worker.cache, count, ids, &growing, error);
+        enum status status =
+            core_blocks_lease(worker.session, worker.cache, count, ids, &growing, error);
         if (!growing || !world_step(&world))
             return status;
     }
@@ -132,8 +134,13 @@ static enum status advance(struct error *error)
 static enum status run(uint32_t layer, struct error *error)
 {
     const struct wire_tensor rows = {.dtype = DTYPE_F16, .token_stride = 16, .head_stride = 16};
-    struct core_run_params params = {
-        .batch = batch, .layer = layer, .num_heads = 1, .q = rows, .k = rows, .v = rows, .out = rows};
+    struct core_run_params params = {.batch = batch,
+                                     .layer = layer,
+                                     .num_heads = 1,
+                                     .q = rows,
+                                     .k = rows,
+                                     .v = rows,
+                                     .out = rows};
     params.out.offset = 8192;
     return core_run(worker.session, &params, &ticket, error);
 }
@@ -168,8 +175,14 @@ static enum status run_local(struct error *error)
 {
     const struct wire_tensor rows = {.dtype = DTYPE_F16, .token_stride = 16, .head_stride = 16};
     const double frequencies[] = {1.0};
-    struct core_run_params params = {
-        .batch = local, .num_heads = 1, .q = rows, .k = rows, .v = rows, .out = rows, .keys = rows, .values = rows};
+    struct core_run_params params = {.batch = local,
+                                     .num_heads = 1,
+                                     .q = rows,
+                                     .k = rows,
+                                     .v = rows,
+                                     .out = rows,
+                                     .keys = rows,
+                                     .values = rows};
     params.out.offset = 8192;
     params.keys.offset = 16384;
     params.values.offset = 32768;
@@ -186,9 +199,14 @@ static enum status copy_blocks(struct error *error)
 static enum status merge(struct error *error)
 {
     const struct wire_tensor rows = {.dtype = DTYPE_F16, .token_stride = 16, .head_stride = 16};
-    const struct core_part part = {.out = rows, .lse = {.dtype = DTYPE_F32, .offset = 8192, .token_stride = 16}};
-    struct core_merge_params params = {
-        .num_tokens = 4, .num_heads = 1, .head_dim = 8, .parts = &part, .num_parts = 1, .out = rows};
+    const struct core_part part = {.out = rows,
+                                   .lse = {.dtype = DTYPE_F32, .offset = 8192, .token_stride = 16}};
+    struct core_merge_params params = {.num_tokens = 4,
+                                       .num_heads = 1,
+                                       .head_dim = 8,
+                                       .parts = &part,
+                                       .num_parts = 1,
+                                       .out = rows};
     params.out.offset = 4096;
     return core_merge(worker.session, &params, &ticket, error);
 }
@@ -203,7 +221,8 @@ static enum status lookup(struct error *error)
 {
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 320};
     uint32_t count = 0;
-    enum status status = core_prefix_lookup(worker.session, worker.cache, &prefix, 0, more + 20, &count, error);
+    enum status status =
+        core_prefix_lookup(worker.session, worker.cache, &prefix, 0, more + 20, &count, error);
     return count == (status == STATUS_OK ? 40 : 0) ? status : STATUS_INTERNAL;
 }
 
@@ -211,9 +230,10 @@ static const struct {
     enum status (*call)(struct error *error);
     bool finish; // let the GPU work afterwards
 } steps[] = {
-    {open_session, false}, {open_cache, false}, {lease, false},      {lease_more, false},   {create_batch, false},
-    {run_first, false},    {advance, false},    {run_second, false}, {create_local, false}, {run_local, false},
-    {copy_blocks, false},  {merge, true},       {publish, false},    {lookup, false},
+    {open_session, false}, {open_cache, false}, {lease, false},       {lease_more, false},
+    {create_batch, false}, {run_first, false},  {advance, false},     {run_second, false},
+    {create_local, false}, {run_local, false},  {copy_blocks, false}, {merge, true},
+    {publish, false},      {lookup, false},
 };
 enum { NUM_STEPS = sizeof(steps) / sizeof(*steps) };
 
@@ -223,11 +243,14 @@ static void prepare(void)
     world_open(&world, NULL);
     worker = (struct worker){.world = &world, .memory = calloc(1, WORLD_ARENA), .id = 1};
     ck_assert_ptr_nonnull(worker.memory);
-    ck_assert_status(engine_arena_create(world.engine, worker.memory, WORLD_ARENA, &worker.arena, &error), STATUS_OK);
+    ck_assert_status(
+        engine_arena_create(world.engine, worker.memory, WORLD_ARENA, &worker.arena, &error),
+        STATUS_OK);
     count_tokens(tokens, 512, 1);
 }
 
-// Fails the n-th allocation of step `at`, n = 1, 2, ... until the step has no n-th; returns how many it had.
+// Fails the n-th allocation of step `at`, n = 1, 2, ... until the step has no n-th; returns how
+// many it had.
 static uint64_t sweep(size_t at)
 {
     for (uint64_t n = 1;; n++) {
@@ -242,8 +265,8 @@ static uint64_t sweep(size_t at)
             ck_assert_msg(status == STATUS_OK, "step %zu: %s", at, error.text);
             return n - 1;
         }
-        ck_assert_msg(status == STATUS_NO_MEMORY, "step %zu, allocation %llu: %s", at, (unsigned long long)n,
-                      status_name((int)status));
+        ck_assert_msg(status == STATUS_NO_MEMORY, "step %zu, allocation %llu: %s", at,
+                      (unsigned long long)n, status_name((int)status));
         ck_assert_int_eq((int)error.status, (int)STATUS_NO_MEMORY);
     }
 }
@@ -267,8 +290,11 @@ END_TEST
 START_TEST(a_core_without_memory_is_none)
 {
     struct core *core = NULL;
-    const struct core_params params = {
-        .engine = fake_engine_create(), .max_sessions = 1, .max_caches = 1, .max_batches = 1, .max_tickets = 1};
+    const struct core_params params = {.engine = fake_engine_create(),
+                                       .max_sessions = 1,
+                                       .max_caches = 1,
+                                       .max_batches = 1,
+                                       .max_tickets = 1};
     struct error error = {0};
     countdown = 1;
     armed = true;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_metadata.c - what the metadata of a batch over the pool must be, kind by kind; which entries of its block table may be missing;
-// and how much metadata a session may keep. Batches over the arena, padded and interleaved ones: test_core_batch.c.
+// test_core_metadata.c - what the metadata of a batch over the pool must be, kind by kind; which
+// entries of its block table may be missing; and how much metadata a session may keep. Batches over
+// the arena, padded and interleaved ones: test_core_batch.c.
 
 #include "core/pool/session.h"
 #include "rigs/check_main.h"
@@ -21,7 +22,8 @@ static struct {
     struct core_batch_params params;
 } good;
 
-// Three sequences over the blocks 0..8, three a sequence: 4 new tokens of 20, none of 5, 3 new of 8.
+// Three sequences over the blocks 0..8, three a sequence: 4 new tokens of 20, none of 5, 3 new
+// of 8.
 static void make_good(void)
 {
     memset(&good, 0, sizeof(good));
@@ -49,14 +51,15 @@ static void make_good(void)
     };
 }
 
-#define REFUSED(change, status, text)                                                                                  \
-    do {                                                                                                               \
-        uint64_t none_ = 0;                                                                                            \
-        uint32_t made_ = 0;                                                                                            \
-        make_good();                                                                                                   \
-        change;                                                                                                        \
-        ck_assert_refused(core_batch_create(a.session, &good.params, &none_, &made_, &error), status, text);           \
-        ck_assert_uint_eq(none_, 0);                                                                                   \
+#define REFUSED(change, status, text)                                                              \
+    do {                                                                                           \
+        uint64_t none_ = 0;                                                                        \
+        uint32_t made_ = 0;                                                                        \
+        make_good();                                                                               \
+        change;                                                                                    \
+        ck_assert_refused(core_batch_create(a.session, &good.params, &none_, &made_, &error),      \
+                          status, text);                                                           \
+        ck_assert_uint_eq(none_, 0);                                                               \
     } while (0)
 
 START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_values)
@@ -80,7 +83,8 @@ START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_valu
     REFUSED(good.cu[0] = 1, STATUS_INVALID, "cu_seqlens_q[0] is 1");
     REFUSED(good.cu[2] = 3, STATUS_INVALID, "[1] = 4 to [2] = 3");
     REFUSED(good.cu[1] = -1, STATUS_INVALID, "falls");
-    REFUSED((good.cu[3] = INT32_MAX, good.params.num_slot_mapping = 0), STATUS_OUT_OF_RANGE, "2147483647 tokens");
+    REFUSED((good.cu[3] = INT32_MAX, good.params.num_slot_mapping = 0), STATUS_OUT_OF_RANGE,
+            "2147483647 tokens");
     REFUSED(good.lens[1] = -5, STATUS_INVALID, "seq_lens_kv[1] = -5");
     REFUSED(good.lens[0] = 25, STATUS_OUT_OF_RANGE, "seq_lens_kv[0] = 25");
     REFUSED(good.params.max_context_len = 19, STATUS_OUT_OF_RANGE, "max_context_len 19");
@@ -93,8 +97,10 @@ START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_valu
     REFUSED(good.slots[5] = 128, STATUS_OUT_OF_RANGE, "slot_mapping[5] = 128");
     REFUSED(good.slots[5] = INT64_MAX, STATUS_OUT_OF_RANGE, "slot_mapping[5]");
     REFUSED(good.slots[5] = INT64_MIN, STATUS_OUT_OF_RANGE, "slot_mapping[5]");
-    REFUSED(good.slots[5] = (int64_t)found[0] * 8, STATUS_NOT_HELD, "slot_mapping[5] = 72 (block 9, offset 0)");
-    REFUSED(good.slots[5] = (int64_t)blocks[9] * 8 + 7, STATUS_SEALED, "(block 10, offset 7) lies in a sealed");
+    REFUSED(good.slots[5] = (int64_t)found[0] * 8, STATUS_NOT_HELD,
+            "slot_mapping[5] = 72 (block 9, offset 0)");
+    REFUSED(good.slots[5] = (int64_t)blocks[9] * 8 + 7, STATUS_SEALED,
+            "(block 10, offset 7) lies in a sealed");
     REFUSED(good.slots[5] = good.slots[1], STATUS_DUPLICATE_SLOT, "slot_mapping[5]");
     REFUSED(good.lens[2] = 2, STATUS_INVALID, "q_len 3 above its seq_len 2");
     make_good(); // legal: longer than its keys, as long as it writes none
@@ -131,8 +137,10 @@ START_TEST(positions_are_one_a_token_and_not_negative)
 {
     worker_lease(&a, 9, blocks);
     REFUSED(give_positions(6), STATUS_INVALID, "positions has 6 entries; 7 are needed");
-    REFUSED((give_positions(7), good.positions[2] = -3), STATUS_OUT_OF_RANGE, "positions[2] = -3 is negative");
-    REFUSED((give_positions(7), good.positions[6] = INT32_MIN), STATUS_OUT_OF_RANGE, "positions[6] = -2147483648");
+    REFUSED((give_positions(7), good.positions[2] = -3), STATUS_OUT_OF_RANGE,
+            "positions[2] = -3 is negative");
+    REFUSED((give_positions(7), good.positions[6] = INT32_MIN), STATUS_OUT_OF_RANGE,
+            "positions[6] = -2147483648");
     make_good();
     give_positions(7);
     create_good();
@@ -144,7 +152,8 @@ START_TEST(a_mask_has_a_bit_for_each_query_and_key_and_each_sequence_begins_a_by
     worker_lease(&a, 9, blocks);
     REFUSED(give_mask(12), STATUS_INVALID, "mask has 12 bytes; 13 are needed");
     REFUSED(give_mask(14), STATUS_INVALID, "mask has 14 bytes; 13");
-    REFUSED((give_mask(13), good.lens[0] = 17), STATUS_INVALID, "mask has 13 bytes; 12"); // 68 bits: 9 bytes, and 3
+    REFUSED((give_mask(13), good.lens[0] = 17), STATUS_INVALID,
+            "mask has 13 bytes; 12"); // 68 bits: 9 bytes, and 3
     make_good();
     give_mask(13);
     good.lens[0] = 19; // 76 bits still want 10 bytes
@@ -165,8 +174,8 @@ START_TEST(a_mask_has_a_bit_for_each_query_and_key_and_each_sequence_begins_a_by
     for (int i = 0; i < 1 << 19; i++)
         table[i] = blocks[0];
     good.params.block_table = table;
-    ck_assert_refused(core_batch_create(a.session, &good.params, &none, &made, &error), STATUS_INVALID,
-                      "mask has 13 bytes; 34359738368 are needed");
+    ck_assert_refused(core_batch_create(a.session, &good.params, &none, &made, &error),
+                      STATUS_INVALID, "mask has 13 bytes; 34359738368 are needed");
     free(table);
 }
 END_TEST
@@ -188,8 +197,10 @@ static enum status run_window(uint64_t batch, bool windowed, int32_t left, struc
 START_TEST(entries_before_the_left_window_may_be_missing)
 {
     worker_lease(&a, 9, blocks);
-    REFUSED(good.table[0] = good.table[1] = good.table[2] = -1, STATUS_INVALID, "block_table[0][2] = -1");
-    REFUSED((good.table[0] = -1, good.cu[1] = good.cu[2] = 13, good.cu[3] = 16, good.params.num_slot_mapping = 0),
+    REFUSED(good.table[0] = good.table[1] = good.table[2] = -1, STATUS_INVALID,
+            "block_table[0][2] = -1");
+    REFUSED((good.table[0] = -1, good.cu[1] = good.cu[2] = 13, good.cu[3] = 16,
+             good.params.num_slot_mapping = 0),
             STATUS_INVALID, "block_table[0][0] = -1"); // the first query stands at 7
     REFUSED(good.table[6] = -1, STATUS_INVALID, "block_table[2][0] = -1");
     make_good();
@@ -198,10 +209,13 @@ START_TEST(entries_before_the_left_window_may_be_missing)
     ck_assert_status(run_window(batch, true, 8, &error), STATUS_OK);
     ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
     ck_assert_refused(run_window(batch, true, 9, &error), STATUS_INVALID,
-                      "block_table[0][0] = -1, but with window_left 9 queries of that sequence see keys there; at most "
+                      "block_table[0][0] = -1, but with window_left 9 queries of that sequence see "
+                      "keys there; at most "
                       "8 hides them");
-    ck_assert_refused(run_window(batch, true, -1, &error), STATUS_INVALID, "the run has no left window");
-    ck_assert_refused(run_window(batch, false, 5, &error), STATUS_INVALID, "the run has no left window");
+    ck_assert_refused(run_window(batch, true, -1, &error), STATUS_INVALID,
+                      "the run has no left window");
+    ck_assert_refused(run_window(batch, false, 5, &error), STATUS_INVALID,
+                      "the run has no left window");
     make_good();
     good.table[0] = good.table[1] = -1;
     batch = create_good();
@@ -223,16 +237,17 @@ START_TEST(the_strictest_sequence_bounds_the_window)
     good.table[7] = blocks[7];
     uint64_t batch = create_good();
     ck_assert_status(run_window(batch, true, 5, &error), STATUS_OK);
-    ck_assert_refused(
-        run_window(batch, true, 6, &error), STATUS_INVALID,
-        "block_table[2][0] = -1, but with window_left 6 queries of that sequence see keys there; at most 5");
+    ck_assert_refused(run_window(batch, true, 6, &error), STATUS_INVALID,
+                      "block_table[2][0] = -1, but with window_left 6 queries of that sequence see "
+                      "keys there; at most 5");
 }
 END_TEST
 
 START_TEST(positions_decide_what_a_window_hides)
 {
     worker_lease(&a, 9, blocks);
-    REFUSED((give_positions(7), good.table[0] = -1), STATUS_INVALID, "block_table[0][0] = -1"); // one stands at 0
+    REFUSED((give_positions(7), good.table[0] = -1), STATUS_INVALID,
+            "block_table[0][0] = -1"); // one stands at 0
     make_good();
     give_positions(7);
     good.positions[1] = good.positions[2] = 30;
@@ -246,7 +261,8 @@ START_TEST(positions_decide_what_a_window_hides)
     good.table[0] = good.table[1] = good.table[2] = -1;
     batch = create_good();
     ck_assert_status(run_window(batch, true, 80, &error), STATUS_OK);
-    ck_assert_refused(run_window(batch, true, 81, &error), STATUS_INVALID, "block_table[0][2] = -1");
+    ck_assert_refused(run_window(batch, true, 81, &error), STATUS_INVALID,
+                      "block_table[0][2] = -1");
 }
 END_TEST
 
@@ -270,7 +286,8 @@ START_TEST(too_many_batches_are_a_limit_that_names_its_option)
     make_good();
     for (int i = 0; i < 64; i++)
         last = worker_create(&a, &good.params);
-    ck_assert_refused(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_LIMIT, "--max-batches");
+    ck_assert_refused(core_batch_create(a.session, &good.params, &batch, &made, &error),
+                      STATUS_LIMIT, "--max-batches");
     ck_assert_status(core_batch_destroy(a.session, last, &error), STATUS_OK);
     worker_create(&a, &good.params);
     struct core_session_counts counts;
@@ -287,20 +304,23 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     int32_t block;
     uint64_t batch, last;
     uint32_t made;
-    const int32_t cu[] = {0, 0}, lens[] = {8}; // with the table twice 16 bytes, of worker_batch() 96
+    const int32_t cu[] = {0, 0},
+                  lens[] = {8}; // with the table twice 16 bytes, of worker_batch() 96
     world_open(&strict, &(struct core_params){.max_kept_bytes = 130});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
     const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, &block, 1);
     batch = worker_batch(&worker, &block, 8, 8);
     worker_create(&worker, &params);
-    ck_assert_refused(
-        core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT,
-        "32 bytes of metadata more would exceed the session's 130, of which its batches and unreaped runs have 128 "
-        "(--max-batch-memory)");
+    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error),
+                      STATUS_LIMIT,
+                      "32 bytes of metadata more would exceed the session's 130, of which its "
+                      "batches and unreaped runs have 128 "
+                      "(--max-batch-memory)");
     worker_run(&worker, batch, 0, 8, tokens);
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
-    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT, "have 128");
+    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error),
+                      STATUS_LIMIT, "have 128");
     world_finish_all(&strict);
     worker_batch(&worker, &block, 8, 8);
     world_close(&strict);
@@ -324,7 +344,8 @@ START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
     for (int i = 0; i < 2; i++)
         ck_assert_status(core_run(worker.session, &params, &tickets[i], &error), STATUS_OK);
     ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT,
-                      "4 bytes of arrays more would exceed the session's 104, of which its batches and unreaped runs "
+                      "4 bytes of arrays more would exceed the session's 104, of which its batches "
+                      "and unreaped runs "
                       "have 104 (--max-batch-memory)");
     params.slopes = NULL;
     ck_assert_status(core_run(worker.session, &params, &tickets[2], &error), STATUS_OK);
@@ -349,20 +370,22 @@ int main(void)
 {
     Suite *suite = suite_create("core metadata");
     check_case(suite, "kinds", open_two, close_all,
-               (const TTest *const[]){each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_values,
-                                      positions_are_one_a_token_and_not_negative,
-                                      a_mask_has_a_bit_for_each_query_and_key_and_each_sequence_begins_a_byte, NULL},
+               (const TTest *const[]){
+                   each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_values,
+                   positions_are_one_a_token_and_not_negative,
+                   a_mask_has_a_bit_for_each_query_and_key_and_each_sequence_begins_a_byte, NULL},
                1);
     check_case(suite, "missing entries", open_two, close_all,
                (const TTest *const[]){entries_before_the_left_window_may_be_missing,
-                                      the_strictest_sequence_bounds_the_window, positions_decide_what_a_window_hides,
-                                      NULL},
+                                      the_strictest_sequence_bounds_the_window,
+                                      positions_decide_what_a_window_hides, NULL},
                1);
-    check_case(suite, "limits", open_two, close_all,
-               (const TTest *const[]){a_refused_batch_keeps_no_block,
-                                      too_many_batches_are_a_limit_that_names_its_option,
-                                      the_metadata_of_all_batches_is_bounded_until_their_runs_are_over,
-                                      arrays_of_runs_count_with_batches_until_they_are_reaped, NULL},
-               1);
+    check_case(
+        suite, "limits", open_two, close_all,
+        (const TTest *const[]){a_refused_batch_keeps_no_block,
+                               too_many_batches_are_a_limit_that_names_its_option,
+                               the_metadata_of_all_batches_is_bounded_until_their_runs_are_over,
+                               arrays_of_runs_count_with_batches_until_they_are_reaped, NULL},
+        1);
     return check_main(suite);
 }

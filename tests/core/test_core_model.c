@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_model.c - tens of thousands of random operations of several sessions against a model (core_model.h). After each
-// operation every block's state, holders and references are compared, and core counts itself anew. What a look-up returns must
-// carry the numbers that the writers of exactly this chain, tenant and cache put there. The seed stands in the test's name, so a
-// failure repeats.
+// test_core_model.c - tens of thousands of random operations of several sessions against a model
+// (core_model.h). After each operation every block's state, holders and references are compared,
+// and core counts itself anew. What a look-up returns must carry the numbers that the writers of
+// exactly this chain, tenant and cache put there. The seed stands in the test's name, so a failure
+// repeats.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -132,7 +133,8 @@ static void do_lookup(int w, struct text *text)
         fresh += !model[text->cache][id].holds[w] && !model[text->cache][id].refs[w];
     }
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = text->depth * 8};
-    enum status status = core_prefix_lookup(real->session, cache_ids[text->cache], &prefix, 0, found, &count, &error);
+    enum status status = core_prefix_lookup(real->session, cache_ids[text->cache], &prefix, 0,
+                                            found, &count, &error);
     ck_assert_int_eq((int)status, distinct(w) + fresh > QUOTA ? STATUS_QUOTA : STATUS_OK);
     if (status != STATUS_OK)
         return;
@@ -142,7 +144,8 @@ static void do_lookup(int w, struct text *text)
         uint32_t key = prefix_key(text->key, i + 1);
         ck_assert_int_eq(found[i], find_node(text->cache, key));
         for (uint32_t k = 0; k < WORLD_LAYERS * 8; k++)
-            ck_assert_int_eq(fake_engine_slot(engine, k / 8, found[i], k % 8), tag(text->cache, key, k % 8));
+            ck_assert_int_eq(fake_engine_slot(engine, k / 8, found[i], k % 8),
+                             tag(text->cache, key, k % 8));
         model[text->cache][found[i]].holds[w]++;
         text->blocks[i] = found[i];
     }
@@ -153,7 +156,9 @@ static void do_lookup(int w, struct text *text)
 
 static void release(int w, int cache, const int32_t *ids, uint32_t count)
 {
-    ck_assert_status(core_blocks_release(workers[w].real.session, cache_ids[cache], ids, count, &error), STATUS_OK);
+    ck_assert_status(
+        core_blocks_release(workers[w].real.session, cache_ids[cache], ids, count, &error),
+        STATUS_OK);
     for (uint32_t i = 0; i < count; i++)
         model[cache][ids[i]].holds[w]--;
 }
@@ -164,7 +169,8 @@ static void do_text(int w)
     struct text *text = &worker->texts[roll(TEXTS)];
     if (!worker->open || text->used)
         return;
-    *text = (struct text){.cache = worker->opened[1] ? (int)roll(CACHES) : 0, .depth = 1 + roll(DEPTH)};
+    *text =
+        (struct text){.cache = worker->opened[1] ? (int)roll(CACHES) : 0, .depth = 1 + roll(DEPTH)};
     text->key = worker->salt << 16;
     for (uint32_t i = 0; i < text->depth; i++)
         text->key |= (1 + (roll(3) ? 0 : roll(3))) << (4 * i);
@@ -177,7 +183,8 @@ static void do_text(int w)
         return;
     bool growing;
     int32_t *ids = text->blocks + text->num_hit;
-    enum status status = core_blocks_lease(worker->real.session, cache_ids[text->cache], wanted, ids, &growing, NULL);
+    enum status status = core_blocks_lease(worker->real.session, cache_ids[text->cache], wanted,
+                                           ids, &growing, NULL);
     ck_assert_int_eq(status == STATUS_QUOTA, distinct(w) + wanted > QUOTA);
     if (status != STATUS_OK) {
         ck_assert(status == STATUS_QUOTA || status == STATUS_NO_BLOCKS);
@@ -204,7 +211,8 @@ static struct text *some_text(int w)
 static void do_release(int w)
 {
     struct text *text = some_text(w);
-    if (!text || (!model[text->cache][text->blocks[text->depth - 1]].sealed && roll(8))) // mostly after publishing it
+    if (!text || (!model[text->cache][text->blocks[text->depth - 1]].sealed &&
+                  roll(8))) // mostly after publishing it
         return;
     release(w, text->cache, text->blocks, text->depth);
     text->used = false;
@@ -254,8 +262,8 @@ static void do_publish(int w)
     text_tokens(text->key, text->depth, tokens);
     memcpy(ids, text->blocks, sizeof(ids));
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = text->depth * 8};
-    enum status status = core_prefix_publish(workers[w].real.session, cache_ids[text->cache], &prefix, ids, text->depth,
-                                             &existing, NULL);
+    enum status status = core_prefix_publish(workers[w].real.session, cache_ids[text->cache],
+                                             &prefix, ids, text->depth, &existing, NULL);
     ck_assert_int_eq((int)status, (int)expect_publish(w, text));
     if (status != STATUS_OK)
         return;
@@ -299,7 +307,8 @@ static void do_batch(int w)
     for (uint32_t i = first; writes && i < text->depth; i++)
         sealed |= model[text->cache][text->blocks[i]].sealed;
     const int32_t cu[] = {0, (int32_t)num_new}, lens[] = {(int32_t)text->depth * 8};
-    struct core_batch_params params = sequences_over(cache_ids[text->cache], 1, cu, lens, text->blocks, text->depth);
+    struct core_batch_params params =
+        sequences_over(cache_ids[text->cache], 1, cu, lens, text->blocks, text->depth);
     params.slot_mapping = slots;
     params.num_slot_mapping = writes ? num_new : 0;
     uint64_t id;
@@ -307,7 +316,8 @@ static void do_batch(int w)
     ck_assert_int_eq((int)status, sealed ? STATUS_SEALED : STATUS_OK);
     if (status != STATUS_OK)
         return;
-    *batch = (struct model_batch){.used = true, .registered = true, .id = id, .worker = w, .cache = text->cache};
+    *batch = (struct model_batch){
+        .used = true, .registered = true, .id = id, .worker = w, .cache = text->cache};
     batch->key = text->key;
     batch->depth = text->depth;
     batch->num_hit = writes ? first : text->depth;
@@ -332,7 +342,8 @@ static void do_destroy_batch(int w)
     int index = some_batch(w);
     if (index < 0)
         return;
-    ck_assert_status(core_batch_destroy(workers[w].real.session, batches[index].id, &error), STATUS_OK);
+    ck_assert_status(core_batch_destroy(workers[w].real.session, batches[index].id, &error),
+                     STATUS_OK);
     batches[index].registered = false;
     batch_release(&batches[index]);
 }
@@ -344,17 +355,20 @@ static void do_run(int w)
     if (index < 0)
         return;
     struct model_batch *batch = &batches[index];
-    uint32_t first = batch->num_hit < batch->depth ? batch->num_hit : batch->depth - 1, layer = roll(WORLD_LAYERS);
+    uint32_t first = batch->num_hit < batch->depth ? batch->num_hit : batch->depth - 1,
+             layer = roll(WORLD_LAYERS);
     uint32_t num_new = (batch->depth - first) * 8;
     int32_t tags[DEPTH * 8];
     for (uint32_t t = 0; t < num_new; t++)
         tags[t] = tag(batch->cache, prefix_key(batch->key, first + t / 8 + 1), t % 8);
-    enum status expected = worker->num_runs + worker->num_done == MAX_TICKETS ? STATUS_BUSY : STATUS_OK;
+    enum status expected =
+        worker->num_runs + worker->num_done == MAX_TICKETS ? STATUS_BUSY : STATUS_OK;
     for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
         if (model[batch->cache][batch->blocks[i]].sealed)
             expected = STATUS_SEALED;
     }
-    struct core_run_params params = worker_run_params(&worker->real, batch->id, layer, num_new, tags);
+    struct core_run_params params =
+        worker_run_params(&worker->real, batch->id, layer, num_new, tags);
     uint64_t ticket;
     ck_assert_status(core_run(worker->real.session, &params, &ticket, &error), expected);
     if (expected != STATUS_OK)
@@ -438,16 +452,20 @@ static void do_nonsense(int w)
     if (!workers[w].open || (id >= 0 && id < IDS && model[0][id].holds[w]))
         return;
     int32_t tokens[8] = {0}, given = id;
-    ck_assert_int_ne((int)core_blocks_release(real->session, cache_ids[0], &id, 1, &error), STATUS_OK);
-    ck_assert_int_ne((int)worker_try_publish(real, tokens, 8, &given, &existing, &error), STATUS_OK);
+    ck_assert_int_ne((int)core_blocks_release(real->session, cache_ids[0], &id, 1, &error),
+                     STATUS_OK);
+    ck_assert_int_ne((int)worker_try_publish(real, tokens, 8, &given, &existing, &error),
+                     STATUS_OK);
     const int32_t cu[] = {0, 1}, lens[] = {1};
     const int64_t slot = (int64_t)id * 8;
     struct core_batch_params params = sequences_over(cache_ids[0], 1, cu, lens, &id, 1);
-    ck_assert_int_ne((int)core_batch_create(real->session, &params, &none, &made, &error), STATUS_OK);
+    ck_assert_int_ne((int)core_batch_create(real->session, &params, &none, &made, &error),
+                     STATUS_OK);
     params.max_blocks = 1;
     params.slot_mapping = &slot;
     params.num_slot_mapping = 1;
-    ck_assert_int_ne((int)core_batch_create(real->session, &params, &none, &made, &error), STATUS_OK);
+    ck_assert_int_ne((int)core_batch_create(real->session, &params, &none, &made, &error),
+                     STATUS_OK);
     num_refused += 4;
 }
 
@@ -462,9 +480,10 @@ static const struct {
     void (*run)(int w);
     uint32_t weight;
 } operations[] = {
-    {do_open, 6},     {do_close, 2},    {do_second_cache, 1},  {do_text, 12},         {do_release, 6},
-    {do_publish, 16}, {do_batch, 12},   {do_run, 30},          {do_reap, 25},         {do_finish, 12},
-    {do_step, 12},    {do_nonsense, 3}, {do_destroy_batch, 8}, {do_refuse_memory, 1},
+    {do_open, 6},          {do_close, 2},         {do_second_cache, 1}, {do_text, 12},
+    {do_release, 6},       {do_publish, 16},      {do_batch, 12},       {do_run, 30},
+    {do_reap, 25},         {do_finish, 12},       {do_step, 12},        {do_nonsense, 3},
+    {do_destroy_batch, 8}, {do_refuse_memory, 1},
 };
 
 static void random_operation(void)
@@ -499,7 +518,9 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
         compare();
     }
     const uint64_t *totals = core_metrics(world.core);
-    ck_assert_uint_eq(totals[METRIC_BLOCKS_LEASED] + totals[METRIC_BLOCKS_HELD] + totals[METRIC_BLOCKS_QUARANTINED], 0);
+    ck_assert_uint_eq(totals[METRIC_BLOCKS_LEASED] + totals[METRIC_BLOCKS_HELD] +
+                          totals[METRIC_BLOCKS_QUARANTINED],
+                      0);
     // The walk has been everywhere that it is for.
     ck_assert_uint_gt(num_kept_back, 5);
     ck_assert_uint_gt(num_hits, 40);
@@ -516,7 +537,8 @@ int main(void)
 {
     Suite *suite = suite_create("core model");
     TCase *tcase = tcase_create("random walks");
-    tcase_add_loop_test(tcase, random_operations_of_several_sessions_agree_with_a_simple_model, 0, SEEDS);
+    tcase_add_loop_test(tcase, random_operations_of_several_sessions_agree_with_a_simple_model, 0,
+                        SEEDS);
     tcase_set_timeout(tcase, 240);
     suite_add_tcase(suite, tcase);
     return check_main(suite);

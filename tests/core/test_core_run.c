@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_run.c - runs beyond plain attention over the pool (test_core_parameters.c): writes and gathers, K and V in the arena, outer strides,
-// and what all these weigh. Scales, RoPE and splits: test_core_scales.c.
+// test_core_run.c - runs beyond plain attention over the pool (test_core_parameters.c): writes and
+// gathers, K and V in the arena, outer strides, and what all these weigh. Scales, RoPE and splits:
+// test_core_scales.c.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -15,8 +16,8 @@ START_TEST(a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else)
     uint64_t batch = writer(0);
     put_numbers(AT_K, 5, 100);
     ACCEPTED(run_of(batch, ENGINE_WRITE),
-             (p.q = p.out = p.lse = (struct wire_tensor){.memory = 9, .offset = 3}, p.num_heads = 0, p.scale = NAN,
-              p.layer = 1, p.windowed = true, p.window_left = -7));
+             (p.q = p.out = p.lse = (struct wire_tensor){.memory = 9, .offset = 3}, p.num_heads = 0,
+              p.scale = NAN, p.layer = 1, p.windowed = true, p.window_left = -7));
     const struct engine_cache *cache = core_engine_cache(world.core, a.cache);
     const int32_t expected[] = {100, 101, 0, 104, 103};
     for (uint32_t i = 0; i < 5; i++) {
@@ -33,10 +34,11 @@ START_TEST(what_writes_alone_have_written_can_be_published)
     uint32_t existing;
     for (int i = 0; i < 8; i++)
         slots[i] = blocks[0] * 8 + i;
-    uint64_t batch =
-        create(&(struct core_batch_params){.cache = a.cache, .slot_mapping = slots, .num_slot_mapping = 8});
+    uint64_t batch = create(&(struct core_batch_params){
+        .cache = a.cache, .slot_mapping = slots, .num_slot_mapping = 8});
     ACCEPTED(run_of(batch, ENGINE_WRITE), p.layer = 0);
-    ck_assert_refused(worker_try_publish(&a, tokens, 8, given, &existing, &error), STATUS_UNWRITTEN, "layer 1");
+    ck_assert_refused(worker_try_publish(&a, tokens, 8, given, &existing, &error), STATUS_UNWRITTEN,
+                      "layer 1");
     ACCEPTED(run_of(batch, ENGINE_WRITE), p.layer = 1);
     ck_assert_uint_eq(worker_publish(&a, tokens, 8, given), 0);
 }
@@ -48,19 +50,26 @@ START_TEST(each_kind_says_what_its_batch_lacks)
     uint64_t only_writes = writer(0), reads = local_blocks(&layout, false);
     REFUSED(run_of(only_writes, ENGINE_ATTEND), (void)0, STATUS_INVALID,
             "was created without seq_lens_kv, which attention needs");
-    REFUSED(run_of(only_writes, ENGINE_GATHER), (void)0, STATUS_INVALID, "seq_lens_kv, which a gather needs");
+    REFUSED(run_of(only_writes, ENGINE_GATHER), (void)0, STATUS_INVALID,
+            "seq_lens_kv, which a gather needs");
     REFUSED(run_of(reads, ENGINE_WRITE), (void)0, STATUS_INVALID,
             "was created without a slot_mapping, which a write needs");
     REFUSED(run_of(reads, ENGINE_COPY), (void)0, STATUS_INVALID, "kind 3 is none");
     REFUSED(run_of(reads, ENGINE_MERGE), (void)0, STATUS_INVALID, "kind 4 is none");
     REFUSED(run_of(reads, (enum engine_kind)77), (void)0, STATUS_INVALID, "kind 77 is none");
-    REFUSED(run_of(reads, ENGINE_ATTEND), p.layer = 1, STATUS_OUT_OF_RANGE, "layer 1 of K and V in the arena");
-    REFUSED(run_of(only_writes, ENGINE_WRITE), p.layer = 2, STATUS_OUT_OF_RANGE, "layer 2 of a cache with 2 layers");
-    REFUSED(run_of(only_writes, ENGINE_WRITE), p.k.dtype = DTYPE_FP8_E4M3, STATUS_UNSUPPORTED, "k is fp8_e4m3");
-    REFUSED(run_of(only_writes, ENGINE_WRITE), p.v.dtype = DTYPE_BF16, STATUS_MISMATCH, "v is bf16, but k is f16");
-    REFUSED(run_of(only_writes, ENGINE_WRITE), p.v.offset = WORLD_ARENA - 64, STATUS_OUT_OF_RANGE, "v at 1048512");
+    REFUSED(run_of(reads, ENGINE_ATTEND), p.layer = 1, STATUS_OUT_OF_RANGE,
+            "layer 1 of K and V in the arena");
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.layer = 2, STATUS_OUT_OF_RANGE,
+            "layer 2 of a cache with 2 layers");
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.k.dtype = DTYPE_FP8_E4M3, STATUS_UNSUPPORTED,
+            "k is fp8_e4m3");
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.v.dtype = DTYPE_BF16, STATUS_MISMATCH,
+            "v is bf16, but k is f16");
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.v.offset = WORLD_ARENA - 64, STATUS_OUT_OF_RANGE,
+            "v at 1048512");
     ACCEPTED(run_of(only_writes, ENGINE_WRITE), p.k.dtype = p.v.dtype = DTYPE_BF16);
-    ACCEPTED(run_of(only_writes, ENGINE_WRITE), (p.k.dtype = p.v.dtype = DTYPE_F32, p.k.token_stride = 32));
+    ACCEPTED(run_of(only_writes, ENGINE_WRITE),
+             (p.k.dtype = p.v.dtype = DTYPE_F32, p.k.token_stride = 32));
 }
 END_TEST
 
@@ -82,7 +91,8 @@ END_TEST
 
 START_TEST(a_gather_lays_the_sequences_one_after_the_other)
 {
-    const int32_t cu[] = {0, 0, 0}, lens[] = {10, 3}, table[] = {blocks[5], blocks[1], blocks[2], -1};
+    const int32_t cu[] = {0, 0, 0}, lens[] = {10, 3},
+                  table[] = {blocks[5], blocks[1], blocks[2], -1};
     put_numbers(AT_K, 64, 0);
     worker_write(&a, (int32_t[]){blocks[5], blocks[1]}, tokens, 16);
     worker_write(&a, &blocks[2], tokens + 30, 8);
@@ -95,11 +105,14 @@ START_TEST(a_gather_lays_the_sequences_one_after_the_other)
     ck_assert_uint_eq(metrics[METRIC_TOKENS_ATTENDED], attended); // nothing was attended
     for (uint32_t i = 0; i < 13; i++)
         ck_assert_int_eq(number_at(AT_K + 16ull * i), i < 10 ? tokens[i] : tokens[30 + i - 10]);
-    REFUSED(run_of(batch, ENGINE_GATHER), p.k.offset = WORLD_ARENA - 12 * 16, STATUS_OUT_OF_RANGE, "for 13 tokens");
-    REFUSED(run_of(batch, ENGINE_GATHER), p.v.offset = AT_K + 12 * 16, STATUS_INVALID, "k at 4096 overlaps v at 4288");
+    REFUSED(run_of(batch, ENGINE_GATHER), p.k.offset = WORLD_ARENA - 12 * 16, STATUS_OUT_OF_RANGE,
+            "for 13 tokens");
+    REFUSED(run_of(batch, ENGINE_GATHER), p.v.offset = AT_K + 12 * 16, STATUS_INVALID,
+            "k at 4096 overlaps v at 4288");
     REFUSED(run_of(batch, ENGINE_GATHER), p.k.outer_stride = 512, STATUS_INVALID,
             "k has outer stride 512, but a gather's rows lie one after the other");
-    REFUSED(run_of(batch, ENGINE_GATHER), p.k.token_stride = 0, STATUS_INVALID, "k's rows of 16 bytes overlap");
+    REFUSED(run_of(batch, ENGINE_GATHER), p.k.token_stride = 0, STATUS_INVALID,
+            "k's rows of 16 bytes overlap");
     REFUSED(run_of(batch, ENGINE_GATHER), p.k.dtype = DTYPE_INT8, STATUS_UNSUPPORTED, "k is int8");
 }
 END_TEST
@@ -111,17 +124,21 @@ START_TEST(a_gather_reads_every_block_and_says_which_it_may_not)
     struct core_batch_params params = sequences_over(a.cache, 2, cu, lens, table, 3);
     uint64_t windowed = create(&params);
     REFUSED(run_of(windowed, ENGINE_GATHER), (void)0, STATUS_INVALID,
-            "block_table[0][0] = -1 names no block that the session may read; a gather reads every block");
-    ACCEPTED(run_of(windowed, ENGINE_ATTEND), (p.windowed = true, p.window_left = 2, p.window_right = -1));
+            "block_table[0][0] = -1 names no block that the session may read; a gather reads every "
+            "block");
+    ACCEPTED(run_of(windowed, ENGINE_ATTEND),
+             (p.windowed = true, p.window_left = 2, p.window_right = -1));
     table[0] = blocks[0];
     table[4] = 4711;
     uint64_t unseen = create(&params); // of a sequence without queries
-    REFUSED(run_of(unseen, ENGINE_GATHER), (void)0, STATUS_INVALID, "block_table[1][1] = 4711 names no block");
+    REFUSED(run_of(unseen, ENGINE_GATHER), (void)0, STATUS_INVALID,
+            "block_table[1][1] = 4711 names no block");
     ACCEPTED(run_of(unseen, ENGINE_ATTEND), (void)0);
     table[4] = blocks[4];
     uint64_t whole = create(&params);
     worker_release(&a, &blocks[4], 1);
-    ck_assert_int_eq((int)worker_block(&a, blocks[4]).state, CORE_LEASED); // the batch keeps it for a gather
+    ck_assert_int_eq((int)worker_block(&a, blocks[4]).state,
+                     CORE_LEASED); // the batch keeps it for a gather
     ACCEPTED(run_of(whole, ENGINE_GATHER), (void)0);
 }
 END_TEST
@@ -148,31 +165,40 @@ START_TEST(the_arena_has_to_reach_as_far_as_the_largest_block_named)
     const struct core_layout layout = layout_of(8);
     uint64_t reads = local_blocks(&layout, false), writes = local_blocks(&layout, true);
     ACCEPTED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = WORLD_ARENA - 7 * 128); // of 64
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = WORLD_ARENA - 7 * 128 + 16, STATUS_OUT_OF_RANGE,
-            "an outer stride of 128 for 7, each for 8 tokens");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.values.outer_stride = UINT64_MAX - 15, STATUS_OUT_OF_RANGE,
-            "values at");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = WORLD_ARENA - 7 * 128 + 16,
+            STATUS_OUT_OF_RANGE, "an outer stride of 128 for 7, each for 8 tokens");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.values.outer_stride = UINT64_MAX - 15,
+            STATUS_OUT_OF_RANGE, "values at");
     REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.outer_stride = 0, STATUS_INVALID,
             "keys has no outer stride, that of a block, but 7 blocks");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.outer_stride = 136, STATUS_MISALIGNED, "outer stride 136");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.outer_stride = 136, STATUS_MISALIGNED,
+            "outer stride 136");
     REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.dtype = DTYPE_F32, STATUS_MISMATCH,
             "keys is f32; it must be f16");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.values.dtype = 0, STATUS_INVALID, "values has dtype 0");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.memory = 1, STATUS_UNSUPPORTED, "keys lies in memory kind 1");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = AT_OUT, STATUS_INVALID, "out at 16384 overlaps keys");
-    ACCEPTED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = p.values.offset = AT_Q); // reading may overlap
-    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.keys.offset = AT_Q, STATUS_INVALID, "keys at 0 overlaps q at 0");
-    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.values.offset = AT_K, STATUS_INVALID, "values at 4096 overlaps k");
-    REFUSED(over_blocks(writes, ENGINE_WRITE), p.values.offset = AT_KEYS, STATUS_INVALID, "overlaps");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.values.dtype = 0, STATUS_INVALID,
+            "values has dtype 0");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.memory = 1, STATUS_UNSUPPORTED,
+            "keys lies in memory kind 1");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = AT_OUT, STATUS_INVALID,
+            "out at 16384 overlaps keys");
+    ACCEPTED(over_blocks(reads, ENGINE_ATTEND),
+             p.keys.offset = p.values.offset = AT_Q); // reading may overlap
+    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.keys.offset = AT_Q, STATUS_INVALID,
+            "keys at 0 overlaps q at 0");
+    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.values.offset = AT_K, STATUS_INVALID,
+            "values at 4096 overlaps k");
+    REFUSED(over_blocks(writes, ENGINE_WRITE), p.values.offset = AT_KEYS, STATUS_INVALID,
+            "overlaps");
     REFUSED(over_blocks(writes, ENGINE_ATTEND), p.keys.outer_stride = 64, STATUS_INVALID,
             "keys's rows of 16 bytes overlap: token stride 16, head stride 16, outer stride 64");
-    ACCEPTED(over_blocks(reads, ENGINE_ATTEND), p.keys.outer_stride = 64); // it is the client's own affair
+    ACCEPTED(over_blocks(reads, ENGINE_ATTEND),
+             p.keys.outer_stride = 64); // it is the client's own affair
     // [blocks, K and V, tokens]: the two interleave
     ACCEPTED(over_blocks(writes, ENGINE_ATTEND),
              (p.keys.outer_stride = p.values.outer_stride = 256, p.values.offset = AT_KEYS + 128));
     REFUSED(over_blocks(writes, ENGINE_ATTEND),
-            (p.keys.outer_stride = p.values.outer_stride = 256, p.values.offset = AT_KEYS + 112), STATUS_INVALID,
-            "overlaps");
+            (p.keys.outer_stride = p.values.outer_stride = 256, p.values.offset = AT_KEYS + 112),
+            STATUS_INVALID, "overlaps");
 }
 END_TEST
 
@@ -181,7 +207,8 @@ START_TEST(a_batch_of_the_cache_has_no_keys_and_values)
     uint64_t batch = worker_batch(&a, blocks, 8, 8);
     REFUSED(run_of(batch, ENGINE_ATTEND), p.keys.dtype = DTYPE_F16, STATUS_INVALID,
             "keys is given, but K and V of batch");
-    REFUSED(run_of(batch, ENGINE_WRITE), p.values.dtype = DTYPE_F16, STATUS_INVALID, "values is given");
+    REFUSED(run_of(batch, ENGINE_WRITE), p.values.dtype = DTYPE_F16, STATUS_INVALID,
+            "values is given");
 }
 END_TEST
 
@@ -198,7 +225,8 @@ START_TEST(a_layout_of_8_bits_takes_keys_of_its_own_dtype_beside_any_query)
     good.q.token_stride = good.k.token_stride = good.v.token_stride = good.out.token_stride = 32;
     ACCEPTED(good, (void)0);
     ACCEPTED(good, (p.k_scale = 0.5f, p.v_scale = 2.0f));
-    REFUSED(good, p.keys.dtype = DTYPE_FP8_E5M2, STATUS_MISMATCH, "keys is fp8_e5m2; it must be int8");
+    REFUSED(good, p.keys.dtype = DTYPE_FP8_E5M2, STATUS_MISMATCH,
+            "keys is fp8_e5m2; it must be int8");
 }
 END_TEST
 
@@ -217,8 +245,10 @@ START_TEST(ragged_rows_reach_as_far_as_the_last_key)
     const struct core_layout layout = layout_of(0);
     uint64_t ragged = local_rows(&layout, true), padded = local_rows(&layout, false);
     ACCEPTED(over_rows(ragged, 0), p.keys.offset = WORLD_ARENA - 14 * 16);
-    REFUSED(over_rows(ragged, 0), p.keys.offset = WORLD_ARENA - 13 * 16, STATUS_OUT_OF_RANGE, "for 14 tokens");
-    REFUSED(over_rows(padded, 0), (void)0, STATUS_INVALID, "keys has no outer stride, that of a sequence, and batch");
+    REFUSED(over_rows(ragged, 0), p.keys.offset = WORLD_ARENA - 13 * 16, STATUS_OUT_OF_RANGE,
+            "for 14 tokens");
+    REFUSED(over_rows(padded, 0), (void)0, STATUS_INVALID,
+            "keys has no outer stride, that of a sequence, and batch");
     ACCEPTED(over_rows(padded, 160), p.keys.offset = WORLD_ARENA - 20 * 16);
     REFUSED(over_rows(padded, 160), p.values.offset = WORLD_ARENA - 19 * 16, STATUS_OUT_OF_RANGE,
             "an outer stride of 160 for 2, each for 10 tokens");
@@ -245,31 +275,35 @@ START_TEST(queries_may_lie_padded)
     const struct core_layout layout = layout_of(0);
     uint64_t batch = local_rows(&layout, true);
     ACCEPTED(over_rows(batch, 0), (p.q.outer_stride = 48, p.out.outer_stride = 1024));
-    ACCEPTED(over_rows(batch, 0), (p.out.outer_stride = 48, p.out.offset = WORLD_ARENA - 96)); // 2 times 3 rows
-    REFUSED(over_rows(batch, 0), (p.out.outer_stride = 64, p.out.offset = WORLD_ARENA - 96), STATUS_OUT_OF_RANGE,
-            "an outer stride of 64 for 2, each for 3 tokens");
-    REFUSED(over_rows(batch, 0), p.out.outer_stride = 32, STATUS_INVALID, "out's rows of 16 bytes overlap");
+    ACCEPTED(over_rows(batch, 0),
+             (p.out.outer_stride = 48, p.out.offset = WORLD_ARENA - 96)); // 2 times 3 rows
+    REFUSED(over_rows(batch, 0), (p.out.outer_stride = 64, p.out.offset = WORLD_ARENA - 96),
+            STATUS_OUT_OF_RANGE, "an outer stride of 64 for 2, each for 3 tokens");
+    REFUSED(over_rows(batch, 0), p.out.outer_stride = 32, STATUS_INVALID,
+            "out's rows of 16 bytes overlap");
     REFUSED(over_rows(batch, 0), (p.out.outer_stride = AT_KEYS, p.out.offset = 64), STATUS_INVALID,
             "out at 64 overlaps q at 0");
     REFUSED(over_rows(batch, 0), (p.out.outer_stride = AT_KEYS, p.out.offset = 128), STATUS_INVALID,
             "out at 128 overlaps keys at 32768");
     REFUSED(over_rows(batch, 0), p.q.outer_stride = 24, STATUS_MISALIGNED, "outer stride 24");
     REFUSED(over_rows(batch, 0),
-            p.lse = ((struct wire_tensor){.dtype = DTYPE_F32, .offset = AT_V, .token_stride = 16, .outer_stride = 64}),
+            p.lse = ((struct wire_tensor){
+                .dtype = DTYPE_F32, .offset = AT_V, .token_stride = 16, .outer_stride = 64}),
             STATUS_INVALID, "lse has outer stride 64");
     // heads between tokens and sequences: [2][2 heads][3 rows]
-    ACCEPTED(over_rows(batch, 0),
-             (p.num_heads = 2, p.q.head_stride = p.out.head_stride = 48, p.q.outer_stride = p.out.outer_stride = 96));
+    ACCEPTED(over_rows(batch, 0), (p.num_heads = 2, p.q.head_stride = p.out.head_stride = 48,
+                                   p.q.outer_stride = p.out.outer_stride = 96));
     // q and out interleave: [2][q | out][3 rows]
     ACCEPTED(over_rows(batch, 0), (p.q.outer_stride = p.out.outer_stride = 96, p.out.offset = 48));
-    REFUSED(over_rows(batch, 0), (p.q.outer_stride = p.out.outer_stride = 96, p.out.offset = 64), STATUS_INVALID,
-            "out at 64 overlaps q at 0");
+    REFUSED(over_rows(batch, 0), (p.q.outer_stride = p.out.outer_stride = 96, p.out.offset = 64),
+            STATUS_INVALID, "out at 64 overlaps q at 0");
 }
 END_TEST
 
 START_TEST(interleaved_tokens_have_no_outer_stride)
 {
-    static const int32_t cu[] = {0, 3, 5}, lens[] = {10, 4}, table[] = {6, 2, 4, 1}, rows[] = {4, 0, 2, 1, 3};
+    static const int32_t cu[] = {0, 3, 5}, lens[] = {10, 4}, table[] = {6, 2, 4, 1},
+                         rows[] = {4, 0, 2, 1, 3};
     const struct core_layout layout = layout_of(8);
     struct core_batch_params params = sequences_over(0, 2, cu, lens, table, 2);
     params.layout = &layout;
@@ -279,7 +313,8 @@ START_TEST(interleaved_tokens_have_no_outer_stride)
     ACCEPTED(over_blocks(batch, ENGINE_ATTEND), (void)0);
     REFUSED(over_blocks(batch, ENGINE_ATTEND), p.q.outer_stride = 64, STATUS_INVALID,
             "q has outer stride 64, but the batch has token_rows");
-    REFUSED(over_blocks(batch, ENGINE_ATTEND), p.out.outer_stride = 64, STATUS_INVALID, "out has outer stride 64");
+    REFUSED(over_blocks(batch, ENGINE_ATTEND), p.out.outer_stride = 64, STATUS_INVALID,
+            "out has outer stride 64");
 }
 END_TEST
 
@@ -295,7 +330,8 @@ START_TEST(values_that_are_a_part_of_the_keys_have_no_tensor)
     struct core_run_params good = over_blocks(local_blocks(&layout, true), ENGINE_ATTEND);
     good.q.token_stride = good.k.token_stride = 32;
     good.keys.dtype = DTYPE_INT8;
-    good.v = good.values = (struct wire_tensor){.memory = 3, .dtype = 99, .offset = 1}; // nobody looks
+    good.v = good.values =
+        (struct wire_tensor){.memory = 3, .dtype = 99, .offset = 1}; // nobody looks
     ACCEPTED(good, p.k_scale = 0.25f);
     ACCEPTED(good, p.kind = ENGINE_GATHER);
     ACCEPTED(good, p.kind = ENGINE_WRITE);
@@ -311,17 +347,18 @@ END_TEST
 
 // ---- weight ----
 
-#define WORKS(params, most)                                                                                            \
-    do {                                                                                                               \
-        struct core_run_params p_ = params;                                                                            \
-        uint64_t ticket_;                                                                                              \
-        limits->max_run_work = (most)-1;                                                                               \
-        ck_assert_refused(core_run(a.session, &p_, &ticket_, &error), STATUS_LIMIT, "--max-run-work");                 \
-        limits->max_run_work = (most);                                                                                 \
-        ck_assert_status(core_run(a.session, &p_, &ticket_, &error), STATUS_OK);                                       \
-        limits->max_run_work = 0;                                                                                      \
-        world_finish_all(&world);                                                                                      \
-        worker_reap(&a, ticket_, STATUS_OK);                                                                           \
+#define WORKS(params, most)                                                                        \
+    do {                                                                                           \
+        struct core_run_params p_ = params;                                                        \
+        uint64_t ticket_;                                                                          \
+        limits->max_run_work = (most)-1;                                                           \
+        ck_assert_refused(core_run(a.session, &p_, &ticket_, &error), STATUS_LIMIT,                \
+                          "--max-run-work");                                                       \
+        limits->max_run_work = (most);                                                             \
+        ck_assert_status(core_run(a.session, &p_, &ticket_, &error), STATUS_OK);                   \
+        limits->max_run_work = 0;                                                                  \
+        world_finish_all(&world);                                                                  \
+        worker_reap(&a, ticket_, STATUS_OK);                                                       \
     } while (0)
 
 START_TEST(writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_rows)
@@ -342,15 +379,18 @@ START_TEST(writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_ro
     params.kv_starts = starts;
     params.num_kv_starts = 1;
     uint64_t one = create(&params);
-    WORKS(over_rows(one, 0), (10 + 4 * 512 + 512 * 7) * (8 + 8) + 10 * 32); // one query of ten keys, four rows
+    WORKS(over_rows(one, 0),
+          (10 + 4 * 512 + 512 * 7) * (8 + 8) + 10 * 32); // one query of ten keys, four rows
 }
 END_TEST
 
-static uint64_t without_queries(const struct core_layout *layout, int32_t seq_len, uint32_t max_blocks)
+static uint64_t without_queries(const struct core_layout *layout, int32_t seq_len,
+                                uint32_t max_blocks)
 {
     static const int32_t cu[] = {0, 0, 0}, table[4] = {0};
     const int32_t lens[] = {seq_len, seq_len};
-    struct core_batch_params params = sequences_over(0, 2, cu, lens, max_blocks ? table : NULL, max_blocks);
+    struct core_batch_params params =
+        sequences_over(0, 2, cu, lens, max_blocks ? table : NULL, max_blocks);
     params.layout = layout;
     return create(&params);
 }
@@ -371,7 +411,8 @@ START_TEST(keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them)
     ck_assert_uint_eq(a.session->queued->weight, 2 * (uint64_t)INT32_MAX * (8 + 8) * 2 / 4096);
     world_finish_all(&world);
     const uint64_t *totals = core_metrics(world.core);
-    ck_assert_uint_eq(totals[METRIC_TOKENS_ATTENDED], 3); // at least one a run, and not what was copied
+    ck_assert_uint_eq(totals[METRIC_TOKENS_ATTENDED],
+                      3); // at least one a run, and not what was copied
     worker_reap(&a, ticket, STATUS_OK);
 }
 END_TEST
@@ -382,20 +423,24 @@ int main(void)
     check_case(suite, "kinds", open_one, close_one,
                (const TTest *const[]){
                    a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else,
-                   what_writes_alone_have_written_can_be_published, each_kind_says_what_its_batch_lacks,
-                   outer_strides_step_over_the_sequences_of_a_write, a_gather_lays_the_sequences_one_after_the_other,
+                   what_writes_alone_have_written_can_be_published,
+                   each_kind_says_what_its_batch_lacks,
+                   outer_strides_step_over_the_sequences_of_a_write,
+                   a_gather_lays_the_sequences_one_after_the_other,
                    a_gather_reads_every_block_and_says_which_it_may_not,
                    writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_rows,
                    keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them, NULL},
                1);
     check_case(
         suite, "local", open_one, close_one,
-        (const TTest *const[]){
-            attention_writes_and_reads_the_sessions_own_blocks,
-            the_arena_has_to_reach_as_far_as_the_largest_block_named, a_batch_of_the_cache_has_no_keys_and_values,
-            a_layout_of_8_bits_takes_keys_of_its_own_dtype_beside_any_query, ragged_rows_reach_as_far_as_the_last_key,
-            a_gather_over_rows_makes_padded_sequences_ragged, queries_may_lie_padded,
-            interleaved_tokens_have_no_outer_stride, values_that_are_a_part_of_the_keys_have_no_tensor, NULL},
+        (const TTest *const[]){attention_writes_and_reads_the_sessions_own_blocks,
+                               the_arena_has_to_reach_as_far_as_the_largest_block_named,
+                               a_batch_of_the_cache_has_no_keys_and_values,
+                               a_layout_of_8_bits_takes_keys_of_its_own_dtype_beside_any_query,
+                               ragged_rows_reach_as_far_as_the_last_key,
+                               a_gather_over_rows_makes_padded_sequences_ragged,
+                               queries_may_lie_padded, interleaved_tokens_have_no_outer_stride,
+                               values_that_are_a_part_of_the_keys_have_no_tensor, NULL},
         1);
     return check_main(suite);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_scales.c - the numbers of a run beyond plain attention over the pool: scales of 8 bits, RoPE, and splits.
+// test_core_scales.c - the numbers of a run beyond plain attention over the pool: scales of 8 bits,
+// RoPE, and splits.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -22,9 +23,12 @@ START_TEST(scales_are_given_for_8_bits_a_tensor_and_nothing_else)
     struct core_run_params some = over_blocks(local_blocks(&scaled, false), ENGINE_ATTEND);
     some.keys.dtype = DTYPE_FP8_E5M2;
     some.keys.token_stride = 16;
-    REFUSED(none, p.k_scale = 1.0f, STATUS_INVALID, "k_scale is given, but K and V have scale_mode 0");
-    REFUSED(none, p.v_scale = NAN, STATUS_INVALID, "v_scale is given, but K and V have scale_mode 0");
-    REFUSED(some, p.v_scale = 1.0f, STATUS_INVALID, "v_scale is given, but v_dtype f16 is not scaled");
+    REFUSED(none, p.k_scale = 1.0f, STATUS_INVALID,
+            "k_scale is given, but K and V have scale_mode 0");
+    REFUSED(none, p.v_scale = NAN, STATUS_INVALID,
+            "v_scale is given, but K and V have scale_mode 0");
+    REFUSED(some, p.v_scale = 1.0f, STATUS_INVALID,
+            "v_scale is given, but v_dtype f16 is not scaled");
     REFUSED(some, p.k_scale = -1.0f, STATUS_INVALID, "k_scale is -1");
     REFUSED(some, p.k_scale = NAN, STATUS_INVALID, "k_scale is nan");
     REFUSED(some, p.k_scale = INFINITY, STATUS_INVALID, "k_scale is inf");
@@ -99,20 +103,24 @@ END_TEST
 
 START_TEST(a_scale_that_is_none_is_named_with_its_layer)
 {
-    const float none[] = {0, 0, 0}, bad[] = {1, 1, NAN}, negative[] = {1, -1, 1}, tiny[] = {1e-45f, 1, 1};
+    const float none[] = {0, 0, 0}, bad[] = {1, 1, NAN}, negative[] = {1, -1, 1},
+                tiny[] = {1e-45f, 1, 1};
     const float large[] = {1, 1e30f, 1}, inf[] = {1, 1, INFINITY};
     struct core_run_params good = three_layers(false), prefix = three_layers(true);
     struct core_run_params plain = run_of(worker_batch(&a, blocks, 8, 8), ENGINE_ATTEND);
-    REFUSED(good, p.k_scales = bad, STATUS_INVALID, "k_scales[2] is nan; it and its inverse must be finite");
+    REFUSED(good, p.k_scales = bad, STATUS_INVALID,
+            "k_scales[2] is nan; it and its inverse must be finite");
     REFUSED(good, p.v_scales = bad, STATUS_INVALID, "v_scales[2] is nan");
     REFUSED(good, p.v_scales = inf, STATUS_INVALID, "v_scales[2] is inf");
     REFUSED(good, p.k_scales = negative, STATUS_INVALID, "k_scales[1] is -1");
     REFUSED(good, p.v_scales = tiny, STATUS_INVALID, "v_scales[0] is 1.4013e-45");
     REFUSED(good, (p.k_scales = large, p.scale = 1e9f), STATUS_INVALID,
             "scale is 1e+09 and k_scales[1] 1e+30; their product must be finite");
-    REFUSED(prefix, p.v_scales = negative, STATUS_INVALID, "v_scales[0] is given, but V is a part of K");
-    REFUSED(plain, p.k_scales = large, STATUS_INVALID, "k_scales[0] is given, but K and V have scale_mode 0");
-    ACCEPTED(good, (p.v_scales = large, p.scale = 1e9f));        // V is not multiplied with the scores
+    REFUSED(prefix, p.v_scales = negative, STATUS_INVALID,
+            "v_scales[0] is given, but V is a part of K");
+    REFUSED(plain, p.k_scales = large, STATUS_INVALID,
+            "k_scales[0] is given, but K and V have scale_mode 0");
+    ACCEPTED(good, (p.v_scales = large, p.scale = 1e9f)); // V is not multiplied with the scores
     ACCEPTED(good, (p.layers.num_layers = 2, p.k_scales = bad)); // there is no third
     ACCEPTED(prefix, p.v_scales = none);
     ACCEPTED(plain, p.k_scales = p.v_scales = none);
@@ -127,7 +135,8 @@ static float next(float value)
 // FLT_MAX / log2(e), rounded down, is the largest that the shaders' f32 can take.
 START_TEST(what_log2_of_e_makes_infinite_is_refused_by_its_value)
 {
-    const float most = 0x1.62e42ep127f, slope = 3e38f, bad[] = {0, -3e38f}, none[] = {-INFINITY, -most};
+    const float most = 0x1.62e42ep127f, slope = 3e38f, bad[] = {0, -3e38f},
+                none[] = {-INFINITY, -most};
     struct core_layout scaled = layout_of(8);
     scaled.kv.k_dtype = DTYPE_INT8;
     scaled.kv.head_dim_k = 16;
@@ -135,7 +144,8 @@ START_TEST(what_log2_of_e_makes_infinite_is_refused_by_its_value)
     const struct core_run_params good = run_of(worker_batch(&a, blocks, 8, 8), ENGINE_ATTEND);
     ACCEPTED(good, p.scale = most);
     REFUSED(good, p.scale = next(most), STATUS_INVALID, "scale is 2.35866e+38");
-    REFUSED(good, p.scale = -3e38f, STATUS_INVALID, "scale is -3e+38; it must be finite in f32, also times log2(e)");
+    REFUSED(good, p.scale = -3e38f, STATUS_INVALID,
+            "scale is -3e+38; it must be finite in f32, also times log2(e)");
     REFUSED(good, p.scale = NAN, STATUS_INVALID, "scale is nan");
     ACCEPTED(good, p.slopes = &most);
     REFUSED(good, p.slopes = &slope, STATUS_INVALID, "slopes[0] is 3e+38");
@@ -154,7 +164,8 @@ START_TEST(what_log2_of_e_makes_infinite_is_refused_by_its_value)
     ACCEPTED(over, p.k_scale = most); // times 1 / 4
     REFUSED(over, (p.k_scale = 1e30f, p.scale = 1e9f), STATUS_INVALID,
             "scale is 1e+09 and k_scale 1e+30; their product must be finite");
-    REFUSED(over, (p.k_scale = 1e30f, p.scale = -1e9f), STATUS_INVALID, "scale is -1e+09 and k_scale 1e+30");
+    REFUSED(over, (p.k_scale = 1e30f, p.scale = -1e9f), STATUS_INVALID,
+            "scale is -1e+09 and k_scale 1e+30");
 }
 END_TEST
 
@@ -164,23 +175,31 @@ START_TEST(each_part_of_rope_has_its_range)
 {
     const double fine[] = {1.0, 0.5}, nan[] = {1.0, NAN}, inf[] = {INFINITY, 1.0};
     struct core_run_params good = run_of(worker_batch(&a, blocks, 8, 8), ENGINE_ATTEND);
-    REFUSED(good, p.rope.dim = 3, STATUS_INVALID, "rope.dim is 3; it must be even and at most head_dim_k 8");
+    REFUSED(good, p.rope.dim = 3, STATUS_INVALID,
+            "rope.dim is 3; it must be even and at most head_dim_k 8");
     REFUSED(good, p.rope.dim = 10, STATUS_INVALID, "rope.dim is 10");
-    REFUSED(good, p.rope.theta = 10000.0f, STATUS_INVALID, "rope.theta is given, but rope.dim is 0");
+    REFUSED(good, p.rope.theta = 10000.0f, STATUS_INVALID,
+            "rope.theta is given, but rope.dim is 0");
     REFUSED(good, p.rope.interleaved = true, STATUS_INVALID, "rope.interleaved is given");
     REFUSED(good, p.rope.frequencies = fine, STATUS_INVALID, "rope.frequencies is given");
     REFUSED(good, (p.rope.dim = 4, p.rope.theta = -1.0f), STATUS_INVALID, "rope.theta is -1.0");
     REFUSED(good, (p.rope.dim = 4, p.rope.theta = NAN), STATUS_INVALID, "rope.theta is nan");
     REFUSED(good, (p.rope.dim = 4, p.rope.theta = INFINITY), STATUS_INVALID, "rope.theta is inf");
-    REFUSED(good, (p.rope.dim = 4, p.rope.frequencies = nan), STATUS_INVALID, "rope.frequencies[1] is nan");
-    REFUSED(good, (p.rope.dim = 4, p.rope.frequencies = inf), STATUS_INVALID, "rope.frequencies[0] is inf");
+    REFUSED(good, (p.rope.dim = 4, p.rope.frequencies = nan), STATUS_INVALID,
+            "rope.frequencies[1] is nan");
+    REFUSED(good, (p.rope.dim = 4, p.rope.frequencies = inf), STATUS_INVALID,
+            "rope.frequencies[0] is inf");
     ACCEPTED(good, (p.rope.dim = 2, p.rope.frequencies = inf + 1));
     struct core_run_params writes = run_of(writer(0), ENGINE_WRITE);
-    REFUSED(writes, p.rope.dim = 4, STATUS_INVALID, "has neither seq_lens_kv nor positions to turn by");
+    REFUSED(writes, p.rope.dim = 4, STATUS_INVALID,
+            "has neither seq_lens_kv nor positions to turn by");
     const int32_t positions[] = {7};
     const int64_t slots[] = {blocks[3] * 8};
-    uint64_t placed = create(&(struct core_batch_params){
-        .cache = a.cache, .slot_mapping = slots, .num_slot_mapping = 1, .positions = positions, .num_positions = 1});
+    uint64_t placed = create(&(struct core_batch_params){.cache = a.cache,
+                                                         .slot_mapping = slots,
+                                                         .num_slot_mapping = 1,
+                                                         .positions = positions,
+                                                         .num_positions = 1});
     ACCEPTED(run_of(placed, ENGINE_WRITE), p.rope.dim = 4);
 }
 END_TEST
@@ -230,12 +249,13 @@ int main(void)
 {
     Suite *suite = suite_create("core scales");
     check_case(suite, "parameters", open_one, close_one,
-               (const TTest *const[]){
-                   scales_are_given_for_8_bits_a_tensor_and_nothing_else,
-                   layers_have_scales_of_their_own_where_they_are_given, a_scale_that_is_none_is_named_with_its_layer,
-                   what_log2_of_e_makes_infinite_is_refused_by_its_value, each_part_of_rope_has_its_range,
-                   rope_reaches_the_engine_and_frequencies_are_copied,
-                   any_number_of_splits_that_the_engine_has_room_for, NULL},
+               (const TTest *const[]){scales_are_given_for_8_bits_a_tensor_and_nothing_else,
+                                      layers_have_scales_of_their_own_where_they_are_given,
+                                      a_scale_that_is_none_is_named_with_its_layer,
+                                      what_log2_of_e_makes_infinite_is_refused_by_its_value,
+                                      each_part_of_rope_has_its_range,
+                                      rope_reaches_the_engine_and_frequencies_are_copied,
+                                      any_number_of_splits_that_the_engine_has_room_for, NULL},
                1);
     return check_main(suite);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_step.c - a batch that advances: what it names, compared with one created anew, also while runs of steps before are under way.
+// test_core_step.c - a batch that advances: what it names, compared with one created anew, also
+// while runs of steps before are under way.
 
 #include "core/pool/names.h"
 #include "core/pool/session.h"
@@ -17,7 +18,8 @@ static const int32_t cu[SEQS + 1] = {0, 1, 3, 3, 4}; // the third sequence is pa
 static void open_wide_world(void)
 {
     int32_t leased[MANY];
-    world_open(&world, &(struct core_params){.max_run_work = 1 << 20, .max_blocks = CHUNKS * CHUNK});
+    world_open(&world,
+               &(struct core_params){.max_run_work = 1 << 20, .max_blocks = CHUNKS * CHUNK});
     worker_open(&a, &world, 1, "");
     worker_open(&b, &world, 1, "");
     worker_lease(&a, MANY, leased);
@@ -103,14 +105,17 @@ static void next_model(struct model *m, struct core_entry entries[8], uint32_t *
         m->table[entry.seq * COLUMNS + entry.column] = entry.block;
     }
     for (uint32_t s = 0; s < SEQS; s++)
-        m->lens[s] = roll(3) ? m->lens[s] + (int32_t)roll(3) : (int32_t)roll(8 * COLUMNS + (roll(30) == 0));
+        m->lens[s] =
+            roll(3) ? m->lens[s] + (int32_t)roll(3) : (int32_t)roll(8 * COLUMNS + (roll(30) == 0));
     for (uint32_t t = 0; t < TOKENS; t++) {
-        m->slots[t] = roll(3) ? (int64_t)blocks[16 + 2 * t + roll(2)] * WORLD_BLOCK + roll(WORLD_BLOCK) : -1;
+        m->slots[t] =
+            roll(3) ? (int64_t)blocks[16 + 2 * t + roll(2)] * WORLD_BLOCK + roll(WORLD_BLOCK) : -1;
         m->positions[t] = (int32_t)roll(32);
     }
 }
 
-static enum status try_advance(uint64_t batch, const struct model *m, const struct core_entry *entries, uint32_t count)
+static enum status try_advance(uint64_t batch, const struct model *m,
+                               const struct core_entry *entries, uint32_t count)
 {
     const struct core_advance advance = {
         .batch = batch,
@@ -141,8 +146,8 @@ static void expect_alike(uint64_t advanced, uint64_t created)
     } views[2];
     const uint64_t batches[2] = {advanced, created};
     for (int i = 0; i < 24; i++)
-        ck_assert_msg(refs_of(blocks[i]) == 0 || refs_of(blocks[i]) == 2, "block %d has %u refs", blocks[i],
-                      refs_of(blocks[i]));
+        ck_assert_msg(refs_of(blocks[i]) == 0 || refs_of(blocks[i]) == 2, "block %d has %u refs",
+                      blocks[i], refs_of(blocks[i]));
     for (int i = 0; i < 2; i++) {
         struct core_run_params params = worker_run_params(&a, batches[i], 0, 4, NULL);
         uint64_t ticket;
@@ -181,8 +186,8 @@ START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
             before[j] = refs_of(blocks[j]);
         enum status expected = core_batch_create(a.session, &params, &anew, &made, NULL);
         enum status status = try_advance(batch, &next, entries, count);
-        ck_assert_msg(status == expected, "step %d: %s, but created anew it is %s", i, status_name((int)status),
-                      status_name((int)expected));
+        ck_assert_msg(status == expected, "step %d: %s, but created anew it is %s", i,
+                      status_name((int)status), status_name((int)expected));
         if (status == STATUS_OK) {
             expect_alike(batch, anew);
             ck_assert_status(core_batch_destroy(a.session, anew, &error), STATUS_OK);
@@ -217,7 +222,8 @@ START_TEST(steps_with_runs_under_way_keep_what_they_name)
         struct model next = m;
         struct core_entry entries[8];
         uint32_t count;
-        struct core_run_params params = worker_run_params(&a, batch, roll(WORLD_LAYERS), TOKENS, tokens);
+        struct core_run_params params =
+            worker_run_params(&a, batch, roll(WORLD_LAYERS), TOKENS, tokens);
         uint64_t ticket;
         grow_far();
         params.detached = true;
@@ -273,8 +279,11 @@ START_TEST(a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over
     world_step(&world);
     worker_release(&a, blocks, 1); // the batch keeps it
     const struct core_entry entry = {0, 0, -1};
-    const struct core_advance advance = {
-        .batch = batch, .entries = &entry, .num_entries = 1, .slot_mapping = slots, .num_slot_mapping = 1};
+    const struct core_advance advance = {.batch = batch,
+                                         .entries = &entry,
+                                         .num_entries = 1,
+                                         .slot_mapping = slots,
+                                         .num_slot_mapping = 1};
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
     world_check(&world);
     ck_assert_uint_eq(refs_of(blocks[0]), 1);
@@ -288,7 +297,8 @@ START_TEST(a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over
     worker_reap(&a, ticket, STATUS_OK);
     // A run that sees the hidden keys is refused now, one whose window hides them is not.
     struct core_run_params run = worker_run_params(&a, batch, 0, 1, tokens);
-    ck_assert_refused(core_run(a.session, &run, &ticket, &error), STATUS_INVALID, "block_table[0][0] = -1");
+    ck_assert_refused(core_run(a.session, &run, &ticket, &error), STATUS_INVALID,
+                      "block_table[0][0] = -1");
     run.windowed = true;
     run.window_left = 8;
     ck_assert_status(core_run(a.session, &run, &ticket, &error), STATUS_OK);
@@ -305,11 +315,13 @@ START_TEST(only_what_changes_is_looked_at_again)
     const struct core_entry entry = {0, 0, blocks[0]};
     advance.entries = &entry;
     advance.num_entries = 1;
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_NOT_HELD, "block_table[0][0]");
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_NOT_HELD,
+                      "block_table[0][0]");
 }
 END_TEST
 
-// Each has lengths and a slot of its own; where a run sees what changes, the engine makes another table.
+// Each has lengths and a slot of its own; where a run sees what changes, the engine makes another
+// table.
 START_TEST(steps_under_way_count_a_table_that_they_share_once)
 {
     enum { OWN = 3 * sizeof(int32_t) + sizeof(int64_t), TABLE = 3 * sizeof(int32_t) };
@@ -391,9 +403,11 @@ START_TEST(what_has_no_next_step_says_so)
     params.mask = mask;
     params.mask_bytes = 1;
     struct core_advance advance = {0};
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_NOT_FOUND, "has no batch 0");
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_NOT_FOUND,
+                      "has no batch 0");
     advance.batch = worker_create(&a, &params);
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID, "has a mask");
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID,
+                      "has a mask");
     params.mask_bytes = 0;
     advance.batch = worker_create(&a, &params);
     advance.slot_mapping = slots;
@@ -452,15 +466,19 @@ START_TEST(a_step_takes_memory_for_what_it_names_and_not_for_how_large_the_cache
     advance.entries = &(struct core_entry){0, 0, far};
     advance.num_entries = 1;
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->kept_bytes, kept + ((uint64_t)far / 64 - (uint64_t)blocks[0] / 64) * sizeof(uint64_t));
+    ck_assert_uint_eq(a.session->kept_bytes,
+                      kept + ((uint64_t)far / 64 - (uint64_t)blocks[0] / 64) * sizeof(uint64_t));
     world_check(&world);
 }
 END_TEST
 
 START_TEST(a_batch_over_the_arena_advances_too)
 {
-    const struct core_layout layout = {
-        .kv = {.num_kv_heads = 1, .head_dim_k = 8, .head_dim_v = 8, .k_dtype = DTYPE_F16, .v_dtype = DTYPE_F16}};
+    const struct core_layout layout = {.kv = {.num_kv_heads = 1,
+                                              .head_dim_k = 8,
+                                              .head_dim_v = 8,
+                                              .k_dtype = DTYPE_F16,
+                                              .v_dtype = DTYPE_F16}};
     const int32_t q[] = {0, 1}, lens[] = {3}, starts[] = {0};
     struct core_batch_params params = sequences_over(0, 1, q, lens, NULL, 0);
     params.layout = &layout;
@@ -480,9 +498,11 @@ int main(void)
     check_case(suite, "steps", open_wide_world, close_all,
                (const TTest *const[]){
                    a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over,
-                   only_what_changes_is_looked_at_again, what_padding_could_not_read_is_looked_at_in_each_step,
-                   steps_under_way_count_a_table_that_they_share_once, lengths_and_positions_grow_by_themselves,
-                   what_has_no_next_step_says_so, a_batch_over_the_arena_advances_too,
+                   only_what_changes_is_looked_at_again,
+                   what_padding_could_not_read_is_looked_at_in_each_step,
+                   steps_under_way_count_a_table_that_they_share_once,
+                   lengths_and_positions_grow_by_themselves, what_has_no_next_step_says_so,
+                   a_batch_over_the_arena_advances_too,
                    a_block_shows_its_references_whichever_session_has_them,
                    a_batch_that_names_nothing_advances_in_a_cache_that_never_grew,
                    a_step_takes_memory_for_what_it_names_and_not_for_how_large_the_cache_is, NULL},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_tenants.c - a block that comes to another tenant is zeroed before it is used: when, in which slices, and what refused
-// submissions and freed memory make of it.
+// test_core_tenants.c - a block that comes to another tenant is zeroed before it is used: when, in
+// which slices, and what refused submissions and freed memory make of it.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -46,7 +46,8 @@ START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
 }
 END_TEST
 
-// Two sessions of different users have cache "deep" open, of which 64 blocks are one submission's worth of zeroes.
+// Two sessions of different users have cache "deep" open, of which 64 blocks are one submission's
+// worth of zeroes.
 static void open_deep(void)
 {
     struct core_cache_identity identity = world_identity("deep");
@@ -79,7 +80,8 @@ START_TEST(many_blocks_are_zeroed_in_slices_before_any_run_goes)
     world_finish_all(&world);
     worker_reap(&c, ticket, STATUS_OK);
     for (int i = 0; i < 160; i++)
-        ck_assert_int_eq(fake_engine_slot(core_engine_cache(world.core, c.cache), CORE_MAX_LAYERS - 1, blocks[i], 0),
+        ck_assert_int_eq(fake_engine_slot(core_engine_cache(world.core, c.cache),
+                                          CORE_MAX_LAYERS - 1, blocks[i], 0),
                          0);
 }
 END_TEST
@@ -148,10 +150,11 @@ int main(void)
 {
     Suite *suite = suite_create("core tenants");
     check_case(suite, "tenants", open_two, close_all,
-               (const TTest *const[]){a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs,
-                                      many_blocks_are_zeroed_in_slices_before_any_run_goes,
-                                      a_refused_slice_of_zeroes_is_tried_again_smaller_or_later_and_no_run_fails,
-                                      zeroing_outlives_a_refused_submission_and_ends_with_the_memory, NULL},
+               (const TTest *const[]){
+                   a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs,
+                   many_blocks_are_zeroed_in_slices_before_any_run_goes,
+                   a_refused_slice_of_zeroes_is_tried_again_smaller_or_later_and_no_run_fails,
+                   zeroing_outlives_a_refused_submission_and_ends_with_the_memory, NULL},
                1);
     return check_main(suite);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_tickets.c - what a ticket says and when, how many there may be, and what a lost device and core's end make of what is under way.
+// test_core_tickets.c - what a ticket says and when, how many there may be, and what a lost device
+// and core's end make of what is under way.
 
 #include "rigs/check_main.h"
 #include "rigs/scheduler_world.h"
@@ -148,11 +149,15 @@ START_TEST(a_lost_device_fails_every_outstanding_run_and_every_later_call)
     for (int i = 0; i < 5; i++)
         worker_reap(&a, tickets[i], STATUS_DEVICE_LOST);
     struct core_run_params params = worker_run_params(&a, batch_a, 0, 8, tokens);
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_DEVICE_LOST, "fell off the bus");
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 1, &block, &growing, &error), STATUS_DEVICE_LOST, "lost");
-    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_DEVICE_LOST, "lost");
-    ck_assert_refused(core_session_open(world.core, &(struct core_session_params){.id = 9}, &session, &error),
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_DEVICE_LOST,
+                      "fell off the bus");
+    ck_assert_refused(core_blocks_lease(a.session, a.cache, 1, &block, &growing, &error),
                       STATUS_DEVICE_LOST, "lost");
+    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_DEVICE_LOST,
+                      "lost");
+    ck_assert_refused(
+        core_session_open(world.core, &(struct core_session_params){.id = 9}, &session, &error),
+        STATUS_DEVICE_LOST, "lost");
     ck_assert(core_idle(world.core));
     ck_assert(b.gone);
     worker_release(&a, blocks[0], 8); // giving back still works
@@ -193,18 +198,20 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("core tickets");
-    check_case(suite, "tickets", open_three, close_all,
-               (const TTest *const[]){tickets_count_from_one_and_complete_in_order,
-                                      a_run_that_fails_early_is_not_done_before_those_ahead_of_it,
-                                      the_failure_of_one_run_leaves_the_others_of_its_submission_alone,
-                                      unreaped_tickets_are_bounded_and_the_sentence_names_the_option,
-                                      a_detached_ticket_counts_while_in_flight_and_vanishes_when_done,
-                                      core_step_tells_once_that_something_was_done, NULL},
-               1);
-    check_case(suite, "lost device", open_three, close_all,
-               (const TTest *const[]){a_lost_device_fails_every_outstanding_run_and_every_later_call,
-                                      a_submission_that_finds_the_device_lost_loses_it,
-                                      ending_the_core_waits_for_the_gpu_and_hands_every_arena_back, NULL},
-               1);
+    check_case(
+        suite, "tickets", open_three, close_all,
+        (const TTest *const[]){tickets_count_from_one_and_complete_in_order,
+                               a_run_that_fails_early_is_not_done_before_those_ahead_of_it,
+                               the_failure_of_one_run_leaves_the_others_of_its_submission_alone,
+                               unreaped_tickets_are_bounded_and_the_sentence_names_the_option,
+                               a_detached_ticket_counts_while_in_flight_and_vanishes_when_done,
+                               core_step_tells_once_that_something_was_done, NULL},
+        1);
+    check_case(
+        suite, "lost device", open_three, close_all,
+        (const TTest *const[]){a_lost_device_fails_every_outstanding_run_and_every_later_call,
+                               a_submission_that_finds_the_device_lost_loses_it,
+                               ending_the_core_waits_for_the_gpu_and_hands_every_arena_back, NULL},
+        1);
     return check_main(suite);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_delay.c - how long runs are kept back while the GPU is busy, and when the dispatcher is to be awake for that.
+// test_delay.c - how long runs are kept back while the GPU is busy, and when the dispatcher is to
+// be awake for that.
 
 #include "core/runs/delay.h"
 #include "rigs/check_main.h"

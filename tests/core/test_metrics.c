@@ -23,7 +23,8 @@ static bool same_stem(int a, int b)
 static bool ends_with(int metric, const char *suffix)
 {
     size_t size = strlen(suffix);
-    return stem(metric) >= size && strncmp(metric_names[metric] + stem(metric) - size, suffix, size) == 0;
+    return stem(metric) >= size &&
+           strncmp(metric_names[metric] + stem(metric) - size, suffix, size) == 0;
 }
 
 START_TEST(a_name_is_one_of_prometheus)
@@ -32,7 +33,9 @@ START_TEST(a_name_is_one_of_prometheus)
     ck_assert_int_eq(strncmp(name, "aule_", 5), 0);
     for (size_t i = 0; i < stem(_i); i++)
         ck_assert_msg(islower((unsigned char)name[i]) || name[i] == '_', "%s", name);
-    ck_assert_msg(!*label || (strstr(label, "=\"") && strcmp(label + strlen(label) - 2, "\"}") == 0), "%s", name);
+    ck_assert_msg(!*label ||
+                      (strstr(label, "=\"") && strcmp(label + strlen(label) - 2, "\"}") == 0),
+                  "%s", name);
     ck_assert_msg(ends_with(_i, "_total") == (metric_kinds[_i] == METRIC_COUNTER), "%s", name);
     ck_assert_msg(strstr(name, metric_units[_i]) != NULL, "%s in %s", name, metric_units[_i]);
     ck_assert_uint_gt(strlen(metric_helps[_i]), 0);
@@ -58,7 +61,8 @@ int main(void)
     Suite *suite = suite_create("metrics");
     TCase *table = tcase_create("table");
     tcase_add_loop_test(table, a_name_is_one_of_prometheus, 0, NUM_METRICS);
-    tcase_add_loop_test(table, metrics_of_one_name_stand_together_and_mean_one_thing, 0, NUM_METRICS);
+    tcase_add_loop_test(table, metrics_of_one_name_stand_together_and_mean_one_thing, 0,
+                        NUM_METRICS);
     suite_add_tcase(suite, table);
     return check_main(suite);
 }

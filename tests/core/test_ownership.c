@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ownership.c - the states of a block one by one, how long a batch keeps what it names, and how many blocks a session may hold.
+// test_ownership.c - the states of a block one by one, how long a batch keeps what it names, and
+// how many blocks a session may hold.
 
 #include "rigs/check_main.h"
 #include "rigs/ownership_world.h"
@@ -71,16 +72,21 @@ START_TEST(what_is_not_held_cannot_be_released_and_nothing_of_the_list_is)
 {
     worker_lease(&a, 3, blocks);
     worker_lease(&b, 1, blocks + 3);
-    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 4, &error), STATUS_NOT_HELD, "blocks[3] = 3");
+    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 4, &error), STATUS_NOT_HELD,
+                      "blocks[3] = 3");
     ck_assert_uint_eq(worker_counts(&a).leased, 4);
-    const int32_t twice[] = {blocks[0], blocks[1], blocks[0]}, outside[] = {blocks[0], 16}, negative[] = {-1};
-    ck_assert_refused(core_blocks_release(a.session, a.cache, twice, 3, &error), STATUS_NOT_HELD, "named 2 times");
-    ck_assert_refused(core_blocks_release(a.session, a.cache, outside, 2, &error), STATUS_OUT_OF_RANGE,
-                      "blocks[1] = 16");
-    ck_assert_refused(core_blocks_release(a.session, a.cache, negative, 1, &error), STATUS_OUT_OF_RANGE, "-1");
+    const int32_t twice[] = {blocks[0], blocks[1], blocks[0]}, outside[] = {blocks[0], 16},
+                  negative[] = {-1};
+    ck_assert_refused(core_blocks_release(a.session, a.cache, twice, 3, &error), STATUS_NOT_HELD,
+                      "named 2 times");
+    ck_assert_refused(core_blocks_release(a.session, a.cache, outside, 2, &error),
+                      STATUS_OUT_OF_RANGE, "blocks[1] = 16");
+    ck_assert_refused(core_blocks_release(a.session, a.cache, negative, 1, &error),
+                      STATUS_OUT_OF_RANGE, "-1");
     ck_assert_uint_eq(worker_counts(&a).leased, 4);
     worker_release(&a, blocks, 3);
-    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 1, &error), STATUS_NOT_HELD, "not held");
+    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 1, &error), STATUS_NOT_HELD,
+                      "not held");
 }
 END_TEST
 
@@ -122,7 +128,8 @@ START_TEST(a_release_takes_effect_when_the_last_batch_that_names_the_block_is_go
 {
     worker_lease(&a, 2, blocks);
     uint64_t first = worker_batch(&a, blocks, 16, 16);
-    uint64_t unseen = worker_batch(&a, blocks, 8, 0); // no query sees its blocks, but a gather reads them
+    uint64_t unseen =
+        worker_batch(&a, blocks, 8, 0); // no query sees its blocks, but a gather reads them
     ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 2);
     ck_assert_status(core_batch_destroy(a.session, unseen, &error), STATUS_OK);
     ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 1);
@@ -130,7 +137,8 @@ START_TEST(a_release_takes_effect_when_the_last_batch_that_names_the_block_is_go
     ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 2);
     worker_release(&a, blocks, 2);
     ck_assert_state(blocks[0], CORE_LEASED);
-    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 1, &error), STATUS_NOT_HELD, "blocks[0]");
+    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 1, &error), STATUS_NOT_HELD,
+                      "blocks[0]");
     world_check(&world);
     ck_assert_status(core_batch_destroy(a.session, first, &error), STATUS_OK);
     ck_assert_state(blocks[0], CORE_LEASED);
@@ -185,13 +193,15 @@ END_TEST
 START_TEST(sealing_a_block_that_a_live_batch_writes_fails_its_next_run)
 {
     worker_lease(&a, 2, blocks);
-    uint64_t batch = worker_batch(&a, blocks, 16, 16), other = worker_batch(&a, blocks + 1, 8, 8), last;
+    uint64_t batch = worker_batch(&a, blocks, 16, 16), other = worker_batch(&a, blocks + 1, 8, 8),
+             last;
     worker_write_async(&a, blocks, tokens, 8, &last);
     world_finish_all(&world);
     worker_publish(&a, tokens, 8, blocks);
     struct core_run_params params = worker_run_params(&a, batch, 0, 16, tokens);
     uint64_t ticket;
-    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_SEALED, "writes block 0");
+    ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_SEALED,
+                      "writes block 0");
     ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_SEALED, "sealed");
     params = worker_run_params(&a, other, 0, 8, tokens); // another block: goes on
     ck_assert_status(core_run(a.session, &params, &ticket, &error), STATUS_OK);
@@ -219,18 +229,21 @@ START_TEST(the_quota_counts_distinct_blocks_and_is_hard)
     core_session_counts(c.session, &counts);
     ck_assert_uint_eq(counts.blocks_held, 4); // twice held counts once
     worker_lease(&c, 6, blocks + 4);
-    ck_assert_refused(core_blocks_lease(c.session, c.cache, 1, found, &growing, &error), STATUS_QUOTA,
-                      "1 blocks more would exceed the session's 10, of which it has 10 (--session-blocks)");
+    ck_assert_refused(
+        core_blocks_lease(c.session, c.cache, 1, found, &growing, &error), STATUS_QUOTA,
+        "1 blocks more would exceed the session's 10, of which it has 10 (--session-blocks)");
     worker_lease(&d, 7, blocks + 20);
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 32};
-    ck_assert_refused(core_prefix_lookup(d.session, d.cache, &prefix, 0, found, &num, &error), STATUS_QUOTA,
-                      "4 blocks more");
+    ck_assert_refused(core_prefix_lookup(d.session, d.cache, &prefix, 0, found, &num, &error),
+                      STATUS_QUOTA, "4 blocks more");
     ck_assert_uint_eq(num, 0);
-    ck_assert_status(core_prefix_lookup(d.session, d.cache, &prefix, 24, found, &num, &error), STATUS_OK);
+    ck_assert_status(core_prefix_lookup(d.session, d.cache, &prefix, 24, found, &num, &error),
+                     STATUS_OK);
     ck_assert_uint_eq(num, 3);
     uint64_t batch = worker_batch(&c, blocks + 4, 8, 8);
     worker_release(&c, blocks + 4, 1); // the batch still has it
-    ck_assert_refused(core_blocks_lease(c.session, c.cache, 1, found, &growing, &error), STATUS_QUOTA, "has 10");
+    ck_assert_refused(core_blocks_lease(c.session, c.cache, 1, found, &growing, &error),
+                      STATUS_QUOTA, "has 10");
     ck_assert_status(core_batch_destroy(c.session, batch, &error), STATUS_OK);
     worker_lease(&c, 1, blocks + 4);
     world_check(&small);
@@ -251,7 +264,8 @@ START_TEST(an_exchange_by_publishing_is_held_to_the_quota_too)
     worker_publish(&c, tokens, 16, blocks);
     worker_lease(&d, 3, found);
     worker_write(&d, found, tokens, 16);
-    ck_assert_refused(worker_try_publish(&d, tokens, 16, found, &existing, &error), STATUS_QUOTA, "2 blocks more");
+    ck_assert_refused(worker_try_publish(&d, tokens, 16, found, &existing, &error), STATUS_QUOTA,
+                      "2 blocks more");
     ck_assert_int_eq((int)worker_block(&d, found[0]).state, CORE_LEASED);
     worker_release(&d, found + 2, 1);
     ck_assert_status(worker_try_publish(&d, tokens, 16, found, &existing, &error), STATUS_OK);
@@ -264,19 +278,21 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("ownership");
-    check_case(suite, "states", open_two, close_all,
-               (const TTest *const[]){a_block_goes_from_free_to_leased_to_held_to_cached_and_back,
-                                      a_leased_block_that_was_not_published_becomes_free_again,
-                                      the_sum_of_the_states_is_the_total_at_every_moment,
-                                      what_is_not_held_cannot_be_released_and_nothing_of_the_list_is,
-                                      a_block_that_is_held_twice_wants_two_releases,
-                                      what_was_looked_up_again_and_again_ends_with_its_session, NULL},
-               1);
+    check_case(
+        suite, "states", open_two, close_all,
+        (const TTest *const[]){a_block_goes_from_free_to_leased_to_held_to_cached_and_back,
+                               a_leased_block_that_was_not_published_becomes_free_again,
+                               the_sum_of_the_states_is_the_total_at_every_moment,
+                               what_is_not_held_cannot_be_released_and_nothing_of_the_list_is,
+                               a_block_that_is_held_twice_wants_two_releases,
+                               what_was_looked_up_again_and_again_ends_with_its_session, NULL},
+        1);
     check_case(suite, "batches", open_two, close_all,
-               (const TTest *const[]){a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone,
-                                      a_destroyed_batch_keeps_its_blocks_until_its_last_run_is_over,
-                                      a_sealed_block_stays_held_for_the_batch_that_reads_it_after_its_release,
-                                      sealing_a_block_that_a_live_batch_writes_fails_its_next_run, NULL},
+               (const TTest *const[]){
+                   a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone,
+                   a_destroyed_batch_keeps_its_blocks_until_its_last_run_is_over,
+                   a_sealed_block_stays_held_for_the_batch_that_reads_it_after_its_release,
+                   sealing_a_block_that_a_live_batch_writes_fails_its_next_run, NULL},
                1);
     check_case(suite, "quota", open_two, close_all,
                (const TTest *const[]){the_quota_counts_distinct_blocks_and_is_hard,

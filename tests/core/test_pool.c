@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_pool.c - how the pool grows, what it refuses, what it takes back, and who may open which cache.
+// test_pool.c - how the pool grows, what it refuses, what it takes back, and who may open which
+// cache.
 
 #include "rigs/check_main.h"
 #include "rigs/core_world.h"
@@ -125,8 +126,8 @@ START_TEST(a_lease_says_that_a_chunk_is_on_its_way_and_changes_nothing_meanwhile
     fake_engine_hold_chunks(world.engine, true);
     blocks[0] = -7;
     for (int i = 0; i < 10; i++) {
-        ck_assert_refused(core_blocks_lease(a.session, a.cache, 20, blocks, &growing, &error), STATUS_NO_BLOCKS,
-                          "2 chunks are on their way");
+        ck_assert_refused(core_blocks_lease(a.session, a.cache, 20, blocks, &growing, &error),
+                          STATUS_NO_BLOCKS, "2 chunks are on their way");
         ck_assert(growing);
         ck_assert_int_eq(blocks[0], -7);
         world_step(&world);
@@ -137,10 +138,12 @@ START_TEST(a_lease_says_that_a_chunk_is_on_its_way_and_changes_nothing_meanwhile
     ck_assert_uint_eq(counts.asked_chunks, 2); // asking again does not ask the device again
     ck_assert(fake_engine_give_chunk(world.engine));
     ck_assert(world_step(&world));
-    ck_assert_status(core_blocks_lease(a.session, a.cache, 20, blocks, &growing, &error), STATUS_NO_BLOCKS);
+    ck_assert_status(core_blocks_lease(a.session, a.cache, 20, blocks, &growing, &error),
+                     STATUS_NO_BLOCKS);
     ck_assert(fake_engine_give_chunk(world.engine));
     ck_assert(world_step(&world));
-    ck_assert_status(core_blocks_lease(a.session, a.cache, 20, blocks, &growing, &error), STATUS_OK);
+    ck_assert_status(core_blocks_lease(a.session, a.cache, 20, blocks, &growing, &error),
+                     STATUS_OK);
     ck_assert(!growing);
     world_close(&world);
 }
@@ -164,8 +167,8 @@ START_TEST(a_refused_growth_is_told_with_its_bytes_and_not_asked_for_again_and_a
     }
     fake_engine_counts(world.engine, &counts);
     ck_assert_uint_eq(counts.asked_chunks, 2);
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 1, blocks + 16, &growing, &error), STATUS_NO_BLOCKS,
-                      "no memory for 8192 bytes more");
+    ck_assert_refused(core_blocks_lease(a.session, a.cache, 1, blocks + 16, &growing, &error),
+                      STATUS_NO_BLOCKS, "no memory for 8192 bytes more");
     ck_assert_ptr_nonnull(strstr(world.last_warning, "8192"));
     ck_assert_uint_eq(worker_counts(&a).available, 0);
     fake_engine_refuse_chunks(world.engine, 0);
@@ -199,10 +202,12 @@ START_TEST(more_than_the_pool_can_ever_hold_is_a_limit_that_names_its_option)
     bool growing;
     world_open(&world, NULL);
     worker_open(&a, &world, 1, "");
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 65, blocks, &growing, &error), STATUS_LIMIT,
-                      "--max-blocks");
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 0, blocks, &growing, &error), STATUS_INVALID, "0 blocks");
-    ck_assert_refused(core_blocks_lease(a.session, 999, 1, blocks, &growing, &error), STATUS_NOT_FOUND, "999");
+    ck_assert_refused(core_blocks_lease(a.session, a.cache, 65, blocks, &growing, &error),
+                      STATUS_LIMIT, "--max-blocks");
+    ck_assert_refused(core_blocks_lease(a.session, a.cache, 0, blocks, &growing, &error),
+                      STATUS_INVALID, "0 blocks");
+    ck_assert_refused(core_blocks_lease(a.session, 999, 1, blocks, &growing, &error),
+                      STATUS_NOT_FOUND, "999");
     world_close(&world);
 }
 END_TEST
@@ -215,7 +220,8 @@ START_TEST(two_sessions_cannot_have_more_than_the_pool_together)
     worker_open(&a, &world, 1, "");
     worker_open(&b, &world, 2, "");
     worker_lease(&a, 40, blocks);
-    ck_assert_refused(worker_try_lease(&b, 25, blocks + 40, &error), STATUS_NO_BLOCKS, "25 blocks wanted");
+    ck_assert_refused(worker_try_lease(&b, 25, blocks + 40, &error), STATUS_NO_BLOCKS,
+                      "25 blocks wanted");
     worker_lease(&b, 24, blocks + 40);
     worker_release(&a, blocks, 40);
     ck_assert(world_step(&world)); // something came free
@@ -252,8 +258,10 @@ START_TEST(a_chunk_is_the_largest_power_of_two_that_every_limit_allows)
     ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 2047}, 0), 256);
     ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 3}, 0), 1);
     ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 1}, 0), 1);
-    ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 4096, .pool_limit_bytes = 51200}, 0), 16);
-    ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 4096, .pool_limit_bytes = 512}, 0), 1);
+    ck_assert_uint_eq(
+        chunk_of(&(struct core_params){.max_blocks = 4096, .pool_limit_bytes = 51200}, 0), 16);
+    ck_assert_uint_eq(
+        chunk_of(&(struct core_params){.max_blocks = 4096, .pool_limit_bytes = 512}, 0), 1);
     ck_assert_uint_eq(chunk_of(&(struct core_params){.max_blocks = 4096}, 2304),
                       8); // one layer of a block: 256 bytes
 }
@@ -268,10 +276,12 @@ START_TEST(a_block_larger_than_the_pool_is_refused_when_its_cache_is_opened)
     worker_open(&a, &world, 1, "");
     struct core_cache_identity identity = world_identity("large");
     identity.num_layers = 3;
-    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "--memory-fraction");
+    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT,
+                      "--memory-fraction");
     identity.num_layers = CORE_MAX_LAYERS; // the product must not wrap into something small
     identity.kv.num_kv_heads = identity.kv.head_dim_k = identity.kv.head_dim_v = UINT32_MAX;
-    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "--memory-fraction");
+    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT,
+                      "--memory-fraction");
     identity = world_identity("layer");
     fake_engine_limit_allocation(world.engine, 255);
     ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "255");
@@ -284,7 +294,8 @@ START_TEST(bytes_limit_the_pool_as_blocks_do)
 {
     struct world world;
     struct worker a;
-    world_open(&world, &(struct core_params){.pool_limit_bytes = 40ull * WORLD_BLOCK_BYTES, .max_blocks = 1000000});
+    world_open(&world, &(struct core_params){.pool_limit_bytes = 40ull * WORLD_BLOCK_BYTES,
+                                             .max_blocks = 1000000});
     worker_open(&a, &world, 1, "");
     ck_assert_uint_eq(worker_counts(&a).limit, 40);
     worker_lease(&a, 40, blocks);
@@ -371,7 +382,8 @@ START_TEST(a_cache_is_dropped_only_when_nobody_has_it_open)
     worker_open(&a, &world, 1, "");
     uint64_t kv = a.cache, other = a.cache = worker_open_cache(&a, "other");
     publish_some(&a, 16, 100);
-    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_BUSY, "\"other\" is open in 1 session");
+    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_BUSY,
+                      "\"other\" is open in 1 session");
     ck_assert_status(core_cache_close(a.session, other, &error), STATUS_OK);
     uint64_t bytes = totals(&world)[METRIC_POOL_BYTES];
     ck_assert_status(core_cache_drop(world.core, other, &error), STATUS_OK);
@@ -379,7 +391,8 @@ START_TEST(a_cache_is_dropped_only_when_nobody_has_it_open)
     ck_assert_uint_eq(core_num_caches(world.core), 1);
     ck_assert_uint_lt(totals(&world)[METRIC_POOL_BYTES], bytes);
     ck_assert_uint_eq(totals(&world)[METRIC_EVICTIONS], 0);
-    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_NOT_FOUND, "there is no cache");
+    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_NOT_FOUND,
+                      "there is no cache");
     a.cache = kv;
     worker_lease(&a, 16, blocks);
     ck_assert_refused(core_cache_drop(world.core, kv, &error), STATUS_BUSY, "is open in 1 session");
@@ -404,7 +417,8 @@ START_TEST(a_cache_is_not_dropped_under_work_that_is_not_done)
     ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
     world_step(&world);
     ck_assert_status(core_cache_close(a.session, other, &error), STATUS_OK);
-    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_BUSY, "\"other\" is not done yet");
+    ck_assert_refused(core_cache_drop(world.core, other, &error), STATUS_BUSY,
+                      "\"other\" is not done yet");
     world_check(&world);
     a.cache = kv;
     world_finish_all(&world);
@@ -444,11 +458,12 @@ START_TEST(another_identity_is_refused_with_both_values)
     struct core_cache_info info;
     world_open(&world, NULL);
     worker_open(&a, &world, 1, "");
-#define REFUSED(field, value, text)                                                                                    \
-    do {                                                                                                               \
-        struct core_cache_identity identity = world_identity("kv");                                                    \
-        identity.field = value;                                                                                        \
-        ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_MISMATCH, text);                \
+#define REFUSED(field, value, text)                                                                \
+    do {                                                                                           \
+        struct core_cache_identity identity = world_identity("kv");                                \
+        identity.field = value;                                                                    \
+        ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_MISMATCH,   \
+                          text);                                                                   \
     } while (0)
     REFUSED(num_layers, 3, "num_layers 2, not 3");
     REFUSED(kv.num_kv_heads, 4, "num_kv_heads 1, not 4");
@@ -463,7 +478,8 @@ START_TEST(another_identity_is_refused_with_both_values)
     struct core_cache_identity identity = world_identity("kv");
     identity.fingerprint = print;
     identity.fingerprint_size = 2;
-    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_MISMATCH, "none, not ab01");
+    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_MISMATCH,
+                      "none, not ab01");
     world_close(&world);
 }
 END_TEST
@@ -476,11 +492,11 @@ START_TEST(a_cache_that_cannot_be_is_refused)
     char name[257];
     world_open(&world, NULL);
     worker_open(&a, &world, 1, "");
-#define UNFIT(field, value, status, text)                                                                              \
-    do {                                                                                                               \
-        struct core_cache_identity identity = world_identity("unfit");                                                 \
-        identity.field = value;                                                                                        \
-        ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), status, text);                         \
+#define UNFIT(field, value, status, text)                                                          \
+    do {                                                                                           \
+        struct core_cache_identity identity = world_identity("unfit");                             \
+        identity.field = value;                                                                    \
+        ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), status, text);     \
     } while (0)
     memset(name, 'x', 256);
     name[256] = 0;
@@ -496,7 +512,8 @@ START_TEST(a_cache_that_cannot_be_is_refused)
     UNFIT(kv.block_size, 512, STATUS_UNSUPPORTED, "block_size 512");
     UNFIT(kv.head_dim_k, 12, STATUS_UNSUPPORTED, "head_dim 12");
     UNFIT(kv.k_dtype, 0, STATUS_UNSUPPORTED, "unknown");
-    UNFIT(kv.scale_mode, SCALE_PER_TOKEN_HEAD, STATUS_UNSUPPORTED, "scale_mode 2"); // f16: the engine's word
+    UNFIT(kv.scale_mode, SCALE_PER_TOKEN_HEAD, STATUS_UNSUPPORTED,
+          "scale_mode 2"); // f16: the engine's word
     UNFIT(fingerprint_size, 65, STATUS_INVALID, "65 bytes");
     ck_assert_uint_eq(core_num_caches(world.core), 1);
     world_close(&world);
@@ -513,7 +530,8 @@ START_TEST(too_many_caches_are_a_limit_unless_one_of_them_is_unused)
     uint64_t second = worker_open_cache(&a, "second");
     uint64_t third = a.cache = worker_open_cache(&a, "third");
     struct core_cache_identity identity = world_identity("fourth");
-    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "--max-caches");
+    ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT,
+                      "--max-caches");
     publish_some(&a, 2, 0);
     ck_assert_status(core_cache_close(a.session, third, &error), STATUS_OK);
     ck_assert_uint_eq(core_num_caches(world.core), 3); // its cached blocks keep it
@@ -544,8 +562,9 @@ START_TEST(too_many_sessions_are_a_limit_that_names_its_option)
     world_open(&world, &(struct core_params){.max_sessions = 2});
     worker_open(&a, &world, 1, "");
     worker_open(&b, &world, 1, "");
-    ck_assert_refused(core_session_open(world.core, &(struct core_session_params){.id = 9}, &session, &error),
-                      STATUS_LIMIT, "--max-sessions");
+    ck_assert_refused(
+        core_session_open(world.core, &(struct core_session_params){.id = 9}, &session, &error),
+        STATUS_LIMIT, "--max-sessions");
     worker_close(&a, false);
     ck_assert(a.gone);
     worker_open(&a, &world, 1, "");
@@ -561,7 +580,8 @@ START_TEST(a_chunk_that_arrives_after_its_cache_has_ended_is_not_missed)
     world_open(&world, NULL);
     worker_open(&a, &world, 1, "");
     fake_engine_hold_chunks(world.engine, true);
-    ck_assert_status(core_blocks_lease(a.session, a.cache, 40, blocks, &growing, &error), STATUS_NO_BLOCKS);
+    ck_assert_status(core_blocks_lease(a.session, a.cache, 40, blocks, &growing, &error),
+                     STATUS_NO_BLOCKS);
     ck_assert_uint_eq(totals(&world)[METRIC_POOL_BLOCKS], 48);
     worker_close(&a, true);
     ck_assert_uint_eq(totals(&world)[METRIC_POOL_BLOCKS], 0);
@@ -575,7 +595,8 @@ END_TEST
 START_TEST(limits_of_zero_are_refused)
 {
     struct engine *engine = fake_engine_create();
-    struct core_params params = {.engine = engine, .max_sessions = 1, .max_caches = 1, .max_batches = 1};
+    struct core_params params = {
+        .engine = engine, .max_sessions = 1, .max_caches = 1, .max_batches = 1};
     struct core *core;
     ck_assert_refused(core_create(&params, &core, &error), STATUS_INVALID, "--max-tickets");
     ck_assert_ptr_null(core);
@@ -587,14 +608,16 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("pool");
-    TCase *growth = tcase_create("growth"), *sizes = tcase_create("sizes"), *caches = tcase_create("caches");
+    TCase *growth = tcase_create("growth"), *sizes = tcase_create("sizes"),
+          *caches = tcase_create("caches");
     tcase_add_test(growth, a_pool_of_2048_grows_from_one_chunk_of_512_to_three_for_1500_blocks);
     tcase_add_test(growth, lease_hands_out_each_block_once);
     tcase_add_test(growth, a_thousand_leases_and_releases_leave_nothing_behind);
     tcase_add_test(growth, a_thousand_cycles_that_free_even_blocks_and_then_odd_ones_lose_none);
     tcase_add_test(growth, freed_blocks_of_the_lowest_chunk_go_out_first_so_that_high_chunks_empty);
     tcase_add_test(growth, a_lease_says_that_a_chunk_is_on_its_way_and_changes_nothing_meanwhile);
-    tcase_add_test(growth, a_refused_growth_is_told_with_its_bytes_and_not_asked_for_again_and_again);
+    tcase_add_test(growth,
+                   a_refused_growth_is_told_with_its_bytes_and_not_asked_for_again_and_again);
     tcase_add_test(growth, a_refused_growth_is_tried_again_after_many_wishes);
     tcase_add_test(growth, more_than_the_pool_can_ever_hold_is_a_limit_that_names_its_option);
     tcase_add_test(growth, two_sessions_cannot_have_more_than_the_pool_together);
@@ -602,7 +625,8 @@ int main(void)
     tcase_add_test(sizes, a_block_larger_than_the_pool_is_refused_when_its_cache_is_opened);
     tcase_add_test(sizes, bytes_limit_the_pool_as_blocks_do);
     tcase_add_test(caches, wholly_free_chunks_of_another_cache_are_given_back_for_a_lease);
-    tcase_add_test(caches, a_cache_that_nobody_has_open_lives_by_its_cached_blocks_until_memory_is_short);
+    tcase_add_test(caches,
+                   a_cache_that_nobody_has_open_lives_by_its_cached_blocks_until_memory_is_short);
     tcase_add_test(caches, a_cache_is_dropped_only_when_nobody_has_it_open);
     tcase_add_test(caches, a_cache_is_not_dropped_under_work_that_is_not_done);
     tcase_add_test(caches, a_cache_that_keeps_nothing_ends_with_its_last_close);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_prefix.c - what is published, who finds it and when, what happens when two publish the same, and what is evicted first.
+// test_prefix.c - what is published, who finds it and when, what happens when two publish the same,
+// and what is evicted first.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -51,10 +52,12 @@ START_TEST(max_tokens_bounds_a_lookup)
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 32};
     uint32_t count;
     publish(&a, 4, tokens);
-    const uint32_t expected[][2] = {{0, 4}, {8, 1}, {15, 1}, {16, 2}, {31, 3}, {32, 4}, {1000, 4}, {1, 0}};
+    const uint32_t expected[][2] = {{0, 4},  {8, 1},  {15, 1},   {16, 2},
+                                    {31, 3}, {32, 4}, {1000, 4}, {1, 0}};
     for (size_t i = 0; i < sizeof(expected) / sizeof(*expected); i++) {
-        ck_assert_status(core_prefix_lookup(b.session, b.cache, &prefix, expected[i][0], found, &count, &error),
-                         STATUS_OK);
+        ck_assert_status(
+            core_prefix_lookup(b.session, b.cache, &prefix, expected[i][0], found, &count, &error),
+            STATUS_OK);
         ck_assert_uint_eq(count, expected[i][1]);
     }
 }
@@ -83,8 +86,10 @@ END_TEST
 START_TEST(another_user_tenant_extra_key_or_cache_never_hits)
 {
     struct worker others[3];
-    const struct core_prefix lora = {
-        .tokens = tokens, .num_tokens = 16, .extra_key = (const uint8_t *)"r1", .extra_key_size = 2};
+    const struct core_prefix lora = {.tokens = tokens,
+                                     .num_tokens = 16,
+                                     .extra_key = (const uint8_t *)"r1",
+                                     .extra_key_size = 2};
     struct core_prefix r2 = lora;
     uint32_t count;
     publish(&a, 2, tokens);
@@ -94,17 +99,21 @@ START_TEST(another_user_tenant_extra_key_or_cache_never_hits)
     others[2].cache = worker_open_cache(&others[2], "second");
     for (int i = 0; i < 3; i++)
         ck_assert_uint_eq(worker_lookup(&others[i], tokens, 16, found), 0);
-    ck_assert_status(core_prefix_lookup(b.session, b.cache, &lora, 0, found, &count, &error), STATUS_OK);
+    ck_assert_status(core_prefix_lookup(b.session, b.cache, &lora, 0, found, &count, &error),
+                     STATUS_OK);
     ck_assert_uint_eq(count, 0);
     worker_lease(&b, 2, found);
     worker_write(&b, found, tokens, 16);
-    ck_assert_status(core_prefix_publish(b.session, b.cache, &lora, found, 2, &count, &error), STATUS_OK);
+    ck_assert_status(core_prefix_publish(b.session, b.cache, &lora, found, 2, &count, &error),
+                     STATUS_OK);
     ck_assert_uint_eq(count, 0); // nothing of a's was taken
-    ck_assert_status(core_prefix_lookup(a.session, a.cache, &lora, 0, found + 2, &count, &error), STATUS_OK);
+    ck_assert_status(core_prefix_lookup(a.session, a.cache, &lora, 0, found + 2, &count, &error),
+                     STATUS_OK);
     ck_assert_uint_eq(count, 2);
     ck_assert_int_eq(found[2], found[0]);
     r2.extra_key = (const uint8_t *)"r2";
-    ck_assert_status(core_prefix_lookup(a.session, a.cache, &r2, 0, found, &count, &error), STATUS_OK);
+    ck_assert_status(core_prefix_lookup(a.session, a.cache, &r2, 0, found, &count, &error),
+                     STATUS_OK);
     ck_assert_uint_eq(count, 0);
     for (int i = 0; i < 3; i++)
         worker_close(&others[i], false);
@@ -137,11 +146,15 @@ START_TEST(colliding_hashes_change_nothing)
         ck_assert_mem_eq(found, ids[i], sizeof(ids[i]));
     }
     count_tokens(text[0], 16, 100);
-    ck_assert_uint_eq(worker_lookup(&b, text[0], 16, found), 1); // the first block of those that differ later
-    const struct core_prefix extra = {
-        .tokens = text[1], .num_tokens = 16, .extra_key = (const uint8_t *)"x", .extra_key_size = 1};
+    ck_assert_uint_eq(worker_lookup(&b, text[0], 16, found),
+                      1); // the first block of those that differ later
+    const struct core_prefix extra = {.tokens = text[1],
+                                      .num_tokens = 16,
+                                      .extra_key = (const uint8_t *)"x",
+                                      .extra_key_size = 1};
     uint32_t count;
-    ck_assert_status(core_prefix_lookup(b.session, b.cache, &extra, 0, found, &count, &error), STATUS_OK);
+    ck_assert_status(core_prefix_lookup(b.session, b.cache, &extra, 0, found, &count, &error),
+                     STATUS_OK);
     ck_assert_uint_eq(count, 0);
 }
 END_TEST
@@ -164,34 +177,40 @@ START_TEST(unwritten_foreign_and_part_filled_blocks_are_refused_and_nothing_is_s
 {
     uint32_t existing;
     worker_lease(&a, 3, blocks);
-    ck_assert_refused(worker_try_publish(&a, tokens, 8, blocks, &existing, &error), STATUS_UNWRITTEN,
-                      "blocks[0] = 0 has 0 of 8 slots written in layer 0");
+    ck_assert_refused(worker_try_publish(&a, tokens, 8, blocks, &existing, &error),
+                      STATUS_UNWRITTEN, "blocks[0] = 0 has 0 of 8 slots written in layer 0");
     worker_write(&a, blocks, tokens, 8 + 5);
-    ck_assert_refused(worker_try_publish(&a, tokens, 16, blocks, &existing, &error), STATUS_UNWRITTEN,
-                      "blocks[1] = 1 has 5 of 8 slots written in layer 0");
-    worker_run(&a, worker_batch(&a, blocks, 16, 3), 0, 3, tokens + 13); // the rest, but in one layer only
+    ck_assert_refused(worker_try_publish(&a, tokens, 16, blocks, &existing, &error),
+                      STATUS_UNWRITTEN, "blocks[1] = 1 has 5 of 8 slots written in layer 0");
+    worker_run(&a, worker_batch(&a, blocks, 16, 3), 0, 3,
+               tokens + 13); // the rest, but in one layer only
     world_finish_all(&world);
-    ck_assert_refused(worker_try_publish(&a, tokens, 16, blocks, &existing, &error), STATUS_UNWRITTEN,
-                      "5 of 8 slots written in layer 1");
+    ck_assert_refused(worker_try_publish(&a, tokens, 16, blocks, &existing, &error),
+                      STATUS_UNWRITTEN, "5 of 8 slots written in layer 1");
     ck_assert_int_eq((int)worker_block(&a, blocks[0]).state, CORE_LEASED);
     ck_assert_uint_eq(existing, 0);
     worker_lease(&b, 1, found);
     int32_t given[] = {blocks[0], found[0]};
-    ck_assert_refused(worker_try_publish(&a, tokens, 16, given, &existing, &error), STATUS_NOT_HELD, "blocks[1] = 3");
+    ck_assert_refused(worker_try_publish(&a, tokens, 16, given, &existing, &error), STATUS_NOT_HELD,
+                      "blocks[1] = 3");
     given[1] = 16;
-    ck_assert_refused(worker_try_publish(&a, tokens, 16, given, &existing, &error), STATUS_OUT_OF_RANGE,
-                      "blocks[1] = 16");
+    ck_assert_refused(worker_try_publish(&a, tokens, 16, given, &existing, &error),
+                      STATUS_OUT_OF_RANGE, "blocks[1] = 16");
     given[1] = given[0];
-    ck_assert_refused(worker_try_publish(&a, tokens, 16, given, &existing, &error), STATUS_INVALID, "occurs twice");
+    ck_assert_refused(worker_try_publish(&a, tokens, 16, given, &existing, &error), STATUS_INVALID,
+                      "occurs twice");
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 13};
-    ck_assert_refused(core_prefix_publish(a.session, a.cache, &prefix, blocks, 2, &existing, &error), STATUS_INVALID,
-                      "2 blocks given, but 13 tokens fill 1");
-    ck_assert_refused(core_prefix_publish(a.session, 55, &prefix, blocks, 1, &existing, &error), STATUS_NOT_FOUND,
-                      "55");
+    ck_assert_refused(
+        core_prefix_publish(a.session, a.cache, &prefix, blocks, 2, &existing, &error),
+        STATUS_INVALID, "2 blocks given, but 13 tokens fill 1");
+    ck_assert_refused(core_prefix_publish(a.session, 55, &prefix, blocks, 1, &existing, &error),
+                      STATUS_NOT_FOUND, "55");
     ck_assert_uint_eq(view().published, 0);
-    ck_assert_status(core_prefix_publish(a.session, a.cache, &prefix, blocks, 1, &existing, &error), STATUS_OK);
+    ck_assert_status(core_prefix_publish(a.session, a.cache, &prefix, blocks, 1, &existing, &error),
+                     STATUS_OK);
     const struct core_prefix none = {.tokens = tokens, .num_tokens = 7};
-    ck_assert_status(core_prefix_publish(a.session, a.cache, &none, NULL, 0, &existing, &error), STATUS_OK);
+    ck_assert_status(core_prefix_publish(a.session, a.cache, &none, NULL, 0, &existing, &error),
+                     STATUS_OK);
 }
 END_TEST
 
@@ -203,7 +222,8 @@ START_TEST(writing_a_block_anew_after_a_new_lease_starts_from_nothing)
     worker_release(&a, blocks, 1);
     worker_lease(&a, 1, found);
     ck_assert_int_eq(found[0], blocks[0]);
-    ck_assert_refused(worker_try_publish(&a, tokens, 8, blocks, &existing, &error), STATUS_UNWRITTEN, "0 of 8");
+    ck_assert_refused(worker_try_publish(&a, tokens, 8, blocks, &existing, &error),
+                      STATUS_UNWRITTEN, "0 of 8");
 }
 END_TEST
 
@@ -221,7 +241,8 @@ START_TEST(publishing_as_it_goes_extends_the_chain_with_the_very_same_blocks)
     }
     ck_assert_uint_eq(view().published, 6);
     worker_release(&a, blocks, 6); // one hold each, however often it was published
-    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 1, &error), STATUS_NOT_HELD, "not held");
+    ck_assert_refused(core_blocks_release(a.session, a.cache, blocks, 1, &error), STATUS_NOT_HELD,
+                      "not held");
 }
 END_TEST
 
@@ -250,9 +271,10 @@ START_TEST(a_block_published_elsewhere_in_the_tree_cannot_be_published_again)
     uint32_t existing;
     publish(&a, 2, tokens);
     int32_t swapped[] = {blocks[1], blocks[0]};
-    ck_assert_refused(worker_try_publish(&a, tokens, 16, swapped, &existing, &error), STATUS_INVALID,
-                      "published already");
-    ck_assert_refused(worker_try_publish(&a, tokens + 8, 8, blocks, &existing, &error), STATUS_INVALID, "other tokens");
+    ck_assert_refused(worker_try_publish(&a, tokens, 16, swapped, &existing, &error),
+                      STATUS_INVALID, "published already");
+    ck_assert_refused(worker_try_publish(&a, tokens + 8, 8, blocks, &existing, &error),
+                      STATUS_INVALID, "other tokens");
     ck_assert_uint_eq(view().published, 2);
 }
 END_TEST
@@ -298,9 +320,11 @@ START_TEST(a_failed_write_takes_its_block_and_all_below_it_out_of_the_index)
     ck_assert_uint_eq(worker_lookup(&b, tokens, 32, found), 1);
     ck_assert_uint_eq(view().published, 1);
     uint32_t existing;
-    ck_assert_refused(worker_try_publish(&a, tokens, 32, blocks, &existing, &error), STATUS_UNWRITTEN, "blocks[1]");
+    ck_assert_refused(worker_try_publish(&a, tokens, 32, blocks, &existing, &error),
+                      STATUS_UNWRITTEN, "blocks[1]");
     worker_release(&a, blocks + 1, 3);
-    ck_assert_int_eq((int)worker_block(&a, blocks[2]).state, CORE_FREE); // sealed, but nobody could ever find it
+    ck_assert_int_eq((int)worker_block(&a, blocks[2]).state,
+                     CORE_FREE); // sealed, but nobody could ever find it
     ck_assert_int_eq((int)worker_block(&a, blocks[1]).state, CORE_HELD); // the batch names it
     ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
     ck_assert_int_eq((int)worker_block(&a, blocks[1]).state, CORE_FREE);
@@ -335,7 +359,8 @@ START_TEST(nobody_is_given_a_block_whose_writes_may_still_fail)
     worker_publish(&a, tokens, 8, blocks);
     worker_lease(&b, 1, found);
     worker_write_async(&b, found, tokens, 8, &last);
-    ck_assert_uint_eq(worker_publish(&b, tokens, 8, found), 0); // both pending: each keeps its own, a's is in the index
+    ck_assert_uint_eq(worker_publish(&b, tokens, 8, found),
+                      0); // both pending: each keeps its own, a's is in the index
     ck_assert_int_eq((int)worker_block(&b, found[0]).state, CORE_HELD);
     ck_assert_int_eq(worker_block(&b, found[0]).depth, -1);
     world_check(&world);
@@ -408,7 +433,8 @@ START_TEST(a_held_block_is_never_evicted_and_nothing_is_evicted_in_vain)
     publish(&a, 8, tokens);
     worker_release(&a, blocks + 4, 4);
     worker_lease(&b, 56, found);
-    ck_assert_refused(worker_try_lease(&b, 5, found + 56, &error), STATUS_NO_BLOCKS, "5 blocks wanted");
+    ck_assert_refused(worker_try_lease(&b, 5, found + 56, &error), STATUS_NO_BLOCKS,
+                      "5 blocks wanted");
     ck_assert_uint_eq(worker_counts(&b).cached, 4); // they would not have sufficed
     worker_lease(&b, 4, found + 56);
     ck_assert_uint_eq(worker_counts(&b).held, 4);
@@ -475,31 +501,36 @@ int main(void)
 {
     Suite *suite = suite_create("prefix");
     check_case(suite, "lookup", open_two, close_all,
-               (const TTest *const[]){
-                   lookup_finds_the_longest_chain_of_full_blocks_and_holds_it, max_tokens_bounds_a_lookup,
-                   chains_that_part_share_what_they_have_in_common, another_user_tenant_extra_key_or_cache_never_hits,
-                   colliding_hashes_change_nothing, the_index_hashes_with_the_seed_it_was_given, NULL},
+               (const TTest *const[]){lookup_finds_the_longest_chain_of_full_blocks_and_holds_it,
+                                      max_tokens_bounds_a_lookup,
+                                      chains_that_part_share_what_they_have_in_common,
+                                      another_user_tenant_extra_key_or_cache_never_hits,
+                                      colliding_hashes_change_nothing,
+                                      the_index_hashes_with_the_seed_it_was_given, NULL},
                1);
     check_case(
         suite, "publish", open_two, close_all,
-        (const TTest *const[]){unwritten_foreign_and_part_filled_blocks_are_refused_and_nothing_is_sealed,
-                               writing_a_block_anew_after_a_new_lease_starts_from_nothing,
-                               publishing_as_it_goes_extends_the_chain_with_the_very_same_blocks,
-                               of_two_sessions_that_publish_the_same_chain_the_second_gets_the_blocks_of_the_first,
-                               a_block_published_elsewhere_in_the_tree_cannot_be_published_again, NULL},
+        (const TTest *const[]){
+            unwritten_foreign_and_part_filled_blocks_are_refused_and_nothing_is_sealed,
+            writing_a_block_anew_after_a_new_lease_starts_from_nothing,
+            publishing_as_it_goes_extends_the_chain_with_the_very_same_blocks,
+            of_two_sessions_that_publish_the_same_chain_the_second_gets_the_blocks_of_the_first,
+            a_block_published_elsewhere_in_the_tree_cannot_be_published_again, NULL},
         1);
-    check_case(suite, "pending", open_two, close_all,
-               (const TTest *const[]){a_published_block_is_visible_once_its_last_write_has_passed,
-                                      a_failed_write_takes_its_block_and_all_below_it_out_of_the_index,
-                                      a_dropped_write_of_a_dead_session_is_never_seen,
-                                      nobody_is_given_a_block_whose_writes_may_still_fail,
-                                      a_block_that_is_done_replaces_a_pending_one_of_the_same_chain, NULL},
-               1);
+    check_case(
+        suite, "pending", open_two, close_all,
+        (const TTest *const[]){a_published_block_is_visible_once_its_last_write_has_passed,
+                               a_failed_write_takes_its_block_and_all_below_it_out_of_the_index,
+                               a_dropped_write_of_a_dead_session_is_never_seen,
+                               nobody_is_given_a_block_whose_writes_may_still_fail,
+                               a_block_that_is_done_replaces_a_pending_one_of_the_same_chain, NULL},
+        1);
     check_case(suite, "eviction", open_two, close_all,
-               (const TTest *const[]){the_least_recently_used_prefix_goes_first_and_children_before_their_parents,
-                                      a_held_block_is_never_evicted_and_nothing_is_evicted_in_vain,
-                                      a_cached_parent_of_a_held_child_is_evictable_as_a_last_resort,
-                                      a_chain_of_a_hundred_thousand_blocks_ends_without_a_deep_stack, NULL},
+               (const TTest *const[]){
+                   the_least_recently_used_prefix_goes_first_and_children_before_their_parents,
+                   a_held_block_is_never_evicted_and_nothing_is_evicted_in_vain,
+                   a_cached_parent_of_a_held_child_is_evictable_as_a_last_resort,
+                   a_chain_of_a_hundred_thousand_blocks_ends_without_a_deep_stack, NULL},
                1);
     return check_main(suite);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_scheduler.c - which runs go into a submission, in which wave, how much work it may be, and whose turn it is.
+// test_scheduler.c - which runs go into a submission, in which wave, how much work it may be, and
+// whose turn it is.
 
 #include "core/runs/weight.h"
 #include "core/scheduler.h"
@@ -24,7 +25,8 @@ START_TEST(runs_of_several_sessions_for_one_layer_share_one_dispatch)
     ck_assert_uint_eq(s->num_waves, 1);
     ck_assert_uint_eq(s->num_dispatches, 1);
     world_finish_all(&world);
-    const struct core_ticket_result results[] = {worker_result(&a, ta), worker_result(&b, tb), worker_result(&c, tc)};
+    const struct core_ticket_result results[] = {worker_result(&a, ta), worker_result(&b, tb),
+                                                 worker_result(&c, tc)};
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq((int)results[i].status, STATUS_OK);
         ck_assert_uint_eq(results[i].num_runs, 3);
@@ -135,7 +137,8 @@ START_TEST(a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_f
 }
 END_TEST
 
-// Eight queries of eight keys: 36 visible pairs, 8 * 512 keys of tiles begun, 7 rows of a tile beside them; 8 + 8 dims.
+// Eight queries of eight keys: 36 visible pairs, 8 * 512 keys of tiles begun, 7 rows of a tile
+// beside them; 8 + 8 dims.
 enum { CAUSAL_WORK = (36 + 8 * 512 + 7 * 512) * 16, FULL_WORK = CAUSAL_WORK + 28 * 16 };
 
 START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
@@ -148,15 +151,18 @@ START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
     world_open(&strict, &(struct core_params){.max_run_work = CAUSAL_WORK});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
-    struct core_run_params p = worker_run_params(&worker, worker_batch(&worker, &block, 8, 8), 0, 8, tokens);
+    struct core_run_params p =
+        worker_run_params(&worker, worker_batch(&worker, &block, 8, 8), 0, 8, tokens);
     p.causal = false;
-    snprintf(numbers, sizeof numbers, "%d multiply-adds; one run may take %d (--max-run-work)", FULL_WORK, CAUSAL_WORK);
+    snprintf(numbers, sizeof numbers, "%d multiply-adds; one run may take %d (--max-run-work)",
+             FULL_WORK, CAUSAL_WORK);
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, numbers);
     p.causal = true;
     p.num_heads = 2;
     p.out.offset = WORLD_ARENA / 2;
     p.out.token_stride = 2 * 16;
-    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "smaller chunks");
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT,
+                      "smaller chunks");
     p.num_heads = 1;
     ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
     world_finish_all(&strict);
@@ -178,10 +184,12 @@ START_TEST(keys_count_as_often_as_they_are_named)
     worker_lease(&worker, 1, table);
     for (int i = 1; i < 100000; i++)
         table[i] = table[0];
-    const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, table, 100000);
+    const struct core_batch_params params =
+        sequences_over(worker.cache, 1, cu, lens, table, 100000);
     batch = worker_create(&worker, &params);
     struct core_run_params p = worker_run_params(&worker, batch, 0, 1000, NULL);
-    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "--max-run-work");
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT,
+                      "--max-run-work");
     p.windowed = true; // of which each query sees few
     p.window_left = 4096;
     p.window_right = -1;
@@ -191,7 +199,8 @@ START_TEST(keys_count_as_often_as_they_are_named)
 }
 END_TEST
 
-// One query of 800000 keys is 8 rows of a tile in 16 dims by one workgroup, and 64 such are the device.
+// One query of 800000 keys is 8 rows of a tile in 16 dims by one workgroup, and 64 such are the
+// device.
 START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
 {
     static int32_t table[100000];
@@ -207,16 +216,20 @@ START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
     worker_lease(&worker, 1, table);
     for (int i = 1; i < 100000; i++)
         table[i] = table[0];
-    const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, table, 100000);
-    struct core_run_params p = worker_run_params(&worker, worker_create(&worker, &params), 0, 1, NULL);
+    const struct core_batch_params params =
+        sequences_over(worker.cache, 1, cu, lens, table, 100000);
+    struct core_run_params p =
+        worker_run_params(&worker, worker_create(&worker, &params), 0, 1, NULL);
     p.num_splits = 1;
     ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
     strict.core->params.max_run_work = most - 1;
-    snprintf(words, sizeof words,
-             "the run's longest sequence, in one piece, takes %llu multiply-adds; one run may take ",
-             (unsigned long long)most);
+    snprintf(
+        words, sizeof words,
+        "the run's longest sequence, in one piece, takes %llu multiply-adds; one run may take ",
+        (unsigned long long)most);
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, words);
-    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "num_splits other than 1");
+    ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT,
+                      "num_splits other than 1");
     p.windowed = true; // which leaves less of it
     p.window_left = 4096;
     p.window_right = 0;
@@ -282,7 +295,8 @@ START_TEST(tiny_runs_are_bounded_in_number)
     for (int i = 0; i < 13; i++) {
         worker_open(&many[i], &large, 1, "");
         const struct core_batch_params params = sequences_over(many[i].cache, 1, cu, lens, NULL, 0);
-        ck_assert_status(core_batch_create(many[i].session, &params, &batches[i], &made, &error), STATUS_OK);
+        ck_assert_status(core_batch_create(many[i].session, &params, &batches[i], &made, &error),
+                         STATUS_OK);
         for (int j = 0; j < 200; j++)
             worker_run(&many[i], batches[i], 0, 0, NULL);
     }
@@ -330,7 +344,8 @@ END_TEST
 
 START_TEST(a_big_run_does_not_let_its_session_go_again_before_the_others_had_theirs)
 {
-    uint64_t huge = make_reader(&a, blocks[0], 4096, 8192); // 2^25 tokens: more than a submission's budget
+    uint64_t huge =
+        make_reader(&a, blocks[0], 4096, 8192); // 2^25 tokens: more than a submission's budget
     uint64_t small = make_reader(&b, blocks[1], 1, 64);
     uint32_t of_a, of_b;
     occupy();
@@ -393,7 +408,8 @@ END_TEST
 
 START_TEST(a_session_that_was_away_is_not_owed_what_it_did_not_ask_for)
 {
-    uint64_t reader_a = make_reader(&a, blocks[0], 64, 8192), reader_b = make_reader(&b, blocks[1], 64, 8192);
+    uint64_t reader_a = make_reader(&a, blocks[0], 64, 8192),
+             reader_b = make_reader(&b, blocks[1], 64, 8192);
     uint32_t of_a, of_b;
     for (int i = 0; i < 30; i++) { // a alone: b was idle all the time
         worker_run(&a, reader_a, 0, 64, NULL);
@@ -424,7 +440,8 @@ static uint32_t in_flight(void)
     return counts.unfinished;
 }
 
-// a and b have just been served, c's run is what the GPU works on. One run for one session was seen before, so that its end is known.
+// a and b have just been served, c's run is what the GPU works on. One run for one session was seen
+// before, so that its end is known.
 static void serve_two(void)
 {
     run(&c, 0);
@@ -601,26 +618,32 @@ int main(void)
                    runs_of_a_session_that_write_one_layer_go_into_waves_in_their_order,
                    different_layers_and_caches_do_not_share_a_dispatch,
                    a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_flight,
-                   a_run_of_too_much_work_is_refused_and_the_session_lives_on, keys_count_as_often_as_they_are_named,
+                   a_run_of_too_much_work_is_refused_and_the_session_lives_on,
+                   keys_count_as_often_as_they_are_named,
                    a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it,
                    honest_sequences_in_one_piece_are_far_from_the_limit,
-                   the_runs_of_a_submission_are_bounded_in_work_together, tiny_runs_are_bounded_in_number, NULL},
+                   the_runs_of_a_submission_are_bounded_in_work_together,
+                   tiny_runs_are_bounded_in_number, NULL},
                1);
     check_case(suite, "fairness", open_three, close_all,
-               (const TTest *const[]){sessions_are_served_alike_in_tokens_not_in_runs,
-                                      a_big_run_does_not_let_its_session_go_again_before_the_others_had_theirs,
-                                      a_slow_device_is_given_less_at_a_time_and_a_quick_one_more_again,
-                                      small_work_says_nothing_about_how_much_is_too_much,
-                                      a_session_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
+               (const TTest *const[]){
+                   sessions_are_served_alike_in_tokens_not_in_runs,
+                   a_big_run_does_not_let_its_session_go_again_before_the_others_had_theirs,
+                   a_slow_device_is_given_less_at_a_time_and_a_quick_one_more_again,
+                   small_work_says_nothing_about_how_much_is_too_much,
+                   a_session_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
                1);
     check_case(suite, "kept back", open_three_forecast, close_all,
                (const TTest *const[]){
                    what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served,
-                   nobody_is_waited_for_when_the_gpus_end_is_near, nobody_is_waited_for_while_the_gpu_is_idle,
-                   who_ends_is_not_waited_for, who_was_served_before_the_last_submission_is_not_waited_for,
-                   whose_run_the_gpu_never_had_is_not_waited_for, after_the_loss_of_the_device_nobody_is_waited_for,
+                   nobody_is_waited_for_when_the_gpus_end_is_near,
+                   nobody_is_waited_for_while_the_gpu_is_idle, who_ends_is_not_waited_for,
+                   who_was_served_before_the_last_submission_is_not_waited_for,
+                   whose_run_the_gpu_never_had_is_not_waited_for,
+                   after_the_loss_of_the_device_nobody_is_waited_for,
                    a_session_that_has_more_queued_is_not_waited_for,
-                   sessions_with_two_runs_under_way_each_stay_together, core_says_when_it_wants_to_step_again,
+                   sessions_with_two_runs_under_way_each_stay_together,
+                   core_says_when_it_wants_to_step_again,
                    ends_are_counted_by_whether_they_woke_the_caller, NULL},
                1);
     return check_main(suite);

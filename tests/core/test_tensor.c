@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_tensor.c - thousands of random pairs of small tensors against a map of bytes: what is accepted lies in the arena, what is written
-// does not overlap itself, and two tensors are told apart exactly where tensor.h says so. The seed is fixed.
+// test_tensor.c - thousands of random pairs of small tensors against a map of bytes: what is
+// accepted lies in the arena, what is written does not overlap itself, and two tensors are told
+// apart exactly where tensor.h says so. The seed is fixed.
 
 #include "core/runs/tensor.h"
 #include "rigs/check_main.h"
@@ -66,7 +67,8 @@ static bool cover(const struct shape *shape, uint8_t units[ARENA / 16])
     for (uint64_t o = 0; o < shape->outer; o++) {
         for (uint64_t i = 0; i < shape->tokens; i++) {
             for (uint64_t h = 0; h < shape->heads; h++) {
-                uint64_t at = t->offset + o * t->outer_stride + i * t->token_stride + h * t->head_stride;
+                uint64_t at =
+                    t->offset + o * t->outer_stride + i * t->token_stride + h * t->head_stride;
                 if (at + 16 > ARENA)
                     return false;
                 units[at / 16]++;
@@ -106,10 +108,12 @@ START_TEST(a_tensor_is_accepted_only_inside_the_arena_and_written_only_if_no_row
     uint32_t accepted = 0, overlapping = 0;
     for (int round = 0; round < ROUNDS; round++) {
         const struct shape shape = random_shape();
-        const struct tensor_use reads = use_of("in", &shape, false), writes = use_of("out", &shape, true);
+        const struct tensor_use reads = use_of("in", &shape, false),
+                                writes = use_of("out", &shape, true);
         struct tensor_check check = {.arena_size = ARENA, .steps = TENSOR_STEPS};
         bool fits = cover(&shape, units);
-        ck_assert_int_eq((int)tensor_check_all(&check, &reads, 1, NULL), fits ? STATUS_OK : STATUS_OUT_OF_RANGE);
+        ck_assert_int_eq((int)tensor_check_all(&check, &reads, 1, NULL),
+                         fits ? STATUS_OK : STATUS_OUT_OF_RANGE);
         enum status status = tensor_check_all(&check, &writes, 1, NULL);
         if (status == STATUS_OK)
             ck_assert_uint_eq(largest(units), 1);
@@ -134,7 +138,8 @@ START_TEST(two_tensors_are_told_apart_exactly_where_strides_are_the_same_or_one_
         }
         const struct tensor_use first = use_of("out", &out, true);
         struct tensor_check check = {.arena_size = ARENA, .steps = TENSOR_STEPS};
-        if (!cover(&out, a) || !cover(&in, b) || tensor_check_all(&check, &first, 1, NULL) != STATUS_OK)
+        if (!cover(&out, a) || !cover(&in, b) ||
+            tensor_check_all(&check, &first, 1, NULL) != STATUS_OK)
             continue;
         const struct tensor_use both[] = {first, use_of("in", &in, false)};
         enum status status = tensor_check_all(&check, both, 2, NULL);
@@ -158,7 +163,8 @@ END_TEST
 START_TEST(senseless_strides_are_given_up_soon)
 {
     const struct wire_tensor out = {.dtype = DTYPE_F16, .offset = 16, .token_stride = 32};
-    const struct wire_tensor in = {.dtype = DTYPE_F16, .token_stride = 32, .head_stride = 64, .outer_stride = 96};
+    const struct wire_tensor in = {
+        .dtype = DTYPE_F16, .token_stride = 32, .head_stride = 64, .outer_stride = 96};
     const struct tensor_use uses[] = {
         {.name = "out",
          .tensor = &out,
@@ -167,7 +173,12 @@ START_TEST(senseless_strides_are_given_up_soon)
          .heads = 1,
          .head_dim = 8,
          .written = true},
-        {.name = "in", .tensor = &in, .num_outer = 1 << 14, .num_tokens = 1 << 14, .heads = 1 << 14, .head_dim = 8},
+        {.name = "in",
+         .tensor = &in,
+         .num_outer = 1 << 14,
+         .num_tokens = 1 << 14,
+         .heads = 1 << 14,
+         .head_dim = 8},
     };
     struct tensor_check check = {.arena_size = UINT64_C(1) << 50, .steps = TENSOR_STEPS};
     ck_assert_int_eq((int)tensor_check_all(&check, uses, 2, NULL), STATUS_OK);
@@ -179,8 +190,10 @@ int main(void)
 {
     Suite *suite = suite_create("tensor");
     TCase *tcase = tcase_create("tensors");
-    tcase_add_test(tcase, a_tensor_is_accepted_only_inside_the_arena_and_written_only_if_no_rows_overlap);
-    tcase_add_test(tcase, two_tensors_are_told_apart_exactly_where_strides_are_the_same_or_one_is_dense);
+    tcase_add_test(tcase,
+                   a_tensor_is_accepted_only_inside_the_arena_and_written_only_if_no_rows_overlap);
+    tcase_add_test(tcase,
+                   two_tensors_are_told_apart_exactly_where_strides_are_the_same_or_one_is_dense);
     tcase_add_test(tcase, senseless_strides_are_given_up_soon);
     suite_add_tcase(suite, tcase);
     return check_main(suite);

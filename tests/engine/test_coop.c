@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_coop.c - compiler, loader and driver agree on what a cooperative matrix is: plain products of every shape that the device offers in
-// f16 or bf16 with sums in f32. Whole numbers, so that each is exact in whatever order it is summed. Knows nothing of attention.
-// Exit code 77: the build or the device has none.
+// test_coop.c - compiler, loader and driver agree on what a cooperative matrix is: plain products
+// of every shape that the device offers in f16 or bf16 with sums in f32. Whole numbers, so that
+// each is exact in whatever order it is summed. Knows nothing of attention. Exit code 77: the build
+// or the device has none.
 
 #include <stdint.h>
 #include <stdio.h>
@@ -21,7 +22,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 64, LARGEST = 16 }; // rows or columns of a matrix that is looked at; magnitude of a number in A and B
+enum {
+    MOST = 64,
+    LARGEST = 16
+}; // rows or columns of a matrix that is looked at; magnitude of a number in A and B
 
 struct push {
     uint64_t a, b, c;
@@ -55,9 +59,11 @@ static bool is_element(VkComponentTypeKHR type)
 // In f16 or bf16 with sums in f32, of no more than MOST.
 static bool is_looked_at(const VkCooperativeMatrixPropertiesKHR *shape)
 {
-    return is_element(shape->AType) && shape->BType == shape->AType && shape->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-           shape->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && shape->scope == VK_SCOPE_SUBGROUP_KHR &&
-           !shape->saturatingAccumulation && shape->MSize <= MOST && shape->NSize <= MOST && shape->KSize <= MOST;
+    return is_element(shape->AType) && shape->BType == shape->AType &&
+           shape->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+           shape->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+           shape->scope == VK_SCOPE_SUBGROUP_KHR && !shape->saturatingAccumulation &&
+           shape->MSize <= MOST && shape->NSize <= MOST && shape->KSize <= MOST;
 }
 
 // Keeps of the device's list what is looked at.
@@ -104,13 +110,15 @@ static void multiply(const VkCooperativeMatrixPropertiesKHR *shape)
 {
     struct error error = {0};
     struct program program = {0};
-    const uint32_t constants[] = {shape->MSize, shape->NSize, shape->KSize, device.adapter.info.subgroup_size};
+    const uint32_t constants[] = {shape->MSize, shape->NSize, shape->KSize,
+                                  device.adapter.info.subgroup_size};
     const bool bfloat = shape->AType == VK_COMPONENT_TYPE_BFLOAT16_KHR;
-    const struct program_params params = {.code = bfloat ? coop_multiply_bf16_spv : coop_multiply_spv,
-                                          .size = bfloat ? sizeof coop_multiply_bf16_spv : sizeof coop_multiply_spv,
-                                          .push_size = sizeof(struct push),
-                                          .constants = constants,
-                                          .num_constants = sizeof constants / sizeof *constants};
+    const struct program_params params = {
+        .code = bfloat ? coop_multiply_bf16_spv : coop_multiply_spv,
+        .size = bfloat ? sizeof coop_multiply_bf16_spv : sizeof coop_multiply_spv,
+        .push_size = sizeof(struct push),
+        .constants = constants,
+        .num_constants = sizeof constants / sizeof *constants};
     const struct push push = {.a = buffer.address + offsetof(struct operands, a),
                               .b = buffer.address + offsetof(struct operands, b),
                               .c = buffer.address + offsetof(struct operands, c)};
@@ -144,8 +152,8 @@ START_TEST(products_of_every_shape_are_exact)
            shape->AType == VK_COMPONENT_TYPE_FLOAT16_KHR ? "f16" : "bf16");
     multiply(shape);
     for (uint32_t i = 0; i < rows * columns; i++)
-        ck_assert_msg(operands->c[i] == expected[i], "%u x %u x %u: element %u is %g, expected %g", rows, columns,
-                      inner, i, (double)operands->c[i], (double)expected[i]);
+        ck_assert_msg(operands->c[i] == expected[i], "%u x %u x %u: element %u is %g, expected %g",
+                      rows, columns, inner, i, (double)operands->c[i], (double)expected[i]);
 }
 END_TEST
 
@@ -167,19 +175,23 @@ int main(void)
 {
     struct error error = {0};
     int code = 77;
-    const struct engine_params params = {.log = on_log, .validation = getenv("AULE_TEST_VALIDATION") != NULL};
+    const struct engine_params params = {.log = on_log,
+                                         .validation = getenv("AULE_TEST_VALIDATION") != NULL};
     if (device_init(&device, &params, variant_least_shared_memory(), &error) != STATUS_OK)
         printf("skipped: %s\n", error.text);
     else
         find_shapes();
     if (device.handle && !num_shapes)
-        printf("skipped: %s has no cooperative matrices of f16 with sums in f32\n", device.adapter.info.name);
+        printf("skipped: %s has no cooperative matrices of f16 with sums in f32\n",
+               device.adapter.info.name);
     if (num_shapes && !device.adapter.matrices.bfloat_extension)
-        printf("bf16 is left out: %s has no VK_KHR_shader_bfloat16 with matrices\n", device.adapter.info.name);
+        printf("bf16 is left out: %s has no VK_KHR_shader_bfloat16 with matrices\n",
+               device.adapter.info.name);
     if (num_shapes) {
         code = EXIT_FAILURE;
         if (transfer_init(&transfer, &device, &error) == STATUS_OK &&
-            buffer_init(&device, MEMORY_STAGING, sizeof(struct operands), "operands", &buffer, &error) == STATUS_OK)
+            buffer_init(&device, MEMORY_STAGING, sizeof(struct operands), "operands", &buffer,
+                        &error) == STATUS_OK)
             code = run_suite();
         else
             printf("%s\n", error.text);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_cache.c - memory for blocks: what is refused, growing, shrinking, reading and writing a block.
+// test_engine_cache.c - memory for blocks: what is refused, growing, shrinking, reading and writing
+// a block.
 
 #include "rigs/engine_world.h"
 
@@ -18,10 +19,10 @@ struct refusal {
     struct engine_kv kv;
 };
 
-#define KV(...)                                                                                                        \
-    {                                                                                                                  \
-        .num_kv_heads = 4, .head_dim_k = 64, .head_dim_v = 64, .block_size = BLOCK, .k_dtype = DTYPE_F16,              \
-        .v_dtype = DTYPE_F16, __VA_ARGS__                                                                              \
+#define KV(...)                                                                                    \
+    {                                                                                              \
+        .num_kv_heads = 4, .head_dim_k = 64, .head_dim_v = 64, .block_size = BLOCK,                \
+        .k_dtype = DTYPE_F16, .v_dtype = DTYPE_F16, __VA_ARGS__                                    \
     }
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
@@ -32,7 +33,8 @@ static const struct refusal refusals[] = {
     {STATUS_UNSUPPORTED, "head_dim_v 520", ENGINE_POOL, KV(.head_dim_v = 520)},
     {STATUS_INVALID, "head_dim_v 72 is more than head_dim_k 64", ENGINE_POOL,
      KV(.head_dim_v = 72, .v_is_k_prefix = true)},
-    {STATUS_INVALID, "V dtype bf16 is not K's, f16", ENGINE_POOL, KV(.v_dtype = DTYPE_BF16, .v_is_k_prefix = true)},
+    {STATUS_INVALID, "V dtype bf16 is not K's, f16", ENGINE_POOL,
+     KV(.v_dtype = DTYPE_BF16, .v_is_k_prefix = true)},
     {STATUS_UNSUPPORTED, "block_size 4", ENGINE_POOL, KV(.block_size = 4)},
     {STATUS_UNSUPPORTED, "block_size 512", ENGINE_POOL, KV(.block_size = 512)},
     {STATUS_UNSUPPORTED, "block_size 24", ENGINE_BLOCKS, KV(.block_size = 24)},
@@ -42,7 +44,8 @@ static const struct refusal refusals[] = {
     {STATUS_UNSUPPORTED, "num_kv_heads 0", ENGINE_POOL, KV(.num_kv_heads = 0)},
     {STATUS_INVALID, "only 8-bit dtypes are scaled, not K f16 and V f16", ENGINE_POOL,
      KV(.scale_mode = SCALE_PER_TENSOR)},
-    {STATUS_UNSUPPORTED, "scale mode 3", ENGINE_POOL, KV(.k_dtype = DTYPE_INT8, .scale_mode = (enum scale_mode)3)},
+    {STATUS_UNSUPPORTED, "scale mode 3", ENGINE_POOL,
+     KV(.k_dtype = DTYPE_INT8, .scale_mode = (enum scale_mode)3)},
     {STATUS_UNSUPPORTED, "scales per token and head", ENGINE_BLOCKS,
      KV(.k_dtype = DTYPE_INT8, .scale_mode = SCALE_PER_TOKEN_HEAD)},
     {STATUS_OK, "", ENGINE_POOL, KV(.head_dim_k = 576, .head_dim_v = 512, .v_is_k_prefix = true)},
@@ -59,10 +62,11 @@ START_TEST(kv_check_names_what_has_no_shader_and_what_contradicts)
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         const struct refusal *refusal = &refusals[i];
         struct error error = {0};
-        ck_assert_msg(engine_kv_check(engine, refusal->place, &refusal->kv, &error) == refusal->status, "%zu: %s", i,
-                      error.text);
-        ck_assert_msg(strstr(error.text, refusal->sentence) != NULL, "'%s' is not in: %s", refusal->sentence,
-                      error.text);
+        ck_assert_msg(engine_kv_check(engine, refusal->place, &refusal->kv, &error) ==
+                          refusal->status,
+                      "%zu: %s", i, error.text);
+        ck_assert_msg(strstr(error.text, refusal->sentence) != NULL, "'%s' is not in: %s",
+                      refusal->sentence, error.text);
         if (refusal->place != ENGINE_POOL)
             continue;
         struct engine_cache_params params = {.num_layers = 1, .chunk_blocks = 1, .kv = refusal->kv};
@@ -92,8 +96,10 @@ START_TEST(cache_check_names_what_the_device_cannot_hold)
         struct error error = {0};
         struct engine_cache *cache = NULL;
         ck_assert_int_eq(engine_cache_check(engine, &cases[i].params, &error), cases[i].status);
-        ck_assert_msg(strstr(error.text, cases[i].value) != NULL, "'%s' is not in: %s", cases[i].value, error.text);
-        ck_assert_int_eq(engine_cache_create(engine, &cases[i].params, &cache, &error), cases[i].status);
+        ck_assert_msg(strstr(error.text, cases[i].value) != NULL, "'%s' is not in: %s",
+                      cases[i].value, error.text);
+        ck_assert_int_eq(engine_cache_create(engine, &cases[i].params, &cache, &error),
+                         cases[i].status);
         ck_assert_ptr_null(cache);
     }
     ck_assert_int_eq(engine_cache_check(engine, &good, NULL), STATUS_OK);
@@ -137,7 +143,8 @@ START_TEST(new_chunk_is_zero_and_keeps_what_is_written)
     write_pattern(cache, 1, 2, bytes);
     for (uint32_t layer = 0; layer < 3; layer++)
         for (int32_t block = 0; block < 4; block++)
-            expect_block(cache, layer, block, layer == 1 && block == 2 ? (char *)bytes : zero_block);
+            expect_block(cache, layer, block,
+                         layer == 1 && block == 2 ? (char *)bytes : zero_block);
     engine_cache_destroy(cache);
 }
 END_TEST
@@ -164,7 +171,8 @@ START_TEST(chunk_is_split_by_whole_layers_where_the_device_allows_no_more)
     struct engine_cache_params params = shape(5, 4, 64, DTYPE_F32);
     params.chunk_blocks = 64;
     uint64_t layer_bytes = engine_layer_block_bytes(&params) * params.chunk_blocks;
-    engine->device.adapter.info.max_allocation_bytes = 2 * layer_bytes + 100; // two layers and a bit
+    engine->device.adapter.info.max_allocation_bytes =
+        2 * layer_bytes + 100; // two layers and a bit
     struct engine_cache *cache = open_cache(params);
     grow_chunk(cache, 0);
     size_t size = engine_layer_block_bytes(&params);
@@ -175,8 +183,10 @@ START_TEST(chunk_is_split_by_whole_layers_where_the_device_allows_no_more)
         expect_block(cache, layer, 63, bytes + layer * size);
         expect_block(cache, layer, 62, zero_block);
     }
-    ck_assert_uint_eq(cache_block_address(cache, 1, 0) - cache_block_address(cache, 0, 0), layer_bytes);
-    ck_assert_uint_eq(cache_block_address(cache, 3, 0) - cache_block_address(cache, 2, 0), layer_bytes);
+    ck_assert_uint_eq(cache_block_address(cache, 1, 0) - cache_block_address(cache, 0, 0),
+                      layer_bytes);
+    ck_assert_uint_eq(cache_block_address(cache, 3, 0) - cache_block_address(cache, 2, 0),
+                      layer_bytes);
     free(bytes);
     engine_cache_destroy(cache);
 }
@@ -285,7 +295,8 @@ START_TEST(growth_without_memory_is_told_and_harms_nothing)
     struct engine_event event = expect_event(ENGINE_EVENT_CHUNK);
     ck_assert_ptr_eq(event.cache, large);
     ck_assert_int_eq(event.error.status, STATUS_NO_MEMORY);
-    ck_assert_msg(strstr(event.error.text, "536870912") != NULL, "no bytes in: %s", event.error.text);
+    ck_assert_msg(strstr(event.error.text, "536870912") != NULL, "no bytes in: %s",
+                  event.error.text);
     expect_block(cache, 0, 1, bytes);
     grow_chunk(cache, 1);
     engine_cache_destroy(large);
@@ -299,7 +310,7 @@ START_TEST(destroyed_cache_is_heard_of_no_more)
     for (uint32_t chunk = 0; chunk < 20; chunk++)
         engine_cache_grow(cache, chunk);
     AWAIT(DEADLINE_S, atomic_load(&wakes) > 0);
-    engine_cache_destroy(cache);                // with some chunks there, but not yet heard of, and others to come
+    engine_cache_destroy(cache); // with some chunks there, but not yet heard of, and others to come
     struct engine_cache *other = plain_cache(); // its event is the next
     engine_cache_destroy(other);
     struct engine_event event;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_cascade.c - sequences whose tables begin alike are computed together, and no bit shows it: against each of them alone, and
-// against an engine that shares nothing. On matrix_emulated, which every device runs.
+// test_engine_cascade.c - sequences whose tables begin alike are computed together, and no bit
+// shows it: against each of them alone, and against an engine that shares nothing. On
+// matrix_emulated, which every device runs.
 
 #include "engine/plan/cut.h"
 #include "rigs/dice.h"
@@ -12,12 +13,20 @@
 #include <math.h>
 #include <string.h>
 
-enum { DIM = 32, KEYS = 16, HEADS = 4, KV_HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */, SEQS = 11, BLOCKS = 256 };
+enum {
+    DIM = 32,
+    KEYS = 16,
+    HEADS = 4,
+    KV_HEADS = 2,
+    ROW = HEADS * DIM * 2 /* bytes */,
+    SEQS = 11,
+    BLOCKS = 256
+};
 enum { COLUMNS = 64, LSE_ROW = HEADS * 4, MOST_TOKENS = 64 };
 enum { Q = 0, OUT = 1 << 17, LSE = 1 << 18, OTHER = 1 << 19, OTHER_LSE = OTHER + (1 << 17) };
 
-// Group 2: at most 4 tokens of a sequence are a tile. Sequences 0 to 6 share 40 blocks and 7 to 10 the first 24 of them; 3 to 6 have
-// 8 more in common.
+// Group 2: at most 4 tokens of a sequence are a tile. Sequences 0 to 6 share 40 blocks and 7 to 10
+// the first 24 of them; 3 to 6 have 8 more in common.
 static const int32_t q_lens[SEQS] = {1, 1, 2, 1, 4, 1, 3, 1, 1, 2, 1};
 static const int32_t kv_lens[SEQS] = {660, 700, 745, 768, 770, 790, 800, 650, 641, 720, 768};
 
@@ -32,7 +41,8 @@ static const struct look {
     {"f16 with soft cap, ALiBi, sinks and LSE", DTYPE_F16, DTYPE_F16, SCALE_NONE, true},
     {"bf16", DTYPE_BF16, DTYPE_BF16, SCALE_NONE, false},
     {"int8, scaled by token and head", DTYPE_F16, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false},
-    {"e4m3, scaled by token and head, with features", DTYPE_BF16, DTYPE_FP8_E4M3, SCALE_PER_TOKEN_HEAD, true},
+    {"e4m3, scaled by token and head, with features", DTYPE_BF16, DTYPE_FP8_E4M3,
+     SCALE_PER_TOKEN_HEAD, true},
 };
 
 static struct engine_cache *cache_;
@@ -54,7 +64,8 @@ static void fill_table(void)
 
 static uint16_t any_half(struct dice *dice, enum dtype dtype) // 0.125 to 1, of either sign
 {
-    uint32_t least = dtype == DTYPE_BF16 ? 0x3e00 : 0x3000, one = dtype == DTYPE_BF16 ? 0x3f80 : 0x3c00;
+    uint32_t least = dtype == DTYPE_BF16 ? 0x3e00 : 0x3000,
+             one = dtype == DTYPE_BF16 ? 0x3f80 : 0x3c00;
     return (uint16_t)(least + dice_below(dice, one - least) + (dice_chance(dice, 50) ? 0x8000 : 0));
 }
 
@@ -82,7 +93,8 @@ static void fill_blocks(const struct look *look)
 static void open_world(const struct look *look, bool no_cascade)
 {
     struct dice dice = {.state = 9};
-    engine = open_engine((struct engine_params){.variant = "matrix_emulated", .no_cascade = no_cascade});
+    engine =
+        open_engine((struct engine_params){.variant = "matrix_emulated", .no_cascade = no_cascade});
     open_arena();
     struct engine_cache_params params = shape(1, KV_HEADS, DIM, look->kv_dtype);
     params.kv.block_size = KEYS;
@@ -123,8 +135,8 @@ static struct engine_batch *batch_of(uint32_t first, uint32_t count)
     return batch_over(table, first, count);
 }
 
-static struct engine_run run_of(struct engine_batch *batch, const struct look *look, uint32_t token, uint64_t out,
-                                uint64_t lse)
+static struct engine_run run_of(struct engine_batch *batch, const struct look *look, uint32_t token,
+                                uint64_t out, uint64_t lse)
 {
     struct engine_run run = {
         .batch = batch,
@@ -143,7 +155,8 @@ static struct engine_run run_of(struct engine_batch *batch, const struct look *l
     run.soft_cap = 5;
     run.slopes = slopes;
     run.sinks = sinks;
-    run.lse = (struct engine_tensor){.offset = lse + token * LSE_ROW, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
+    run.lse = (struct engine_tensor){
+        .offset = lse + token * LSE_ROW, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
     return run;
 }
 
@@ -159,10 +172,11 @@ static uint32_t num_crowds(struct engine_batch *batch, const struct engine_run *
 
 static void expect_same(const struct look *look, uint32_t token, uint32_t count, const char *what)
 {
-    expect_bytes(memory + OUT + token * ROW, memory + OTHER + token * ROW, (size_t)count * ROW, what);
+    expect_bytes(memory + OUT + token * ROW, memory + OTHER + token * ROW, (size_t)count * ROW,
+                 what);
     if (look->features)
-        expect_bytes(memory + LSE + token * LSE_ROW, memory + OTHER_LSE + token * LSE_ROW, (size_t)count * LSE_ROW,
-                     what);
+        expect_bytes(memory + LSE + token * LSE_ROW, memory + OTHER_LSE + token * LSE_ROW,
+                     (size_t)count * LSE_ROW, what);
 }
 
 static uint32_t run_all(const struct look *look, uint64_t out, uint64_t lse, uint32_t crowds)
@@ -216,11 +230,14 @@ START_TEST(keys_that_sequences_share_count_once)
     for (int32_t i = 0; i < SEQS * COLUMNS; i++)
         own[i / COLUMNS][i % COLUMNS] = (i / COLUMNS * KEYS + i % COLUMNS) % BLOCKS;
     struct engine_batch *sharing = batch_over(table, 0, SEQS), *alone = batch_over(own, 0, SEQS);
-    struct engine_run runs[] = {run_of(sharing, &looks[0], 0, OUT, LSE), run_of(alone, &looks[0], 0, OTHER, LSE)};
-    runs[1].lse = (struct engine_tensor){.offset = LSE, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
+    struct engine_run runs[] = {run_of(sharing, &looks[0], 0, OUT, LSE),
+                                run_of(alone, &looks[0], 0, OTHER, LSE)};
+    runs[1].lse =
+        (struct engine_tensor){.offset = LSE, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
     struct engine_event event = expect_done(submit_runs(runs, 2));
     ck_assert_uint_eq(event.num_dispatches, 3);
-    double keys = 0, shared = (8 + 4) * 256, helped = 2 * 256; // by those with at most 2 tokens, of two parts
+    double keys = 0, shared = (8 + 4) * 256,
+           helped = 2 * 256; // by those with at most 2 tokens, of two parts
     for (int seq = 0; seq < SEQS; seq++)
         keys += kv_lens[seq];
     double ratio = (double)event.results[0].gpu_ns / (double)event.results[1].gpu_ns;
@@ -238,7 +255,8 @@ START_TEST(runs_that_share_a_dispatch_share_the_help_in_it)
     const struct look *look = &looks[0];
     open_world(look, false);
     struct engine_batch *first = batch_of(0, SEQS), *second = batch_of(0, 7);
-    struct engine_run runs[] = {run_of(first, look, 0, OUT, LSE), run_of(second, look, 0, OTHER, LSE)};
+    struct engine_run runs[] = {run_of(first, look, 0, OUT, LSE),
+                                run_of(second, look, 0, OTHER, LSE)};
     ck_assert_uint_eq(expect_done(submit_runs(runs, 2)).num_dispatches, 2);
     expect_same(look, 0, 13, "in another run");
     engine_batch_destroy(first);
@@ -262,9 +280,11 @@ static VkShaderModule module_that_helps(void)
 }
 
 // In front of the loader's.
-VKAPI_ATTR VkResult VKAPI_CALL vkCreateComputePipelines(VkDevice device, VkPipelineCache cache, uint32_t count,
+VKAPI_ATTR VkResult VKAPI_CALL vkCreateComputePipelines(VkDevice device, VkPipelineCache cache,
+                                                        uint32_t count,
                                                         const VkComputePipelineCreateInfo *infos,
-                                                        const VkAllocationCallbacks *allocator, VkPipeline *pipelines)
+                                                        const VkAllocationCallbacks *allocator,
+                                                        VkPipeline *pipelines)
 {
     void *symbol = dlsym(RTLD_NEXT, "vkCreateComputePipelines");
     PFN_vkCreateComputePipelines create;
@@ -284,7 +304,8 @@ START_TEST(without_a_pipeline_for_what_is_shared_runs_go_on)
     ck_assert_uint_eq(run_all(&looks[0], OUT, LSE, 2), 1);
     ck_assert_int_eq(engine->helpers_refused, !for_memory);
     refused = VK_NULL_HANDLE;
-    ck_assert_uint_eq(run_all(&looks[0], OTHER, LSE, 2), 1 + for_memory); // asked again only where memory was wanted
+    ck_assert_uint_eq(run_all(&looks[0], OTHER, LSE, 2),
+                      1 + for_memory); // asked again only where memory was wanted
     expect_same(&looks[0], 0, 18, "without help");
     close_world();
 }
@@ -293,7 +314,8 @@ END_TEST
 void add_cascade_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("cascade");
-    check_loop(tcase, sequences_that_share_keys_get_the_bits_that_each_gets_alone, sizeof looks / sizeof *looks);
+    check_loop(tcase, sequences_that_share_keys_get_the_bits_that_each_gets_alone,
+               sizeof looks / sizeof *looks);
     tcase_add_test(tcase, an_engine_that_shares_nothing_gives_the_same_bits);
     tcase_add_test(tcase, keys_that_sequences_share_count_once);
     tcase_add_test(tcase, runs_that_share_a_dispatch_share_the_help_in_it);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_check.c - what is refused before a shader sees it, though the engine's caller checks all of it too: a GPU that follows
-// an address that is not there is lost. And memory for partial results that is scarce.
+// test_engine_check.c - what is refused before a shader sees it, though the engine's caller checks
+// all of it too: a GPU that follows an address that is not there is lost. And memory for partial
+// results that is scarce.
 
 #include "rigs/engine_world.h"
 
@@ -13,7 +14,11 @@ static struct engine_batch *rows_batch(int32_t num_keys)
 {
     return open_batch((struct engine_batch_params){
         .place = ENGINE_ROWS,
-        .kv = {.num_kv_heads = 2, .head_dim_k = 8, .head_dim_v = 8, .k_dtype = DTYPE_F32, .v_dtype = DTYPE_F32},
+        .kv = {.num_kv_heads = 2,
+               .head_dim_k = 8,
+               .head_dim_v = 8,
+               .k_dtype = DTYPE_F32,
+               .v_dtype = DTYPE_F32},
         .num_seqs = 1,
         .num_tokens = 1,
         .cu_seqlens_q = (int32_t[]){0, 1},
@@ -21,7 +26,8 @@ static struct engine_batch *rows_batch(int32_t num_keys)
     });
 }
 
-static struct engine_run rows_run(struct engine_batch *batch, uint64_t keys_outer, uint64_t values_outer)
+static struct engine_run rows_run(struct engine_batch *batch, uint64_t keys_outer,
+                                  uint64_t values_outer)
 {
     struct engine_run run = plain_run(batch, 0, 0, 0, 0, 4096);
     run.num_heads = 2;

@@ -97,8 +97,9 @@ START_TEST(device_is_chosen_by_part_of_its_name_in_any_case)
     struct engine_device *devices = list_devices(&count);
     char part[8] = "";
     for (int i = 0; i < 5 && devices[0].name[i]; i++)
-        part[i] = (char)(islower((unsigned char)devices[0].name[i]) ? toupper((unsigned char)devices[0].name[i])
-                                                                    : tolower((unsigned char)devices[0].name[i]));
+        part[i] = (char)(islower((unsigned char)devices[0].name[i])
+                             ? toupper((unsigned char)devices[0].name[i])
+                             : tolower((unsigned char)devices[0].name[i]));
     expect_choice(part, &devices[0]);
     free(devices);
 }
@@ -140,10 +141,18 @@ END_TEST
 START_TEST(what_a_driver_says_of_a_pipeline_makes_one_line)
 {
     const VkPipelineExecutableStatisticKHR list[] = {
-        {.name = "Register Count", .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR, .value.u64 = 152},
-        {.name = "Spills", .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_BOOL32_KHR, .value.b32 = VK_FALSE},
-        {.name = "Left", .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR, .value.i64 = -3},
-        {.name = "Occupancy", .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_FLOAT64_KHR, .value.f64 = 0.25},
+        {.name = "Register Count",
+         .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR,
+         .value.u64 = 152},
+        {.name = "Spills",
+         .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_BOOL32_KHR,
+         .value.b32 = VK_FALSE},
+        {.name = "Left",
+         .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR,
+         .value.i64 = -3},
+        {.name = "Occupancy",
+         .format = VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_FLOAT64_KHR,
+         .value.f64 = 0.25},
     };
     char text[128], small[32];
     statistics_text(list, 4, text, sizeof text);

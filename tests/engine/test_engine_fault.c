@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_fault.c - what goes wrong. Faults that a healthy device does not show are brought about through the engine's
-// private structs, or by a gate that holds the GPU.
+// test_engine_fault.c - what goes wrong. Faults that a healthy device does not show are brought
+// about through the engine's private structs, or by a gate that holds the GPU.
 
 #include "engine/plan/submission.h"
 #include "rigs/engine_world.h"
@@ -34,7 +34,8 @@ START_TEST(oversized_arena_is_refused_with_the_limit)
 {
     struct engine_arena *large = NULL;
     struct error error = {0};
-    ck_assert_int_eq(engine_arena_create(engine, memory, UINT64_C(1) << 50, &large, &error), STATUS_LIMIT);
+    ck_assert_int_eq(engine_arena_create(engine, memory, UINT64_C(1) << 50, &large, &error),
+                     STATUS_LIMIT);
     ck_assert_ptr_nonnull(strstr(error.text, "1125899906842624"));
     ck_assert_int_eq(engine_arena_create(engine, memory, 0, &large, &error), STATUS_INVALID);
     ck_assert_ptr_null(large);
@@ -52,7 +53,8 @@ START_TEST(run_that_no_dispatch_can_count_fails_alone)
         .cu_seqlens_q = (int32_t[]){0, 1 << 16},
         .seq_lens_kv = (int32_t[]){0},
     });
-    struct engine_run runs[2] = {plain_run(vast, 0, 0, 0, 0, 0), plain_run(good, 0, 0, 64, 128, 192)};
+    struct engine_run runs[2] = {plain_run(vast, 0, 0, 0, 0, 0),
+                                 plain_run(good, 0, 0, 64, 128, 192)};
     runs[0].num_heads = 1 << 16;
     fill(128, 21);
     uint64_t sequence = submit_runs(runs, 2);
@@ -70,7 +72,8 @@ START_TEST(run_that_no_dispatch_can_count_fails_alone)
 END_TEST
 
 // More runs than the metadata at hand has room for, while the device gives none.
-static struct engine_event starved_submission(struct engine_cache *cache, struct engine_batch *batch, bool zero)
+static struct engine_event starved_submission(struct engine_cache *cache,
+                                              struct engine_batch *batch, bool zero)
 {
     enum { RUNS = 500 };
     struct engine_run *runs = calloc(RUNS, sizeof *runs);
@@ -119,15 +122,18 @@ static void expect_lost_everywhere(struct engine_cache *cache, struct engine_bat
     struct engine_batch *no_batch = NULL;
     struct engine_arena *no_arena = NULL;
     struct engine_cache_params params = shape(1, 1, 8, DTYPE_F32);
-    struct engine_batch_params step = {.engine = engine, .cache = cache, .cu_seqlens_q = (int32_t[]){0}};
+    struct engine_batch_params step = {
+        .engine = engine, .cache = cache, .cu_seqlens_q = (int32_t[]){0}};
     struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
-    struct engine_submission submission = {.runs = &run, .num_runs = 1, .wave_ends = (uint32_t[]){1}, .num_waves = 1};
+    struct engine_submission submission = {
+        .runs = &run, .num_runs = 1, .wave_ends = (uint32_t[]){1}, .num_waves = 1};
     ck_assert(!engine_poll(engine, &event)); // told once
     ck_assert_int_eq(engine_submit(engine, &submission, &sequence, &error), STATUS_DEVICE_LOST);
     ck_assert_uint_eq(sequence, 0);
     ck_assert_int_eq(engine_cache_create(engine, &params, &no_cache, &error), STATUS_DEVICE_LOST);
     ck_assert_int_eq(engine_batch_create(&step, &no_batch, &error), STATUS_DEVICE_LOST);
-    ck_assert_int_eq(engine_arena_create(engine, memory, 4096, &no_arena, &error), STATUS_DEVICE_LOST);
+    ck_assert_int_eq(engine_arena_create(engine, memory, 4096, &no_arena, &error),
+                     STATUS_DEVICE_LOST);
     ck_assert_int_eq(engine_block_read(cache, 0, 0, bytes), STATUS_DEVICE_LOST);
     ck_assert_int_eq(engine_block_write(cache, 0, 0, bytes), STATUS_DEVICE_LOST);
     engine_cache_grow(cache, 1);
@@ -331,14 +337,19 @@ START_TEST(batch_keeps_few_work_lists_however_many_head_counts_run)
 }
 END_TEST
 
-// The linker leads the engine's waits through here, so that a deadline can pass just when the test wants it.
+// The linker leads the engine's waits through here, so that a deadline can pass just when the test
+// wants it.
 static atomic_uint semaphore_waits, fence_waits;
 static atomic_bool first_is_passed;
 
-VkResult __real_vkWaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *info, uint64_t timeout);
-VkResult __wrap_vkWaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *info, uint64_t timeout);
-VkResult __real_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *fences, VkBool32 all, uint64_t timeout);
-VkResult __wrap_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *fences, VkBool32 all, uint64_t timeout);
+VkResult __real_vkWaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *info,
+                                 uint64_t timeout);
+VkResult __wrap_vkWaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *info,
+                                 uint64_t timeout);
+VkResult __real_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *fences,
+                                VkBool32 all, uint64_t timeout);
+VkResult __wrap_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *fences,
+                                VkBool32 all, uint64_t timeout);
 
 VkResult __wrap_vkWaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *info, uint64_t timeout)
 {
@@ -347,18 +358,21 @@ VkResult __wrap_vkWaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *inf
 }
 
 // While the first one waits, a submission passes; the second one has all the time it wants.
-VkResult __wrap_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *fences, VkBool32 all, uint64_t timeout)
+VkResult __wrap_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *fences,
+                                VkBool32 all, uint64_t timeout)
 {
     if (!atomic_load(&first_is_passed))
         return __real_vkWaitForFences(device, count, fences, all, timeout);
     bool first = atomic_fetch_add(&fence_waits, 1) == 0;
-    VkResult result = __real_vkWaitForFences(device, count, fences, all, first ? timeout : UINT64_MAX);
+    VkResult result =
+        __real_vkWaitForFences(device, count, fences, all, first ? timeout : UINT64_MAX);
     if (first)
         atomic_fetch_add(&engine->device.num_passed, 1);
     return result;
 }
 
-// The transfer waits for longer than the watchdog allows, but meanwhile a submission before it passes.
+// The transfer waits for longer than the watchdog allows, but meanwhile a submission before it
+// passes.
 START_TEST(transfer_behind_slow_submissions_is_no_hang)
 {
     struct engine_cache *cache = plain_cache();
@@ -393,7 +407,8 @@ START_TEST(chunk_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests)
     engine_cache_destroy(cache);
     ck_assert(!engine_destroy_within(engine, 50));
     ck_assert_uint_eq(jobs_behind(UINT64_MAX), 1);
-    VkSemaphoreSignalInfo open = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = gate, .value = 1};
+    VkSemaphoreSignalInfo open = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = gate, .value = 1};
     ck_assert_int_eq(vkSignalSemaphore(engine->device.handle, &open), VK_SUCCESS);
     ck_assert(transfer_at_rest(&engine->transfer, DEADLINE_S * UINT64_C(1000000000)));
     vkDestroySemaphore(engine->device.handle, gate, NULL);

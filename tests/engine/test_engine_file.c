@@ -32,7 +32,8 @@ static void live_once(const char *in_folder, bool wait)
 {
     char uuid[UUID_TEXT_SIZE];
     engine = open_engine((struct engine_params){.cache_folder = in_folder});
-    snprintf(cache_path, sizeof cache_path, "%s/pipelines-%s", in_folder, uuid_text(engine_device(engine)->uuid, uuid));
+    snprintf(cache_path, sizeof cache_path, "%s/pipelines-%s", in_folder,
+             uuid_text(engine_device(engine)->uuid, uuid));
     open_arena();
     struct engine_cache *cache = plain_cache();
     struct engine_batch *batch = one_key(cache, 0, true);
@@ -108,7 +109,8 @@ START_TEST(spoilt_pipeline_cache_is_ignored_and_replaced)
     expect_ignored(spoilt, size, "it is corrupt");
     expect_ignored(good_file, size - 1, "cut short");
     expect_ignored(good_file, 7, "cut short");
-    expect_ignored("this was never a pipeline cache, whatever its name may say", 50, "it is no pipeline cache");
+    expect_ignored("this was never a pipeline cache, whatever its name may say", 50,
+                   "it is no pipeline cache");
     free(spoilt);
 }
 END_TEST
@@ -116,8 +118,9 @@ END_TEST
 START_TEST(pipeline_cache_that_cannot_be_written_stops_nothing)
 {
     live_once("/proc/no/such/place", false);
-    ck_assert_msg(logged("pipeline cache /proc/no/such/place/pipelines-") && logged(" is not written"), "silent:\n%s",
-                  log_text);
+    ck_assert_msg(logged("pipeline cache /proc/no/such/place/pipelines-") &&
+                      logged(" is not written"),
+                  "silent:\n%s", log_text);
 }
 END_TEST
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_kernels.c - variants of several kernels: which sequence goes where, that no bit depends on its company, and that
-// what fails fails whole. On matrix_emulated, which every device runs.
+// test_engine_kernels.c - variants of several kernels: which sequence goes where, that no bit
+// depends on its company, and that what fails fails whole. On matrix_emulated, which every device
+// runs.
 
 #include "engine/kernels/matrix.h"
 #include "rigs/engine_world.h"
@@ -10,7 +11,14 @@
 
 #include <string.h>
 
-enum { DIM = 16, KEYS = 16, COLUMNS = 160, KV_LEN = COLUMNS / 2 * KEYS, HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */ };
+enum {
+    DIM = 16,
+    KEYS = 16,
+    COLUMNS = 160,
+    KV_LEN = COLUMNS / 2 * KEYS,
+    HEADS = 2,
+    ROW = HEADS * DIM * 2 /* bytes */
+};
 enum { Q = 0, K = 1 << 16, V = 1 << 17, OUT = 1 << 18, OTHER = 1 << 19 };
 
 // Kernels of the variant for f16: 0 decodes, 1 is the prefill, the last one takes what is left.
@@ -54,8 +62,9 @@ static void teardown_kernels(void)
 }
 
 // Sequences over the same blocks; the next to last is NULL or [num_seqs].
-static struct engine_batch *batch_of(const int32_t *q_lens, const int32_t *kv_lens, uint32_t num_seqs,
-                                     const int32_t *num_queries, const int64_t *slots)
+static struct engine_batch *batch_of(const int32_t *q_lens, const int32_t *kv_lens,
+                                     uint32_t num_seqs, const int32_t *num_queries,
+                                     const int64_t *slots)
 {
     int32_t cu[9] = {0}, table[8 * COLUMNS];
     for (uint32_t seq = 0; seq < num_seqs; seq++) {
@@ -109,7 +118,7 @@ START_TEST(sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_a
     struct cutting all = cutting(batch);
     struct error error = {0};
     ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter rests
-    ck_assert_uint_eq(works[0].num_items, 2 + 2);                           // 2 and 8 rows, each in two parts
+    ck_assert_uint_eq(works[0].num_items, 2 + 2); // 2 and 8 rows, each in two parts
     ck_assert_uint_eq(works[0].num_merges, 2);
     ck_assert_uint_eq(works[1].num_items, 2);    // 40 and 10 rows
     ck_assert_uint_eq(works[LAST].num_items, 1); // no query
@@ -145,8 +154,10 @@ START_TEST(every_kernel_of_a_run_sees_the_keys_that_it_writes)
     expect_bytes(block, memory + K + DIM * 2, KEYS * DIM * 2, "keys of the second sequence");
     // Both sequences see the same first key alone: their first rows are its value.
     for (uint32_t head = 0; head < HEADS; head++) {
-        expect_bytes(memory + OUT + head * DIM * 2, memory + V + DIM * 2, DIM * 2, "the decode's row");
-        expect_bytes(memory + OUT + ROW + head * DIM * 2, memory + V + DIM * 2, DIM * 2, "the prefill's first row");
+        expect_bytes(memory + OUT + head * DIM * 2, memory + V + DIM * 2, DIM * 2,
+                     "the decode's row");
+        expect_bytes(memory + OUT + ROW + head * DIM * 2, memory + V + DIM * 2, DIM * 2,
+                     "the prefill's first row");
     }
     engine_batch_destroy(batch);
 }
@@ -158,7 +169,8 @@ START_TEST(runs_meet_in_the_dispatch_of_each_kernel)
     struct engine_batch *mixed = batch_of((int32_t[]){1, 20}, (int32_t[]){300, 64}, 2, NULL, NULL);
     struct engine_batch *decode = batch_of((int32_t[]){1}, (int32_t[]){200}, 1, NULL, NULL);
     struct engine_batch *prefill = batch_of((int32_t[]){20}, (int32_t[]){64}, 1, NULL, NULL);
-    struct engine_run runs[3] = {run_of(mixed, 0, OUT), run_of(decode, 0, OTHER), run_of(prefill, 1, OTHER + 4096)};
+    struct engine_run runs[3] = {run_of(mixed, 0, OUT), run_of(decode, 0, OTHER),
+                                 run_of(prefill, 1, OTHER + 4096)};
     struct engine_event event = expect_done(submit_runs(runs, 3));
     ck_assert_uint_eq(event.num_dispatches, 2);
     ck_assert_uint_eq(event.results[0].dispatch, event.results[1].dispatch);
@@ -190,7 +202,8 @@ static void expect_numbers(const char *rows, uint32_t num_rows)
     }
 }
 
-// Sequences that a far key is in sight of, among some that do not see it and some that have no tile without maxima.
+// Sequences that a far key is in sight of, among some that do not see it and some that have no tile
+// without maxima.
 START_TEST(items_that_are_computed_twice_get_the_bits_that_they_get_alone)
 {
     static const int32_t q_lens[] = {20, 150, 20, 20, 70}, kv_lens[] = {700, 900, 64, 300, 650};
@@ -213,7 +226,8 @@ START_TEST(items_that_are_computed_twice_get_the_bits_that_they_get_alone)
             struct engine_batch *alone = batch_of(&q_lens[seq], &kv_lens[seq], 1, NULL, NULL);
             struct engine_run single = run_of(alone, row, OTHER);
             expect_done(submit_runs(&single, 1));
-            expect_bytes(memory + OUT + row * ROW, memory + OTHER, (size_t)q_lens[seq] * ROW, "alone");
+            expect_bytes(memory + OUT + row * ROW, memory + OTHER, (size_t)q_lens[seq] * ROW,
+                         "alone");
             engine_batch_destroy(alone);
         }
     }
@@ -221,7 +235,8 @@ START_TEST(items_that_are_computed_twice_get_the_bits_that_they_get_alone)
 }
 END_TEST
 
-// One list of what is to be computed again is all runs': some note nothing, and none of the first one's items can be noted.
+// One list of what is to be computed again is all runs': some note nothing, and none of the first
+// one's items can be noted.
 START_TEST(runs_that_share_a_second_pass_get_the_bits_that_each_gets_alone)
 {
     static const int32_t q_lens[3][3] = {{20, 64}, {20, 150, 20}, {30, 70}};
@@ -242,7 +257,8 @@ START_TEST(runs_that_share_a_second_pass_get_the_bits_that_each_gets_alone)
         for (uint32_t i = 0, row = 0; i < 3; row += num_rows[i++]) {
             struct engine_run alone = run_of(batches[i], i * 3, OTHER);
             expect_done(submit_runs(&alone, 1));
-            expect_bytes(memory + OUT + row * ROW, memory + OTHER, (size_t)num_rows[i] * ROW, "alone");
+            expect_bytes(memory + OUT + row * ROW, memory + OTHER, (size_t)num_rows[i] * ROW,
+                         "alone");
         }
     }
     for (int i = 0; i < 3; i++)
@@ -254,7 +270,8 @@ END_TEST
 START_TEST(short_prompts_make_no_pipeline_for_a_second_pass)
 {
     enum { DOUBTFUL = AULE_PREFILL_DOUBTFUL_TILES * AULE_PREFILL_KEYS_EMULATED };
-    static const int32_t q_lens[] = {20, 30}, short_ones[] = {40, DOUBTFUL - 1}, longer[] = {40, DOUBTFUL};
+    static const int32_t q_lens[] = {20, 30}, short_ones[] = {40, DOUBTFUL - 1},
+                         longer[] = {40, DOUBTFUL};
     struct engine_batch *few = batch_of(q_lens, short_ones, 2, NULL, NULL);
     struct engine_batch *more = batch_of(q_lens, longer, 2, NULL, NULL);
     struct engine_run run = run_of(few, 0, OUT), other = run_of(more, 0, OUT);
@@ -298,7 +315,8 @@ START_TEST(run_whose_split_finds_no_memory_takes_none_of_its_kernels)
 }
 END_TEST
 
-// Takes the metadata of one size that is at hand while the device gives none. Returns how many pieces.
+// Takes the metadata of one size that is at hand while the device gives none. Returns how many
+// pieces.
 static uint32_t take_pieces(uint64_t size, struct piece *pieces, uint32_t most)
 {
     struct error error = {0};
@@ -316,7 +334,8 @@ START_TEST(run_that_finds_no_counters_fails_alone)
     struct engine_run runs[2] = {run_of(batch, 0, OUT), run_of(batch, 0, OTHER)};
     expect_done(submit_runs(runs, 2));
     uint64_t most = engine->device.adapter.info.max_allocation_bytes;
-    for (int i = 0; i < ENGINE_SLOTS; i++) // the submitter rests; each has at least what one run wants
+    for (int i = 0; i < ENGINE_SLOTS;
+         i++) // the submitter rests; each has at least what one run wants
         engine->slots[i].counters_size = i == 0 ? sizeof(uint32_t) : 0;
     memcpy(memory + OUT + 4096, memory + OUT, ROW);
     memset(memory + OUT, 0x55, ROW);
@@ -329,8 +348,9 @@ START_TEST(run_that_finds_no_counters_fails_alone)
     struct engine_event event = expect_event(ENGINE_EVENT_DONE);
     ck_assert_int_eq(event.results[0].status, STATUS_OK);
     ck_assert_int_eq(event.results[1].status, STATUS_LIMIT);
-    ck_assert_msg(strstr(event.results[1].message, "its splits want 1 counters and 0 are left") != NULL, "%s",
-                  event.results[1].message);
+    ck_assert_msg(strstr(event.results[1].message, "its splits want 1 counters and 0 are left") !=
+                      NULL,
+                  "%s", event.results[1].message);
     expect_bytes(memory + OUT, memory + OUT + 4096, ROW, "who found one");
     ck_assert_uint_eq((unsigned char)memory[OTHER], 0x55);
     while (count > 0)
@@ -351,7 +371,9 @@ START_TEST(kernel_that_leaves_merging_to_another_wants_no_counters)
     expect_done(submit_runs(&run, 1));
     for (int i = 0; i < ENGINE_SLOTS; i++)
         ck_assert_uint_eq(engine->slots[i].counters_size, 0);
-    ck_assert_uint_gt(engine->slots[0].scratch.size + engine->slots[1].scratch.size + engine->slots[2].scratch.size, 0);
+    ck_assert_uint_gt(engine->slots[0].scratch.size + engine->slots[1].scratch.size +
+                          engine->slots[2].scratch.size,
+                      0);
     engine_batch_destroy(batch);
 }
 END_TEST
@@ -380,11 +402,13 @@ START_TEST(few_rows_go_to_decode_and_more_where_there_are_many_keys)
         uint64_t rows, kv_len;
         uint32_t kernel;
     } cases[] = {
-        {8, 1, 0}, {8, 1 << 20, 0}, {9, 2047, 1}, {9, 2048, 0}, {32, 2048, 0}, {33, 1 << 20, 1}, {0, 2048, LAST},
+        {8, 1, 0},     {8, 1 << 20, 0},  {9, 2047, 1},    {9, 2048, 0},
+        {32, 2048, 0}, {33, 1 << 20, 1}, {0, 2048, LAST},
     };
     const struct variant *variant = engine->pipelines.variant;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        ck_assert_uint_eq(variant_kernel(variant, ALL, cases[i].rows, cases[i].kv_len), cases[i].kernel);
+        ck_assert_uint_eq(variant_kernel(variant, ALL, cases[i].rows, cases[i].kv_len),
+                          cases[i].kernel);
     ck_assert_uint_eq(variant_kernel(variant, ALL - 1, 9, 2048), 1); // where decode does not serve
     ck_assert_uint_eq(variant_kernel(variant, ALL - 1, 8, 2048), LAST);
 }
@@ -401,7 +425,8 @@ START_TEST(rows_of_a_later_tile_are_what_they_are_alone)
         struct cutting all = cutting_of_run(&run);
         struct work works[MOST_KERNELS];
         struct error error = {0};
-        ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter rests
+        ck_assert_int_eq(batch_work(batch, &all, 1, works, &error),
+                         STATUS_OK); // the submitter rests
         ck_assert_uint_eq(works[0].num_items, num_splits == 2 ? 6 : 3);
         memset(memory + OUT, 0x55, 10 * ROW);
         expect_done(submit_runs(&run, 1));
@@ -419,28 +444,32 @@ START_TEST(parts_of_a_decode_follow_its_length)
         uint32_t num_splits;
         uint64_t kv_len, keys;
     } cases[] = {
-        {0, 1, 4096},    {0, 32768, 4096}, {0, 32769, 4352}, {0, 131072, 16384}, {0, 4000000, 16384},
-        {1, 4000000, 0}, {2, 1000, 512},   {3, 1000, 512},   {1000, 1000, 256},  {2, 0, 0},
+        {0, 1, 4096},        {0, 32768, 4096}, {0, 32769, 4352}, {0, 131072, 16384},
+        {0, 4000000, 16384}, {1, 4000000, 0},  {2, 1000, 512},   {3, 1000, 512},
+        {1000, 1000, 256},   {2, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        ck_assert_uint_eq(kernel_part_keys(&kernel_decode_emulated, 8, cases[i].kv_len, cases[i].num_splits),
-                          cases[i].keys);
+        ck_assert_uint_eq(
+            kernel_part_keys(&kernel_decode_emulated, 8, cases[i].kv_len, cases[i].num_splits),
+            cases[i].keys);
     ck_assert_uint_eq(kernel_part_keys(&kernel_prefill_emulated, 9, 100000, 0), 0);
     ck_assert_uint_eq(kernel_part_keys(&kernel_prefill_emulated, 9, 100000, 4), 0);
 }
 END_TEST
 
-static void expect_served(const struct variant *variant, const struct geometry *geometry, uint64_t rows,
-                          const char *shader)
+static void expect_served(const struct variant *variant, const struct geometry *geometry,
+                          uint64_t rows, const char *shader)
 {
     uint32_t kernel = variant_kernel(variant, variant_serving(variant, geometry), rows, 1024);
     const char *name = variant->kernels[kernel]->shader.name;
     char text[160];
     geometry_text(geometry->spec, text, sizeof text);
-    ck_assert_msg(strcmp(name, shader) == 0, "%s, %d rows: %s, not %s", text, (int)rows, name, shader);
+    ck_assert_msg(strcmp(name, shader) == 0, "%s, %d rows: %s, not %s", text, (int)rows, name,
+                  shader);
 }
 
-// On matrix units, whichever way, as far as elements and head dims fit; the rest on what computes all.
+// On matrix units, whichever way, as far as elements and head dims fit; the rest on what computes
+// all.
 START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
 {
     static const struct {
@@ -463,7 +492,8 @@ START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
         {72, 16, DTYPE_F16, DTYPE_INT8, 400, "attention_prefill_matrix"},
         {128, 16, DTYPE_BF16, DTYPE_FP8_E5M2, 400, "attention_prefill_bf16"},
         {256, 16, DTYPE_BF16, DTYPE_BF16, 4, "attention_decode_bf16"},
-        {72, 16, DTYPE_F16, DTYPE_INT8, 4, "attention_subgroup"}, // decode wants whole pieces of 16 bytes
+        {72, 16, DTYPE_F16, DTYPE_INT8, 4,
+         "attention_subgroup"}, // decode wants whole pieces of 16 bytes
         {128, 8, DTYPE_F16, DTYPE_F16, 400, "attention_coop"},
         {264, 16, DTYPE_F16, DTYPE_F16, 4, "attention_subgroup"},
         {128, 16, DTYPE_F32, DTYPE_F32, 400, "attention_subgroup"},
@@ -498,15 +528,16 @@ START_TEST(values_with_scales_of_their_own_go_to_matrix_units)
     };
     const struct variant *variant = variant_at(0);
     for (size_t i = 0; variant->num_kernels > 1 && i < sizeof cases / sizeof *cases; i++)
-        expect_served(variant,
-                      &(struct geometry){.spec = {[AULE_SPEC_HEAD_DIM_K] = 128,
-                                                  [AULE_SPEC_HEAD_DIM_V] = 128,
-                                                  [AULE_SPEC_BLOCK_SIZE] = 16,
-                                                  [AULE_SPEC_SCALE_MODE] = AULE_SCALE_TOKEN_HEAD_MODE,
-                                                  [AULE_SPEC_K_DTYPE] = cases[i].k,
-                                                  [AULE_SPEC_V_DTYPE] = cases[i].v,
-                                                  [AULE_SPEC_IO_DTYPE] = cases[i].io}},
-                      cases[i].rows, cases[i].shader);
+        expect_served(
+            variant,
+            &(struct geometry){.spec = {[AULE_SPEC_HEAD_DIM_K] = 128,
+                                        [AULE_SPEC_HEAD_DIM_V] = 128,
+                                        [AULE_SPEC_BLOCK_SIZE] = 16,
+                                        [AULE_SPEC_SCALE_MODE] = AULE_SCALE_TOKEN_HEAD_MODE,
+                                        [AULE_SPEC_K_DTYPE] = cases[i].k,
+                                        [AULE_SPEC_V_DTYPE] = cases[i].v,
+                                        [AULE_SPEC_IO_DTYPE] = cases[i].io}},
+            cases[i].rows, cases[i].shader);
 }
 END_TEST
 
@@ -518,8 +549,9 @@ START_TEST(device_that_can_run_no_variant_is_told_what_the_plainest_lacks)
     struct error error = {0};
     poor.info.shared_memory_bytes = 1024;
     ck_assert_int_eq(variant_choose(&poor, NULL, &chosen, &error), STATUS_UNSUPPORTED);
-    ck_assert_msg(strstr(error.text, "variant plain does not run") && strstr(error.text, "it has 1024"), "%s",
-                  error.text);
+    ck_assert_msg(strstr(error.text, "variant plain does not run") &&
+                      strstr(error.text, "it has 1024"),
+                  "%s", error.text);
     ck_assert_int_eq(variant_choose(&poor, "subgroup", &chosen, &error), STATUS_UNSUPPORTED);
     ck_assert_msg(strstr(error.text, "variant subgroup does not run") != NULL, "%s", error.text);
 }
@@ -542,7 +574,8 @@ START_TEST(variant_for_tests_is_chosen_by_name_alone)
     for (uint32_t i = 0; variant_at(i); i++) {
         const struct variant *variant = variant_at(i);
         const struct kernel *last = variant->kernels[variant->num_kernels - 1];
-        ck_assert(!last->serves && last->most_rows == UINT32_MAX); // whatever comes, somebody takes it
+        ck_assert(!last->serves &&
+                  last->most_rows == UINT32_MAX); // whatever comes, somebody takes it
     }
 }
 END_TEST
@@ -551,7 +584,8 @@ START_TEST(matrix_variant_says_what_the_device_lacks)
 {
     struct adapter rich = engine->device.adapter;
     char missing[256];
-    rich.matrices = (struct matrices){.extension = true, .shape = true, .half = true, .memory_model = true};
+    rich.matrices =
+        (struct matrices){.extension = true, .shape = true, .half = true, .memory_model = true};
     rich.info.subgroup_size = 32;
     rich.subgroups.operations = UINT32_MAX;
     rich.subgroups.full = true;
@@ -587,7 +621,8 @@ START_TEST(matrix_variant_says_what_the_device_lacks)
     ck_assert_msg(strstr(missing, "16x8x16") != NULL, "%s", missing);
     rich.matrices.old_layer = VK_MAKE_API_VERSION(0, 1, 3, 239);
     matrix_missing(&rich, missing, sizeof missing);
-    ck_assert_str_eq(missing, "a validation layer that knows cooperative matrices (1.3.239 does not)");
+    ck_assert_str_eq(missing,
+                     "a validation layer that knows cooperative matrices (1.3.239 does not)");
 }
 END_TEST
 
@@ -595,8 +630,11 @@ START_TEST(shared_matrix_variant_takes_other_sizes_and_any_lanes)
 {
     struct adapter rich = engine->device.adapter;
     char missing[256];
-    rich.matrices = (struct matrices){
-        .extension = true, .size = {8, 16, 8}, .half = true, .memory_model = true, .lanes = MATRIX_LANES_DIFFER};
+    rich.matrices = (struct matrices){.extension = true,
+                                      .size = {8, 16, 8},
+                                      .half = true,
+                                      .memory_model = true,
+                                      .lanes = MATRIX_LANES_DIFFER};
     rich.info.subgroup_size = 8;
     rich.subgroups.operations = UINT32_MAX;
     rich.subgroups.full = true;
@@ -613,20 +651,23 @@ START_TEST(shared_matrix_variant_takes_other_sizes_and_any_lanes)
     ck_assert_msg(strstr(missing, "full subgroups") != NULL, "%s", missing);
     rich.matrices.size = (struct matrix_size){0};
     matrix_shared_missing(&rich, missing, sizeof missing);
-    ck_assert_str_eq(missing, "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32)");
+    ck_assert_str_eq(missing,
+                     "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32)");
 }
 END_TEST
 
 START_TEST(probe_of_lanes_agrees_with_the_emulation)
 {
-    const struct shader *shader = _i ? &shader_matrix_probe_emulated_bf16 : &shader_matrix_probe_emulated;
+    const struct shader *shader =
+        _i ? &shader_matrix_probe_emulated_bf16 : &shader_matrix_probe_emulated;
     const enum dtype dtypes[] = {DTYPE_F16, DTYPE_BF16};
     struct error error = {0};
     for (int i = 0; i < 2; i++) {
         enum matrix_lanes found = MATRIX_LANES_UNKNOWN;
         enum status status = matrix_probe(&engine->transfer, shader, dtypes[i], &found, &error);
         ck_assert_msg(status == STATUS_OK, "%s", error.text);
-        ck_assert_int_eq(found, i == _i ? MATRIX_LANES_AGREE : MATRIX_LANES_DIFFER); // elements of another kind
+        ck_assert_int_eq(found, i == _i ? MATRIX_LANES_AGREE
+                                        : MATRIX_LANES_DIFFER); // elements of another kind
     }
 }
 END_TEST
@@ -635,7 +676,8 @@ void add_kernel_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("kernels");
     tcase_add_checked_fixture(tcase, setup_kernels, teardown_kernels);
-    tcase_add_test(tcase, sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_alone);
+    tcase_add_test(tcase,
+                   sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_alone);
     tcase_add_test(tcase, every_kernel_of_a_run_sees_the_keys_that_it_writes);
     tcase_add_test(tcase, runs_meet_in_the_dispatch_of_each_kernel);
     tcase_add_test(tcase, items_that_are_computed_twice_get_the_bits_that_they_get_alone);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_kinds.c - what a run can be beside attention: writes, gathers, copies of blocks, merges of a caller's parts; their
-// order inside a wave; K and V that lie in the arena. Most run over both ways to an arena. What the shaders compute is
-// tested elsewhere: here one value says where it came from.
+// test_engine_kinds.c - what a run can be beside attention: writes, gathers, copies of blocks,
+// merges of a caller's parts; their order inside a wave; K and V that lie in the arena. Most run
+// over both ways to an arena. What the shaders compute is tested elsewhere: here one value says
+// where it came from.
 
 #include "engine/memory/arena.h"
 #include "rigs/engine_world.h"
@@ -11,7 +12,8 @@
 #include <math.h>
 #include <string.h>
 
-// Eight tokens of the plain cache, one sequence that sees all of them in `block`; slots there if `write`.
+// Eight tokens of the plain cache, one sequence that sees all of them in `block`; slots there if
+// `write`.
 static struct engine_batch *eight_keys(struct engine_cache *cache, int32_t block, bool write)
 {
     int64_t slots[BLOCK];
@@ -29,7 +31,8 @@ static struct engine_batch *eight_keys(struct engine_cache *cache, int32_t block
     });
 }
 
-static struct engine_run kind_run(enum engine_kind kind, struct engine_batch *batch, uint64_t k, uint64_t v)
+static struct engine_run kind_run(enum engine_kind kind, struct engine_batch *batch, uint64_t k,
+                                  uint64_t v)
 {
     struct engine_run run = plain_run(batch, 0, 0, k, v, 0);
     run.kind = kind;
@@ -57,7 +60,8 @@ START_TEST(what_a_write_run_stored_a_gather_brings_back)
     fill_rows(1024, 1);
     fill_rows(2048, 5000);
     memset(memory + 4096, 0x55, 8192);
-    struct engine_event event = expect_done(submit_runs(runs, 2)); // one wave: the write comes first
+    struct engine_event event =
+        expect_done(submit_runs(runs, 2)); // one wave: the write comes first
     ck_assert_uint_eq(event.num_dispatches, 2);
     ck_assert_uint_ne(event.results[0].dispatch, event.results[1].dispatch);
     expect_rows(4096, 1);
@@ -73,10 +77,11 @@ END_TEST
 START_TEST(batch_without_sequences_is_written_through)
 {
     struct engine_cache *cache = plain_cache();
-    struct engine_batch *writer = open_batch(
-        (struct engine_batch_params){.cache = cache, .num_tokens = 2, .slot_mapping = (int64_t[]){-1, 3 * BLOCK}});
+    struct engine_batch *writer = open_batch((struct engine_batch_params){
+        .cache = cache, .num_tokens = 2, .slot_mapping = (int64_t[]){-1, 3 * BLOCK}});
     struct engine_batch *reader = one_key(cache, 3, false);
-    struct engine_run runs[2] = {kind_run(ENGINE_WRITE, writer, 1024, 2048), plain_run(reader, 0, 0, 0, 0, 4096)};
+    struct engine_run runs[2] = {kind_run(ENGINE_WRITE, writer, 1024, 2048),
+                                 plain_run(reader, 0, 0, 0, 0, 4096)};
     fill_rows(2048, 7);
     expect_done(submit_runs(runs, 2));
     expect_floats(4096, 107);
@@ -168,9 +173,10 @@ START_TEST(copies_of_later_waves_see_those_of_earlier_ones)
     struct engine_copy pairs[] = {{0, 1}, {1, 2}, {-1, 1}};
     struct engine_run runs[3];
     for (int i = 0; i < 3; i++)
-        runs[i] = (struct engine_run){.kind = ENGINE_COPY, .cache = cache, .copies = &pairs[i], .num_copies = 1};
-    expect_done(submit(
-        &(struct engine_submission){.runs = runs, .num_runs = 3, .wave_ends = (uint32_t[]){1, 2, 3}, .num_waves = 3}));
+        runs[i] = (struct engine_run){
+            .kind = ENGINE_COPY, .cache = cache, .copies = &pairs[i], .num_copies = 1};
+    expect_done(submit(&(struct engine_submission){
+        .runs = runs, .num_runs = 3, .wave_ends = (uint32_t[]){1, 2, 3}, .num_waves = 3}));
     expect_block(cache, 1, 0, bytes);
     expect_block(cache, 1, 1, zero_block);
     expect_block(cache, 1, 2, bytes);
@@ -187,8 +193,10 @@ START_TEST(copies_of_large_blocks_arrive_to_the_last_byte)
     unsigned char *bytes = malloc(engine_layer_block_bytes(&params));
     write_pattern(cache, 0, 1, bytes);
     engine->device.adapter.max_groups[1] = 3; // fewer than it would take
-    struct engine_run run = {
-        .kind = ENGINE_COPY, .cache = cache, .copies = (struct engine_copy[]){{1, 3}}, .num_copies = 1};
+    struct engine_run run = {.kind = ENGINE_COPY,
+                             .cache = cache,
+                             .copies = (struct engine_copy[]){{1, 3}},
+                             .num_copies = 1};
     expect_done(submit_runs(&run, 1));
     expect_block(cache, 0, 3, bytes);
     free(bytes);
@@ -268,7 +276,8 @@ static struct engine_kv plain_kv(uint32_t block_size)
                               .v_dtype = DTYPE_F32};
 }
 
-// A tensor of 8 f32 whose rows lie 64 bytes apart, so that staging can be seen to spare what is between.
+// A tensor of 8 f32 whose rows lie 64 bytes apart, so that staging can be seen to spare what is
+// between.
 static struct engine_tensor wide(uint64_t offset, uint64_t outer)
 {
     return (struct engine_tensor){offset, 64, 32, DTYPE_F32, outer};
@@ -293,7 +302,9 @@ START_TEST(block_tensors_in_the_arena_are_written_and_read)
         .num_tokens = 3,
         .cu_seqlens_q = (int32_t[]){0, 1, 3},
         .seq_lens_kv = (int32_t[]){9, 2},
-        .block_table = (int32_t[]){1 << 30, 5, 3, 1 << 30}, // the window hides the first block, the second is not used
+        .block_table =
+            (int32_t[]){1 << 30, 5, 3,
+                        1 << 30}, // the window hides the first block, the second is not used
         .slot_mapping = (int64_t[]){5 * BLOCK, 3 * BLOCK, -1},
     });
     struct engine_run run = local_run(batch, outer);
@@ -321,7 +332,8 @@ START_TEST(block_tensors_in_the_arena_are_written_and_read)
 }
 END_TEST
 
-// Two entries of three rows each; the second has two keys and one query, so that two rows of `out` are zeroes.
+// Two entries of three rows each; the second has two keys and one query, so that two rows of `out`
+// are zeroes.
 START_TEST(contiguous_rows_with_outer_strides_and_lengths_are_read)
 {
     const uint64_t outer = 4 * 64;
@@ -448,12 +460,14 @@ START_TEST(rows_that_sequences_share_are_staged_once)
     expect_floats(4096, 700);
     expect_floats(4096 + 63 * 32, 700);
     if (!arena->imported)
-        expect_bytes((char *)arena->buffer.mapped + VALUES + 32, memory + VALUES + 32, 32, "what is between two rows");
+        expect_bytes((char *)arena->buffer.mapped + VALUES + 32, memory + VALUES + 32, 32,
+                     "what is between two rows");
     engine_batch_destroy(batch);
 }
 END_TEST
 
-// Tokens of two sequences that lie interleaved: their rows, slots and positions are those of the caller's order.
+// Tokens of two sequences that lie interleaved: their rows, slots and positions are those of the
+// caller's order.
 START_TEST(interleaved_tokens_find_their_rows)
 {
     struct engine_cache *cache = plain_cache();
@@ -489,8 +503,11 @@ START_TEST(slots_of_contiguous_rows_are_refused)
 {
     struct engine_batch *batch = NULL;
     struct error error = {0};
-    struct engine_batch_params params = {
-        .engine = engine, .place = ENGINE_ROWS, .kv = plain_kv(0), .num_tokens = 1, .slot_mapping = (int64_t[]){0}};
+    struct engine_batch_params params = {.engine = engine,
+                                         .place = ENGINE_ROWS,
+                                         .kv = plain_kv(0),
+                                         .num_tokens = 1,
+                                         .slot_mapping = (int64_t[]){0}};
     ck_assert_int_eq(engine_batch_create(&params, &batch, &error), STATUS_INVALID);
     ck_assert_ptr_null(batch);
 }
@@ -498,7 +515,8 @@ END_TEST
 
 // ---- RoPE ----
 
-// K of token t is (1, 0, ...) in each pair; turned by angle t and back, a gather must tell cos and sin.
+// K of token t is (1, 0, ...) in each pair; turned by angle t and back, a gather must tell cos and
+// sin.
 START_TEST(keys_are_turned_as_they_are_written)
 {
     struct engine_cache *cache = plain_cache();
@@ -514,15 +532,19 @@ START_TEST(keys_are_turned_as_they_are_written)
         for (int pair = 0; pair < 4; pair++) {
             double angle = token * frequencies[pair];
             ck_assert_float_eq_tol(floats(4096)[token * 8 + pair * 2], (float)cos(angle), 1e-6f);
-            ck_assert_float_eq_tol(floats(4096)[token * 8 + pair * 2 + 1], (float)sin(angle), 1e-6f);
+            ck_assert_float_eq_tol(floats(4096)[token * 8 + pair * 2 + 1], (float)sin(angle),
+                                   1e-6f);
         }
     runs[0].rope = (struct engine_rope){.dim = 8, .theta = 100}; // halves, by theta
     expect_done(submit_runs(runs, 2));
     for (int token = 0; token < BLOCK; token++)
         for (int pair = 0; pair < 4; pair++) {
-            double angle = token * pow(100, -pair / 4.0), x = pair % 2 ? 0 : 1; // and the partner the same
-            ck_assert_float_eq_tol(floats(4096)[token * 8 + pair], (float)(x * cos(angle) - x * sin(angle)), 1e-6f);
-            ck_assert_float_eq_tol(floats(4096)[token * 8 + pair + 4], (float)(x * cos(angle) + x * sin(angle)), 1e-6f);
+            double angle = token * pow(100, -pair / 4.0),
+                   x = pair % 2 ? 0 : 1; // and the partner the same
+            ck_assert_float_eq_tol(floats(4096)[token * 8 + pair],
+                                   (float)(x * cos(angle) - x * sin(angle)), 1e-6f);
+            ck_assert_float_eq_tol(floats(4096)[token * 8 + pair + 4],
+                                   (float)(x * cos(angle) + x * sin(angle)), 1e-6f);
         }
     engine_batch_destroy(writer);
     engine_cache_destroy(cache);
@@ -533,8 +555,8 @@ START_TEST(rope_that_shaders_cannot_follow_is_refused)
 {
     struct engine_cache *cache = plain_cache();
     struct engine_batch *batch = eight_keys(cache, 1, true);
-    struct engine_batch *bare =
-        open_batch((struct engine_batch_params){.cache = cache, .num_tokens = 1, .slot_mapping = (int64_t[]){0}});
+    struct engine_batch *bare = open_batch((struct engine_batch_params){
+        .cache = cache, .num_tokens = 1, .slot_mapping = (int64_t[]){0}});
     struct engine_run run = kind_run(ENGINE_WRITE, batch, 1024, 2048);
     struct error error = {0};
     run.rope = (struct engine_rope){.dim = 8, .theta = 10000};
@@ -571,9 +593,10 @@ void add_kind_tests(Suite *suite)
     check_case(suite, "kinds, arena imported", setup_import, teardown, each, 1);
     check_case(suite, "kinds, arena mirrored", setup_staging, teardown, each, 1);
     check_case(suite, "kinds, however the arena is reached", setup_import, teardown,
-               (const TTest *const[]){
-                   copies_of_later_waves_see_those_of_earlier_ones, copies_of_large_blocks_arrive_to_the_last_byte,
-                   merge_of_more_heads_than_the_device_takes_is_refused, slots_of_contiguous_rows_are_refused,
-                   rope_that_shaders_cannot_follow_is_refused, NULL},
+               (const TTest *const[]){copies_of_later_waves_see_those_of_earlier_ones,
+                                      copies_of_large_blocks_arrive_to_the_last_byte,
+                                      merge_of_more_heads_than_the_device_takes_is_refused,
+                                      slots_of_contiguous_rows_are_refused,
+                                      rope_that_shaders_cannot_follow_is_refused, NULL},
                1);
 }

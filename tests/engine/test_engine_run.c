@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_run.c - submissions: order, waves, merging, staging, growth meanwhile. Most run over both ways to an arena.
+// test_engine_run.c - submissions: order, waves, merging, staging, growth meanwhile. Most run over
+// both ways to an arena.
 
 #include "rigs/engine_world.h"
 
@@ -21,8 +22,8 @@ static void fill_noise(void *bytes, size_t size)
         ((unsigned char *)bytes)[i] = noise();
 }
 
-// Slots in two chunks, out of order, one of them nowhere; Q, K, V are slices of one fused tensor, with gaps. Any bits
-// must arrive as they are, NaNs too; nothing else may change.
+// Slots in two chunks, out of order, one of them nowhere; Q, K, V are slices of one fused tensor,
+// with gaps. Any bits must arrive as they are, NaNs too; nothing else may change.
 static void check_kv_write(enum dtype dtype)
 {
     enum { HEADS = 2, DIM = 16, TOKENS = 5, LAYER = 1 };
@@ -70,7 +71,8 @@ static void check_kv_write(enum dtype dtype)
     expect_done(submit_runs(&run, 1));
     for (uint32_t layer = 0; layer < 3; layer++)
         for (int32_t block = 0; block < 8; block++)
-            expect_block(cache, layer, block, layer == LAYER ? wanted + block * block_bytes : zero_block);
+            expect_block(cache, layer, block,
+                         layer == LAYER ? wanted + block * block_bytes : zero_block);
     for (int token = 0; token < TOKENS; token++)
         memset(before + out + token * out_stride, 0, 4 * row);
     expect_bytes(memory, before, ARENA_BYTES, "the arena");
@@ -100,7 +102,8 @@ START_TEST(arena_is_imported_unless_staging_is_forced)
 }
 END_TEST
 
-// One key and its value through an arena of the test's own, which takes the common one's place meanwhile.
+// One key and its value through an arena of the test's own, which takes the common one's place
+// meanwhile.
 static void attend_in(struct engine_arena *other, char *other_memory)
 {
     struct engine_arena *old = arena;
@@ -163,7 +166,8 @@ START_TEST(run_of_heads_before_tokens_layout_touches_only_its_rows)
     ck_assert_int_eq(engine_block_write(cache, 0, 2, key), STATUS_OK);
     memset(memory, 0, ARENA_BYTES);
     run.num_heads = 2;
-    run.q = (struct engine_tensor){1024, 32, 512, DTYPE_F32, 0}; // [heads, tokens, dim], a gap between the heads
+    run.q = (struct engine_tensor){1024, 32, 512, DTYPE_F32,
+                                   0}; // [heads, tokens, dim], a gap between the heads
     run.out = (struct engine_tensor){8192, 32, 1024, DTYPE_F32, 0};
     memset(memory + 8192, 0x55, 4096);
     memcpy(before, memory, ARENA_BYTES);
@@ -184,7 +188,8 @@ START_TEST(later_wave_reads_what_an_earlier_one_wrote)
     struct engine_cache *cache = plain_cache();
     struct engine_batch *writer = one_key(cache, 3, true), *reader = one_key(cache, 3, false);
     struct engine_batch *other = one_key(cache, 1, true);
-    // Wave 0 writes block 3 of layer 0; wave 1 reads it there, and writes wave 0's result into block 1 of layer 1.
+    // Wave 0 writes block 3 of layer 0; wave 1 reads it there, and writes wave 0's result into
+    // block 1 of layer 1.
     struct engine_run runs[3] = {
         plain_run(writer, 0, 0, 64, 128, 192),
         plain_run(reader, 0, 192, 0, 0, 256),
@@ -217,7 +222,8 @@ START_TEST(submissions_run_in_order_and_pass_results_on)
     uint64_t last = 0;
     fill(128, 7); // hop i writes hop i - 1's output as its value
     for (uint64_t i = 0; i < HOPS; i++) {
-        struct engine_run run = plain_run(batches[i % 2], i % 2, 0, 64, 128 + i * 64, 128 + (i + 1) * 64);
+        struct engine_run run =
+            plain_run(batches[i % 2], i % 2, 0, 64, 128 + i * 64, 128 + (i + 1) * 64);
         last = submit_runs(&run, 1);
         ck_assert_uint_eq(last, i + 1);
     }
@@ -237,7 +243,8 @@ START_TEST(arena_may_be_rewritten_between_submissions_in_flight)
     struct engine_cache *cache = plain_cache();
     struct engine_batch *batch = one_key(cache, 0, true);
     for (int i = 0; i < 20; i++) {
-        struct engine_run first = plain_run(batch, 0, 0, 64, 128, 192), second = plain_run(batch, 1, 0, 64, 192, 128);
+        struct engine_run first = plain_run(batch, 0, 0, 64, 128, 192),
+                          second = plain_run(batch, 1, 0, 64, 192, 128);
         fill(128, (float)i);
         fill(192, -1);
         uint64_t sequence = submit_runs(&first, 1);
@@ -257,7 +264,8 @@ START_TEST(runs_of_one_geometry_share_one_dispatch)
     struct engine_cache *cache = plain_cache(), *twin = plain_cache();
     struct engine_cache *wide = open_cache(shape(1, 1, 16, DTYPE_F32));
     grow_chunk(wide, 0);
-    struct engine_batch *a = one_key(cache, 0, true), *b = one_key(twin, 2, true), *reader = one_key(cache, 3, false);
+    struct engine_batch *a = one_key(cache, 0, true), *b = one_key(twin, 2, true),
+                        *reader = one_key(cache, 3, false);
     struct engine_batch *c = one_key(wide, 1, true);
     struct engine_run runs[4] = {
         plain_run(reader, 1, 0, 0, 0, 1024),
@@ -307,7 +315,8 @@ START_TEST(the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move)
     struct engine_cache *cache = plain_cache(), *wide = open_cache(shape(1, 1, 16, DTYPE_F32));
     grow_chunk(wide, 0);
     struct engine_batch *a = one_key(cache, 0, true), *b = one_key(wide, 1, true);
-    struct engine_run runs[2] = {plain_run(a, 0, 0, 64, 128, 1024), plain_run(b, 0, 0, 64, 128, 1088)};
+    struct engine_run runs[2] = {plain_run(a, 0, 0, 64, 128, 1024),
+                                 plain_run(b, 0, 0, 64, 128, 1088)};
     runs[1].q = dense(0, 1, 16, DTYPE_F32);
     runs[1].k = dense(64, 1, 16, DTYPE_F32);
     runs[1].v = dense(128, 1, 16, DTYPE_F32);
@@ -330,20 +339,23 @@ START_TEST(the_time_of_a_dispatch_is_shared_out_by_the_keys_of_its_runs)
     struct engine_cache *cache = plain_cache();
     struct engine_batch *batches[2];
     for (int i = 0; i < 2; i++)
-        batches[i] = open_batch((struct engine_batch_params){.cache = cache,
-                                                             .num_seqs = 1,
-                                                             .max_blocks = 12,
-                                                             .num_tokens = 1,
-                                                             .cu_seqlens_q = (int32_t[]){0, 1},
-                                                             .seq_lens_kv = (int32_t[]){i ? 90 : 10},
-                                                             .block_table = (int32_t[12]){0}});
-    struct engine_run runs[2] = {plain_run(batches[0], 0, 0, 0, 0, 1024), plain_run(batches[1], 0, 0, 0, 0, 1088)};
+        batches[i] =
+            open_batch((struct engine_batch_params){.cache = cache,
+                                                    .num_seqs = 1,
+                                                    .max_blocks = 12,
+                                                    .num_tokens = 1,
+                                                    .cu_seqlens_q = (int32_t[]){0, 1},
+                                                    .seq_lens_kv = (int32_t[]){i ? 90 : 10},
+                                                    .block_table = (int32_t[12]){0}});
+    struct engine_run runs[2] = {plain_run(batches[0], 0, 0, 0, 0, 1024),
+                                 plain_run(batches[1], 0, 0, 0, 0, 1088)};
     struct engine_event event = expect_done(submit_runs(runs, 2));
     const struct engine_run_result *results = event.results;
     ck_assert_uint_eq(event.num_dispatches, 1);
     ck_assert_uint_eq(results[0].gpu_ns, results[1].gpu_ns);
     ck_assert_uint_le(results[0].own_ns + results[1].own_ns, results[0].gpu_ns);
-    ck_assert_uint_ge(results[0].own_ns + results[1].own_ns + 2, results[0].gpu_ns); // both are rounded down
+    ck_assert_uint_ge(results[0].own_ns + results[1].own_ns + 2,
+                      results[0].gpu_ns); // both are rounded down
     ck_assert_uint_ge(results[1].own_ns + 9, 9 * results[0].own_ns);
     ck_assert_uint_le(results[1].own_ns, 9 * results[0].own_ns + 9);
     ck_assert_int_eq(results[0].own_ns > 0, engine->device.adapter.timestamp_bits > 0);
@@ -356,14 +368,16 @@ END_TEST
 START_TEST(a_window_counts_by_the_keys_that_it_has)
 {
     struct engine_cache *cache = plain_cache();
-    struct engine_batch *batch = open_batch((struct engine_batch_params){.cache = cache,
-                                                                         .num_seqs = 1,
-                                                                         .max_blocks = 64,
-                                                                         .num_tokens = 1,
-                                                                         .cu_seqlens_q = (int32_t[]){0, 1},
-                                                                         .seq_lens_kv = (int32_t[]){64 * BLOCK},
-                                                                         .block_table = (int32_t[64]){0}});
-    struct engine_run runs[2] = {plain_run(batch, 0, 0, 0, 0, 1024), plain_run(batch, 0, 0, 0, 0, 1088)};
+    struct engine_batch *batch =
+        open_batch((struct engine_batch_params){.cache = cache,
+                                                .num_seqs = 1,
+                                                .max_blocks = 64,
+                                                .num_tokens = 1,
+                                                .cu_seqlens_q = (int32_t[]){0, 1},
+                                                .seq_lens_kv = (int32_t[]){64 * BLOCK},
+                                                .block_table = (int32_t[64]){0}});
+    struct engine_run runs[2] = {plain_run(batch, 0, 0, 0, 0, 1024),
+                                 plain_run(batch, 0, 0, 0, 0, 1088)};
     runs[1].causal = runs[1].windowed = true;
     runs[1].window_left = BLOCK - 1;
     runs[1].window_right = -1;
@@ -384,11 +398,13 @@ START_TEST(waves_that_dispatch_nothing_take_no_time_and_no_other_ones)
     struct engine_batch *batch = one_key(cache, 0, true);
     struct engine_batch *none =
         open_batch((struct engine_batch_params){.cache = cache, .cu_seqlens_q = (int32_t[]){0}});
-    struct engine_run runs[4] = {plain_run(batch, 0, 0, 64, 128, 1024), plain_run(batch, 1, 0, 64, 128, 1088),
-                                 plain_run(none, 0, 0, 0, 0, 0), plain_run(batch, 0, 0, 64, 128, 1152)};
-    const uint32_t wave_ends[] = {2, 3, 3, 4}; // the second one's run has no tokens, the third one has no run
-    struct engine_event event = expect_done(
-        submit(&(struct engine_submission){.runs = runs, .num_runs = 4, .wave_ends = wave_ends, .num_waves = 4}));
+    struct engine_run runs[4] = {
+        plain_run(batch, 0, 0, 64, 128, 1024), plain_run(batch, 1, 0, 64, 128, 1088),
+        plain_run(none, 0, 0, 0, 0, 0), plain_run(batch, 0, 0, 64, 128, 1152)};
+    const uint32_t wave_ends[] = {
+        2, 3, 3, 4}; // the second one's run has no tokens, the third one has no run
+    struct engine_event event = expect_done(submit(&(struct engine_submission){
+        .runs = runs, .num_runs = 4, .wave_ends = wave_ends, .num_waves = 4}));
     bool timed = engine->device.adapter.timestamp_bits > 0;
     ck_assert_int_eq(event.results[0].gpu_ns > 0, timed);
     ck_assert_uint_eq(event.results[0].gpu_ns, event.results[1].gpu_ns);
@@ -405,7 +421,8 @@ START_TEST(ragged_batch_spans_chunks_and_pads_with_empty_sequences)
     struct engine_cache *cache = plain_cache();
     grow_chunk(cache, 1);
     enum { SEQS = 5, TOKENS = 12 };
-    // Sequences 0 and 3 have no query; 1 writes 10 tokens over blocks 6 and 1; 2 sees nothing; 4 reads block 5.
+    // Sequences 0 and 3 have no query; 1 writes 10 tokens over blocks 6 and 1; 2 sees nothing; 4
+    // reads block 5.
     struct engine_batch *batch = open_batch((struct engine_batch_params){
         .cache = cache,
         .num_seqs = SEQS,
@@ -435,7 +452,8 @@ END_TEST
 
 START_TEST(grid_folds_where_the_device_ends_it)
 {
-    // One sequence of 40 queries of 8 heads: 40 tiles and 40 tokens on a device that claims to take 7 at a time.
+    // One sequence of 40 queries of 8 heads: 40 tiles and 40 tokens on a device that claims to take
+    // 7 at a time.
     enum { TOKENS = 40 };
     engine->device.adapter.max_groups[1] = 7;
     engine->device.adapter.max_groups[0] = 3;
@@ -463,16 +481,22 @@ START_TEST(grid_folds_where_the_device_ends_it)
     memset(memory, 0, 16384);
     for (int token = 0; token < TOKENS; token++)
         fill(32768 + (uint64_t)token * 32, (float)(2 * token));
-    struct engine_zero zeroes[] = {{cache, 1}, {cache, 2}, {cache, 4}, {cache, 6}}; // 8 ranges, 3 at a time
+    struct engine_zero zeroes[] = {
+        {cache, 1}, {cache, 2}, {cache, 4}, {cache, 6}}; // 8 ranges, 3 at a time
     unsigned char bytes[512];
     for (int i = 0; i < 4; i++)
         write_pattern(cache, 1, zeroes[i].block, bytes);
-    expect_done(submit(&(struct engine_submission){
-        .zeroes = zeroes, .num_zeroes = 4, .runs = &run, .num_runs = 1, .wave_ends = (uint32_t[]){1}, .num_waves = 1}));
+    expect_done(submit(&(struct engine_submission){.zeroes = zeroes,
+                                                   .num_zeroes = 4,
+                                                   .runs = &run,
+                                                   .num_runs = 1,
+                                                   .wave_ends = (uint32_t[]){1},
+                                                   .num_waves = 1}));
     for (uint64_t token = 0; token < TOKENS; token++)
         for (uint64_t head = 0; head < 8; head++)
             for (int i = 0; i < 8; i++)
-                ck_assert_float_eq_tol(floats(65536 + (token * 8 + head) * 32)[i], (float)token + (float)i, 1e-3f);
+                ck_assert_float_eq_tol(floats(65536 + (token * 8 + head) * 32)[i],
+                                       (float)token + (float)i, 1e-3f);
     for (int i = 0; i < 4; i++)
         expect_block(cache, 1, zeroes[i].block, zero_block);
     engine_batch_destroy(batch);
@@ -491,14 +515,20 @@ START_TEST(zeroes_come_before_the_runs_and_spare_the_neighbours)
             write_pattern(cache, layer, block, bytes[layer][block]);
     fill(192, 77);
     struct engine_zero zero = {cache, 2};
-    expect_done(submit(&(struct engine_submission){
-        .zeroes = &zero, .num_zeroes = 1, .runs = &run, .num_runs = 1, .wave_ends = (uint32_t[]){1}, .num_waves = 1}));
+    expect_done(submit(&(struct engine_submission){.zeroes = &zero,
+                                                   .num_zeroes = 1,
+                                                   .runs = &run,
+                                                   .num_runs = 1,
+                                                   .wave_ends = (uint32_t[]){1},
+                                                   .num_waves = 1}));
     for (int i = 0; i < 8; i++)
         ck_assert_float_eq(floats(192)[i], 0);
     for (uint32_t layer = 0; layer < 2; layer++)
         for (int32_t block = 0; block < 4; block++)
-            expect_block(cache, layer, block, block == 2 ? zero_block : (char *)bytes[layer][block]);
-    expect_done(submit(&(struct engine_submission){.zeroes = &zero, .num_zeroes = 1})); // no run at all
+            expect_block(cache, layer, block,
+                         block == 2 ? zero_block : (char *)bytes[layer][block]);
+    expect_done(
+        submit(&(struct engine_submission){.zeroes = &zero, .num_zeroes = 1})); // no run at all
     engine_batch_destroy(reader);
     engine_cache_destroy(cache);
 }
@@ -589,8 +619,10 @@ START_TEST(steps_that_come_and_go_leave_memory_flat)
         struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
         expect_done(submit_runs(&run, 1));
         engine_batch_destroy(batch);
-        AWAIT(DEADLINE_S,
-              num_pieces() == pieces); // the maker ends it; how many it may be behind is the scheduler's business
+        AWAIT(
+            DEADLINE_S,
+            num_pieces() ==
+                pieces); // the maker ends it; how many it may be behind is the scheduler's business
         if (i == 50)
             after_warm_up = atomic_load(&engine->device.buffer_bytes);
     }
@@ -604,7 +636,8 @@ START_TEST(equal_geometry_is_compiled_once)
 {
     struct engine_cache *cache = plain_cache(), *twin = plain_cache();
     struct engine_batch *a = one_key(cache, 0, true), *b = one_key(twin, 0, true);
-    struct engine_run first = plain_run(a, 0, 0, 64, 128, 192), second = plain_run(b, 1, 0, 64, 128, 192);
+    struct engine_run first = plain_run(a, 0, 0, 64, 128, 192),
+                      second = plain_run(b, 1, 0, 64, 128, 192);
     ck_assert_uint_eq(engine_num_pipelines(engine), 0);
     expect_done(submit_runs(&first, 1));
     ck_assert_uint_eq(engine_num_pipelines(engine), 2);
@@ -718,11 +751,14 @@ void add_run_tests(Suite *suite)
     check_case(suite, "runs, arena imported", setup_import, teardown, each, 1);
     check_case(suite, "runs, arena mirrored", setup_staging, teardown, each, 1);
     check_case(suite, "runs, however the arena is reached", setup_import, teardown,
-               (const TTest *const[]){
-                   unaligned_arena_is_mirrored_and_works, arena_without_a_base_is_the_engines_own_memory_and_works,
-                   grid_folds_where_the_device_ends_it, runs_without_tokens_are_done_without_a_dispatch,
-                   objects_let_go_right_after_submit_serve_it_to_the_end, steps_that_come_and_go_leave_memory_flat,
-                   equal_geometry_is_compiled_once, pipelines_stay_within_their_number_and_come_back,
-                   submission_of_more_pipelines_than_are_kept_runs, NULL},
+               (const TTest *const[]){unaligned_arena_is_mirrored_and_works,
+                                      arena_without_a_base_is_the_engines_own_memory_and_works,
+                                      grid_folds_where_the_device_ends_it,
+                                      runs_without_tokens_are_done_without_a_dispatch,
+                                      objects_let_go_right_after_submit_serve_it_to_the_end,
+                                      steps_that_come_and_go_leave_memory_flat,
+                                      equal_geometry_is_compiled_once,
+                                      pipelines_stay_within_their_number_and_come_back,
+                                      submission_of_more_pipelines_than_are_kept_runs, NULL},
                1);
 }

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_split.c - keys that are split and merged again: which sequences are, what their partial results may take, and that a
-// row does not notice who is beside it. Then the table of attention variants.
+// test_engine_split.c - keys that are split and merged again: which sequences are, what their
+// partial results may take, and that a row does not notice who is beside it. Then the table of
+// attention variants.
 
 #include "rigs/engine_world.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST_KEYS = 5000, SPLIT_BLOCK = 256, NUM_BLOCKS = 4 * ((MOST_KEYS + SPLIT_BLOCK - 1) / SPLIT_BLOCK) };
+enum {
+    MOST_KEYS = 5000,
+    SPLIT_BLOCK = 256,
+    NUM_BLOCKS = 4 * ((MOST_KEYS + SPLIT_BLOCK - 1) / SPLIT_BLOCK)
+};
 
 enum { LITTLE_SCRATCH = 2048 }; // bytes: six partial results
-// A head dim of which a tile has 4 rows and not 8, and room for two partial results of those or three of the others, not for both.
+// A head dim of which a tile has 4 rows and not 8, and room for two partial results of those or
+// three of the others, not for both.
 enum { WIDE = 288, WIDE_OUT = 524288, EITHER_SCRATCH = 2 * 4 * (WIDE + 2) * 4 + 256 };
 
 static struct engine_cache *cache_; // one layer, one KV head of 8 f32, filled with noise
@@ -88,7 +94,8 @@ static void teardown_split(void)
 }
 
 // Sequence s has q_lens[s] queries and kv_lens[s] keys, in blocks of its own from 4 * s... on.
-static struct engine_batch *split_batch(const int32_t *q_lens, const int32_t *kv_lens, uint32_t num_seqs)
+static struct engine_batch *split_batch(const int32_t *q_lens, const int32_t *kv_lens,
+                                        uint32_t num_seqs)
 {
     enum { COLUMNS = (MOST_KEYS + SPLIT_BLOCK - 1) / SPLIT_BLOCK };
     int32_t cu[9] = {0}, table[8 * COLUMNS];
@@ -123,14 +130,16 @@ static void expect_near(uint64_t got, uint64_t wanted, int count)
 {
     for (int i = 0; i < count; i++) {
         float a = floats(got)[i], b = floats(wanted)[i];
-        ck_assert_msg(a == b || fabsf(a - b) < 1e-5f, "float %d is %g, not %g", i, (double)a, (double)b); // -inf too
+        ck_assert_msg(a == b || fabsf(a - b) < 1e-5f, "float %d is %g, not %g", i, (double)a,
+                      (double)b); // -inf too
     }
 }
 
 START_TEST(splits_give_what_one_pass_gives)
 {
     static const uint32_t splits[] = {0, 2, 3, 8, 1000};
-    struct engine_batch *batch = split_batch((int32_t[]){1, 5, 0, 3}, (int32_t[]){5000, 4999, 17, 2}, 4);
+    struct engine_batch *batch =
+        split_batch((int32_t[]){1, 5, 0, 3}, (int32_t[]){5000, 4999, 17, 2}, 4);
     struct engine_run run = split_run(batch, 1, 65536);
     expect_done(submit_runs(&run, 1));
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
@@ -166,7 +175,8 @@ START_TEST(features_survive_the_splits)
 }
 END_TEST
 
-// Sequence B has its bits alone, behind A, with A in another run of the dispatch, and where the scratch memory is short.
+// Sequence B has its bits alone, behind A, with A in another run of the dispatch, and where the
+// scratch memory is short.
 START_TEST(split_rows_keep_their_bits_in_any_company)
 {
     struct engine_batch *alone = split_batch((int32_t[]){2}, (int32_t[]){4500}, 1);
@@ -175,7 +185,8 @@ START_TEST(split_rows_keep_their_bits_in_any_company)
     for (uint32_t num_splits = 0; num_splits < 4; num_splits++) {
         struct engine_run run = split_run(alone, num_splits, 65536);
         expect_done(submit_runs(&run, 1));
-        struct engine_run runs[3] = {split_run(large, num_splits, 524288), split_run(alone, num_splits, 262144),
+        struct engine_run runs[3] = {split_run(large, num_splits, 524288),
+                                     split_run(alone, num_splits, 262144),
                                      split_run(both, num_splits, 131072)};
         runs[2].q.offset = 4096;
         memcpy(memory + 4096 + 64, memory, 128); // sequence B's queries are behind A's
@@ -191,10 +202,12 @@ START_TEST(split_rows_keep_their_bits_in_any_company)
 }
 END_TEST
 
-// Those with more rows a tile are recorded first, but never before what has the scratch memory that they take over.
+// Those with more rows a tile are recorded first, but never before what has the scratch memory that
+// they take over.
 START_TEST(tiles_of_many_rows_wait_for_the_scratch_memory_that_those_of_few_rows_have)
 {
-    static const int32_t cu[] = {0, 1}, lens[] = {9 * SPLIT_BLOCK}, table[] = {0, 1, 0, 1, 1, 0, 0, 1, 0};
+    static const int32_t cu[] = {0, 1}, lens[] = {9 * SPLIT_BLOCK},
+                         table[] = {0, 1, 0, 1, 1, 0, 0, 1, 0};
     struct engine_cache *wide = wide_cache();
     struct engine_batch *few = open_batch((struct engine_batch_params){.cache = wide,
                                                                        .num_seqs = 1,
@@ -216,7 +229,8 @@ START_TEST(tiles_of_many_rows_wait_for_the_scratch_memory_that_those_of_few_rows
     memset(memory + WIDE_OUT, 0x55, sizeof(float[WIDE]));
     ck_assert_uint_eq(expect_done(submit_runs(runs, 2)).num_dispatches, 2);
     expect_bytes(memory + 65536, memory + 131072, 128, "tiles of 8 rows");
-    expect_bytes(memory + WIDE_OUT, memory + WIDE_OUT + 16384, sizeof(float[WIDE]), "tiles of 4 rows");
+    expect_bytes(memory + WIDE_OUT, memory + WIDE_OUT + 16384, sizeof(float[WIDE]),
+                 "tiles of 4 rows");
     engine_batch_destroy(few);
     engine_batch_destroy(many);
     engine_cache_destroy(wide);
@@ -263,7 +277,8 @@ START_TEST(padding_rows_are_not_split)
         .cu_seqlens_q = (int32_t[]){0, 40},
         .seq_lens_kv = (int32_t[]){5000},
         .q_lens = (int32_t[]){2},
-        .block_table = (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19},
+        .block_table =
+            (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19},
     });
     ck_assert_uint_eq(partials(batch, 0), 3); // one tile has queries
     struct engine_run run = split_run(batch, 0, 65536);
@@ -282,7 +297,9 @@ START_TEST(run_that_needs_more_scratch_than_there_is_names_the_option)
     struct engine_run runs[2] = {split_run(batch, 0, 65536), split_run(batch, 1, 131072)};
     struct error error = {0};
     ck_assert_int_eq(engine_run_check(engine, &runs[0], &error), STATUS_LIMIT);
-    ck_assert_msg(strstr(error.text, "24 splits take 7680 bytes; --max-scratch allows 2048") != NULL, "%s", error.text);
+    ck_assert_msg(strstr(error.text, "24 splits take 7680 bytes; --max-scratch allows 2048") !=
+                      NULL,
+                  "%s", error.text);
     ck_assert_int_eq(engine_run_check(engine, &runs[0], &error), STATUS_LIMIT); // remembered
     ck_assert_int_eq(engine_run_check(engine, &runs[1], &error), STATUS_OK);
     uint64_t sequence = submit_runs(runs, 2); // and who does not ask first fails alone
@@ -305,7 +322,8 @@ START_TEST(split_run_without_memory_fails_alone)
     struct error error = {0};
     struct work works[MOST_KERNELS];
     struct cutting cutting = cutting_of_run(&runs[0]);
-    ck_assert_int_eq(batch_work(batch, &cutting, 1, works, &error), STATUS_OK); // the submitter rests
+    ck_assert_int_eq(batch_work(batch, &cutting, 1, works, &error),
+                     STATUS_OK); // the submitter rests
     engine->device.adapter.info.max_allocation_bytes = 1;
     uint64_t sequence = submit_runs(runs, 2);
     ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
@@ -342,12 +360,14 @@ START_TEST(runs_that_are_cut_and_runs_that_are_not_share_a_dispatch)
     ck_assert_int_eq(event.results[1].status, STATUS_LIMIT);
     ck_assert_ptr_null(event.results[0].message);
     ck_assert_ptr_nonnull(event.results[1].message);
-    ck_assert_msg(strstr(event.results[1].message, "bytes exceed the device's largest allocation of 1 bytes") != NULL,
+    ck_assert_msg(strstr(event.results[1].message,
+                         "bytes exceed the device's largest allocation of 1 bytes") != NULL,
                   "%s", event.results[1].message);
     expect_bytes(memory + 65536, memory + 196608, 128, "beside one that found no memory");
     uint32_t pipelines = engine_num_pipelines(engine);
     expect_done(submit_runs(runs + 1, 1));
-    ck_assert_uint_eq(engine_num_pipelines(engine), pipelines); // that of the merge was there already
+    ck_assert_uint_eq(engine_num_pipelines(engine),
+                      pipelines); // that of the merge was there already
     memcpy(memory + 229376, memory + 131072, 128);
     for (int order = 0; order < 2; order++) {
         struct engine_run both[2] = {runs[order], runs[1 - order]};
@@ -399,7 +419,8 @@ START_TEST(unknown_variant_is_refused_with_the_list)
     struct error error = {0};
     struct engine_params params = {.variant = "no such shader"};
     ck_assert_int_eq(engine_create(&params, &forced, &error), STATUS_NOT_FOUND);
-    ck_assert_msg(strstr(error.text, "\"no such shader\"") && strstr(error.text, "plain"), "%s", error.text);
+    ck_assert_msg(strstr(error.text, "\"no such shader\"") && strstr(error.text, "plain"), "%s",
+                  error.text);
     ck_assert_ptr_null(forced);
 }
 END_TEST
@@ -437,7 +458,8 @@ void add_split_tests(Suite *suite)
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("splits, scratch memory for either");
     tcase_add_checked_fixture(tcase, setup_either_scratch, teardown_split);
-    tcase_add_test(tcase, tiles_of_many_rows_wait_for_the_scratch_memory_that_those_of_few_rows_have);
+    tcase_add_test(tcase,
+                   tiles_of_many_rows_wait_for_the_scratch_memory_that_those_of_few_rows_have);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("variants");
     tcase_add_checked_fixture(tcase, setup_import, teardown);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_step.c - a batch that advances on a real device: which table its steps read while earlier ones wait on the GPU; that a batch costs
-// no metadata after its first run; and core over the engine: sessions whose runs wait together share one dispatch.
+// test_engine_step.c - a batch that advances on a real device: which table its steps read while
+// earlier ones wait on the GPU; that a batch costs no metadata after its first run; and core over
+// the engine: sessions whose runs wait together share one dispatch.
 
 #include "core/core.h"
 #include "rigs/engine_world.h"
@@ -13,7 +14,8 @@
 
 enum { Q = 0, K = 64, V = 128, OUT = 192, WIDTH = 64, COLUMNS = 4, NUM_BLOCKS = 4 };
 
-// One sequence whose one query sees its newest key alone: the first of a block, whose value is the block's number times 16.
+// One sequence whose one query sees its newest key alone: the first of a block, whose value is the
+// block's number times 16.
 struct line {
     struct engine_cache *cache;
     int32_t table[COLUMNS];
@@ -71,7 +73,8 @@ static struct engine_batch *advance(struct line *line, struct engine_batch *batc
                                           .num_entries = entry != NULL,
                                           .block_table = line->table,
                                           .is_used = is_used};
-    ck_assert_msg(engine_batch_advance(batch, &params, &next, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_msg(engine_batch_advance(batch, &params, &next, &error) == STATUS_OK, "%s",
+                  error.text);
     return next;
 }
 
@@ -204,8 +207,8 @@ struct pair {
 };
 
 // Steps to `lens`; what the sequences share is found anew or stands, as `known` says.
-static void step_pair(struct pair *pair, const int32_t lens[2], const struct engine_entry *entries, uint32_t count,
-                      bool known, uint32_t places)
+static void step_pair(struct pair *pair, const int32_t lens[2], const struct engine_entry *entries,
+                      uint32_t count, bool known, uint32_t places)
 {
     struct engine_batch *next = NULL;
     struct error error = {0};
@@ -213,7 +216,8 @@ static void step_pair(struct pair *pair, const int32_t lens[2], const struct eng
         pair->table[entries[i].seq * COLUMNS + entries[i].column] = entries[i].block;
     const struct engine_advance params = {
         .seq_lens_kv = lens, .entries = entries, .num_entries = count, .block_table = pair->table};
-    ck_assert_msg(engine_batch_advance(pair->batch, &params, &next, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_msg(engine_batch_advance(pair->batch, &params, &next, &error) == STATUS_OK, "%s",
+                  error.text);
     ck_assert_int_eq(next->sharing_known, known);
     ck_assert_uint_eq(next->sharing.num_places, places);
     engine_batch_destroy(pair->batch);
@@ -233,7 +237,8 @@ START_TEST(sequences_that_come_to_share_blocks_are_found_in_that_step)
         .seq_lens_kv = pair.lens, // nobody is there yet
         .block_table = pair.table,
     });
-    const struct engine_entry alike[] = {{0, 0, 0}, {0, 1, 1}, {1, 0, 0}, {1, 1, 2}}, other[] = {{1, 0, 3}};
+    const struct engine_entry alike[] = {{0, 0, 0}, {0, 1, 1}, {1, 0, 0}, {1, 1, 2}},
+                              other[] = {{1, 0, 3}};
     const struct engine_entry hidden[] = {{1, 1, -1}}, grown[] = {{0, 2, 2}, {1, 2, 3}};
     step_pair(&pair, (int32_t[]){16, 0}, alike, 4, false, 0); // one of them has none yet
     step_pair(&pair, (int32_t[]){16, 16}, NULL, 0, false, 2);
@@ -294,11 +299,16 @@ static void open_session(struct crowd_of_sessions *c, int i)
                                                         .block_size = BLOCK,
                                                         .k_dtype = DTYPE_F32,
                                                         .v_dtype = DTYPE_F32}};
-    ck_assert_int_eq(engine_arena_create(engine, memory + i * ARENA, ARENA, &c->arenas[i], &error), STATUS_OK);
-    const struct core_session_params params = {
-        .id = (uint64_t)i + 1, .tenant = "", .name = "", .arena = c->arenas[i], .arena_size = ARENA};
+    ck_assert_int_eq(engine_arena_create(engine, memory + i * ARENA, ARENA, &c->arenas[i], &error),
+                     STATUS_OK);
+    const struct core_session_params params = {.id = (uint64_t)i + 1,
+                                               .tenant = "",
+                                               .name = "",
+                                               .arena = c->arenas[i],
+                                               .arena_size = ARENA};
     ck_assert_int_eq(core_session_open(c->core, &params, &c->sessions[i], &error), STATUS_OK);
-    ck_assert_msg(core_cache_open(c->sessions[i], &identity, &info, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_msg(core_cache_open(c->sessions[i], &identity, &info, &error) == STATUS_OK, "%s",
+                  error.text);
     c->cache[i] = info.cache;
     lease_one(c, i);
     const int64_t slot = (int64_t)c->blocks[i] * BLOCK;
@@ -314,8 +324,9 @@ static void open_session(struct crowd_of_sessions *c, int i)
                                             .slot_mapping = &slot,
                                             .num_slot_mapping = 1};
     uint32_t num_tokens;
-    ck_assert_msg(core_batch_create(c->sessions[i], &batch, &c->batches[i], &num_tokens, &error) == STATUS_OK, "%s",
-                  error.text);
+    ck_assert_msg(core_batch_create(c->sessions[i], &batch, &c->batches[i], &num_tokens, &error) ==
+                      STATUS_OK,
+                  "%s", error.text);
 }
 
 // Two layers of the one-key run of session `i`, whose value is 100 * i.
@@ -324,7 +335,8 @@ static uint64_t run_session(struct crowd_of_sessions *c, int i)
     struct error error = {0};
     uint64_t ticket = 0;
     struct wire_tensor tensor = {.dtype = DTYPE_F32, .token_stride = 32, .head_stride = 32};
-    struct core_run_params run = {.kind = ENGINE_ATTEND, .batch = c->batches[i], .num_heads = 1, .causal = true};
+    struct core_run_params run = {
+        .kind = ENGINE_ATTEND, .batch = c->batches[i], .num_heads = 1, .causal = true};
     run.q = run.k = run.v = run.out = tensor;
     run.k.offset = K;
     run.v.offset = V;
@@ -335,7 +347,8 @@ static uint64_t run_session(struct crowd_of_sessions *c, int i)
     return ticket;
 }
 
-// Two submissions of the first session wait on the GPU; what all sessions queue meanwhile goes into one.
+// Two submissions of the first session wait on the GPU; what all sessions queue meanwhile goes into
+// one.
 START_TEST(runs_of_sessions_that_wait_together_share_one_dispatch)
 {
     static const int counts[] = {2, MOST};

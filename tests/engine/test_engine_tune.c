@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_tune.c - tuning on a real device: measured behind the work, kept in a file, read in the next life; no bit depends on it,
-// and nobody but who asks is told. On matrix_emulated, whose decode has more than one way, and which every device runs.
+// test_engine_tune.c - tuning on a real device: measured behind the work, kept in a file, read in
+// the next life; no bit depends on it, and nobody but who asks is told. On matrix_emulated, whose
+// decode has more than one way, and which every device runs.
 
 #include "engine/tuning/tune_file.h"
 #include "rigs/engine_world.h"
@@ -13,8 +14,22 @@
 #include <unistd.h>
 
 enum { PATIENCE_S = DEADLINE_S + 40 };
-enum { DIM = 16, KEYS = 16, NUM_BLOCKS = 64, HEADS = 2, ROW = HEADS * DIM * 2 /* bytes */, KV_LEN = 300 };
-enum { Q = 0, OUT = 1 << 12, OTHER = 1 << 13, LSE = 1 << 14, TENSOR_K = 1 << 15, TENSOR_V = 1 << 17 };
+enum {
+    DIM = 16,
+    KEYS = 16,
+    NUM_BLOCKS = 64,
+    HEADS = 2,
+    ROW = HEADS * DIM * 2 /* bytes */,
+    KV_LEN = 300
+};
+enum {
+    Q = 0,
+    OUT = 1 << 12,
+    OTHER = 1 << 13,
+    LSE = 1 << 14,
+    TENSOR_K = 1 << 15,
+    TENSOR_V = 1 << 17
+};
 
 static char folder[] = "/tmp/aule-engine-tune-XXXXXX";
 static struct engine_cache *cache_;
@@ -46,7 +61,8 @@ static void begin_life(enum engine_tune tune, uint32_t max_tuned)
                                                 .tune_memory_bytes = tune_memory,
                                                 .cache_folder = folder});
     char uuid[UUID_TEXT_SIZE];
-    snprintf(pipelines, sizeof pipelines, "%s/pipelines-%s", folder, uuid_text(engine_device(engine)->uuid, uuid));
+    snprintf(pipelines, sizeof pipelines, "%s/pipelines-%s", folder,
+             uuid_text(engine_device(engine)->uuid, uuid));
     open_arena();
     struct engine_cache_params params = shape(1, 1, DIM, DTYPE_F16);
     params.kv.block_size = KEYS;
@@ -147,7 +163,8 @@ static void await_measured(uint32_t count)
     AWAIT(PATIENCE_S, state().num_waiting == 0 && state().num_entries >= count);
     ck_assert_uint_eq(state().num_entries, count);
     for (uint32_t i = 0; i < count; i++)
-        ck_assert_msg(tuned_at(i).state == ENGINE_TUNE_MEASURED, "%u is not measured:\n%s", i, log_text);
+        ck_assert_msg(tuned_at(i).state == ENGINE_TUNE_MEASURED, "%u is not measured:\n%s", i,
+                      log_text);
 }
 
 static void await_file(const char *path, bool there)
@@ -244,7 +261,8 @@ START_TEST(every_candidate_gives_the_same_bits_and_what_is_none_is_ignored)
     end_life();
     begin_life(ENGINE_TUNE_OFF, 0);
     ck_assert_uint_eq(state().num_entries, 0);
-    ck_assert_msg(logged("workgroups of 96 is ignored: it is none of the kernel's candidates"), "%s", log_text);
+    ck_assert_msg(logged("workgroups of 96 is ignored: it is none of the kernel's candidates"),
+                  "%s", log_text);
     clear();
     end_life();
 }
@@ -369,8 +387,9 @@ START_TEST(too_little_time_to_measure_is_a_debug_line)
     decode(KV_LEN, OUT);
     AWAIT(PATIENCE_S, state().num_waiting == 0);
     if (tuned_at(0).state == ENGINE_TUNE_FAILED)
-        ck_assert_msg(logged("3 tuning: attention_decode_emulated") && logged("--tune-time 1 ms were too short"), "%s",
-                      log_text);
+        ck_assert_msg(logged("3 tuning: attention_decode_emulated") &&
+                          logged("--tune-time 1 ms were too short"),
+                      "%s", log_text);
     ck_assert_msg(!logged("1 tuning:"), "%s", log_text);
     clear();
     end_life();
@@ -398,7 +417,8 @@ START_TEST(what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so)
     decode(KV_LEN, OUT);
     AWAIT(PATIENCE_S, state().num_waiting == 0);
     ck_assert_uint_eq(state().num_entries, 1);
-    ck_assert_int_eq(tuned_at(0).state, ENGINE_TUNE_MEASURED); // several sequences read the same few blocks
+    ck_assert_int_eq(tuned_at(0).state,
+                     ENGINE_TUNE_MEASURED); // several sequences read the same few blocks
     end_life();
     tune_memory = 64;
     begin_life(ENGINE_TUNE_ON, 0);
@@ -429,14 +449,16 @@ static void add_features(struct engine_run *run)
 // Else a rule's choice could not be compared, and a smaller device would have none.
 START_TEST(what_a_rule_says_is_among_the_candidates)
 {
-    static const uint32_t specs[][SPEC_CONSTANTS] = {{[AULE_SPEC_HEAD_DIM_K] = 128, [AULE_SPEC_HEAD_DIM_V] = 128},
-                                                     {[AULE_SPEC_HEAD_DIM_K] = 256, [AULE_SPEC_HEAD_DIM_V] = 256}};
+    static const uint32_t specs[][SPEC_CONSTANTS] = {
+        {[AULE_SPEC_HEAD_DIM_K] = 128, [AULE_SPEC_HEAD_DIM_V] = 128},
+        {[AULE_SPEC_HEAD_DIM_K] = 256, [AULE_SPEC_HEAD_DIM_V] = 256}};
     const struct variant *variant;
     for (uint32_t i = 0; (variant = variant_at(i)); i++)
         for (uint32_t j = 0; j < variant->num_kernels; j++) {
             const struct kernel *kernel = variant->kernels[j];
             for (uint64_t workgroups = 2; kernel->candidates && workgroups < 4000; workgroups++) {
-                uint32_t local_size = kernel_local_size(kernel, specs[workgroups % 2], workgroups / 2, 132);
+                uint32_t local_size =
+                    kernel_local_size(kernel, specs[workgroups % 2], workgroups / 2, 132);
                 const uint32_t *at = kernel->candidates;
                 while (*at && *at != local_size)
                     at++;
@@ -501,7 +523,8 @@ void add_tune_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("tuning");
     tcase_add_checked_fixture(tcase, setup_folder, teardown_folder);
-    tcase_add_test(tcase, what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes_no_bit);
+    tcase_add_test(tcase,
+                   what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes_no_bit);
     tcase_add_test(tcase, every_candidate_gives_the_same_bits_and_what_is_none_is_ignored);
     tcase_add_test(tcase, entries_that_no_run_can_ask_for_are_ignored_with_the_reason);
     tcase_add_test(tcase, a_file_that_cannot_be_written_is_tried_again_at_the_end);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_warps.c - how many warps a workgroup of decode has, which no bit may show: the rule, and rows of every kind by both sizes that
-// emulated matrices have. Of f16 four warps are halves of a part there; of bf16 two share each half, as on a device.
+// test_engine_warps.c - how many warps a workgroup of decode has, which no bit may show: the rule,
+// and rows of every kind by both sizes that emulated matrices have. Of f16 four warps are halves of
+// a part there; of bf16 two share each half, as on a device.
 
 #include "rigs/dice.h"
 #include "rigs/engine_world.h"
@@ -27,7 +28,8 @@ static const struct kind {
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 
 // Lengths of which units have odd and even numbers of tiles, and some have none.
-static const int32_t q_lens[SEQS] = {1, 1, 4, 1, 1, 1}, kv_lens[SEQS] = {1100, 300, 700, 208, 5, 513};
+static const int32_t q_lens[SEQS] = {1, 1, 4, 1, 1, 1},
+                     kv_lens[SEQS] = {1100, 300, 700, 208, 5, 513};
 
 static struct engine_cache *cache_;
 
@@ -40,13 +42,15 @@ static void setup_warps(void)
 // 0.125 to 1, of either sign.
 static void fill_numbers(struct dice *dice, enum dtype dtype, void *to, uint64_t count)
 {
-    uint32_t least = dtype == DTYPE_BF16 ? 0x3e00 : 0x3000, one = dtype == DTYPE_BF16 ? 0x3f80 : 0x3c00;
+    uint32_t least = dtype == DTYPE_BF16 ? 0x3e00 : 0x3000,
+             one = dtype == DTYPE_BF16 ? 0x3f80 : 0x3c00;
     for (uint64_t i = 0; i < count; i++) {
         if (dtype_size((int)dtype) == 1)
-            ((uint8_t *)to)[i] = (uint8_t)(dice_below(dice, 0x70) | (dice_chance(dice, 50) ? 0x80 : 0));
+            ((uint8_t *)to)[i] =
+                (uint8_t)(dice_below(dice, 0x70) | (dice_chance(dice, 50) ? 0x80 : 0));
         else
-            ((uint16_t *)to)[i] =
-                (uint16_t)(least + dice_below(dice, one - least) + (dice_chance(dice, 50) ? 0x8000 : 0));
+            ((uint16_t *)to)[i] = (uint16_t)(least + dice_below(dice, one - least) +
+                                             (dice_chance(dice, 50) ? 0x8000 : 0));
     }
 }
 
@@ -54,7 +58,9 @@ static void fill_numbers(struct dice *dice, enum dtype dtype, void *to, uint64_t
 static void fill_scales(struct dice *dice, float *to, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        to[i] = dice_chance(dice, 10) ? 0 : ldexpf(1 + (float)dice_below(dice, 8) / 8, (int)dice_below(dice, 44) - 40);
+        to[i] = dice_chance(dice, 10)
+                    ? 0
+                    : ldexpf(1 + (float)dice_below(dice, 8) / 8, (int)dice_below(dice, 44) - 40);
 }
 
 static void open_kind(const struct kind *kind)
@@ -73,7 +79,8 @@ static void open_kind(const struct kind *kind)
     for (int32_t i = 0; i < BLOCKS; i++) {
         fill_numbers(&dice, kind->kv, block, elements);
         if (kind->token_scales)
-            fill_scales(&dice, (float *)(void *)(block + elements * dtype_size((int)kind->kv)), 2 * KEYS);
+            fill_scales(&dice, (float *)(void *)(block + elements * dtype_size((int)kind->kv)),
+                        2 * KEYS);
         ck_assert_int_eq(engine_block_write(cache_, 0, i, block), STATUS_OK);
     }
     fill_numbers(&dice, kind->io, memory + Q, (uint64_t)TOKENS * HEADS * kind->head_dim);
@@ -99,7 +106,8 @@ static struct engine_batch *batch_of_kind(void)
     });
 }
 
-static struct engine_run run_of_kind(const struct kind *kind, struct engine_batch *batch, uint64_t out)
+static struct engine_run run_of_kind(const struct kind *kind, struct engine_batch *batch,
+                                     uint64_t out)
 {
     return (struct engine_run){
         .batch = batch,
@@ -120,20 +128,25 @@ static struct engine_run run_of_kind(const struct kind *kind, struct engine_batc
 
 START_TEST(size_of_workgroups_follows_their_number)
 {
-    static const uint32_t narrow[SPEC_CONSTANTS] = {[AULE_SPEC_HEAD_DIM_K] = 128, [AULE_SPEC_HEAD_DIM_V] = 128};
-    static const uint32_t wide[SPEC_CONSTANTS] = {[AULE_SPEC_HEAD_DIM_K] = 192, [AULE_SPEC_HEAD_DIM_V] = 128};
+    static const uint32_t narrow[SPEC_CONSTANTS] = {
+        [AULE_SPEC_HEAD_DIM_K] = 128, [AULE_SPEC_HEAD_DIM_V] = 128};
+    static const uint32_t wide[SPEC_CONSTANTS] = {
+        [AULE_SPEC_HEAD_DIM_K] = 192, [AULE_SPEC_HEAD_DIM_V] = 128};
     const struct variant *variant = variant_at(0);
     const struct kernel *decode = variant->kernels[0], *emulated = &kernel_decode_emulated;
-    ck_assert_uint_eq(emulated->local_size(narrow, 3001, 1000), 64); // a part, by two warps or by four, or half of one
+    ck_assert_uint_eq(emulated->local_size(narrow, 3001, 1000),
+                      64); // a part, by two warps or by four, or half of one
     ck_assert_uint_eq(emulated->local_size(narrow, 3000, 1000), 128);
     ck_assert_uint_eq(emulated->local_size(narrow, 1000, 1000), 256);
-    ck_assert_uint_eq(kernel_local_size(emulated, narrow, 1, 1000), 128); // all that its shader can have
+    ck_assert_uint_eq(kernel_local_size(emulated, narrow, 1, 1000),
+                      128); // all that its shader can have
     ck_assert_uint_eq(kernel_local_size(emulated, wide, UINT64_MAX, 1000), 64);
     ck_assert_uint_eq(kernel_local_size(&kernel_plain, narrow, 1, 1000), 128);
     if (variant->num_kernels == 1) // built without matrix units
         return;
     ck_assert_uint_eq(kernel_local_size(decode, narrow, 3001, 1000), 64);
-    ck_assert_uint_eq(kernel_local_size(decode, wide, 3001, 1000), 128); // where others have two warps
+    ck_assert_uint_eq(kernel_local_size(decode, wide, 3001, 1000),
+                      128); // where others have two warps
     ck_assert_uint_eq(kernel_local_size(decode, wide, UINT64_MAX, 1000), 128);
     ck_assert_uint_eq(kernel_local_size(decode, wide, 1000, 1000), 256);
 }

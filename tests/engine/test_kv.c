@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_kv.c - the suite of K/V writes, gathers, copies and merges on a real device, under the validation layer where the build wants
-// it; exit 77 where Vulkan finds none. Here: what is written, bit for bit, for every pair of dtypes and every scale mode.
+// test_kv.c - the suite of K/V writes, gathers, copies and merges on a real device, under the
+// validation layer where the build wants it; exit 77 where Vulkan finds none. Here: what is
+// written, bit for bit, for every pair of dtypes and every scale mode.
 
 #include "rigs/kv_world.h"
 
@@ -11,7 +12,8 @@
 
 enum { HEADS = 4, DIM = 64, SLOTS = 256, BLOCKS = 8, NUMBERS = SLOTS * HEADS * DIM };
 
-static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, DTYPE_INT8};
+static const enum dtype dtypes[] = {DTYPE_F32,      DTYPE_F16,      DTYPE_BF16,
+                                    DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, DTYPE_INT8};
 static const enum dtype small_dtypes[] = {DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, DTYPE_INT8};
 
 static struct engine_kv kv_of(enum dtype k, enum dtype v, enum scale_mode mode)
@@ -31,7 +33,8 @@ static int64_t slot_of(uint32_t token)
     return (token * 37 + 5) % SLOTS;
 }
 
-// The tensor at the arena's begin, all NUMBERS of it, to K and V alike. The blocks as they are then; malloc'd.
+// The tensor at the arena's begin, all NUMBERS of it, to K and V alike. The blocks as they are
+// then; malloc'd.
 static uint8_t *write_numbers(struct engine_kv kv, enum dtype io, float k_scale, float v_scale)
 {
     int64_t slots[SLOTS];
@@ -55,15 +58,17 @@ static uint8_t *write_numbers(struct engine_kv kv, enum dtype io, float k_scale,
     return blocks;
 }
 
-static void expect_element(const uint8_t *blocks, const struct engine_kv *kv, enum dtype io, uint32_t index, bool v,
-                           uint32_t wanted)
+static void expect_element(const uint8_t *blocks, const struct engine_kv *kv, enum dtype io,
+                           uint32_t index, bool v, uint32_t wanted)
 {
     uint32_t token = index / (HEADS * DIM), head = index / DIM % HEADS, dim = index % DIM;
-    uint32_t got = kv_element(blocks, kv, slot_of(token), head, dim, v), bits = numbers_bits(memory, io, index);
+    uint32_t got = kv_element(blocks, kv, slot_of(token), head, dim, v),
+             bits = numbers_bits(memory, io, index);
     if (got != wanted)
-        ck_abort_msg("%s %x (%g), token %u head %u dim %u, as %s of %c, scale mode %d: %x, expected %x", dtype_name(io),
-                     bits, numbers_value(io, bits), token, head, dim, dtype_name(v ? kv->v_dtype : kv->k_dtype),
-                     v ? 'V' : 'K', kv->scale_mode, got, wanted);
+        ck_abort_msg(
+            "%s %x (%g), token %u head %u dim %u, as %s of %c, scale mode %d: %x, expected %x",
+            dtype_name(io), bits, numbers_value(io, bits), token, head, dim,
+            dtype_name(v ? kv->v_dtype : kv->k_dtype), v ? 'V' : 'K', kv->scale_mode, got, wanted);
 }
 
 // ---- without scales ----
@@ -129,24 +134,37 @@ START_TEST(a_scale_for_the_tensor_divides_what_is_written)
         }
         uint8_t *blocks = write_numbers(kv, io, k_scale, v_scale);
         for (uint32_t n = 0; n < NUMBERS; n++) {
-            expect_element(blocks, &kv, io, n, false, scaled(kv.k_dtype, io_value(io, n), 1 / k_scale));
-            expect_element(blocks, &kv, io, n, true, scaled(kv.v_dtype, io_value(io, n), 1 / v_scale));
+            expect_element(blocks, &kv, io, n, false,
+                           scaled(kv.k_dtype, io_value(io, n), 1 / k_scale));
+            expect_element(blocks, &kv, io, n, true,
+                           scaled(kv.v_dtype, io_value(io, n), 1 / v_scale));
         }
         free(blocks);
     }
 }
 END_TEST
 
-// Rows of all sizes: nothing but zeroes, too small to be scaled, as small as can be, as large as can be, with infinities and with no numbers.
+// Rows of all sizes: nothing but zeroes, too small to be scaled, as small as can be, as large as
+// can be, with infinities and with no numbers.
 static void fill_rows(void)
 {
-    static const float sizes[] = {
-        1,     0,           0x1p-101f, 0x1p-100f, 0x1.fffffep-101f, 0x1.fffffep127f, 0x1p-149f, 0x1.8p-90f,
-        3e-3f, 0x1.0002p0f, 448,       1e30f};
+    static const float sizes[] = {1,
+                                  0,
+                                  0x1p-101f,
+                                  0x1p-100f,
+                                  0x1.fffffep-101f,
+                                  0x1.fffffep127f,
+                                  0x1p-149f,
+                                  0x1.8p-90f,
+                                  3e-3f,
+                                  0x1.0002p0f,
+                                  448,
+                                  1e30f};
     struct dice dice = {7};
     float *numbers = (float *)memory;
     for (uint32_t row = 0; row < NUMBERS / DIM; row++) {
-        float size = sizes[row % 12] * (row / 12 % 3 == 1 ? (float)dice_between(&dice, 500, 1000) / 1000 : 1);
+        float size = sizes[row % 12] *
+                     (row / 12 % 3 == 1 ? (float)dice_between(&dice, 500, 1000) / 1000 : 1);
         for (uint32_t d = 0; d < DIM; d++)
             numbers[row * DIM + d] = size * (dice_normal(&dice) / 4);
         numbers[row * DIM + row % DIM] = row % 2 ? size : -size;
@@ -155,13 +173,15 @@ static void fill_rows(void)
         if (row % 7 == 1)
             numbers[row * DIM + (row + 2) % DIM] = word_float(row % 3 ? 0x7fc00000 : 0xff800001);
         if (row % 11 == 1)
-            numbers[row * DIM + (row + 3) % DIM] = word_float(0x80000000 | dice_below(&dice, 0x800000));
+            numbers[row * DIM + (row + 3) % DIM] =
+                word_float(0x80000000 | dice_below(&dice, 0x800000));
     }
     for (uint32_t d = 0; d < DIM; d++) // a row without any finite number
         numbers[100 * DIM + d] = d % 2 ? INFINITY : NAN;
 }
 
-static void expect_row(const uint8_t *blocks, const struct engine_kv *kv, enum dtype io, uint32_t row, bool v)
+static void expect_row(const uint8_t *blocks, const struct engine_kv *kv, enum dtype io,
+                       uint32_t row, bool v)
 {
     enum dtype dtype = v ? kv->v_dtype : kv->k_dtype;
     float values[DIM], scale = 1, inverse = 1;
@@ -171,7 +191,8 @@ static void expect_row(const uint8_t *blocks, const struct engine_kv *kv, enum d
         numbers_scale(dtype, values, DIM, &scale, &inverse);
     float got = kv_scale(blocks, kv, slot_of(row / HEADS), row % HEADS, v);
     if (float_word(got) != float_word(scale))
-        ck_abort_msg("row %u, %s of %c: scale %a, expected %a", row, dtype_name(dtype), v ? 'V' : 'K', got, scale);
+        ck_abort_msg("row %u, %s of %c: scale %a, expected %a", row, dtype_name(dtype),
+                     v ? 'V' : 'K', got, scale);
     for (uint32_t d = 0; d < DIM; d++)
         expect_element(blocks, kv, io, row * DIM + d, v, scaled(dtype, values[d], inverse));
 }
@@ -191,7 +212,8 @@ START_TEST(each_row_gets_the_scale_that_makes_its_largest_magnitude_the_dtypes)
     struct engine_kv kv = kv_of(row_dtypes[_i].k, row_dtypes[_i].v, SCALE_PER_TOKEN_HEAD);
     fill_rows();
     for (uint32_t i = 0; i < NUMBERS && io != DTYPE_F32; i++) // in place: the reader is ahead
-        numbers_put(memory, io, i, numbers_convert(DTYPE_F32, numbers_bits(memory, DTYPE_F32, i), io));
+        numbers_put(memory, io, i,
+                    numbers_convert(DTYPE_F32, numbers_bits(memory, DTYPE_F32, i), io));
     uint8_t *blocks = write_numbers(kv, io, 1, 1);
     for (uint32_t row = 0; row < NUMBERS / DIM; row++) {
         expect_row(blocks, &kv, io, row, false);
@@ -205,11 +227,13 @@ static void add_write_tests(Suite *suite)
 {
     TCase *tests = tcase_create("numbers");
     tcase_add_checked_fixture(tests, setup_import, teardown);
-    tcase_add_loop_test(tests, every_pattern_of_16_bits_becomes_what_it_should_in_every_dtype, 0, 2);
-    tcase_add_loop_test(tests, floats_at_each_border_of_each_dtype_round_to_nearest_even_in_all, 0, 6);
+    tcase_add_loop_test(tests, every_pattern_of_16_bits_becomes_what_it_should_in_every_dtype, 0,
+                        2);
+    tcase_add_loop_test(tests, floats_at_each_border_of_each_dtype_round_to_nearest_even_in_all, 0,
+                        6);
     tcase_add_loop_test(tests, a_scale_for_the_tensor_divides_what_is_written, 0, 3);
-    tcase_add_loop_test(tests, each_row_gets_the_scale_that_makes_its_largest_magnitude_the_dtypes, 0,
-                        sizeof row_dtypes / sizeof *row_dtypes);
+    tcase_add_loop_test(tests, each_row_gets_the_scale_that_makes_its_largest_magnitude_the_dtypes,
+                        0, sizeof row_dtypes / sizeof *row_dtypes);
     suite_add_tcase(suite, tests);
 }
 

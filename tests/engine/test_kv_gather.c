@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_kv_gather.c - K and V on the round trip from a tensor to where they are kept and back, for each place, and what copies of
-// blocks leave alone. Nothing but what a run is to write may change.
+// test_kv_gather.c - K and V on the round trip from a tensor to where they are kept and back, for
+// each place, and what copies of blocks leave alone. Nothing but what a run is to write may change.
 
 #include "rigs/kv_world.h"
 
@@ -10,11 +10,19 @@
 #include <string.h>
 
 enum { HEADS = 2, BLOCK_TOKENS = 16, BLOCKS = 16, SEQS = 4, TABLE = 4, KEYS = 100 };
-enum { K_AT = 0, V_AT = 64 << 10, KEYS_AT = 128 << 10, VALUES_AT = 320 << 10, K_TO = 512 << 10, V_TO = 640 << 10 };
+enum {
+    K_AT = 0,
+    V_AT = 64 << 10,
+    KEYS_AT = 128 << 10,
+    VALUES_AT = 320 << 10,
+    K_TO = 512 << 10,
+    V_TO = 640 << 10
+};
 
 static const int32_t kv_lens[SEQS] = {50, 0, 17, 33};
 static const int32_t kv_begins[SEQS + 1] = {0, 50, 50, 67, KEYS};
-static const int32_t table[SEQS][TABLE] = {{7, 0, 12, 3}, {-1, -1, -1, -1}, {14, 9, -1, -1}, {1, 15, 8, 99}};
+static const int32_t table[SEQS][TABLE] = {
+    {7, 0, 12, 3}, {-1, -1, -1, -1}, {14, 9, -1, -1}, {1, 15, 8, 99}};
 
 enum layout { POOL, HEADS_FIRST, TOKENS_FIRST };
 
@@ -31,7 +39,8 @@ static uint64_t round_up(uint64_t bytes)
 }
 
 // [blocks, heads, tokens, dim] or [blocks, tokens, heads, dim], rows at multiples of 16.
-static struct engine_tensor block_tensor(const struct trip *trip, uint64_t offset, enum dtype dtype, uint32_t dim)
+static struct engine_tensor block_tensor(const struct trip *trip, uint64_t offset, enum dtype dtype,
+                                         uint32_t dim)
 {
     uint64_t row = round_up((uint64_t)dim * dtype_size(dtype));
     bool heads_first = trip->layout == HEADS_FIRST;
@@ -49,11 +58,12 @@ static enum engine_place place_of(const struct trip *trip)
 
 // ---- what may change ----
 
-static void allow(uint8_t *allowed, const struct engine_tensor *tensor, uint64_t outer, uint64_t token, uint32_t dim)
+static void allow(uint8_t *allowed, const struct engine_tensor *tensor, uint64_t outer,
+                  uint64_t token, uint32_t dim)
 {
     for (uint32_t h = 0; h < HEADS; h++)
-        memset(allowed + tensor->offset + outer * tensor->outer_stride + token * tensor->token_stride +
-                   h * tensor->head_stride,
+        memset(allowed + tensor->offset + outer * tensor->outer_stride +
+                   token * tensor->token_stride + h * tensor->head_stride,
                1, dim * dtype_size(tensor->dtype));
 }
 
@@ -61,7 +71,8 @@ static void expect_untouched(const uint8_t *before, const uint8_t *allowed)
 {
     for (uint32_t at = 0; at < ARENA_BYTES; at++)
         if (!allowed[at] && (uint8_t)memory[at] != before[at])
-            ck_abort_msg("byte %u of the arena changed from %02x to %02x", at, before[at], (uint8_t)memory[at]);
+            ck_abort_msg("byte %u of the arena changed from %02x to %02x", at, before[at],
+                         (uint8_t)memory[at]);
 }
 
 static uint8_t *arena_copy(void)
@@ -78,7 +89,8 @@ static int64_t slot_of(uint32_t seq, uint32_t key)
     return (int64_t)table[seq][key / BLOCK_TOKENS] * BLOCK_TOKENS + key % BLOCK_TOKENS;
 }
 
-static struct engine_run base_run(const struct trip *trip, enum engine_kind kind, struct engine_batch *batch)
+static struct engine_run base_run(const struct trip *trip, enum engine_kind kind,
+                                  struct engine_batch *batch)
 {
     return (struct engine_run){
         .kind = kind,
@@ -98,9 +110,10 @@ static struct engine_tensor moved(struct engine_tensor tensor, uint32_t tokens)
     return tensor;
 }
 
-// Sequences [first, end), read from or written to rows [kv_begins[first], kv_begins[end]) of the tensors.
-static struct engine_run part_run(const struct trip *trip, struct engine_cache *cache, enum engine_kind kind,
-                                  uint32_t first, uint32_t end)
+// Sequences [first, end), read from or written to rows [kv_begins[first], kv_begins[end]) of the
+// tensors.
+static struct engine_run part_run(const struct trip *trip, struct engine_cache *cache,
+                                  enum engine_kind kind, uint32_t first, uint32_t end)
 {
     int64_t slots[KEYS];
     int32_t cu[SEQS + 1] = {0};
@@ -137,8 +150,8 @@ static void go_there_and_back(const struct trip *trip, struct engine_cache *cach
         part_run(trip, cache, ENGINE_GATHER, 0, 3),
         part_run(trip, cache, ENGINE_GATHER, 3, 4),
     };
-    expect_done(submit(
-        &(struct engine_submission){.runs = runs, .num_runs = 4, .wave_ends = (uint32_t[]){2, 4}, .num_waves = 2}));
+    expect_done(submit(&(struct engine_submission){
+        .runs = runs, .num_runs = 4, .wave_ends = (uint32_t[]){2, 4}, .num_waves = 2}));
     for (int i = 0; i < 4; i++)
         engine_batch_destroy(runs[i].batch);
 }
@@ -154,7 +167,8 @@ static void expect_row(const struct trip *trip, uint32_t row, uint32_t head, boo
 {
     uint32_t dim = v ? trip->kv.head_dim_v : trip->kv.head_dim_k;
     enum dtype dtype = v ? trip->kv.v_dtype : trip->kv.k_dtype, io = trip->io;
-    struct engine_tensor from = dense(v ? V_AT : K_AT, HEADS, dim, io), to = dense(v ? V_TO : K_TO, HEADS, dim, io);
+    struct engine_tensor from = dense(v ? V_AT : K_AT, HEADS, dim, io),
+                         to = dense(v ? V_TO : K_TO, HEADS, dim, io);
     bool is_scaled = trip->kv.scale_mode != SCALE_NONE && dtype_size(dtype) == 1;
     float values[128], scale = v ? trip->v_scale : trip->k_scale, inverse = 1 / scale;
     for (uint32_t d = 0; d < dim; d++)
@@ -163,12 +177,14 @@ static void expect_row(const struct trip *trip, uint32_t row, uint32_t head, boo
         numbers_scale(dtype, values, dim, &scale, &inverse);
     for (uint32_t d = 0; d < dim; d++) {
         uint32_t bits = tensor_bits(&from, row, head, d), got = tensor_bits(&to, row, head, d);
-        uint32_t stored = is_scaled ? numbers_round(dtype, values[d] * inverse) : numbers_convert(io, bits, dtype);
+        uint32_t stored = is_scaled ? numbers_round(dtype, values[d] * inverse)
+                                    : numbers_convert(io, bits, dtype);
         float back = word_float(numbers_widen(dtype, stored));
-        uint32_t wanted = is_scaled ? numbers_round(io, back * scale) : numbers_convert(dtype, stored, io);
+        uint32_t wanted =
+            is_scaled ? numbers_round(io, back * scale) : numbers_convert(dtype, stored, io);
         if (got != wanted && !(isnan(numbers_value(io, got)) && isnan(numbers_value(io, wanted))))
-            ck_abort_msg("row %u, head %u, dim %u of %c: %x went as %x and came as %x, expected %x", row, head, d,
-                         v ? 'V' : 'K', bits, stored, got, wanted);
+            ck_abort_msg("row %u, head %u, dim %u of %c: %x went as %x and came as %x, expected %x",
+                         row, head, d, v ? 'V' : 'K', bits, stored, got, wanted);
     }
 }
 
@@ -177,11 +193,13 @@ static void fill_rows(const struct trip *trip)
     struct dice dice = {trip->kv.k_dtype * 8 + trip->io};
     memset(memory, 0xa5, ARENA_BYTES);
     for (uint32_t i = 0; i < KEYS * HEADS * trip->kv.head_dim_k; i++)
-        numbers_put(memory + K_AT, trip->io, i, numbers_round(trip->io, dice_normal(&dice) * 4 * trip->k_scale));
+        numbers_put(memory + K_AT, trip->io, i,
+                    numbers_round(trip->io, dice_normal(&dice) * 4 * trip->k_scale));
     for (uint32_t i = 0; i < KEYS * HEADS * trip->kv.head_dim_v; i++)
         numbers_put(memory + V_AT, trip->io, i,
-                    trip->kv.scale_mode ? numbers_round(trip->io, dice_normal(&dice) * trip->v_scale)
-                                        : (uint32_t)dice_next(&dice));
+                    trip->kv.scale_mode
+                        ? numbers_round(trip->io, dice_normal(&dice) * trip->v_scale)
+                        : (uint32_t)dice_next(&dice));
 }
 
 static void allow_trip(const struct trip *trip, uint8_t *allowed)
@@ -203,22 +221,22 @@ static void allow_trip(const struct trip *trip, uint8_t *allowed)
         }
 }
 
-#define KV(K, V, K_DIM, V_DIM, MODE)                                                                                   \
-    .kv = {.num_kv_heads = HEADS,                                                                                      \
-           .head_dim_k = K_DIM,                                                                                        \
-           .head_dim_v = V_DIM,                                                                                        \
-           .block_size = BLOCK_TOKENS,                                                                                 \
-           .k_dtype = DTYPE_##K,                                                                                       \
-           .v_dtype = DTYPE_##V,                                                                                       \
+#define KV(K, V, K_DIM, V_DIM, MODE)                                                               \
+    .kv = {.num_kv_heads = HEADS,                                                                  \
+           .head_dim_k = K_DIM,                                                                    \
+           .head_dim_v = V_DIM,                                                                    \
+           .block_size = BLOCK_TOKENS,                                                             \
+           .k_dtype = DTYPE_##K,                                                                   \
+           .v_dtype = DTYPE_##V,                                                                   \
            .scale_mode = SCALE_##MODE}
-#define MLA(K, K_DIM, V_DIM, MODE)                                                                                     \
-    .kv = {.num_kv_heads = HEADS,                                                                                      \
-           .head_dim_k = K_DIM,                                                                                        \
-           .head_dim_v = V_DIM,                                                                                        \
-           .v_is_k_prefix = true,                                                                                      \
-           .block_size = BLOCK_TOKENS,                                                                                 \
-           .k_dtype = DTYPE_##K,                                                                                       \
-           .v_dtype = DTYPE_##K,                                                                                       \
+#define MLA(K, K_DIM, V_DIM, MODE)                                                                 \
+    .kv = {.num_kv_heads = HEADS,                                                                  \
+           .head_dim_k = K_DIM,                                                                    \
+           .head_dim_v = V_DIM,                                                                    \
+           .v_is_k_prefix = true,                                                                  \
+           .block_size = BLOCK_TOKENS,                                                             \
+           .k_dtype = DTYPE_##K,                                                                   \
+           .v_dtype = DTYPE_##K,                                                                   \
            .scale_mode = SCALE_##MODE}
 
 static const struct trip trips[] = {
@@ -230,7 +248,8 @@ static const struct trip trips[] = {
     {POOL, DTYPE_F32, KV(F16, FP8_E5M2, 40, 24, PER_TOKEN_HEAD), 1, 1},
     {POOL, DTYPE_F16, MLA(FP8_E4M3, 72, 64, PER_TOKEN_HEAD), 1, 1},
     {POOL, DTYPE_BF16, MLA(BF16, 72, 64, NONE), 1, 1},
-    {POOL, DTYPE_F32, KV(FP8_E5M2, INT8, 16, 8, PER_TENSOR), 0x1p-122f, 0x1.8p-128f}, // f32 has subnormal numbers
+    {POOL, DTYPE_F32, KV(FP8_E5M2, INT8, 16, 8, PER_TENSOR), 0x1p-122f,
+     0x1.8p-128f}, // f32 has subnormal numbers
     {HEADS_FIRST, DTYPE_F16, KV(F16, BF16, 24, 40, NONE), 1, 1},
     {TOKENS_FIRST, DTYPE_BF16, KV(BF16, BF16, 40, 24, NONE), 1, 1},
     {HEADS_FIRST, DTYPE_F32, KV(FP8_E5M2, INT8, 24, 8, PER_TENSOR), 0.5f, 0.03f},
@@ -267,7 +286,8 @@ START_TEST(contiguous_rows_are_gathered_by_their_starts_or_by_an_outer_stride)
     struct trip trip = {.io = DTYPE_F16, KV(BF16, FP8_E4M3, 24, 8, NONE)};
     trip.kv.block_size = 0;
     fill_rows(&trip);
-    struct engine_run run = {.kind = ENGINE_GATHER, .arena = arena, .num_heads = HEADS, .k_scale = 1, .v_scale = 1};
+    struct engine_run run = {
+        .kind = ENGINE_GATHER, .arena = arena, .num_heads = HEADS, .k_scale = 1, .v_scale = 1};
     run.k = dense(K_TO, HEADS, 24, DTYPE_F16);
     run.v = dense(V_TO, HEADS, 8, DTYPE_F16);
     run.keys = (struct engine_tensor){KEYS_AT, 112, 48, DTYPE_BF16, 0};
@@ -287,14 +307,18 @@ START_TEST(contiguous_rows_are_gathered_by_their_starts_or_by_an_outer_stride)
     for (uint32_t s = 0, row = 0; s < SEQS; s++)
         for (uint32_t j = 0; j < (uint32_t)kv_lens[s]; j++, row++)
             for (uint32_t h = 0; h < HEADS; h++) {
-                uint64_t at = run.values.offset + (_i ? s * 1600 + j * 16 : ((uint64_t)starts[s] + j) * 16);
+                uint64_t at =
+                    run.values.offset + (_i ? s * 1600 + j * 16 : ((uint64_t)starts[s] + j) * 16);
                 for (uint32_t d = 0; d < 24; d++) {
                     uint32_t bits = tensor_bits(&run.keys, (uint32_t)starts[s] + j, h, d);
-                    expect_equal_uint(tensor_bits(&run.k, row, h, d), numbers_convert(DTYPE_BF16, bits, DTYPE_F16));
+                    expect_equal_uint(tensor_bits(&run.k, row, h, d),
+                                      numbers_convert(DTYPE_BF16, bits, DTYPE_F16));
                 }
                 for (uint32_t d = 0; d < 8; d++) {
-                    uint32_t bits = numbers_bits(memory + at + (uint64_t)h * 6416, DTYPE_FP8_E4M3, d);
-                    expect_equal_uint(tensor_bits(&run.v, row, h, d), numbers_convert(DTYPE_FP8_E4M3, bits, DTYPE_F16));
+                    uint32_t bits =
+                        numbers_bits(memory + at + (uint64_t)h * 6416, DTYPE_FP8_E4M3, d);
+                    expect_equal_uint(tensor_bits(&run.v, row, h, d),
+                                      numbers_convert(DTYPE_FP8_E4M3, bits, DTYPE_F16));
                 }
             }
     engine_batch_destroy(run.batch);
@@ -348,7 +372,8 @@ START_TEST(a_token_is_found_by_its_row_or_by_its_place_in_its_sequence)
     for (uint32_t i = 0; i < 1 << 15; i++)
         ((uint16_t *)memory)[i] = (uint16_t)(i * 3);
     uint8_t *before = kv_blocks(cache, 4);
-    struct engine_run run = {.kind = ENGINE_WRITE, .arena = arena, .num_heads = HEADS, .k_scale = 1, .v_scale = 1};
+    struct engine_run run = {
+        .kind = ENGINE_WRITE, .arena = arena, .num_heads = HEADS, .k_scale = 1, .v_scale = 1};
     run.k = (struct engine_tensor){256, 48, 16, DTYPE_F16, 1024};
     run.v = dense(16384, HEADS, ROW_DIM, DTYPE_F16);
     run.batch = open_batch((struct engine_batch_params){.engine = engine,
@@ -369,8 +394,10 @@ START_TEST(a_token_is_found_by_its_row_or_by_its_place_in_its_sequence)
         for (int32_t t = row_cu[s]; t < row_cu[s + 1]; t++)
             for (uint32_t d = 0; slots[rows[t]] >= 0 && d < HEADS * ROW_DIM; d++) {
                 const char *row = memory + 256 + s * 1024 + (uint32_t)(t - row_cu[s]) * 48;
-                uint32_t head = d / ROW_DIM, bits = numbers_bits(row + (uint64_t)head * 16, DTYPE_F16, d % ROW_DIM);
-                expect_equal_uint(kv_element(after, &kv, slots[rows[t]], head, d % ROW_DIM, false), bits);
+                uint32_t head = d / ROW_DIM,
+                         bits = numbers_bits(row + (uint64_t)head * 16, DTYPE_F16, d % ROW_DIM);
+                expect_equal_uint(kv_element(after, &kv, slots[rows[t]], head, d % ROW_DIM, false),
+                                  bits);
             }
     free(before);
     free(after);
@@ -395,7 +422,8 @@ START_TEST(three_hundred_kv_heads_get_a_scale_each)
     int64_t slots[] = {3, 0};
     for (uint32_t i = 0; i < 1 << 16; i++)
         ((float *)memory)[i] = dice_normal(&dice);
-    struct engine_run run = {.kind = ENGINE_WRITE, .arena = arena, .num_heads = MANY, .k_scale = 1, .v_scale = 1};
+    struct engine_run run = {
+        .kind = ENGINE_WRITE, .arena = arena, .num_heads = MANY, .k_scale = 1, .v_scale = 1};
     run.k = dense(0, MANY, 8, DTYPE_F32);
     run.v = dense(64 << 10, MANY, 16, DTYPE_F32);
     run.batch = open_batch((struct engine_batch_params){
@@ -406,13 +434,16 @@ START_TEST(three_hundred_kv_heads_get_a_scale_each)
         bool v = i >= 2 * MANY;
         const struct engine_tensor *tensor = v ? &run.v : &run.k;
         uint32_t token = i / MANY % 2, head = i % MANY, dim = v ? 16 : 8;
-        const char *row = memory + tensor->offset + token * tensor->token_stride + head * tensor->head_stride;
+        const char *row =
+            memory + tensor->offset + token * tensor->token_stride + head * tensor->head_stride;
         float scale, inverse;
         numbers_scale(v ? kv.v_dtype : kv.k_dtype, (const float *)row, dim, &scale, &inverse);
-        ck_assert_uint_eq(float_word(kv_scale(blocks, &kv, slots[token], head, v)), float_word(scale));
+        ck_assert_uint_eq(float_word(kv_scale(blocks, &kv, slots[token], head, v)),
+                          float_word(scale));
         for (uint32_t d = 0; d < dim; d++)
-            expect_equal_uint(kv_element(blocks, &kv, slots[token], head, d, v),
-                              numbers_round(v ? kv.v_dtype : kv.k_dtype, ((const float *)row)[d] * inverse));
+            expect_equal_uint(
+                kv_element(blocks, &kv, slots[token], head, d, v),
+                numbers_round(v ? kv.v_dtype : kv.k_dtype, ((const float *)row)[d] * inverse));
     }
     free(blocks);
     engine_batch_destroy(run.batch);
@@ -434,8 +465,8 @@ START_TEST(copies_and_zeroes_of_blocks_touch_no_other_block)
                            .k_dtype = DTYPE_FP8_E4M3,
                            .v_dtype = DTYPE_F16,
                            .scale_mode = SCALE_PER_TOKEN_HEAD};
-    struct engine_cache *cache =
-        open_cache((struct engine_cache_params){.name = "copies", .num_layers = LAYERS, .chunk_blocks = 4, .kv = kv});
+    struct engine_cache *cache = open_cache((struct engine_cache_params){
+        .name = "copies", .num_layers = LAYERS, .chunk_blocks = 4, .kv = kv});
     uint64_t size = engine_layer_block_bytes(&cache->params);
     unsigned char *wanted = malloc(LAYERS * COPY_BLOCKS * size);
     ck_assert_ptr_nonnull(wanted);
@@ -443,14 +474,16 @@ START_TEST(copies_and_zeroes_of_blocks_touch_no_other_block)
     grow_chunk(cache, 1);
     for (uint32_t i = 0; i < LAYERS * COPY_BLOCKS; i++)
         write_pattern(cache, i / COPY_BLOCKS, (int32_t)(i % COPY_BLOCKS), wanted + i * size);
-    kv_run(&(struct engine_run){.kind = ENGINE_COPY, .cache = cache, .copies = copies, .num_copies = 4});
+    kv_run(&(struct engine_run){
+        .kind = ENGINE_COPY, .cache = cache, .copies = copies, .num_copies = 4});
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         for (uint32_t i = 0; i < 4; i++) {
             unsigned char *blocks = wanted + layer * COPY_BLOCKS * size;
             if (copies[i].from < 0)
                 memset(blocks + (uint64_t)copies[i].to * size, 0, size);
             else
-                memcpy(blocks + (uint64_t)copies[i].to * size, blocks + (uint64_t)copies[i].from * size, size);
+                memcpy(blocks + (uint64_t)copies[i].to * size,
+                       blocks + (uint64_t)copies[i].from * size, size);
         }
     for (uint32_t i = 0; i < LAYERS * COPY_BLOCKS; i++)
         expect_block(cache, i / COPY_BLOCKS, (int32_t)(i % COPY_BLOCKS), wanted + i * size);
@@ -466,7 +499,8 @@ void add_gather_tests(Suite *suite)
         tcase_add_checked_fixture(tests, staging ? setup_staging : setup_import, teardown);
         tcase_add_loop_test(tests, what_is_written_comes_back_from_each_place_as_its_dtype_keeps_it,
                             staging ? TRIPS - 5 : 0, TRIPS);
-        tcase_add_loop_test(tests, contiguous_rows_are_gathered_by_their_starts_or_by_an_outer_stride, 0, 2);
+        tcase_add_loop_test(
+            tests, contiguous_rows_are_gathered_by_their_starts_or_by_an_outer_stride, 0, 2);
         tcase_add_test(tests, a_token_is_found_by_its_row_or_by_its_place_in_its_sequence);
         if (!staging) {
             tcase_add_test(tests, three_hundred_kv_heads_get_a_scale_each);

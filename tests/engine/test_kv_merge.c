@@ -10,15 +10,18 @@
 
 enum { TOKENS = 37, HEADS = 3, DIM = 72, PARTS = 5, PART_BYTES = 1 << 16 };
 
-// Part n lies at n * PART_BYTES: out, with room between its rows, then lse behind 48 KiB; the result in part PARTS.
+// Part n lies at n * PART_BYTES: out, with room between its rows, then lse behind 48 KiB; the
+// result in part PARTS.
 static struct engine_part part_at(uint32_t part, enum dtype dtype)
 {
     struct engine_part self = {.out = dense((uint64_t)part * PART_BYTES, HEADS, DIM, dtype)};
     self.out.token_stride += 32;
-    self.out.head_stride = DIM * dtype_size(dtype) + (part % 2 ? 0 : 16) * (dtype == DTYPE_F32 ? 0 : 1);
+    self.out.head_stride =
+        DIM * dtype_size(dtype) + (part % 2 ? 0 : 16) * (dtype == DTYPE_F32 ? 0 : 1);
     self.out.token_stride += (uint64_t)HEADS * 16;
-    self.lse = (struct engine_tensor){
-        .offset = (uint64_t)part * PART_BYTES + (48 << 10), .token_stride = (HEADS + part) * 4, .dtype = DTYPE_F32};
+    self.lse = (struct engine_tensor){.offset = (uint64_t)part * PART_BYTES + (48 << 10),
+                                      .token_stride = (HEADS + part) * 4,
+                                      .dtype = DTYPE_F32};
     return self;
 }
 
@@ -33,11 +36,13 @@ static void fill_part(const struct engine_part *part, struct dice *dice)
     for (uint32_t t = 0; t < TOKENS; t++)
         for (uint32_t h = 0; h < HEADS; h++) {
             bool empty = t == 5 || dice_chance(dice, 20);
-            char *row = memory + part->out.offset + t * part->out.token_stride + h * part->out.head_stride;
+            char *row =
+                memory + part->out.offset + t * part->out.token_stride + h * part->out.head_stride;
             *lse_at(part, t, h) = empty ? -INFINITY : dice_normal(dice) * (t % 3 ? 2 : 60);
             for (uint32_t d = 0; d < DIM; d++)
                 numbers_put(row, part->out.dtype, d,
-                            numbers_round(part->out.dtype, empty ? (d % 2 ? NAN : INFINITY) : dice_normal(dice)));
+                            numbers_round(part->out.dtype,
+                                          empty ? (d % 2 ? NAN : INFINITY) : dice_normal(dice)));
         }
 }
 
@@ -56,7 +61,8 @@ static void merge_row(const struct engine_part *parts, uint32_t num_parts, uint3
         double lse = (double)*lse_at(&parts[n], t, h), weight = isinf(lse) ? 0 : exp(lse - most);
         sum += weight;
         for (uint32_t d = 0; d < DIM && weight != 0; d++)
-            out[d] += weight * numbers_value(parts[n].out.dtype, tensor_bits(&parts[n].out, t, h, d));
+            out[d] +=
+                weight * numbers_value(parts[n].out.dtype, tensor_bits(&parts[n].out, t, h, d));
     }
     for (uint32_t d = 0; d < DIM && sum != 0; d++)
         out[d] /= sum;
@@ -68,7 +74,8 @@ static const struct {
     double bound;
 } outs[] = {{DTYPE_F32, 2e-6}, {DTYPE_F16, 5e-4}, {DTYPE_BF16, 4e-3}};
 
-static void expect_merged(const struct engine_part *result, const struct merged *merged, double bound, bool lse)
+static void expect_merged(const struct engine_part *result, const struct merged *merged,
+                          double bound, bool lse)
 {
     for (uint32_t t = 0; t < TOKENS; t++)
         for (uint32_t h = 0; h < HEADS; h++) {
@@ -78,14 +85,17 @@ static void expect_merged(const struct engine_part *result, const struct merged 
             for (uint32_t d = 0; d < DIM; d++) {
                 uint32_t bits = tensor_bits(&result->out, t, h, d);
                 double value = numbers_value(result->out.dtype, bits), exact = merged->out[t][h][d];
-                if (isinf(wanted) ? bits != 0 : !(fabs(value - exact) <= bound * fmax(1, fabs(exact))))
-                    ck_abort_msg("token %u, head %u, dim %u: %.9g, expected %.9g", t, h, d, value, exact);
+                if (isinf(wanted) ? bits != 0
+                                  : !(fabs(value - exact) <= bound * fmax(1, fabs(exact))))
+                    ck_abort_msg("token %u, head %u, dim %u: %.9g, expected %.9g", t, h, d, value,
+                                 exact);
             }
         }
 }
 
 // Merges into `result`; nothing but its rows and, if wanted, its lse changes.
-static void merge(const struct engine_part *parts, uint32_t num_parts, const struct engine_part *result, bool lse)
+static void merge(const struct engine_part *parts, uint32_t num_parts,
+                  const struct engine_part *result, bool lse)
 {
     char *before = malloc(ARENA_BYTES);
     ck_assert_ptr_nonnull(before);
@@ -101,7 +111,8 @@ static void merge(const struct engine_part *parts, uint32_t num_parts, const str
                                 .lse = lse ? result->lse : (struct engine_tensor){0}});
     for (uint32_t t = 0; t < TOKENS; t++)
         for (uint32_t h = 0; h < HEADS; h++) {
-            uint64_t at = result->out.offset + t * result->out.token_stride + h * result->out.head_stride;
+            uint64_t at =
+                result->out.offset + t * result->out.token_stride + h * result->out.head_stride;
             memcpy(before + at, memory + at, DIM * dtype_size(result->out.dtype));
             at = (uint64_t)((char *)lse_at(result, t, h) - memory);
             if (lse)
@@ -128,7 +139,9 @@ START_TEST(parts_become_what_attention_over_all_keys_gives)
     for (uint32_t t = 0; t < TOKENS; t++)
         for (uint32_t h = 0; h < HEADS; h++)
             merge_row(parts, num_parts, t, h, merged);
-    struct engine_part result = target == 1 ? parts[0] : target == 2 ? parts[PARTS - 1] : part_at(PARTS, dtype);
+    struct engine_part result = target == 1   ? parts[0]
+                                : target == 2 ? parts[PARTS - 1]
+                                              : part_at(PARTS, dtype);
     merge(parts, num_parts, &result, target != 3);
     expect_merged(&result, merged, outs[_i % 3].bound, target != 3);
     free(merged);
@@ -146,7 +159,8 @@ START_TEST(one_part_comes_back_bit_for_bit)
             bool empty = isinf(*lse_at(&part, t, h));
             ck_assert_uint_eq(float_word(*lse_at(&result, t, h)), float_word(*lse_at(&part, t, h)));
             for (uint32_t d = 0; d < DIM; d++)
-                expect_equal_uint(tensor_bits(&result.out, t, h, d), empty ? 0 : tensor_bits(&part.out, t, h, d));
+                expect_equal_uint(tensor_bits(&result.out, t, h, d),
+                                  empty ? 0 : tensor_bits(&part.out, t, h, d));
         }
 }
 END_TEST
@@ -156,7 +170,8 @@ void add_merge_tests(Suite *suite)
     for (int staging = 0; staging < 2; staging++) {
         TCase *tests = tcase_create(staging ? "merge, staging" : "merge");
         tcase_add_checked_fixture(tests, staging ? setup_staging : setup_import, teardown);
-        tcase_add_loop_test(tests, parts_become_what_attention_over_all_keys_gives, 0, staging ? 6 : 12);
+        tcase_add_loop_test(tests, parts_become_what_attention_over_all_keys_gives, 0,
+                            staging ? 6 : 12);
         tcase_add_loop_test(tests, one_part_comes_back_bit_for_bit, 0, staging ? 1 : 3);
         suite_add_tcase(suite, tests);
     }

@@ -12,8 +12,10 @@ enum { HEADS = 2, DIM = 64, TOKENS = 96, BLOCKS = 4, BLOCK_TOKENS = 32 };
 
 static const long double two_pi = 6.283185307179586476925286766559005768L;
 
-static const int32_t far_positions[] = {
-    0, 1, 2, 3, 100, 4095, 4096, 131071, 1000000, 9999999, 1 << 24, (1 << 24) + 1, 1 << 30, 2147483646, 2147483647};
+static const int32_t far_positions[] = {0,       1,          2,         3,
+                                        100,     4095,       4096,      131071,
+                                        1000000, 9999999,    1 << 24,   (1 << 24) + 1,
+                                        1 << 30, 2147483646, 2147483647};
 
 static const struct engine_kv f32_kv = {.num_kv_heads = HEADS,
                                         .head_dim_k = DIM,
@@ -35,19 +37,22 @@ static long double frequency(const struct engine_rope *rope, uint32_t pair)
 }
 
 // Element `dim` of a row of K, turned, and the length of its pair.
-static double turned_element(const struct turned *turned, int32_t position, const float *row, uint32_t dim,
-                             double *norm)
+static double turned_element(const struct turned *turned, int32_t position, const float *row,
+                             uint32_t dim, double *norm)
 {
     const struct engine_rope *rope = &turned->rope;
     uint32_t pairs = rope->dim / 2, pair = rope->interleaved ? dim / 2 : dim % pairs;
-    uint32_t first = rope->interleaved ? pair * 2 : pair, second = rope->interleaved ? first + 1 : first + pairs;
-    long double angle = fmodl(frequency(rope, pair) * position, two_pi), x = row[first], y = row[second];
+    uint32_t first = rope->interleaved ? pair * 2 : pair,
+             second = rope->interleaved ? first + 1 : first + pairs;
+    long double angle = fmodl(frequency(rope, pair) * position, two_pi), x = row[first],
+                y = row[second];
     *norm = (double)hypotl(x, y);
-    return (double)(dim == first ? x * cosl(angle) - y * sinl(angle) : x * sinl(angle) + y * cosl(angle));
+    return (double)(dim == first ? x * cosl(angle) - y * sinl(angle)
+                                 : x * sinl(angle) + y * cosl(angle));
 }
 
-static double expect_row(const uint8_t *blocks, const struct turned *turned, const float *rows, uint32_t token,
-                         uint32_t head)
+static double expect_row(const uint8_t *blocks, const struct turned *turned, const float *rows,
+                         uint32_t token, uint32_t head)
 {
     const float *row = rows + (token * HEADS + head) * DIM;
     double worst = 0, norm;
@@ -60,7 +65,8 @@ static double expect_row(const uint8_t *blocks, const struct turned *turned, con
         double wanted = turned_element(turned, turned->positions[token], row, d, &norm);
         double got = (double)word_float(bits), error = fabs(got - wanted) / norm;
         if (!(error <= 2e-7))
-            ck_abort_msg("position %d, rope dim %u, dim %u: %.9g, expected %.9g; of a pair of %.9g that is %.3g",
+            ck_abort_msg("position %d, rope dim %u, dim %u: %.9g, expected %.9g; of a pair of %.9g "
+                         "that is %.3g",
                          turned->positions[token], turned->rope.dim, d, got, wanted, norm, error);
         worst = error > worst ? error : worst;
     }
@@ -108,7 +114,8 @@ static void spread_positions(int32_t *positions)
     struct dice dice = {3};
     uint32_t given = sizeof far_positions / sizeof *far_positions;
     for (uint32_t i = 0; i < TOKENS; i++)
-        positions[i] = i < given ? far_positions[i] : (int32_t)(dice_next(&dice) >> 33 >> dice_below(&dice, 24));
+        positions[i] = i < given ? far_positions[i]
+                                 : (int32_t)(dice_next(&dice) >> 33 >> dice_below(&dice, 24));
 }
 
 static void expect_positions(struct engine_rope rope)
@@ -128,7 +135,8 @@ static void expect_positions(struct engine_rope rope)
 START_TEST(k_is_turned_by_any_position_up_to_two_to_the_31_in_both_pairings)
 {
     static const uint32_t dims[] = {DIM, 36, 2}; // halves of 18 and 1 begin inside eight elements
-    expect_positions((struct engine_rope){.dim = dims[_i / 2], .interleaved = _i % 2, .theta = 10000});
+    expect_positions(
+        (struct engine_rope){.dim = dims[_i / 2], .interleaved = _i % 2, .theta = 10000});
 }
 END_TEST
 
@@ -136,12 +144,16 @@ START_TEST(frequencies_of_the_caller_take_the_place_of_theta)
 {
     double frequencies[DIM / 2];
     for (uint32_t i = 0; i < DIM / 2; i++)
-        frequencies[i] = i == 0 ? 3.1 : i == 1 ? -0.25 : i == 2 ? 0 : pow(500000, -2.0 * i / DIM) / 8;
+        frequencies[i] = i == 0   ? 3.1
+                         : i == 1 ? -0.25
+                         : i == 2 ? 0
+                                  : pow(500000, -2.0 * i / DIM) / 8;
     expect_positions((struct engine_rope){.dim = DIM, .frequencies = frequencies});
 }
 END_TEST
 
-// Three sequences whose queries are the last of 50, 40 and 20 keys; of the second one's tokens only 30 are queries.
+// Three sequences whose queries are the last of 50, 40 and 20 keys; of the second one's tokens only
+// 30 are queries.
 START_TEST(without_positions_k_stands_where_the_query_of_its_token_does)
 {
     static const int32_t cu[] = {0, 16, 56, 96}, kv_lens[] = {50, 40, 64}, q_lens[] = {16, 30, 40};
@@ -164,7 +176,8 @@ void add_rope_tests(Suite *suite)
 {
     TCase *tests = tcase_create("rope");
     tcase_add_checked_fixture(tests, setup_import, teardown);
-    tcase_add_loop_test(tests, k_is_turned_by_any_position_up_to_two_to_the_31_in_both_pairings, 0, 6);
+    tcase_add_loop_test(tests, k_is_turned_by_any_position_up_to_two_to_the_31_in_both_pairings, 0,
+                        6);
     tcase_add_test(tests, frequencies_of_the_caller_take_the_place_of_theta);
     tcase_add_loop_test(tests, without_positions_k_stands_where_the_query_of_its_token_does, 0, 2);
     suite_add_tcase(suite, tests);

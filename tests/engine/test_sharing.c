@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_sharing.c - which sequences share which parts, by example and against what looking at each pair says. No GPU.
+// test_sharing.c - which sequences share which parts, by example and against what looking at each
+// pair says. No GPU.
 
 #include "engine/memory/sharing.h"
 #include "rigs/check_main.h"
@@ -36,7 +37,8 @@ static void find(uint32_t num_seqs, uint32_t least)
                           }));
 }
 
-// A sequence of blocks `prefix`, `prefix` + 1, .. and from `common` on of its own, all in use and to be shared.
+// A sequence of blocks `prefix`, `prefix` + 1, .. and from `common` on of its own, all in use and
+// to be shared.
 static void add(uint32_t seq, int32_t prefix, uint32_t common)
 {
     for (uint32_t i = 0; i < COLUMNS; i++)
@@ -192,8 +194,9 @@ static void check_all(uint32_t num_seqs, uint32_t least)
             for (uint32_t other = 0; other < num_seqs; other++)
                 others += share(seq, other, part);
             uint32_t wanted = others >= least ? others : 0;
-            ck_assert_msg(company(seq, part) == wanted, "part %u of sequence %u has a crowd of %u, not of %u", part,
-                          seq, company(seq, part), wanted);
+            ck_assert_msg(company(seq, part) == wanted,
+                          "part %u of sequence %u has a crowd of %u, not of %u", part, seq,
+                          company(seq, part), wanted);
             parts += wanted > 0;
         }
         ck_assert_uint_eq(crowds.parts[seq], parts);
@@ -206,13 +209,15 @@ START_TEST(whoever_shares_a_part_is_found)
     for (int i = 0; i < 3000; i++) {
         uint32_t num_seqs = dice_between(&dice, 1, MOST_SEQS);
         for (uint32_t seq = 0; seq < num_seqs; seq++) {
-            uint32_t like = seq ? dice_below(&dice, seq) : 0, common = seq ? dice_below(&dice, COLUMNS + 1) : 0;
+            uint32_t like = seq ? dice_below(&dice, seq) : 0,
+                     common = seq ? dice_below(&dice, COLUMNS + 1) : 0;
             memcpy(table[seq], table[like], sizeof table[seq]);
             for (uint32_t column = common; column < COLUMNS; column++)
                 table[seq][column] = (int32_t)dice_below(&dice, 3) - 1;
             used[seq] = dice_chance(&dice, 30) ? dice_below(&dice, COLUMNS + 1) : COLUMNS;
             part_keys[seq] = PART * dice_between(&dice, dice_chance(&dice, 10) ? 0 : 1, 2);
-            whole_keys[seq] = dice_chance(&dice, 30) ? dice_below(&dice, COLUMNS * BLOCK) : used[seq] * BLOCK;
+            whole_keys[seq] =
+                dice_chance(&dice, 30) ? dice_below(&dice, COLUMNS * BLOCK) : used[seq] * BLOCK;
         }
         uint32_t least = dice_between(&dice, 2, 4);
         find(num_seqs, least);

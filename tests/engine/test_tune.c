@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_tune.c - tuning without a device: the trial under a clock of the test's own, the table of what was measured, and its file: there
-// and back, spoilt, another device's, empty.
+// test_tune.c - tuning without a device: the trial under a clock of the test's own, the table of
+// what was measured, and its file: there and back, spoilt, another device's, empty.
 
 #include "engine/file.h"
 #include "engine/trial/trial.h"
@@ -19,7 +19,10 @@
 static struct tune_entry entry(uint32_t number)
 {
     struct tune_entry out = {
-        .key = {.shader = 0xfedcba9876543210u, .num_workgroups = 64, .num_keys = 1024, .num_splits = 4},
+        .key = {.shader = 0xfedcba9876543210u,
+                .num_workgroups = 64,
+                .num_keys = 1024,
+                .num_splits = 4},
         .kernel = "attention_of_the_test",
         .local_size = 64,
         .rule_local_size = 128,
@@ -38,8 +41,10 @@ static struct tune_entry entry(uint32_t number)
 
 static const uint32_t candidates[] = {64, 128, 256, 0};
 
-// All rounds, in which candidate i takes times[i]; in round `odd` ten times as long. The clock goes on by `step` each.
-static struct trial run_trial(const uint64_t *times, int odd, uint64_t step, uint64_t budget, uint64_t *end)
+// All rounds, in which candidate i takes times[i]; in round `odd` ten times as long. The clock goes
+// on by `step` each.
+static struct trial run_trial(const uint64_t *times, int odd, uint64_t step, uint64_t budget,
+                              uint64_t *end)
 {
     struct trial trial;
     uint64_t now = 5000;
@@ -61,7 +66,8 @@ START_TEST(the_fastest_candidate_wins_and_the_first_round_only_warms_up)
     static const uint64_t times[] = {900, 700, 800};
     uint64_t end;
     struct tune_entry won = entry(0);
-    for (int odd = 0; odd < 3; odd++) { // the first, which counts nothing, or one that others disturb
+    for (int odd = 0; odd < 3;
+         odd++) { // the first, which counts nothing, or one that others disturb
         struct trial trial = run_trial(times, odd, 1, 1000000, &end);
         won.rule_local_size = 64;
         ck_assert(trial_end(&trial, &won));
@@ -125,7 +131,8 @@ END_TEST
 
 START_TEST(sizes_are_powers_of_two_up_to_the_most)
 {
-    static const uint64_t cases[][2] = {{0, 1}, {1, 1}, {2, 2}, {3, 2}, {511, 256}, {512, 512}, {UINT64_MAX, 1024}};
+    static const uint64_t cases[][2] = {
+        {0, 1}, {1, 1}, {2, 2}, {3, 2}, {511, 256}, {512, 512}, {UINT64_MAX, 1024}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         ck_assert_uint_eq(tune_size(cases[i][0], 1024), cases[i][1]);
 }
@@ -350,7 +357,8 @@ START_TEST(the_file_is_named_after_device_and_driver_and_is_the_users_alone)
 {
     struct stat status;
     struct tune_entry one = entry(0);
-    ck_assert_str_eq(path + strlen(folder), "/tuning-ab010200-0000-0000-0000-000000000000-some-driver-1.2.3-x.json");
+    ck_assert_str_eq(path + strlen(folder),
+                     "/tuning-ab010200-0000-0000-0000-000000000000-some-driver-1.2.3-x.json");
     write_entries(&one, 1);
     ck_assert_int_eq(stat(path, &status), 0);
     ck_assert_uint_eq(status.st_mode & 0777, 0600);
@@ -483,9 +491,12 @@ END_TEST
 START_TEST(a_damaged_entry_is_left_out_and_counted_and_the_others_stay)
 {
     static const char *const spoilt[][2] = {
-        {"\"shader\":\t\"fedc", "\"shader\":\t\"fexc"},     {"\"gpu_ns\":\t1000", "\"gpu_ns\":\t-1"},
-        {"\"num_keys\":\t1024", "\"num_keys\":\t1.5"},      {"\"num_splits\":\t4", "\"splits\":\t4"},
-        {"\"local_size\":\t64", "\"local_size\":\t\"64\""}, {"\"kernel\":\t\"attention", "\"cernel\":\t\"a"},
+        {"\"shader\":\t\"fedc", "\"shader\":\t\"fexc"},
+        {"\"gpu_ns\":\t1000", "\"gpu_ns\":\t-1"},
+        {"\"num_keys\":\t1024", "\"num_keys\":\t1.5"},
+        {"\"num_splits\":\t4", "\"splits\":\t4"},
+        {"\"local_size\":\t64", "\"local_size\":\t\"64\""},
+        {"\"kernel\":\t\"attention", "\"cernel\":\t\"a"},
         {"\"spec\":\t[0, 64", "\"spec\":\t[0, 64, 1"},
     };
     struct tune_entry entries[2] = {entry(0), entry(1)};
@@ -497,7 +508,8 @@ START_TEST(a_damaged_entry_is_left_out_and_counted_and_the_others_stay)
         read_text();
         char *at = strstr(text, spoilt[i][0]);
         ck_assert_msg(at != NULL, "%s is not in %s", spoilt[i][0], text);
-        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, spoilt[i][1], at + strlen(spoilt[i][0]));
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, spoilt[i][1],
+                 at + strlen(spoilt[i][0]));
         write_text(changed);
         ck_assert_int_eq(tune_file_read(path, &device, &list, &error), STATUS_OK);
         ck_assert_uint_eq(list.count, 1);
@@ -526,7 +538,8 @@ int main(void)
     tcase_add_test(tcase, off_neither_measures_nor_chooses_and_on_goes_on);
     tcase_add_test(tcase, renewed_entries_wait_while_the_old_choice_holds);
     tcase_add_test(tcase, cleared_entries_are_gone_even_while_they_are_measured);
-    tcase_add_test(tcase, what_could_not_be_saved_is_tried_again_after_the_next_measurement_and_at_the_end);
+    tcase_add_test(
+        tcase, what_could_not_be_saved_is_tried_again_after_the_next_measurement_and_at_the_end);
     tcase_add_test(tcase, a_large_table_keeps_the_order_of_arrival);
     tcase_add_test(tcase, a_copy_has_all_entries_in_the_order_of_arrival);
     tcase_add_test(tcase, a_full_table_takes_no_more_and_says_so);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fake_daemon.c - see fake_daemon.h. A raw REP socket, so that an unanswered request holds up no other.
+// fake_daemon.c - see fake_daemon.h. A raw REP socket, so that an unanswered request holds up no
+// other.
 
 #include "fake_daemon.h"
 
@@ -22,8 +23,8 @@ static void make_segment(struct fake_daemon *fake, uint64_t session)
         munmap(fake->segment, fake->segment_size);
     if (fake->segment_name[0])
         shm_unlink(fake->segment_name); // where the last client left before it had mapped it
-    snprintf(fake->segment_name, sizeof fake->segment_name, "%sfake-%d-%u", WIRE_SEGMENT_PREFIX, (int)getpid(),
-             (unsigned)session);
+    snprintf(fake->segment_name, sizeof fake->segment_name, "%sfake-%d-%u", WIRE_SEGMENT_PREFIX,
+             (int)getpid(), (unsigned)session);
     fake->segment_size = WIRE_PAGE + FAKE_ARENA;
     int fd = shm_open(fake->segment_name, O_RDWR | O_CREAT | O_EXCL, 0600);
     ck_assert_int_ge(fd, 0);
@@ -75,7 +76,8 @@ static void lease(struct fake_daemon *fake, uint32_t count, struct wire_reply *r
     reply->blocks_lease.blocks = (struct wire_ints){.data = fake->blocks, .count = count};
 }
 
-static void answer(struct fake_daemon *fake, const struct wire_request *request, struct wire_reply *reply)
+static void answer(struct fake_daemon *fake, const struct wire_request *request,
+                   struct wire_reply *reply)
 {
     *reply = (struct wire_reply){.message = "", .answer = WIRE_ANSWER_EMPTY};
     switch (request->command) {
@@ -83,8 +85,10 @@ static void answer(struct fake_daemon *fake, const struct wire_request *request,
     case WIRE_COMMAND_MAPPED: shm_unlink(fake->segment_name); break;
     case WIRE_COMMAND_PING:
         reply->answer = WIRE_ANSWER_PING;
-        reply->ping = (struct wire_ping_reply){
-            .payload = request->ping.payload, .epoch = fake->epoch, .version = "fake", .major = WIRE_PROTOCOL_MAJOR};
+        reply->ping = (struct wire_ping_reply){.payload = request->ping.payload,
+                                               .epoch = fake->epoch,
+                                               .version = "fake",
+                                               .major = WIRE_PROTOCOL_MAJOR};
         break;
     case WIRE_COMMAND_CACHE_OPEN:
         reply->answer = WIRE_ANSWER_CACHE_OPEN;
@@ -113,7 +117,8 @@ static void send_body(struct fake_daemon *fake, nng_msg *request, const void *da
 {
     nng_msg *message;
     ck_assert_int_eq(nng_msg_alloc(&message, 0), 0);
-    ck_assert_int_eq(nng_msg_header_append(message, nng_msg_header(request), nng_msg_header_len(request)), 0);
+    ck_assert_int_eq(
+        nng_msg_header_append(message, nng_msg_header(request), nng_msg_header_len(request)), 0);
     ck_assert_int_eq(nng_msg_append(message, data, size), 0);
     if (nng_sendmsg(fake->socket, message, 0) != 0)
         nng_msg_free(message);

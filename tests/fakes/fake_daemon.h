@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fake_daemon.h - a daemon without a GPU that answers what a test tells it to, also what no daemon would: for the client library's own
-// behaviour. One thread of its own answers; the handler runs there.
+// fake_daemon.h - a daemon without a GPU that answers what a test tells it to, also what no daemon
+// would: for the client library's own behaviour. One thread of its own answers; the handler runs
+// there.
 
 #ifndef AULE_TESTS_FAKE_DAEMON_H
 #define AULE_TESTS_FAKE_DAEMON_H
@@ -23,9 +24,10 @@ enum fake_action {
     FAKE_HANG_UP, // close the connection
 };
 
-// Sees each request with the reply that a patient daemon would give, and may change it. What the reply points to must live
-// as long as the fake.
-typedef enum fake_action (*fake_handler)(struct fake_daemon *fake, const struct wire_request *request,
+// Sees each request with the reply that a patient daemon would give, and may change it. What the
+// reply points to must live as long as the fake.
+typedef enum fake_action (*fake_handler)(struct fake_daemon *fake,
+                                         const struct wire_request *request,
                                          struct wire_reply *reply);
 
 enum { FAKE_ARENA = 4 << 20 }; // bytes

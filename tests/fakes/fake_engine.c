@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fake_engine.c - see fake_engine.h. Arenas may come and go on any thread; the rest is the dispatcher's.
+// fake_engine.c - see fake_engine.h. Arenas may come and go on any thread; the rest is the
+// dispatcher's.
 
 #include "fake_parts.h"
 
@@ -26,12 +27,14 @@ enum status engine_list_devices(struct engine_device **out, uint32_t *count, str
     *out = calloc(1, sizeof(**out));
     if (!*out)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the list of devices");
-    **out = (struct engine_device){.name = "fake", .type = "other", .usable = true, .max_allocation_bytes = 1ull << 32};
+    **out = (struct engine_device){
+        .name = "fake", .type = "other", .usable = true, .max_allocation_bytes = 1ull << 32};
     *count = 1;
     return STATUS_OK;
 }
 
-enum status engine_create(const struct engine_params *params, struct engine **out, struct error *error)
+enum status engine_create(const struct engine_params *params, struct engine **out,
+                          struct error *error)
 {
     (void)error;
     struct engine *engine = fake_make(1, sizeof(*engine));
@@ -208,31 +211,36 @@ static struct fake_event *event_add(struct engine *engine, enum engine_event_kin
 static bool has_shader(enum engine_place place, enum dtype dtype, enum scale_mode mode)
 {
     bool small = dtype_size((int)dtype) == 1;
-    return dtype_size((int)dtype) && (mode != SCALE_PER_TOKEN_HEAD || (small && place == ENGINE_POOL));
+    return dtype_size((int)dtype) &&
+           (mode != SCALE_PER_TOKEN_HEAD || (small && place == ENGINE_POOL));
 }
 
-enum status engine_kv_check(const struct engine *engine, enum engine_place place, const struct engine_kv *kv,
-                            struct error *error)
+enum status engine_kv_check(const struct engine *engine, enum engine_place place,
+                            const struct engine_kv *kv, struct error *error)
 {
     (void)engine;
     const uint32_t dims[] = {kv->head_dim_k, kv->head_dim_v};
     for (int i = 0; i < 2; i++) {
         if (dims[i] == 0 || dims[i] % 8 || dims[i] > 576)
-            return error_set(error, STATUS_UNSUPPORTED, "head_dim %" PRIu32 " has no shader", dims[i]);
+            return error_set(error, STATUS_UNSUPPORTED, "head_dim %" PRIu32 " has no shader",
+                             dims[i]);
     }
     if (kv->v_is_k_prefix && kv->head_dim_v > kv->head_dim_k)
-        return error_set(error, STATUS_INVALID, "head_dim_v %" PRIu32 " is no part of head_dim_k %" PRIu32,
-                         kv->head_dim_v, kv->head_dim_k);
-    if (!has_shader(place, kv->k_dtype, kv->scale_mode) || !has_shader(place, kv->v_dtype, kv->scale_mode))
-        return error_set(error, STATUS_UNSUPPORTED, "KV dtypes %s and %s with scale_mode %d have no shader",
-                         dtype_name((int)kv->k_dtype), dtype_name((int)kv->v_dtype), (int)kv->scale_mode);
+        return error_set(error, STATUS_INVALID,
+                         "head_dim_v %" PRIu32 " is no part of head_dim_k %" PRIu32, kv->head_dim_v,
+                         kv->head_dim_k);
+    if (!has_shader(place, kv->k_dtype, kv->scale_mode) ||
+        !has_shader(place, kv->v_dtype, kv->scale_mode))
+        return error_set(
+            error, STATUS_UNSUPPORTED, "KV dtypes %s and %s with scale_mode %d have no shader",
+            dtype_name((int)kv->k_dtype), dtype_name((int)kv->v_dtype), (int)kv->scale_mode);
     if ((kv->block_size == 0) != (place == ENGINE_ROWS))
         fake_broken("block_size %" PRIu32 " in place %d", kv->block_size, (int)place);
     return STATUS_OK;
 }
 
-enum status engine_cache_check(const struct engine *engine, const struct engine_cache_params *params,
-                               struct error *error)
+enum status engine_cache_check(const struct engine *engine,
+                               const struct engine_cache_params *params, struct error *error)
 {
     return engine_kv_check(engine, ENGINE_POOL, &params->kv, error);
 }
@@ -278,7 +286,8 @@ void engine_cache_destroy(struct engine_cache *cache)
 {
     struct engine *engine = cache->engine;
     struct engine_cache **at = &engine->caches;
-    // A submission may still zero blocks that nobody reads any more; the engine keeps the memory until it has passed.
+    // A submission may still zero blocks that nobody reads any more; the engine keeps the memory
+    // until it has passed.
     for (struct fake_submission *s = engine->submissions; s; s = s->next) {
         for (uint32_t i = 0; i < s->num_zeroes; i++) {
             if (s->zeroes[i].cache == cache)
@@ -349,7 +358,8 @@ void engine_cache_shrink(struct engine_cache *cache, uint32_t number)
     chunk->state = NOT_GROWN;
 }
 
-int32_t *fake_slot_at(const struct engine_cache *cache, uint32_t layer, int64_t block, uint32_t slot)
+int32_t *fake_slot_at(const struct engine_cache *cache, uint32_t layer, int64_t block,
+                      uint32_t slot)
 {
     const struct engine_cache_params *p = &cache->params;
     struct fake_chunk *chunk = find_chunk(cache, (uint32_t)(block / p->chunk_blocks));
@@ -359,7 +369,8 @@ int32_t *fake_slot_at(const struct engine_cache *cache, uint32_t layer, int64_t 
     return chunk->slots + row * p->kv.block_size + slot;
 }
 
-int32_t fake_engine_slot(const struct engine_cache *cache, uint32_t layer, int32_t block, uint32_t slot)
+int32_t fake_engine_slot(const struct engine_cache *cache, uint32_t layer, int32_t block,
+                         uint32_t slot)
 {
     const int32_t *at = fake_slot_at(cache, layer, block, slot);
     if (!at)
@@ -372,22 +383,26 @@ static size_t row_bytes(const struct engine_cache *cache)
     return (size_t)cache->params.kv.head_dim_k * dtype_size((int)cache->params.kv.k_dtype);
 }
 
-enum status engine_block_read(struct engine_cache *cache, uint32_t layer, int32_t block, void *bytes)
+enum status engine_block_read(struct engine_cache *cache, uint32_t layer, int32_t block,
+                              void *bytes)
 {
     if (!fake_slot_at(cache, layer, block, 0))
         return STATUS_OUT_OF_RANGE;
     memset(bytes, 0, engine_layer_block_bytes(&cache->params));
     for (uint32_t i = 0; i < cache->params.kv.block_size; i++)
-        memcpy((uint8_t *)bytes + i * row_bytes(cache), fake_slot_at(cache, layer, block, i), sizeof(int32_t));
+        memcpy((uint8_t *)bytes + i * row_bytes(cache), fake_slot_at(cache, layer, block, i),
+               sizeof(int32_t));
     return STATUS_OK;
 }
 
-enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32_t block, const void *bytes)
+enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32_t block,
+                               const void *bytes)
 {
     if (!fake_slot_at(cache, layer, block, 0))
         return STATUS_OUT_OF_RANGE;
     for (uint32_t i = 0; i < cache->params.kv.block_size; i++)
-        memcpy(fake_slot_at(cache, layer, block, i), (const uint8_t *)bytes + i * row_bytes(cache), sizeof(int32_t));
+        memcpy(fake_slot_at(cache, layer, block, i), (const uint8_t *)bytes + i * row_bytes(cache),
+               sizeof(int32_t));
     return STATUS_OK;
 }
 
@@ -436,8 +451,9 @@ static void finish_growth(struct engine *engine, const struct fake_growth *growt
         return;
     }
     chunk->state = GROWN;
-    chunk->slots = fake_make(
-        (size_t)cache->params.num_layers * cache->params.chunk_blocks * cache->params.kv.block_size, sizeof(int32_t));
+    chunk->slots = fake_make((size_t)cache->params.num_layers * cache->params.chunk_blocks *
+                                 cache->params.kv.block_size,
+                             sizeof(int32_t));
 }
 
 static void finish_growths(struct engine *engine)
@@ -452,8 +468,8 @@ static void finish_growths(struct engine *engine)
 
 // ---- arenas ----
 
-enum status engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
-                                struct error *error)
+enum status engine_arena_create(struct engine *engine, void *base, uint64_t size,
+                                struct engine_arena **out, struct error *error)
 {
     (void)error;
     struct engine_arena *arena = fake_make(1, sizeof(*arena));
@@ -506,7 +522,8 @@ static void group(struct fake_submission *s)
 static void copy_runs(struct fake_submission *s, const struct engine_submission *from)
 {
     uint32_t wave = 0;
-    if (from->num_runs && (!from->num_waves || from->wave_ends[from->num_waves - 1] != from->num_runs))
+    if (from->num_runs &&
+        (!from->num_waves || from->wave_ends[from->num_waves - 1] != from->num_runs))
         fake_broken("the last wave does not end with the last run");
     s->runs = fake_make(from->num_runs, sizeof(*s->runs));
     for (uint32_t i = 0; i < from->num_runs; i++) {
@@ -518,8 +535,8 @@ static void copy_runs(struct fake_submission *s, const struct engine_submission 
     group(s);
 }
 
-enum status engine_submit(struct engine *engine, const struct engine_submission *from, uint64_t *sequence,
-                          struct error *error)
+enum status engine_submit(struct engine *engine, const struct engine_submission *from,
+                          uint64_t *sequence, struct error *error)
 {
     if (engine->lost)
         return error_set(error, STATUS_DEVICE_LOST, "the fake device is lost");
@@ -556,11 +573,13 @@ void fake_engine_limit_splits(struct engine *engine, uint32_t splits)
     engine->limit_splits = splits;
 }
 
-enum status engine_run_check(const struct engine *engine, const struct engine_run *run, struct error *error)
+enum status engine_run_check(const struct engine *engine, const struct engine_run *run,
+                             struct error *error)
 {
     if (!engine->limit_splits || run->num_splits < engine->limit_splits)
         return STATUS_OK;
-    return error_set(error, STATUS_LIMIT, "%" PRIu32 " splits need more than the fake has (--max-scratch)",
+    return error_set(error, STATUS_LIMIT,
+                     "%" PRIu32 " splits need more than the fake has (--max-scratch)",
                      run->num_splits);
 }
 
@@ -635,12 +654,12 @@ bool fake_engine_finish(struct engine *engine)
     for (uint32_t i = 0; i < s->num_runs; i++) {
         enum status status = s->runs[i].fail;
         uint64_t own_ns = s->runs[i].own_ns;
-        event->results[i] =
-            (struct engine_run_result){.status = status,
-                                       .dispatch = s->runs[i].dispatch,
-                                       .gpu_ns = engine->gpu_ns,
-                                       .own_ns = own_ns ? own_ns : engine->gpu_ns / count_in_dispatch(s, i),
-                                       .message = s->runs[i].why};
+        event->results[i] = (struct engine_run_result){
+            .status = status,
+            .dispatch = s->runs[i].dispatch,
+            .gpu_ns = engine->gpu_ns,
+            .own_ns = own_ns ? own_ns : engine->gpu_ns / count_in_dispatch(s, i),
+            .message = s->runs[i].why};
         if (s->runs[i].fail == STATUS_OK)
             fake_run_do(&s->runs[i]);
     }

@@ -77,12 +77,14 @@ __attribute__((format(printf, 1, 2), noreturn)) void fake_broken(const char *for
 void *fake_make(size_t count, size_t size); // zeroed; aborts without memory
 void *fake_copy(const void *data, size_t count, size_t size);
 // The numbers of a block's slots from `slot` on; NULL: it has no memory.
-int32_t *fake_slot_at(const struct engine_cache *cache, uint32_t layer, int64_t block, uint32_t slot);
+int32_t *fake_slot_at(const struct engine_cache *cache, uint32_t layer, int64_t block,
+                      uint32_t slot);
 
 // Checks all that a real engine trusts, and copies the arrays.
 void fake_run_init(struct fake_run *run, const struct engine_run *from);
 void fake_run_finish(struct fake_run *run);
-void fake_run_do(const struct fake_run *run); // writes, copies, gathers; attention itself leaves no trace
+void fake_run_do(
+    const struct fake_run *run); // writes, copies, gathers; attention itself leaves no trace
 bool fake_run_shares_dispatch(const struct fake_run *a, const struct fake_run *b);
 const struct engine_cache *fake_run_cache(const struct fake_run *run); // NULL: it uses none
 

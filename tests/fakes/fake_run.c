@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fake_run.c - batches and runs of the fake engine: checks every id, row and range that a real one would trust, and carries the
-// numbers of slots along. Dispatcher thread only.
+// fake_run.c - batches and runs of the fake engine: checks every id, row and range that a real one
+// would trust, and carries the numbers of slots along. Dispatcher thread only.
 
 #include "fake_parts.h"
 
@@ -46,7 +46,8 @@ static void *copy_given(const void *data, size_t count, size_t size)
     return data ? fake_copy(data, count, size) : NULL;
 }
 
-enum status engine_batch_create(const struct engine_batch_params *p, struct engine_batch **out, struct error *error)
+enum status engine_batch_create(const struct engine_batch_params *p, struct engine_batch **out,
+                                struct error *error)
 {
     (void)error;
     if ((p->cache != NULL) != (p->place == ENGINE_POOL))
@@ -67,7 +68,8 @@ enum status engine_batch_create(const struct engine_batch_params *p, struct engi
         .num_tokens = p->num_tokens,
         .cu_seqlens_q = copy_given(p->cu_seqlens_q, (size_t)p->num_seqs + 1, sizeof(int32_t)),
         .seq_lens_kv = copy_given(p->seq_lens_kv, p->num_seqs, sizeof(int32_t)),
-        .block_table = copy_given(p->block_table, (size_t)p->num_seqs * p->max_blocks, sizeof(int32_t)),
+        .block_table =
+            copy_given(p->block_table, (size_t)p->num_seqs * p->max_blocks, sizeof(int32_t)),
         .slot_mapping = copy_given(p->slot_mapping, p->num_tokens, sizeof(int64_t)),
         .positions = copy_given(p->positions, p->num_tokens, sizeof(int32_t)),
         .q_lens = copy_given(p->q_lens, p->num_seqs, sizeof(int32_t)),
@@ -81,17 +83,19 @@ enum status engine_batch_create(const struct engine_batch_params *p, struct engi
 }
 
 // The table that comes along must be what the changes make of the old one.
-enum status engine_batch_advance(struct engine_batch *b, const struct engine_advance *a, struct engine_batch **out,
-                                 struct error *error)
+enum status engine_batch_advance(struct engine_batch *b, const struct engine_advance *a,
+                                 struct engine_batch **out, struct error *error)
 {
     size_t size = (size_t)b->num_seqs * b->max_blocks;
     int32_t *table = fake_copy(b->block_table, size, sizeof(*table));
     if (b->place != ENGINE_POOL || b->mask || !b->seq_lens_kv)
         fake_broken("a step of a batch that has none");
-    if ((b->slot_mapping != NULL) != (a->slot_mapping != NULL) || (b->positions != NULL) != (a->positions != NULL))
+    if ((b->slot_mapping != NULL) != (a->slot_mapping != NULL) ||
+        (b->positions != NULL) != (a->positions != NULL))
         fake_broken("a step with other arrays than the one before");
     for (uint32_t i = 0; i < a->num_entries; i++)
-        table[(size_t)a->entries[i].seq * b->max_blocks + a->entries[i].column] = a->entries[i].block;
+        table[(size_t)a->entries[i].seq * b->max_blocks + a->entries[i].column] =
+            a->entries[i].block;
     if (size && memcmp(table, a->block_table, size * sizeof(*table)) != 0)
         fake_broken("a step whose table is not what changed of the one before");
     const struct engine_batch_params params = {
@@ -115,7 +119,8 @@ enum status engine_batch_advance(struct engine_batch *b, const struct engine_adv
     bool stays = true; // not where what runs see changes to a block
     for (uint32_t i = 0; i < a->num_entries; i++)
         stays = stays && (!a->is_used || a->entries[i].block < 0 ||
-                          a->entries[i].column * b->kv.block_size >= (uint32_t)b->seq_lens_kv[a->entries[i].seq]);
+                          a->entries[i].column * b->kv.block_size >=
+                              (uint32_t)b->seq_lens_kv[a->entries[i].seq]);
     if (status == STATUS_OK)
         (*out)->table = b->table + !stays;
     free(table);
@@ -142,19 +147,23 @@ void engine_batch_destroy(struct engine_batch *batch)
 
 // ---- where rows lie ----
 
-// The number at row (outer, inner), head 0 of a tensor; aborts unless all heads of the row lie in the arena.
-static uint8_t *row_at(const struct engine_arena *arena, const char *name, const struct engine_tensor *tensor,
-                       uint64_t outer, uint64_t inner, uint32_t heads, uint32_t dim)
+// The number at row (outer, inner), head 0 of a tensor; aborts unless all heads of the row lie in
+// the arena.
+static uint8_t *row_at(const struct engine_arena *arena, const char *name,
+                       const struct engine_tensor *tensor, uint64_t outer, uint64_t inner,
+                       uint32_t heads, uint32_t dim)
 {
     unsigned __int128 at = tensor->offset;
-    at += (unsigned __int128)outer * tensor->outer_stride + (unsigned __int128)inner * tensor->token_stride;
+    at += (unsigned __int128)outer * tensor->outer_stride +
+          (unsigned __int128)inner * tensor->token_stride;
     unsigned __int128 end = at + (unsigned __int128)(heads - 1) * tensor->head_stride;
     end += (uint64_t)dim * dtype_size((int)tensor->dtype);
     if (!dtype_size((int)tensor->dtype) || (tensor->outer_stride == 0 && outer))
-        fake_broken("%s has dtype %d, no outer stride, and row (%" PRIu64 ", %" PRIu64 ")", name, (int)tensor->dtype,
-                    outer, inner);
+        fake_broken("%s has dtype %d, no outer stride, and row (%" PRIu64 ", %" PRIu64 ")", name,
+                    (int)tensor->dtype, outer, inner);
     if (end > arena->size)
-        fake_broken("row (%" PRIu64 ", %" PRIu64 ") of %s lies outside the arena", outer, inner, name);
+        fake_broken("row (%" PRIu64 ", %" PRIu64 ") of %s lies outside the arena", outer, inner,
+                    name);
     return arena->base + (uint64_t)at;
 }
 
@@ -165,12 +174,14 @@ static int64_t row_of(const struct engine_batch *batch, int64_t token)
 
 static uint32_t q_len_of(const struct engine_batch *batch, uint32_t s)
 {
-    return (uint32_t)(batch->q_lens ? batch->q_lens[s] : batch->cu_seqlens_q[s + 1] - batch->cu_seqlens_q[s]);
+    return (uint32_t)(batch->q_lens ? batch->q_lens[s]
+                                    : batch->cu_seqlens_q[s + 1] - batch->cu_seqlens_q[s]);
 }
 
 // Token `t`, the i-th of sequence `s`, in a tensor of the batch's rows.
-static uint8_t *token_at(const struct fake_run *run, const char *name, const struct engine_tensor *tensor, uint32_t s,
-                         uint32_t i, int64_t t, uint32_t heads, uint32_t dim)
+static uint8_t *token_at(const struct fake_run *run, const char *name,
+                         const struct engine_tensor *tensor, uint32_t s, uint32_t i, int64_t t,
+                         uint32_t heads, uint32_t dim)
 {
     if (tensor->outer_stride && run->batch->token_rows)
         fake_broken("%s has an outer stride beside token_rows", name);
@@ -188,13 +199,13 @@ static void *slot_of(const struct fake_run *run, int64_t block, uint32_t slot)
         at = block < 0 ? NULL : fake_slot_at(batch->cache, run->run.layer, block, slot);
     else
         at = block < 0 ? NULL
-                       : row_at(run->arena, "keys", &run->run.keys, (uint64_t)block, slot, batch->kv.num_kv_heads,
-                                batch->kv.head_dim_k);
+                       : row_at(run->arena, "keys", &run->run.keys, (uint64_t)block, slot,
+                                batch->kv.num_kv_heads, batch->kv.head_dim_k);
     if (!at)
         fake_broken("a run names block %" PRId64 ", which has no memory", block);
     if (!batch->cache && !batch->kv.v_is_k_prefix)
-        row_at(run->arena, "values", &run->run.values, (uint64_t)block, slot, batch->kv.num_kv_heads,
-               batch->kv.head_dim_v);
+        row_at(run->arena, "values", &run->run.values, (uint64_t)block, slot,
+               batch->kv.num_kv_heads, batch->kv.head_dim_v);
     return at;
 }
 
@@ -205,13 +216,14 @@ static void *key_of(const struct fake_run *run, uint32_t s, int64_t key)
     const struct engine_tensor *keys = &run->run.keys;
     if (batch->place != ENGINE_ROWS) {
         int64_t size = batch->kv.block_size;
-        return slot_of(run, batch->block_table[(int64_t)s * batch->max_blocks + key / size], (uint32_t)(key % size));
+        return slot_of(run, batch->block_table[(int64_t)s * batch->max_blocks + key / size],
+                       (uint32_t)(key % size));
     }
     if (!keys->outer_stride && !batch->kv_starts)
         fake_broken("keys without an outer stride, and no kv_starts");
     return row_at(run->arena, "keys", keys, keys->outer_stride ? s : 0,
-                  (uint64_t)(keys->outer_stride ? key : batch->kv_starts[s] + key), batch->kv.num_kv_heads,
-                  batch->kv.head_dim_k);
+                  (uint64_t)(keys->outer_stride ? key : batch->kv_starts[s] + key),
+                  batch->kv.num_kv_heads, batch->kv.head_dim_k);
 }
 
 // ---- what a run may ----
@@ -240,7 +252,8 @@ static int64_t first_key(const struct engine_batch *batch, const struct engine_r
 static void check_keys(const struct fake_run *run, uint32_t s, int64_t first)
 {
     const struct engine_batch *batch = run->batch;
-    int64_t seq_len = batch->seq_lens_kv[s], step = batch->place == ENGINE_ROWS ? 1 : batch->kv.block_size;
+    int64_t seq_len = batch->seq_lens_kv[s],
+            step = batch->place == ENGINE_ROWS ? 1 : batch->kv.block_size;
     for (int64_t key = first; key < seq_len; key = (key / step + 1) * step)
         key_of(run, s, key);
     if (first < seq_len)
@@ -263,7 +276,8 @@ static void check_rows(const struct fake_run *run, uint32_t s)
 static void check_attention(const struct fake_run *run)
 {
     const struct engine_batch *batch = run->batch;
-    if (!batch->seq_lens_kv || run->run.scale == 0.0f || run->run.k_scale <= 0.0f || run->run.v_scale <= 0.0f)
+    if (!batch->seq_lens_kv || run->run.scale == 0.0f || run->run.k_scale <= 0.0f ||
+        run->run.v_scale <= 0.0f)
         fake_broken("attention without seq_lens_kv, or with a scale that is not final");
     for (uint32_t s = 0; s < batch->num_seqs; s++) {
         check_rows(run, s);
@@ -278,7 +292,8 @@ static void check_copy(const struct engine_run *run)
         const struct engine_copy *copy = &run->copies[i];
         if (!fake_slot_at(run->cache, 0, copy->to, 0) ||
             (copy->from != -1 && !fake_slot_at(run->cache, 0, copy->from, 0)))
-            fake_broken("block %" PRId32 " is copied to %" PRId32 ", one without memory", copy->from, copy->to);
+            fake_broken("block %" PRId32 " is copied to %" PRId32 ", one without memory",
+                        copy->from, copy->to);
     }
 }
 
@@ -305,7 +320,8 @@ static void write_token(const struct fake_run *run, uint32_t s, uint32_t i, int6
     if (slot < 0)
         return;
     void *to = slot_of(run, slot / batch->kv.block_size, (uint32_t)(slot % batch->kv.block_size));
-    const void *k = token_at(run, "k", &run->run.k, s, i, t, batch->kv.num_kv_heads, batch->kv.head_dim_k);
+    const void *k =
+        token_at(run, "k", &run->run.k, s, i, t, batch->kv.num_kv_heads, batch->kv.head_dim_k);
     if (!batch->kv.v_is_k_prefix)
         token_at(run, "v", &run->run.v, s, i, t, batch->kv.num_kv_heads, batch->kv.head_dim_v);
     if (!dry)
@@ -332,9 +348,11 @@ static void gather(const struct fake_run *run, bool dry)
     for (uint32_t s = 0; s < batch->num_seqs; s++) {
         for (int32_t key = 0; key < batch->seq_lens_kv[s]; key++, row++) {
             const void *from = key_of(run, s, key);
-            void *to = row_at(run->arena, "k", &run->run.k, 0, row, batch->kv.num_kv_heads, batch->kv.head_dim_k);
+            void *to = row_at(run->arena, "k", &run->run.k, 0, row, batch->kv.num_kv_heads,
+                              batch->kv.head_dim_k);
             if (!batch->kv.v_is_k_prefix)
-                row_at(run->arena, "v", &run->run.v, 0, row, batch->kv.num_kv_heads, batch->kv.head_dim_v);
+                row_at(run->arena, "v", &run->run.v, 0, row, batch->kv.num_kv_heads,
+                       batch->kv.head_dim_v);
             if (!dry)
                 memcpy(to, from, sizeof(int32_t));
         }
@@ -407,7 +425,8 @@ void fake_run_init(struct fake_run *run, const struct engine_run *from)
     *run = (struct fake_run){.batch = from->batch, .arena = from->arena, .run = *from};
     if (batched != (from->batch != NULL) || (from->kind == ENGINE_COPY) != (from->cache != NULL) ||
         (from->kind == ENGINE_COPY) == (from->arena != NULL))
-        fake_broken("a run of kind %d lacks its batch, cache or arena, or has another's", (int)from->kind);
+        fake_broken("a run of kind %d lacks its batch, cache or arena, or has another's",
+                    (int)from->kind);
     if (run->batch)
         run->batch->refs++;
     copy_arrays(run);

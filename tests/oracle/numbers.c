@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// numbers.c - see numbers.h. By float64 and one table of formats, so that nothing is shared with the shaders' integer code.
-// Each format's numbers and what lies between two floats are exact in float64. Wants the default rounding mode.
+// numbers.c - see numbers.h. By float64 and one table of formats, so that nothing is shared with
+// the shaders' integer code. Each format's numbers and what lies between two floats are exact in
+// float64. Wants the default rounding mode.
 
 #include "numbers.h"
 
@@ -42,7 +43,8 @@ double numbers_value(enum dtype dtype, uint32_t bits)
     uint32_t magnitude = bits & (format->sign - 1), exponent = magnitude >> format->mantissa_bits;
     uint32_t hidden = UINT32_C(1) << format->mantissa_bits, mantissa = magnitude & (hidden - 1);
     int unit = 1 - (int)(format->bias + format->mantissa_bits); // of subnormals: 2^unit
-    double value = exponent ? ldexp(hidden + mantissa, unit + (int)exponent - 1) : ldexp(mantissa, unit);
+    double value =
+        exponent ? ldexp(hidden + mantissa, unit + (int)exponent - 1) : ldexp(mantissa, unit);
     if (magnitude >= format->nan_from)
         value = NAN;
     else if (format->infinity && magnitude == format->infinity)
@@ -59,12 +61,14 @@ static uint32_t round_nan(enum dtype dtype, uint32_t bits)
         return 0;
     if (dtype == DTYPE_FP8_E4M3 || dtype == DTYPE_FP8_E5M2)
         return 0x7f;
-    return sign | format->infinity | UINT32_C(1) << (format->mantissa_bits - 1) | (bits & 0x7fffff) >> dropped;
+    return sign | format->infinity | UINT32_C(1) << (format->mantissa_bits - 1) |
+           (bits & 0x7fffff) >> dropped;
 }
 
 static uint32_t encode(const struct format *format, double magnitude)
 {
-    int least = 1 - (int)format->bias, bits = (int)format->mantissa_bits; // of normal numbers: 2^least
+    int least = 1 - (int)format->bias,
+        bits = (int)format->mantissa_bits; // of normal numbers: 2^least
     if (magnitude < ldexp(1, least))
         return (uint32_t)ldexp(magnitude, bits - least);
     int exponent = ilogb(magnitude);
@@ -102,7 +106,8 @@ uint32_t numbers_widen(enum dtype dtype, uint32_t bits)
     if (!isnan(value))
         return float_bits((float)value);
     uint32_t mantissa = bits & ((UINT32_C(1) << format->mantissa_bits) - 1);
-    return (bits & format->sign ? 0x80000000 : 0) | 0x7fc00000 | mantissa << (23 - format->mantissa_bits);
+    return (bits & format->sign ? 0x80000000 : 0) | 0x7fc00000 |
+           mantissa << (23 - format->mantissa_bits);
 }
 
 uint32_t numbers_convert(enum dtype from, uint32_t bits, enum dtype to)
@@ -133,7 +138,8 @@ void numbers_scale(enum dtype dtype, const float *row, uint32_t count, float *sc
 uint32_t numbers_bits(const void *array, enum dtype dtype, uint64_t index)
 {
     uint32_t size = dtype_size((int)dtype), bits = 0;
-    memcpy(&bits, (const char *)array + index * size, size); // the first bytes are the low ones here
+    memcpy(&bits, (const char *)array + index * size,
+           size); // the first bytes are the low ones here
     return bits;
 }
 

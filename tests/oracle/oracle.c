@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// oracle.c - the formula of oracle.h, written from the formula. It follows the text, not speed: scores, their maximum,
-// the weights, the weighted sum, all in float64 over the keys that the row sees. The one thing kept is a table of what 16 bits mean.
+// oracle.c - the formula of oracle.h, written from the formula. It follows the text, not speed:
+// scores, their maximum, the weights, the weighted sum, all in float64 over the keys that the row
+// sees. The one thing kept is a table of what 16 bits mean.
 
 #include "oracle.h"
 
@@ -13,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double meanings[DTYPE_INT8 + 1][65536]; // of all bit patterns; of the 8-bit types the first 256
+static double meanings[DTYPE_INT8 + 1]
+                      [65536]; // of all bit patterns; of the 8-bit types the first 256
 static pthread_once_t meanings_once = PTHREAD_ONCE_INIT;
 
 static void meanings_make(void)
@@ -43,11 +45,13 @@ void oracle_turn(const struct oracle_rope *rope, int64_t position, double *value
 {
     uint32_t pairs = rope->dim / 2;
     for (uint32_t n = 0; n < pairs; n++) {
-        long double frequency = rope->frequencies ? (long double)rope->frequencies[n]
-                                                  : powl((long double)rope->theta, -2.0L * n / rope->dim);
+        long double frequency = rope->frequencies
+                                    ? (long double)rope->frequencies[n]
+                                    : powl((long double)rope->theta, -2.0L * n / rope->dim);
         double angle_cos = (double)cosl((long double)position * frequency);
         double angle_sin = (double)sinl((long double)position * frequency);
-        double *x = &values[rope->interleaved ? 2 * n : n], *y = rope->interleaved ? x + 1 : x + pairs;
+        double *x = &values[rope->interleaved ? 2 * n : n],
+               *y = rope->interleaved ? x + 1 : x + pairs;
         double turned = *x * angle_cos - *y * angle_sin;
         *y = *x * angle_sin + *y * angle_cos;
         *x = turned;
@@ -62,7 +66,8 @@ struct row {
     double *q;                          // [head_dim_k], turned
 };
 
-static const uint8_t *row_q(const struct oracle_params *params, const struct row *row, uint32_t token)
+static const uint8_t *row_q(const struct oracle_params *params, const struct row *row,
+                            uint32_t token)
 {
     const uint8_t *q = (const uint8_t *)params->q + row->head * params->q_head_stride;
     if (params->q_outer_stride)
@@ -72,13 +77,15 @@ static const uint8_t *row_q(const struct oracle_params *params, const struct row
 }
 
 // With Q turned, but not rounded.
-static struct row row_load(const struct oracle_params *params, uint32_t token, uint32_t head, double *q)
+static struct row row_load(const struct oracle_params *params, uint32_t token, uint32_t head,
+                           double *q)
 {
     uint32_t seq = 0;
     while ((uint32_t)params->cu_seqlens_q[seq + 1] <= token)
         seq++;
     uint32_t first = (uint32_t)params->cu_seqlens_q[seq];
-    int64_t q_len = params->q_lens ? params->q_lens[seq] : params->cu_seqlens_q[seq + 1] - params->cu_seqlens_q[seq];
+    int64_t q_len = params->q_lens ? params->q_lens[seq]
+                                   : params->cu_seqlens_q[seq + 1] - params->cu_seqlens_q[seq];
     struct row row = {
         .params = params,
         .seq = seq,
@@ -91,7 +98,8 @@ static struct row row_load(const struct oracle_params *params, uint32_t token, u
     };
     row.position = row.kv_len - q_len + row.query;
     if (params->positions)
-        row.position = params->positions[params->token_rows ? (uint32_t)params->token_rows[token] : token];
+        row.position =
+            params->positions[params->token_rows ? (uint32_t)params->token_rows[token] : token];
     const uint8_t *stored = row_q(params, &row, token);
     for (uint32_t d = 0; d < params->head_dim_k; d++)
         q[d] = oracle_load(stored, params->q_dtype, d);
@@ -106,7 +114,8 @@ static void row_round(const struct row *row)
         row->q[d] = numbers_value(dtype, numbers_round(dtype, (float)row->q[d]));
 }
 
-static struct row row_at(const struct oracle_params *params, uint32_t token, uint32_t head, double *q)
+static struct row row_at(const struct oracle_params *params, uint32_t token, uint32_t head,
+                         double *q)
 {
     struct row row = row_load(params, token, head, q);
     row_round(&row);
@@ -123,20 +132,24 @@ static bool row_sees(const struct row *row, int64_t key)
     if (params->windowed && params->window_right >= 0 && key > row->position + params->window_right)
         return false;
     if (params->mask) {
-        uint64_t bit = params->mask_starts[row->seq] + row->query * (uint64_t)row->kv_len + (uint64_t)key;
+        uint64_t bit =
+            params->mask_starts[row->seq] + row->query * (uint64_t)row->kv_len + (uint64_t)key;
         return params->mask[bit / 8] >> bit % 8 & 1;
     }
     return !params->causal || key <= row->position;
 }
 
 // The row's element (key, dim 0) of K or V, and what its elements are multiplied by.
-static const uint8_t *row_kv(const struct row *row, const struct oracle_kv *kv, int64_t key, double *scale)
+static const uint8_t *row_kv(const struct row *row, const struct oracle_kv *kv, int64_t key,
+                             double *scale)
 {
     const struct oracle_params *p = row->params;
     uint64_t part = row->seq, token = (uint64_t)key;
     *scale = kv->scale != 0 ? kv->scale : 1;
     if (p->block_table) {
-        part = (uint64_t)p->block_table[(uint64_t)row->seq * p->max_blocks + (uint64_t)key / p->block_size];
+        part =
+            (uint64_t)
+                p->block_table[(uint64_t)row->seq * p->max_blocks + (uint64_t)key / p->block_size];
         token = (uint64_t)key % p->block_size;
     } else if (!kv->outer_stride) {
         part = 0;
@@ -144,8 +157,10 @@ static const uint8_t *row_kv(const struct row *row, const struct oracle_kv *kv, 
     }
     const uint8_t *begin = kv->parts ? kv->parts[part] : kv->base + part * kv->outer_stride;
     if (kv->scales_offset)
-        *scale *= oracle_load(begin + kv->scales_offset, DTYPE_F32, row->kv_head * p->block_size + token);
-    return begin + (kv->parts ? kv->parts_offset : 0) + token * kv->token_stride + row->kv_head * kv->head_stride;
+        *scale *=
+            oracle_load(begin + kv->scales_offset, DTYPE_F32, row->kv_head * p->block_size + token);
+    return begin + (kv->parts ? kv->parts_offset : 0) + token * kv->token_stride +
+           row->kv_head * kv->head_stride;
 }
 
 static double row_score(const struct row *row, int64_t key)
@@ -196,7 +211,8 @@ static void row_attend(const struct row *row, double *scores, double *out, doubl
         *lse = sum != 0 ? maximum + log(sum) : -INFINITY;
 }
 
-bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t head, double *out, double *lse)
+bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t head, double *out,
+                double *lse)
 {
     double *q = calloc((size_t)params->head_dim_k + 1, sizeof *q);
     struct row row = {0};
@@ -212,8 +228,8 @@ bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t hea
 
 // ---- doubt ----
 
-// A turned element of Q near the border between two numbers may be rounded to either of them: how far these are apart. `q` is turned, but
-// not rounded.
+// A turned element of Q near the border between two numbers may be rounded to either of them: how
+// far these are apart. `q` is turned, but not rounded.
 static void doubts_of_q(const struct row *row, const double *q, double *doubts)
 {
     const struct oracle_rope *rope = &row->params->rope;
@@ -226,7 +242,8 @@ static void doubts_of_q(const struct row *row, const double *q, double *doubts)
     }
 }
 
-// The least distance to a key that nothing but a mask hides: what a kernel counts ALiBi's distances from.
+// The least distance to a key that nothing but a mask hides: what a kernel counts ALiBi's distances
+// from.
 static double row_nearest(const struct row *row)
 {
     struct oracle_params unmasked = *row->params;
@@ -241,8 +258,10 @@ static double row_nearest(const struct row *row)
     return nearest;
 }
 
-// How far a kernel's score of a key may be from row_score(): by the doubts of Q, and by sums and products of f32.
-static double score_doubt(const struct row *row, const double *q_doubts, double nearest, int64_t key)
+// How far a kernel's score of a key may be from row_score(): by the doubts of Q, and by sums and
+// products of f32.
+static double score_doubt(const struct row *row, const double *q_doubts, double nearest,
+                          int64_t key)
 {
     const struct oracle_params *params = row->params;
     double scale, turned = 0, size = 0;
@@ -252,8 +271,9 @@ static double score_doubt(const struct row *row, const double *q_doubts, double 
         size += fabs(row->q[d]) * element;
         turned += q_doubts[d] * element;
     }
-    double bias =
-        params->slopes ? (double)params->slopes[row->head] * ((double)llabs(row->position - key) - nearest) : 0;
+    double bias = params->slopes ? (double)params->slopes[row->head] *
+                                       ((double)llabs(row->position - key) - nearest)
+                                 : 0;
     return params->scale * scale * turned + 0x1p-22 * (1 + params->scale * scale * size + bias);
 }
 
@@ -261,7 +281,9 @@ static void row_doubt(const struct row *row, const double *q_doubts, const doubl
                       struct oracle_doubt *doubt)
 {
     const struct oracle_params *params = row->params;
-    const double unit = params->q_dtype == DTYPE_F32 ? 0 : params->q_dtype == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+    const double unit = params->q_dtype == DTYPE_F32   ? 0
+                        : params->q_dtype == DTYPE_F16 ? 0x1p-11
+                                                       : 0x1p-8;
     double nearest = params->slopes ? row_nearest(row) : 0, least = 1, top = -INFINITY;
     for (int64_t j = 0; j < row->kv_len; j++)
         top = row_sees(row, j) ? fmax(top, row_score(row, j)) : top;
@@ -270,8 +292,9 @@ static void row_doubt(const struct row *row, const double *q_doubts, const doubl
             continue;
         double score = row_score(row, j), weight = exp(score - lse), scale;
         double wrong = score_doubt(row, q_doubts, nearest, j), moved = weight * expm1(wrong);
-        double rounded =
-            weight * unit + (params->q_dtype == DTYPE_F16 ? 0x1p-25 * exp(top - lse) : 0) + weight * 0x1p-21;
+        double rounded = weight * unit +
+                         (params->q_dtype == DTYPE_F16 ? 0x1p-25 * exp(top - lse) : 0) +
+                         weight * 0x1p-21;
         const uint8_t *v = row_kv(row, &params->v, j, &scale);
         for (uint32_t d = 0; d < params->head_dim_v; d++) {
             double value = scale * oracle_load(v, params->v.dtype, d);
@@ -285,8 +308,8 @@ static void row_doubt(const struct row *row, const double *q_doubts, const doubl
     doubt->lse = doubt->lse / least + 0x1p-22 * (1 + fabs(lse));
 }
 
-bool oracle_doubt(const struct oracle_params *params, uint32_t token, uint32_t head, const double *out, double lse,
-                  struct oracle_doubt *doubt)
+bool oracle_doubt(const struct oracle_params *params, uint32_t token, uint32_t head,
+                  const double *out, double lse, struct oracle_doubt *doubt)
 {
     double *q = calloc(2 * (size_t)params->head_dim_k + 1, sizeof *q);
     if (!q)

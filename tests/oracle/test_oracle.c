@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_oracle.c - the oracle, and the numbers below it, against examples computed by hand: what all other attention tests stand on.
+// test_oracle.c - the oracle, and the numbers below it, against examples computed by hand: what all
+// other attention tests stand on.
 
 #include "numbers.h"
 #include "oracle.h"
@@ -12,8 +13,8 @@
 
 #define CLOSE 1e-12
 
-// One sequence of four keys in two blocks of two tokens, one KV head, head_dim 1, f32. The query is 1, so that with scale 1
-// a key's value is its score.
+// One sequence of four keys in two blocks of two tokens, one KV head, head_dim 1, f32. The query is
+// 1, so that with scale 1 a key's value is its score.
 struct example {
     float blocks[4][4]; // [id][K of token 0, K of token 1, V of token 0, V of token 1]
     const uint8_t *pointers[4];
@@ -202,7 +203,8 @@ START_TEST(a_mask_replaces_causal)
 }
 END_TEST
 
-// Two sequences of one key each, two KV heads, head_dim 2, f16 keys and f32 values: where every element is looked for.
+// Two sequences of one key each, two KV heads, head_dim 2, f16 keys and f32 values: where every
+// element is looked for.
 START_TEST(heads_sequences_and_dims_find_their_own_elements)
 {
     struct {
@@ -230,7 +232,11 @@ START_TEST(heads_sequences_and_dims_find_their_own_elements)
         .seq_lens_kv = (int32_t[]){1, 0, 1},
         .block_table = (int32_t[]){1, -7, 0},
         .k = {.dtype = DTYPE_F16, .parts = blocks, .token_stride = 4, .head_stride = 4},
-        .v = {.dtype = DTYPE_F32, .parts = blocks, .parts_offset = 8, .token_stride = 8, .head_stride = 8},
+        .v = {.dtype = DTYPE_F32,
+              .parts = blocks,
+              .parts_offset = 8,
+              .token_stride = 8,
+              .head_stride = 8},
         .q = q,
         .q_token_stride = 20,
         .q_head_stride = 4,
@@ -295,12 +301,14 @@ START_TEST(contiguous_keys_begin_where_the_sequence_does)
     e.params.seq_lens_kv = lens;
     e.params.block_table = NULL;
     e.params.kv_starts = starts;
-    e.params.k = (struct oracle_kv){.dtype = DTYPE_F32, .base = (const uint8_t *)keys, .token_stride = 8};
-    e.params.v =
-        (struct oracle_kv){.dtype = DTYPE_F32, .base = (const uint8_t *)keys, .outer_stride = 20, .token_stride = 4};
+    e.params.k =
+        (struct oracle_kv){.dtype = DTYPE_F32, .base = (const uint8_t *)keys, .token_stride = 8};
+    e.params.v = (struct oracle_kv){
+        .dtype = DTYPE_F32, .base = (const uint8_t *)keys, .outer_stride = 20, .token_stride = 4};
     ck_assert_double_eq(row_out(&e, 0, &lse), 1);
     ck_assert_double_eq(lse, 7);
-    ck_assert_double_eq(row_out(&e, 1, &lse), 6); // the outer stride decides where the sequence begins
+    ck_assert_double_eq(row_out(&e, 1, &lse),
+                        6); // the outer stride decides where the sequence begins
     ck_assert_double_eq(lse, 3);
 }
 END_TEST
@@ -309,15 +317,19 @@ START_TEST(block_tensors_are_reached_by_their_strides)
 {
     struct example e;
     double lse;
-    const float keys[12] = {0, 10, 1, 11, 2, 12, 3, 13, 4, 14, 5, 15}; // [3 blocks, 2 tokens, 2 heads]
+    const float keys[12] = {0, 10, 1, 11, 2, 12,
+                            3, 13, 4, 14, 5, 15}; // [3 blocks, 2 tokens, 2 heads]
     int32_t table[2] = {2, 0};
     example_fill(&e, 1, 3, STEPS, STEPS);
     e.params.num_heads = e.params.num_kv_heads = 2;
     e.params.q_head_stride = 4;
     e.params.max_blocks = 2;
     e.params.block_table = table;
-    e.params.k = (struct oracle_kv){
-        .dtype = DTYPE_F32, .base = (const uint8_t *)keys, .outer_stride = 16, .token_stride = 8, .head_stride = 4};
+    e.params.k = (struct oracle_kv){.dtype = DTYPE_F32,
+                                    .base = (const uint8_t *)keys,
+                                    .outer_stride = 16,
+                                    .token_stride = 8,
+                                    .head_stride = 4};
     e.params.v = e.params.k;
     double out;
     ck_assert(oracle_row(&e.params, 0, 1, &out, &lse)); // keys 14, 15, 10
@@ -361,9 +373,10 @@ START_TEST(scales_multiply_what_is_stored)
     example_fill(&e, 1, 2, STEPS, STEPS);
     e.params.max_blocks = 1;
     e.params.block_table = table;
-    e.params.k = (struct oracle_kv){.dtype = DTYPE_INT8, .parts = parts, .token_stride = 1, .scale = 0.25};
-    e.params.v =
-        (struct oracle_kv){.dtype = DTYPE_INT8, .parts = parts, .parts_offset = 2, .token_stride = 1, .scale = 2};
+    e.params.k =
+        (struct oracle_kv){.dtype = DTYPE_INT8, .parts = parts, .token_stride = 1, .scale = 0.25};
+    e.params.v = (struct oracle_kv){
+        .dtype = DTYPE_INT8, .parts = parts, .parts_offset = 2, .token_stride = 1, .scale = 2};
     double weight = exp(-0.5);
     ck_assert_double_eq_tol(row_out(&e, 0, &lse), (10 - 6 * weight) / (1 + weight), CLOSE);
     ck_assert_double_eq_tol(lse, 1 + log(1 + weight), CLOSE);
@@ -419,7 +432,8 @@ START_TEST(a_query_is_turned_by_its_position_and_keys_are_not)
     e.params.positions = positions;
     e.params.block_table = NULL;
     e.params.kv_starts = (int32_t[]){0};
-    e.params.k = (struct oracle_kv){.dtype = DTYPE_F32, .base = (const uint8_t *)k, .token_stride = 8};
+    e.params.k =
+        (struct oracle_kv){.dtype = DTYPE_F32, .base = (const uint8_t *)k, .token_stride = 8};
     e.params.v = e.params.k;
     e.params.rope = (struct oracle_rope){.dim = 2, .frequencies = &frequency};
     row_out(&e, 0, &lse);
@@ -457,7 +471,8 @@ START_TEST(values_that_cancel_are_as_doubtful_as_their_weights)
         example_fill(&e, 1, 2, ZEROES, (float[]){3, 3});
         e.params.q_dtype = types[i].dtype;
         memset(e.q, 0, sizeof e.q);
-        ck_assert_double_eq_tol(*row_doubt(&e).out, 6 * types[i].weight, 6e-6); // and the output's own
+        ck_assert_double_eq_tol(*row_doubt(&e).out, 6 * types[i].weight,
+                                6e-6); // and the output's own
     }
 }
 END_TEST
@@ -570,7 +585,8 @@ START_TEST(every_number_rounds_to_itself)
     for (enum dtype dtype = DTYPE_F16; dtype <= DTYPE_INT8; dtype++)
         for (uint32_t bits = 0; bits < 1u << 8 * dtype_size((int)dtype); bits++) {
             float value = (float)numbers_value(dtype, bits);
-            bool outside = isnan(value) || (dtype >= DTYPE_FP8_E4M3 && fabsf(value) > numbers_largest(dtype));
+            bool outside =
+                isnan(value) || (dtype >= DTYPE_FP8_E4M3 && fabsf(value) > numbers_largest(dtype));
             if (!outside)
                 ck_assert_uint_eq(numbers_round(dtype, value), bits);
         }
@@ -581,7 +597,8 @@ END_TEST
 START_TEST(floats_round_as_the_compiler_rounds_them)
 {
     for (uint64_t i = 0; i < 1u << 18; i++) {
-        uint32_t bits = (uint32_t)(i * 16411); // odd, so that it walks through all exponents and mantissas
+        uint32_t bits =
+            (uint32_t)(i * 16411); // odd, so that it walks through all exponents and mantissas
         float value;
         memcpy(&value, &bits, sizeof value);
         if (isnan(value))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check_main.h - the cases of a check suite from tables, and the suite as a program, which fails when nothing ran (an unknown CK_RUN_CASE
-// would pass otherwise).
-// AULE_TEST_ONE_IN=N runs one in N iterations of each check_loop(), other ones with another AULE_TEST_SEED; AULE_TEST_PART=NAME only Check's
-// case of that name. AULE_TEST_LONG=1 overrules both.
-// Vulkan and nng must be started inside a test or a checked fixture, never before the fork.
+// check_main.h - the cases of a check suite from tables, and the suite as a program, which fails
+// when nothing ran (an unknown CK_RUN_CASE would pass otherwise). AULE_TEST_ONE_IN=N runs one in N
+// iterations of each check_loop(), other ones with another AULE_TEST_SEED; AULE_TEST_PART=NAME only
+// Check's case of that name. AULE_TEST_LONG=1 overrules both. Vulkan and nng must be started inside
+// a test or a checked fixture, never before the fork.
 
 #ifndef AULE_CHECK_MAIN_H
 #define AULE_CHECK_MAIN_H
@@ -35,7 +35,8 @@ static inline bool check_is_long(void)
     return check_number("AULE_TEST_LONG", 0) != 0;
 }
 
-// `test` for some of 0 .. loops - 1, at least one: which ones is drawn from the seed. For loops over a table whose every entry costs seconds.
+// `test` for some of 0 .. loops - 1, at least one: which ones is drawn from the seed. For loops
+// over a table whose every entry costs seconds.
 static inline void check_loop(TCase *tcase, const TTest *test, int loops)
 {
     int one_in = check_is_long() ? 1 : (int)check_number("AULE_TEST_ONE_IN", 1);
@@ -44,10 +45,10 @@ static inline void check_loop(TCase *tcase, const TTest *test, int loops)
         tcase_add_loop_test(tcase, test, (first + i) % loops, (first + i) % loops + 1);
 }
 
-// A case of `tests` (up to a NULL), each run for 0 .. loops - 1, before and after it what sets it up and clears it away (or NULL). check keeps
-// `name` as it is.
-static inline void check_case(Suite *suite, const char *name, SFun open, SFun close, const TTest *const *tests,
-                              int loops)
+// A case of `tests` (up to a NULL), each run for 0 .. loops - 1, before and after it what sets it
+// up and clears it away (or NULL). check keeps `name` as it is.
+static inline void check_case(Suite *suite, const char *name, SFun open, SFun close,
+                              const TTest *const *tests, int loops)
 {
     TCase *tcase = tcase_create(name);
     tcase_add_checked_fixture(tcase, open, close);

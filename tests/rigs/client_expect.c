@@ -16,8 +16,8 @@ void ok(enum aule_status status)
 
 void expect(enum aule_status status, enum aule_status expected, const char *words)
 {
-    ck_assert_msg(status == expected, "%s instead of %s: %s", aule_status_name(status), aule_status_name(expected),
-                  aule_error());
+    ck_assert_msg(status == expected, "%s instead of %s: %s", aule_status_name(status),
+                  aule_status_name(expected), aule_error());
     ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
 }
 

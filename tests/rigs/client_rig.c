@@ -35,18 +35,22 @@ void rig_teardown(void)
 struct aule_session *rig_session(uint32_t paged_threshold)
 {
     struct aule_session *session = NULL;
-    const struct aule_session_params params = {
-        .socket = rig_daemon.socket, .arena_size = ARENA, .timeout_ms = WAIT_MS, .paged_threshold = paged_threshold};
+    const struct aule_session_params params = {.socket = rig_daemon.socket,
+                                               .arena_size = ARENA,
+                                               .timeout_ms = WAIT_MS,
+                                               .paged_threshold = paged_threshold};
     ok(aule_session_open(&params, &session));
     return session;
 }
 
 size_t rig_size(const struct rig_shape *shape)
 {
-    return (size_t)shape->outer * shape->rows * shape->heads * shape->dim * aule_dtype_size(shape->dtype);
+    return (size_t)shape->outer * shape->rows * shape->heads * shape->dim *
+           aule_dtype_size(shape->dtype);
 }
 
-// The upper half of an f32 is a bf16; and of an f16 any bits do, as long as it is of a modest exponent.
+// The upper half of an f32 is a bf16; and of an f16 any bits do, as long as it is of a modest
+// exponent.
 static void put(void *data, enum aule_dtype dtype, uint32_t i, float value)
 {
     uint32_t bits;
@@ -59,10 +63,12 @@ static void put(void *data, enum aule_dtype dtype, uint32_t i, float value)
         ((uint16_t *)data)[i] = (uint16_t)((bits >> 16 & 0x8000) | 0x3000 | (bits >> 10 & 0x0fff));
 }
 
-struct aule_tensor rig_tensor(struct aule_session *session, const struct rig_shape *shape, uint32_t seed)
+struct aule_tensor rig_tensor(struct aule_session *session, const struct rig_shape *shape,
+                              uint32_t seed)
 {
     struct aule_tensor tensor;
-    ok(aule_tensor_create(session, shape->dtype, shape->outer * shape->rows, shape->heads, shape->dim, &tensor));
+    ok(aule_tensor_create(session, shape->dtype, shape->outer * shape->rows, shape->heads,
+                          shape->dim, &tensor));
     uint32_t count = shape->outer * shape->rows * shape->heads * shape->dim;
     void *data = aule_tensor_data(session, &tensor);
     for (uint32_t i = 0; i < count; i++)

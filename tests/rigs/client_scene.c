@@ -43,7 +43,8 @@ void teardown(void)
 
 // ---- a scene: four sequences whose keys and values are in the cache, and queries to them ----
 
-void create_tensor(struct scene *scene, uint32_t tokens, uint32_t heads, uint32_t seed, struct aule_tensor *tensor)
+void create_tensor(struct scene *scene, uint32_t tokens, uint32_t heads, uint32_t seed,
+                   struct aule_tensor *tensor)
 {
     ok(aule_tensor_create(scene->session, AULE_F32, tokens, heads, DIM, tensor));
     float *data = aule_tensor_data(scene->session, tensor);
@@ -58,7 +59,8 @@ static void write_keys(struct scene *scene)
     struct aule_tensor all, none;
     for (int s = 0; s < NUM_SEQS; s++)
         for (int i = 0; i < lens[s]; i++)
-            slots[cu_keys[s] + i] = (int64_t)scene->table[s * MAX_BLOCKS + i / BLOCK] * BLOCK + i % BLOCK;
+            slots[cu_keys[s] + i] =
+                (int64_t)scene->table[s * MAX_BLOCKS + i / BLOCK] * BLOCK + i % BLOCK;
     const struct aule_batch_params params = {.num_seqs = NUM_SEQS,
                                              .max_blocks = MAX_BLOCKS,
                                              .cu_seqlens_q = cu_keys,
@@ -67,7 +69,8 @@ static void write_keys(struct scene *scene)
                                              .slot_mapping = slots};
     create_tensor(scene, NUM_KEYS, HEADS, 9, &all);
     create_tensor(scene, NUM_KEYS, HEADS, 9, &none);
-    const struct aule_run_params run = {.num_heads = HEADS, .q = all, .k = scene->k, .v = scene->v, .out = none};
+    const struct aule_run_params run = {
+        .num_heads = HEADS, .q = all, .k = scene->k, .v = scene->v, .out = none};
     ok(aule_batch_create(scene->cache, &params, &batch));
     ok(aule_run(batch, &run, WAIT_MS, NULL));
     aule_batch_destroy(batch);
@@ -77,7 +80,8 @@ static void write_keys(struct scene *scene)
 
 void open_scene(struct scene *scene)
 {
-    const struct aule_session_params session = {.socket = daemon_.socket, .arena_size = 1 << 20, .timeout_ms = WAIT_MS};
+    const struct aule_session_params session = {
+        .socket = daemon_.socket, .arena_size = 1 << 20, .timeout_ms = WAIT_MS};
     const struct aule_cache_params cache = {.name = "scene",
                                             .num_layers = 1,
                                             .num_kv_heads = KV_HEADS,
@@ -100,8 +104,11 @@ void open_scene(struct scene *scene)
                                               .cu_seqlens_q = cu_queries,
                                               .seq_lens_kv = lens,
                                               .block_table = scene->table};
-    scene->run = (struct aule_run_params){
-        .num_heads = HEADS, .q = scene->q, .out = scene->out, .lse = scene->lse, .mask_value = -INFINITY};
+    scene->run = (struct aule_run_params){.num_heads = HEADS,
+                                          .q = scene->q,
+                                          .out = scene->out,
+                                          .lse = scene->lse,
+                                          .mask_value = -INFINITY};
     scene->run.lse.head_stride = sizeof(float);
 }
 
@@ -114,8 +121,10 @@ void close_scene(struct scene *scene)
 void run_scene(struct scene *scene)
 {
     struct aule_batch *batch = NULL;
-    memset(aule_tensor_data(scene->session, &scene->out), 0xff, NUM_QUERIES * HEADS * DIM * sizeof(float));
-    memset(aule_tensor_data(scene->session, &scene->lse), 0xff, NUM_QUERIES * HEADS * sizeof(float));
+    memset(aule_tensor_data(scene->session, &scene->out), 0xff,
+           NUM_QUERIES * HEADS * DIM * sizeof(float));
+    memset(aule_tensor_data(scene->session, &scene->lse), 0xff,
+           NUM_QUERIES * HEADS * sizeof(float));
     ok(aule_batch_create(scene->cache, &scene->batch, &batch));
     ok(aule_run(batch, &scene->run, WAIT_MS, NULL));
     aule_batch_destroy(batch);
@@ -144,7 +153,8 @@ static bool sees(const struct scene *scene, int s, int query, int64_t position, 
     return !window->enabled || window->right < 0 || key <= position + window->right;
 }
 
-static double score(const struct scene *scene, const float *q, int position, int row, int key, int head)
+static double score(const struct scene *scene, const float *q, int position, int row, int key,
+                    int head)
 {
     const float *k = (const float *)aule_tensor_data(scene->session, &scene->k) +
                      ((size_t)row * KV_HEADS + (size_t)head / (HEADS / KV_HEADS)) * DIM;
@@ -164,8 +174,8 @@ static double naive_row(const struct scene *scene, int s, int query, int head, d
 {
     int token = cu_queries[s] + query, q_len = cu_queries[s + 1] - cu_queries[s];
     int position = scene->batch.positions ? scene->batch.positions[token] : lens[s] - q_len + query;
-    const float *q =
-        (const float *)aule_tensor_data(scene->session, &scene->q) + ((size_t)token * HEADS + (size_t)head) * DIM;
+    const float *q = (const float *)aule_tensor_data(scene->session, &scene->q) +
+                     ((size_t)token * HEADS + (size_t)head) * DIM;
     const float *v = aule_tensor_data(scene->session, &scene->v);
     double sum = scene->run.sinks ? exp(scene->run.sinks[head]) : 0;
     memset(out, 0, DIM * sizeof *out);
@@ -176,27 +186,33 @@ static double naive_row(const struct scene *scene, int s, int query, int head, d
         double weight = exp(score(scene, q, position, row, key, head));
         sum += weight;
         for (int d = 0; d < DIM; d++)
-            out[d] += weight * v[((size_t)row * KV_HEADS + (size_t)head / (HEADS / KV_HEADS)) * DIM + (size_t)d];
+            out[d] +=
+                weight *
+                v[((size_t)row * KV_HEADS + (size_t)head / (HEADS / KV_HEADS)) * DIM + (size_t)d];
     }
     for (int d = 0; sum > 0 && d < DIM; d++)
         out[d] /= sum;
     return log(sum);
 }
 
-static void expect_row(const float *got, const double *wanted, const char *name, int token, int head)
+static void expect_row(const float *got, const double *wanted, const char *name, int token,
+                       int head)
 {
     double largest = 0;
     for (int d = 0; d < DIM; d++)
         largest = fmax(largest, fabs(wanted[d]));
     for (int d = 0; d < DIM; d++)
-        ck_assert_msg(fabs(got[d] - wanted[d]) <= 1e-5 * largest, "%s, token %d head %d [%d]: %.9g instead of %.9g",
-                      name, token, head, d, (double)got[d], wanted[d]);
+        ck_assert_msg(fabs(got[d] - wanted[d]) <= 1e-5 * largest,
+                      "%s, token %d head %d [%d]: %.9g instead of %.9g", name, token, head, d,
+                      (double)got[d], wanted[d]);
 }
 
 void expect_lse(float got, double wanted, const char *name, int token, int head)
 {
-    bool right = isinf(wanted) ? got == (float)wanted : fabs(got - wanted) <= 1e-4 * fmax(1, fabs(wanted));
-    ck_assert_msg(right, "%s, token %d head %d: LSE %.9g instead of %.9g", name, token, head, (double)got, wanted);
+    bool right =
+        isinf(wanted) ? got == (float)wanted : fabs(got - wanted) <= 1e-4 * fmax(1, fabs(wanted));
+    ck_assert_msg(right, "%s, token %d head %d: LSE %.9g instead of %.9g", name, token, head,
+                  (double)got, wanted);
 }
 
 void expect_scene(const struct scene *scene, const char *name)

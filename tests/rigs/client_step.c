@@ -79,8 +79,8 @@ struct aule_cache_state state_of(struct aule_cache *cache)
 {
     struct aule_cache_state state;
     ok(aule_cache_state(cache, &state));
-    ck_assert_uint_eq(state.free_blocks + state.leased_blocks + state.held_blocks + state.evictable_blocks +
-                          state.quarantined_blocks,
+    ck_assert_uint_eq(state.free_blocks + state.leased_blocks + state.held_blocks +
+                          state.evictable_blocks + state.quarantined_blocks,
                       state.total_blocks);
     return state;
 }
@@ -128,8 +128,12 @@ void reset(struct step *step)
                                              .seq_lens_kv = step->lens,
                                              .block_table = step->table,
                                              .slot_mapping = step->slots};
-    step->run = (struct aule_run_params){
-        .num_heads = HEADS, .q = step->q, .k = step->k, .v = step->v, .out = step->out, .causal = true};
+    step->run = (struct aule_run_params){.num_heads = HEADS,
+                                         .q = step->q,
+                                         .k = step->k,
+                                         .v = step->v,
+                                         .out = step->out,
+                                         .causal = true};
 }
 
 void fill(struct step *step, const struct aule_tensor *tensor, uint32_t heads, uint32_t seed)
@@ -185,7 +189,8 @@ void run_once(struct step *step)
 // ---- what attention is, as two loops in double ----
 
 // Keys and values of one sequence, as written: [tokens, KV_HEADS, DIM].
-static void naive_row(const float *q, const struct history *history, uint32_t kv_head, uint32_t num_keys, double *out)
+static void naive_row(const float *q, const struct history *history, uint32_t kv_head,
+                      uint32_t num_keys, double *out)
 {
     double scores[MAX_TOKENS], most = -INFINITY, sum = 0;
     for (uint32_t j = 0; j < num_keys; j++) {
@@ -211,23 +216,26 @@ static void expect_row(const float *got, const double *wanted, uint32_t token, u
     for (uint32_t d = 0; d < DIM; d++)
         largest = fmax(largest, fabs(wanted[d]));
     for (uint32_t d = 0; d < DIM; d++)
-        ck_assert_msg(fabs(got[d] - wanted[d]) <= 1e-5 * largest, "token %u head %u [%u]: %.9g instead of %.9g", token,
-                      head, d, (double)got[d], wanted[d]);
+        ck_assert_msg(fabs(got[d] - wanted[d]) <= 1e-5 * largest,
+                      "token %u head %u [%u]: %.9g instead of %.9g", token, head, d, (double)got[d],
+                      wanted[d]);
 }
 
 // Every row of the step's output against its sequence's history.
 void expect_attention(struct step *step, const struct history *histories)
 {
-    const float *q = aule_tensor_data(step->session, &step->q), *out = aule_tensor_data(step->session, &step->out);
+    const float *q = aule_tensor_data(step->session, &step->q),
+                *out = aule_tensor_data(step->session, &step->out);
     for (uint32_t s = 0; s < step->batch.num_seqs; s++)
         for (int32_t t = step->cu[s]; t < step->cu[s + 1]; t++)
             for (uint32_t head = 0; head < HEADS; head++) {
-                int32_t keys = step->run.causal
-                                   ? step->lens[s] - (step->cu[s + 1] - step->cu[s]) + (t - step->cu[s]) + 1
-                                   : step->lens[s];
+                int32_t keys = step->run.causal ? step->lens[s] - (step->cu[s + 1] - step->cu[s]) +
+                                                      (t - step->cu[s]) + 1
+                                                : step->lens[s];
                 double wanted[DIM];
                 size_t row = ((size_t)t * HEADS + head) * DIM;
-                naive_row(q + row, &histories[s], head / (HEADS / KV_HEADS), keys > 0 ? (uint32_t)keys : 0, wanted);
+                naive_row(q + row, &histories[s], head / (HEADS / KV_HEADS),
+                          keys > 0 ? (uint32_t)keys : 0, wanted);
                 expect_row(out + row, wanted, (uint32_t)t, head);
             }
 }
@@ -235,7 +243,8 @@ void expect_attention(struct step *step, const struct history *histories)
 // Append the step's keys and values of sequence `s` to its history; they end at seq_len.
 static void remember(struct step *step, uint32_t s, struct history *history)
 {
-    const float *k = aule_tensor_data(step->session, &step->k), *v = aule_tensor_data(step->session, &step->v);
+    const float *k = aule_tensor_data(step->session, &step->k),
+                *v = aule_tensor_data(step->session, &step->v);
     int32_t q_len = step->cu[s + 1] - step->cu[s], first = step->lens[s] - q_len;
     for (int32_t i = 0; i < q_len; i++) {
         size_t from = (size_t)(step->cu[s] + i) * KV_HEADS * DIM;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// client_step.h - what tests of libaule-client against the real daemon have in common: a daemon a test, one session with a cache and a
-// batch that is right, and what its attention has to be, as two loops in double. Asserts with check.
+// client_step.h - what tests of libaule-client against the real daemon have in common: a daemon a
+// test, one session with a cache and a batch that is right, and what its attention has to be, as
+// two loops in double. Asserts with check.
 
 #ifndef AULE_TESTS_CLIENT_STEP_H
 #define AULE_TESTS_CLIENT_STEP_H
@@ -14,7 +15,16 @@
 
 #include <sys/types.h>
 
-enum { LAYERS = 2, HEADS = 4, KV_HEADS = 2, DIM = 16, BLOCK = 8, MAX_TOKENS = 64, MAX_SEQS = 4, MAX_BLOCKS = 8 };
+enum {
+    LAYERS = 2,
+    HEADS = 4,
+    KV_HEADS = 2,
+    DIM = 16,
+    BLOCK = 8,
+    MAX_TOKENS = 64,
+    MAX_SEQS = 4,
+    MAX_BLOCKS = 8
+};
 enum { WAIT_MS = 60000, DEADLINE_S = 60 };
 
 extern struct daemon daemon_;
@@ -54,7 +64,8 @@ void pause_briefly(void);
 void await_leased(struct aule_cache *cache, uint64_t blocks);
 void create_tensors(struct step *step);
 
-// A session with a cache, its tensors, and a batch over them that is right; run_once() submits and checks nothing.
+// A session with a cache, its tensors, and a batch over them that is right; run_once() submits and
+// checks nothing.
 void reset(struct step *step);
 void fill(struct step *step, const struct aule_tensor *tensor, uint32_t heads, uint32_t seed);
 void open_step(struct step *step, const char *tenant);
@@ -67,13 +78,15 @@ void run_once(struct step *step);
 void expect_attention(struct step *step, const struct history *histories);
 void remember_all(struct step *step, struct history *histories);
 
-// A process that does `body` and then waits to be killed; to be forked before this process has a session. Returns when it is through.
+// A process that does `body` and then waits to be killed; to be forked before this process has a
+// session. Returns when it is through.
 pid_t fork_worker(void (*body)(void));
 void kill_worker(pid_t worker);
 
 // A session that was refused something still computes.
 void still_works(struct step *step);
-// A case whose tests have a daemon each; and one whose tests share one, by the names of their caches too.
+// A case whose tests have a daemon each; and one whose tests share one, by the names of their
+// caches too.
 void add(Suite *suite, const char *name, void (*prepare)(void), const struct entry *entries);
 void add_shared(Suite *suite, const char *name, void (*prepare)(void), const struct entry *entries);
 

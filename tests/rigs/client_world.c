@@ -53,8 +53,11 @@ struct aule_batch *create_batch(struct aule_cache *cache)
 {
     struct aule_batch *batch = NULL;
     const int32_t cu[] = {0, 1}, lens[] = {1}, table[] = {0};
-    const struct aule_batch_params params = {
-        .num_seqs = 1, .max_blocks = 1, .cu_seqlens_q = cu, .seq_lens_kv = lens, .block_table = table};
+    const struct aule_batch_params params = {.num_seqs = 1,
+                                             .max_blocks = 1,
+                                             .cu_seqlens_q = cu,
+                                             .seq_lens_kv = lens,
+                                             .block_table = table};
     ck_assert_int_eq(aule_batch_create(cache, &params, &batch), AULE_OK);
     return batch;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// client_world.h - what tests of the client library against a fake daemon have in common: a folder, a fake in it, a session, a
-// cache and a batch. Asserts with check; one test a process.
+// client_world.h - what tests of the client library against a fake daemon have in common: a folder,
+// a fake in it, a session, a cache and a batch. Asserts with check; one test a process.
 
 #ifndef AULE_TESTS_CLIENT_WORLD_H
 #define AULE_TESTS_CLIENT_WORLD_H
@@ -12,8 +12,8 @@
 #include "client_expect.h"
 #include "fakes/fake_daemon.h"
 
-// SHORT_MS: of a session whose daemon once does not answer. All its other answers come within it, so it is long for a machine with much to do;
-// SHORT_TEXT is how a sentence says it.
+// SHORT_MS: of a session whose daemon once does not answer. All its other answers come within it,
+// so it is long for a machine with much to do; SHORT_TEXT is how a sentence says it.
 enum { SHORT_MS = 3000, DEADLINE_S = 60 };
 #define SHORT_TEXT "within 3000 ms"
 
@@ -26,8 +26,9 @@ void remove_folder(void);
 
 struct aule_session_params params_of(int timeout_ms);
 struct aule_session *open_session(int timeout_ms);
-struct aule_cache *open_cache(struct aule_session *session); // one layer, one head of 64, blocks of 8
-struct aule_batch *create_batch(struct aule_cache *cache);   // one sequence of one token
+struct aule_cache *open_cache(
+    struct aule_session *session);                         // one layer, one head of 64, blocks of 8
+struct aule_batch *create_batch(struct aule_cache *cache); // one sequence of one token
 struct aule_ticket submit_one(struct aule_batch *batch);
 
 // No allocation is left in the arena.

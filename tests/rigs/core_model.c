@@ -119,10 +119,10 @@ void run_over(int w, const struct model_run *run, bool ok)
 // ---- comparing ----
 
 // check notes every assertion in a file; of these there are tens of millions.
-#define ck_assert_same(a, b)                                                                                           \
-    do {                                                                                                               \
-        if ((a) != (b))                                                                                                \
-            ck_assert_int_eq((int)(a), (int)(b));                                                                      \
+#define ck_assert_same(a, b)                                                                       \
+    do {                                                                                           \
+        if ((a) != (b))                                                                            \
+            ck_assert_int_eq((int)(a), (int)(b));                                                  \
     } while (0)
 
 static enum core_block_kind expected_state(const struct model_block *block)
@@ -139,7 +139,8 @@ static enum core_block_kind expected_state(const struct model_block *block)
     return block->node ? CORE_CACHED : CORE_FREE;
 }
 
-// What left the index without the model's doing was evicted: never a block in use, unless its parent went with it.
+// What left the index without the model's doing was evicted: never a block in use, unless its
+// parent went with it.
 void sync_evictions(int cache)
 {
     bool gone[IDS] = {false};
@@ -192,7 +193,8 @@ void compare(void)
 {
     uint32_t ids;
     for (int cache = 0; cache < CACHES; cache++) {
-        if (cache_ids[cache] && core_cache_find(world.core, cache_ids[cache], &ids, NULL) != STATUS_OK) {
+        if (cache_ids[cache] &&
+            core_cache_find(world.core, cache_ids[cache], &ids, NULL) != STATUS_OK) {
             for (int id = 0; id < IDS; id++)
                 ck_assert(!in_use(&model[cache][id]));
             memset(model[cache], 0, sizeof(model[cache]));

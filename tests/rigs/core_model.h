@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// core_model.h - a model of who holds which block of the caches, which is too simple to be wrong: arrays, linear searches, no state but counts;
-// and that core says the same. Asserts with check; one test a process.
+// core_model.h - a model of who holds which block of the caches, which is too simple to be wrong:
+// arrays, linear searches, no state but counts; and that core says the same. Asserts with check;
+// one test a process.
 
 #ifndef AULE_TESTS_CORE_MODEL_H
 #define AULE_TESTS_CORE_MODEL_H
@@ -72,13 +73,14 @@ extern uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantine
 
 uint32_t roll(uint32_t sides); // 0 .. sides - 1
 
-uint32_t prefix_key(uint32_t key, uint32_t depth);   // of the first `depth` blocks of a chain
-int32_t tag(int cache, uint32_t key, uint32_t slot); // what a writer of just this chain puts into a slot
+uint32_t prefix_key(uint32_t key, uint32_t depth); // of the first `depth` blocks of a chain
+int32_t tag(int cache, uint32_t key,
+            uint32_t slot); // what a writer of just this chain puts into a slot
 void text_tokens(uint32_t key, uint32_t depth, int32_t *tokens);
 
 int find_node(int cache, uint32_t key); // the block that is published so; -1 = none
 bool in_use(const struct model_block *block);
-uint32_t distinct(int w);                      // blocks that the worker holds or its batches refer to
+uint32_t distinct(int w); // blocks that the worker holds or its batches refer to
 void batch_release(struct model_batch *batch); // if nothing keeps it
 void run_over(int w, const struct model_run *run, bool ok);
 

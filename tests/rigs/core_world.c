@@ -109,10 +109,12 @@ uint64_t worker_open_cache(struct worker *worker, const char *name)
 
 void worker_open(struct worker *worker, struct world *world, uint32_t uid, const char *tenant)
 {
-    *worker = (struct worker){.world = world, .memory = calloc(1, WORLD_ARENA), .id = ++world->last_session};
+    *worker = (struct worker){
+        .world = world, .memory = calloc(1, WORLD_ARENA), .id = ++world->last_session};
     ck_assert_ptr_nonnull(worker->memory);
-    ck_assert_status(engine_arena_create(world->engine, worker->memory, WORLD_ARENA, &worker->arena, &error),
-                     STATUS_OK);
+    ck_assert_status(
+        engine_arena_create(world->engine, worker->memory, WORLD_ARENA, &worker->arena, &error),
+        STATUS_OK);
     const struct core_session_params params = {
         .id = worker->id,
         .uid = uid,
@@ -139,11 +141,13 @@ struct core_counts worker_counts(struct worker *worker)
     return counts;
 }
 
-enum status worker_try_lease(struct worker *worker, uint32_t count, int32_t *blocks, struct error *error)
+enum status worker_try_lease(struct worker *worker, uint32_t count, int32_t *blocks,
+                             struct error *error)
 {
     for (;;) {
         bool growing;
-        enum status status = core_blocks_lease(worker->session, worker->cache, count, blocks, &growing, error);
+        enum status status =
+            core_blocks_lease(worker->session, worker->cache, count, blocks, &growing, error);
         if (status != STATUS_NO_BLOCKS || !growing)
             return status;
         ck_assert(world_step(worker->world)); // the fake engine's chunks arrive at the next poll
@@ -157,11 +161,13 @@ void worker_lease(struct worker *worker, uint32_t count, int32_t *blocks)
 
 void worker_release(struct worker *worker, const int32_t *blocks, uint32_t count)
 {
-    ck_assert_status(core_blocks_release(worker->session, worker->cache, blocks, count, &error), STATUS_OK);
+    ck_assert_status(core_blocks_release(worker->session, worker->cache, blocks, count, &error),
+                     STATUS_OK);
 }
 
-struct core_batch_params sequences_over(uint64_t cache, uint32_t num_seqs, const int32_t *cu_seqlens_q,
-                                        const int32_t *seq_lens_kv, const int32_t *block_table, uint32_t max_blocks)
+struct core_batch_params sequences_over(uint64_t cache, uint32_t num_seqs,
+                                        const int32_t *cu_seqlens_q, const int32_t *seq_lens_kv,
+                                        const int32_t *block_table, uint32_t max_blocks)
 {
     return (struct core_batch_params){
         .cache = cache,
@@ -180,11 +186,13 @@ uint64_t worker_create(struct worker *worker, const struct core_batch_params *pa
 {
     uint64_t batch = 0;
     uint32_t num_tokens;
-    ck_assert_status(core_batch_create(worker->session, params, &batch, &num_tokens, &error), STATUS_OK);
+    ck_assert_status(core_batch_create(worker->session, params, &batch, &num_tokens, &error),
+                     STATUS_OK);
     return batch;
 }
 
-uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num_tokens, uint32_t num_new)
+uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num_tokens,
+                      uint32_t num_new)
 {
     const int32_t cu_seqlens_q[] = {0, (int32_t)num_new}, seq_lens_kv[] = {(int32_t)num_tokens};
     uint32_t max_blocks = (num_tokens + WORLD_BLOCK - 1) / WORLD_BLOCK, num_made;
@@ -195,18 +203,21 @@ uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num
         uint32_t position = num_tokens - num_new + i;
         slots[i] = (int64_t)blocks[position / WORLD_BLOCK] * WORLD_BLOCK + position % WORLD_BLOCK;
     }
-    struct core_batch_params params = sequences_over(worker->cache, 1, cu_seqlens_q, seq_lens_kv, blocks, max_blocks);
+    struct core_batch_params params =
+        sequences_over(worker->cache, 1, cu_seqlens_q, seq_lens_kv, blocks, max_blocks);
     params.slot_mapping = slots;
     params.num_slot_mapping = num_new;
-    ck_assert_status(core_batch_create(worker->session, &params, &batch, &num_made, &error), STATUS_OK);
+    ck_assert_status(core_batch_create(worker->session, &params, &batch, &num_made, &error),
+                     STATUS_OK);
     ck_assert_uint_eq(num_made, num_new);
     free(slots);
     return batch;
 }
 
-// Four dense tensors of 16-byte rows after one another, from a ring that is large enough for all tickets in flight.
-struct core_run_params worker_run_params(struct worker *worker, uint64_t batch, uint32_t layer, uint32_t num_new,
-                                         const int32_t *tokens)
+// Four dense tensors of 16-byte rows after one another, from a ring that is large enough for all
+// tickets in flight.
+struct core_run_params worker_run_params(struct worker *worker, uint64_t batch, uint32_t layer,
+                                         uint32_t num_new, const int32_t *tokens)
 {
     uint64_t size = (uint64_t)num_new * 16;
     ck_assert_uint_le(size * 4, WORLD_ARENA);
@@ -216,8 +227,8 @@ struct core_run_params worker_run_params(struct worker *worker, uint64_t batch, 
     worker->cursor += 4 * size;
     struct wire_tensor tensors[4];
     for (uint64_t i = 0; i < 4; i++)
-        tensors[i] =
-            (struct wire_tensor){.dtype = DTYPE_F16, .offset = at + i * size, .token_stride = 16, .head_stride = 16};
+        tensors[i] = (struct wire_tensor){
+            .dtype = DTYPE_F16, .offset = at + i * size, .token_stride = 16, .head_stride = 16};
     for (uint32_t t = 0; tokens && t < num_new; t++)
         memcpy(worker->memory + tensors[1].offset + (size_t)t * 16, &tokens[t], sizeof(*tokens));
     return (struct core_run_params){
@@ -239,7 +250,8 @@ uint64_t worker_queue(struct worker *worker, const struct core_run_params *param
     return ticket;
 }
 
-uint64_t worker_run(struct worker *worker, uint64_t batch, uint32_t layer, uint32_t num_new, const int32_t *tokens)
+uint64_t worker_run(struct worker *worker, uint64_t batch, uint32_t layer, uint32_t num_new,
+                    const int32_t *tokens)
 {
     struct core_run_params params = worker_run_params(worker, batch, layer, num_new, tokens);
     return worker_queue(worker, &params);
@@ -257,8 +269,8 @@ void worker_reap(struct worker *worker, uint64_t ticket, enum status expected)
     ck_assert_int_eq((int)worker_result(worker, ticket).status, (int)expected);
 }
 
-void worker_write_async(struct worker *worker, const int32_t *blocks, const int32_t *tokens, uint32_t num_tokens,
-                        uint64_t *last)
+void worker_write_async(struct worker *worker, const int32_t *blocks, const int32_t *tokens,
+                        uint32_t num_tokens, uint64_t *last)
 {
     uint64_t batch = worker_batch(worker, blocks, num_tokens, num_tokens);
     for (uint32_t layer = 0; layer < WORLD_LAYERS; layer++)
@@ -266,7 +278,8 @@ void worker_write_async(struct worker *worker, const int32_t *blocks, const int3
     ck_assert_status(core_batch_destroy(worker->session, batch, &error), STATUS_OK);
 }
 
-void worker_write(struct worker *worker, const int32_t *blocks, const int32_t *tokens, uint32_t num_tokens)
+void worker_write(struct worker *worker, const int32_t *blocks, const int32_t *tokens,
+                  uint32_t num_tokens)
 {
     uint64_t last;
     worker_write_async(worker, blocks, tokens, num_tokens, &last);
@@ -275,26 +288,31 @@ void worker_write(struct worker *worker, const int32_t *blocks, const int32_t *t
         worker_reap(worker, ticket, STATUS_OK);
 }
 
-uint32_t worker_lookup(struct worker *worker, const int32_t *tokens, uint32_t num_tokens, int32_t *blocks)
+uint32_t worker_lookup(struct worker *worker, const int32_t *tokens, uint32_t num_tokens,
+                       int32_t *blocks)
 {
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = num_tokens};
     uint32_t count;
-    ck_assert_status(core_prefix_lookup(worker->session, worker->cache, &prefix, 0, blocks, &count, &error), STATUS_OK);
+    ck_assert_status(
+        core_prefix_lookup(worker->session, worker->cache, &prefix, 0, blocks, &count, &error),
+        STATUS_OK);
     return count;
 }
 
-enum status worker_try_publish(struct worker *worker, const int32_t *tokens, uint32_t num_tokens, int32_t *blocks,
-                               uint32_t *existing, struct error *error)
+enum status worker_try_publish(struct worker *worker, const int32_t *tokens, uint32_t num_tokens,
+                               int32_t *blocks, uint32_t *existing, struct error *error)
 {
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = num_tokens};
-    return core_prefix_publish(worker->session, worker->cache, &prefix, blocks, num_tokens / WORLD_BLOCK, existing,
-                               error);
+    return core_prefix_publish(worker->session, worker->cache, &prefix, blocks,
+                               num_tokens / WORLD_BLOCK, existing, error);
 }
 
-uint32_t worker_publish(struct worker *worker, const int32_t *tokens, uint32_t num_tokens, int32_t *blocks)
+uint32_t worker_publish(struct worker *worker, const int32_t *tokens, uint32_t num_tokens,
+                        int32_t *blocks)
 {
     uint32_t existing;
-    ck_assert_status(worker_try_publish(worker, tokens, num_tokens, blocks, &existing, &error), STATUS_OK);
+    ck_assert_status(worker_try_publish(worker, tokens, num_tokens, blocks, &existing, &error),
+                     STATUS_OK);
     return existing;
 }
 

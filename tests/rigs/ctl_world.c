@@ -17,7 +17,8 @@ enum { MAX_ARGUMENTS = 16 };
 
 extern char **environ;
 
-const char *const asking[NUM_ASKING] = {"status", "metrics", "sessions", "caches", "blocks", "device", "tune", "ping"};
+const char *const asking[NUM_ASKING] = {"status", "metrics", "sessions", "caches",
+                                        "blocks", "device",  "tune",     "ping"};
 
 // ---- running aule-ctl ----
 
@@ -68,7 +69,8 @@ void outcome_finish(struct outcome *outcome)
 
 void assert_fails(struct outcome outcome, int code, const char *words)
 {
-    ck_assert_msg(outcome.code == code, "exit code %d, not %d: %s", outcome.code, code, outcome.err);
+    ck_assert_msg(outcome.code == code, "exit code %d, not %d: %s", outcome.code, code,
+                  outcome.err);
     ck_assert_msg(strstr(outcome.err, words) != NULL, "\"%s\" lacks \"%s\"", outcome.err, words);
     ck_assert_int_eq(strncmp(outcome.err, "aule-ctl: ", 10), 0);
     ck_assert_ptr_eq(strchr(outcome.err, '\n'), outcome.err + strlen(outcome.err) - 1);
@@ -92,7 +94,8 @@ cJSON *document(struct outcome outcome)
 void assert_fails_as_json(struct outcome outcome, int code, const char *status, const char *words)
 {
     const char *end = NULL;
-    ck_assert_msg(outcome.code == code, "exit code %d, not %d: %s", outcome.code, code, outcome.err);
+    ck_assert_msg(outcome.code == code, "exit code %d, not %d: %s", outcome.code, code,
+                  outcome.err);
     ck_assert_str_eq(outcome.out, "");
     cJSON *json = cJSON_ParseWithOpts(outcome.err, &end, 0);
     ck_assert_msg(json != NULL, "no JSON: %s", outcome.err);
@@ -138,7 +141,8 @@ struct aule_cache *cache;
 
 void start(void)
 {
-    ck_assert_int_eq(unsetenv("AULE_VARIANT"), 0); // the shaders' test wants the choice to be the daemon's
+    ck_assert_int_eq(unsetenv("AULE_VARIANT"),
+                     0); // the shaders' test wants the choice to be the daemon's
     ck_assert(daemon_launch(&server, NULL));
 }
 
@@ -153,10 +157,12 @@ void stop(void)
 struct aule_session *open_session(const char *name, const char *tenant)
 {
     struct aule_session *opened = NULL;
-    CHECK_OK(aule_session_open(
-        &(struct aule_session_params){
-            .socket = server.socket, .name = name, .tenant = tenant, .arena_size = 1 << 20, .timeout_ms = 60000},
-        &opened));
+    CHECK_OK(aule_session_open(&(struct aule_session_params){.socket = server.socket,
+                                                             .name = name,
+                                                             .tenant = tenant,
+                                                             .arena_size = 1 << 20,
+                                                             .timeout_ms = 60000},
+                               &opened));
     return opened;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ctl_world.h - aule-ctl as a program: its exit code, its sentence on stderr, its JSON documents; and a daemon of the test's own with one
-// worker in this process. Asserts (check).
+// ctl_world.h - aule-ctl as a program: its exit code, its sentence on stderr, its JSON documents;
+// and a daemon of the test's own with one worker in this process. Asserts (check).
 
 #ifndef AULE_TESTS_CTL_WORLD_H
 #define AULE_TESTS_CTL_WORLD_H
@@ -32,9 +32,11 @@ void outcome_finish(struct outcome *outcome);
 
 // A failure says one sentence on stderr, with these words, and nothing on stdout. Ends the outcome.
 void assert_fails(struct outcome outcome, int code, const char *words);
-// Exit code 0, nothing on stderr, exactly one document, schema_version 1. Ends the outcome; the document is the caller's.
+// Exit code 0, nothing on stderr, exactly one document, schema_version 1. Ends the outcome; the
+// document is the caller's.
 cJSON *document(struct outcome outcome);
-// With --json a failure is one document on stderr, of this status (NULL = of none), and nothing on stdout. Ends the outcome.
+// With --json a failure is one document on stderr, of this status (NULL = of none), and nothing on
+// stdout. Ends the outcome.
 void assert_fails_as_json(struct outcome outcome, int code, const char *status, const char *words);
 
 // Members that must be there.
@@ -49,10 +51,11 @@ extern struct aule_session *session;
 extern struct aule_cache *cache;
 
 #define ASK(...) RUN(__VA_ARGS__, "--socket", server.socket)
-#define CHECK_OK(call)                                                                                                 \
-    do {                                                                                                               \
-        enum aule_status check_status = (call);                                                                        \
-        ck_assert_msg(check_status == AULE_OK, "%s: %s", aule_status_name(check_status), aule_error());                \
+#define CHECK_OK(call)                                                                             \
+    do {                                                                                           \
+        enum aule_status check_status = (call);                                                    \
+        ck_assert_msg(check_status == AULE_OK, "%s: %s", aule_status_name(check_status),           \
+                      aule_error());                                                               \
     } while (0)
 
 // The fixture.
@@ -61,8 +64,9 @@ void stop(void);
 
 struct aule_session *open_session(const char *name, const char *tenant);
 struct aule_cache *open_cache(const char *name); // of `session`
-void open_worker(const char *name);              // `session` of tenant-a, `cache` of the name "model"
-// One sequence of two blocks through one run; the blocks are published and looked up: 16 tokens asked, 16 found.
+void open_worker(const char *name); // `session` of tenant-a, `cache` of the name "model"
+// One sequence of two blocks through one run; the blocks are published and looked up: 16 tokens
+// asked, 16 found.
 void publish_two_blocks(int32_t blocks[2]);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// daemon_harness.c - see daemon_harness.h. Readiness is the daemon's own READY=1 datagram, so nothing here polls the socket.
+// daemon_harness.c - see daemon_harness.h. Readiness is the daemon's own READY=1 datagram, so
+// nothing here polls the socket.
 
 #include "daemon_harness.h"
 
@@ -41,7 +42,8 @@ static bool complain(const char *what)
     return false;
 }
 
-// Whether daemons run under the validation layer: the build says so for suites that hold them to silence.
+// Whether daemons run under the validation layer: the build says so for suites that hold them to
+// silence.
 static bool validation_wanted(void)
 {
     const char *text = getenv("AULE_TEST_VALIDATION");
@@ -77,7 +79,8 @@ bool daemon_init(struct daemon *daemon)
 // In the child: never returns.
 static void become_daemon(const struct daemon *daemon, const char *const *options, pid_t parent)
 {
-    const char *arguments[MAX_ARGUMENTS] = {AULE_DAEMON_PATH, "--cache-folder", "none", "--log-level", "debug"};
+    const char *arguments[MAX_ARGUMENTS] = {AULE_DAEMON_PATH, "--cache-folder", "none",
+                                            "--log-level", "debug"};
     size_t count = 5;
     if (validation_wanted())
         arguments[count++] = "--validation";
@@ -155,14 +158,15 @@ bool daemon_launch(struct daemon *daemon, const char *const *options)
     if (daemon_init(daemon) && daemon_start(daemon, options))
         return true;
     char *text = daemon_log_text(daemon);
-    fprintf(stderr, "daemon_harness: aule-daemon did not start (%d); its log:\n%s", daemon->exit_code,
-            text ? text : "");
+    fprintf(stderr, "daemon_harness: aule-daemon did not start (%d); its log:\n%s",
+            daemon->exit_code, text ? text : "");
     free(text);
     return false;
 }
 
-// Whether the daemon's last life counted no message of the validation layer; if it did, the log goes to stderr. A second signal
-// ends a daemon before it comes to say the number: then its log must have no message.
+// Whether the daemon's last life counted no message of the validation layer; if it did, the log
+// goes to stderr. A second signal ends a daemon before it comes to say the number: then its log
+// must have no message.
 static bool layer_was_silent(const struct daemon *daemon)
 {
     char *text = daemon_log_text(daemon);
@@ -171,7 +175,8 @@ static bool layer_was_silent(const struct daemon *daemon)
                       ? !strstr(life, "validation:")
                       : strstr(life, "validation: 0 messages\n") != NULL;
     if (!silent)
-        fprintf(stderr, "daemon_harness: the validation layer was not silent to the end:\n%s", text ? text : "");
+        fprintf(stderr, "daemon_harness: the validation layer was not silent to the end:\n%s",
+                text ? text : "");
     free(text);
     return silent;
 }
@@ -246,7 +251,8 @@ bool daemon_log_contains(const struct daemon *daemon, const char *text)
     return found;
 }
 
-// The names begin as in daemon/server/socket_path.h. Returns how many there are, -1 if the folder cannot be read.
+// The names begin as in daemon/server/socket_path.h. Returns how many there are, -1 if the folder
+// cannot be read.
 static int each_segment(const struct daemon *daemon, bool remove_them)
 {
     char prefix[32];

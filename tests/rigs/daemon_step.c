@@ -30,7 +30,8 @@ uint64_t open_cache(struct raw_client *raw, const char *name)
     return reply.cache_open.cache;
 }
 
-int lease_status(struct raw_client *raw, uint64_t cache, uint32_t count, int timeout_ms, int32_t *blocks)
+int lease_status(struct raw_client *raw, uint64_t cache, uint32_t count, int timeout_ms,
+                 int32_t *blocks)
 {
     const struct wire_request request = {.command = WIRE_COMMAND_BLOCKS_LEASE,
                                          .blocks_lease = {cache, count, timeout_ms}};
@@ -52,9 +53,10 @@ void lease(struct raw_client *raw, uint64_t cache, uint32_t count, int32_t *bloc
 
 void release(struct raw_client *raw, uint64_t cache, const int32_t *blocks, uint32_t count)
 {
-    raw_expect(
-        raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE, .blocks_release = {cache, {blocks, count}}},
-        STATUS_OK);
+    raw_expect(raw,
+               &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE,
+                                      .blocks_release = {cache, {blocks, count}}},
+               STATUS_OK);
 }
 
 float *floats_at(struct raw_client *raw, size_t offset)
@@ -144,9 +146,11 @@ void put_step(struct raw_client *raw, float value)
 void check_out(struct raw_client *raw, float value)
 {
     for (int i = 0; i < BLOCK * DIM; i++)
-        ck_assert_float_eq_tol(floats_at(raw, OUT_AT)[i], value, 1e-5f * (value < 0 ? -value : value));
+        ck_assert_float_eq_tol(floats_at(raw, OUT_AT)[i], value,
+                               1e-5f * (value < 0 ? -value : value));
     for (int i = BLOCK * DIM; i < BLOCK * DIM + 16; i++)
-        ck_assert_float_eq(floats_at(raw, OUT_AT)[i], 0); // the arena came zeroed and nobody writes past the tensor
+        ck_assert_float_eq(floats_at(raw, OUT_AT)[i],
+                           0); // the arena came zeroed and nobody writes past the tensor
 }
 
 int32_t do_step(struct raw_client *raw, uint64_t cache, float value)
@@ -160,6 +164,9 @@ int32_t do_step(struct raw_client *raw, uint64_t cache, float value)
     put_step(raw, value);
     wait_done(raw, submit(raw, batch));
     check_out(raw, value);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {batch}}, STATUS_OK);
+    raw_expect(
+        raw,
+        &(struct wire_request){.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {batch}},
+        STATUS_OK);
     return block;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// daemon_step.h - a tiny model step over the raw client: one layer, one head, head_dim 8, blocks of 8 tokens, f32. Asserts (check) that what
-// it asks for is granted, but where a status is returned.
+// daemon_step.h - a tiny model step over the raw client: one layer, one head, head_dim 8, blocks of
+// 8 tokens, f32. Asserts (check) that what it asks for is granted, but where a status is returned.
 
 #ifndef AULE_TESTS_DAEMON_STEP_H
 #define AULE_TESTS_DAEMON_STEP_H
@@ -14,7 +14,8 @@ enum { Q_AT = 0, K_AT = 4096, V_AT = 8192, OUT_AT = 12288 }; // offsets in the a
 
 struct wire_request cache_request(const char *name);
 uint64_t open_cache(struct raw_client *raw, const char *name);
-int lease_status(struct raw_client *raw, uint64_t cache, uint32_t count, int timeout_ms, int32_t *blocks);
+int lease_status(struct raw_client *raw, uint64_t cache, uint32_t count, int timeout_ms,
+                 int32_t *blocks);
 void lease(struct raw_client *raw, uint64_t cache, uint32_t count, int32_t *blocks);
 void release(struct raw_client *raw, uint64_t cache, const int32_t *blocks, uint32_t count);
 float *floats_at(struct raw_client *raw, size_t offset);
@@ -25,7 +26,8 @@ uint64_t create_batch(struct raw_client *raw, const struct wire_request *request
 struct wire_request run_request(uint64_t batch, int timeout_ms);
 uint64_t submit(struct raw_client *raw, uint64_t batch);
 void wait_done(struct raw_client *raw, uint64_t ticket);
-// All 8 rows of V are `value`, so every row of the output has to be `value`, whatever the weights are.
+// All 8 rows of V are `value`, so every row of the output has to be `value`, whatever the weights
+// are.
 void put_step(struct raw_client *raw, float value);
 void check_out(struct raw_client *raw, float value);
 // Lease a block, write 8 tokens of `value`, attend to them, check. Returns the block, still leased.

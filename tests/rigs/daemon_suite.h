@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// daemon_suite.h - what suites of tests over a real aule-daemon share: one daemon a test, its clean end, cases from a table. Asserts (check).
+// daemon_suite.h - what suites of tests over a real aule-daemon share: one daemon a test, its clean
+// end, cases from a table. Asserts (check).
 
 #ifndef AULE_TESTS_DAEMON_SUITE_H
 #define AULE_TESTS_DAEMON_SUITE_H
@@ -22,7 +23,8 @@ void stop_clean(void);                  // it must end with 0 and leave neither 
 void nap(void);                         // some milliseconds
 int count_fds(pid_t pid);
 
-// A case of `tests` (up to a NULL), each run for 0 .. loops - 1; what is left of a daemon ends after each.
+// A case of `tests` (up to a NULL), each run for 0 .. loops - 1; what is left of a daemon ends
+// after each.
 void suite_add(Suite *suite, const char *name, const TTest *const *tests, int loops);
 
 #endif

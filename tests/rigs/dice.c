@@ -31,7 +31,8 @@ bool dice_chance(struct dice *dice, uint32_t percent)
 float dice_normal(struct dice *dice)
 {
     uint64_t bits = dice_next(dice);
-    uint32_t sum = (uint32_t)(bits & 0xffff) + (uint32_t)(bits >> 16 & 0xffff) + (uint32_t)(bits >> 32 & 0xffff);
+    uint32_t sum = (uint32_t)(bits & 0xffff) + (uint32_t)(bits >> 16 & 0xffff) +
+                   (uint32_t)(bits >> 32 & 0xffff);
     return ((float)sum / 65536 - 1.5f) * 2;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// dice.h - random numbers that follow from a seed, the same on every machine. Knows nothing of what they are for.
+// dice.h - random numbers that follow from a seed, the same on every machine. Knows nothing of what
+// they are for.
 
 #ifndef AULE_DICE_H
 #define AULE_DICE_H

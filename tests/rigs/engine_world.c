@@ -27,7 +27,8 @@ static void on_log(void *context, int level, const char *text)
     (void)context;
     pthread_mutex_lock(&log_lock);
     if (log_used < sizeof log_text)
-        log_used += (size_t)snprintf(log_text + log_used, sizeof log_text - log_used, "%d %s\n", level, text);
+        log_used += (size_t)snprintf(log_text + log_used, sizeof log_text - log_used, "%d %s\n",
+                                     level, text);
     pthread_mutex_unlock(&log_lock);
 }
 
@@ -78,7 +79,8 @@ void close_engine(struct engine *old)
 {
     uint32_t messages = engine_validation_messages(old);
     engine_destroy(old);
-    ck_assert_msg(messages == 0 && !logged("validation:"), "the validation layer said:\n%s", log_text);
+    ck_assert_msg(messages == 0 && !logged("validation:"), "the validation layer said:\n%s",
+                  log_text);
 }
 
 void open_arena(void)
@@ -140,13 +142,15 @@ struct engine_event next_event(void)
 struct engine_event expect_event(enum engine_event_kind kind)
 {
     struct engine_event event = next_event();
-    ck_assert_msg(event.kind == kind, "event %d instead of %d: %s", event.kind, kind, event.error.text);
+    ck_assert_msg(event.kind == kind, "event %d instead of %d: %s", event.kind, kind,
+                  event.error.text);
     return event;
 }
 
 // ---- small words for caches, batches and runs ----
 
-struct engine_cache_params shape(uint32_t num_layers, uint32_t num_kv_heads, uint32_t head_dim, enum dtype dtype)
+struct engine_cache_params shape(uint32_t num_layers, uint32_t num_kv_heads, uint32_t head_dim,
+                                 enum dtype dtype)
 {
     return (struct engine_cache_params){
         .name = "test",
@@ -200,7 +204,8 @@ struct engine_batch *open_batch(struct engine_batch_params params)
     return batch;
 }
 
-// One sequence of one query that sees the one key in `block`, offset 0; it is written there first if `write`.
+// One sequence of one query that sees the one key in `block`, offset 0; it is written there first
+// if `write`.
 struct engine_batch *one_key(struct engine_cache *cache, int32_t block, bool write)
 {
     return open_batch((struct engine_batch_params){
@@ -223,8 +228,8 @@ struct engine_tensor dense(uint64_t offset, uint32_t heads, uint32_t dim, enum d
 }
 
 // Of the plain cache: one head; q, k, v and out at the given offsets.
-struct engine_run plain_run(struct engine_batch *batch, uint32_t layer, uint64_t q, uint64_t k, uint64_t v,
-                            uint64_t out)
+struct engine_run plain_run(struct engine_batch *batch, uint32_t layer, uint64_t q, uint64_t k,
+                            uint64_t v, uint64_t out)
 {
     return (struct engine_run){
         .batch = batch,
@@ -251,7 +256,8 @@ uint64_t submit(const struct engine_submission *submission)
 
 uint64_t submit_runs(const struct engine_run *runs, uint32_t count)
 {
-    return submit(&(struct engine_submission){.runs = runs, .num_runs = count, .wave_ends = &count, .num_waves = 1});
+    return submit(&(struct engine_submission){
+        .runs = runs, .num_runs = count, .wave_ends = &count, .num_waves = 1});
 }
 
 struct engine_event expect_done(uint64_t sequence)
@@ -281,7 +287,8 @@ void expect_floats(uint64_t offset, float first)
         ck_assert_float_eq(floats(offset)[i], first + (float)i);
 }
 
-// Each of Check's assertions is a message to the parent, which a sanitizer's build takes long to read: not one for each byte.
+// Each of Check's assertions is a message to the parent, which a sanitizer's build takes long to
+// read: not one for each byte.
 void expect_bytes(const void *got, const void *wanted, size_t size, const char *what)
 {
     const unsigned char *a = got, *b = wanted;
@@ -332,7 +339,8 @@ VkSemaphore close_gate(void)
     VkSemaphore gate = make_gate();
     uint64_t value = 1;
     VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
-    VkTimelineSemaphoreSubmitInfo values = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+    VkTimelineSemaphoreSubmitInfo values = {.sType =
+                                                VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
                                             .waitSemaphoreValueCount = 1,
                                             .pWaitSemaphoreValues = &value};
     VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
@@ -350,13 +358,16 @@ VkSemaphore close_gate(void)
 // Returns when the GPU is past submission `sequence`, which waited at the gate.
 void open_gate(VkSemaphore gate, uint64_t sequence)
 {
-    VkSemaphoreSignalInfo open = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = gate, .value = 1};
+    VkSemaphoreSignalInfo open = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = gate, .value = 1};
     VkSemaphoreWaitInfo wait = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
                                 .semaphoreCount = 1,
                                 .pSemaphores = &engine->timeline,
                                 .pValues = &sequence};
     ck_assert_int_eq(vkSignalSemaphore(engine->device.handle, &open), VK_SUCCESS);
-    ck_assert_int_eq(vkWaitSemaphores(engine->device.handle, &wait, DEADLINE_S * UINT64_C(1000000000)), VK_SUCCESS);
+    ck_assert_int_eq(
+        vkWaitSemaphores(engine->device.handle, &wait, DEADLINE_S * UINT64_C(1000000000)),
+        VK_SUCCESS);
     vkDestroySemaphore(engine->device.handle, gate, NULL);
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// engine_world.h - what the engine's tests share: one engine on a real device, under the validation layer where AULE_TEST_VALIDATION=1
-// asks for it, one arena, short words for caches, batches and runs. The plain cache is what most tests need: 2 layers, one KV head of 8 f32, blocks
-// 0..3; a run over one key returns that key's value bit for bit. Each test is forked, so the globals are its own.
+// engine_world.h - what the engine's tests share: one engine on a real device, under the validation
+// layer where AULE_TEST_VALIDATION=1 asks for it, one arena, short words for caches, batches and
+// runs. The plain cache is what most tests need: 2 layers, one KV head of 8 f32, blocks 0..3; a run
+// over one key returns that key's value bit for bit. Each test is forked, so the globals are its
+// own.
 
 #ifndef AULE_ENGINE_WORLD_H
 #define AULE_ENGINE_WORLD_H
@@ -17,15 +19,16 @@ enum { BLOCK = 8, ARENA_BYTES = 1 << 20, DEADLINE_S = 200, LOG_BYTES = 1 << 16 }
 
 extern struct engine *engine;
 extern struct engine_arena *arena;
-extern char *memory;             // of the arena, ARENA_BYTES
-extern atomic_uint wakes;        // calls of engine_params.wake
-extern char log_text[LOG_BYTES]; // what the engine logged so far; read it in messages only, else logged()
+extern char *memory;      // of the arena, ARENA_BYTES
+extern atomic_uint wakes; // calls of engine_params.wake
+extern char
+    log_text[LOG_BYTES]; // what the engine logged so far; read it in messages only, else logged()
 extern const char zero_block[1 << 14];
 
 // ---- the world ----
 
 struct engine *open_engine(struct engine_params params); // fails the test if it cannot
-void close_engine(struct engine *old);                   // fails the test if the validation layer said anything
+void close_engine(struct engine *old); // fails the test if the validation layer said anything
 void open_arena(void);
 void setup_import(void);  // checked fixtures: `engine` and `arena`, imported where the device can
 void setup_staging(void); // always mirrored
@@ -33,34 +36,36 @@ void teardown(void);
 bool logged(const char *text);
 void forget_log(void);
 double now_s(void);
-void nap(void);                                                // half a millisecond
-uint32_t num_pieces(void);                                     // of metadata, handed out by the engine's slabs
-struct engine_event next_event(void);                          // within DEADLINE_S
+void nap(void);                       // half a millisecond
+uint32_t num_pieces(void);            // of metadata, handed out by the engine's slabs
+struct engine_event next_event(void); // within DEADLINE_S
 struct engine_event expect_event(enum engine_event_kind kind); // the next one is of this kind
 struct engine_event expect_done(uint64_t sequence);            // waits; every run of it succeeded
 
 // Looks again and again until it is so; after so many seconds the test fails.
-#define AWAIT(seconds, condition)                                                                                      \
-    do {                                                                                                               \
-        for (double deadline_ = now_s() + (seconds); !(condition); nap())                                              \
-            ck_assert_msg(now_s() < deadline_, "%s is not so after %d s; the log:\n%s", #condition, (int)(seconds),    \
-                          log_text);                                                                                   \
+#define AWAIT(seconds, condition)                                                                  \
+    do {                                                                                           \
+        for (double deadline_ = now_s() + (seconds); !(condition); nap())                          \
+            ck_assert_msg(now_s() < deadline_, "%s is not so after %d s; the log:\n%s",            \
+                          #condition, (int)(seconds), log_text);                                   \
     } while (0)
 
 // ---- short words ----
 
-struct engine_cache_params shape(uint32_t num_layers, uint32_t num_kv_heads, uint32_t head_dim, enum dtype dtype);
+struct engine_cache_params shape(uint32_t num_layers, uint32_t num_kv_heads, uint32_t head_dim,
+                                 enum dtype dtype);
 struct engine_cache *open_cache(struct engine_cache_params params);
 void grow_chunk(struct engine_cache *cache, uint32_t chunk); // and waits for it
 struct engine_cache *plain_cache(void);
 struct engine_batch *open_batch(struct engine_batch_params params);
-// One sequence of one query that sees the one key in `block`, offset 0; it is written there first if `write`.
+// One sequence of one query that sees the one key in `block`, offset 0; it is written there first
+// if `write`.
 struct engine_batch *one_key(struct engine_cache *cache, int32_t block, bool write);
 // A dense [tokens, heads, dim] tensor at `offset` of the arena.
 struct engine_tensor dense(uint64_t offset, uint32_t heads, uint32_t dim, enum dtype dtype);
 // Of the plain cache: one head; q, k, v and out at the given offsets.
-struct engine_run plain_run(struct engine_batch *batch, uint32_t layer, uint64_t q, uint64_t k, uint64_t v,
-                            uint64_t out);
+struct engine_run plain_run(struct engine_batch *batch, uint32_t layer, uint64_t q, uint64_t k,
+                            uint64_t v, uint64_t out);
 uint64_t submit(const struct engine_submission *submission);
 uint64_t submit_runs(const struct engine_run *runs, uint32_t count); // as one wave
 
@@ -79,7 +84,8 @@ void write_pattern(struct engine_cache *cache, uint32_t layer, int32_t block, un
 // ---- the gate: what is submitted after close_gate() waits on the GPU until open_gate() ----
 
 VkSemaphore close_gate(void);
-void open_gate(VkSemaphore gate, uint64_t sequence); // returns when the GPU is past submission `sequence`
+void open_gate(VkSemaphore gate,
+               uint64_t sequence); // returns when the GPU is past submission `sequence`
 
 // ---- the suite ----
 

@@ -54,12 +54,14 @@ void check_served(void)
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     struct wire_reply reply;
     const struct wire_request run = token_run(create_token_batch(raw, open_cache(raw, "shared")));
-    float *v = (float *)(void *)(raw_arena(raw) + 4096), *out = (float *)(void *)(raw_arena(raw) + 8192);
+    float *v = (float *)(void *)(raw_arena(raw) + 4096),
+          *out = (float *)(void *)(raw_arena(raw) + 8192);
     for (int i = 0; i < 8; i++)
         v[i] = (float)i - 3.5f;
     raw_call(raw, &run, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "Run: %s", reply.message);
-    const struct wire_request wait = {.command = WIRE_COMMAND_WAIT, .wait = {reply.run.ticket, 60000}};
+    const struct wire_request wait = {.command = WIRE_COMMAND_WAIT,
+                                      .wait = {reply.run.ticket, 60000}};
     raw_call(raw, &wait, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "Wait: %s", reply.message);
     ck_assert_int_eq(reply.wait.run_status, STATUS_OK);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// hostile_world.h - what tests of hostile clients of a real aule-daemon have in common: one token that is written and attended to, its output is
-// its V; and that the daemon still serves. Asserts (check).
+// hostile_world.h - what tests of hostile clients of a real aule-daemon have in common: one token
+// that is written and attended to, its output is its V; and that the daemon still serves. Asserts
+// (check).
 
 #ifndef AULE_TESTS_HOSTILE_WORLD_H
 #define AULE_TESTS_HOSTILE_WORLD_H

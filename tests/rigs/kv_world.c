@@ -48,15 +48,17 @@ void border_floats(enum dtype dtype, float *out, uint32_t count)
             out[used++] = border(dtype, i / 6, i % 6);
     while (used < count) {
         uint32_t bits = (uint32_t)dice_next(&dice), pattern = bits % patterns;
-        bool wide = dtype == DTYPE_F32 || (used & 3) == 0 || !isfinite(numbers_value(dtype, pattern));
-        out[used++] = wide ? word_float((uint32_t)dice_next(&dice)) : border(dtype, pattern, (bits >> 16) % 6);
+        bool wide =
+            dtype == DTYPE_F32 || (used & 3) == 0 || !isfinite(numbers_value(dtype, pattern));
+        out[used++] = wide ? word_float((uint32_t)dice_next(&dice))
+                           : border(dtype, pattern, (bits >> 16) % 6);
     }
 }
 
 struct engine_cache *kv_cache(struct engine_kv kv, uint32_t num_blocks)
 {
-    struct engine_cache *cache =
-        open_cache((struct engine_cache_params){.name = "kv", .num_layers = 1, .chunk_blocks = num_blocks, .kv = kv});
+    struct engine_cache *cache = open_cache((struct engine_cache_params){
+        .name = "kv", .num_layers = 1, .chunk_blocks = num_blocks, .kv = kv});
     grow_chunk(cache, 0);
     return cache;
 }
@@ -81,22 +83,25 @@ static struct parts parts_of(const struct engine_kv *kv)
     uint64_t slots = (uint64_t)kv->num_kv_heads * kv->block_size;
     uint64_t scales = kv->scale_mode == SCALE_PER_TOKEN_HEAD ? slots * sizeof(float) : 0;
     struct parts parts = {.v = slots * kv->head_dim_k * dtype_size(kv->k_dtype)};
-    parts.scales = parts.v + (kv->v_is_k_prefix ? 0 : slots * kv->head_dim_v * dtype_size(kv->v_dtype));
+    parts.scales =
+        parts.v + (kv->v_is_k_prefix ? 0 : slots * kv->head_dim_v * dtype_size(kv->v_dtype));
     parts.v_scales = parts.scales + scales;
     parts.end = parts.v_scales + (kv->v_is_k_prefix ? 0 : scales);
     return parts;
 }
 
-uint32_t kv_element(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head, uint32_t dim,
-                    bool v)
+uint32_t kv_element(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head,
+                    uint32_t dim, bool v)
 {
     struct parts parts = parts_of(kv);
     uint64_t block = (uint64_t)slot / kv->block_size, row = (uint64_t)slot % kv->block_size;
     uint64_t index = (head * kv->block_size + row) * (v ? kv->head_dim_v : kv->head_dim_k) + dim;
-    return numbers_bits(blocks + block * parts.end + (v ? parts.v : 0), v ? kv->v_dtype : kv->k_dtype, index);
+    return numbers_bits(blocks + block * parts.end + (v ? parts.v : 0),
+                        v ? kv->v_dtype : kv->k_dtype, index);
 }
 
-float kv_scale(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head, bool v)
+float kv_scale(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head,
+               bool v)
 {
     struct parts parts = parts_of(kv);
     uint64_t block = (uint64_t)slot / kv->block_size, row = (uint64_t)slot % kv->block_size;
@@ -109,8 +114,10 @@ void kv_run(const struct engine_run *run)
     expect_done(submit_runs(run, 1));
 }
 
-uint32_t tensor_bits(const struct engine_tensor *tensor, uint32_t token, uint32_t head, uint32_t dim)
+uint32_t tensor_bits(const struct engine_tensor *tensor, uint32_t token, uint32_t head,
+                     uint32_t dim)
 {
-    const char *row = memory + tensor->offset + token * tensor->token_stride + head * tensor->head_stride;
+    const char *row =
+        memory + tensor->offset + token * tensor->token_stride + head * tensor->head_stride;
     return numbers_bits(row, tensor->dtype, dim);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kv_world.h - what the tests of K/V writes, gathers, copies and merges share, over engine_world.h: numbers that are borders of every
-// dtype, caches with some blocks, elements of a block by their place.
+// kv_world.h - what the tests of K/V writes, gathers, copies and merges share, over engine_world.h:
+// numbers that are borders of every dtype, caches with some blocks, elements of a block by their
+// place.
 
 #ifndef AULE_KV_WORLD_H
 #define AULE_KV_WORLD_H
@@ -11,8 +12,8 @@
 #include "engine_world.h"
 #include "oracle/numbers.h"
 
-// Fills `count` f32 with what rounding to `dtype` can get wrong: each number, the middle of each two, a step beside both; no numbers,
-// infinities, subnormal ones and bits at random.
+// Fills `count` f32 with what rounding to `dtype` can get wrong: each number, the middle of each
+// two, a step beside both; no numbers, infinities, subnormal ones and bits at random.
 void border_floats(enum dtype dtype, float *out, uint32_t count);
 
 uint32_t float_word(float value);
@@ -23,14 +24,16 @@ struct engine_cache *kv_cache(struct engine_kv kv, uint32_t num_blocks);
 // All blocks of layer 0, one after the other; malloc'd.
 uint8_t *kv_blocks(struct engine_cache *cache, uint32_t num_blocks);
 // Bits of element `dim` of slot `slot`, KV head `head`, of K or V; and the scale of the row.
-uint32_t kv_element(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head, uint32_t dim,
-                    bool v);
-float kv_scale(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head, bool v);
+uint32_t kv_element(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head,
+                    uint32_t dim, bool v);
+float kv_scale(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head,
+               bool v);
 
 // One run as one wave, waited for.
 void kv_run(const struct engine_run *run);
 // Bits of element (token, head, dim) of a tensor of the arena without an outer stride.
-uint32_t tensor_bits(const struct engine_tensor *tensor, uint32_t token, uint32_t head, uint32_t dim);
+uint32_t tensor_bits(const struct engine_tensor *tensor, uint32_t token, uint32_t head,
+                     uint32_t dim);
 
 // ---- the tests, file by file ----
 
@@ -38,12 +41,13 @@ void add_rope_tests(Suite *suite);
 void add_gather_tests(Suite *suite);
 void add_merge_tests(Suite *suite);
 
-// For loops over elements: each of Check's assertions is a message to the parent, which a sanitizer's build takes long to read.
-#define expect_equal_uint(got, wanted)                                                                                 \
-    do {                                                                                                               \
-        uintmax_t got_ = (got), wanted_ = (wanted);                                                                    \
-        if (got_ != wanted_)                                                                                           \
-            ck_abort_msg("%s is %ju, not %ju", #got, got_, wanted_);                                                   \
+// For loops over elements: each of Check's assertions is a message to the parent, which a
+// sanitizer's build takes long to read.
+#define expect_equal_uint(got, wanted)                                                             \
+    do {                                                                                           \
+        uintmax_t got_ = (got), wanted_ = (wanted);                                                \
+        if (got_ != wanted_)                                                                       \
+            ck_abort_msg("%s is %ju, not %ju", #got, got_, wanted_);                               \
     } while (0)
 
 #endif

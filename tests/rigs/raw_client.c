@@ -19,12 +19,14 @@
 
 enum { ANSWER_DEADLINE_MS = 120000 };
 
-// EAGAIN: the queue of those that nobody has accepted yet is full, as after hundreds of connections at once.
+// EAGAIN: the queue of those that nobody has accepted yet is full, as after hundreds of connections
+// at once.
 static int dial(nng_socket socket, const char *url)
 {
     enum { AGAIN_MS = 10 };
     int reason = nng_dial(socket, url, NULL, 0);
-    for (int waited_ms = 0; reason == NNG_EAGAIN && waited_ms < ANSWER_DEADLINE_MS; waited_ms += AGAIN_MS) {
+    for (int waited_ms = 0; reason == NNG_EAGAIN && waited_ms < ANSWER_DEADLINE_MS;
+         waited_ms += AGAIN_MS) {
         nng_msleep(AGAIN_MS);
         reason = nng_dial(socket, url, NULL, 0);
     }
@@ -108,7 +110,8 @@ void raw_call(struct raw_client *raw, const struct wire_request *request, struct
     wire_buffer_finish(&buffer);
 }
 
-void raw_begin(struct raw_client *raw, const struct wire_request *request, struct raw_pending *pending)
+void raw_begin(struct raw_client *raw, const struct wire_request *request,
+               struct raw_pending *pending)
 {
     struct wire_buffer buffer = encode(raw, request);
     *pending = (struct raw_pending){.raw = raw};
@@ -138,8 +141,9 @@ void raw_expect(struct raw_client *raw, const struct wire_request *request, int 
 {
     struct wire_reply reply;
     raw_call(raw, request, &reply);
-    ck_assert_msg(reply.status == expect, "%s: %s (%s) instead of %s", wire_command_name(request->command),
-                  status_name(reply.status), reply.message, status_name(expect));
+    ck_assert_msg(reply.status == expect, "%s: %s (%s) instead of %s",
+                  wire_command_name(request->command), status_name(reply.status), reply.message,
+                  status_name(expect));
     if (expect != STATUS_OK)
         ck_assert_uint_gt(strlen(reply.message), 10);
     wire_reply_finish(&reply);
@@ -168,7 +172,8 @@ void raw_attach(struct raw_client *raw, uint64_t arena_size)
     ck_assert_msg(reply.status == STATUS_OK, "Hello: %s", reply.message);
     raw->segment_fd = shm_open(raw->segment_name, O_RDWR, 0);
     ck_assert_int_ge(raw->segment_fd, 0);
-    raw->segment = mmap(NULL, raw->hello.segment_size, PROT_READ | PROT_WRITE, MAP_SHARED, raw->segment_fd, 0);
+    raw->segment =
+        mmap(NULL, raw->hello.segment_size, PROT_READ | PROT_WRITE, MAP_SHARED, raw->segment_fd, 0);
     ck_assert_ptr_ne(raw->segment, MAP_FAILED);
     const struct wire_segment_header *header = raw->segment;
     ck_assert_uint_eq(header->magic, WIRE_SEGMENT_MAGIC);
@@ -201,8 +206,8 @@ struct wire_inspect_daemon_reply raw_inspect(struct raw_client *raw)
     struct wire_inspect_daemon_reply state = reply.inspect_daemon;
     wire_reply_finish(&reply);
     state.metric_names = state.metric_units = state.metric_helps = (struct wire_names){0};
-    ck_assert_uint_eq(state.free_blocks + state.leased_blocks + state.held_blocks + state.cached_blocks +
-                          state.quarantined_blocks,
+    ck_assert_uint_eq(state.free_blocks + state.leased_blocks + state.held_blocks +
+                          state.cached_blocks + state.quarantined_blocks,
                       state.pool_blocks);
     return state;
 }

@@ -71,7 +71,8 @@ struct wire_completion get(struct ring_end *end)
     uint64_t entry[WIRE_COMPLETION_SIZE / 8];
     struct wire_completion completion;
     enum ring_look look;
-    for (int i = 0; (look = ring_consume(&end->ring, entry)) == RING_NOTHING && i < SLEEP_MS / 100; i++)
+    for (int i = 0; (look = ring_consume(&end->ring, entry)) == RING_NOTHING && i < SLEEP_MS / 100;
+         i++)
         ring_sleep(&end->ring, end->ring.consumed, &rest);
     ck_assert_int_eq(look, RING_TAKEN);
     wire_get_completion(entry, &completion);
@@ -88,7 +89,8 @@ struct wire_completion call(struct ring_end *end, struct wire_submission submiss
 
 struct wire_submission run_of(uint64_t batch)
 {
-    return (struct wire_submission){.command = WIRE_COMMAND_RUN, .run = run_request(batch, SLEEP_MS).run};
+    return (struct wire_submission){.command = WIRE_COMMAND_RUN,
+                                    .run = run_request(batch, SLEEP_MS).run};
 }
 
 struct wire_submission wait_of(uint64_t ticket)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ring_end.h - a raw client that works the rings of its session itself, beside the messages of raw_client.h. The daemon is daemon_suite.h's.
-// Asserts (check).
+// ring_end.h - a raw client that works the rings of its session itself, beside the messages of
+// raw_client.h. The daemon is daemon_suite.h's. Asserts (check).
 
 #ifndef AULE_TESTS_RING_END_H
 #define AULE_TESTS_RING_END_H
@@ -25,7 +25,7 @@ void close_end(struct ring_end *end);
 
 uint32_t put(struct ring_end *end, struct wire_submission submission); // its sequence
 void ring_bell(struct ring_end *end);                                  // if the daemon sleeps
-struct wire_completion get(struct ring_end *end);                      // the next answer, whatever it answers
+struct wire_completion get(struct ring_end *end); // the next answer, whatever it answers
 struct wire_completion call(struct ring_end *end, struct wire_submission submission);
 
 struct wire_submission run_of(uint64_t batch); // as run_request(), of SLEEP_MS

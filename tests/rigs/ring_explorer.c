@@ -74,7 +74,8 @@ void observe(uint64_t value)
     self()->history = XXH3_64bits(seen, sizeof seen);
 }
 
-// At a place that a thread comes by again: what it knows there is just `knows`, whatever it had seen before.
+// At a place that a thread comes by again: what it knows there is just `knows`, whatever it had
+// seen before.
 void forget_but(uint32_t place, uint32_t knows, uint32_t too)
 {
     const uint32_t all[] = {place, knows, too};
@@ -234,7 +235,8 @@ static void port_futex_wake(uint32_t *word)
     wake_all(ON_FUTEX, word);
 }
 
-// Goes on when anything has changed since the thread looked; without that it would do the same again.
+// Goes on when anything has changed since the thread looked; without that it would do the same
+// again.
 static void port_yield(void)
 {
     step();
@@ -317,7 +319,8 @@ static void add_thread(int number)
     num_threads++;
 }
 
-// Each thread to its first step; from the second schedule on by what memory and registers were there in the first.
+// Each thread to its first step; from the second schedule on by what memory and registers were
+// there in the first.
 static void reach_first_steps(void)
 {
     static jmp_buf first_places[MAX_THREADS];
@@ -326,9 +329,10 @@ static void reach_first_steps(void)
         uint8_t *top = stacks[current] + STACK_SIZE - FIRST_STACK;
         if (!begun && _setjmp(scheduler_place) == 0)
             swapcontext(&scheduler_context, &contexts[current]);
-        memcpy(begun ? top : first_stacks[current], begun ? first_stacks[current] : top, FIRST_STACK);
-        memcpy(begun ? places[current] : first_places[current], begun ? first_places[current] : places[current],
-               sizeof(jmp_buf));
+        memcpy(begun ? top : first_stacks[current], begun ? first_stacks[current] : top,
+               FIRST_STACK);
+        memcpy(begun ? places[current] : first_places[current],
+               begun ? first_places[current] : places[current], sizeof(jmp_buf));
     }
     if (!begun)
         first_world = world;
@@ -453,7 +457,8 @@ const char *explore(const struct scenario *which)
         if (depth)
             path[depth - 1].choice++;
     } while (depth && !failure);
-    printf("%u entries, %u clients of %u requests: %u states, %u schedules: %s\n", which->num_entries,
-           which->num_clients, which->num_requests, num_visited, schedules, failure ? failure : "good");
+    printf("%u entries, %u clients of %u requests: %u states, %u schedules: %s\n",
+           which->num_entries, which->num_clients, which->num_requests, num_visited, schedules,
+           failure ? failure : "good");
     return failure;
 }

@@ -29,8 +29,11 @@ void close_one(void)
 
 struct wire_tensor tensor(uint64_t offset, uint64_t outer_stride)
 {
-    return (struct wire_tensor){
-        .dtype = DTYPE_F16, .offset = offset, .token_stride = 16, .head_stride = 16, .outer_stride = outer_stride};
+    return (struct wire_tensor){.dtype = DTYPE_F16,
+                                .offset = offset,
+                                .token_stride = 16,
+                                .head_stride = 16,
+                                .outer_stride = outer_stride};
 }
 
 struct core_run_params run_of(uint64_t batch, enum engine_kind kind)
@@ -82,7 +85,8 @@ uint64_t local_rows(const struct core_layout *layout, bool ragged)
 uint64_t writer(uint32_t seqs)
 {
     static const int32_t cu[] = {0, 3, 5};
-    const int64_t slots[] = {blocks[0] * 8, blocks[0] * 8 + 1, -1, blocks[0] * 8 + 4, blocks[0] * 8 + 3};
+    const int64_t slots[] = {blocks[0] * 8, blocks[0] * 8 + 1, -1, blocks[0] * 8 + 4,
+                             blocks[0] * 8 + 3};
     return create(&(struct core_batch_params){.cache = a.cache,
                                               .num_seqs = seqs,
                                               .cu_seqlens_q = cu,

@@ -47,7 +47,11 @@ void close_all(void)
 
 uint64_t run(struct worker *worker, uint32_t layer)
 {
-    return worker_run(worker, worker == &a ? batch_a : worker == &b ? batch_b : batch_c, layer, 8, tokens);
+    return worker_run(worker,
+                      worker == &a   ? batch_a
+                      : worker == &b ? batch_b
+                                     : batch_c,
+                      layer, 8, tokens);
 }
 
 enum status ask(struct worker *worker, uint64_t ticket)
@@ -83,7 +87,8 @@ uint64_t make_reader(struct worker *worker, const int32_t *ids, int32_t q_len, i
     ck_assert_ptr_nonnull(table);
     for (uint32_t i = 0; i < max_blocks; i++)
         table[i] = ids[i % 8]; // the same block may stand several times
-    const struct core_batch_params params = sequences_over(worker->cache, 1, cu, lens, table, max_blocks);
+    const struct core_batch_params params =
+        sequences_over(worker->cache, 1, cu, lens, table, max_blocks);
     uint64_t batch = worker_create(worker, &params);
     free(table);
     return batch;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// seed_world.h - what the worked examples of the seeds share: a daemon that a test case keeps, numbers that follow from what they stand
-// for, one step's tensors, block tensors in the arena, and the comparison with float64. All examples have the same heads, so that they
-// share pipelines. Knows no seed in particular.
+// seed_world.h - what the worked examples of the seeds share: a daemon that a test case keeps,
+// numbers that follow from what they stand for, one step's tensors, block tensors in the arena, and
+// the comparison with float64. All examples have the same heads, so that they share pipelines.
+// Knows no seed in particular.
 //
-// The value of an element follows from (Q, K or V; sequence; position; index in the row): a sequence has the same numbers in each step,
-// in each form and wherever they lie. The oracle gets them ragged, one sequence after the other, and never sees a block.
+// The value of an element follows from (Q, K or V; sequence; position; index in the row): a
+// sequence has the same numbers in each step, in each form and wherever they lie. The oracle gets
+// them ragged, one sequence after the other, and never sees a block.
 
 #ifndef AULE_TESTS_SEED_WORLD_H
 #define AULE_TESTS_SEED_WORLD_H
@@ -33,19 +35,21 @@ int seed_main(Suite *suite);
 // ---- sessions and caches ----
 
 struct aule_session *seed_open(uint32_t paged_threshold); // 0: the default
-struct aule_cache *seed_cache(struct aule_session *session, enum aule_dtype dtype, uint32_t block_size);
+struct aule_cache *seed_cache(struct aule_session *session, enum aule_dtype dtype,
+                              uint32_t block_size);
 struct aule_cache_state seed_state(struct aule_cache *cache);
 // No block of the cache is leased, held or quarantined.
 void seed_expect_all_free(struct aule_cache *cache);
-// No block of any cache of the daemon is, those of the library's own among them. Waits until runs in flight let go of theirs.
+// No block of any cache of the daemon is, those of the library's own among them. Waits until runs
+// in flight let go of theirs.
 void seed_expect_nothing_leased(void);
 
 // ---- numbers ----
 
 float seed_value(enum seed_what what, int32_t seq, int32_t position, uint32_t index);
 // One row, [num_heads, SEED_DIM]; head_stride in bytes.
-void seed_put_row(void *row, uint64_t head_stride, enum aule_dtype dtype, uint32_t num_heads, enum seed_what what,
-                  int32_t seq, int32_t position);
+void seed_put_row(void *row, uint64_t head_stride, enum aule_dtype dtype, uint32_t num_heads,
+                  enum seed_what what, int32_t seq, int32_t position);
 int64_t seed_slot(const int32_t *table_row, uint32_t block_size, int32_t position);
 
 // ---- one step: the tensors of its queries ----
@@ -61,7 +65,8 @@ struct seed_step {
     struct aule_tensor q, k, v, out, lse;
 };
 
-// Creates the tensors for the fields above them. k and v hold what belongs to the queries' positions.
+// Creates the tensors for the fields above them. k and v hold what belongs to the queries'
+// positions.
 void seed_step_open(struct seed_step *step);
 void seed_step_close(struct seed_step *step);
 uint32_t seed_step_tokens(const struct seed_step *step);
@@ -70,7 +75,8 @@ struct aule_run_params seed_step_run(const struct seed_step *step);     // causa
 // Everything in out and lse becomes NaN.
 void seed_step_clear(struct seed_step *step);
 // Clears, runs and destroys the batch.
-void seed_step_finish(struct seed_step *step, struct aule_batch *batch, const struct aule_run_params *run);
+void seed_step_finish(struct seed_step *step, struct aule_batch *batch,
+                      const struct aule_run_params *run);
 // All rows of out, and lse, against float64. Of `batch` count mask, positions and q_lens.
 void seed_step_expect(const struct seed_step *step, const struct aule_batch_params *batch,
                       const struct aule_run_params *run, const char *name);
@@ -79,18 +85,19 @@ const void *seed_step_out(const struct seed_step *step, uint32_t token);
 size_t seed_row_size(enum aule_dtype dtype, uint32_t num_heads); // bytes
 
 // A row of SEED_DIM against float64, by the bound of its type relative to its largest magnitude.
-void seed_expect_row(const void *got, enum aule_dtype dtype, const double *wanted, const char *name, uint32_t token,
-                     uint32_t head);
+void seed_expect_row(const void *got, enum aule_dtype dtype, const double *wanted, const char *name,
+                     uint32_t token, uint32_t head);
 
 // ---- K and V in blocks ----
 
 // Leases `count` blocks and fills them with NaN: what nobody wrote shows wherever it is read.
-void seed_lease(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype, uint32_t block_size,
-                uint32_t count, int32_t *block_ids);
+void seed_lease(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype,
+                uint32_t block_size, uint32_t count, int32_t *block_ids);
 
 // Rows of positions from..to - 1 of a sequence to their slots, by aule_kv_import().
 void seed_import(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype,
-                 const int32_t *table_row, uint32_t block_size, int32_t seq, int32_t from, int32_t to);
+                 const int32_t *table_row, uint32_t block_size, int32_t seq, int32_t from,
+                 int32_t to);
 
 // K and V block tensors in the arena, NaN where nothing was put.
 struct seed_blocks {
@@ -104,7 +111,8 @@ void seed_blocks_open(struct seed_blocks *blocks);
 void seed_blocks_close(struct seed_blocks *blocks);
 struct aule_kv_layout seed_blocks_layout(const struct seed_blocks *blocks);
 uint8_t *seed_blocks_row(const struct seed_blocks *blocks, enum seed_what what, int64_t slot);
-void seed_blocks_put(const struct seed_blocks *blocks, const int32_t *table_row, int32_t seq, int32_t from, int32_t to);
+void seed_blocks_put(const struct seed_blocks *blocks, const int32_t *table_row, int32_t seq,
+                     int32_t from, int32_t to);
 size_t seed_blocks_size(const struct seed_blocks *blocks); // bytes of K, and of V
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// step_world.h - what tests of steps have in common: two workers of one user, which hold blocks. Asserts with check; one test a process.
+// step_world.h - what tests of steps have in common: two workers of one user, which hold blocks.
+// Asserts with check; one test a process.
 
 #ifndef AULE_TESTS_STEP_WORLD_H
 #define AULE_TESTS_STEP_WORLD_H

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// schema_fields.h - the structs of wire.h as data: where each field lies and of which kind it is. Made of the lists in wire_fields.h and of the
-// types in wire_types.h; a test checks that no byte of a struct is left out.
+// schema_fields.h - the structs of wire.h as data: where each field lies and of which kind it is.
+// Made of the lists in wire_fields.h and of the types in wire_types.h; a test checks that no byte
+// of a struct is left out.
 
 #ifndef AULE_TESTS_SCHEMA_FIELDS_H
 #define AULE_TESTS_SCHEMA_FIELDS_H
@@ -14,7 +15,23 @@
 #include <stddef.h>
 
 // As wire_fields.h names them.
-enum kind { BOOL, INT, UINT, ULONG, FLOAT, STRING, INTS, LONGS, BYTES, STRINGS, FIXED, STRUCT, LIST, TABLE, LAST };
+enum kind {
+    BOOL,
+    INT,
+    UINT,
+    ULONG,
+    FLOAT,
+    STRING,
+    INTS,
+    LONGS,
+    BYTES,
+    STRINGS,
+    FIXED,
+    STRUCT,
+    LIST,
+    TABLE,
+    LAST
+};
 
 #define SHAPE(packed, plain, FIELDS) SHAPE_##packed,
 enum shape_id { WIRE_STRUCTS(SHAPE) WIRE_TABLES(SHAPE) WIRE_EMPTY_TABLES(SHAPE) SHAPE_NONE };

@@ -75,7 +75,8 @@ static uint32_t limit_of(const struct field *field, uint32_t otherwise)
 }
 
 enum { OWN_LENGTHS = -1 };
-static int num_entries; // of each list in an answer, which have one length; OWN_LENGTHS in a command
+static int
+    num_entries; // of each list in an answer, which have one length; OWN_LENGTHS in a command
 
 static void fill(const struct field *fields, void *base);
 
@@ -116,7 +117,10 @@ static void fill_field(const struct field *field, char *base)
     case BYTES: fill_vector(field, at, 1); break;
     case STRINGS: *(struct wire_names *)at = random_names(length); break;
     case STRUCT: fill(shapes[field->of].fields, at); break;
-    case LIST: *(struct wire_bytes *)at = (struct wire_bytes){random_list(&shapes[field->of], length), length}; break;
+    case LIST:
+        *(struct wire_bytes *)at =
+            (struct wire_bytes){random_list(&shapes[field->of], length), length};
+        break;
     case TABLE: fill_table(field, base); break;
     default: memcpy(at, heap_random(field->size), field->size); break;
     }
@@ -154,7 +158,8 @@ struct wire_reply random_reply(int answer)
 
 static bool equal_vectors(const struct wire_bytes *a, const struct wire_bytes *b, size_t size)
 {
-    return a->count == b->count && (a->count == 0 || memcmp(a->data, b->data, a->count * size) == 0);
+    return a->count == b->count &&
+           (a->count == 0 || memcmp(a->data, b->data, a->count * size) == 0);
 }
 
 static bool equal_names(const struct wire_names *a, const struct wire_names *b)
@@ -167,7 +172,8 @@ static bool equal_names(const struct wire_names *a, const struct wire_names *b)
 
 static const char *difference(const struct field *fields, const void *a, const void *b);
 
-static bool equal_lists(const struct shape *shape, const struct wire_bytes *a, const struct wire_bytes *b)
+static bool equal_lists(const struct shape *shape, const struct wire_bytes *a,
+                        const struct wire_bytes *b)
 {
     bool equal = a->count == b->count;
     for (uint32_t i = 0; equal && i < a->count; i++)
@@ -186,7 +192,9 @@ static bool equal_field(const struct field *field, const char *base_a, const cha
     case STRINGS: return equal_names(a, b);
     case LIST: return equal_lists(&shapes[field->of], a, b);
     case STRUCT: return !difference(shapes[field->of].fields, a, b);
-    case TABLE: return base_a[field->has] == base_b[field->has] && !difference(shapes[field->of].fields, a, b);
+    case TABLE:
+        return base_a[field->has] == base_b[field->has] &&
+               !difference(shapes[field->of].fields, a, b);
     default: return memcmp(a, b, field->size) == 0;
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// schema_messages.h - messages for the suites of the schema: random contents from a seed, what differs between two, encoded ones, and reading
-// all that a decoded one points to. One thread.
+// schema_messages.h - messages for the suites of the schema: random contents from a seed, what
+// differs between two, encoded ones, and reading all that a decoded one points to. One thread.
 
 #ifndef AULE_TESTS_SCHEMA_MESSAGES_H
 #define AULE_TESTS_SCHEMA_MESSAGES_H

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// schema_plain.c - the smallest program over libaule_schema.a. schema_plain.sh links it as C, to see that no C++ runtime
-// is wanted, and as a C++ host that counts its own operator new, to see that neither replaces the other's.
+// schema_plain.c - the smallest program over libaule_schema.a. schema_plain.sh links it as C, to
+// see that no C++ runtime is wanted, and as a C++ host that counts its own operator new, to see
+// that neither replaces the other's.
 
 #include "schema/wire.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ring.c - the two rings as they run: both ends as threads over one mapping, with futexes and a datagram doorbell; and a daemon's end
-// whose peer writes anything anywhere at any time. test_ring_model.c has the schedules.
+// test_ring.c - the two rings as they run: both ends as threads over one mapping, with futexes and
+// a datagram doorbell; and a daemon's end whose peer writes anything anywhere at any time.
+// test_ring_model.c has the schedules.
 
 #include "rigs/check_main.h"
 #include "rigs/dice.h"
@@ -275,7 +276,8 @@ START_TEST(a_count_that_no_client_could_write_breaks_the_ring)
             daemon.taken = taken;
             memcpy(rings.place.submissions, &submitted, sizeof submitted);
             enum ring_look expected = submitted > 4 || submitted < taken ? RING_BROKEN : RING_TAKEN;
-            ck_assert_int_eq(ring_take(&daemon, entry), submitted == taken ? RING_NOTHING : expected);
+            ck_assert_int_eq(ring_take(&daemon, entry),
+                             submitted == taken ? RING_NOTHING : expected);
         }
     }
     close_rings(&rings);
@@ -287,7 +289,8 @@ static struct attack {
     atomic_bool over;
 } attack;
 
-// Not atomic and not by the protocol, as a hostile process would; so this is not for ThreadSanitizer.
+// Not atomic and not by the protocol, as a hostile process would; so this is not for
+// ThreadSanitizer.
 static void *scribble(void *context)
 {
     struct dice dice = {7};
@@ -296,7 +299,8 @@ static void *scribble(void *context)
     while (!atomic_load(&attack.over)) {
         uint8_t *ring = dice_below(&dice, 2) ? place->submissions : place->completions;
         uint32_t size = (uint32_t)ring_size(place->num_entries, ENTRY) / 4;
-        uint32_t at = dice_below(&dice, 4) ? dice_below(&dice, 2) * RING_LINE / 4 : dice_below(&dice, size);
+        uint32_t at =
+            dice_below(&dice, 4) ? dice_below(&dice, 2) * RING_LINE / 4 : dice_below(&dice, size);
         ((volatile uint32_t *)(void *)ring)[at] =
             dice_below(&dice, 2) ? dice_below(&dice, 100) : dice_below(&dice, UINT32_MAX);
     }
@@ -345,7 +349,8 @@ int main(void)
     tcase_add_test(group, a_ring_is_full_until_its_answers_are_consumed);
     tcase_add_test(group, only_powers_of_two_are_numbers_of_entries);
     tcase_add_test(group, a_count_that_no_client_could_write_breaks_the_ring);
-    tcase_add_loop_test(group, a_hostile_client_never_takes_the_daemon_out_of_bounds_nor_holds_it, 0, HOSTILE_RUNS);
+    tcase_add_loop_test(group, a_hostile_client_never_takes_the_daemon_out_of_bounds_nor_holds_it,
+                        0, HOSTILE_RUNS);
     suite_add_tcase(suite, group);
     return check_main(suite);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ring_model.c - the ring protocol in every schedule (ring_explorer.h): both ends use it as libaule-client and the daemon do.
+// test_ring_model.c - the ring protocol in every schedule (ring_explorer.h): both ends use it as
+// libaule-client and the daemon do.
 
 #include "rigs/check_main.h"
 #include "rigs/ring_explorer.h"
@@ -107,7 +108,8 @@ void run_client(void)
 void run_eager_client(void)
 {
     uint32_t numbers[MAX_REQUESTS], count = 0;
-    for (bool bell; count < scenario.num_requests && submit(count, &numbers[count], &bell); count++) {
+    for (bool bell; count < scenario.num_requests && submit(count, &numbers[count], &bell);
+         count++) {
         if (bell)
             bell_ring();
     }
@@ -155,7 +157,8 @@ static void finish(uint32_t next)
 {
     uint32_t request, completion;
     ring_finish(&world.daemon);
-    for (uint32_t i = 0; i < scenario.num_entries && ring_take(&world.daemon, &request) == RING_TAKEN; i++) {
+    for (uint32_t i = 0;
+         i < scenario.num_entries && ring_take(&world.daemon, &request) == RING_TAKEN; i++) {
         if (request != next++)
             fail_with("a request is lost, doubled or spoilt at the end");
         completion = request + ANSWER;
@@ -165,7 +168,8 @@ static void finish(uint32_t next)
 
 void run_daemon(void)
 {
-    const uint32_t all = scenario.finishes ? scenario.last : scenario.num_clients * scenario.num_requests;
+    const uint32_t all =
+        scenario.finishes ? scenario.last : scenario.num_clients * scenario.num_requests;
     uint32_t next = 0;
     int64_t kept = -1;
     while (next < all && !failure) {
@@ -192,45 +196,56 @@ static void expect_good(const struct scenario *which)
 
 START_TEST(a_ring_of_one_entry_loses_and_doubles_nothing)
 {
-    expect_good(&(struct scenario){.num_entries = 1, .num_requests = 3, .num_clients = 1, .has_daemon = true});
+    expect_good(&(struct scenario){
+        .num_entries = 1, .num_requests = 3, .num_clients = 1, .has_daemon = true});
 }
 END_TEST
 
 START_TEST(a_ring_of_two_entries_loses_and_doubles_nothing)
 {
-    expect_good(&(struct scenario){.num_entries = 2, .num_requests = 3, .num_clients = 1, .has_daemon = true});
+    expect_good(&(struct scenario){
+        .num_entries = 2, .num_requests = 3, .num_clients = 1, .has_daemon = true});
 }
 END_TEST
 
 START_TEST(answers_may_come_in_another_order)
 {
-    expect_good(&(struct scenario){
-        .num_entries = 2, .num_requests = 3, .num_clients = 1, .has_daemon = true, .keeps_one = true});
+    expect_good(&(struct scenario){.num_entries = 2,
+                                   .num_requests = 3,
+                                   .num_clients = 1,
+                                   .has_daemon = true,
+                                   .keeps_one = true});
 }
 END_TEST
 
 START_TEST(two_threads_share_a_full_ring)
 {
-    expect_good(&(struct scenario){.num_entries = 1, .num_requests = 1, .num_clients = 2, .has_daemon = true});
+    expect_good(&(struct scenario){
+        .num_entries = 1, .num_requests = 1, .num_clients = 2, .has_daemon = true});
 }
 END_TEST
 
 START_TEST(two_threads_share_a_ring_with_room)
 {
-    expect_good(&(struct scenario){.num_entries = 2, .num_requests = 1, .num_clients = 2, .has_daemon = true});
+    expect_good(&(struct scenario){
+        .num_entries = 2, .num_requests = 1, .num_clients = 2, .has_daemon = true});
 }
 END_TEST
 
 START_TEST(an_interrupt_wakes_whoever_waits_for_a_daemon_that_is_gone)
 {
-    expect_good(&(struct scenario){.num_entries = 1, .num_requests = 1, .num_clients = 2, .interrupts = true});
+    expect_good(&(struct scenario){
+        .num_entries = 1, .num_requests = 1, .num_clients = 2, .interrupts = true});
 }
 END_TEST
 
 START_TEST(an_interrupt_may_come_between_any_two_steps)
 {
-    expect_good(&(struct scenario){
-        .num_entries = 2, .num_requests = 1, .num_clients = 1, .has_daemon = true, .interrupts = true});
+    expect_good(&(struct scenario){.num_entries = 2,
+                                   .num_requests = 1,
+                                   .num_clients = 1,
+                                   .has_daemon = true,
+                                   .interrupts = true});
 }
 END_TEST
 
@@ -238,10 +253,18 @@ END_TEST
 START_TEST(a_daemon_that_ends_the_ring_leaves_nobody_waiting)
 {
     for (uint32_t last = 0; last < 3; last++) {
-        expect_good(&(struct scenario){
-            .num_entries = 2, .num_requests = 3, .num_clients = 1, .has_daemon = true, .finishes = true, .last = last});
-        expect_good(&(struct scenario){
-            .num_entries = 2, .num_requests = 1, .num_clients = 2, .has_daemon = true, .finishes = true, .last = last});
+        expect_good(&(struct scenario){.num_entries = 2,
+                                       .num_requests = 3,
+                                       .num_clients = 1,
+                                       .has_daemon = true,
+                                       .finishes = true,
+                                       .last = last});
+        expect_good(&(struct scenario){.num_entries = 2,
+                                       .num_requests = 1,
+                                       .num_clients = 2,
+                                       .has_daemon = true,
+                                       .finishes = true,
+                                       .last = last});
     }
 }
 END_TEST
@@ -249,8 +272,11 @@ END_TEST
 // That the explorer sees what it is there to see.
 START_TEST(without_its_fences_the_protocol_loses_a_wake_up)
 {
-    const char *what = explore(&(struct scenario){
-        .num_entries = 1, .num_requests = 2, .num_clients = 1, .has_daemon = true, .without_fence = true});
+    const char *what = explore(&(struct scenario){.num_entries = 1,
+                                                  .num_requests = 2,
+                                                  .num_clients = 1,
+                                                  .has_daemon = true,
+                                                  .without_fence = true});
     ck_assert_ptr_nonnull(what);
     ck_assert_str_eq(what, "nobody can go on: a wake-up is lost");
 }

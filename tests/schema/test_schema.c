@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_schema.c - every message of wire.h there and back, what encoding refuses, and the lists of names. What is damaged or forged stands in
-// files of its own. Contents come from a seeded generator.
+// test_schema.c - every message of wire.h there and back, what encoding refuses, and the lists of
+// names. What is damaged or forged stands in files of its own. Contents come from a seeded
+// generator.
 
 #include "rigs/check_main.h"
 #include "schema_messages.h"
 
 #include <string.h>
 
-// ---- allocations that fail on demand: malloc and calloc of the whole program come by here (schema.cmake) ----
+// ---- allocations that fail on demand: malloc and calloc of the whole program come by here
+// (schema.cmake) ----
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -43,12 +45,12 @@ static void assert_covers(const struct shape *shape)
     size_t end = 0;
     for (const struct field *field = shape->fields; field->kind != LAST; field++) {
         size_t start = field->kind == TABLE ? field->has : field->offset;
-        ck_assert_msg(start >= end && start - end < sizeof(uint64_t), "%s: a field before %s is missing", shape->name,
-                      field->name);
+        ck_assert_msg(start >= end && start - end < sizeof(uint64_t),
+                      "%s: a field before %s is missing", shape->name, field->name);
         end = field->offset + field->size;
     }
-    ck_assert_msg(shape->size >= end && shape->size - end < sizeof(uint64_t), "%s: its last field is missing",
-                  shape->name);
+    ck_assert_msg(shape->size >= end && shape->size - end < sizeof(uint64_t),
+                  "%s: its last field is missing", shape->name);
 }
 
 START_TEST(the_lists_of_fields_cover_every_struct)
@@ -111,7 +113,8 @@ END_TEST
 START_TEST(an_error_takes_its_sentence_and_a_long_one_looks_cut)
 {
     struct error error;
-    ck_assert_int_eq(error_set(&error, STATUS_NOT_HELD, "block %d of %s", 912, "a"), STATUS_NOT_HELD);
+    ck_assert_int_eq(error_set(&error, STATUS_NOT_HELD, "block %d of %s", 912, "a"),
+                     STATUS_NOT_HELD);
     ck_assert_int_eq(error.status, STATUS_NOT_HELD);
     ck_assert_str_eq(error.text, "block 912 of a");
     ck_assert_int_eq(error_set(NULL, STATUS_LIMIT, "nobody listens"), STATUS_LIMIT);
@@ -231,13 +234,15 @@ START_TEST(empty_vectors_are_absent_wherever_they_lie)
         for (int i = 0; i < 2; i++) {
             struct wire_buffer buffer = encoded_request(&request);
             struct error error = {0};
-            ck_assert_msg(!wire_decode_request(buffer.data, buffer.size, &decoded, &error), "%s", error.text);
+            ck_assert_msg(!wire_decode_request(buffer.data, buffer.size, &decoded, &error), "%s",
+                          error.text);
             ck_assert(i || (!decoded.merge.outs.data && !decoded.merge.lses.data));
             ck_assert(!i || !decoded.batch_create.slot_mapping.data);
             wire_buffer_finish(&buffer);
             request = (struct wire_request){
                 .command = WIRE_COMMAND_BATCH_CREATE,
-                .batch_create = {.slot_mapping = {slots, 0}, .mask = {(const uint8_t *)name, (uint32_t)length}}};
+                .batch_create = {.slot_mapping = {slots, 0},
+                                 .mask = {(const uint8_t *)name, (uint32_t)length}}};
         }
     }
 }
@@ -259,7 +264,8 @@ END_TEST
 
 // ---- what encoding refuses ----
 
-static void assert_not_encoded(const struct wire_request *request, enum status expected, const char *words)
+static void assert_not_encoded(const struct wire_request *request, enum status expected,
+                               const char *words)
 {
     struct wire_buffer buffer = {&buffer, 1};
     struct error error = {0};
@@ -281,12 +287,14 @@ START_TEST(encoding_refuses_what_is_no_command_or_too_long)
     assert_not_encoded(&request, STATUS_INVALID, "unknown command 27");
     request = (struct wire_request){.command = WIRE_COMMAND_HELLO, .hello = {.client_name = name}};
     assert_not_encoded(&request, STATUS_INVALID, "client_name has 256 bytes");
-    request = (struct wire_request){.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = {.fingerprint = {bytes, 65}}};
+    request = (struct wire_request){.command = WIRE_COMMAND_CACHE_OPEN,
+                                    .cache_open = {.fingerprint = {bytes, 65}}};
     assert_not_encoded(&request, STATUS_INVALID, "fingerprint has 65 bytes");
-    request =
-        (struct wire_request){.command = WIRE_COMMAND_PREFIX_PUBLISH, .prefix_publish = {.extra_key = {bytes, 300}}};
+    request = (struct wire_request){.command = WIRE_COMMAND_PREFIX_PUBLISH,
+                                    .prefix_publish = {.extra_key = {bytes, 300}}};
     assert_not_encoded(&request, STATUS_INVALID, "extra_key has 300 bytes");
-    request = (struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE, .blocks_release = {1, {NULL, 3}}};
+    request = (struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE,
+                                    .blocks_release = {1, {NULL, 3}}};
     assert_not_encoded(&request, STATUS_INVALID, "3 elements has no data");
     request = (struct wire_request){.command = WIRE_COMMAND_MERGE, .merge = {.lses = {NULL, 2}}};
     assert_not_encoded(&request, STATUS_INVALID, "2 elements has no data");
@@ -295,9 +303,10 @@ START_TEST(encoding_refuses_what_is_no_command_or_too_long)
     ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL), STATUS_INVALID);
     const char *names[] = {"plain", name}, *shorts[] = {"", ""};
     struct error error = {0};
-    reply = (struct wire_reply){
-        .answer = WIRE_ANSWER_INSPECT_DEVICE,
-        .inspect_device = {.variants = {shorts, 2}, .variant_needs = {names, 2}, .variant_missing = {shorts, 2}}};
+    reply = (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_DEVICE,
+                                .inspect_device = {.variants = {shorts, 2},
+                                                   .variant_needs = {names, 2},
+                                                   .variant_missing = {shorts, 2}}};
     ck_assert_int_eq(wire_encode_reply(&reply, &buffer, &error), STATUS_INVALID);
     ck_assert_msg(strstr(error.text, "variant_needs has 256 bytes") != NULL, "%s", error.text);
 }
@@ -308,7 +317,8 @@ START_TEST(encoding_stops_at_the_largest_message_and_says_by_how_much)
     enum { ROOM = 1 << 18 };
     int32_t *blocks = calloc(ROOM, sizeof *blocks);
     ck_assert_ptr_nonnull(blocks);
-    struct wire_request request = {.command = WIRE_COMMAND_BLOCKS_RELEASE, .blocks_release = {1, {blocks, 1000}}};
+    struct wire_request request = {.command = WIRE_COMMAND_BLOCKS_RELEASE,
+                                   .blocks_release = {1, {blocks, 1000}}};
     struct wire_buffer buffer = encoded_request(&request);
     uint32_t frame = (uint32_t)buffer.size - 4000, most = (WIRE_MAX_MESSAGE - frame) / 4 & ~1u;
     wire_buffer_finish(&buffer);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_schema_damaged.c - messages that are cut short, changed here and there, or nothing but random bytes: refused, or readable to the last byte.
+// test_schema_damaged.c - messages that are cut short, changed here and there, or nothing but
+// random bytes: refused, or readable to the last byte.
 
 #include "schema_messages.h"
 
@@ -73,7 +74,8 @@ static void mutate(unsigned char *message, size_t size)
     static const unsigned char small[] = {0, 1, 2, 4, 8, 16, 127, 128, 255};
     for (uint32_t i = 0, count = 1 + random_below(4); i < count; i++) {
         size_t at = random_below(random_below(2) && size > 64 ? 64 : (uint32_t)size);
-        message[at] = random_below(2) ? small[random_below(sizeof small)] : (unsigned char)random_u64();
+        message[at] =
+            random_below(2) ? small[random_below(sizeof small)] : (unsigned char)random_u64();
     }
 }
 
@@ -89,7 +91,8 @@ static void mutated_request(const void *message, size_t size)
         touch_request(&decoded);
         struct wire_buffer again;
         enum status status = wire_encode_request(&decoded, &again, NULL);
-        ck_assert(status == STATUS_OK || status == STATUS_LIMIT); // one string may have stood for several
+        ck_assert(status == STATUS_OK ||
+                  status == STATUS_LIMIT); // one string may have stood for several
         wire_buffer_finish(&again);
     }
     free(copy);
@@ -157,8 +160,10 @@ END_TEST
 void add_damage(Suite *suite)
 {
     TCase *tests = tcase_create("damaged");
-    tcase_add_loop_test(tests, every_truncation_of_a_command_is_refused_or_harmless, 1, WIRE_COMMAND_COUNT);
-    tcase_add_loop_test(tests, every_truncation_of_an_answer_is_refused_or_harmless, 1, WIRE_ANSWER_COUNT);
+    tcase_add_loop_test(tests, every_truncation_of_a_command_is_refused_or_harmless, 1,
+                        WIRE_COMMAND_COUNT);
+    tcase_add_loop_test(tests, every_truncation_of_an_answer_is_refused_or_harmless, 1,
+                        WIRE_ANSWER_COUNT);
     tcase_add_loop_test(tests, mutated_commands_are_refused_or_readable, 1, WIRE_COMMAND_COUNT);
     tcase_add_loop_test(tests, mutated_answers_are_refused_or_readable, 1, WIRE_ANSWER_COUNT);
     tcase_add_test(tests, random_bytes_behind_the_identifier_are_refused_or_readable);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_schema_forged.c - a valid message with one thing wrong, found by FlatBuffers' own layout: each is refused, and the sentence says why.
+// test_schema_forged.c - a valid message with one thing wrong, found by FlatBuffers' own layout:
+// each is refused, and the sentence says why.
 
 #include "schema_messages.h"
 
@@ -118,7 +119,8 @@ END_TEST
 
 START_TEST(a_run_without_its_entry_is_refused)
 {
-    struct wire_request request = {.session = 1, .command = WIRE_COMMAND_RUN, .run = {.timeout_ms = 5}};
+    struct wire_request request = {
+        .session = 1, .command = WIRE_COMMAND_RUN, .run = {.timeout_ms = 5}};
     struct wire_buffer buffer = encoded_request(&request);
     forget_field(command_of(&buffer), 0);
     assert_request_refused(&buffer, "message");
@@ -165,10 +167,12 @@ END_TEST
 
 START_TEST(a_vector_that_claims_more_than_the_message_is_refused)
 {
-    static const uint32_t lengths[] = {4, 5, 256, 0x3fffffff, 0x40000000, 0x7fffffff, 0x80000000, 0xffffffff};
+    static const uint32_t lengths[] = {4,          5,          256,        0x3fffffff,
+                                       0x40000000, 0x7fffffff, 0x80000000, 0xffffffff};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        struct wire_request request = {
-            .session = 1, .command = WIRE_COMMAND_BLOCKS_RELEASE, .blocks_release = {1, {(int32_t[]){1, 2, 3}, 3}}};
+        struct wire_request request = {.session = 1,
+                                       .command = WIRE_COMMAND_BLOCKS_RELEASE,
+                                       .blocks_release = {1, {(int32_t[]){1, 2, 3}, 3}}};
         struct wire_buffer buffer = encoded_request(&request);
         store32(follow(field_at(command_of(&buffer), 1)), lengths[i]);
         assert_request_refused(&buffer, "outside");
@@ -180,7 +184,8 @@ END_TEST
 START_TEST(elements_at_an_odd_address_are_refused)
 {
     int64_t slots[4] = {1, 2, 3, 4};
-    struct wire_request request = {.command = WIRE_COMMAND_BATCH_CREATE, .batch_create = {.slot_mapping = {slots, 4}}};
+    struct wire_request request = {.command = WIRE_COMMAND_BATCH_CREATE,
+                                   .batch_create = {.slot_mapping = {slots, 4}}};
     struct wire_buffer buffer = encoded_request(&request);
     unsigned char *field = field_at(command_of(&buffer), 6);
     store32(field, load32(field) + 4);
@@ -188,14 +193,15 @@ START_TEST(elements_at_an_odd_address_are_refused)
     assert_request_refused(&buffer, "slot_mapping do not lie at a multiple of 8");
 
     struct wire_tensor tensors[3] = {{.dtype = DTYPE_F16}};
-    request =
-        (struct wire_request){.command = WIRE_COMMAND_MERGE, .merge = {.outs = {tensors, 3}, .lses = {tensors, 3}}};
+    request = (struct wire_request){.command = WIRE_COMMAND_MERGE,
+                                    .merge = {.outs = {tensors, 3}, .lses = {tensors, 3}}};
     for (int part = 3; part <= 4; part++) {
         buffer = encoded_request(&request);
         field = field_at(command_of(&buffer), part);
         store32(field, load32(field) + 4);
         store32(follow(field), 1);
-        assert_request_refused(&buffer, part == 3 ? "outs do not lie at a multiple of 8" : "lses do not lie");
+        assert_request_refused(&buffer, part == 3 ? "outs do not lie at a multiple of 8"
+                                                  : "lses do not lie");
     }
 
     struct wire_session_state sessions[2] = {{.session = 1}};
@@ -210,15 +216,18 @@ START_TEST(elements_at_an_odd_address_are_refused)
 }
 END_TEST
 
-// The strings of Hello lie tenant first; a tenant whose length reaches over the client's name is a longer name.
+// The strings of Hello lie tenant first; a tenant whose length reaches over the client's name is a
+// longer name.
 START_TEST(names_that_are_too_long_are_refused_with_their_length)
 {
     char longest[WIRE_MAX_NAME + 1];
     memset(longest, 'n', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    struct wire_request request = {.command = WIRE_COMMAND_HELLO, .hello = {1, 2, longest, "abcd", 0}};
+    struct wire_request request = {.command = WIRE_COMMAND_HELLO,
+                                   .hello = {1, 2, longest, "abcd", 0}};
     struct wire_buffer buffer = encoded_request(&request);
-    unsigned char *tenant = follow(field_at(command_of(&buffer), 3)), *end = (unsigned char *)buffer.data + buffer.size;
+    unsigned char *tenant = follow(field_at(command_of(&buffer), 3)),
+                  *end = (unsigned char *)buffer.data + buffer.size;
     while (end[-2] == 0)
         end--;
     uint32_t length = (uint32_t)(end - 1 - (tenant + 4));
@@ -234,7 +243,8 @@ END_TEST
 
 START_TEST(a_nul_byte_inside_a_name_is_refused)
 {
-    struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = {.name = "model"}};
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN,
+                                   .cache_open = {.name = "model"}};
     struct wire_buffer buffer = encoded_request(&request);
     follow(field_at(command_of(&buffer), 0))[4 + 2] = '\0';
     assert_request_refused(&buffer, "name holds a NUL");
@@ -245,21 +255,23 @@ START_TEST(fingerprints_and_extra_keys_that_are_too_long_are_refused)
 {
     unsigned char bytes[WIRE_MAX_EXTRA_KEY] = {0};
     int32_t tokens[8] = {0};
-    struct wire_request request = {
-        .command = WIRE_COMMAND_CACHE_OPEN,
-        .cache_open = {.name = "a model with a long name", .fingerprint = {bytes, WIRE_MAX_FINGERPRINT}}};
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN,
+                                   .cache_open = {.name = "a model with a long name",
+                                                  .fingerprint = {bytes, WIRE_MAX_FINGERPRINT}}};
     struct wire_buffer buffer = encoded_request(&request);
     store32(follow(field_at(command_of(&buffer), 10)), WIRE_MAX_FINGERPRINT + 1);
     assert_request_refused(&buffer, "fingerprint has 65 bytes; at most 64");
 
-    request = (struct wire_request){.command = WIRE_COMMAND_PREFIX_LOOKUP,
-                                    .prefix_lookup = {.cache = 1, .tokens = {tokens, 8}, .extra_key = {bytes, 256}}};
+    request = (struct wire_request){
+        .command = WIRE_COMMAND_PREFIX_LOOKUP,
+        .prefix_lookup = {.cache = 1, .tokens = {tokens, 8}, .extra_key = {bytes, 256}}};
     buffer = encoded_request(&request);
     store32(follow(field_at(command_of(&buffer), 4)), 257);
     assert_request_refused(&buffer, "extra_key has 257 bytes; at most 256");
 
-    request = (struct wire_request){.command = WIRE_COMMAND_PREFIX_PUBLISH,
-                                    .prefix_publish = {.cache = 1, .tokens = {tokens, 8}, .extra_key = {bytes, 256}}};
+    request = (struct wire_request){
+        .command = WIRE_COMMAND_PREFIX_PUBLISH,
+        .prefix_publish = {.cache = 1, .tokens = {tokens, 8}, .extra_key = {bytes, 256}}};
     buffer = encoded_request(&request);
     store32(follow(field_at(command_of(&buffer), 4)), 257);
     assert_request_refused(&buffer, "extra_key has 257 bytes; at most 256");
@@ -275,7 +287,8 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
     for (int part = 2; part <= 3; part++) {
         struct wire_buffer buffer = encoded_reply(&reply);
         store32(follow(field_at(answer_of(&buffer), part)), 2);
-        assert_reply_refused(&buffer, part == 2 ? "names has 2 entries beside 3" : "tenants has 2 entries beside 3");
+        assert_reply_refused(&buffer, part == 2 ? "names has 2 entries beside 3"
+                                                : "tenants has 2 entries beside 3");
     }
     struct wire_cache_counts caches[2] = {{.cache = 1}};
     reply = (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_CACHES,
@@ -287,28 +300,33 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
     store32(follow(field_at(answer_of(&buffer), 3)), 1);
     assert_reply_refused(&buffer, "fingerprints has 1 entries beside 2 of caches");
 
-    reply = (struct wire_reply){
-        .answer = WIRE_ANSWER_INSPECT_DEVICE,
-        .inspect_device = {.variants = {names, 3}, .variant_needs = {names, 3}, .variant_missing = {names, 3}}};
+    reply = (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_DEVICE,
+                                .inspect_device = {.variants = {names, 3},
+                                                   .variant_needs = {names, 3},
+                                                   .variant_missing = {names, 3}}};
     for (int part = 17; part <= 18; part++) {
         buffer = encoded_reply(&reply);
         store32(follow(field_at(answer_of(&buffer), part)), 2);
-        assert_reply_refused(&buffer, part == 17 ? "variant_needs has 2 entries beside 3 of variants"
-                                                 : "variant_missing has 2 entries beside 3 of variants");
+        assert_reply_refused(&buffer, part == 17
+                                          ? "variant_needs has 2 entries beside 3 of variants"
+                                          : "variant_missing has 2 entries beside 3 of variants");
     }
-    struct wire_reply counted = {
-        .answer = WIRE_ANSWER_INSPECT_DAEMON,
-        .inspect_daemon = {.metric_names = {names, 3}, .metric_units = {names, 3}, .metric_helps = {names, 3}}};
+    struct wire_reply counted = {.answer = WIRE_ANSWER_INSPECT_DAEMON,
+                                 .inspect_daemon = {.metric_names = {names, 3},
+                                                    .metric_units = {names, 3},
+                                                    .metric_helps = {names, 3}}};
     for (int part = 39; part <= 40; part++) {
         buffer = encoded_reply(&counted);
         store32(follow(field_at(answer_of(&buffer), part)), 2);
-        assert_reply_refused(&buffer, part == 39 ? "metric_units has 2 entries beside 3 of metric_names"
-                                                 : "metric_helps has 2 entries beside 3 of metric_names");
+        assert_reply_refused(&buffer, part == 39
+                                          ? "metric_units has 2 entries beside 3 of metric_names"
+                                          : "metric_helps has 2 entries beside 3 of metric_names");
     }
     struct wire_tune_entry entries[3] = {{.num_workgroups = 1}};
     struct wire_reply tuned = {
         .answer = WIRE_ANSWER_TUNE,
-        .tune = {.total = 3, .entries = {entries, 3}, .kernels = {names, 3}, .geometries = {names, 3}}};
+        .tune = {
+            .total = 3, .entries = {entries, 3}, .kernels = {names, 3}, .geometries = {names, 3}}};
     for (int part = 9; part <= 10; part++) {
         buffer = encoded_reply(&tuned);
         store32(follow(field_at(answer_of(&buffer), part)), 2);
@@ -338,7 +356,8 @@ START_TEST(an_older_daemon_leaves_fingerprints_out)
 }
 END_TEST
 
-// 100,000 names that are all the same long string: reading each to its end would take 50 GB of reads.
+// 100,000 names that are all the same long string: reading each to its end would take 50 GB of
+// reads.
 START_TEST(many_names_that_share_one_long_string_are_refused_quickly)
 {
     enum { NAMES = 100000, TEXT_SIZE = 500000 };
@@ -349,17 +368,21 @@ START_TEST(many_names_that_share_one_long_string_are_refused_quickly)
     text[TEXT_SIZE] = '\0';
     for (int i = 0; i < NAMES; i++)
         names[i] = "";
-    struct wire_reply reply = {
-        .message = "", .answer = WIRE_ANSWER_INSPECT_CACHES, .inspect_caches = {.names = {names, 10}}};
+    struct wire_reply reply = {.message = "",
+                               .answer = WIRE_ANSWER_INSPECT_CACHES,
+                               .inspect_caches = {.names = {names, 10}}};
     struct wire_buffer buffer;
-    ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL), STATUS_INVALID); // unequal; so build it from a valid one
+    ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL),
+                     STATUS_INVALID); // unequal; so build it from a valid one
     struct wire_cache_counts *caches = calloc(10, sizeof *caches);
     ck_assert_ptr_nonnull(caches);
-    reply =
-        (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_CACHES, .inspect_caches = {10, {caches, 10}, {names, 10}}};
+    reply = (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_CACHES,
+                                .inspect_caches = {10, {caches, 10}, {names, 10}}};
     buffer = encoded_reply(&reply);
-    // A larger copy: the same message, then a vector of NAMES offsets, then the one string that they all lead to.
-    size_t start = (buffer.size + 7) / 8 * 8, size = start + 4 + sizeof(uint32_t) * NAMES + 4 + TEXT_SIZE + 4;
+    // A larger copy: the same message, then a vector of NAMES offsets, then the one string that
+    // they all lead to.
+    size_t start = (buffer.size + 7) / 8 * 8,
+           size = start + 4 + sizeof(uint32_t) * NAMES + 4 + TEXT_SIZE + 4;
     unsigned char *forged = calloc(1, size);
     ck_assert_ptr_nonnull(forged);
     memcpy(forged, buffer.data, buffer.size);
@@ -384,7 +407,8 @@ END_TEST
 
 START_TEST(a_uuid_of_another_length_is_refused)
 {
-    struct wire_reply reply = {.answer = WIRE_ANSWER_INSPECT_DEVICE, .inspect_device = {.name = "x"}};
+    struct wire_reply reply = {.answer = WIRE_ANSWER_INSPECT_DEVICE,
+                               .inspect_device = {.name = "x"}};
     struct wire_buffer buffer = encoded_reply(&reply);
     store32(follow(field_at(answer_of(&buffer), 3)), 15);
     assert_reply_refused(&buffer, "uuid has 15 bytes, not 16");
@@ -393,7 +417,10 @@ END_TEST
 
 START_TEST(a_status_outside_the_list_passes_through)
 {
-    struct wire_reply reply = {.status = 4711, .message = "from a newer daemon", .answer = WIRE_ANSWER_EMPTY}, decoded;
+    struct wire_reply reply = {.status = 4711,
+                               .message = "from a newer daemon",
+                               .answer = WIRE_ANSWER_EMPTY},
+                      decoded;
     struct wire_buffer buffer = encoded_reply(&reply);
     ck_assert_int_eq(wire_decode_reply(buffer.data, buffer.size, &decoded, NULL), STATUS_OK);
     ck_assert_int_eq(decoded.status, 4711);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_schema_recorded.c - messages that protocol 2.4 wrote, one of each command and answer, still say the same. A field that is renumbered or
-// changes its type in aule.fbs comes back at both ends of today's code; here it does not.
+// test_schema_recorded.c - messages that protocol 2.4 wrote, one of each command and answer, still
+// say the same. A field that is renumbered or changes its type in aule.fbs comes back at both ends
+// of today's code; here it does not.
 //
-// protocol_2_4.bin holds for each message whether it is an answer, its number and its size, 32 bits each, and its bytes. The value of a field
-// follows from its name and that of the field around it, such as "q.offset"; the second entry of a list adds 1. Do not record it again: fields
-// that were appended since are absent from it, behind all others of their table.
+// protocol_2_4.bin holds for each message whether it is an answer, its number and its size, 32 bits
+// each, and its bytes. The value of a field follows from its name and that of the field around it,
+// such as "q.offset"; the second entry of a list adds 1. Do not record it again: fields that were
+// appended since are absent from it, behind all others of their table.
 
 #include "schema_messages.h"
 
@@ -59,7 +61,8 @@ static bool right_bytes(const uint8_t *bytes, size_t count, uint64_t number)
     return right;
 }
 
-static bool right_field(const struct field *field, const char *base, const char *parent, uint32_t entry);
+static bool right_field(const struct field *field, const char *base, const char *parent,
+                        uint32_t entry);
 
 static bool right_struct(const struct field *field, const void *base, uint32_t entry)
 {
@@ -77,7 +80,8 @@ static bool right_list(const struct field *field, const struct wire_bytes *list)
     return right;
 }
 
-static bool right_field(const struct field *field, const char *base, const char *parent, uint32_t entry)
+static bool right_field(const struct field *field, const char *base, const char *parent,
+                        uint32_t entry)
 {
     const void *at = base + field->offset;
     const struct origin origin = origin_of(parent, field->name, entry);
@@ -117,7 +121,8 @@ static void expect_request(const void *message, size_t size, uint32_t command)
 {
     struct wire_request request;
     struct error error = {0};
-    ck_assert_msg(!wire_decode_request(message, size, &request, &error), "command %u: %s", command, error.text);
+    ck_assert_msg(!wire_decode_request(message, size, &request, &error), "command %u: %s", command,
+                  error.text);
     ck_assert_uint_eq(request.command, command);
     ck_assert_uint_eq(request.session, 1);
     ck_assert_uint_eq(request.epoch, 2);
@@ -128,7 +133,8 @@ static void expect_reply(const void *message, size_t size, uint32_t answer)
 {
     struct wire_reply reply;
     struct error error = {0};
-    ck_assert_msg(!wire_decode_reply(message, size, &reply, &error), "answer %u: %s", answer, error.text);
+    ck_assert_msg(!wire_decode_reply(message, size, &reply, &error), "answer %u: %s", answer,
+                  error.text);
     ck_assert_uint_eq(reply.answer, answer);
     ck_assert_int_eq(reply.status, 3);
     ck_assert_str_eq(reply.message, "message");

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_seed_aule.c - the test strategy of "PagedAttention Design for Aule" 0.4: paged against contiguous attention at 4096 tokens, the
-// threshold between them, a batch of mixed lengths, and the block pool: allocation, growth by chunks, table indexing, thousands of
-// cycles. Shapes are cut so that a software device needs seconds.
+// test_seed_aule.c - the test strategy of "PagedAttention Design for Aule" 0.4: paged against
+// contiguous attention at 4096 tokens, the threshold between them, a batch of mixed lengths, and
+// the block pool: allocation, growth by chunks, table indexing, thousands of cycles. Shapes are cut
+// so that a software device needs seconds.
 
 #include "oracle/oracle.h"
 #include "rigs/seed_world.h"
@@ -29,7 +30,8 @@ static void create_dense(struct dense *dense, uint32_t num_heads, uint32_t len, 
                          enum seed_what what, struct aule_tensor *tensor)
 {
     uint64_t row = SEED_DIM * sizeof(float);
-    ok(aule_tensor_create(dense->session, AULE_F32, dense->num_seqs * len, num_heads, SEED_DIM, tensor));
+    ok(aule_tensor_create(dense->session, AULE_F32, dense->num_seqs * len, num_heads, SEED_DIM,
+                          tensor));
     tensor->token_stride = row;
     tensor->head_stride = len * row;
     tensor->outer_stride = num_heads * len * row;
@@ -37,8 +39,8 @@ static void create_dense(struct dense *dense, uint32_t num_heads, uint32_t len, 
     memset(data, 0xff, dense->num_seqs * tensor->outer_stride);
     for (uint32_t s = 0; s < dense->num_seqs; s++)
         for (uint32_t i = 0; i < (lens ? (uint32_t)lens[s] : len); i++)
-            seed_put_row(data + s * tensor->outer_stride + i * row, tensor->head_stride, AULE_F32, num_heads, what,
-                         (int32_t)s, (int32_t)i);
+            seed_put_row(data + s * tensor->outer_stride + i * row, tensor->head_stride, AULE_F32,
+                         num_heads, what, (int32_t)s, (int32_t)i);
 }
 
 static void open_dense(struct dense *dense)
@@ -47,16 +49,19 @@ static void open_dense(struct dense *dense)
     create_dense(dense, SEED_KV_HEADS, dense->kv_len, dense->kv_lens, SEED_K, &dense->k);
     create_dense(dense, SEED_KV_HEADS, dense->kv_len, dense->kv_lens, SEED_V, &dense->v);
     create_dense(dense, SEED_HEADS, dense->q_len, NULL, SEED_Q, &dense->out);
-    dense->params = (struct aule_attention_params){
-        .num_seqs = dense->num_seqs,
-        .q_len = dense->q_len,
-        .kv_len = dense->kv_len,
-        .num_kv_heads = SEED_KV_HEADS,
-        .head_dim = SEED_DIM,
-        .q_lens = dense->q_lens,
-        .kv_lens = dense->kv_lens,
-        .run = {
-            .num_heads = SEED_HEADS, .q = dense->q, .k = dense->k, .v = dense->v, .out = dense->out, .causal = true}};
+    dense->params = (struct aule_attention_params){.num_seqs = dense->num_seqs,
+                                                   .q_len = dense->q_len,
+                                                   .kv_len = dense->kv_len,
+                                                   .num_kv_heads = SEED_KV_HEADS,
+                                                   .head_dim = SEED_DIM,
+                                                   .q_lens = dense->q_lens,
+                                                   .kv_lens = dense->kv_lens,
+                                                   .run = {.num_heads = SEED_HEADS,
+                                                           .q = dense->q,
+                                                           .k = dense->k,
+                                                           .v = dense->v,
+                                                           .out = dense->out,
+                                                           .causal = true}};
 }
 
 static void close_dense(struct dense *dense)
@@ -129,7 +134,8 @@ static void expect_dense(const struct dense *dense, uint32_t step, const char *n
             double wanted[SEED_DIM];
             ck_assert(oracle_row(&params, t, head, wanted, NULL));
             seed_expect_row(out + t / dense->q_len * dense->out.outer_stride +
-                                t % dense->q_len * dense->out.token_stride + head * dense->out.head_stride,
+                                t % dense->q_len * dense->out.token_stride +
+                                head * dense->out.head_stride,
                             AULE_F32, wanted, name, t, head);
         }
 }
@@ -153,12 +159,14 @@ END_TEST
 
 // ---- the threshold ----
 
-static void expect_path(struct aule_session *session, uint32_t kv_len, enum aule_path asked, enum aule_path taken)
+static void expect_path(struct aule_session *session, uint32_t kv_len, enum aule_path asked,
+                        enum aule_path taken)
 {
     struct dense dense = {.session = session, .num_seqs = 1, .q_len = 2, .kv_len = kv_len};
     open_dense(&dense);
     struct aule_ticket ticket = attention(&dense, asked);
-    ck_assert_msg(ticket.path == taken, "%u tokens: %d taken instead of %d", kv_len, (int)ticket.path, (int)taken);
+    ck_assert_msg(ticket.path == taken, "%u tokens: %d taken instead of %d", kv_len,
+                  (int)ticket.path, (int)taken);
     ck_assert_int_eq((int)ticket.fallback, AULE_OK);
     expect_dense(&dense, 1, "by threshold");
     close_dense(&dense);
@@ -202,10 +210,12 @@ static void expect_zero_rows(const struct dense *dense)
     const uint8_t *out = aule_tensor_data(dense->session, &dense->out);
     for (uint32_t s = 0; s < dense->num_seqs; s++)
         for (uint32_t head = 0; head < SEED_HEADS; head++) {
-            const float *rows =
-                (const float *)(const void *)(out + s * dense->out.outer_stride + head * dense->out.head_stride);
-            for (uint32_t i = (uint32_t)dense->q_lens[s] * SEED_DIM; i < dense->q_len * SEED_DIM; i++)
-                ck_assert_msg(rows[i] == 0, "sequence %u, head %u, row %u: %g", s, head, i / SEED_DIM, (double)rows[i]);
+            const float *rows = (const float *)(const void *)(out + s * dense->out.outer_stride +
+                                                              head * dense->out.head_stride);
+            for (uint32_t i = (uint32_t)dense->q_lens[s] * SEED_DIM; i < dense->q_len * SEED_DIM;
+                 i++)
+                ck_assert_msg(rows[i] == 0, "sequence %u, head %u, row %u: %g", s, head,
+                              i / SEED_DIM, (double)rows[i]);
         }
 }
 
@@ -252,14 +262,17 @@ START_TEST(whatever_fails_on_the_paged_way_gives_its_blocks_back)
     open_dense(&dense);
     dense.params.run.mask_value = -1;
     for (int i = 0; i < 50; i++)
-        expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_INVALID, "mask_value");
+        expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket),
+               AULE_INVALID, "mask_value");
     seed_expect_nothing_leased();
     dense.params.run.mask_value = 0;
     dense.params.run.out.offset += 8;
-    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_MISALIGNED, "out");
+    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket),
+           AULE_MISALIGNED, "out");
     dense.params.run.out.offset -= 8;
     dense.params.run.k.offset = UINT64_C(1) << 40;
-    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_OUT_OF_RANGE, "k");
+    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket),
+           AULE_OUT_OF_RANGE, "k");
     dense.params.run.k.offset = dense.k.offset;
     seed_expect_nothing_leased();
     for (int i = 0; i < 50; i++)
@@ -293,7 +306,8 @@ START_TEST(without_blocks_the_automatic_way_is_contiguous_and_says_so)
     ck_assert_int_eq((int)ticket.fallback, AULE_NO_BLOCKS);
     expect_dense(&dense, 1, "without blocks");
     dense.params.path = AULE_PATH_PAGED;
-    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_NO_BLOCKS, "");
+    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket),
+           AULE_NO_BLOCKS, "");
 
     ck_assert_uint_eq(seed_state(cache).leased_blocks, SMALL_POOL); // the others lost nothing
     ok(aule_blocks_release(cache, SMALL_POOL, ids));
@@ -308,7 +322,8 @@ END_TEST
 
 START_TEST(a_sequence_that_no_pool_could_hold_is_contiguous_too_and_says_so)
 {
-    struct dense dense = {.session = seed_open(0), .num_seqs = 1, .q_len = 2, .kv_len = SMALL_POOL * BLOCK + 1};
+    struct dense dense = {
+        .session = seed_open(0), .num_seqs = 1, .q_len = 2, .kv_len = SMALL_POOL * BLOCK + 1};
     struct aule_ticket ticket;
     open_dense(&dense);
     ticket = attention(&dense, AULE_PATH_AUTO);
@@ -316,7 +331,8 @@ START_TEST(a_sequence_that_no_pool_could_hold_is_contiguous_too_and_says_so)
     ck_assert_int_eq((int)ticket.fallback, AULE_LIMIT);
     expect_dense(&dense, 1, "larger than the pool");
     dense.params.path = AULE_PATH_PAGED;
-    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_LIMIT, "--max-blocks");
+    expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket), AULE_LIMIT,
+           "--max-blocks");
     seed_expect_nothing_leased();
     aule_session_close(dense.session);
 }
@@ -402,9 +418,16 @@ END_TEST
 
 // ---- table indexing: BlockTable(batch=4, max_blocks=64) ----
 
-enum { TABLE_SEQS = 4, TABLE_COLUMNS = 64, USED = 6, TABLE_BLOCKS = 128, PROBES = TABLE_SEQS * USED };
+enum {
+    TABLE_SEQS = 4,
+    TABLE_COLUMNS = 64,
+    USED = 6,
+    TABLE_BLOCKS = 128,
+    PROBES = TABLE_SEQS * USED
+};
 
-// Row 0 as the seed sets it, table[0][5] = 123 and table[0][6] = -1; all entries that are used are different.
+// Row 0 as the seed sets it, table[0][5] = 123 and table[0][6] = -1; all entries that are used are
+// different.
 static void fill_table(int32_t *table)
 {
     for (int s = 0; s < TABLE_SEQS; s++)
@@ -429,24 +452,31 @@ static void number_blocks(const struct seed_blocks *blocks)
     }
 }
 
-// A token of block b: the first or the last, of the last block the first, which may be its only one.
+// A token of block b: the first or the last, of the last block the first, which may be its only
+// one.
 static int32_t probe(int32_t b)
 {
     return b * BLOCK + (b % 2 == 1 && b < USED - 1 ? BLOCK - 1 : 0);
 }
 
-// A query in each used block of each sequence sees the key at its own position alone: its output is the number of the block
-// that its table entry leads to.
+// A query in each used block of each sequence sees the key at its own position alone: its output is
+// the number of the block that its table entry leads to.
 START_TEST(each_entry_of_four_sequences_leads_to_its_own_block)
 {
     static int32_t table[TABLE_SEQS * TABLE_COLUMNS];
     static const int32_t cu_q[] = {0, USED, 2 * USED, 3 * USED, PROBES};
-    static const int32_t lens[] = {USED * BLOCK, USED * BLOCK - 1, USED * BLOCK - 9, USED * BLOCK - 31};
+    static const int32_t lens[] = {USED * BLOCK, USED * BLOCK - 1, USED * BLOCK - 9,
+                                   USED * BLOCK - 31};
     int32_t positions[PROBES];
-    struct seed_blocks blocks = {
-        .session = seed_open(0), .dtype = AULE_F32, .num_blocks = TABLE_BLOCKS, .block_size = BLOCK};
-    struct seed_step step = {
-        .session = blocks.session, .dtype = AULE_F32, .num_seqs = TABLE_SEQS, .cu_q = cu_q, .lens = lens};
+    struct seed_blocks blocks = {.session = seed_open(0),
+                                 .dtype = AULE_F32,
+                                 .num_blocks = TABLE_BLOCKS,
+                                 .block_size = BLOCK};
+    struct seed_step step = {.session = blocks.session,
+                             .dtype = AULE_F32,
+                             .num_seqs = TABLE_SEQS,
+                             .cu_q = cu_q,
+                             .lens = lens};
     struct aule_batch *batch = NULL;
     fill_table(table);
     ck_assert_int_eq(table[5], 123);
@@ -481,8 +511,10 @@ START_TEST(a_sequence_that_reaches_a_missing_entry_is_refused_with_its_place)
 {
     static int32_t table[TABLE_SEQS * TABLE_COLUMNS];
     static const int32_t cu_q[] = {0, 1, 2, 3, 4}, lens[] = {USED * BLOCK + 1, 5, 5, 5};
-    struct seed_blocks blocks = {
-        .session = seed_open(0), .dtype = AULE_F32, .num_blocks = TABLE_BLOCKS, .block_size = BLOCK};
+    struct seed_blocks blocks = {.session = seed_open(0),
+                                 .dtype = AULE_F32,
+                                 .num_blocks = TABLE_BLOCKS,
+                                 .block_size = BLOCK};
     struct aule_batch *batch = NULL;
     fill_table(table);
     const struct aule_kv_layout layout = seed_blocks_layout(&blocks);
@@ -503,20 +535,23 @@ int main(void)
 {
     Suite *suite = suite_create("seed, aule 0.4");
     seed_add(suite, "two ways", seed_setup,
-             (const TTest *const[]){paged_and_contiguous_attention_over_4096_tokens_have_the_same_bits,
-                                    sequences_beyond_2048_tokens_are_paged_and_shorter_ones_contiguous,
-                                    a_session_may_set_the_threshold_to_1024, both_ways_can_be_forced,
-                                    a_batch_of_1024_2048_and_4096_tokens_is_padded_with_zeroes,
-                                    the_last_16_32_and_64_of_1024_2048_and_4096_tokens_are_padded_with_zeroes,
-                                    whatever_fails_on_the_paged_way_gives_its_blocks_back, NULL});
+             (const TTest *const[]){
+                 paged_and_contiguous_attention_over_4096_tokens_have_the_same_bits,
+                 sequences_beyond_2048_tokens_are_paged_and_shorter_ones_contiguous,
+                 a_session_may_set_the_threshold_to_1024, both_ways_can_be_forced,
+                 a_batch_of_1024_2048_and_4096_tokens_is_padded_with_zeroes,
+                 the_last_16_32_and_64_of_1024_2048_and_4096_tokens_are_padded_with_zeroes,
+                 whatever_fails_on_the_paged_way_gives_its_blocks_back, NULL});
     seed_add(suite, "a small pool", setup_small_pool,
-             (const TTest *const[]){without_blocks_the_automatic_way_is_contiguous_and_says_so,
-                                    a_sequence_that_no_pool_could_hold_is_contiguous_too_and_says_so, NULL});
+             (const TTest *const[]){
+                 without_blocks_the_automatic_way_is_contiguous_and_says_so,
+                 a_sequence_that_no_pool_could_hold_is_contiguous_too_and_says_so, NULL});
     seed_add(suite, "the block pool", setup_pool,
-             (const TTest *const[]){a_hundred_blocks_of_512_leave_412_and_come_back,
-                                    a_thousand_cycles_of_a_hundred_blocks_leak_none,
-                                    fifteen_hundred_blocks_grow_the_pool_to_three_chunks_of_512,
-                                    each_entry_of_four_sequences_leads_to_its_own_block,
-                                    a_sequence_that_reaches_a_missing_entry_is_refused_with_its_place, NULL});
+             (const TTest *const[]){
+                 a_hundred_blocks_of_512_leave_412_and_come_back,
+                 a_thousand_cycles_of_a_hundred_blocks_leak_none,
+                 fifteen_hundred_blocks_grow_the_pool_to_three_chunks_of_512,
+                 each_entry_of_four_sequences_leads_to_its_own_block,
+                 a_sequence_that_reaches_a_missing_entry_is_refused_with_its_place, NULL});
     return seed_main(suite);
 }

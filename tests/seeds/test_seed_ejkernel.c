@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_seed_ejkernel.c - page_attention() of ejkernel: query [num_seqs, heads, dim], key and value caches [num_blocks, kv_heads,
-// block_size, dim], block tables [[3, 7, 0], [1, 5, 0]] padded with 0, context lengths [32, 24]; and each of its options that
-// means something here. (pages_per_compute_block, megacore_mode and inline_seq_dim are TPU scheduling and have no result of their own.)
+// test_seed_ejkernel.c - page_attention() of ejkernel: query [num_seqs, heads, dim], key and value
+// caches [num_blocks, kv_heads, block_size, dim], block tables [[3, 7, 0], [1, 5, 0]] padded with
+// 0, context lengths [32, 24]; and each of its options that means something here.
+// (pages_per_compute_block, megacore_mode and inline_seq_dim are TPU scheduling and have no result
+// of their own.)
 
 #include "rigs/seed_world.h"
 
@@ -12,7 +14,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NUM_SEQS = 2, BLOCK = 16, COLUMNS = 3, NUM_BLOCKS = 8, OUT_SIZE = NUM_SEQS * SEED_HEADS * SEED_DIM };
+enum {
+    NUM_SEQS = 2,
+    BLOCK = 16,
+    COLUMNS = 3,
+    NUM_BLOCKS = 8,
+    OUT_SIZE = NUM_SEQS * SEED_HEADS * SEED_DIM
+};
 static const int32_t cu_q[] = {0, 1, 2}, context_lens[] = {32, 24};
 static const int32_t block_tables[NUM_SEQS * COLUMNS] = {3, 7, 0, 1, 5, 0};
 #define SEED_MASK_VALUE (-2.381976426469702e38f) // the default of the seed
@@ -27,8 +35,8 @@ struct pages {
     struct aule_run_params run;
 };
 
-static void open_pages(struct pages *pages, const int32_t *lens, const int32_t *tables, uint32_t columns,
-                       uint32_t num_blocks)
+static void open_pages(struct pages *pages, const int32_t *lens, const int32_t *tables,
+                       uint32_t columns, uint32_t num_blocks)
 {
     *pages = (struct pages){.session = seed_open(0)};
     pages->caches = (struct seed_blocks){.session = pages->session,
@@ -39,8 +47,11 @@ static void open_pages(struct pages *pages, const int32_t *lens, const int32_t *
     seed_blocks_open(&pages->caches);
     for (int32_t s = 0; s < NUM_SEQS; s++)
         seed_blocks_put(&pages->caches, tables + (size_t)s * columns, s, 0, lens[s]);
-    pages->step = (struct seed_step){
-        .session = pages->session, .dtype = AULE_F32, .num_seqs = NUM_SEQS, .cu_q = cu_q, .lens = lens};
+    pages->step = (struct seed_step){.session = pages->session,
+                                     .dtype = AULE_F32,
+                                     .num_seqs = NUM_SEQS,
+                                     .cu_q = cu_q,
+                                     .lens = lens};
     seed_step_open(&pages->step);
     pages->params = seed_step_batch(&pages->step);
     pages->params.max_blocks = columns;
@@ -117,8 +128,8 @@ START_TEST(a_table_entry_beyond_the_caches_is_refused_with_its_value)
     open_example(&pages);
     const struct aule_kv_layout layout = seed_blocks_layout(&pages.caches);
     pages.params.block_table = tables;
-    expect(aule_batch_create_local(pages.session, &layout, &pages.params, &batch), AULE_OUT_OF_RANGE,
-           "block_table[0][1] = 8");
+    expect(aule_batch_create_local(pages.session, &layout, &pages.params, &batch),
+           AULE_OUT_OF_RANGE, "block_table[0][1] = 8");
     ck_assert_ptr_null(batch);
     aule_session_close(pages.session);
 }
@@ -193,7 +204,8 @@ START_TEST(max_context_len_is_a_bound_and_one_too_small_is_refused)
     expect_same(&pages, out);
     pages.params.max_context_len = 31;
     const struct aule_kv_layout layout = seed_blocks_layout(&pages.caches);
-    enum aule_status status = aule_batch_create_local(pages.session, &layout, &pages.params, &batch);
+    enum aule_status status =
+        aule_batch_create_local(pages.session, &layout, &pages.params, &batch);
     ck_assert_int_ne((int)status, AULE_OK);
     expect(status, status, "seq_lens_kv[0] = 32");
     expect(status, status, "max_context_len");
@@ -292,15 +304,16 @@ int main(void)
 {
     Suite *suite = suite_create("seed, ejkernel page_attention");
     seed_add(suite, "page attention", seed_setup,
-             (const TTest *const[]){page_attention_over_tables_padded_with_0_reads_32_and_24_keys,
-                                    what_pads_a_table_is_neither_read_nor_checked,
-                                    a_table_entry_beyond_the_caches_is_refused_with_its_value,
-                                    pages_imported_into_the_pool_give_the_same_bits,
-                                    attn_scale_is_the_factor_and_by_default_one_over_the_root_of_head_dim,
-                                    max_context_len_is_a_bound_and_one_too_small_is_refused,
-                                    a_soft_cap_of_50_bounds_the_logits,
-                                    mask_values_that_exclude_are_accepted_and_others_refused_by_name,
-                                    num_splits_of_a_short_context_change_nothing,
-                                    four_splits_of_a_long_context_are_the_oracles_and_the_same_each_time, NULL});
+             (const TTest *const[]){
+                 page_attention_over_tables_padded_with_0_reads_32_and_24_keys,
+                 what_pads_a_table_is_neither_read_nor_checked,
+                 a_table_entry_beyond_the_caches_is_refused_with_its_value,
+                 pages_imported_into_the_pool_give_the_same_bits,
+                 attn_scale_is_the_factor_and_by_default_one_over_the_root_of_head_dim,
+                 max_context_len_is_a_bound_and_one_too_small_is_refused,
+                 a_soft_cap_of_50_bounds_the_logits,
+                 mask_values_that_exclude_are_accepted_and_others_refused_by_name,
+                 num_splits_of_a_short_context_change_nothing,
+                 four_splits_of_a_long_context_are_the_oracles_and_the_same_each_time, NULL});
     return seed_main(suite);
 }

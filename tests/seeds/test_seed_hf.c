@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_seed_hf.c - the two worked examples of "Paged attention" (continuous batching of transformers): three sequences of ragged
-// prefill, whose keys the cache hands out, and three that decode with an append in place. Through the client and a daemon, against float64.
+// test_seed_hf.c - the two worked examples of "Paged attention" (continuous batching of
+// transformers): three sequences of ragged prefill, whose keys the cache hands out, and three that
+// decode with an append in place. Through the client and a daemon, against float64.
 
 #include "rigs/seed_world.h"
 
@@ -17,18 +18,21 @@ enum { NUM_DTYPES = sizeof dtypes / sizeof *dtypes };
 // ---- varlen: query lengths 10, 3 and 1, key lengths 0, 1 and 7 ----
 
 enum { VARLEN_TOKENS = 14, VARLEN_KEYS = 8 };
-static const int32_t varlen_cu_q[] = {0, 10, 13, VARLEN_TOKENS}, varlen_cu_k[] = {0, 0, 1, VARLEN_KEYS};
+static const int32_t varlen_cu_q[] = {0, 10, 13, VARLEN_TOKENS},
+                     varlen_cu_k[] = {0, 0, 1, VARLEN_KEYS};
 static const int32_t varlen_lens[] = {0, 1, 7};
 
 // The keys as the example's K and V: [8, kv_heads, dim], sequence by sequence.
-static void create_keys(const struct seed_step *step, enum seed_what what, struct aule_tensor *tensor)
+static void create_keys(const struct seed_step *step, enum seed_what what,
+                        struct aule_tensor *tensor)
 {
-    ok(aule_tensor_create(step->session, step->dtype, VARLEN_KEYS, SEED_KV_HEADS, SEED_DIM, tensor));
+    ok(aule_tensor_create(step->session, step->dtype, VARLEN_KEYS, SEED_KV_HEADS, SEED_DIM,
+                          tensor));
     uint8_t *data = aule_tensor_data(step->session, tensor);
     for (int32_t s = 0; s < NUM_SEQS; s++)
         for (int32_t j = 0; j < varlen_lens[s]; j++)
-            seed_put_row(data + (size_t)(varlen_cu_k[s] + j) * tensor->token_stride, tensor->head_stride, step->dtype,
-                         SEED_KV_HEADS, what, s, j);
+            seed_put_row(data + (size_t)(varlen_cu_k[s] + j) * tensor->token_stride,
+                         tensor->head_stride, step->dtype, SEED_KV_HEADS, what, s, j);
 }
 
 static struct aule_kv_layout contiguous_layout(enum aule_dtype dtype)
@@ -50,8 +54,11 @@ static struct aule_batch *create_varlen(const struct seed_step *step)
 
 static struct seed_step open_varlen(struct aule_session *session, enum aule_dtype dtype)
 {
-    struct seed_step step = {
-        .session = session, .dtype = dtype, .num_seqs = NUM_SEQS, .cu_q = varlen_cu_q, .lens = varlen_lens};
+    struct seed_step step = {.session = session,
+                             .dtype = dtype,
+                             .num_seqs = NUM_SEQS,
+                             .cu_q = varlen_cu_q,
+                             .lens = varlen_lens};
     seed_step_open(&step);
     return step;
 }
@@ -103,7 +110,8 @@ START_TEST(varlen_queries_read_the_keys_of_their_own_request_alone)
     create_keys(&step, SEED_V, &run.values);
     seed_step_finish(&step, create_varlen(&step), &run);
     memcpy(before, seed_step_out(&step, 10), sizeof before);
-    memset((uint8_t *)aule_tensor_data(session, &run.keys) + run.keys.token_stride, 0xff, 7 * run.keys.token_stride);
+    memset((uint8_t *)aule_tensor_data(session, &run.keys) + run.keys.token_stride, 0xff,
+           7 * run.keys.token_stride);
     memset((uint8_t *)aule_tensor_data(session, &run.values) + run.values.token_stride, 0xff,
            7 * run.values.token_stride);
     seed_step_finish(&step, create_varlen(&step), &run);
@@ -127,7 +135,8 @@ static struct gathered gather(const struct seed_step *step, struct aule_batch *b
     struct aule_ticket ticket;
     struct aule_tensor *tensors[] = {&gathered.params.k, &gathered.params.v};
     for (int i = 0; i < 2; i++) {
-        ok(aule_tensor_create(step->session, step->dtype, rows, SEED_KV_HEADS, SEED_DIM, tensors[i]));
+        ok(aule_tensor_create(step->session, step->dtype, rows, SEED_KV_HEADS, SEED_DIM,
+                              tensors[i]));
         memset(aule_tensor_data(step->session, tensors[i]), 0xff, rows * tensors[i]->token_stride);
     }
     ok(aule_kv_gather(batch, &gathered.params, SEED_WAIT_MS, &ticket));
@@ -136,29 +145,35 @@ static struct gathered gather(const struct seed_step *step, struct aule_batch *b
 }
 
 // The bits of a row of `what`, as the seed's own K and V have them.
-static void expect_stored(const void *got, const struct seed_step *step, enum seed_what what, int32_t seq, int32_t j)
+static void expect_stored(const void *got, const struct seed_step *step, enum seed_what what,
+                          int32_t seq, int32_t j)
 {
     uint8_t wanted[SEED_KV_HEADS * SEED_DIM * sizeof(float)];
     size_t size = seed_row_size(step->dtype, SEED_KV_HEADS);
     seed_put_row(wanted, size / SEED_KV_HEADS, step->dtype, SEED_KV_HEADS, what, seq, j);
     for (size_t i = 0; i < size; i++)
-        ck_assert_msg(wanted[i] == ((const uint8_t *)got)[i], "%s of sequence %d, key %d: byte %zu is %02x, not %02x",
+        ck_assert_msg(wanted[i] == ((const uint8_t *)got)[i],
+                      "%s of sequence %d, key %d: byte %zu is %02x, not %02x",
                       what == SEED_K ? "K" : "V", seq, j, i, ((const uint8_t *)got)[i], wanted[i]);
 }
 
-static void expect_gathered(const struct seed_step *step, const struct gathered *gathered, const int32_t *lens)
+static void expect_gathered(const struct seed_step *step, const struct gathered *gathered,
+                            const int32_t *lens)
 {
     const struct aule_tensor *k = &gathered->params.k, *v = &gathered->params.v;
     uint32_t row = 0;
     for (int32_t s = 0; s < NUM_SEQS; s++)
         for (int32_t j = 0; j < lens[s]; j++, row++) {
-            expect_stored((uint8_t *)aule_tensor_data(step->session, k) + row * k->token_stride, step, SEED_K, s, j);
-            expect_stored((uint8_t *)aule_tensor_data(step->session, v) + row * v->token_stride, step, SEED_V, s, j);
+            expect_stored((uint8_t *)aule_tensor_data(step->session, k) + row * k->token_stride,
+                          step, SEED_K, s, j);
+            expect_stored((uint8_t *)aule_tensor_data(step->session, v) + row * v->token_stride,
+                          step, SEED_V, s, j);
         }
     ck_assert_uint_eq(row, gathered->rows);
 }
 
-// The example's keys lie in blocks; gathered, they are the K and V of its drawing, and both kernels then give the same bits.
+// The example's keys lie in blocks; gathered, they are the K and V of its drawing, and both kernels
+// then give the same bits.
 START_TEST(update_hands_the_cached_keys_and_values_to_the_varlen_path)
 {
     int32_t table[NUM_SEQS];
@@ -201,8 +216,11 @@ START_TEST(update_writes_the_new_keys_and_hands_out_old_and_new)
     int64_t slots[VARLEN_TOKENS];
     struct aule_session *session = seed_open(0);
     struct aule_cache *cache = seed_cache(session, AULE_F32, BLOCK);
-    struct seed_step step = {
-        .session = session, .dtype = AULE_F32, .num_seqs = NUM_SEQS, .cu_q = varlen_cu_q, .lens = lens};
+    struct seed_step step = {.session = session,
+                             .dtype = AULE_F32,
+                             .num_seqs = NUM_SEQS,
+                             .cu_q = varlen_cu_q,
+                             .lens = lens};
     struct aule_batch *batch = NULL;
     seed_step_open(&step);
     struct aule_run_params run = seed_step_run(&step);
@@ -232,15 +250,20 @@ END_TEST
 // ---- decode: 30, 32 and 70 cached tokens, blocks of 32 ----
 
 enum { COLUMNS = 4, NUM_BLOCKS = 7, DECODE_KEYS = 31 + 33 + 71 };
-static const int32_t decode_cu_q[] = {0, 1, 2, 3}, cache_seqlens[] = {30, 32, 70}, decode_lens[] = {31, 33, 71};
+static const int32_t decode_cu_q[] = {0, 1, 2, 3}, cache_seqlens[] = {30, 32, 70},
+                     decode_lens[] = {31, 33, 71};
 static const int32_t decode_table[NUM_SEQS * COLUMNS] = {2, -1, -1, -1, 0, 1, -1, -1, 3, 5, 6, -1};
-// Where the new tokens go: behind 30 tokens of block 2, to the begin of block 1, behind 6 tokens of block 6.
+// Where the new tokens go: behind 30 tokens of block 2, to the begin of block 1, behind 6 tokens of
+// block 6.
 static const int64_t decode_slots[] = {2 * BLOCK + 30, 1 * BLOCK + 0, 6 * BLOCK + 6};
 
 static struct seed_step open_decode(struct aule_session *session, enum aule_dtype dtype)
 {
-    struct seed_step step = {
-        .session = session, .dtype = dtype, .num_seqs = NUM_SEQS, .cu_q = decode_cu_q, .lens = decode_lens};
+    struct seed_step step = {.session = session,
+                             .dtype = dtype,
+                             .num_seqs = NUM_SEQS,
+                             .cu_q = decode_cu_q,
+                             .lens = decode_lens};
     seed_step_open(&step);
     return step;
 }
@@ -261,11 +284,13 @@ START_TEST(decode_30_32_70_appends_in_place_in_the_pool)
     struct aule_run_params run = seed_step_run(&step);
     struct aule_metadata metadata;
     struct aule_batch *batch = NULL;
-    seed_lease(session, cache, dtypes[_i], BLOCK, NUM_BLOCKS, ids); // stand for the example's addresses
+    seed_lease(session, cache, dtypes[_i], BLOCK, NUM_BLOCKS,
+               ids); // stand for the example's addresses
     for (int i = 0; i < NUM_SEQS * COLUMNS; i++)
         table[i] = decode_table[i] < 0 ? -1 : ids[decode_table[i]];
     for (int32_t s = 0; s < NUM_SEQS; s++)
-        seed_import(session, cache, dtypes[_i], table + (size_t)s * COLUMNS, BLOCK, s, 0, cache_seqlens[s]);
+        seed_import(session, cache, dtypes[_i], table + (size_t)s * COLUMNS, BLOCK, s, 0,
+                    cache_seqlens[s]);
     append(table, &metadata);
     ok(aule_batch_create(cache, &metadata.params, &batch));
     aule_metadata_finish(&metadata);
@@ -282,10 +307,12 @@ START_TEST(decode_30_32_70_appends_in_place_in_the_pool)
 }
 END_TEST
 
-// The tensors as flash_attn_with_kvcache() has them, with the example's own addresses. Block 4 is nobody's.
+// The tensors as flash_attn_with_kvcache() has them, with the example's own addresses. Block 4 is
+// nobody's.
 static struct seed_blocks open_decode_blocks(struct aule_session *session, enum aule_dtype dtype)
 {
-    struct seed_blocks blocks = {.session = session, .dtype = dtype, .num_blocks = NUM_BLOCKS, .block_size = BLOCK};
+    struct seed_blocks blocks = {
+        .session = session, .dtype = dtype, .num_blocks = NUM_BLOCKS, .block_size = BLOCK};
     seed_blocks_open(&blocks);
     for (int32_t s = 0; s < NUM_SEQS; s++)
         seed_blocks_put(&blocks, decode_table + (size_t)s * COLUMNS, s, 0, cache_seqlens[s]);
@@ -301,8 +328,8 @@ static void *copy_of(const struct seed_blocks *blocks, const struct aule_tensor 
 }
 
 // Three rows are new, and not one other byte.
-static void expect_appended(const struct seed_step *step, const struct seed_blocks *blocks, enum seed_what what,
-                            uint8_t *before)
+static void expect_appended(const struct seed_step *step, const struct seed_blocks *blocks,
+                            enum seed_what what, uint8_t *before)
 {
     const struct aule_tensor *tensor = what == SEED_K ? &blocks->keys : &blocks->values;
     size_t size = seed_row_size(step->dtype, SEED_KV_HEADS);
@@ -343,12 +370,13 @@ START_TEST(decode_without_the_second_block_is_refused_by_name)
 {
     static const int32_t table[NUM_SEQS * COLUMNS] = {2, -1, -1, -1, 0, -1, -1, -1, 3, 5, 6, -1};
     struct aule_metadata metadata;
-    expect(aule_metadata_append(NUM_SEQS, cache_seqlens, table, COLUMNS, BLOCK, &metadata), AULE_OUT_OF_RANGE,
-           "block_table[1][1] = -1");
+    expect(aule_metadata_append(NUM_SEQS, cache_seqlens, table, COLUMNS, BLOCK, &metadata),
+           AULE_OUT_OF_RANGE, "block_table[1][1] = -1");
 }
 END_TEST
 
-// "Cannot handle batches with prefilling requests" does not hold here: a prompt of 40 tokens between the decodes.
+// "Cannot handle batches with prefilling requests" does not hold here: a prompt of 40 tokens
+// between the decodes.
 START_TEST(a_prefill_may_stand_between_the_decodes)
 {
     static const int32_t cu_q[] = {0, 1, 41, 42}, lens[] = {31, 40, 71};
@@ -356,7 +384,8 @@ START_TEST(a_prefill_may_stand_between_the_decodes)
     int64_t slots[42] = {decode_slots[0], [41] = decode_slots[2]};
     struct aule_session *session = seed_open(0);
     struct seed_blocks blocks = open_decode_blocks(session, AULE_F32);
-    struct seed_step step = {.session = session, .dtype = AULE_F32, .num_seqs = NUM_SEQS, .cu_q = cu_q, .lens = lens};
+    struct seed_step step = {
+        .session = session, .dtype = AULE_F32, .num_seqs = NUM_SEQS, .cu_q = cu_q, .lens = lens};
     const struct aule_kv_layout layout = seed_blocks_layout(&blocks);
     struct aule_batch *batch = NULL;
     for (int32_t i = 0; i < 40; i++)
@@ -376,7 +405,8 @@ START_TEST(a_prefill_may_stand_between_the_decodes)
 }
 END_TEST
 
-// Where the device cannot use the arena in place, K and V in it are copied to the GPU, and what was appended back.
+// Where the device cannot use the arena in place, K and V in it are copied to the GPU, and what was
+// appended back.
 static void setup_staging(void)
 {
     seed_launch((const char *const[]){"--force-staging", NULL});
@@ -386,11 +416,13 @@ static void add_examples(Suite *suite, const char *name, void (*setup)(void), in
 {
     TCase *group = tcase_create(name);
     tcase_add_unchecked_fixture(group, setup, seed_teardown);
-    tcase_add_loop_test(group, varlen_q_10_3_1_over_k_0_1_7_and_the_first_sees_no_key, 0, num_dtypes);
+    tcase_add_loop_test(group, varlen_q_10_3_1_over_k_0_1_7_and_the_first_sees_no_key, 0,
+                        num_dtypes);
     tcase_add_test(group, update_hands_the_cached_keys_and_values_to_the_varlen_path);
     tcase_add_test(group, update_writes_the_new_keys_and_hands_out_old_and_new);
     tcase_add_loop_test(group, decode_30_32_70_appends_in_place_in_the_pool, 0, num_dtypes);
-    tcase_add_loop_test(group, decode_30_32_70_appends_in_place_over_block_tensors_of_the_caller, 0, num_dtypes);
+    tcase_add_loop_test(group, decode_30_32_70_appends_in_place_over_block_tensors_of_the_caller, 0,
+                        num_dtypes);
     suite_add_tcase(suite, group);
 }
 

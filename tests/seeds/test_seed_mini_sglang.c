@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_seed_mini_sglang.c - lesson L3 of mini_sglang: the metadata scenarios of 3.2, set_kv by flat slots and the block tensors of 3.3,
-// its reference loop of 3.4 (in double, as written there) and the harness loop of 3.6. K and V lie as the lesson has them, [num_blocks,
-// block_size, kv_heads, dim], in the session's arena; the harness runs over the pool as well.
+// test_seed_mini_sglang.c - lesson L3 of mini_sglang: the metadata scenarios of 3.2, set_kv by flat
+// slots and the block tensors of 3.3, its reference loop of 3.4 (in double, as written there) and
+// the harness loop of 3.6. K and V lie as the lesson has them, [num_blocks, block_size, kv_heads,
+// dim], in the session's arena; the harness runs over the pool as well.
 
 #include "oracle/oracle.h"
 #include "rigs/seed_world.h"
@@ -36,30 +37,35 @@ static double element(const uint8_t *row, uint64_t head_stride, uint32_t head, u
 }
 
 // K_cache[block_ids].reshape(-1, H_kv, D)[j]
-static const uint8_t *gathered_row(const struct reference *reference, enum seed_what what, int32_t s, int32_t j)
+static const uint8_t *gathered_row(const struct reference *reference, enum seed_what what,
+                                   int32_t s, int32_t j)
 {
-    return seed_blocks_row(reference->cache, what, seed_slot(reference->meta->block_table[s], BLOCK, j));
+    return seed_blocks_row(reference->cache, what,
+                           seed_slot(reference->meta->block_table[s], BLOCK, j));
 }
 
-// softmax(Q K^T / sqrt(D)) V of one query and head. is_causal there is q_len == kv_len, which holds in neither case where a chunk
-// follows cached tokens; visible is what 3.2 says: keys 0 .. seq_lens[s] - q_len[s] + q.
-static void attend(struct reference *reference, int32_t s, int32_t query, uint32_t head, double *out)
+// softmax(Q K^T / sqrt(D)) V of one query and head. is_causal there is q_len == kv_len, which holds
+// in neither case where a chunk follows cached tokens; visible is what 3.2 says: keys 0 ..
+// seq_lens[s] - q_len[s] + q.
+static void attend(struct reference *reference, int32_t s, int32_t query, uint32_t head,
+                   double *out)
 {
     const struct meta *meta = reference->meta;
     int32_t q_start = meta->cu_seqlens_q[s], q_len = meta->cu_seqlens_q[s + 1] - q_start;
     int32_t last = meta->seq_lens_kv[s] - q_len + query;
     uint32_t kv_head = head / (SEED_HEADS / SEED_KV_HEADS); // repeat_interleave
     const struct aule_tensor *q = reference->q;
-    const uint8_t *q_row =
-        (const uint8_t *)aule_tensor_data(reference->cache->session, q) + (size_t)(q_start + query) * q->token_stride;
+    const uint8_t *q_row = (const uint8_t *)aule_tensor_data(reference->cache->session, q) +
+                           (size_t)(q_start + query) * q->token_stride;
     double sum = 0;
     memset(out, 0, SEED_DIM * sizeof *out);
     for (int32_t j = 0; j <= last; j++) {
-        const uint8_t *k = gathered_row(reference, SEED_K, s, j), *v = gathered_row(reference, SEED_V, s, j);
+        const uint8_t *k = gathered_row(reference, SEED_K, s, j),
+                      *v = gathered_row(reference, SEED_V, s, j);
         double score = 0;
         for (uint32_t d = 0; d < SEED_DIM; d++)
-            score +=
-                element(q_row, q->head_stride, head, d) * element(k, reference->cache->keys.head_stride, kv_head, d);
+            score += element(q_row, q->head_stride, head, d) *
+                     element(k, reference->cache->keys.head_stride, kv_head, d);
         double weight = exp(score / sqrt(SEED_DIM));
         sum += weight;
         for (uint32_t d = 0; d < SEED_DIM; d++)
@@ -69,8 +75,8 @@ static void attend(struct reference *reference, int32_t s, int32_t query, uint32
         out[d] /= sum;
 }
 
-static void expect_reference(const struct seed_step *step, const struct seed_blocks *blocks, const struct meta *meta,
-                             const char *name)
+static void expect_reference(const struct seed_step *step, const struct seed_blocks *blocks,
+                             const struct meta *meta, const char *name)
 {
     struct reference reference = {.cache = blocks, .meta = meta, .q = &step->q};
     for (int32_t s = 0; s < meta->num_seqs; s++)
@@ -78,7 +84,8 @@ static void expect_reference(const struct seed_step *step, const struct seed_blo
             for (uint32_t head = 0; head < SEED_HEADS; head++) {
                 double wanted[SEED_DIM];
                 attend(&reference, s, t - meta->cu_seqlens_q[s], head, wanted);
-                seed_expect_row((const uint8_t *)seed_step_out(step, (uint32_t)t) + head * step->out.head_stride,
+                seed_expect_row((const uint8_t *)seed_step_out(step, (uint32_t)t) +
+                                    head * step->out.head_stride,
                                 AULE_F32, wanted, name, (uint32_t)t, head);
             }
 }
@@ -87,7 +94,8 @@ static void expect_reference(const struct seed_step *step, const struct seed_blo
 
 static struct seed_blocks open_blocks(struct aule_session *session)
 {
-    struct seed_blocks blocks = {.session = session, .dtype = AULE_F32, .num_blocks = NUM_BLOCKS, .block_size = BLOCK};
+    struct seed_blocks blocks = {
+        .session = session, .dtype = AULE_F32, .num_blocks = NUM_BLOCKS, .block_size = BLOCK};
     seed_blocks_open(&blocks);
     return blocks;
 }
@@ -108,10 +116,12 @@ static void fill_slots(const struct meta *meta, int64_t *slots)
 {
     for (int32_t s = 0; s < meta->num_seqs; s++)
         for (int32_t t = meta->cu_seqlens_q[s]; t < meta->cu_seqlens_q[s + 1]; t++)
-            slots[t] = seed_slot(meta->block_table[s], BLOCK, meta->seq_lens_kv[s] - meta->cu_seqlens_q[s + 1] + t);
+            slots[t] = seed_slot(meta->block_table[s], BLOCK,
+                                 meta->seq_lens_kv[s] - meta->cu_seqlens_q[s + 1] + t);
 }
 
-static struct aule_batch_params params_of(const struct seed_step *step, const struct meta *meta, const int64_t *slots)
+static struct aule_batch_params params_of(const struct seed_step *step, const struct meta *meta,
+                                          const int64_t *slots)
 {
     struct aule_batch_params params = seed_step_batch(step);
     params.max_blocks = MAX_BLOCKS;
@@ -121,7 +131,8 @@ static struct aule_batch_params params_of(const struct seed_step *step, const st
 }
 
 // Writes the step's K and V and attends, over the block tensors.
-static void run_step(struct seed_step *step, const struct seed_blocks *blocks, const struct meta *meta)
+static void run_step(struct seed_step *step, const struct seed_blocks *blocks,
+                     const struct meta *meta)
 {
     int64_t slots[2 * MAX_BLOCKS * BLOCK];
     struct aule_batch *batch = NULL;
@@ -145,7 +156,8 @@ static const struct {
 } scenarios[] = {
     {"single-seq prefill of N", {1, {0, N}, {N}, {{4, 9, -1, -1}}}},
     {"single-seq decode at step 3", {1, {0, 1}, {N + 3 + 1}, {{4, 9, -1, -1}}}},
-    {"A decodes, B begins its prefill", {2, {0, 1, 1 + CHUNK}, {N + 4, CHUNK}, {{4, 9, -1, -1}, {2, -1, -1, -1}}}},
+    {"A decodes, B begins its prefill",
+     {2, {0, 1, 1 + CHUNK}, {N + 4, CHUNK}, {{4, 9, -1, -1}, {2, -1, -1, -1}}}},
     {"A decodes, B goes on in a second chunk",
      {2, {0, 1, 1 + CHUNK}, {N + 5, 30 + CHUNK}, {{4, 9, -1, -1}, {2, 7, 0, -1}}}},
 };
@@ -160,7 +172,8 @@ START_TEST(each_metadata_scenario_gives_what_the_reference_loop_gives)
         struct seed_step step = open_step(session, meta);
         for (int32_t s = 0; s < meta->num_seqs; s++)
             seed_blocks_put(&blocks, meta->block_table[s], s, 0,
-                            meta->seq_lens_kv[s] - meta->cu_seqlens_q[s + 1] + meta->cu_seqlens_q[s]);
+                            meta->seq_lens_kv[s] - meta->cu_seqlens_q[s + 1] +
+                                meta->cu_seqlens_q[s]);
         run_step(&step, &blocks, meta);
         expect_reference(&step, &blocks, meta, scenarios[i].name);
         seed_step_close(&step);
@@ -172,7 +185,8 @@ END_TEST
 
 // ---- 3.3: slots are flat, table entries are blocks ----
 
-// The drawing's slots [5, 6, 7, 21, 22, 23]: two sequences of eight tokens, the last three of each new.
+// The drawing's slots [5, 6, 7, 21, 22, 23]: two sequences of eight tokens, the last three of each
+// new.
 START_TEST(set_kv_by_flat_slots_lands_in_the_block_tensors_and_nowhere_else)
 {
     static const struct meta meta = {2, {0, 3, 6}, {8, 8}, {{0, -1, -1, -1}, {1, -1, -1, -1}}};
@@ -191,7 +205,8 @@ START_TEST(set_kv_by_flat_slots_lands_in_the_block_tensors_and_nowhere_else)
     run_step(&step, &blocks, &meta);
     // K.view(-1, H_kv, D)[slot_mapping] = k
     const uint8_t *k = aule_tensor_data(session, &step.k), *v = aule_tensor_data(session, &step.v);
-    uint8_t *flat_k = aule_tensor_data(session, &expected.keys), *flat_v = aule_tensor_data(session, &expected.values);
+    uint8_t *flat_k = aule_tensor_data(session, &expected.keys),
+            *flat_v = aule_tensor_data(session, &expected.values);
     size_t row = seed_row_size(AULE_F32, SEED_KV_HEADS);
     for (size_t t = 0; t < 6; t++) {
         memcpy(flat_k + (size_t)slots[t] * row, k + t * row, row);
@@ -225,17 +240,18 @@ START_TEST(a_slot_of_minus_one_writes_nothing)
     ok(aule_batch_create_local(session, &layout, &params, &batch));
     seed_step_finish(&step, batch, &run);
     seed_step_expect(&step, NULL, &run, "all keys there already");
-    ck_assert_mem_eq(aule_tensor_data(session, &blocks.keys), aule_tensor_data(session, &expected.keys),
-                     seed_blocks_size(&blocks));
-    ck_assert_mem_eq(aule_tensor_data(session, &blocks.values), aule_tensor_data(session, &expected.values),
-                     seed_blocks_size(&blocks));
+    ck_assert_mem_eq(aule_tensor_data(session, &blocks.keys),
+                     aule_tensor_data(session, &expected.keys), seed_blocks_size(&blocks));
+    ck_assert_mem_eq(aule_tensor_data(session, &blocks.values),
+                     aule_tensor_data(session, &expected.values), seed_blocks_size(&blocks));
     aule_session_close(session);
 }
 END_TEST
 
 // ---- 3.5 and 3.7: the output is token-major ----
 
-// Each query sees its own key alone, so that its output is its own V: out[t][h] = v[t][h / group], and .view(T, H * D) needs no transpose.
+// Each query sees its own key alone, so that its output is its own V: out[t][h] = v[t][h / group],
+// and .view(T, H * D) needs no transpose.
 START_TEST(the_output_is_token_major_so_that_a_view_flattens_it)
 {
     static const struct meta meta = {1, {0, N}, {N}, {{4, 9, -1, -1}}};
@@ -280,7 +296,8 @@ static void reserve(struct request *request, int32_t len)
     static const int32_t order[MAX_BLOCKS] = {6, 1, 11, 3};
     for (; request->num_blocks * BLOCK < len; request->num_blocks++)
         if (request->cache)
-            seed_lease(request->session, request->cache, AULE_F32, BLOCK, 1, &request->table[request->num_blocks]);
+            seed_lease(request->session, request->cache, AULE_F32, BLOCK, 1,
+                       &request->table[request->num_blocks]);
         else
             request->table[request->num_blocks] = order[request->num_blocks];
 }
@@ -360,7 +377,8 @@ START_TEST(a_prefill_and_twenty_decode_steps_give_what_one_long_prefill_gives)
     generate(session, NULL, steps);
     expect_close(steps, whole);
     generate(session, cache, pooled);
-    ck_assert_mem_eq(pooled, steps, sizeof steps); // the pool's blocks are others, the rows' bits are not
+    ck_assert_mem_eq(pooled, steps,
+                     sizeof steps); // the pool's blocks are others, the rows' bits are not
     seed_expect_all_free(cache);
     aule_cache_close(cache);
     aule_session_close(session);
@@ -371,10 +389,11 @@ int main(void)
 {
     Suite *suite = suite_create("seed, mini_sglang L3");
     seed_add(suite, "paged attention", seed_setup,
-             (const TTest *const[]){each_metadata_scenario_gives_what_the_reference_loop_gives,
-                                    set_kv_by_flat_slots_lands_in_the_block_tensors_and_nowhere_else,
-                                    a_slot_of_minus_one_writes_nothing,
-                                    the_output_is_token_major_so_that_a_view_flattens_it,
-                                    a_prefill_and_twenty_decode_steps_give_what_one_long_prefill_gives, NULL});
+             (const TTest *const[]){
+                 each_metadata_scenario_gives_what_the_reference_loop_gives,
+                 set_kv_by_flat_slots_lands_in_the_block_tensors_and_nowhere_else,
+                 a_slot_of_minus_one_writes_nothing,
+                 the_output_is_token_major_so_that_a_view_flattens_it,
+                 a_prefill_and_twenty_decode_steps_give_what_one_long_prefill_gives, NULL});
     return seed_main(suite);
 }

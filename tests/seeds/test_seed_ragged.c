@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_seed_ragged.c - PagedAttention v4, ragged batching: prompts of 36, 37 and 36 tokens flattened to 109 with seq_id, position and
-// slot a token, then their decode; what v4 only prepared, the tokens of all computed at once, is done. The promise behind it: a row
-// has the same bits alone, among others, in any order of the tokens, and beside another session's work.
+// test_seed_ragged.c - PagedAttention v4, ragged batching: prompts of 36, 37 and 36 tokens
+// flattened to 109 with seq_id, position and slot a token, then their decode; what v4 only
+// prepared, the tokens of all computed at once, is done. The promise behind it: a row has the same
+// bits alone, among others, in any order of the tokens, and beside another session's work.
 
 #include "rigs/seed_world.h"
 
@@ -116,7 +117,8 @@ static struct seed_step open_prompts(const struct world *world, const struct fla
     return step;
 }
 
-static void prefill(const struct world *world, const struct flat *flat, const char *name, float *out)
+static void prefill(const struct world *world, const struct flat *flat, const char *name,
+                    float *out)
 {
     struct seed_step step = open_prompts(world, flat);
     const struct aule_run_params run = seed_step_run(&step);
@@ -156,7 +158,8 @@ static void gather(const struct world *world, float *kv)
 START_TEST(prompts_of_36_37_and_36_tokens_have_the_same_bits_flattened_and_interleaved)
 {
     static float in_order[TOKENS * ROW], mixed[TOKENS * ROW];
-    static float kv_in_order[2 * TOKENS * SEED_KV_HEADS * SEED_DIM], kv_mixed[2 * TOKENS * SEED_KV_HEADS * SEED_DIM];
+    static float kv_in_order[2 * TOKENS * SEED_KV_HEADS * SEED_DIM],
+        kv_mixed[2 * TOKENS * SEED_KV_HEADS * SEED_DIM];
     static struct flat flat;
     struct world world, other;
     open_world(&world);
@@ -269,12 +272,15 @@ START_TEST(gaps_and_repeats_are_refused_with_their_place)
     const struct aule_token_form form = form_of(&flat, table);
     for (int t = cu_q[1] + 20; t < cu_q[2]; t++)
         flat.positions[t]++;
-    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "positions[56] = 21 of sequence 1 leaves a gap");
+    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID,
+           "positions[56] = 21 of sequence 1 leaves a gap");
     for (int t = cu_q[1] + 20; t < cu_q[2]; t++)
         flat.positions[t] -= 2;
-    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "positions[56] = 19 of sequence 1 repeats");
+    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID,
+           "positions[56] = 19 of sequence 1 repeats");
     flat.positions[cu_q[1] + 20] = 3;
-    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "positions[56] = 3 of sequence 1 falls");
+    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID,
+           "positions[56] = 3 of sequence 1 falls");
 }
 END_TEST
 
@@ -326,7 +332,8 @@ static void fill_tree(struct tree *tree, const int32_t *table)
     ck_assert_ptr_eq(part, tree->mask + TREE_MASK);
 }
 
-static void expect_tree(const struct world *world, const struct tree *tree, const struct aule_batch_params *params)
+static void expect_tree(const struct world *world, const struct tree *tree,
+                        const struct aule_batch_params *params)
 {
     struct aule_batch *batch = NULL;
     struct seed_step step = {.session = world->session,
@@ -417,8 +424,8 @@ static void *work_beside(void *context)
     return NULL;
 }
 
-// Runs until ROUNDS of them have shared their dispatch with the neighbour, which always has more in flight than the device takes at once;
-// each gives the bytes of the run alone.
+// Runs until ROUNDS of them have shared their dispatch with the neighbour, which always has more in
+// flight than the device takes at once; each gives the bytes of the run alone.
 static void run_beside(const struct world *world, const struct flat *flat, const float *alone)
 {
     static float out[TOKENS * ROW];
@@ -467,11 +474,12 @@ int main(void)
 {
     Suite *suite = suite_create("seed, ragged batching v4");
     seed_add(suite, "ragged", seed_setup,
-             (const TTest *const[]){prompts_of_36_37_and_36_tokens_have_the_same_bits_flattened_and_interleaved,
-                                    a_prompt_alone_has_the_bits_that_it_has_among_the_others,
-                                    decode_flattens_to_a_token_a_sequence_in_any_order,
-                                    gaps_and_repeats_are_refused_with_their_place,
-                                    positions_may_repeat_with_a_custom_mask_and_only_so,
-                                    beside_another_sessions_work_or_alone_a_run_gives_the_same_bytes, NULL});
+             (const TTest *const[]){
+                 prompts_of_36_37_and_36_tokens_have_the_same_bits_flattened_and_interleaved,
+                 a_prompt_alone_has_the_bits_that_it_has_among_the_others,
+                 decode_flattens_to_a_token_a_sequence_in_any_order,
+                 gaps_and_repeats_are_refused_with_their_place,
+                 positions_may_repeat_with_a_custom_mask_and_only_so,
+                 beside_another_sessions_work_or_alone_a_run_gives_the_same_bytes, NULL});
     return seed_main(suite);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon.c - the life of a real aule-daemon from outside: how it starts, listens and ends, the options that it takes and refuses, and
-// that it sleeps when idle. What else it does: test_daemon_work.c, _leases, _ends, _limits, _commands, _refused, _connections, _hostile, _ring.
+// test_daemon.c - the life of a real aule-daemon from outside: how it starts, listens and ends, the
+// options that it takes and refuses, and that it sleeps when idle. What else it does:
+// test_daemon_work.c, _leases, _ends, _limits, _commands, _refused, _connections, _hostile, _ring.
 
 #include "base/exit_code.h"
 #include "rigs/check_main.h"
@@ -121,14 +122,16 @@ END_TEST
 
 static const struct {
     const char *folder, *why;
-} bad_cache_folders[] = {{"/nowhere/at/all", "No such file or directory"}, {"/dev/null", "Not a directory"}};
+} bad_cache_folders[] = {{"/nowhere/at/all", "No such file or directory"},
+                         {"/dev/null", "Not a directory"}};
 enum { NUM_BAD_CACHE_FOLDERS = sizeof bad_cache_folders / sizeof bad_cache_folders[0] };
 
 START_TEST(a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without)
 {
     char sentence[128];
     start((const char *const[]){"--cache-folder", bad_cache_folders[_i].folder, NULL});
-    snprintf(sentence, sizeof sentence, "no folder at %s: %s", bad_cache_folders[_i].folder, bad_cache_folders[_i].why);
+    snprintf(sentence, sizeof sentence, "no folder at %s: %s", bad_cache_folders[_i].folder,
+             bad_cache_folders[_i].why);
     ck_assert_msg(daemon_log_contains(&daemon_, sentence), "%s", sentence);
     stop_clean();
 }
@@ -162,7 +165,8 @@ enum { NUM_BAD_OPTIONS = sizeof bad_options / sizeof bad_options[0] };
 // What an option names is not to be had.
 static const struct refused not_had[] = {
     {{"--socket", "/nowhere/at/all/0.sock"}, "/nowhere/at/all"},
-    {{"--socket", "/nowhere/at/all/"}, "--socket \"/nowhere/at/all/\" names a folder; name a file in it"},
+    {{"--socket", "/nowhere/at/all/"},
+     "--socket \"/nowhere/at/all/\" names a folder; name a file in it"},
     {{"--socket", "/tmp"}, "/tmp is a folder; name a file in it, as /tmp/0.sock"},
     {{"--device", "no such device"}, "no such device"},
 };
@@ -273,7 +277,8 @@ START_TEST(an_idle_daemon_sleeps)
     uint64_t cache = open_cache(raw, "idle");
     do_step(raw, cache, 1);
     int64_t switches = INT64_MAX;
-    for (int i = 0; i < DEADLINE_S / 3 && switches >= 60; i++) { // what it began with the step may go on for a while
+    for (int i = 0; i < DEADLINE_S / 3 && switches >= 60;
+         i++) { // what it began with the step may go on for a while
         const int64_t before = count_switches(daemon_.pid);
         sleep(3);
         switches = count_switches(daemon_.pid) - before;
@@ -289,18 +294,24 @@ int main(void)
     Suite *suite = suite_create("daemon");
     suite_add(suite, "life",
               (const TTest *const[]){
-                  starts_serves_and_leaves_nothing_behind, without_options_the_best_device_listens_where_clients_look,
-                  the_socket_is_private, a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
-                  what_a_killed_daemon_left_is_removed_by_the_next, a_regular_file_at_the_path_is_refused_and_stays,
+                  starts_serves_and_leaves_nothing_behind,
+                  without_options_the_best_device_listens_where_clients_look, the_socket_is_private,
+                  a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
+                  what_a_killed_daemon_left_is_removed_by_the_next,
+                  a_regular_file_at_the_path_is_refused_and_stays,
                   a_socket_path_beyond_107_bytes_is_refused, information_options_end_0,
-                  a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing, an_idle_daemon_sleeps, NULL},
+                  a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing,
+                  an_idle_daemon_sleeps, NULL},
               1);
-    suite_add(suite, "bad options", (const TTest *const[]){a_bad_option_is_refused_with_its_value, NULL},
+    suite_add(suite, "bad options",
+              (const TTest *const[]){a_bad_option_is_refused_with_its_value, NULL},
               NUM_BAD_OPTIONS);
-    suite_add(suite, "not to be had", (const TTest *const[]){a_place_or_device_that_is_not_to_be_had_is_named, NULL},
+    suite_add(suite, "not to be had",
+              (const TTest *const[]){a_place_or_device_that_is_not_to_be_had_is_named, NULL},
               NUM_NOT_HAD);
     suite_add(suite, "cache folder",
-              (const TTest *const[]){a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without, NULL},
+              (const TTest *const[]){
+                  a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without, NULL},
               NUM_BAD_CACHE_FOLDERS);
     return check_main(suite);
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_commands.c - each command and parameter that queues GPU work, through the wire of a real aule-daemon, with numbers that show
-// whether it arrived: kinds of runs, layouts, forms of metadata, scales, rotation, copies, merges; and what waits for a ticket. What is
-// refused stands in test_daemon_refused.c; how well it is computed is the engine's suites' to say.
+// test_daemon_commands.c - each command and parameter that queues GPU work, through the wire of a
+// real aule-daemon, with numbers that show whether it arrived: kinds of runs, layouts, forms of
+// metadata, scales, rotation, copies, merges; and what waits for a ticket. What is refused stands
+// in test_daemon_refused.c; how well it is computed is the engine's suites' to say.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -18,7 +19,8 @@ static uint64_t queue(struct raw_client *raw, const struct wire_request *request
 {
     struct wire_reply reply;
     raw_call(raw, request, &reply);
-    ck_assert_msg(reply.status == STATUS_OK, "%s: %s", wire_command_name(request->command), reply.message);
+    ck_assert_msg(reply.status == STATUS_OK, "%s: %s", wire_command_name(request->command),
+                  reply.message);
     ck_assert_int_eq(reply.answer, WIRE_ANSWER_RUN);
     return reply.run.ticket;
 }
@@ -142,8 +144,11 @@ static struct wire_request local_request(struct wire_request create, uint32_t bl
 static struct wire_request local_run(uint64_t batch, uint64_t outer_stride)
 {
     struct wire_request run = run_request(batch, 20000);
-    run.run.entry.keys = run.run.entry.values = (struct wire_tensor){
-        .dtype = DTYPE_F32, .offset = KEYS_AT, .token_stride = ROW, .head_stride = ROW, .outer_stride = outer_stride};
+    run.run.entry.keys = run.run.entry.values = (struct wire_tensor){.dtype = DTYPE_F32,
+                                                                     .offset = KEYS_AT,
+                                                                     .token_stride = ROW,
+                                                                     .head_stride = ROW,
+                                                                     .outer_stride = outer_stride};
     run.run.entry.values.offset = VALUES_AT;
     return run;
 }
@@ -168,10 +173,12 @@ START_TEST(attention_over_block_tensors_writes_and_reads_the_arena)
 }
 END_TEST
 
-// Two sequences of one query and four keys, the first behind the second; value row r is r, all keys weigh the same.
+// Two sequences of one query and four keys, the first behind the second; value row r is r, all keys
+// weigh the same.
 static struct wire_request ragged_request(void)
 {
-    static const int32_t cu_seqlens_q[3] = {0, 1, 2}, seq_lens_kv[2] = {4, 4}, kv_starts[2] = {4, 0};
+    static const int32_t cu_seqlens_q[3] = {0, 1, 2}, seq_lens_kv[2] = {4, 4},
+                         kv_starts[2] = {4, 0};
     const struct wire_request create = {.command = WIRE_COMMAND_BATCH_CREATE,
                                         .batch_create = {.num_seqs = 2,
                                                          .cu_seqlens_q = {cu_seqlens_q, 3},
@@ -194,7 +201,8 @@ START_TEST(attention_over_ragged_rows_finds_each_sequence)
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     for (int i = 0; i < BLOCK * DIM; i++)
         floats_at(raw, VALUES_AT)[i] = (float)(i / DIM);
-    const struct wire_request create = ragged_request(), run = local_run(create_any(raw, &create), 0);
+    const struct wire_request create = ragged_request(),
+                              run = local_run(create_any(raw, &create), 0);
     do_queued(raw, &run);
     check_floats(raw, OUT_AT, DIM, 5.5f);
     check_floats(raw, OUT_AT + ROW, DIM, 1.5f);
@@ -205,7 +213,8 @@ END_TEST
 
 // ---- forms of metadata ----
 
-// Token i lies in row 7 - i. In row r of V stands the number of its token, all keys weigh the same: the output of token i is i / 2.
+// Token i lies in row 7 - i. In row r of V stands the number of its token, all keys weigh the same:
+// the output of token i is i / 2.
 START_TEST(tokens_may_lie_in_any_rows_and_the_rows_in_the_arena)
 {
     int32_t block, *rows;
@@ -291,8 +300,10 @@ START_TEST(scales_per_tensor_reach_the_write_and_the_gather)
 }
 END_TEST
 
-// All layers of `run` write the same values and have results of their own; of V layer n then holds stored[n].
-static void expect_stored(struct raw_client *raw, struct wire_request gather, uint32_t num_layers, const float *stored)
+// All layers of `run` write the same values and have results of their own; of V layer n then holds
+// stored[n].
+static void expect_stored(struct raw_client *raw, struct wire_request gather, uint32_t num_layers,
+                          const float *stored)
 {
     gather.run.entry.kind = WIRE_RUN_GATHER;
     gather.run.layers = (struct wire_layers){0};
@@ -320,16 +331,19 @@ START_TEST(each_layers_scales_reach_its_write)
     struct wire_request run = three_layers(scaled_batch(raw, 3));
     run.run.entry.v_scale = 1; // is not looked at
     put_step(raw, 2);
-    memcpy(floats_at(raw, SPANS_AT), (const float[]){1, 0.5f, 0, 0.25f, 0, 0.5f}, 6 * sizeof(float));
+    memcpy(floats_at(raw, SPANS_AT), (const float[]){1, 0.5f, 0, 0.25f, 0, 0.5f},
+           6 * sizeof(float));
     do_queued(raw, &run);
-    check_floats(raw, OUT_AT, 3 * (size_t)BLOCK * DIM, 2); // each read with what it was written with
+    check_floats(raw, OUT_AT, 3 * (size_t)BLOCK * DIM,
+                 2); // each read with what it was written with
     expect_stored(raw, run, 3, (const float[]){8, 2, 4});
     raw_close(raw);
     stop_clean();
 }
 END_TEST
 
-// K is e0 in every row; the first pair, (0, 4), turns by a quarter a position, the others not at all.
+// K is e0 in every row; the first pair, (0, 4), turns by a quarter a position, the others not at
+// all.
 START_TEST(rotary_frequencies_turn_k_as_it_is_written)
 {
     static const float turned[4][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
@@ -388,9 +402,12 @@ static struct wire_request merge_request(struct raw_client *raw, struct wire_ten
                                          struct wire_tensor lses[2])
 {
     for (size_t n = 0; n < 2; n++) {
-        parts[n] = (struct wire_tensor){
-            .dtype = DTYPE_F32, .offset = PARTS_AT + n * 4096, .token_stride = ROW, .head_stride = ROW};
-        lses[n] = (struct wire_tensor){.dtype = DTYPE_F32, .offset = LSES_AT + n * 64, .token_stride = 16};
+        parts[n] = (struct wire_tensor){.dtype = DTYPE_F32,
+                                        .offset = PARTS_AT + n * 4096,
+                                        .token_stride = ROW,
+                                        .head_stride = ROW};
+        lses[n] = (struct wire_tensor){
+            .dtype = DTYPE_F32, .offset = LSES_AT + n * 64, .token_stride = 16};
         for (size_t i = 0; i < 2 * (size_t)DIM; i++)
             floats_at(raw, parts[n].offset)[i] = n ? 3 : 1;
         memset(raw_arena(raw) + lses[n].offset, 0, 32);
@@ -488,7 +505,8 @@ START_TEST(a_run_that_waits_keeps_the_scales_of_its_layers)
 }
 END_TEST
 
-// The run reads the block that the copy before it fills; the merge, in between, has to wait as well.
+// The run reads the block that the copy before it fills; the merge, in between, has to wait as
+// well.
 START_TEST(copies_and_merges_wait_and_go_in_their_order)
 {
     struct wire_tensor parts[2], lses[2];
@@ -518,7 +536,8 @@ START_TEST(copies_and_merges_wait_and_go_in_their_order)
 }
 END_TEST
 
-static void expect_words(struct raw_client *raw, const struct wire_request *request, int status, const char *words)
+static void expect_words(struct raw_client *raw, const struct wire_request *request, int status,
+                         const char *words)
 {
     struct wire_reply reply;
     raw_call(raw, request, &reply);
@@ -526,7 +545,8 @@ static void expect_words(struct raw_client *raw, const struct wire_request *requ
     ck_assert_msg(strstr(reply.message, words) != NULL, "\"%s\" lacks %s", reply.message, words);
 }
 
-// Its check is repeated only when it could go: that its batch is gone meanwhile is not noticed before.
+// Its check is repeated only when it could go: that its batch is gone meanwhile is not noticed
+// before.
 START_TEST(a_waiting_command_is_not_looked_at_while_no_ticket_is_free)
 {
     struct raw_pending pending, later;
@@ -541,19 +561,22 @@ START_TEST(a_waiting_command_is_not_looked_at_while_no_ticket_is_free)
     raw_begin(raw, &soon, &pending);
     raw_begin(raw, &patient, &later);
     wait_taken(raw);
-    const struct wire_request destroy = {.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {batch}};
+    const struct wire_request destroy = {.command = WIRE_COMMAND_BATCH_DESTROY,
+                                         .batch_destroy = {batch}};
     raw_expect(raw, &destroy, STATUS_OK);
     raw_end(&pending, &reply);
     ck_assert_msg(reply.status == STATUS_BUSY, "%s: %s", status_name(reply.status), reply.message);
     wait_done(raw, first);
     raw_end(&later, &reply);
-    ck_assert_msg(reply.status == STATUS_NOT_FOUND, "%s: %s", status_name(reply.status), reply.message);
+    ck_assert_msg(reply.status == STATUS_NOT_FOUND, "%s: %s", status_name(reply.status),
+                  reply.message);
     raw_close(raw);
     stop_clean();
 }
 END_TEST
 
-// 16 bytes are one array of one head: a run with slopes and sinks is too much, and so is a second run with either.
+// 16 bytes are one array of one head: a run with slopes and sinks is too much, and so is a second
+// run with either.
 START_TEST(what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option)
 {
     struct raw_pending pending;
@@ -588,17 +611,22 @@ int main(void)
     suite_add(suite, "queued",
               (const TTest *const[]){
                   what_a_write_wrote_a_gather_brings_back, a_copied_block_attends_as_the_original,
-                  a_block_copied_from_none_is_zeroed, attention_over_block_tensors_writes_and_reads_the_arena,
-                  attention_over_ragged_rows_finds_each_sequence, tokens_may_lie_in_any_rows_and_the_rows_in_the_arena,
+                  a_block_copied_from_none_is_zeroed,
+                  attention_over_block_tensors_writes_and_reads_the_arena,
+                  attention_over_ragged_rows_finds_each_sequence,
+                  tokens_may_lie_in_any_rows_and_the_rows_in_the_arena,
                   rows_beyond_q_lens_become_zero, scales_per_tensor_reach_the_write_and_the_gather,
                   each_layers_scales_reach_its_write, rotary_frequencies_turn_k_as_it_is_written,
-                  splits_and_what_means_excluded_are_taken, partial_results_are_merged_by_their_lse, NULL},
+                  splits_and_what_means_excluded_are_taken, partial_results_are_merged_by_their_lse,
+                  NULL},
               2);
     suite_add(suite, "waiting",
-              (const TTest *const[]){a_run_that_waits_keeps_its_slopes, a_run_that_waits_keeps_the_scales_of_its_layers,
-                                     copies_and_merges_wait_and_go_in_their_order,
-                                     a_waiting_command_is_not_looked_at_while_no_ticket_is_free,
-                                     what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option, NULL},
+              (const TTest *const[]){
+                  a_run_that_waits_keeps_its_slopes,
+                  a_run_that_waits_keeps_the_scales_of_its_layers,
+                  copies_and_merges_wait_and_go_in_their_order,
+                  a_waiting_command_is_not_looked_at_while_no_ticket_is_free,
+                  what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option, NULL},
               1);
     return check_main(suite);
 }

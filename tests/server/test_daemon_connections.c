@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_connections.c - connections to a real aule-daemon that are too many, cut off, never read, or another user's: after each
-// attempt a well-behaved client must still be served, and the daemon must still end with 0.
+// test_daemon_connections.c - connections to a real aule-daemon that are too many, cut off, never
+// read, or another user's: after each attempt a well-behaved client must still be served, and the
+// daemon must still end with 0.
 
 #include "rigs/check_main.h"
 #include "rigs/hostile_world.h"
@@ -164,7 +165,8 @@ static uint64_t resident_pages(pid_t pid)
 
 enum { MANY_BLOCKS = 16384, PAGE_BYTES = 8192 };
 
-// What a client may make the daemon keep: as many pages as may wait for it, and what malloc makes of them. Sanitizers keep freed memory too.
+// What a client may make the daemon keep: as many pages as may wait for it, and what malloc makes
+// of them. Sanitizers keep freed memory too.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { UNREAD_PAGES = (512 << 20) / 4096 };
 #else
@@ -187,7 +189,8 @@ START_TEST(a_list_comes_in_small_pages_and_whole)
 {
     start((const char *const[]){"--max-blocks", "16384", NULL});
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
-    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_BLOCKS, .inspect_blocks = {fill_pool(raw), 0, 0}};
+    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_BLOCKS,
+                                   .inspect_blocks = {fill_pool(raw), 0, 0}};
     struct wire_reply reply;
     uint32_t *first = &request.inspect_blocks.first, count;
     do {
@@ -220,7 +223,8 @@ START_TEST(a_client_that_never_reads_its_replies_holds_up_nobody)
     uint64_t before = resident_pages(daemon_.pid);
     int fd = bare_connect(daemon_.socket, true);
     for (uint32_t i = 0; i < 2000; i++)
-        bare_send(fd, buffer.data, buffer.size, i + 1); // when the daemon takes no more, that is its right
+        bare_send(fd, buffer.data, buffer.size,
+                  i + 1); // when the daemon takes no more, that is its right
     wire_buffer_finish(&buffer);
     check_served();
     ck_assert_uint_lt(resident_pages(daemon_.pid), before + UNREAD_PAGES);
@@ -248,7 +252,8 @@ static void call_as_nobody(const char *socket_path)
             {.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {1}},
         };
         raw_call(raw, &requests[i], &reply);
-        if (reply.status != STATUS_DENIED || !strstr(reply.message, "uid 0") || !strstr(reply.message, "uid 65534"))
+        if (reply.status != STATUS_DENIED || !strstr(reply.message, "uid 0") ||
+            !strstr(reply.message, "uid 65534"))
             _exit(11);
     }
     _exit(0);
@@ -258,7 +263,8 @@ START_TEST(another_user_is_denied_with_both_ids_and_hung_up_on)
 {
     int status;
     start(NULL);
-    ck_assert_int_eq(chmod(daemon_.folder, 0711), 0); // what an operator would have to do for this to come so far
+    ck_assert_int_eq(chmod(daemon_.folder, 0711),
+                     0); // what an operator would have to do for this to come so far
     ck_assert_int_eq(chmod(daemon_.socket, 0666), 0);
     fflush(NULL);
     pid_t child = fork();
@@ -304,14 +310,15 @@ int main(void)
 {
     Suite *suite = suite_create("daemon, connections");
     suite_add(suite, "connections",
-              (const TTest *const[]){hundreds_that_connect_and_close_do_not_stop_the_listener,
-                                     a_thousand_connections_leave_descriptors_flat,
-                                     a_connection_too_many_is_told_the_option_until_another_goes,
-                                     connections_far_beyond_the_limit_are_closed_at_once_and_the_log_names_the_option,
-                                     a_header_that_claims_a_huge_length_harms_nobody,
-                                     a_message_cut_off_by_the_end_of_its_connection_is_forgotten,
-                                     a_list_comes_in_small_pages_and_whole,
-                                     a_client_that_never_reads_its_replies_holds_up_nobody, NULL},
+              (const TTest *const[]){
+                  hundreds_that_connect_and_close_do_not_stop_the_listener,
+                  a_thousand_connections_leave_descriptors_flat,
+                  a_connection_too_many_is_told_the_option_until_another_goes,
+                  connections_far_beyond_the_limit_are_closed_at_once_and_the_log_names_the_option,
+                  a_header_that_claims_a_huge_length_harms_nobody,
+                  a_message_cut_off_by_the_end_of_its_connection_is_forgotten,
+                  a_list_comes_in_small_pages_and_whole,
+                  a_client_that_never_reads_its_replies_holds_up_nobody, NULL},
               1);
     if (geteuid() == 0)
         suite_add(suite, "another user",
@@ -319,6 +326,7 @@ int main(void)
                                          another_user_cannot_keep_a_connection, NULL},
                   1);
     else
-        fprintf(stderr, "not root: nobody else can be impersonated, so the tests of another user are left out\n");
+        fprintf(stderr, "not root: nobody else can be impersonated, so the tests of another user "
+                        "are left out\n");
     return check_main(suite);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_ends.c - a real aule-daemon when something ends: itself with work in flight, clients that are killed, stopped or never go on,
-// and hundreds of sessions of which nothing may be left.
+// test_daemon_ends.c - a real aule-daemon when something ends: itself with work in flight, clients
+// that are killed, stopped or never go on, and hundreds of sessions of which nothing may be left.
 
 #include "base/clock.h"
 #include "rigs/check_main.h"
@@ -31,8 +31,9 @@ static void await_ticket(struct raw_client *raw, uint64_t ticket)
     ck_assert_msg(reply.status == STATUS_OK, "Wait: %s", reply.message);
 }
 
-// Many long rows, so that the work is still going on when the signal comes. The first is over: it brings the compiling of its shader, for
-// which a loaded machine may take longer than a daemon's end may.
+// Many long rows, so that the work is still going on when the signal comes. The first is over: it
+// brings the compiling of its shader, for which a loaded machine may take longer than a daemon's
+// end may.
 static uint64_t submit_long_runs(struct raw_client *raw, uint64_t cache, int count)
 {
     enum { BLOCKS = 256, TOKENS = BLOCKS * BLOCK };
@@ -62,12 +63,15 @@ static uint64_t submit_long_runs(struct raw_client *raw, uint64_t cache, int cou
     return ticket;
 }
 
-// The daemon takes the messages of a connection in their order: when the second is answered, the wait is parked.
+// The daemon takes the messages of a connection in their order: when the second is answered, the
+// wait is parked.
 static void begin_long_runs(struct drainer *drainer, int count)
 {
     drainer->raw = raw_session(daemon_.socket, 1 << 20);
     const uint64_t ticket = submit_long_runs(drainer->raw, open_cache(drainer->raw, "long"), count);
-    raw_begin(drainer->raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}, &drainer->wait);
+    raw_begin(drainer->raw,
+              &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}},
+              &drainer->wait);
     raw_inspect(drainer->raw);
 }
 
@@ -94,14 +98,16 @@ START_TEST(a_drain_deadline_ends_what_does_not_finish)
     begin_long_runs(&drainer, 64);
     stop_clean();
     raw_end(&drainer.wait, &reply);
-    ck_assert(reply.status == STATUS_STOPPING || reply.status == STATUS_OK); // a fast device may have been done
+    ck_assert(reply.status == STATUS_STOPPING ||
+              reply.status == STATUS_OK); // a fast device may have been done
     raw_close(drainer.raw);
 }
 END_TEST
 
 // ---- sessions that die ----
 
-// A child process that must not use nng before this; it says when it is ready by a byte on the pipe.
+// A child process that must not use nng before this; it says when it is ready by a byte on the
+// pipe.
 static pid_t spawn(void (*body)(int ready_fd), int *ready_fd)
 {
     int ends[2];
@@ -140,7 +146,8 @@ static void hold_blocks_and_work(int ready_fd)
 static void wait_for_empty_pool(struct raw_client *raw)
 {
     struct wire_inspect_daemon_reply state = raw_inspect(raw);
-    for (int i = 0; i < DEADLINE_S * 100 && (state.num_sessions || state.leased_blocks || state.quarantined_blocks);
+    for (int i = 0; i < DEADLINE_S * 100 &&
+                    (state.num_sessions || state.leased_blocks || state.quarantined_blocks);
          i++) {
         nap();
         state = raw_inspect(raw);
@@ -259,7 +266,8 @@ START_TEST(a_session_that_is_not_mapped_in_time_ends_and_its_client_is_told_why)
     start((const char *const[]){"--map-timeout", "200", NULL});
     struct raw_client *raw = raw_open(daemon_.socket);
     int64_t ms = DEFAULT_MS;
-    for (int i = 0; i < ATTEMPTS && ms >= DEFAULT_MS; i++) { // a loaded machine may be late, not each time
+    for (int i = 0; i < ATTEMPTS && ms >= DEFAULT_MS;
+         i++) { // a loaded machine may be late, not each time
         ms = last_unmapped_ms(raw);
         ck_assert_int_ge(ms, TIMEOUT_MS);
     }
@@ -268,7 +276,8 @@ START_TEST(a_session_that_is_not_mapped_in_time_ends_and_its_client_is_told_why)
     raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_MAPPED}, &reply);
     ck_assert_int_eq(reply.status, STATUS_NO_SESSION);
     ck_assert_ptr_nonnull(strstr(reply.message, "was not mapped within 200 ms (--map-timeout)"));
-    ck_assert(daemon_log_contains(&daemon_, "did not map the segment within 200 ms (--map-timeout)"));
+    ck_assert(
+        daemon_log_contains(&daemon_, "did not map the segment within 200 ms (--map-timeout)"));
     greet_only(raw); // the connection may begin anew
     raw_close(raw);
     stop_clean();
@@ -285,7 +294,8 @@ START_TEST(hundreds_of_sessions_leave_descriptors_and_segments_flat)
     for (int i = 0; i < 300; i++) {
         struct raw_client *raw = raw_session(daemon_.socket, ARENA);
         if (i % 2)
-            raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_CLOSE_SESSION}, STATUS_OK);
+            raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_CLOSE_SESSION},
+                       STATUS_OK);
         raw_close(raw);
     }
     wait_for_empty_pool(watcher);
@@ -303,15 +313,17 @@ int main(void)
 {
     Suite *suite = suite_create("daemon ends");
     suite_add(suite, "both memory paths",
-              (const TTest *const[]){a_stop_with_runs_in_flight_finishes_them_and_exits_0,
-                                     a_killed_client_gives_its_blocks_back, a_stopped_client_holds_up_nobody,
-                                     hundreds_of_sessions_leave_descriptors_and_segments_flat, NULL},
+              (const TTest *const[]){
+                  a_stop_with_runs_in_flight_finishes_them_and_exits_0,
+                  a_killed_client_gives_its_blocks_back, a_stopped_client_holds_up_nobody,
+                  hundreds_of_sessions_leave_descriptors_and_segments_flat, NULL},
               2);
     suite_add(suite, "ends",
-              (const TTest *const[]){a_drain_deadline_ends_what_does_not_finish,
-                                     a_session_is_served_nothing_before_it_is_mapped,
-                                     a_session_that_is_not_mapped_in_time_ends_and_its_client_is_told_why,
-                                     a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},
+              (const TTest *const[]){
+                  a_drain_deadline_ends_what_does_not_finish,
+                  a_session_is_served_nothing_before_it_is_mapped,
+                  a_session_that_is_not_mapped_in_time_ends_and_its_client_is_told_why,
+                  a_killed_client_whose_child_keeps_the_connection_gives_its_blocks_back, NULL},
               1);
     return check_main(suite);
 }

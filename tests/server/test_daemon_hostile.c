@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_hostile.c - what a client may try against a real aule-daemon, by accident or on purpose, with messages, with others' sessions and
-// with its memory: after each attempt a well-behaved client must still be served, and the daemon must still end with 0. Connections:
+// test_daemon_hostile.c - what a client may try against a real aule-daemon, by accident or on
+// purpose, with messages, with others' sessions and with its memory: after each attempt a
+// well-behaved client must still be served, and the daemon must still end with 0. Connections:
 // test_daemon_connections.c.
 
 #include "rigs/check_main.h"
@@ -18,8 +19,8 @@ static void expect_malformed(struct raw_client *raw, const void *data, size_t si
 {
     struct wire_reply reply;
     raw_send(raw, data, size, &reply);
-    ck_assert_msg(reply.status == STATUS_MALFORMED, "%zu bytes: %s: %s", size, status_name(reply.status),
-                  reply.message);
+    ck_assert_msg(reply.status == STATUS_MALFORMED, "%zu bytes: %s: %s", size,
+                  status_name(reply.status), reply.message);
     ck_assert_uint_gt(strlen(reply.message), 10);
     wire_reply_finish(&reply);
 }
@@ -43,7 +44,8 @@ START_TEST(truncated_and_oversized_messages_are_malformed)
     ((uint8_t *)buffer.data)[4] ^= 1; // the file identifier
     expect_malformed(raw, buffer.data, buffer.size);
     wire_buffer_finish(&buffer);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_PING}, STATUS_OK); // the session lives on
+    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_PING},
+               STATUS_OK); // the session lives on
     raw_close(raw);
     check_served();
     stop_clean();
@@ -60,15 +62,17 @@ static uint32_t draw(uint32_t *state)
 static struct wire_request layout_request(void)
 {
     static const int32_t starts[1] = {0};
-    return (struct wire_request){
-        .command = WIRE_COMMAND_BATCH_CREATE,
-        .batch_create = {
-            .has_layout = true,
-            .layout = {.num_kv_heads = 1, .head_dim_k = 8, .head_dim_v = 8, .k_dtype = DTYPE_F32, .v_dtype = DTYPE_F32},
-            .num_seqs = 1,
-            .cu_seqlens_q = {token_cu_seqlens_q, 2},
-            .seq_lens_kv = {token_seq_lens_kv, 1},
-            .kv_starts = {starts, 1}}};
+    return (struct wire_request){.command = WIRE_COMMAND_BATCH_CREATE,
+                                 .batch_create = {.has_layout = true,
+                                                  .layout = {.num_kv_heads = 1,
+                                                             .head_dim_k = 8,
+                                                             .head_dim_v = 8,
+                                                             .k_dtype = DTYPE_F32,
+                                                             .v_dtype = DTYPE_F32},
+                                                  .num_seqs = 1,
+                                                  .cu_seqlens_q = {token_cu_seqlens_q, 2},
+                                                  .seq_lens_kv = {token_seq_lens_kv, 1},
+                                                  .kv_starts = {starts, 1}}};
 }
 
 // Messages of a live session with a few bytes changed: any answer will do, but there must be one.
@@ -77,11 +81,11 @@ START_TEST(thousands_of_corrupt_messages_are_answered)
     uint32_t seed = 12345;
     static const int32_t block = 0;
     static const int64_t slot = 0;
-    static const struct wire_tensor parts[2] =
-        {{.dtype = DTYPE_F32, .token_stride = 32, .head_stride = 32},
-         {.dtype = DTYPE_F32, .offset = 64, .token_stride = 32, .head_stride = 32}},
-                                    lses[2] = {{.dtype = DTYPE_F32, .offset = 128, .token_stride = 4},
-                                               {.dtype = DTYPE_F32, .offset = 144, .token_stride = 4}};
+    static const struct wire_tensor
+        parts[2] = {{.dtype = DTYPE_F32, .token_stride = 32, .head_stride = 32},
+                    {.dtype = DTYPE_F32, .offset = 64, .token_stride = 32, .head_stride = 32}},
+        lses[2] = {{.dtype = DTYPE_F32, .offset = 128, .token_stride = 4},
+                   {.dtype = DTYPE_F32, .offset = 144, .token_stride = 4}};
     start(NULL);
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw, "shared");
@@ -95,12 +99,15 @@ START_TEST(thousands_of_corrupt_messages_are_answered)
         {.command = WIRE_COMMAND_BLOCKS_RELEASE, .blocks_release = {cache, {&block, 1}}},
         {.command = WIRE_COMMAND_PREFIX_PUBLISH,
          .prefix_publish = {.cache = cache, .tokens = {&block, 1}, .blocks = {&block, 1}}},
-        {.command = WIRE_COMMAND_PREFIX_LOOKUP, .prefix_lookup = {.cache = cache, .token_span = {0, 64}}},
+        {.command = WIRE_COMMAND_PREFIX_LOOKUP,
+         .prefix_lookup = {.cache = cache, .token_span = {0, 64}}},
         {.command = WIRE_COMMAND_INSPECT_BLOCKS, .inspect_blocks = {cache, 0, 100}},
         {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, 0}},
         layout_request(),
-        {.command = WIRE_COMMAND_BLOCKS_COPY, .blocks_copy = {.cache = cache, .from = {&block, 1}, .to = {&block, 1}}},
-        {.command = WIRE_COMMAND_MERGE, .merge = {1, 1, 8, {parts, 2}, {lses, 2}, parts[0], {.dtype = 0}, 0, 0}},
+        {.command = WIRE_COMMAND_BLOCKS_COPY,
+         .blocks_copy = {.cache = cache, .from = {&block, 1}, .to = {&block, 1}}},
+        {.command = WIRE_COMMAND_MERGE,
+         .merge = {1, 1, 8, {parts, 2}, {lses, 2}, parts[0], {.dtype = 0}, 0, 0}},
     };
     for (int i = 0; i < 5000; i++) {
         struct wire_request request = originals[i % (int)(sizeof originals / sizeof originals[0])];
@@ -112,15 +119,18 @@ START_TEST(thousands_of_corrupt_messages_are_answered)
         ck_assert_int_eq(wire_encode_request(&request, &buffer, &error), STATUS_OK);
         for (uint32_t n = 1 + draw(&seed) % 4; n > 0; n--)
             ((uint8_t *)buffer.data)[8 + draw(&seed) % (buffer.size - 8)] = (uint8_t)draw(&seed);
-        // A changed timeout could make a lease wait for ever, rightly: look at what came out before sending it.
+        // A changed timeout could make a lease wait for ever, rightly: look at what came out before
+        // sending it.
         struct wire_request changed;
-        bool waits = wire_decode_request(buffer.data, buffer.size, &changed, &error) == STATUS_OK &&
-                     ((changed.command == WIRE_COMMAND_BLOCKS_LEASE && changed.blocks_lease.timeout_ms != 0) ||
-                      (changed.command == WIRE_COMMAND_WAIT && changed.wait.timeout_ms != 0) ||
-                      (changed.command == WIRE_COMMAND_RUN && changed.run.timeout_ms != 0) ||
-                      (changed.command == WIRE_COMMAND_BLOCKS_COPY && changed.blocks_copy.timeout_ms != 0) ||
-                      (changed.command == WIRE_COMMAND_MERGE && changed.merge.timeout_ms != 0) ||
-                      changed.command == WIRE_COMMAND_CLOSE_SESSION);
+        bool waits =
+            wire_decode_request(buffer.data, buffer.size, &changed, &error) == STATUS_OK &&
+            ((changed.command == WIRE_COMMAND_BLOCKS_LEASE &&
+              changed.blocks_lease.timeout_ms != 0) ||
+             (changed.command == WIRE_COMMAND_WAIT && changed.wait.timeout_ms != 0) ||
+             (changed.command == WIRE_COMMAND_RUN && changed.run.timeout_ms != 0) ||
+             (changed.command == WIRE_COMMAND_BLOCKS_COPY && changed.blocks_copy.timeout_ms != 0) ||
+             (changed.command == WIRE_COMMAND_MERGE && changed.merge.timeout_ms != 0) ||
+             changed.command == WIRE_COMMAND_CLOSE_SESSION);
         if (!waits) {
             raw_send(raw, buffer.data, buffer.size, &reply);
             wire_reply_finish(&reply);
@@ -157,7 +167,8 @@ START_TEST(an_empty_cache_name_is_refused)
 {
     start(NULL);
     struct raw_client *raw = raw_session(daemon_.socket, 0);
-    const struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN, .cache_open = {.name = ""}};
+    const struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN,
+                                         .cache_open = {.name = ""}};
     raw_expect(raw, &request, STATUS_INVALID);
     raw_close(raw);
     stop_clean();
@@ -168,10 +179,10 @@ START_TEST(a_name_cannot_forge_a_line_of_the_log)
 {
     start(NULL);
     struct raw_client *raw = raw_open(daemon_.socket);
-    raw_expect(
-        raw,
-        &(struct wire_request){.command = WIRE_COMMAND_HELLO, .hello = {WIRE_PROTOCOL_MAJOR, 0, "a\nFORGED", "", 0}},
-        STATUS_OK);
+    raw_expect(raw,
+               &(struct wire_request){.command = WIRE_COMMAND_HELLO,
+                                      .hello = {WIRE_PROTOCOL_MAJOR, 0, "a\nFORGED", "", 0}},
+               STATUS_OK);
     for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains(&daemon_, "opened"); i++)
         nap();
     ck_assert(daemon_log_contains(&daemon_, "(a?FORGED"));
@@ -184,9 +195,10 @@ END_TEST
 // ---- whose session ----
 
 static const enum wire_command session_commands[] = {
-    WIRE_COMMAND_MAPPED,         WIRE_COMMAND_CLOSE_SESSION, WIRE_COMMAND_CACHE_OPEN,     WIRE_COMMAND_CACHE_CLOSE,
-    WIRE_COMMAND_CACHE_STATE,    WIRE_COMMAND_BLOCKS_LEASE,  WIRE_COMMAND_BLOCKS_RELEASE, WIRE_COMMAND_PREFIX_LOOKUP,
-    WIRE_COMMAND_PREFIX_PUBLISH, WIRE_COMMAND_BATCH_CREATE,  WIRE_COMMAND_BATCH_DESTROY,  WIRE_COMMAND_RUN,
+    WIRE_COMMAND_MAPPED,         WIRE_COMMAND_CLOSE_SESSION, WIRE_COMMAND_CACHE_OPEN,
+    WIRE_COMMAND_CACHE_CLOSE,    WIRE_COMMAND_CACHE_STATE,   WIRE_COMMAND_BLOCKS_LEASE,
+    WIRE_COMMAND_BLOCKS_RELEASE, WIRE_COMMAND_PREFIX_LOOKUP, WIRE_COMMAND_PREFIX_PUBLISH,
+    WIRE_COMMAND_BATCH_CREATE,   WIRE_COMMAND_BATCH_DESTROY, WIRE_COMMAND_RUN,
     WIRE_COMMAND_WAIT,           WIRE_COMMAND_BLOCKS_COPY,   WIRE_COMMAND_MERGE,
 };
 
@@ -202,7 +214,8 @@ static struct wire_request empty_request(enum wire_command command)
 START_TEST(every_command_of_a_session_is_refused_to_others)
 {
     start(NULL);
-    struct raw_client *owner = raw_session(daemon_.socket, ARENA), *thief = raw_open(daemon_.socket);
+    struct raw_client *owner = raw_session(daemon_.socket, ARENA),
+                      *thief = raw_open(daemon_.socket);
     struct wire_request request = empty_request(session_commands[_i]);
     raw_expect(thief, &request, STATUS_NO_SESSION); // session 0, epoch 0
     request.session = owner->session;
@@ -236,7 +249,8 @@ static void wait_sessions(struct raw_client *raw, uint32_t count)
 START_TEST(a_client_that_shrinks_its_segment_under_metadata_harms_nobody)
 {
     start(memory_path(_i));
-    struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
+    struct raw_client *bad = raw_session(daemon_.socket, ARENA),
+                      *good = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(bad, "shared");
     ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
     const struct wire_request lookup = {.command = WIRE_COMMAND_PREFIX_LOOKUP,
@@ -257,7 +271,8 @@ START_TEST(a_client_that_shrinks_its_segment_under_a_run_harms_nobody)
 {
     struct wire_reply reply;
     start(memory_path(_i));
-    struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
+    struct raw_client *bad = raw_session(daemon_.socket, ARENA),
+                      *good = raw_session(daemon_.socket, ARENA);
     uint64_t batch = create_token_batch(bad, open_cache(bad, "shared"));
     ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
     const struct wire_request run = token_run(batch);
@@ -277,7 +292,8 @@ END_TEST
 START_TEST(a_client_that_shrinks_its_segment_under_slopes_harms_nobody)
 {
     start(memory_path(_i));
-    struct raw_client *bad = raw_session(daemon_.socket, ARENA), *good = raw_session(daemon_.socket, ARENA);
+    struct raw_client *bad = raw_session(daemon_.socket, ARENA),
+                      *good = raw_session(daemon_.socket, ARENA);
     struct wire_request run = token_run(create_token_batch(bad, open_cache(bad, "shared")));
     run.run.entry.slopes = (struct wire_span){4096, 1};
     ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
@@ -304,9 +320,11 @@ START_TEST(spans_outside_the_arena_are_refused_each_with_its_status)
     };
     static const int32_t token = 1;
     start(NULL);
-    struct raw_client *raw = raw_session(daemon_.socket, ARENA), *bare = raw_session(daemon_.socket, 0);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA),
+                      *bare = raw_session(daemon_.socket, 0);
     uint64_t cache = open_cache(raw, "shared");
-    struct wire_request lookup = {.command = WIRE_COMMAND_PREFIX_LOOKUP, .prefix_lookup = {.cache = cache}};
+    struct wire_request lookup = {.command = WIRE_COMMAND_PREFIX_LOOKUP,
+                                  .prefix_lookup = {.cache = cache}};
     for (size_t i = 0; i < sizeof spans / sizeof spans[0]; i++) {
         lookup.prefix_lookup.token_span = spans[i].span;
         raw_expect(raw, &lookup, spans[i].status);
@@ -315,8 +333,9 @@ START_TEST(spans_outside_the_arena_are_refused_each_with_its_status)
     raw_expect(raw, &lookup, STATUS_OK);
     lookup.prefix_lookup.tokens = (struct wire_ints){&token, 1};
     raw_expect(raw, &lookup, STATUS_INVALID); // both places
-    lookup = (struct wire_request){.command = WIRE_COMMAND_PREFIX_LOOKUP,
-                                   .prefix_lookup = {.cache = open_cache(bare, "shared"), .token_span = {0, 1}}};
+    lookup = (struct wire_request){
+        .command = WIRE_COMMAND_PREFIX_LOOKUP,
+        .prefix_lookup = {.cache = open_cache(bare, "shared"), .token_span = {0, 1}}};
     raw_expect(bare, &lookup, STATUS_OUT_OF_RANGE); // no arena at all
     raw_close(raw);
     raw_close(bare);
@@ -329,16 +348,24 @@ START_TEST(requests_beyond_a_message_and_odd_timeouts_are_refused)
     start(NULL);
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw, "shared"), batch = create_token_batch(raw, cache);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 0, 0}},
-               STATUS_INVALID);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, -2}},
+    raw_expect(
+        raw,
+        &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 0, 0}},
+        STATUS_INVALID);
+    raw_expect(raw,
+               &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                      .blocks_lease = {cache, 1, -2}},
                STATUS_INVALID);
     raw_expect(raw,
-               &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, UINT32_MAX, 0}},
+               &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                      .blocks_lease = {cache, UINT32_MAX, 0}},
                STATUS_LIMIT);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache + 77, 1, 0}},
+    raw_expect(raw,
+               &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                      .blocks_lease = {cache + 77, 1, 0}},
                STATUS_NOT_FOUND);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {1, -2}}, STATUS_INVALID);
+    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {1, -2}},
+               STATUS_INVALID);
     struct wire_request run = token_run(batch);
     run.run.timeout_ms = -7;
     raw_expect(raw, &run, STATUS_INVALID);
@@ -351,11 +378,13 @@ int main(void)
 {
     Suite *suite = suite_create("daemon, hostile clients");
     suite_add(suite, "messages",
-              (const TTest *const[]){
-                  truncated_and_oversized_messages_are_malformed, thousands_of_corrupt_messages_are_answered,
-                  another_protocol_version_is_refused_with_both_versions, an_empty_cache_name_is_refused,
-                  a_name_cannot_forge_a_line_of_the_log, spans_outside_the_arena_are_refused_each_with_its_status,
-                  requests_beyond_a_message_and_odd_timeouts_are_refused, NULL},
+              (const TTest *const[]){truncated_and_oversized_messages_are_malformed,
+                                     thousands_of_corrupt_messages_are_answered,
+                                     another_protocol_version_is_refused_with_both_versions,
+                                     an_empty_cache_name_is_refused,
+                                     a_name_cannot_forge_a_line_of_the_log,
+                                     spans_outside_the_arena_are_refused_each_with_its_status,
+                                     requests_beyond_a_message_and_odd_timeouts_are_refused, NULL},
               1);
     suite_add(suite, "sessions of others",
               (const TTest *const[]){every_command_of_a_session_is_refused_to_others, NULL},
@@ -363,7 +392,8 @@ int main(void)
     suite_add(suite, "vanishing memory",
               (const TTest *const[]){a_client_that_shrinks_its_segment_under_metadata_harms_nobody,
                                      a_client_that_shrinks_its_segment_under_a_run_harms_nobody,
-                                     a_client_that_shrinks_its_segment_under_slopes_harms_nobody, NULL},
+                                     a_client_that_shrinks_its_segment_under_slopes_harms_nobody,
+                                     NULL},
               2);
     return check_main(suite);
 }

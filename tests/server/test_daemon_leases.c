@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_leases.c - leases that wait in a real aule-daemon until blocks come free: by whom, in which order, and until it stops.
+// test_daemon_leases.c - leases that wait in a real aule-daemon until blocks come free: by whom, in
+// which order, and until it stops.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -25,10 +26,12 @@ static struct waiter open_waiter(void)
     return waiter;
 }
 
-// The daemon takes the messages of a connection in their order: when the second is answered, the lease is parked.
+// The daemon takes the messages of a connection in their order: when the second is answered, the
+// lease is parked.
 static void begin_waiting(struct waiter *waiter)
 {
-    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {waiter->cache, 4, -1}};
+    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                       .blocks_lease = {waiter->cache, 4, -1}};
     raw_begin(waiter->raw, &lease, &waiter->lease);
     raw_inspect(waiter->raw);
 }
@@ -69,7 +72,8 @@ START_TEST(a_lease_waits_until_another_session_releases)
 }
 END_TEST
 
-// Three blocks are free; the fourth is kept by the batch alone until its next step names another one.
+// Three blocks are free; the fourth is kept by the batch alone until its next step names another
+// one.
 START_TEST(a_lease_waits_until_a_step_lets_go_of_a_block)
 {
     static const int32_t lens[1] = {BLOCK};
@@ -86,10 +90,11 @@ START_TEST(a_lease_waits_until_a_step_lets_go_of_a_block)
     begin_waiting(&waiter);
     const int32_t entry[3] = {0, 0, all[7]};
     slots_of(all[7], slots);
-    const struct wire_request advance = {
-        .command = WIRE_COMMAND_BATCH_ADVANCE,
-        .batch_advance = {
-            .batch = batch, .seq_lens_kv = {lens, 1}, .entries = {entry, 3}, .slot_mapping = {slots, BLOCK}}};
+    const struct wire_request advance = {.command = WIRE_COMMAND_BATCH_ADVANCE,
+                                         .batch_advance = {.batch = batch,
+                                                           .seq_lens_kv = {lens, 1},
+                                                           .entries = {entry, 3},
+                                                           .slot_mapping = {slots, BLOCK}}};
     struct wire_reply reply;
     raw_call(owner, &advance, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "BatchAdvance: %s", reply.message);
@@ -100,8 +105,8 @@ START_TEST(a_lease_waits_until_a_step_lets_go_of_a_block)
 }
 END_TEST
 
-// Four of eight wait for blocks that come only when the others' small leases have let them finish. The small ones take the last two, so
-// that the large one has not been met before.
+// Four of eight wait for blocks that come only when the others' small leases have let them finish.
+// The small ones take the last two, so that the large one has not been met before.
 START_TEST(a_small_lease_goes_while_a_large_one_cannot_be_met)
 {
     int32_t own[2], others[6];
@@ -135,7 +140,8 @@ START_TEST(what_comes_free_goes_to_the_oldest_lease_first)
     }
     for (int i = 0; i < 2; i++) {
         release(owner, cache, all + (ptrdiff_t)i * 4, 4);
-        ck_assert_int_eq(lease_status(owner, cache, 1, 0, &none), STATUS_NO_BLOCKS); // older ones had them
+        ck_assert_int_eq(lease_status(owner, cache, 1, 0, &none),
+                         STATUS_NO_BLOCKS); // older ones had them
         end_waiting(&waiters[i], STATUS_OK);
     }
     for (int i = 0; i < 2; i++)
@@ -174,7 +180,8 @@ START_TEST(a_session_that_ends_answers_everything_of_it_that_waits)
         waiters[i] = waiters[0];
         begin_waiting(&waiters[i]);
     }
-    const struct wire_request end = {.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {waiters[0].raw->session}};
+    const struct wire_request end = {.command = WIRE_COMMAND_KILL_SESSION,
+                                     .kill_session = {waiters[0].raw->session}};
     raw_expect(owner, &end, STATUS_OK);
     for (int i = 0; i < MANY; i++)
         end_waiting(&waiters[i], STATUS_NO_SESSION);
@@ -188,11 +195,12 @@ int main(void)
 {
     Suite *suite = suite_create("daemon leases");
     suite_add(suite, "leases",
-              (const TTest *const[]){
-                  a_lease_waits_until_another_session_releases, a_lease_waits_until_a_step_lets_go_of_a_block,
-                  a_small_lease_goes_while_a_large_one_cannot_be_met, what_comes_free_goes_to_the_oldest_lease_first,
-                  a_parked_lease_is_told_that_the_daemon_stops, a_session_that_ends_answers_everything_of_it_that_waits,
-                  NULL},
+              (const TTest *const[]){a_lease_waits_until_another_session_releases,
+                                     a_lease_waits_until_a_step_lets_go_of_a_block,
+                                     a_small_lease_goes_while_a_large_one_cannot_be_met,
+                                     what_comes_free_goes_to_the_oldest_lease_first,
+                                     a_parked_lease_is_told_that_the_daemon_stops,
+                                     a_session_that_ends_answers_everything_of_it_that_waits, NULL},
               1);
     return check_main(suite);
 }

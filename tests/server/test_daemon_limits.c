@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_limits.c - the limits of a real aule-daemon, whose sentences name their options, and what an operator sees and can do.
+// test_daemon_limits.c - the limits of a real aule-daemon, whose sentences name their options, and
+// what an operator sees and can do.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -15,8 +16,10 @@ static void expect_hello(struct raw_client *raw, uint64_t arena_size, int status
 {
     struct wire_reply reply;
     raw_hello(raw, arena_size, &reply);
-    ck_assert_msg(reply.status == status, "Hello: %s: %s", status_name(reply.status), reply.message);
-    ck_assert_msg(!words || strstr(reply.message, words), "\"%s\" lacks \"%s\"", reply.message, words);
+    ck_assert_msg(reply.status == status, "Hello: %s: %s", status_name(reply.status),
+                  reply.message);
+    ck_assert_msg(!words || strstr(reply.message, words), "\"%s\" lacks \"%s\"", reply.message,
+                  words);
 }
 
 START_TEST(sessions_and_arenas_have_limits_that_the_sentence_names)
@@ -31,7 +34,8 @@ START_TEST(sessions_and_arenas_have_limits_that_the_sentence_names)
     expect_hello(clients[0], 65536, STATUS_INVALID, "already");
     expect_hello(clients[1], 0, STATUS_OK, NULL);
     expect_hello(clients[2], 0, STATUS_LIMIT, "--max-sessions is 2");
-    raw_expect(clients[0], &(struct wire_request){.command = WIRE_COMMAND_CLOSE_SESSION}, STATUS_OK);
+    raw_expect(clients[0], &(struct wire_request){.command = WIRE_COMMAND_CLOSE_SESSION},
+               STATUS_OK);
     expect_hello(clients[2], 0, STATUS_OK, NULL);
     for (int i = 0; i < 3; i++)
         raw_close(clients[i]);
@@ -55,8 +59,8 @@ START_TEST(metadata_caches_batches_and_blocks_have_limits_that_the_sentence_name
 {
     int32_t blocks[16];
     struct wire_reply reply;
-    start((const char *const[]){"--max-metadata", "4096", "--max-caches", "1", "--max-batches", "1", "--session-blocks",
-                                "4", NULL});
+    start((const char *const[]){"--max-metadata", "4096", "--max-caches", "1", "--max-batches", "1",
+                                "--session-blocks", "4", NULL});
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw, "one");
     struct wire_request request = cache_request("two");
@@ -84,7 +88,8 @@ START_TEST(an_operator_sees_sessions_and_can_end_one)
 {
     struct wire_reply reply;
     start(NULL);
-    struct raw_client *raw = raw_session(daemon_.socket, ARENA), *operator= raw_open(daemon_.socket);
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA),
+                      *operator= raw_open(daemon_.socket);
     raw_call(operator, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_SESSIONS}, &reply);
     ck_assert_int_eq(reply.status, STATUS_OK);
     ck_assert_uint_eq(reply.inspect_sessions.total, 1);
@@ -96,9 +101,11 @@ START_TEST(an_operator_sees_sessions_and_can_end_one)
     ck_assert_str_eq(reply.inspect_sessions.names.data[0], "raw");
     ck_assert_str_eq(reply.inspect_sessions.tenants.data[0], "tests");
     wire_reply_finish(&reply);
-    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {99}},
+    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION,
+                                                .kill_session = {99}},
                STATUS_NOT_FOUND);
-    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {raw->session}},
+    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION,
+                                                .kill_session = {raw->session}},
                STATUS_OK);
     raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_CACHE_STATE}, STATUS_NO_SESSION);
     ck_assert_uint_eq(raw_inspect(operator).num_sessions, 0);
@@ -161,11 +168,12 @@ int main(void)
 {
     Suite *suite = suite_create("daemon limits");
     suite_add(suite, "limits",
-              (const TTest *const[]){sessions_and_arenas_have_limits_that_the_sentence_names,
-                                     an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
-                                     metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
-                                     an_operator_sees_sessions_and_can_end_one,
-                                     an_operator_sees_device_caches_and_blocks, NULL},
+              (const TTest *const[]){
+                  sessions_and_arenas_have_limits_that_the_sentence_names,
+                  an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
+                  metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
+                  an_operator_sees_sessions_and_can_end_one,
+                  an_operator_sees_device_caches_and_blocks, NULL},
               1);
     return check_main(suite);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_ring.c - the ring lane of a real aule-daemon, by a raw client that works the rings itself: what an entry does, in which order
-// the two lanes go, and what a hostile or dying client can do there (nothing to others).
+// test_daemon_ring.c - the ring lane of a real aule-daemon, by a raw client that works the rings
+// itself: what an entry does, in which order the two lanes go, and what a hostile or dying client
+// can do there (nothing to others).
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -38,7 +39,8 @@ START_TEST(a_run_and_a_wait_by_the_ring_do_what_their_messages_do)
 }
 END_TEST
 
-// What was answered on one lane comes before what is sent on the other: tickets count on, and a run sees what the earlier one wrote.
+// What was answered on one lane comes before what is sent on the other: tickets count on, and a run
+// sees what the earlier one wrote.
 START_TEST(a_session_may_mix_the_lanes_and_keeps_its_order)
 {
     start(NULL);
@@ -76,7 +78,8 @@ START_TEST(entries_of_one_ring_are_served_in_their_order)
 }
 END_TEST
 
-// One that waits for a ticket is parked as a message would be, and the other lane's work waits behind it.
+// One that waits for a ticket is parked as a message would be, and the other lane's work waits
+// behind it.
 START_TEST(a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free)
 {
     start((const char *const[]){"--max-tickets", "1", NULL});
@@ -87,7 +90,8 @@ START_TEST(a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free)
     ck_assert_uint_eq(call(&end, run_of(batch)).ticket, 1);
     ck_assert_int_eq(call(&end, impatient).status, STATUS_BUSY);
     uint32_t parked = put(&end, run_of(batch));
-    ck_assert_int_eq(call(&end, impatient).status, STATUS_BUSY); // out of order: the parked one is not answered yet
+    ck_assert_int_eq(call(&end, impatient).status,
+                     STATUS_BUSY); // out of order: the parked one is not answered yet
     wait_done(end.raw, 1);
     struct wire_completion run = get(&end);
     ck_assert_uint_eq(run.sequence, parked);
@@ -194,7 +198,8 @@ START_TEST(a_daemon_that_spins_serves_as_well)
             nap(); // it sleeps in the meantime
     }
     const struct wire_inspect_daemon_reply state = raw_inspect(end.raw);
-    ck_assert_uint_ge(state.ends_awake + state.ends_asleep, 1); // all that were not there as soon as it looked
+    ck_assert_uint_ge(state.ends_awake + state.ends_asleep,
+                      1); // all that were not there as soon as it looked
     ck_assert_uint_le(state.ends_awake + state.ends_asleep, state.submissions);
     close_end(&end);
 }
@@ -249,7 +254,8 @@ START_TEST(entries_of_any_bytes_are_refused_each_and_harm_nobody)
         const struct wire_submission right = run_of(own);
         wire_put_submission(&right, entry);
         for (int k = 0; k < 1 + i % 8; k++)
-            ((uint8_t *)entry)[dice_below(&dice, i % 2 ? 48 : WIRE_SUBMISSION_SIZE)] = (uint8_t)dice_next(&dice);
+            ((uint8_t *)entry)[dice_below(&dice, i % 2 ? 48 : WIRE_SUBMISSION_SIZE)] =
+                (uint8_t)dice_next(&dice);
         ((uint32_t *)entry)[2] = ((uint32_t *)entry)[4] = 0; // nobody waits
         uint32_t sequence = bad.ring.submitted;
         ck_assert(ring_submit(&bad.ring, entry));
@@ -358,7 +364,8 @@ START_TEST(clients_killed_in_the_middle_of_ring_traffic_leave_nothing)
         waitpid(clients[i], NULL, 0);
     }
     struct wire_inspect_daemon_reply state = raw_inspect(raw);
-    for (int k = 0; k < DEADLINE_S * 100 && (state.num_sessions > 1 || state.leased_blocks + state.quarantined_blocks);
+    for (int k = 0; k < DEADLINE_S * 100 &&
+                    (state.num_sessions > 1 || state.leased_blocks + state.quarantined_blocks);
          k++) {
         nap();
         state = raw_inspect(raw);
@@ -386,9 +393,12 @@ int main(void)
         NULL,
     };
     const TTest *const hostile[] = {
-        entries_of_any_bytes_are_refused_each_and_harm_nobody,      a_count_that_cannot_be_ends_its_session_alone,
-        a_segment_shrunk_under_its_rings_ends_its_session_alone,    a_flood_of_bells_keeps_nobody_from_being_served,
-        clients_killed_in_the_middle_of_ring_traffic_leave_nothing, NULL,
+        entries_of_any_bytes_are_refused_each_and_harm_nobody,
+        a_count_that_cannot_be_ends_its_session_alone,
+        a_segment_shrunk_under_its_rings_ends_its_session_alone,
+        a_flood_of_bells_keeps_nobody_from_being_served,
+        clients_killed_in_the_middle_of_ring_traffic_leave_nothing,
+        NULL,
     };
     Suite *suite = suite_create("daemon_ring");
     suite_add(suite, "entries", entries, 1);

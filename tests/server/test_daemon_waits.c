@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_waits.c - a Run that waits: one request, one answer when it is done, by the ring lane and by messages alike.
+// test_daemon_waits.c - a Run that waits: one request, one answer when it is done, by the ring lane
+// and by messages alike.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -48,7 +49,8 @@ static struct wire_completion answer_to(struct asked *asked)
         return completion;
     }
     raw_end(&asked->pending, &reply);
-    completion = (struct wire_completion){.status = reply.status, .answer = reply.answer, .ticket = reply.ticket};
+    completion = (struct wire_completion){
+        .status = reply.status, .answer = reply.answer, .ticket = reply.ticket};
     if (reply.answer == WIRE_ANSWER_RUN)
         completion.ticket = reply.run.ticket;
     if (reply.answer == WIRE_ANSWER_WAIT) {
@@ -92,7 +94,8 @@ START_TEST(a_run_that_waits_is_answered_once_when_it_is_done)
         expect_done(&done);
         ck_assert_uint_eq(done.ticket, i);
         check_out(end.raw, (float)i);
-        ck_assert_int_eq(ask(_i, &end, wait_of(done.ticket)).status, STATUS_NOT_FOUND); // it is reaped
+        ck_assert_int_eq(ask(_i, &end, wait_of(done.ticket)).status,
+                         STATUS_NOT_FOUND); // it is reaped
     }
     close_end(&end);
     stop_clean();
@@ -227,14 +230,16 @@ START_TEST(a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end)
     start((const char *const[]){"--max-tickets", "1", "--max-blocks", "8", NULL});
     struct ring_end end = open_end();
     uint64_t cache = open_cache(end.raw, "c"), batch = fresh_batch(end.raw, cache);
-    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE,
-                                       .blocks_lease = {.cache = cache, .count = 8, .timeout_ms = -1}};
+    const struct wire_request lease = {
+        .command = WIRE_COMMAND_BLOCKS_LEASE,
+        .blocks_lease = {.cache = cache, .count = 8, .timeout_ms = -1}};
     ck_assert_uint_eq(ask(_i, &end, run_of(batch)).ticket, 1);
     for (int i = 0; i < LEASES; i++)
         raw_begin(end.raw, &lease, &leases[i]);
     raw_inspect(end.raw); // and all are parked
     struct asked parked = begin(_i, &end, waiting_run(batch, SLEEP_MS));
-    ck_assert_int_eq(ask(_i, &end, waiting_run(batch, SLEEP_MS)).status, STATUS_LIMIT); // before the one that is parked
+    ck_assert_int_eq(ask(_i, &end, waiting_run(batch, SLEEP_MS)).status,
+                     STATUS_LIMIT); // before the one that is parked
     reap_without_parking(end.raw, 1);
     struct wire_completion done = answer_to(&parked);
     expect_done(&done);
@@ -299,12 +304,15 @@ int main(void)
     Suite *suite = suite_create("daemon_waits");
     suite_add(
         suite, "both lanes",
-        (const TTest *const[]){
-            a_run_that_waits_is_answered_once_when_it_is_done, a_run_whose_wait_is_over_before_it_is_leaves_its_ticket,
-            a_run_that_waits_and_gets_no_ticket_says_so, a_run_that_waits_gets_no_ticket_once_its_wait_is_over,
-            a_run_that_waits_and_cannot_be_is_refused_by_its_values, a_detached_run_that_waits_is_answered,
-            a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end, a_run_that_waits_ends_with_its_session,
-            a_run_that_waits_for_a_ticket_is_told_that_the_daemon_stops, NULL},
+        (const TTest *const[]){a_run_that_waits_is_answered_once_when_it_is_done,
+                               a_run_whose_wait_is_over_before_it_is_leaves_its_ticket,
+                               a_run_that_waits_and_gets_no_ticket_says_so,
+                               a_run_that_waits_gets_no_ticket_once_its_wait_is_over,
+                               a_run_that_waits_and_cannot_be_is_refused_by_its_values,
+                               a_detached_run_that_waits_is_answered,
+                               a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end,
+                               a_run_that_waits_ends_with_its_session,
+                               a_run_that_waits_for_a_ticket_is_told_that_the_daemon_stops, NULL},
         NUM_LANES);
     return check_main(suite);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_work.c - a real aule-daemon's work for well-behaved clients: attention, shared prefixes, metadata in the arena, pipelines and
-// tickets. Tests that touch tensors run over both memory paths.
+// test_daemon_work.c - a real aule-daemon's work for well-behaved clients: attention, shared
+// prefixes, metadata in the arena, pipelines and tickets. Tests that touch tensors run over both
+// memory paths.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -43,8 +44,9 @@ static void publish(struct raw_client *raw, uint64_t cache, const int32_t *token
 
 static int32_t look_up(struct raw_client *raw, uint64_t cache, const int32_t *tokens)
 {
-    const struct wire_request request = {.command = WIRE_COMMAND_PREFIX_LOOKUP,
-                                         .prefix_lookup = {.cache = cache, .tokens = {tokens, BLOCK}}};
+    const struct wire_request request = {
+        .command = WIRE_COMMAND_PREFIX_LOOKUP,
+        .prefix_lookup = {.cache = cache, .tokens = {tokens, BLOCK}}};
     struct wire_reply reply;
     raw_call(raw, &request, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "PrefixLookup: %s", reply.message);
@@ -53,11 +55,13 @@ static int32_t look_up(struct raw_client *raw, uint64_t cache, const int32_t *to
     return reply.prefix_lookup.blocks.data[0];
 }
 
-// One publishes, another attends to what it published, without writing anything; `expected` has to come out.
+// One publishes, another attends to what it published, without writing anything; `expected` has to
+// come out.
 static void share_a_block(float expected)
 {
     static const int32_t tokens[BLOCK] = {3, 1, 4, 1, 5, 9, 2, 6};
-    struct raw_client *writer = raw_session(daemon_.socket, ARENA), *reader = raw_session(daemon_.socket, ARENA);
+    struct raw_client *writer = raw_session(daemon_.socket, ARENA),
+                      *reader = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(writer, "shared"), same = open_cache(reader, "shared");
     ck_assert_uint_eq(cache, same);
     publish(writer, cache, tokens, do_step(writer, cache, 2.5f));
@@ -159,8 +163,10 @@ START_TEST(a_ticket_is_reaped_once)
     const struct wire_request request = fill_request(cache, &block, NULL);
     uint64_t batch = create_batch(raw, &request), ticket = submit(raw, batch);
     wait_done(raw, ticket);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}}, STATUS_NOT_FOUND);
-    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {123456, -1}}, STATUS_NOT_FOUND);
+    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {ticket, -1}},
+               STATUS_NOT_FOUND);
+    raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {123456, -1}},
+               STATUS_NOT_FOUND);
     raw_close(raw);
     stop_clean();
 }
@@ -175,7 +181,8 @@ START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw, "work");
     lease(raw, cache, 1, &block);
-    struct wire_request create = fill_request(cache, &block, NULL), run = run_request(create_batch(raw, &create), 0);
+    struct wire_request create = fill_request(cache, &block, NULL),
+                        run = run_request(create_batch(raw, &create), 0);
     raw_call(raw, &run, &reply);
     ck_assert_int_eq(reply.status, STATUS_LIMIT);
     ck_assert_ptr_nonnull(strstr(reply.message, "one run may take 100000 (--max-run-work)"));
@@ -212,12 +219,14 @@ int main(void)
 {
     Suite *suite = suite_create("daemon work");
     suite_add(suite, "both memory paths",
-              (const TTest *const[]){one_client_gets_attention, a_published_block_serves_another_session,
-                                     the_validation_layer_has_nothing_to_say, metadata_may_lie_in_the_arena, NULL},
+              (const TTest *const[]){
+                  one_client_gets_attention, a_published_block_serves_another_session,
+                  the_validation_layer_has_nothing_to_say, metadata_may_lie_in_the_arena, NULL},
               2);
     suite_add(suite, "work",
               (const TTest *const[]){the_corrupt_prefix_fault_spoils_what_others_get,
-                                     as_many_pipelines_are_kept_as_the_option_says, a_ticket_is_reaped_once,
+                                     as_many_pipelines_are_kept_as_the_option_says,
+                                     a_ticket_is_reaped_once,
                                      a_run_of_too_much_work_is_refused_and_the_session_lives_on,
                                      a_run_without_a_free_ticket_waits_and_is_told_busy, NULL},
               1);

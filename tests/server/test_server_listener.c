@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_listener.c - the server's listener alone, over bare connections: what becomes of one that the daemon ends while requests
-// pour in, and of answers that their peer does not read. No device, no sessions.
+// test_server_listener.c - the server's listener alone, over bare connections: what becomes of one
+// that the daemon ends while requests pour in, and of answers that their peer does not read. No
+// device, no sessions.
 
 #include "rigs/check_main.h"
 #include "rigs/raw_client.h"
@@ -28,8 +29,11 @@ static void open_listener(void)
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/s", folder);
     wake_fd = eventfd(0, EFD_CLOEXEC);
-    const struct listener_params params = {
-        .path = path, .max_connections = 8, .max_replies = MAX_REPLIES, .max_message = MAX_MESSAGE, .wake_fd = wake_fd};
+    const struct listener_params params = {.path = path,
+                                           .max_connections = 8,
+                                           .max_replies = MAX_REPLIES,
+                                           .max_message = MAX_MESSAGE,
+                                           .wake_fd = wake_fd};
     ck_assert_int_eq(listener_open(&params, &listener, &error), STATUS_OK);
 }
 
@@ -48,8 +52,8 @@ static struct peer *await_event(bool removed)
     while (!listener_next_event(listener, &peer, &was_removed)) {
         struct pollfd fd = {.fd = wake_fd, .events = POLLIN};
         uint64_t count;
-        ck_assert_msg(poll(&fd, 1, DEADLINE_MS) == 1, "a connection that was hung up is not gone after %d ms",
-                      DEADLINE_MS);
+        ck_assert_msg(poll(&fd, 1, DEADLINE_MS) == 1,
+                      "a connection that was hung up is not gone after %d ms", DEADLINE_MS);
         ck_assert_int_eq(read(wake_fd, &count, sizeof count), sizeof count);
     }
     ck_assert_int_eq(was_removed, removed);
@@ -126,7 +130,8 @@ static void read_answer(int fd, uint32_t id)
     const struct timeval deadline = {.tv_sec = DEADLINE_MS / 1000};
     uint8_t frame[FRAME_BYTES];
     ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline), 0);
-    ck_assert_msg(recv(fd, frame, sizeof frame, MSG_WAITALL) == sizeof frame, "answer %u did not come", id);
+    ck_assert_msg(recv(fd, frame, sizeof frame, MSG_WAITALL) == sizeof frame,
+                  "answer %u did not come", id);
     ck_assert_uint_eq((uint32_t)frame[11] << 8 | frame[12], id);
 }
 
@@ -182,7 +187,9 @@ START_TEST(large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound)
         ck_assert(listener_reply(listener, &route, large, sizeof large));
     route = ask(other, 2);
     ck_assert(listener_reply(listener, &route, answer, sizeof answer));
-    read_answer(other, 2); // nng moves answers in their order: all of the deaf one's are kept or dropped by now
+    read_answer(
+        other,
+        2); // nng moves answers in their order: all of the deaf one's are kept or dropped by now
     size_t came = read_all(deaf);
     ck_assert_uint_gt(came, 0);
     ck_assert_uint_le(came, 80 * sizeof large);
@@ -194,14 +201,17 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("server, listener");
-    check_case(suite, "hang up", open_listener, close_listener,
-               (const TTest *const[]){
-                   a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_gone_all_the_same, NULL},
-               1);
+    check_case(
+        suite, "hang up", open_listener, close_listener,
+        (const TTest *const[]){
+            a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_gone_all_the_same,
+            NULL},
+        1);
     check_case(suite, "answers", open_listener, close_listener,
-               (const TTest *const[]){of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once,
-                                      a_peer_that_never_reads_keeps_nobody_elses_answer,
-                                      large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound, NULL},
+               (const TTest *const[]){
+                   of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once,
+                   a_peer_that_never_reads_keeps_nobody_elses_answer,
+                   large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound, NULL},
                1);
     return check_main(suite);
 }

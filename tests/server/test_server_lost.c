@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_lost.c - the real server and core over the fake engine, in a process of their own: what clients hear when the GPU is lost, or
-// when a run never ends, and what the server does while a driver hangs. SIGUSR1 loses the device, SIGUSR2 lets the oldest submission finish;
-// both act at the next engine_poll(), which the linker leads through here, because the fake belongs to the dispatcher.
+// test_server_lost.c - the real server and core over the fake engine, in a process of their own:
+// what clients hear when the GPU is lost, or when a run never ends, and what the server does while
+// a driver hangs. SIGUSR1 loses the device, SIGUSR2 lets the oldest submission finish; both act at
+// the next engine_poll(), which the linker leads through here, because the fake belongs to the
+// dispatcher.
 
 #include "fakes/fake_engine.h"
 #include "rigs/check_main.h"
@@ -28,7 +30,8 @@ enum { ARENA = 65536, BLOCK = 8, DRAIN_MS = 200, LONG_DRAIN_MS = 600000 };
 static char folder[64], socket_path[96];
 static pid_t server_pid;
 
-// Where the engine of the server's process hangs while the test has it `closed`; in memory that both share.
+// Where the engine of the server's process hangs while the test has it `closed`; in memory that
+// both share.
 enum gate_kind { GATE_ARENA_CREATE, GATE_ARENA_DESTROY, GATE_END, GATE_COUNT };
 static struct gate {
     atomic_bool closed;
@@ -94,13 +97,13 @@ static void pass(enum gate_kind kind)
         nap();
 }
 
-enum status __real_engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
-                                       struct error *error);
-enum status __wrap_engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
-                                       struct error *error);
+enum status __real_engine_arena_create(struct engine *engine, void *base, uint64_t size,
+                                       struct engine_arena **out, struct error *error);
+enum status __wrap_engine_arena_create(struct engine *engine, void *base, uint64_t size,
+                                       struct engine_arena **out, struct error *error);
 
-enum status __wrap_engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
-                                       struct error *error)
+enum status __wrap_engine_arena_create(struct engine *engine, void *base, uint64_t size,
+                                       struct engine_arena **out, struct error *error)
 {
     pass(GATE_ARENA_CREATE);
     return __real_engine_arena_create(engine, base, size, out, error);
@@ -132,7 +135,10 @@ static void on_signal(int number)
         finish_now = 1;
 }
 
-enum { EXIT_REFUSED = 99, EXIT_REFUSED_AT_WORK = 97 }; // server_create() failed; and its engine did not end
+enum {
+    EXIT_REFUSED = 99,
+    EXIT_REFUSED_AT_WORK = 97
+}; // server_create() failed; and its engine did not end
 
 static void serve(const struct server_params *params, int ready_fd)
 {
@@ -149,7 +155,8 @@ static void serve(const struct server_params *params, int ready_fd)
         fprintf(stderr, "%s\n", error.text);
         _exit(server_destroy(server) ? EXIT_REFUSED : EXIT_REFUSED_AT_WORK);
     }
-    // Blocked in all threads that the server has started; the dispatcher alone takes them, so that they wake it.
+    // Blocked in all threads that the server has started; the dispatcher alone takes them, so that
+    // they wake it.
     signal(SIGUSR1, on_signal);
     signal(SIGUSR2, on_signal);
     sigemptyset(&signals);
@@ -262,12 +269,15 @@ static uint64_t open_cache(struct raw_client *raw)
 }
 
 // One token is written and attended to; the fake does not finish it by itself.
-static struct wire_request endless_run(struct raw_client *raw, uint64_t cache, int32_t *blocks, uint32_t count)
+static struct wire_request endless_run(struct raw_client *raw, uint64_t cache, int32_t *blocks,
+                                       uint32_t count)
 {
     static const int32_t cu_seqlens_q[2] = {0, 1}, seq_lens_kv[1] = {1};
     struct wire_reply reply;
     int64_t slot;
-    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, count, 10000}},
+    raw_call(raw,
+             &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                    .blocks_lease = {cache, count, 10000}},
              &reply);
     ck_assert_msg(reply.status == STATUS_OK, "BlocksLease: %s", reply.message);
     memcpy(blocks, reply.blocks_lease.blocks.data, count * sizeof *blocks);
@@ -296,7 +306,8 @@ static struct wire_request endless_run(struct raw_client *raw, uint64_t cache, i
     return run;
 }
 
-static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *blocks, uint32_t count)
+static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *blocks,
+                               uint32_t count)
 {
     const struct wire_request run = endless_run(raw, cache, blocks, count);
     struct wire_reply reply;
@@ -305,8 +316,10 @@ static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *
     return reply.run.ticket;
 }
 
-// The daemon takes the messages of a connection in their order: when the second is answered, the first is parked.
-static void park(struct raw_client *raw, const struct wire_request *request, struct raw_pending *pending)
+// The daemon takes the messages of a connection in their order: when the second is answered, the
+// first is parked.
+static void park(struct raw_client *raw, const struct wire_request *request,
+                 struct raw_pending *pending)
 {
     raw_begin(raw, request, pending);
     raw_inspect(raw);
@@ -315,8 +328,8 @@ static void park(struct raw_client *raw, const struct wire_request *request, str
 // A run whose wait is parked: by a Wait of its own, or in the name of the Run.
 enum asks { RUN_AND_WAIT, RUN_THAT_WAITS, NUM_ASKS };
 
-static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache, uint32_t num_blocks,
-                         struct raw_pending *pending)
+static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache,
+                         uint32_t num_blocks, struct raw_pending *pending)
 {
     int32_t blocks[BLOCK];
     struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {.timeout_ms = -1}};
@@ -359,7 +372,8 @@ static void finish_run(struct raw_client *watcher)
 
 static atomic_bool heard;
 
-// A signal that comes when the dispatcher is just about to sleep wakes nobody: it is sent until it was heard.
+// A signal that comes when the dispatcher is just about to sleep wakes nobody: it is sent until it
+// was heard.
 static void *lose(void *context)
 {
     (void)context;
@@ -373,10 +387,12 @@ static void *lose(void *context)
 START_TEST(a_lost_device_answers_all_that_waits_and_ends_with_3)
 {
     start_server(DRAIN_MS);
-    struct raw_client *worker = raw_session(socket_path, ARENA), *waiting = raw_session(socket_path, 0);
+    struct raw_client *worker = raw_session(socket_path, ARENA),
+                      *waiting = raw_session(socket_path, 0);
     uint64_t cache = open_cache(worker);
     ck_assert_uint_eq(open_cache(waiting), cache);
-    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE, .blocks_lease = {cache, 1, -1}};
+    const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                       .blocks_lease = {cache, 1, -1}};
     struct raw_pending run, blocked;
     pthread_t thread;
     park_endless((enum asks)_i, worker, cache, BLOCK, &run); // all blocks of the pool
@@ -416,7 +432,8 @@ START_TEST(a_run_that_never_ends_is_answered_when_its_session_is_killed)
     struct raw_client *raw = raw_session(socket_path, ARENA), *operator= raw_open(socket_path);
     struct raw_pending run;
     park_endless((enum asks)_i, raw, open_cache(raw), 1, &run);
-    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION, .kill_session = {raw->session}},
+    raw_expect(operator, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION,
+                                                .kill_session = {raw->session}},
                STATUS_OK);
     const struct wire_reply over = answer_to(&run);
     ck_assert_int_eq(over.status, STATUS_NO_SESSION);
@@ -487,7 +504,8 @@ START_TEST(handshakes_whose_clients_have_gone_hold_up_nobody)
     await_sessions(watcher, 1);
     atomic_store(&gates[GATE_ARENA_CREATE].closed, false);
     struct raw_client *raw = raw_session(socket_path, ARENA);
-    ck_assert_uint_eq(atomic_load(&gates[GATE_ARENA_CREATE].came), 2); // none was made for those that have gone
+    ck_assert_uint_eq(atomic_load(&gates[GATE_ARENA_CREATE].came),
+                      2); // none was made for those that have gone
     close(first);
     await_sessions(watcher, 1);
     raw_close(raw);
@@ -578,10 +596,12 @@ int main(void)
     tcase_add_checked_fixture(tcase, NULL, stop_server);
     tcase_add_loop_test(tcase, a_lost_device_answers_all_that_waits_and_ends_with_3, 0, NUM_ASKS);
     tcase_add_loop_test(tcase, a_run_that_never_ends_does_not_keep_the_daemon, 0, NUM_ASKS);
-    tcase_add_loop_test(tcase, a_run_that_never_ends_is_answered_when_its_session_is_killed, 0, NUM_ASKS);
+    tcase_add_loop_test(tcase, a_run_that_never_ends_is_answered_when_its_session_is_killed, 0,
+                        NUM_ASKS);
     tcase_add_loop_test(tcase, a_second_signal_ends_a_daemon_whose_engine_hangs_at_the_end, 0, 2);
     tcase_add_test(tcase, handshakes_whose_clients_have_gone_hold_up_nobody);
-    tcase_add_loop_test(tcase, a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engine_ended, 0, 2);
+    tcase_add_loop_test(
+        tcase, a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engine_ended, 0, 2);
     tcase_add_test(tcase, a_dead_clients_segment_lives_until_the_gpu_is_past_it);
     suite_add_tcase(suite, tcase);
     return check_main(suite);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_parts.c - the parts of the server that stand alone: where the socket lies, its lock, segments and the guard around them, the
-// job thread, the waker. No device, no nng.
+// test_server_parts.c - the parts of the server that stand alone: where the socket lies, its lock,
+// segments and the guard around them, the job thread, the waker. No device, no nng.
 
 #include "rigs/check_main.h"
 #include "schema/wire.h"
@@ -215,8 +215,11 @@ static void close_guard(void)
 
 static struct segment_params params_of(uint64_t arena_size, uint64_t alignment)
 {
-    return (struct segment_params){
-        .prefix = own_prefix, .epoch = 7, .session = 9, .arena_size = arena_size, .alignment = alignment};
+    return (struct segment_params){.prefix = own_prefix,
+                                   .epoch = 7,
+                                   .session = 9,
+                                   .arena_size = arena_size,
+                                   .alignment = alignment};
 }
 
 START_TEST(a_segment_has_header_arena_and_alignment)
@@ -431,7 +434,8 @@ static void work_until_told(struct job *job)
 START_TEST(a_job_that_waits_can_be_cancelled_or_overtaken_and_one_that_runs_can_not)
 {
     struct held first = {.numbered = {{.work = work_until_told, .done = done}, 0, false}};
-    struct numbered last = {{.work = work, .done = done}, 2, false}, urgent = {{.work = work, .done = done}, 1, false};
+    struct numbered last = {{.work = work, .done = done}, 2, false},
+                    urgent = {{.work = work, .done = done}, 1, false};
     struct numbered cancelled = {{.work = work, .done = done}, 99, false};
     struct jobs *jobs;
     int next = 0, fd = eventfd(0, EFD_NONBLOCK);
@@ -531,7 +535,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("server parts");
-    TCase *paths = tcase_create("socket path"), *segments = tcase_create("segment"), *jobs = tcase_create("jobs");
+    TCase *paths = tcase_create("socket path"), *segments = tcase_create("segment"),
+          *jobs = tcase_create("jobs");
     TCase *wakers = tcase_create("waker");
     tcase_add_checked_fixture(paths, make_folder, remove_folder);
     tcase_add_test(paths, the_rule_takes_option_then_runtime_dir_then_xdg);
@@ -546,8 +551,10 @@ int main(void)
     tcase_add_test(segments, a_segment_without_room_is_refused_with_numbers);
     tcase_add_test(segments, a_sweep_removes_what_has_the_prefix_and_nothing_else);
     tcase_add_test(segments, more_segments_than_the_guard_holds_are_refused_by_name);
-    tcase_add_test(segments, a_touch_of_a_lost_page_survives_in_any_thread_and_marks_its_segment_alone);
-    tcase_add_test(segments, lost_pages_are_replaced_one_by_one_where_the_system_refuses_the_whole_segment);
+    tcase_add_test(segments,
+                   a_touch_of_a_lost_page_survives_in_any_thread_and_marks_its_segment_alone);
+    tcase_add_test(segments,
+                   lost_pages_are_replaced_one_by_one_where_the_system_refuses_the_whole_segment);
     tcase_add_test(segments, a_foreign_fault_reaches_the_earlier_handler);
     tcase_add_test(jobs, jobs_are_done_once_in_order_and_wake);
     tcase_add_test(jobs, a_job_that_waits_can_be_cancelled_or_overtaken_and_one_that_runs_can_not);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_wait.c - how the dispatcher waits where epoll_pwait2() is refused: the linker leads it through here. An eventfd and a deadline
-// only; no device, no rings.
+// test_server_wait.c - how the dispatcher waits where epoll_pwait2() is refused: the linker leads
+// it through here. An eventfd and a deadline only; no device, no rings.
 
 #include "rigs/check_main.h"
 #include "server/wait.h"
@@ -16,12 +16,14 @@ static struct server server;
 static int refusal, refused;
 static int64_t wake_ns = FOREVER, slept_until_ns, slept_ns; // what core wants, and what it was told
 
-int __wrap_epoll_pwait2(int fd, struct epoll_event *events, int room, const struct timespec *rest, const sigset_t *set);
+int __wrap_epoll_pwait2(int fd, struct epoll_event *events, int room, const struct timespec *rest,
+                        const sigset_t *set);
 bool __wrap_engine_has_news(const struct engine *engine);
 int64_t __wrap_core_wake_ns(const struct core *core);
 void __wrap_core_slept(struct core *core, int64_t until_ns, int64_t now_ns, bool woken);
 
-int __wrap_epoll_pwait2(int fd, struct epoll_event *events, int room, const struct timespec *rest, const sigset_t *set)
+int __wrap_epoll_pwait2(int fd, struct epoll_event *events, int room, const struct timespec *rest,
+                        const sigset_t *set)
 {
     (void)fd, (void)events, (void)room, (void)rest, (void)set;
     refused++;

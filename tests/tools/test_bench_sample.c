@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_bench_sample.c - which rows aule-bench looks at where it cannot look at all of them, and what it notes of a wrong one.
+// test_bench_sample.c - which rows aule-bench looks at where it cannot look at all of them, and
+// what it notes of a wrong one.
 
 #include "rigs/check_main.h"
 #include "tools/bench/check.h"
@@ -65,7 +66,8 @@ START_TEST(a_wrong_row_is_noted_as_such)
     const struct workload *w = d.selection.list;
     uint16_t *zeros = calloc((size_t)w->num_heads * w->head_dim, sizeof *zeros);
     ck_assert_ptr_nonnull(zeros);
-    const struct check check = {.shape = &d.shape, .dtype = DTYPE_F16, .kv_dtype = DTYPE_F16, .out = zeros};
+    const struct check check = {
+        .shape = &d.shape, .dtype = DTYPE_F16, .kv_dtype = DTYPE_F16, .out = zeros};
     struct verdict verdict;
     ck_assert(!wrong_noted());
     ck_assert(!check_rows(&check, &verdict));
@@ -111,7 +113,8 @@ START_TEST(each_kv_head_is_drawn)
 }
 END_TEST
 
-// The first token of all, both sides of some border of each size, and most places within a tile of 64.
+// The first token of all, both sides of some border of each size, and most places within a tile
+// of 64.
 START_TEST(a_prefill_is_drawn_from_all_over_its_tiles)
 {
     struct drawn d;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ctl.c - aule-ctl as a program, without a daemon: usage, exit codes, the sentence on stderr and its document. What it shows:
-// test_ctl_views.c. What it does: test_ctl_actions.c.
+// test_ctl.c - aule-ctl as a program, without a daemon: usage, exit codes, the sentence on stderr
+// and its document. What it shows: test_ctl_views.c. What it does: test_ctl_actions.c.
 
 #include "base/quote.h"
 #include "rigs/ctl_world.h"
@@ -35,11 +35,13 @@ END_TEST
 
 START_TEST(without_a_daemon_nothing_can_be_asked)
 {
-    assert_fails(RUN(asking[_i], "--socket", "/tmp/aule-test-nobody.sock"), GONE, "/tmp/aule-test-nobody.sock");
-    assert_fails(RUN(asking[_i], "--socket=/tmp/aule-test-nobody.sock"), GONE,
-                 "there is no such socket; aule-daemon --socket /tmp/aule-test-nobody.sock starts one");
-    assert_fails_as_json(RUN("--json", asking[_i], "--socket=/tmp/aule-test-nobody.sock"), GONE, "DAEMON_GONE",
-                         "/tmp/aule-test-nobody.sock");
+    assert_fails(RUN(asking[_i], "--socket", "/tmp/aule-test-nobody.sock"), GONE,
+                 "/tmp/aule-test-nobody.sock");
+    assert_fails(
+        RUN(asking[_i], "--socket=/tmp/aule-test-nobody.sock"), GONE,
+        "there is no such socket; aule-daemon --socket /tmp/aule-test-nobody.sock starts one");
+    assert_fails_as_json(RUN("--json", asking[_i], "--socket=/tmp/aule-test-nobody.sock"), GONE,
+                         "DAEMON_GONE", "/tmp/aule-test-nobody.sock");
 }
 END_TEST
 
@@ -56,19 +58,22 @@ END_TEST
 START_TEST(without_descriptors_nothing_can_be_asked)
 {
     char text[1024] = "";
-    const struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "/tmp/aule-test-listens.sock"};
+    const struct sockaddr_un address = {.sun_family = AF_UNIX,
+                                        .sun_path = "/tmp/aule-test-listens.sock"};
     unlink(address.sun_path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
     ck_assert_int_eq(listen(fd, 1), 0);
-    FILE *shell = popen(
-        "exec 2>&1 3>&- 4>&- 5>&- 6>&-; ulimit -n 4; exec " CTL " ping --socket /tmp/aule-test-listens.sock", "re");
+    FILE *shell = popen("exec 2>&1 3>&- 4>&- 5>&- 6>&-; ulimit -n 4; exec " CTL
+                        " ping --socket /tmp/aule-test-listens.sock",
+                        "re");
     ck_assert_ptr_nonnull(shell);
     ck_assert_uint_gt(fread(text, 1, sizeof text - 1, shell), 0);
     int status = pclose(shell);
     close(fd);
     unlink(address.sun_path);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == FAILED, "status 0x%x: %s", (unsigned)status, text);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == FAILED, "status 0x%x: %s",
+                  (unsigned)status, text);
     ck_assert_msg(strstr(text, "may have 4 (ulimit -n)") != NULL, "%s", text);
 }
 END_TEST
@@ -96,10 +101,13 @@ START_TEST(arguments_are_looked_at_before_the_daemon_is_asked)
 {
     static const char socket[] = "--socket=/tmp/aule-test-nobody.sock";
     assert_fails(RUN("close-session", "seven", socket), USAGE, "\"seven\" is no session's id");
-    assert_fails(RUN("tune", "harder", socket), USAGE, "tune \"harder\": there are show, renew, clear");
-    assert_fails(RUN("blocks", "--state", "stolen", socket), USAGE,
-                 "--state \"stolen\" is none of free, leased, held, cached, quarantined and absent");
-    assert_fails_as_json(RUN("blocks", "--state", "stolen", socket, "--json"), USAGE, NULL, "--state \"stolen\"");
+    assert_fails(RUN("tune", "harder", socket), USAGE,
+                 "tune \"harder\": there are show, renew, clear");
+    assert_fails(
+        RUN("blocks", "--state", "stolen", socket), USAGE,
+        "--state \"stolen\" is none of free, leased, held, cached, quarantined and absent");
+    assert_fails_as_json(RUN("blocks", "--state", "stolen", socket, "--json"), USAGE, NULL,
+                         "--state \"stolen\"");
 }
 END_TEST
 
@@ -107,7 +115,8 @@ START_TEST(bad_usage_is_a_document_wherever_json_stands)
 {
     assert_fails_as_json(RUN("frobnicate", "--json"), USAGE, NULL, "there are status");
     assert_fails_as_json(RUN("--json"), USAGE, NULL, "name a command");
-    assert_fails_as_json(RUN("ping", "--timeout", "soon\xff", "--json"), USAGE, NULL, "--timeout \"soon?\"");
+    assert_fails_as_json(RUN("ping", "--timeout", "soon\xff", "--json"), USAGE, NULL,
+                         "--timeout \"soon?\"");
     assert_fails_as_json(RUN("--json", "status", "--frob"), USAGE, NULL, "--frob is no option");
     assert_fails(RUN("status", "--frob", "--", "--json"), USAGE, "--frob is no option");
 }

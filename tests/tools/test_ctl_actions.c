@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ctl_actions.c - what aule-ctl does to sessions and caches of a real daemon, and that the commands that complaints name work.
+// test_ctl_actions.c - what aule-ctl does to sessions and caches of a real daemon, and that the
+// commands that complaints name work.
 
 #include "rigs/ctl_world.h"
 
@@ -42,11 +43,13 @@ END_TEST
 
 static enum aule_status open_otherwise(const char *name)
 {
-    return aule_cache_open(
-        session,
-        &(struct aule_cache_params){
-            .name = name, .num_layers = 2, .num_kv_heads = 1, .head_dim = HEAD_DIM, .block_size = BLOCK_SIZE},
-        &cache);
+    return aule_cache_open(session,
+                           &(struct aule_cache_params){.name = name,
+                                                       .num_layers = 2,
+                                                       .num_kv_heads = 1,
+                                                       .head_dim = HEAD_DIM,
+                                                       .block_size = BLOCK_SIZE},
+                           &cache);
 }
 
 // What is cached outlives its sessions, and keeps the name from another model until it is dropped.
@@ -57,7 +60,8 @@ START_TEST(drop_cache_ends_what_nobody_has_open)
     publish_two_blocks(blocks);
     assert_fails(ASK("drop-cache", "model"), FAILED,
                  "\"model\" is open in 1 session (BUSY); aule-ctl sessions --socket ");
-    assert_fails_as_json(ASK("drop-cache", "model", "--json"), FAILED, "BUSY", "is open in 1 session");
+    assert_fails_as_json(ASK("drop-cache", "model", "--json"), FAILED, "BUSY",
+                         "is open in 1 session");
     aule_cache_close(cache);
     cache = NULL;
     cJSON *json = document(ASK("caches", "--json"));
@@ -95,7 +99,8 @@ START_TEST(the_command_that_drops_a_cache_in_the_way_works_as_it_is_told)
     const char *told = strstr(aule_error(), "drop it: aule-ctl ");
     ck_assert_msg(told != NULL, "%s", aule_error());
     snprintf(command, sizeof command, "%s %s >/dev/null", CTL, told + strlen("drop it: aule-ctl "));
-    ck_assert_msg(system(command) == 0, "%s", command); // NOLINT(cert-env33-c): a shell is what is tested
+    ck_assert_msg(system(command) == 0, "%s",
+                  command); // NOLINT(cert-env33-c): a shell is what is tested
     CHECK_OK(open_otherwise(odd_names[_i]));
 }
 END_TEST
@@ -103,7 +108,8 @@ END_TEST
 START_TEST(commands_that_a_complaint_names_ask_the_same_daemon)
 {
     char words[512];
-    snprintf(words, sizeof words, "aule-ctl sessions --socket %s and aule-ctl caches --socket %s list what there is",
+    snprintf(words, sizeof words,
+             "aule-ctl sessions --socket %s and aule-ctl caches --socket %s list what there is",
              server.socket, server.socket);
     assert_fails(ASK("close-session", "123456"), FAILED, words);
     snprintf(words, sizeof words, "aule-ctl caches --socket %s lists them", server.socket);

@@ -58,14 +58,16 @@ START_TEST(status_shows_what_the_workers_did)
     ck_assert_double_eq(number(json, "hit_tokens"), 2 * BLOCK_SIZE);
     ck_assert_double_eq(number(json, "prefix_hit_rate"), 1);
     ck_assert_double_eq(number(json, "held_blocks"), 2);
-    ck_assert_double_eq(number(json, "free_blocks") + number(json, "leased_blocks") + number(json, "held_blocks") +
-                            number(json, "cached_blocks") + number(json, "quarantined_blocks"),
+    ck_assert_double_eq(number(json, "free_blocks") + number(json, "leased_blocks") +
+                            number(json, "held_blocks") + number(json, "cached_blocks") +
+                            number(json, "quarantined_blocks"),
                         number(json, "pool_blocks"));
     cJSON_Delete(json);
     struct outcome outcome = ASK("status");
     ck_assert_ptr_nonnull(strstr(outcome.out, "16 of 16 tokens were hits (100.0 %)"));
-    ck_assert_ptr_nonnull(
-        strstr(outcome.out, "sharing   1.00 sessions a dispatch, at most 1\n          dispatches for 1: 1, for 2: 0,"));
+    ck_assert_ptr_nonnull(strstr(
+        outcome.out,
+        "sharing   1.00 sessions a dispatch, at most 1\n          dispatches for 1: 1, for 2: 0,"));
     outcome_finish(&outcome);
 }
 END_TEST
@@ -131,8 +133,9 @@ START_TEST(caches_show_shape_states_and_what_is_published)
     ck_assert_double_eq(number(entry, "published_blocks"), 2);
     ck_assert_double_eq(number(entry, "pending_blocks"), 0);
     ck_assert_double_eq(number(entry, "held_blocks"), 2);
-    ck_assert_double_eq(number(entry, "free_blocks") + number(entry, "leased_blocks") + number(entry, "held_blocks") +
-                            number(entry, "cached_blocks") + number(entry, "quarantined_blocks"),
+    ck_assert_double_eq(number(entry, "free_blocks") + number(entry, "leased_blocks") +
+                            number(entry, "held_blocks") + number(entry, "cached_blocks") +
+                            number(entry, "quarantined_blocks"),
                         number(entry, "total_blocks"));
     cJSON_Delete(json);
 }
@@ -147,9 +150,11 @@ static void show_on_terminal(int columns, const char *view, char *text, size_t s
     ck_assert_int_eq(grantpt(terminal), 0);
     ck_assert_int_eq(unlockpt(terminal), 0);
     ck_assert_int_eq(ioctl(terminal, TIOCSWINSZ, &screen), 0);
-    int kept = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC); // or what was written would go with its writer
+    int kept = open(ptsname(terminal),
+                    O_RDWR | O_NOCTTY | O_CLOEXEC); // or what was written would go with its writer
     ck_assert_int_ge(kept, 0);
-    struct outcome outcome = run_to(ptsname(terminal), (const char *const[]){view, "--socket", server.socket, NULL});
+    struct outcome outcome =
+        run_to(ptsname(terminal), (const char *const[]){view, "--socket", server.socket, NULL});
     ck_assert_msg(outcome.code == OK, "exit code %d: %s", outcome.code, outcome.err);
     outcome_finish(&outcome);
     ssize_t got = read(terminal, text, size - 1);
@@ -162,7 +167,8 @@ static void show_on_terminal(int columns, const char *view, char *text, size_t s
 START_TEST(a_narrow_terminal_gets_the_same_columns_in_parts)
 {
     char text[8192];
-    static const char *const headings[] = {"layers", "KV heads", "scales", "chunks", "quarantined", "fingerprint"};
+    static const char *const headings[] = {"layers", "KV heads",    "scales",
+                                           "chunks", "quarantined", "fingerprint"};
     open_worker("worker");
     show_on_terminal(60, "caches", text, sizeof text);
     for (size_t i = 0; i < sizeof headings / sizeof *headings; i++)
@@ -171,8 +177,8 @@ START_TEST(a_narrow_terminal_gets_the_same_columns_in_parts)
     int parts = 0;
     for (char *line = strtok(text, "\r\n"); line; line = strtok(NULL, "\r\n")) {
         ck_assert_msg(strlen(line) <= 60, "wider than 60: %s", line);
-        ck_assert_msg(strncmp(line, "id  name ", 9) == 0 || strstr(line, "  model  ") == line + 2, "whose line? %s",
-                      line);
+        ck_assert_msg(strncmp(line, "id  name ", 9) == 0 || strstr(line, "  model  ") == line + 2,
+                      "whose line? %s", line);
         parts += strncmp(line, "id ", 3) == 0;
     }
     ck_assert_int_ge(parts, 3);
@@ -183,9 +189,9 @@ START_TEST(words_that_a_narrow_terminal_has_no_room_for_go_on_below)
 {
     char text[8192];
     show_on_terminal(60, "device", text, sizeof text);
-    ck_assert_msg(
-        strstr(text, "  to be named, for it is for tests:\r\n                       what matrix does, with") != NULL,
-        "%s", text);
+    ck_assert_msg(strstr(text, "  to be named, for it is for tests:\r\n                       what "
+                               "matrix does, with") != NULL,
+                  "%s", text);
     for (char *line = strtok(text, "\r\n"); line; line = strtok(NULL, "\r\n"))
         ck_assert_msg(strlen(line) <= 60, "wider than 60: %s", line);
 }
@@ -213,7 +219,8 @@ START_TEST(caches_show_scales_and_mla)
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(entry, "v_is_k_prefix")));
     cJSON_Delete(json);
     struct outcome outcome = ASK("caches");
-    static const char *const words[] = {"K dim", "V dim", "MLA", "scales", "token_head", "int8", "32", "16", "yes"};
+    static const char *const words[] = {"K dim", "V dim", "MLA", "scales", "token_head",
+                                        "int8",  "32",    "16",  "yes"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         ck_assert_msg(strstr(outcome.out, words[i]) != NULL, "%s lacks %s", outcome.out, words[i]);
     outcome_finish(&outcome);
@@ -276,7 +283,9 @@ START_TEST(blocks_can_be_chosen_by_cache_and_state)
 
     json = document(ASK("blocks", "--json", "--state", "held", "--cache", id));
     const cJSON *held = list(json, "blocks", 2);
-    ck_assert_double_eq(number(cJSON_GetArrayItem(held, 0), "depth") + number(cJSON_GetArrayItem(held, 1), "depth"), 1);
+    ck_assert_double_eq(number(cJSON_GetArrayItem(held, 0), "depth") +
+                            number(cJSON_GetArrayItem(held, 1), "depth"),
+                        1);
     cJSON_Delete(json);
 }
 END_TEST
@@ -287,7 +296,8 @@ START_TEST(a_cache_or_state_that_is_none_is_refused)
     assert_fails(ASK("blocks", "--cache", "nothing"), FAILED, "no cache \"nothing\" among its 1");
     assert_fails(ASK("blocks", "--cache", "987654321"), FAILED, "no cache \"987654321\"");
     assert_fails(ASK("blocks", "--state", "lost"), USAGE, "--state \"lost\" is none of free");
-    assert_fails_as_json(ASK("blocks", "--cache", "nothing", "--json"), FAILED, "NOT_FOUND", "no cache \"nothing\"");
+    assert_fails_as_json(ASK("blocks", "--cache", "nothing", "--json"), FAILED, "NOT_FOUND",
+                         "no cache \"nothing\"");
 }
 END_TEST
 
@@ -297,7 +307,8 @@ START_TEST(a_cache_is_known_by_its_name_before_its_id)
     char id[32];
     open_worker("worker");
     cJSON *json = document(ASK("caches", "--json"));
-    snprintf(id, sizeof id, "%.0f", number(cJSON_GetArrayItem(list(json, "caches", 1), 0), "cache"));
+    snprintf(id, sizeof id, "%.0f",
+             number(cJSON_GetArrayItem(list(json, "caches", 1), 0), "cache"));
     cJSON_Delete(json);
     struct aule_cache *confusing = open_cache(id);
     int32_t block;
@@ -337,7 +348,8 @@ START_TEST(device_shows_every_shader_and_why_it_is_used_or_not)
         bool is_used = cJSON_IsTrue(cJSON_GetObjectItem(entry, "used"));
         bool lacks = string(entry, "missing")[0] != '\0';
         const char *why = lacks ? string(entry, "missing") : is_used ? "the best" : "a better one";
-        ck_assert_msg(strstr(string(entry, "why"), why) != NULL, "\"%s\" lacks %s", string(entry, "why"), why);
+        ck_assert_msg(strstr(string(entry, "why"), why) != NULL, "\"%s\" lacks %s",
+                      string(entry, "why"), why);
         ck_assert_int_eq(is_used, !lacks && usable == 0);
         if (is_used)
             ck_assert_str_eq(string(entry, "name"), string(json, "variant"));

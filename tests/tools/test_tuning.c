@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_tuning.c - tuning from outside: a daemon that is told to measures behind a worker's decode, shows it, knows it in its next life,
-// renews, forgets and stops when aule-ctl says so; the worker's bits are the same all the while, and a spoilt file stops nothing.
+// test_tuning.c - tuning from outside: a daemon that is told to measures behind a worker's decode,
+// shows it, knows it in its next life, renews, forgets and stops when aule-ctl says so; the
+// worker's bits are the same all the while, and a spoilt file stops nothing.
 
 #include "aule/aule.h"
 #include "base/uuid.h"
@@ -27,10 +28,11 @@ static struct daemon server;
 static struct aule_monitor *monitor;
 static char folder[128], pipelines[256], wanted[ROW];
 
-#define CHECK_OK(call)                                                                                                 \
-    do {                                                                                                               \
-        enum aule_status check_status = (call);                                                                        \
-        ck_assert_msg(check_status == AULE_OK, "%s: %s", aule_status_name(check_status), aule_error());                \
+#define CHECK_OK(call)                                                                             \
+    do {                                                                                           \
+        enum aule_status check_status = (call);                                                    \
+        ck_assert_msg(check_status == AULE_OK, "%s: %s", aule_status_name(check_status),           \
+                      aule_error());                                                               \
     } while (0)
 
 static void begin_life(void)
@@ -64,8 +66,8 @@ static struct aule_tensor tensor(struct aule_session *session, uint32_t tokens, 
     return made;
 }
 
-static void run_tokens(struct aule_session *session, struct aule_cache *cache, const int32_t *blocks, int32_t tokens,
-                       const int64_t *slots, void *row)
+static void run_tokens(struct aule_session *session, struct aule_cache *cache,
+                       const int32_t *blocks, int32_t tokens, const int64_t *slots, void *row)
 {
     const int32_t cu[] = {0, tokens}, lens[] = {TOKENS};
     struct aule_batch *batch = NULL;
@@ -94,8 +96,10 @@ static void decode(char row[ROW])
     struct aule_cache *cache = NULL;
     int32_t blocks[BLOCKS];
     int64_t slots[TOKENS];
-    CHECK_OK(aule_session_open(
-        &(struct aule_session_params){.socket = server.socket, .arena_size = 1 << 20, .timeout_ms = 240000}, &session));
+    CHECK_OK(aule_session_open(&(struct aule_session_params){.socket = server.socket,
+                                                             .arena_size = 1 << 20,
+                                                             .timeout_ms = 240000},
+                               &session));
     CHECK_OK(aule_cache_open(session,
                              &(struct aule_cache_params){.name = "model",
                                                          .num_layers = 1,
@@ -123,7 +127,8 @@ static void expect_bits(void)
 
 // ---- an operator ----
 
-static struct aule_tuning_state look(enum aule_tune_action action, uint32_t *count, struct aule_tuned_state *first)
+static struct aule_tuning_state look(enum aule_tune_action action, uint32_t *count,
+                                     struct aule_tuned_state *first)
 {
     struct aule_tuning_state state;
     struct aule_tuned_state *array = NULL;
@@ -150,7 +155,8 @@ static struct aule_tuned_state await_measured(void)
 {
     struct aule_tuned_state first = {.gpu_ns = 0};
     uint32_t count = 0;
-    for (time_t deadline = now() + PATIENCE_S; look(AULE_TUNE_SHOW, &count, &first).num_waiting || !count; nap())
+    for (time_t deadline = now() + PATIENCE_S;
+         look(AULE_TUNE_SHOW, &count, &first).num_waiting || !count; nap())
         ck_assert(now() < deadline);
     ck_assert_uint_eq(count, 1);
     ck_assert_int_eq(first.state, AULE_TUNED_MEASURED);
@@ -166,7 +172,8 @@ static void await_file(const char *path, bool there)
 static void ctl(const char *action, const char *words)
 {
     char command[512], text[8192];
-    snprintf(command, sizeof command, "exec %s tune %s --json --timeout 60000 --socket %s", CTL, action, server.socket);
+    snprintf(command, sizeof command, "exec %s tune %s --json --timeout 60000 --socket %s", CTL,
+             action, server.socket);
     FILE *pipe = popen(command, "re");
     ck_assert_ptr_nonnull(pipe);
     text[fread(text, 1, sizeof text - 1, pipe)] = '\0';

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_worker.c - aule-worker as people start it, alone and against a real daemon. A worker must say the same tokens whether attention
-// is its own or aule's, over blocks or over rows, computed or found in the cache.
+// test_worker.c - aule-worker as people start it, alone and against a real daemon. A worker must
+// say the same tokens whether attention is its own or aule's, over blocks or over rows, computed or
+// found in the cache.
 
 #include "aule/aule.h"
 #include "base/exit_code.h"
@@ -53,26 +54,33 @@ __attribute__((format(printf, 1, 2))) static struct run *start(const char *forma
 static void refused(const struct run *run, enum exit_code code, const char *sentence)
 {
     ck_assert_int_eq(run->code, (int)code);
-    ck_assert_msg(strstr(run->output, sentence), "'%s' does not contain '%s'", run->output, sentence);
-    ck_assert_msg(strchr(run->output, '\n') == run->output + strlen(run->output) - 1, "more than one line: %s",
-                  run->output);
+    ck_assert_msg(strstr(run->output, sentence), "'%s' does not contain '%s'", run->output,
+                  sentence);
+    ck_assert_msg(strchr(run->output, '\n') == run->output + strlen(run->output) - 1,
+                  "more than one line: %s", run->output);
 }
 
 static const struct {
     const char *options, *sentence;
 } bad_options[] = {
     {"", "--prompt FILE is needed"},
-    {"--prompt " WORKER_TEXT " --path sideways", "--path \"sideways\" is none of paged, contiguous and reference"},
-    {"--prompt " WORKER_TEXT " --path page", "--path \"page\" is none of paged, contiguous and reference"},
-    {"--prompt " WORKER_TEXT " --path ''", "--path \"\" is none of paged, contiguous and reference"},
+    {"--prompt " WORKER_TEXT " --path sideways",
+     "--path \"sideways\" is none of paged, contiguous and reference"},
+    {"--prompt " WORKER_TEXT " --path page",
+     "--path \"page\" is none of paged, contiguous and reference"},
+    {"--prompt " WORKER_TEXT " --path ''",
+     "--path \"\" is none of paged, contiguous and reference"},
     {"--prompt " WORKER_TEXT " --dtype int8", "--dtype \"int8\" is none of f32, f16 and bf16"},
     {"--prompt " WORKER_TEXT " --kv-dtype int4",
      "--kv-dtype \"int4\" is none of f32, f16, bf16, fp8_e4m3, fp8_e5m2 and int8"},
-    {"--prompt " WORKER_TEXT " --kv-scale head", "--kv-scale \"head\" is none of none, tensor and token_head"},
-    {"--prompt " WORKER_TEXT " --kv-scale tensor", "--kv-scale tensor is for fp8 and int8, but --kv-dtype is f16"},
+    {"--prompt " WORKER_TEXT " --kv-scale head",
+     "--kv-scale \"head\" is none of none, tensor and token_head"},
+    {"--prompt " WORKER_TEXT " --kv-scale tensor",
+     "--kv-scale tensor is for fp8 and int8, but --kv-dtype is f16"},
     {"--prompt " WORKER_TEXT " --path contiguous --dtype f16 --kv-dtype int8",
      "--path contiguous keeps rows of --dtype f16, which cannot hold int8 times a scale"},
-    {"--prompt " WORKER_TEXT " --tokens 0", "--tokens \"0\" is not a whole number from 1 to 1048576"},
+    {"--prompt " WORKER_TEXT " --tokens 0",
+     "--tokens \"0\" is not a whole number from 1 to 1048576"},
     {"--prompt " WORKER_TEXT " --tokens 5x", "--tokens \"5x\" is not a whole number"},
     {"--prompt " WORKER_TEXT " --chunk -1", "--chunk \"-1\" is not a whole number"},
     {"--prompt " WORKER_TEXT " --block-size 48", "--block-size \"48\" is not a power of two"},
@@ -82,14 +90,16 @@ static const struct {
 
 START_TEST(a_wrong_command_line_is_said_in_one_sentence)
 {
-    refused(start("%s %s 2>&1", WORKER, bad_options[_i].options), EXIT_CODE_USAGE, bad_options[_i].sentence);
+    refused(start("%s %s 2>&1", WORKER, bad_options[_i].options), EXIT_CODE_USAGE,
+            bad_options[_i].sentence);
 }
 END_TEST
 
 START_TEST(help_and_version_are_answered)
 {
-    static const char *const asked[][2] = {
-        {"--help", "usage: aule-worker"}, {"-h", "--path paged|contiguous|reference"}, {"--version", "aule-worker "}};
+    static const char *const asked[][2] = {{"--help", "usage: aule-worker"},
+                                           {"-h", "--path paged|contiguous|reference"},
+                                           {"--version", "aule-worker "}};
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         const struct run *run = start("%s %s 2>&1", WORKER, asked[i][0]);
         ck_assert_int_eq(run->code, EXIT_CODE_DONE);
@@ -112,12 +122,14 @@ END_TEST
 
 START_TEST(without_a_daemon_its_socket_is_said_and_that_it_is_gone)
 {
-    refused(start("%s --prompt %s --socket /nowhere/sock 2>&1", WORKER, WORKER_TEXT), EXIT_CODE_GONE, "/nowhere/sock");
+    refused(start("%s --prompt %s --socket /nowhere/sock 2>&1", WORKER, WORKER_TEXT),
+            EXIT_CODE_GONE, "/nowhere/sock");
 }
 END_TEST
 
 // With --json a failure is one document, of this status (NULL = of none), and nothing else.
-static void refused_as_json(const struct run *run, enum exit_code code, const char *status, const char *sentence)
+static void refused_as_json(const struct run *run, enum exit_code code, const char *status,
+                            const char *sentence)
 {
     const char *end;
     ck_assert_int_eq(run->code, (int)code);
@@ -126,7 +138,8 @@ static void refused_as_json(const struct run *run, enum exit_code code, const ch
     ck_assert_str_eq(end, "\n");
     ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItem(document, "schema_version")), 1);
     const char *error = cJSON_GetStringValue(cJSON_GetObjectItem(document, "error"));
-    ck_assert_msg(error && strstr(error, sentence), "'%s' does not contain '%s'", run->output, sentence);
+    ck_assert_msg(error && strstr(error, sentence), "'%s' does not contain '%s'", run->output,
+                  sentence);
     const cJSON *name = cJSON_GetObjectItem(document, "status");
     if (status)
         ck_assert_str_eq(cJSON_GetStringValue(name), status);
@@ -139,8 +152,10 @@ static void refused_as_json(const struct run *run, enum exit_code code, const ch
 START_TEST(a_wrong_command_line_is_a_document_wherever_json_stands)
 {
     const char *options = bad_options[_i].options;
-    refused_as_json(start("%s --json %s 2>&1", WORKER, options), EXIT_CODE_USAGE, NULL, bad_options[_i].sentence);
-    refused_as_json(start("%s %s --json 2>&1", WORKER, options), EXIT_CODE_USAGE, NULL, bad_options[_i].sentence);
+    refused_as_json(start("%s --json %s 2>&1", WORKER, options), EXIT_CODE_USAGE, NULL,
+                    bad_options[_i].sentence);
+    refused_as_json(start("%s %s --json 2>&1", WORKER, options), EXIT_CODE_USAGE, NULL,
+                    bad_options[_i].sentence);
 }
 END_TEST
 
@@ -148,26 +163,31 @@ START_TEST(with_json_a_failure_is_a_document)
 {
     refused_as_json(start("%s --json --prompt /nowhere/text 2>&1", WORKER), EXIT_CODE_FAILED, NULL,
                     "/nowhere/text: No such file or directory");
-    refused_as_json(start("%s --json --prompt %s --socket '/nowhere/\"sock' 2>&1", WORKER, WORKER_TEXT), EXIT_CODE_GONE,
-                    "DAEMON_GONE", "opening a session: no daemon listens at /nowhere/\"sock");
-    refused_as_json(start("head -c 100 %s | %s --json --reference --tokens 2 --prompt - --logits /dev/full 2>&1",
-                          WORKER_TEXT, WORKER),
-                    EXIT_CODE_FAILED, NULL, "/dev/full: No space left on device");
+    refused_as_json(
+        start("%s --json --prompt %s --socket '/nowhere/\"sock' 2>&1", WORKER, WORKER_TEXT),
+        EXIT_CODE_GONE, "DAEMON_GONE", "opening a session: no daemon listens at /nowhere/\"sock");
+    refused_as_json(
+        start(
+            "head -c 100 %s | %s --json --reference --tokens 2 --prompt - --logits /dev/full 2>&1",
+            WORKER_TEXT, WORKER),
+        EXIT_CODE_FAILED, NULL, "/dev/full: No space left on device");
 }
 END_TEST
 
 START_TEST(logits_of_another_length_are_not_compared)
 {
-    refused(start("head -c 100 %s | %s --reference --tokens 2 --prompt - --compare %s 2>&1", WORKER_TEXT, WORKER,
-                  WORKER_TEXT),
+    refused(start("head -c 100 %s | %s --reference --tokens 2 --prompt - --compare %s 2>&1",
+                  WORKER_TEXT, WORKER, WORKER_TEXT),
             EXIT_CODE_FAILED, "more than the 512 logits of this run");
 }
 END_TEST
 
 // No daemon is there, so whatever is not said before the first connection is not said at all.
-START_TEST(files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_are_when_the_run_fails)
+START_TEST(
+    files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_are_when_the_run_fails)
 {
-    static const char command[] = "head -c 100 %s | %s --tokens 2 --prompt - --socket /nowhere/sock %s 2>&1";
+    static const char command[] =
+        "head -c 100 %s | %s --tokens 2 --prompt - --socket /nowhere/sock %s 2>&1";
     char text[128], kept[8] = "", path[] = "/tmp/aule-logits-XXXXXX";
     int fd = mkstemp(path);
     ck_assert_int_eq(write(fd, "before", 6), 6);
@@ -180,9 +200,11 @@ START_TEST(files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_a
     ck_assert_int_eq(pread(fd, kept, sizeof kept, 0), 6);
     ck_assert_str_eq(kept, "before");
     snprintf(text, sizeof text, "--reference --logits %s --compare %s", path, path);
-    refused(start(command, WORKER_TEXT, WORKER, text), EXIT_CODE_FAILED, "would replace what --compare reads");
+    refused(start(command, WORKER_TEXT, WORKER, text), EXIT_CODE_FAILED,
+            "would replace what --compare reads");
     snprintf(text, sizeof text, "--reference --prompt %s --logits %s", path, path);
-    refused(start(command, WORKER_TEXT, WORKER, text), EXIT_CODE_FAILED, "would replace what --prompt reads");
+    refused(start(command, WORKER_TEXT, WORKER, text), EXIT_CODE_FAILED,
+            "would replace what --prompt reads");
     ck_assert_int_eq(pread(fd, kept, sizeof kept, 0), 6);
     close(fd);
     unlink(path);
@@ -194,7 +216,8 @@ END_TEST
 
 START_TEST(a_full_disk_is_noticed)
 {
-    refused(start("head -c 100 %s | %s --reference --tokens 2 --prompt - --logits /dev/full 2>&1", WORKER_TEXT, WORKER),
+    refused(start("head -c 100 %s | %s --reference --tokens 2 --prompt - --logits /dev/full 2>&1",
+                  WORKER_TEXT, WORKER),
             EXIT_CODE_FAILED, "/dev/full: No space left on device");
 }
 END_TEST
@@ -206,8 +229,8 @@ START_TEST(a_terminal_is_told_how_far_it_is_and_the_line_goes_at_the_end)
     ck_assert_int_ge(terminal, 0);
     ck_assert_int_eq(grantpt(terminal), 0);
     ck_assert_int_eq(unlockpt(terminal), 0);
-    struct run *run = start("head -c 100 %s | %s --reference --tokens 2 --chunk 60 --prompt - 2>%s", WORKER_TEXT,
-                            WORKER, ptsname(terminal));
+    struct run *run = start("head -c 100 %s | %s --reference --tokens 2 --chunk 60 --prompt - 2>%s",
+                            WORKER_TEXT, WORKER, ptsname(terminal));
     ck_assert_int_eq(run->code, 0);
     const ssize_t size = read(terminal, seen, sizeof seen - 1);
     ck_assert_int_gt(size, 0);
@@ -264,9 +287,11 @@ static void stop(void)
     ck_assert_int_eq(start("rm -rf %s", folder)->code, 0);
 }
 
-// Runs a worker with the first `bytes` bytes of the text and `append` behind them, after a reference run with the same
-// `options`, and with --compare to it. `aule_options` are the worker's alone. The caller's to cJSON_Delete().
-static cJSON *compared(uint32_t bytes, const char *append, const char *options, const char *aule_options)
+// Runs a worker with the first `bytes` bytes of the text and `append` behind them, after a
+// reference run with the same `options`, and with --compare to it. `aule_options` are the worker's
+// alone. The caller's to cJSON_Delete().
+static cJSON *compared(uint32_t bytes, const char *append, const char *options,
+                       const char *aule_options)
 {
     const char *command = "head -c %u %s | %s --prompt - --append '%s' --json %s %s";
     char more[256];
@@ -274,7 +299,8 @@ static cJSON *compared(uint32_t bytes, const char *append, const char *options, 
     struct run *run = start(command, bytes, WORKER_TEXT, WORKER, append, options, more);
     ck_assert_msg(run->code == 0, "%s", run->output);
     cJSON *reference_report = cJSON_Parse(run->output);
-    snprintf(more, sizeof more, "%s --socket %s --compare %s/logits 2>&1", aule_options, server.socket, folder);
+    snprintf(more, sizeof more, "%s --socket %s --compare %s/logits 2>&1", aule_options,
+             server.socket, folder);
     run = start(command, bytes, WORKER_TEXT, WORKER, append, options, more);
     ck_assert_msg(run->code == 0, "%s", run->output);
     cJSON *report = cJSON_Parse(run->output);
@@ -319,8 +345,9 @@ START_TEST(a_prompt_that_is_there_in_full_runs_its_last_token_again)
 }
 END_TEST
 
-// How far logits may be from the reference's; docs/operating.md has the same table. What makes them differ is a value that lies near the middle
-// between two that its type has: which way it goes is chance, and a coarser type makes a larger step of it.
+// How far logits may be from the reference's; docs/operating.md has the same table. What makes them
+// differ is a value that lies near the middle between two that its type has: which way it goes is
+// chance, and a coarser type makes a larger step of it.
 static const struct {
     enum aule_dtype dtype;
     double f32, f16, bf16, eight_bits; // by what keys and values are kept as
@@ -353,8 +380,8 @@ static const struct {
 
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 
-// So many bytes of the text that for every pair of types the best logit of each step leads by more than five times what the tolerance
-// could take from it: then the ids have to be equal.
+// So many bytes of the text that for every pair of types the best logit of each step leads by more
+// than five times what the tolerance could take from it: then the ids have to be equal.
 enum { CLEAR_BYTES = 263, CLEAR_TOKENS = 3 };
 
 static bool is_exact_in(enum aule_dtype dtype, const char *scale)
@@ -368,11 +395,12 @@ static void equals_the_reference(enum aule_dtype dtype, int kind)
     const char *scale = kinds[kind].scale;
     char options[192];
     snprintf(options, sizeof options,
-             "--tokens %d --dtype %s --kv-dtype %s --kv-scale %s --block-size %u --cache-name %s", CLEAR_TOKENS,
-             aule_dtype_name(dtype), aule_dtype_name(kinds[kind].dtype), scale ? scale : "none", kinds[kind].block_size,
-             aule_dtype_name(dtype));
+             "--tokens %d --dtype %s --kv-dtype %s --kv-scale %s --block-size %u --cache-name %s",
+             CLEAR_TOKENS, aule_dtype_name(dtype), aule_dtype_name(kinds[kind].dtype),
+             scale ? scale : "none", kinds[kind].block_size, aule_dtype_name(dtype));
     expect(compared(CLEAR_BYTES, "", options, ""), 0, bound);
-    expect(compared(CLEAR_BYTES, "", options, ""), floor((double)CLEAR_BYTES / kinds[kind].block_size), bound);
+    expect(compared(CLEAR_BYTES, "", options, ""),
+           floor((double)CLEAR_BYTES / kinds[kind].block_size), bound);
     if (is_exact_in(dtype, scale))
         expect(compared(CLEAR_BYTES, "", options, "--path contiguous"), 0, bound);
 }
@@ -388,11 +416,14 @@ END_TEST
 START_TEST(blocks_and_rows_give_the_same_bits)
 {
     const char *dtype = aule_dtype_name(_i);
-    const char *command = "head -c 300 %s | %s --prompt - --tokens 8 --chunk 100 --dtype %s --kv-dtype %s --socket %s "
+    const char *command = "head -c 300 %s | %s --prompt - --tokens 8 --chunk 100 --dtype %s "
+                          "--kv-dtype %s --socket %s "
                           "--logits %s/%s --path %s 2>&1";
-    struct run *run = start(command, WORKER_TEXT, WORKER, dtype, dtype, server.socket, folder, "blocks", "paged");
+    struct run *run =
+        start(command, WORKER_TEXT, WORKER, dtype, dtype, server.socket, folder, "blocks", "paged");
     ck_assert_msg(run->code == 0, "%s", run->output);
-    run = start(command, WORKER_TEXT, WORKER, dtype, dtype, server.socket, folder, "rows", "contiguous");
+    run = start(command, WORKER_TEXT, WORKER, dtype, dtype, server.socket, folder, "rows",
+                "contiguous");
     ck_assert_msg(run->code == 0, "%s", run->output);
     ck_assert_int_eq(start("cmp %s/blocks %s/rows", folder, folder)->code, 0);
 }
@@ -402,9 +433,10 @@ START_TEST(rows_of_its_own_need_no_blocks_and_share_none)
 {
     expect(compared(300, "", "--tokens 2", "--path contiguous"), 0, 1e-3);
     expect(compared(300, "", "--tokens 2", "--path contiguous"), 0, 1e-3);
-    ck_assert_str_eq(
-        start("%s status --json --socket %s | jq -c '[.num_caches, .pool_blocks]'", CTL, server.socket)->output,
-        "[0,0]\n");
+    ck_assert_str_eq(start("%s status --json --socket %s | jq -c '[.num_caches, .pool_blocks]'",
+                           CTL, server.socket)
+                         ->output,
+                     "[0,0]\n");
 }
 END_TEST
 
@@ -420,10 +452,10 @@ END_TEST
 START_TEST(workers_at_once_all_find_the_prefix)
 {
     expect(compared(1000, "", "--tokens 1", ""), 0, 1e-3);
-    struct run *run =
-        start("for i in 1 2 3 4; do head -c 1000 %s | %s --prompt - --append \" $i\" --json --socket %s & done | "
-              "jq -s 'map(.hit_blocks)' -c",
-              WORKER_TEXT, WORKER, server.socket);
+    struct run *run = start("for i in 1 2 3 4; do head -c 1000 %s | %s --prompt - --append \" $i\" "
+                            "--json --socket %s & done | "
+                            "jq -s 'map(.hit_blocks)' -c",
+                            WORKER_TEXT, WORKER, server.socket);
     ck_assert_str_eq(run->output, "[31,31,31,31]\n");
 }
 END_TEST
@@ -431,18 +463,21 @@ END_TEST
 START_TEST(another_identity_is_refused_with_both_values)
 {
     expect(compared(100, "", "--tokens 1 --block-size 16", ""), 0, 1e-3);
-    refused(start("%s --prompt %s --socket %s --block-size 64 2>&1", WORKER, WORKER_TEXT, server.socket),
+    refused(start("%s --prompt %s --socket %s --block-size 64 2>&1", WORKER, WORKER_TEXT,
+                  server.socket),
             EXIT_CODE_FAILED, "MISMATCH");
     ck_assert_ptr_nonnull(strstr(
-        start("%s --prompt %s --socket %s --block-size 64 2>&1", WORKER, WORKER_TEXT, server.socket)->output, "64"));
+        start("%s --prompt %s --socket %s --block-size 64 2>&1", WORKER, WORKER_TEXT, server.socket)
+            ->output,
+        "64"));
 }
 END_TEST
 
 START_TEST(a_daemon_that_dies_ends_a_worker_with_a_sentence)
 {
     char command[1024];
-    snprintf(command, sizeof command, "%s --prompt %s --socket %s --tokens 100000 2>&1", WORKER, WORKER_TEXT,
-             server.socket);
+    snprintf(command, sizeof command, "%s --prompt %s --socket %s --tokens 100000 2>&1", WORKER,
+             WORKER_TEXT, server.socket);
     FILE *pipe = popen(command, "r");
     ck_assert_ptr_nonnull(pipe);
     sleep(2);
@@ -479,10 +514,12 @@ static void launch_small_arenas(void)
 
 START_TEST(an_arena_that_is_too_large_is_said_with_its_option)
 {
-    struct run *run = start("%s --prompt %s --socket %s --path contiguous 2>&1", WORKER, WORKER_TEXT, server.socket);
+    struct run *run = start("%s --prompt %s --socket %s --path contiguous 2>&1", WORKER,
+                            WORKER_TEXT, server.socket);
     refused(run, EXIT_CODE_FAILED, "opening a session: an arena of ");
     ck_assert_msg(strstr(run->output, "--max-arena 2097152 (LIMIT)"), "%s", run->output);
-    run = start("%s --json --prompt %s --socket %s --path contiguous 2>&1", WORKER, WORKER_TEXT, server.socket);
+    run = start("%s --json --prompt %s --socket %s --path contiguous 2>&1", WORKER, WORKER_TEXT,
+                server.socket);
     refused_as_json(run, EXIT_CODE_FAILED, "LIMIT", "opening a session: an arena of ");
     expect(compared(60, "", "--tokens 2", "--path contiguous"), 0, 1e-3);
 }
@@ -501,7 +538,9 @@ static Suite *worker_suite(void)
     tcase_add_test(program, a_prompt_that_cannot_be_had_is_said_in_one_sentence);
     tcase_add_test(program, without_a_daemon_its_socket_is_said_and_that_it_is_gone);
     tcase_add_test(program, logits_of_another_length_are_not_compared);
-    tcase_add_test(program, files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_are_when_the_run_fails);
+    tcase_add_test(
+        program,
+        files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_are_when_the_run_fails);
     tcase_add_test(program, a_full_disk_is_noticed);
     tcase_add_test(program, a_terminal_is_told_how_far_it_is_and_the_line_goes_at_the_end);
     tcase_add_test(program, help_names_every_option_and_version_the_version);
@@ -511,7 +550,8 @@ static Suite *worker_suite(void)
     tcase_add_checked_fixture(importing, launch_importing, stop);
     tcase_add_test(importing, tokens_and_logits_equal_the_reference_and_prefixes_are_found);
     tcase_add_test(importing, a_prompt_that_is_there_in_full_runs_its_last_token_again);
-    tcase_add_loop_test(importing, every_kind_of_keys_and_values_gives_the_ids_of_the_reference, 0, NUM_KINDS);
+    tcase_add_loop_test(importing, every_kind_of_keys_and_values_gives_the_ids_of_the_reference, 0,
+                        NUM_KINDS);
     tcase_add_loop_test(importing, blocks_and_rows_give_the_same_bits, AULE_F32, AULE_BF16 + 1);
     tcase_add_test(importing, rows_of_its_own_need_no_blocks_and_share_none);
     tcase_add_test(importing, tenants_and_caches_of_other_names_share_nothing);
@@ -523,8 +563,10 @@ static Suite *worker_suite(void)
     TCase *staging = tcase_create("daemon_staging");
     tcase_add_checked_fixture(staging, launch_staging, stop);
     tcase_add_test(staging, tokens_and_logits_equal_the_reference_and_prefixes_are_found);
-    for (int kind = 1; kind < NUM_KINDS; kind += 4) // every type is written the same way: some are enough here
-        tcase_add_loop_test(staging, every_kind_of_keys_and_values_gives_the_ids_of_the_reference, kind, kind + 1);
+    for (int kind = 1; kind < NUM_KINDS;
+         kind += 4) // every type is written the same way: some are enough here
+        tcase_add_loop_test(staging, every_kind_of_keys_and_values_gives_the_ids_of_the_reference,
+                            kind, kind + 1);
     tcase_add_loop_test(staging, blocks_and_rows_give_the_same_bits, AULE_F32, AULE_BF16 + 1);
     suite_add_tcase(suite, staging);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_worker_parts.c - aule-worker's model, its reference and its element types, in this process and without a daemon.
+// test_worker_parts.c - aule-worker's model, its reference and its element types, in this process
+// and without a daemon.
 
 #include "oracle/numbers.h"
 #include "rigs/check_main.h"
@@ -32,8 +33,8 @@ static int32_t *read_text(uint32_t *count)
     return tokens;
 }
 
-static struct generation reference(const int32_t *prompt, uint32_t num_prompt, uint32_t num_tokens, uint32_t chunk,
-                                   enum aule_dtype kv_dtype)
+static struct generation reference(const int32_t *prompt, uint32_t num_prompt, uint32_t num_tokens,
+                                   uint32_t chunk, enum aule_dtype kv_dtype)
 {
     struct failure failure = {0};
     const struct attention_params params = {.dtype = AULE_F32,
@@ -48,7 +49,8 @@ static struct generation reference(const int32_t *prompt, uint32_t num_prompt, u
     struct generation generation;
     generate_params.model = model;
     generate_params.attention = attention_create(&params, &failure);
-    ck_assert_msg(generate_params.attention && generate(&generate_params, &generation, &failure), "%s", failure.text);
+    ck_assert_msg(generate_params.attention && generate(&generate_params, &generation, &failure),
+                  "%s", failure.text);
     attention_destroy(generate_params.attention);
     model_destroy(model);
     return generation;
@@ -90,7 +92,8 @@ START_TEST(every_early_token_matters)
     struct generation before = reference(text, 600, 1, 600, AULE_F16);
     text[3] ^= 1;
     struct generation after = reference(text, 600, 1, 600, AULE_F16);
-    ck_assert_double_gt(generation_largest_difference(before.logits, after.logits, MODEL_VOCABULARY), 0.01);
+    ck_assert_double_gt(
+        generation_largest_difference(before.logits, after.logits, MODEL_VOCABULARY), 0.01);
     generation_finish(&before);
     generation_finish(&after);
     free(text);
@@ -101,8 +104,10 @@ START_TEST(the_cache_type_rounds_what_is_stored)
 {
     uint32_t count;
     int32_t *text = read_text(&count);
-    struct generation half = reference(text, 200, 1, 200, AULE_F16), full = reference(text, 200, 1, 200, AULE_F32);
-    const double difference = generation_largest_difference(half.logits, full.logits, MODEL_VOCABULARY);
+    struct generation half = reference(text, 200, 1, 200, AULE_F16),
+                      full = reference(text, 200, 1, 200, AULE_F32);
+    const double difference =
+        generation_largest_difference(half.logits, full.logits, MODEL_VOCABULARY);
     ck_assert_double_gt(difference, 0);
     ck_assert_double_lt(difference, 0.1);
     generation_finish(&half);
@@ -182,7 +187,8 @@ START_TEST(rows_are_kept_with_the_scale_that_a_cache_gives_them)
         numbers_scale((enum dtype)dtype, row, 32, &scale, &inverse);
         element_keep(kept, 32, &kv, 0);
         for (int d = 0; d < 32; d++) {
-            const double stored = numbers_value((enum dtype)dtype, numbers_round((enum dtype)dtype, row[d] * inverse));
+            const double stored = numbers_value((enum dtype)dtype,
+                                                numbers_round((enum dtype)dtype, row[d] * inverse));
             same(kept[d], (double)(float)(stored * (double)scale));
         }
     }
@@ -224,7 +230,9 @@ START_TEST(the_scales_per_tensor_have_room_for_the_model)
     float logits[MODEL_VOCABULARY];
     int32_t *text = read_text(&largest.num_tokens);
     struct model *model = model_create();
-    ck_assert_int_eq(model_forward(model, text, largest.num_tokens, 0, look_for_largest, &largest, logits), MODEL_OK);
+    ck_assert_int_eq(
+        model_forward(model, text, largest.num_tokens, 0, look_for_largest, &largest, logits),
+        MODEL_OK);
     ck_assert_float_le(largest.key, MODEL_LARGEST_KEY);
     ck_assert_float_gt(largest.key, MODEL_LARGEST_KEY / 2);
     ck_assert_float_le(largest.value, MODEL_LARGEST_VALUE);
@@ -247,8 +255,10 @@ static Suite *parts_suite(void)
     suite_add_tcase(suite, model);
 
     TCase *elements = tcase_create("elements");
-    tcase_add_loop_test(elements, elements_of_every_type_round_as_those_of_the_shaders, AULE_F32, AULE_INT8 + 1);
-    tcase_add_loop_test(elements, elements_come_back_from_memory_as_they_were_rounded, AULE_F32, AULE_BF16 + 1);
+    tcase_add_loop_test(elements, elements_of_every_type_round_as_those_of_the_shaders, AULE_F32,
+                        AULE_INT8 + 1);
+    tcase_add_loop_test(elements, elements_come_back_from_memory_as_they_were_rounded, AULE_F32,
+                        AULE_BF16 + 1);
     tcase_add_test(elements, rows_are_kept_with_the_scale_that_a_cache_gives_them);
     tcase_add_test(elements, a_scale_per_tensor_saturates_what_is_too_large);
     suite_add_tcase(suite, elements);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// baseline.c - see baseline.h. Cuts a workload into tiles of rows for one thread a core, and checks what they made.
+// baseline.c - see baseline.h. Cuts a workload into tiles of rows for one thread a core, and checks
+// what they made.
 
 #include "baseline.h"
 
@@ -45,7 +46,8 @@ static void fill_some(void *context, uint32_t i, uint32_t member)
     struct filling *f = context;
     uint64_t first = (uint64_t)i * FILLED_AT_ONCE, left = f->count - first;
     (void)member;
-    values_fill(DTYPE_F16, f->stream, first, left < FILLED_AT_ONCE ? left : FILLED_AT_ONCE, f->to + first);
+    values_fill(DTYPE_F16, f->stream, first, left < FILLED_AT_ONCE ? left : FILLED_AT_ONCE,
+                f->to + first);
 }
 
 static void fill(uint64_t stream, uint64_t count, uint16_t *to)
@@ -73,7 +75,8 @@ static bool job_init(struct job *job, const struct workload *workload)
     }
     for (uint32_t s = 0; s < job->shape.num_seqs; s++) {
         uint32_t q_len = (uint32_t)(job->shape.cu_seqlens_q[s + 1] - job->shape.cu_seqlens_q[s]);
-        job->firsts[s + 1] = job->firsts[s] + (q_len + job->per_tile - 1) / job->per_tile * workload->num_kv_heads;
+        job->firsts[s + 1] =
+            job->firsts[s] + (q_len + job->per_tile - 1) / job->per_tile * workload->num_kv_heads;
     }
     fill(shape_stream(0, SHAPE_Q), queries, job->q);
     fill(shape_stream(0, SHAPE_K), keys, job->k);
@@ -81,7 +84,8 @@ static bool job_init(struct job *job, const struct workload *workload)
     return true;
 }
 
-// Rows of a tile: the tokens one after the other, each with its heads, so that what they see never falls. The longest tiles come first.
+// Rows of a tile: the tokens one after the other, each with its heads, so that what they see never
+// falls. The longest tiles come first.
 static void attend_tile(void *context, uint32_t n, uint32_t member)
 {
     struct job *job = context;
@@ -91,7 +95,8 @@ static void attend_tile(void *context, uint32_t n, uint32_t member)
     while (job->firsts[seq + 1] <= number)
         seq++;
     uint32_t kv_head = (number - job->firsts[seq]) % w->num_kv_heads;
-    uint32_t begin = (uint32_t)shape->cu_seqlens_q[seq], end = (uint32_t)shape->cu_seqlens_q[seq + 1];
+    uint32_t begin = (uint32_t)shape->cu_seqlens_q[seq],
+             end = (uint32_t)shape->cu_seqlens_q[seq + 1];
     uint32_t first = begin + (number - job->firsts[seq]) / w->num_kv_heads * job->per_tile;
     uint64_t keys = shape_element(shape, seq, 0, kv_head);
     struct baseline_tile tile = {
@@ -103,7 +108,8 @@ static void attend_tile(void *context, uint32_t n, uint32_t member)
     };
     for (uint32_t token = first; token < end && token < first + job->per_tile; token++) {
         for (uint32_t i = 0; i < job->group; i++) {
-            uint64_t at = ((uint64_t)token * w->num_heads + (uint64_t)kv_head * job->group + i) * w->head_dim;
+            uint64_t at =
+                ((uint64_t)token * w->num_heads + (uint64_t)kv_head * job->group + i) * w->head_dim;
             tile.q[tile.num_rows] = job->q + at;
             tile.out[tile.num_rows] = job->out + at;
             tile.seen[tile.num_rows++] = (uint32_t)shape->seq_lens_kv[seq] - (end - token) + 1;
@@ -141,13 +147,14 @@ bool baseline_measure(const struct workload *workload, double seconds, struct ba
     }
     bool ok = job_init(&job, workload);
     if (workload->num_heads / workload->num_kv_heads > BASELINE_ROWS) {
-        fprintf(stderr, "aule-bench: the baseline takes up to %d heads a KV head, not %u\n", BASELINE_ROWS,
-                workload->num_heads / workload->num_kv_heads);
+        fprintf(stderr, "aule-bench: the baseline takes up to %d heads a KV head, not %u\n",
+                BASELINE_ROWS, workload->num_heads / workload->num_kv_heads);
         ok = false;
     }
     const struct lane lane = {
         .context = &job, .num_sets = 1, .most = 1, .in_flight = 1, .submit = submit, .wait = wait};
-    const struct check check = {.shape = &job.shape, .dtype = DTYPE_F16, .kv_dtype = DTYPE_F16, .out = job.out};
+    const struct check check = {
+        .shape = &job.shape, .dtype = DTYPE_F16, .kv_dtype = DTYPE_F16, .out = job.out};
     ok = ok && measure(&lane, seconds, 3, NULL, &samples) && check_rows(&check, &baseline->verdict);
     samples_times(&samples, true, &baseline->times);
     if (ok)

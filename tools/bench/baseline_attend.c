@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// baseline_attend.c - see baseline_attend.h. Blocked over keys: a block of K and V is widened to f32 once for all rows, scores of a block stand
-// in a small matrix, and each row keeps a running maximum (Milakov, Gimelshein 2018). Loops are laid out for the vectoriser.
+// baseline_attend.c - see baseline_attend.h. Blocked over keys: a block of K and V is widened to
+// f32 once for all rows, scores of a block stand in a small matrix, and each row keeps a running
+// maximum (Milakov, Gimelshein 2018). Loops are laid out for the vectoriser.
 
 #include "baseline_attend.h"
 
@@ -11,11 +12,13 @@
 
 enum { ROWS = BASELINE_ROWS, KEYS = BASELINE_KEYS };
 
-// For finite numbers only: f16's exponent is moved by 112, which a product does exactly, for subnormals too.
+// For finite numbers only: f16's exponent is moved by 112, which a product does exactly, for
+// subnormals too.
 static void widen(const uint16_t *from, float *to, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t bits = (uint32_t)(from[i] & 0x7fff) << 13, sign = (uint32_t)(from[i] & 0x8000) << 16;
+        uint32_t bits = (uint32_t)(from[i] & 0x7fff) << 13, sign = (uint32_t)(from[i] & 0x8000)
+                                                                   << 16;
         float value;
         memcpy(&value, &bits, sizeof value);
         value *= 0x1p112f;
@@ -58,7 +61,8 @@ static void turn(const float *restrict from, float *restrict to, uint32_t dim)
             to[d * KEYS + j] = from[j * dim + d];
 }
 
-static void load(struct work *w, const struct baseline_tile *tile, uint32_t first, uint32_t count, float *scratch)
+static void load(struct work *w, const struct baseline_tile *tile, uint32_t first, uint32_t count,
+                 float *scratch)
 {
     memset(scratch, 0, sizeof(float) * KEYS * w->dim);
     widen(tile->k + (uint64_t)first * w->dim, scratch, count * w->dim);
@@ -75,7 +79,8 @@ static void score_row(struct work *w, const float *restrict q)
     memcpy(w->score, sums, sizeof sums);
 }
 
-// Scores of `count` keys become weights; what the row has so far is scaled down where the maximum rises.
+// Scores of `count` keys become weights; what the row has so far is scaled down where the maximum
+// rises.
 static void weigh_row(struct work *w, uint32_t row, uint32_t count)
 {
     float maximum = w->maximum[row], *out = w->out + (uint64_t)row * w->dim, sum = 0;
@@ -104,7 +109,8 @@ static void add_row(struct work *w, uint32_t row, uint32_t count)
     for (uint32_t j = 0; j < count; j += 4) {
         const float *v = w->v + (uint64_t)j * w->dim, *p = w->score + j;
         for (uint32_t d = 0; d < w->dim; d++)
-            out[d] += p[0] * v[d] + p[1] * v[w->dim + d] + p[2] * v[2 * w->dim + d] + p[3] * v[3 * w->dim + d];
+            out[d] += p[0] * v[d] + p[1] * v[w->dim + d] + p[2] * v[2 * w->dim + d] +
+                      p[3] * v[3 * w->dim + d];
     }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// baseline_attend.h - attention of some rows of one KV head. The file behind it alone is compiled with -march=native -ffast-math.
+// baseline_attend.h - attention of some rows of one KV head. The file behind it alone is compiled
+// with -march=native -ffast-math.
 
 #ifndef AULE_BENCH_BASELINE_ATTEND_H
 #define AULE_BENCH_BASELINE_ATTEND_H
@@ -10,7 +11,8 @@
 
 enum { BASELINE_ROWS = 32, BASELINE_KEYS = 64 };
 
-// f16 as bits. Row r is a query head of a token: it sees keys [0, seen[r]), which never falls from row to row.
+// f16 as bits. Row r is a query head of a token: it sees keys [0, seen[r]), which never falls from
+// row to row.
 struct baseline_tile {
     const uint16_t *q[BASELINE_ROWS];
     uint16_t *out[BASELINE_ROWS];

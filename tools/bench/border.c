@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// border.c - studies "border" and "step": the same round trips through a daemon by each of its lanes, and on an engine in this process over
-// memory that it imports as the daemon imports a client's. They take turns. Afterwards each lane goes alone for a while, and the daemon says
+// border.c - studies "border" and "step": the same round trips through a daemon by each of its
+// lanes, and on an engine in this process over memory that it imports as the daemon imports a
+// client's. They take turns. Afterwards each lane goes alone for a while, and the daemon says
 // whether the GPU's ends found it awake.
 
 #include "caller.h"
@@ -14,7 +15,13 @@
 
 static const double asleep_us = 100000; // that a lane goes alone
 
-enum { LEAST_TRIPS = 3, IN_PROCESS = 0, NUM_PLACES = 3, NUM_WAYS = 2, NUM_PLAYERS = NUM_PLACES * NUM_WAYS };
+enum {
+    LEAST_TRIPS = 3,
+    IN_PROCESS = 0,
+    NUM_PLACES = 3,
+    NUM_WAYS = 2,
+    NUM_PLAYERS = NUM_PLACES * NUM_WAYS
+};
 
 static const enum via places[NUM_PLACES] = {VIA_ENGINE, VIA_RING, VIA_NNG};
 
@@ -97,7 +104,8 @@ static bool poison(struct border *b, uint32_t place)
 
 static bool look(struct border *b, uint32_t place, uint32_t set, struct verdict *verdict)
 {
-    return place == IN_PROCESS ? world_look(&b->world, set, verdict) : caller_look(&b->callers[place], set, verdict);
+    return place == IN_PROCESS ? world_look(&b->world, set, verdict)
+                               : caller_look(&b->callers[place], set, verdict);
 }
 
 // One trip more over all layers, of which one is looked at.
@@ -136,17 +144,19 @@ static bool count_asleep(struct border *b, struct player *player, double *share)
 }
 
 // What the border costs, beside the engine's own.
-static bool say(struct border *b, const struct player *players, const struct times *times, const double *asleep,
-                uint32_t i, uint32_t ways)
+static bool say(struct border *b, const struct player *players, const struct times *times,
+                const double *asleep, uint32_t i, uint32_t ways)
 {
     static const char *const how[] = {", one submission", ", each layer waited for"};
     uint32_t place = i / ways;
     const struct times *base = &times[i % ways];
-    struct figure figure = study_figure(b->study, via_name(places[place]), b->subject.workload, players[i].runs);
+    struct figure figure =
+        study_figure(b->study, via_name(places[place]), b->subject.workload, players[i].runs);
     figure.times = times[i];
     figure.verdict = b->verdicts[place];
     figure.checked = true;
-    snprintf(figure.name, sizeof figure.name, "%s%s by %s", b->subject.name, ways > 1 ? how[i % ways] : "",
+    snprintf(figure.name, sizeof figure.name, "%s%s by %s", b->subject.name,
+             ways > 1 ? how[i % ways] : "",
              place == IN_PROCESS ? "an engine of its own" : via_name(places[place]));
     figure_add_given(&figure, "layers", b->layers, "");
     if (place != IN_PROCESS) {
@@ -166,7 +176,8 @@ static bool measure_ways(struct border *b, uint32_t ways)
     uint32_t count = NUM_PLACES * ways;
     bool ok = true;
     for (uint32_t i = 0; i < count; i++)
-        players[i] = (struct player){.lane = lane_of(b, i / ways), .runs = b->layers, .apart = i % ways == 1};
+        players[i] = (struct player){
+            .lane = lane_of(b, i / ways), .runs = b->layers, .apart = i % ways == 1};
     for (uint32_t i = 0; ok && i < count; i++)
         ok = check(b, &players[i], i / ways, 0);
     if (ok && !b->study->options.check)
@@ -183,8 +194,8 @@ static bool measure_ways(struct border *b, uint32_t ways)
     return ok;
 }
 
-static bool measure_subject(const struct study *study, const char *name, const char *smaller, uint32_t layers,
-                            uint32_t ways)
+static bool measure_subject(const struct study *study, const char *name, const char *smaller,
+                            uint32_t layers, uint32_t ways)
 {
     struct border border = {.study = study, .layers = layers};
     bool ok = study_subject(study, name, smaller, &border.subject);

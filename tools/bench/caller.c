@@ -65,7 +65,8 @@ static bool open_session(struct caller *c)
     const struct aule_session_params session = {
         .socket = c->params.socket,
         .name = "aule-bench",
-        .arena_size = tensor_bytes(c) + 2 * piece_bytes(c) + (UINT64_C(16) << 20), // and metadata on its way
+        .arena_size =
+            tensor_bytes(c) + 2 * piece_bytes(c) + (UINT64_C(16) << 20), // and metadata on its way
         .timeout_ms = TIMEOUT_MS,
     };
     const struct aule_cache_params cache = {
@@ -86,12 +87,14 @@ static bool open_session(struct caller *c)
     c->blocks = calloc(c->shape.num_blocks, sizeof *c->blocks);
     if (!c->blocks)
         return no_memory();
-    return aule_blocks_lease(c->cache, c->shape.num_blocks, TIMEOUT_MS, c->blocks) == AULE_OK || failed("lease");
+    return aule_blocks_lease(c->cache, c->shape.num_blocks, TIMEOUT_MS, c->blocks) == AULE_OK ||
+           failed("lease");
 }
 
 // ---- K and V: the first blocks are imported, the others are copies of them ----
 
-// Blocks of the shape, as f32 for the daemon to convert: what a stored element stands for has one that is exact.
+// Blocks of the shape, as f32 for the daemon to convert: what a stored element stands for has one
+// that is exact.
 struct piece {
     const struct caller *caller;
     uint64_t stream;
@@ -103,7 +106,8 @@ static void fill_block(void *context, uint32_t i, uint32_t member)
     const struct piece *p = context;
     uint64_t elements = shape_block_elements(&p->caller->shape);
     (void)member;
-    values_read(p->caller->params.kv_dtype, p->stream, i * elements, elements, p->to + i * elements);
+    values_read(p->caller->params.kv_dtype, p->stream, i * elements, elements,
+                p->to + i * elements);
 }
 
 // [blocks, heads, tokens, dim]
@@ -118,12 +122,16 @@ static struct aule_tensor block_tensor(const struct caller *c, uint64_t offset)
                                 .outer_stride = row * w->block_size * w->num_kv_heads};
 }
 
-static bool wait_for(struct caller *c, enum aule_status status, struct aule_ticket ticket, const char *what)
+static bool wait_for(struct caller *c, enum aule_status status, struct aule_ticket ticket,
+                     const char *what)
 {
-    return (status == AULE_OK && aule_ticket_wait(c->session, ticket, TIMEOUT_MS, NULL) == AULE_OK) || failed(what);
+    return (status == AULE_OK &&
+            aule_ticket_wait(c->session, ticket, TIMEOUT_MS, NULL) == AULE_OK) ||
+           failed(what);
 }
 
-static bool import_set(struct caller *c, uint32_t set, char *memory, uint64_t offset, const int64_t *slots)
+static bool import_set(struct caller *c, uint32_t set, char *memory, uint64_t offset,
+                       const int64_t *slots)
 {
     const struct workload *w = c->params.workload;
     struct piece k = {c, shape_stream(set, SHAPE_K), (float *)memory};
@@ -151,8 +159,8 @@ static bool copy_blocks(struct caller *c)
     for (uint32_t first = step; first < c->shape.num_blocks; first += step) {
         uint32_t left = c->shape.num_blocks - first;
         struct aule_ticket ticket;
-        enum aule_status status =
-            aule_blocks_copy(c->cache, left < step ? left : step, c->blocks, c->blocks + first, TIMEOUT_MS, &ticket);
+        enum aule_status status = aule_blocks_copy(c->cache, left < step ? left : step, c->blocks,
+                                                   c->blocks + first, TIMEOUT_MS, &ticket);
         if (!wait_for(c, status, ticket, "copy"))
             return false;
     }
@@ -168,7 +176,8 @@ static bool fill_blocks(struct caller *c)
     bool ok = slots || no_memory();
     for (uint32_t i = 0; ok && i < rows; i++)
         slots[i] = (int64_t)c->blocks[i / size] * size + i % size;
-    ok = ok && (aule_arena_alloc(c->session, 2 * piece_bytes(c), &memory, &offset) == AULE_OK || failed("arena"));
+    ok = ok && (aule_arena_alloc(c->session, 2 * piece_bytes(c), &memory, &offset) == AULE_OK ||
+                failed("arena"));
     for (uint32_t set = 0; ok && set < c->num_sets; set++)
         ok = import_set(c, set, memory, offset, slots);
     aule_arena_free(c->session, memory);
@@ -181,8 +190,10 @@ static bool fill_blocks(struct caller *c)
 static struct aule_tensor rows_tensor(const struct caller *c, uint64_t offset, uint32_t heads)
 {
     uint64_t head = c->params.workload->head_dim * dtype_size(c->params.dtype);
-    return (struct aule_tensor){
-        .dtype = (enum aule_dtype)c->params.dtype, .offset = offset, .token_stride = head * heads, .head_stride = head};
+    return (struct aule_tensor){.dtype = (enum aule_dtype)c->params.dtype,
+                                .offset = offset,
+                                .token_stride = head * heads,
+                                .head_stride = head};
 }
 
 // Of one set after the other: q, out, K, V.
@@ -200,7 +211,8 @@ static bool make_tensors(struct caller *c)
     c->new_v = rows_tensor(c, at + 2 * c->q_bytes + c->new_bytes, w->num_kv_heads);
     for (uint32_t set = 0; set < c->num_q_sets; set++) {
         char *q = c->memory + set * each;
-        values_fill(c->params.dtype, shape_stream(set, SHAPE_Q), 0, shape_query_elements(&c->shape), q);
+        values_fill(c->params.dtype, shape_stream(set, SHAPE_Q), 0, shape_query_elements(&c->shape),
+                    q);
         if (!c->params.append)
             continue;
         shape_newest(&c->shape, c->params.dtype, set, SHAPE_K, q + 2 * c->q_bytes);
@@ -238,7 +250,8 @@ bool caller_open(struct caller *c, const struct caller_params *params)
 {
     *c = (struct caller){.params = *params, .num_sets = sets_for(params), .num_q_sets = 1};
     if (params->in_flight > CALLER_MOST_IN_FLIGHT) {
-        fprintf(stderr, "aule-bench: %u steps in flight are more than %d\n", params->in_flight, CALLER_MOST_IN_FLIGHT);
+        fprintf(stderr, "aule-bench: %u steps in flight are more than %d\n", params->in_flight,
+                CALLER_MOST_IN_FLIGHT);
         return false;
     }
     if (params->layers || params->in_flight > 1 || params->append)
@@ -248,7 +261,8 @@ bool caller_open(struct caller *c, const struct caller_params *params)
     if (c->shape.num_blocks > PIECE_BLOCKS)
         c->shape.num_contents = PIECE_BLOCKS;
     c->q_bytes = rounded(shape_query_elements(&c->shape) * dtype_size(params->dtype));
-    c->new_bytes = params->append ? rounded(shape_newest_elements(&c->shape) * dtype_size(params->dtype)) : 0;
+    c->new_bytes =
+        params->append ? rounded(shape_newest_elements(&c->shape) * dtype_size(params->dtype)) : 0;
     return open_session(c) && fill_blocks(c) && make_tensors(c) && make_batch(c);
 }
 
@@ -290,8 +304,11 @@ static struct aule_run_params run_of(const struct caller *c, uint32_t set)
 static struct aule_layers layers_of(const struct caller *c, uint32_t count)
 {
     uint64_t stride = 2 * (c->q_bytes + c->new_bytes);
-    return (struct aule_layers){
-        .num_layers = count, .q_stride = stride, .k_stride = stride, .v_stride = stride, .out_stride = stride};
+    return (struct aule_layers){.num_layers = count,
+                                .q_stride = stride,
+                                .k_stride = stride,
+                                .v_stride = stride,
+                                .out_stride = stride};
 }
 
 static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
@@ -300,8 +317,9 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
     struct aule_ticket *ticket = &c->tickets[c->submitted % CALLER_MOST_IN_FLIGHT];
     const struct aule_run_params run = run_of(c, first_set % c->num_sets);
     const struct aule_layers layers = layers_of(c, count);
-    enum aule_status status = count > 1 ? aule_run_layers_submit(c->batch, &run, &layers, TIMEOUT_MS, ticket)
-                                        : aule_run_submit(c->batch, &run, TIMEOUT_MS, ticket);
+    enum aule_status status =
+        count > 1 ? aule_run_layers_submit(c->batch, &run, &layers, TIMEOUT_MS, ticket)
+                  : aule_run_submit(c->batch, &run, TIMEOUT_MS, ticket);
     if (status != AULE_OK) {
         failed("run");
         return 0;
@@ -321,7 +339,8 @@ static bool wait(void *context, uint64_t number, uint32_t count, uint64_t *gpu_n
 {
     struct caller *c = context;
     struct aule_run_result result;
-    if (aule_ticket_wait(c->session, c->tickets[(number - 1) % CALLER_MOST_IN_FLIGHT], TIMEOUT_MS, &result) != AULE_OK)
+    if (aule_ticket_wait(c->session, c->tickets[(number - 1) % CALLER_MOST_IN_FLIGHT], TIMEOUT_MS,
+                         &result) != AULE_OK)
         return failed("wait");
     tell_gpu(&result, count, gpu_ns);
     return true;
@@ -333,8 +352,9 @@ static bool run(void *context, uint32_t first_set, uint32_t count, uint64_t *gpu
     const struct aule_run_params params = run_of(c, first_set % c->num_sets);
     const struct aule_layers layers = layers_of(c, count);
     struct aule_run_result result;
-    enum aule_status status = count > 1 ? aule_run_layers(c->batch, &params, &layers, TIMEOUT_MS, &result)
-                                        : aule_run(c->batch, &params, TIMEOUT_MS, &result);
+    enum aule_status status = count > 1
+                                  ? aule_run_layers(c->batch, &params, &layers, TIMEOUT_MS, &result)
+                                  : aule_run(c->batch, &params, TIMEOUT_MS, &result);
     if (status != AULE_OK)
         return failed("run");
     c->last_set = (first_set + count - 1) % c->num_sets;
@@ -378,7 +398,8 @@ static bool poison_all_slots(struct caller *c)
     uint64_t offset;
     int64_t *slots = malloc(c->shape.num_seqs * sizeof *slots);
     bool ok = slots || no_memory();
-    ok = ok && (aule_arena_alloc(c->session, c->new_bytes, &memory, &offset) == AULE_OK || failed("poison"));
+    ok = ok && (aule_arena_alloc(c->session, c->new_bytes, &memory, &offset) == AULE_OK ||
+                failed("poison"));
     if (ok)
         memset(memory, 0xff, c->new_bytes);
     for (uint32_t s = 0; ok && s < c->shape.num_seqs; s++)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// caller.h - some sequences of a workload through libaule-client: what a world (world.h) is to an engine of our own, to a daemon. Knows
-// aule by its public header alone. One thread.
+// caller.h - some sequences of a workload through libaule-client: what a world (world.h) is to an
+// engine of our own, to a daemon. Knows aule by its public header alone. One thread.
 
 #ifndef AULE_BENCH_CALLER_H
 #define AULE_BENCH_CALLER_H
@@ -36,7 +36,7 @@ struct caller {
     uint64_t q_bytes, new_bytes;             // of one set
     struct aule_tensor q, out, new_k, new_v; // of set 0; the others follow
     char *memory;                            // of all of them
-    int32_t *blocks;                         // [num_blocks] the daemon's number of each block of the shape
+    int32_t *blocks; // [num_blocks] the daemon's number of each block of the shape
     struct aule_ticket tickets[CALLER_MOST_IN_FLIGHT];
     uint64_t submitted;
     uint32_t last_set; // that a run was submitted over

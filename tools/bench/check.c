@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.c - see check.h. K and V are made anew from their numbers, block by block, on all cores; the heads of a group share the making.
+// check.c - see check.h. K and V are made anew from their numbers, block by block, on all cores;
+// the heads of a group share the making.
 
 #include "check.h"
 
@@ -24,7 +25,8 @@ static double bound(enum dtype dtype)
     return dtype == DTYPE_F32 ? 1e-5 : dtype == DTYPE_F16 ? 2e-3 : 1.6e-2;
 }
 
-// One query token and the heads of one KV head, against its keys one after the other (Milakov, Gimelshein 2018).
+// One query token and the heads of one KV head, against its keys one after the other (Milakov,
+// Gimelshein 2018).
 struct heads {
     uint32_t group, dim;
     float *q;                    // [group, dim]
@@ -36,7 +38,8 @@ struct heads {
 struct job {
     const struct check *check;
     struct heads *heads; // [team_size()]
-    uint32_t *pairs;     // [count] token * KV heads + KV head, each once; NULL: all of them, in their order
+    uint32_t
+        *pairs; // [count] token * KV heads + KV head, each once; NULL: all of them, in their order
     uint32_t count;
     atomic_bool wrong;
 };
@@ -88,7 +91,8 @@ static double dot(const float *q, const float *k, uint32_t dim)
 
 static void key_add(struct heads *h, uint32_t head, const float *k, const float *v, double scale)
 {
-    double *out = h->out + (size_t)head * h->dim, score = scale * dot(h->q + (size_t)head * h->dim, k, h->dim);
+    double *out = h->out + (size_t)head * h->dim,
+           score = scale * dot(h->q + (size_t)head * h->dim, k, h->dim);
     if (score > h->maximum[head]) {
         double keep = exp(h->maximum[head] - score);
         h->sum[head] *= keep;
@@ -103,13 +107,15 @@ static void key_add(struct heads *h, uint32_t head, const float *k, const float 
 }
 
 // [count, dim] of K or V from `element` on.
-static void rows_read(const struct check *check, enum shape_part part, uint64_t element, uint32_t count, float *rows)
+static void rows_read(const struct check *check, enum shape_part part, uint64_t element,
+                      uint32_t count, float *rows)
 {
     const struct workload *w = check->shape->workload;
     uint64_t stream = shape_stream(check->kv_set, part), first = element / w->head_dim;
     values_read(check->kv_dtype, stream, element, (uint64_t)count * w->head_dim, rows);
     for (uint32_t i = 0; w->token_scales && i < count; i++) {
-        float scale = values_row_scale(check->kv_dtype, stream, first + i) / values_scale(check->kv_dtype);
+        float scale =
+            values_row_scale(check->kv_dtype, stream, first + i) / values_scale(check->kv_dtype);
         for (uint32_t d = 0; d < w->head_dim; d++)
             rows[(size_t)i * w->head_dim + d] *= scale;
     }
@@ -120,10 +126,14 @@ static void attend(struct heads *h, const struct check *check, uint32_t token, u
     const struct shape *shape = check->shape;
     const struct workload *w = shape->workload;
     uint32_t seq = shape_seq_of(shape, token);
-    uint32_t seen = (uint32_t)(shape->seq_lens_kv[seq] - (shape->cu_seqlens_q[seq + 1] - (int32_t)token)) + 1;
+    uint32_t seen =
+        (uint32_t)(shape->seq_lens_kv[seq] - (shape->cu_seqlens_q[seq + 1] - (int32_t)token)) + 1;
     uint64_t first = ((uint64_t)token * w->num_heads + (uint64_t)kv_head * h->group) * h->dim;
-    double scale = 1.0 / sqrt((double)h->dim); // q has none of its own, and K and V have theirs in values_read()
-    values_read(check->dtype, shape_stream(check->q_set, SHAPE_Q), first, (uint64_t)h->group * h->dim, h->q);
+    double scale =
+        1.0 /
+        sqrt((double)h->dim); // q has none of its own, and K and V have theirs in values_read()
+    values_read(check->dtype, shape_stream(check->q_set, SHAPE_Q), first,
+                (uint64_t)h->group * h->dim, h->q);
     heads_begin(h);
     for (uint32_t begin = 0; begin < seen; begin += w->block_size) {
         uint32_t count = seen - begin < w->block_size ? seen - begin : w->block_size;
@@ -136,7 +146,8 @@ static void attend(struct heads *h, const struct check *check, uint32_t token, u
     }
 }
 
-static bool row_close(const struct check *check, struct heads *h, uint32_t token, uint32_t kv_head, uint32_t i)
+static bool row_close(const struct check *check, struct heads *h, uint32_t token, uint32_t kv_head,
+                      uint32_t i)
 {
     const struct workload *w = check->shape->workload;
     uint32_t head = kv_head * h->group + i;
@@ -146,11 +157,12 @@ static bool row_close(const struct check *check, struct heads *h, uint32_t token
     for (uint32_t d = 0; d < h->dim; d++)
         largest = fmax(largest, fabs(expected[d] / h->sum[i]));
     for (uint32_t d = 0; d < h->dim; d++) {
-        double value = (double)values_decode(check->dtype, check->out, first + d), wanted = expected[d] / h->sum[i];
+        double value = (double)values_decode(check->dtype, check->out, first + d),
+               wanted = expected[d] / h->sum[i];
         double error = fabs(value - wanted) / largest;
         if (!(error <= bound(check->dtype))) { // also when it is no number
-            wrong_say("%s is wrong: token %u, head %u, dim %u is %.9g, not %.9g", w->name, token, head, d, value,
-                      wanted);
+            wrong_say("%s is wrong: token %u, head %u, dim %u is %.9g, not %.9g", w->name, token,
+                      head, d, value, wanted);
             return false;
         }
         h->worst = fmax(h->worst, error);
@@ -163,7 +175,8 @@ static void check_pair(void *context, uint32_t n, uint32_t member)
     struct job *job = context;
     const struct workload *w = job->check->shape->workload;
     struct heads *heads = &job->heads[member];
-    uint32_t pair = job->pairs ? job->pairs[n] : n, token = pair / w->num_kv_heads, kv_head = pair % w->num_kv_heads;
+    uint32_t pair = job->pairs ? job->pairs[n] : n, token = pair / w->num_kv_heads,
+             kv_head = pair % w->num_kv_heads;
     if (atomic_load(&job->wrong))
         return;
     if (member == 0 && job->check->progress)
@@ -177,19 +190,21 @@ static void check_pair(void *context, uint32_t n, uint32_t member)
     }
 }
 
-// A row that nobody wrote has what it was poisoned with, and one that went wrong often is no number.
+// A row that nobody wrote has what it was poisoned with, and one that went wrong often is no
+// number.
 static void check_numbers(void *context, uint32_t token, uint32_t member)
 {
     struct job *job = context;
     const struct workload *w = job->check->shape->workload;
     uint64_t elements = (uint64_t)w->num_heads * w->head_dim, first = token * elements;
     (void)member;
-    for (uint64_t i = 0; i < elements && !atomic_load_explicit(&job->wrong, memory_order_relaxed); i++) {
+    for (uint64_t i = 0; i < elements && !atomic_load_explicit(&job->wrong, memory_order_relaxed);
+         i++) {
         double value = (double)values_decode(job->check->dtype, job->check->out, first + i);
         if (isfinite(value))
             continue;
-        wrong_say("%s is wrong: token %u, head %u, dim %u is %g", w->name, token, (uint32_t)(i / w->head_dim),
-                  (uint32_t)(i % w->head_dim), value);
+        wrong_say("%s is wrong: token %u, head %u, dim %u is %g", w->name, token,
+                  (uint32_t)(i / w->head_dim), (uint32_t)(i % w->head_dim), value);
         atomic_store(&job->wrong, true);
     }
 }
@@ -200,7 +215,8 @@ static bool job_init(struct job *job, const struct check *check)
     uint32_t group = w->num_heads / w->num_kv_heads, wanted = (SAMPLES + group - 1) / group;
     uint32_t size = team_size(), all = check->shape->num_tokens * w->num_kv_heads;
     bool some = workload_flops(w) > all_rows_flops && all > wanted, ok = true;
-    *job = (struct job){.check = check, .heads = calloc(size, sizeof *job->heads), .count = some ? wanted : all};
+    *job = (struct job){
+        .check = check, .heads = calloc(size, sizeof *job->heads), .count = some ? wanted : all};
     for (uint32_t i = 0; ok && i < size; i++)
         ok = job->heads && heads_init(&job->heads[i], w);
     if (!ok || !some)
@@ -236,7 +252,8 @@ bool check_rows(const struct check *check, struct verdict *verdict)
     return ok;
 }
 
-bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count, const void *bytes)
+bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count,
+                    const void *bytes)
 {
     for (uint64_t i = 0; i < count; i += 4) {
         float wanted[4];
@@ -244,8 +261,8 @@ bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t 
         for (uint64_t j = 0; j < 4; j++) {
             double value = (double)values_decode(dtype, bytes, i + j) * (double)values_scale(dtype);
             if (value != (double)wanted[j]) {
-                wrong_say("element %" PRIu64 " of stream %" PRIu64 " is %.9g, not %.9g", first + i + j, stream, value,
-                          (double)wanted[j]);
+                wrong_say("element %" PRIu64 " of stream %" PRIu64 " is %.9g, not %.9g",
+                          first + i + j, stream, value, (double)wanted[j]);
                 return false;
             }
         }

@@ -21,11 +21,13 @@ struct verdict {
     uint32_t num_rows; // held against float64, each once
 };
 
-// All rows where they take up to 10^10 operations together, else 1024 (see sample.h); that the others are numbers. False: a row is off,
-// and standard error says which, or there is no memory.
+// All rows where they take up to 10^10 operations together, else 1024 (see sample.h); that the
+// others are numbers. False: a row is off, and standard error says which, or there is no memory.
 bool check_rows(const struct check *check, struct verdict *verdict);
 
-// Of copies of what was asked for, by numbers of values.h: `count` elements at `bytes`. False: standard error says which is not.
-bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count, const void *bytes);
+// Of copies of what was asked for, by numbers of values.h: `count` elements at `bytes`. False:
+// standard error says which is not.
+bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count,
+                    const void *bytes);
 
 #endif

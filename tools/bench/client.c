@@ -26,7 +26,8 @@ static bool owns(const struct client *c)
     return c->options->via == VIA_ENGINE;
 }
 
-static bool open_world(struct client *c, const struct world_params *params, const struct workload *workload)
+static bool open_world(struct client *c, const struct world_params *params,
+                       const struct workload *workload)
 {
     c->engine = world_engine(c->options);
     if (!c->engine || !world_open(&c->world, c->engine, workload, params))
@@ -49,7 +50,8 @@ static bool client_open(struct client *c, const struct workload *workload)
 {
     const struct options *o = c->options;
     uint64_t all = workload_num_seqs(workload), pool_bytes = (uint64_t)(o->pool_gib * 0x1p30);
-    uint32_t first = (uint32_t)(all * o->part / o->clients), end = (uint32_t)(all * (o->part + 1) / o->clients);
+    uint32_t first = (uint32_t)(all * o->part / o->clients),
+             end = (uint32_t)(all * (o->part + 1) / o->clients);
     enum dtype kv_dtype = o->kv_dtype ? o->kv_dtype : o->dtype;
     const struct world_params world = {
         .dtype = o->dtype,
@@ -108,8 +110,8 @@ static bool poison(struct client *c)
 static bool look(struct client *c, struct verdict *verdict)
 {
     struct verdict now = {0};
-    bool right =
-        owns(c) ? world_look(&c->world, c->world.last_set, &now) : caller_look(&c->caller, c->caller.last_set, &now);
+    bool right = owns(c) ? world_look(&c->world, c->world.last_set, &now)
+                         : caller_look(&c->caller, c->caller.last_set, &now);
     return keep(verdict, &now, right);
 }
 
@@ -137,8 +139,8 @@ bool client_run(const struct options *options, const struct workload *workload)
     struct verdict verdict = {0};
     bool ok = client_open(&c, workload) && check(&c, 0, &verdict) && poison(&c) && meet();
     if (ok && !options->check)
-        ok = measure(&c.lane, options->seconds, LEAST_STEPS, NULL, &samples) && look(&c, &verdict) &&
-             check(&c, c.lane.num_sets - 1, &verdict);
+        ok = measure(&c.lane, options->seconds, LEAST_STEPS, NULL, &samples) &&
+             look(&c, &verdict) && check(&c, c.lane.num_sets - 1, &verdict);
     if (ok)
         say(&samples, &verdict);
     samples_finish(&samples);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// copies.c - study "copies": what it costs that q, out and the new K and V lie in memory that a client shares, not in the GPU's: in place
-// over the bus, and staged by the engine's copies; in a step of one layer at a time, and of several that hide them behind compute.
+// copies.c - study "copies": what it costs that q, out and the new K and V lie in memory that a
+// client shares, not in the GPU's: in place over the bus, and staged by the engine's copies; in a
+// step of one layer at a time, and of several that hide them behind compute.
 
 #include "player.h"
 #include "study.h"
@@ -10,7 +11,13 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { LAYERS = 8, LEAST_TRIPS = 3, NUM_PLACES = 3, NUM_WAYS = 2, NUM_PLAYERS = NUM_PLACES * NUM_WAYS };
+enum {
+    LAYERS = 8,
+    LEAST_TRIPS = 3,
+    NUM_PLACES = 3,
+    NUM_WAYS = 2,
+    NUM_PLAYERS = NUM_PLACES * NUM_WAYS
+};
 enum place { ON_DEVICE, IN_PLACE, STAGED };
 
 static const char *const place_names[NUM_PLACES] = {"in device memory", "shared memory in place",
@@ -36,7 +43,8 @@ static bool open_place(struct copies *c, enum place place)
     };
     options.force_staging = place == STAGED;
     c->engines[place] = world_engine(&options);
-    return c->engines[place] && world_open(&c->worlds[place], c->engines[place], c->subject.workload, &params);
+    return c->engines[place] &&
+           world_open(&c->worlds[place], c->engines[place], c->subject.workload, &params);
 }
 
 static bool check(struct copies *c, struct player *player, enum place place)
@@ -84,12 +92,14 @@ static bool measure_places(struct copies *c)
     struct times times[NUM_PLAYERS];
     bool ok = true;
     for (uint32_t i = 0; i < NUM_PLAYERS; i++)
-        players[i] =
-            (struct player){.lane = world_lane(&c->worlds[i / NUM_WAYS]), .runs = LAYERS, .apart = i % NUM_WAYS == 1};
+        players[i] = (struct player){.lane = world_lane(&c->worlds[i / NUM_WAYS]),
+                                     .runs = LAYERS,
+                                     .apart = i % NUM_WAYS == 1};
     for (uint32_t i = 0; ok && i < NUM_PLAYERS; i++)
         ok = check(c, &players[i], (enum place)(i / NUM_WAYS));
     if (ok && !c->study->options.check)
-        ok = players_measure(players, NUM_PLAYERS, c->study->options.seconds * NUM_WAYS, LEAST_TRIPS);
+        ok = players_measure(players, NUM_PLAYERS, c->study->options.seconds * NUM_WAYS,
+                             LEAST_TRIPS);
     for (uint32_t i = 0; ok && i < NUM_PLAYERS; i++)
         ok = check(c, &players[i], (enum place)(i / NUM_WAYS));
     for (uint32_t i = 0; i < NUM_PLAYERS; i++)

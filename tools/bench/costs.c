@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// costs.c - study "growth": what the daemon's core asks of the CPU as work grows. Straight on core.h over a real engine, without a border and
-// without the GPU's time: leases and releases of 1 to 100,000 blocks, batches of 1 to 4096 sequences and of 1 to 100,000 table entries.
+// costs.c - study "growth": what the daemon's core asks of the CPU as work grows. Straight on
+// core.h over a real engine, without a border and without the GPU's time: leases and releases of 1
+// to 100,000 blocks, batches of 1 to 4096 sequences and of 1 to 100,000 table entries.
 
 #include "core/audit.h"
 #include "core/core.h"
@@ -25,7 +26,8 @@ enum {
     HEAD_DIM = 16,
     HEADS = 1,
     WINDOW = 31,
-    ADVANCES = 4, // of each batch, of which the first counts by itself; an even number, which leaves the step as it was
+    ADVANCES = 4, // of each batch, of which the first counts by itself; an even number, which
+                  // leaves the step as it was
     LEAST_ROUNDS = 5,
     MOST_ROUNDS = 1000,
     INTERRUPTED_US = 20, // or longer
@@ -114,8 +116,12 @@ static bool open_core(struct ledger *l, struct error *error)
         .session_gone = session_gone,
         .context = l,
     };
-    const struct core_session_params session = {
-        .id = 1, .tenant = "", .name = "aule-bench", .arena = l->arena, .arena_size = l->arena_size, .owner = l};
+    const struct core_session_params session = {.id = 1,
+                                                .tenant = "",
+                                                .name = "aule-bench",
+                                                .arena = l->arena,
+                                                .arena_size = l->arena_size,
+                                                .owner = l};
     const struct core_cache_identity cache = {.name = "growth",
                                               .num_layers = 1,
                                               .kv = {.num_kv_heads = HEADS,
@@ -141,7 +147,8 @@ static bool ledger_open(struct ledger *l)
         return false;
     l->arena_size = 2 * (uint64_t)MOST_SEQS * HEADS * HEAD_DIM * sizeof(uint16_t);
     l->blocks = calloc(MOST_BLOCKS, sizeof *l->blocks);
-    void *memory = mmap(NULL, l->arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *memory =
+        mmap(NULL, l->arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED || !l->blocks) {
         error_set(&error, STATUS_NO_MEMORY, "no host memory");
         return failed(&error);
@@ -188,8 +195,8 @@ static bool settle(struct ledger *l)
 
 // ---- what one size costs ----
 
-// On both clocks: what takes longer than a few microseconds may be interrupted, and what takes less is no more than asking the kernel for
-// the second.
+// On both clocks: what takes longer than a few microseconds may be interrupted, and what takes less
+// is no more than asking the kernel for the second.
 struct moment {
     double wall_us, cpu_us;
 };
@@ -210,7 +217,8 @@ static struct moment begin(void)
 static bool note(struct ledger *l, enum cost cost, struct moment begin)
 {
     double wall = now_us() - begin.wall_us;
-    return samples_add(&l->samples[cost], 0, wall < INTERRUPTED_US ? wall : fmin(wall, cpu_us() - begin.cpu_us));
+    return samples_add(&l->samples[cost], 0,
+                       wall < INTERRUPTED_US ? wall : fmin(wall, cpu_us() - begin.cpu_us));
 }
 
 static bool say(struct ledger *l, enum cost cost, uint32_t size)
@@ -238,7 +246,8 @@ static bool more(const struct ledger *l, double start_us, uint32_t rounds)
     if (l->study->options.check)
         return rounds < 1;
     return rounds < LEAST_ROUNDS ||
-           (rounds < MOST_ROUNDS && now_us() - start_us < size_share * 1e6 * l->study->options.seconds);
+           (rounds < MOST_ROUNDS &&
+            now_us() - start_us < size_share * 1e6 * l->study->options.seconds);
 }
 
 // ---- blocks ----
@@ -249,7 +258,8 @@ static bool lease(struct ledger *l, uint32_t count)
     double end = now_us() + DEADLINE_US;
     for (;;) {
         bool growing;
-        if (core_blocks_lease(l->session, l->cache, count, l->blocks, &growing, &error) == STATUS_OK)
+        if (core_blocks_lease(l->session, l->cache, count, l->blocks, &growing, &error) ==
+            STATUS_OK)
             return true;
         if (error.status != STATUS_NO_BLOCKS || !growing || now_us() > end)
             return failed(&error);
@@ -261,7 +271,8 @@ static bool lease(struct ledger *l, uint32_t count)
 static bool release(struct ledger *l, uint32_t count)
 {
     struct error error = {0};
-    return core_blocks_release(l->session, l->cache, l->blocks, count, &error) == STATUS_OK || failed(&error);
+    return core_blocks_release(l->session, l->cache, l->blocks, count, &error) == STATUS_OK ||
+           failed(&error);
 }
 
 // As blocks lie after a while: those of one lease come back in another order.
@@ -296,7 +307,8 @@ static bool measure_blocks(struct ledger *l, uint32_t count)
     if (!lease(l, count)) // the pool grows
         return false;
     shuffle(l, count);
-    if (!release(l, count) || !turn_over(l, count, LEASE, RELEASE) || !say(l, LEASE, count) || !say(l, RELEASE, count))
+    if (!release(l, count) || !turn_over(l, count, LEASE, RELEASE) || !say(l, LEASE, count) ||
+        !say(l, RELEASE, count))
         return false;
     if (count < SOME_BLOCKS)
         return true;
@@ -314,7 +326,8 @@ struct step {
     int by; // -1 or 1, in turns
 };
 
-static bool step_init(struct step *step, const struct ledger *l, uint32_t num_seqs, uint32_t max_blocks)
+static bool step_init(struct step *step, const struct ledger *l, uint32_t num_seqs,
+                      uint32_t max_blocks)
 {
     *step = (struct step){
         .num_seqs = num_seqs,
@@ -353,7 +366,8 @@ static void step_move(struct step *step)
     }
 }
 
-static enum status create(struct ledger *l, const struct step *step, uint64_t *batch, struct error *error)
+static enum status create(struct ledger *l, const struct step *step, uint64_t *batch,
+                          struct error *error)
 {
     const struct core_batch_params params = {
         .cache = l->cache,
@@ -393,11 +407,13 @@ static bool advance(struct ledger *l, struct step *step, uint64_t batch, enum co
         .num_slot_mapping = step->num_seqs,
     };
     const struct moment before = begin();
-    return (core_batch_advance(l->session, &params, &error) == STATUS_OK && note(l, cost, before)) || failed(&error);
+    return (core_batch_advance(l->session, &params, &error) == STATUS_OK &&
+            note(l, cost, before)) ||
+           failed(&error);
 }
 
-// Queue it and hand it to the engine: the dispatcher's side. What the engine's submitter plans on a thread of its own, and what the GPU does
-// then, is not timed.
+// Queue it and hand it to the engine: the dispatcher's side. What the engine's submitter plans on a
+// thread of its own, and what the GPU does then, is not timed.
 static bool run(struct ledger *l, uint64_t batch, enum cost cost)
 {
     struct error error = {0};
@@ -442,7 +458,8 @@ static bool check_and_run(struct ledger *l, struct step *step, const struct batc
         if (!note(l, cost->checking, before) || !run(l, batch, cost->running))
             return false;
         for (int j = 0; j < ADVANCES; j++)
-            if (!advance(l, step, batch, j ? cost->later : cost->first) || !run(l, batch, cost->running))
+            if (!advance(l, step, batch, j ? cost->later : cost->first) ||
+                !run(l, batch, cost->running))
                 return false;
         if (core_batch_destroy(l->session, batch, &error) != STATUS_OK)
             return failed(&error);
@@ -452,15 +469,17 @@ static bool check_and_run(struct ledger *l, struct step *step, const struct batc
 
 static bool measure_batch(struct ledger *l, uint32_t num_seqs, uint32_t max_blocks, bool by_seqs)
 {
-    static const struct batch_costs costs_by_seqs = {CHECK_SEQS, RUN_SEQS, FIRST_SEQS, ADVANCE_SEQS},
-                                    costs_by_entries = {CHECK_ENTRIES, RUN_ENTRIES, FIRST_ENTRIES, ADVANCE_ENTRIES};
+    static const struct batch_costs costs_by_seqs = {CHECK_SEQS, RUN_SEQS, FIRST_SEQS,
+                                                     ADVANCE_SEQS},
+                                    costs_by_entries = {CHECK_ENTRIES, RUN_ENTRIES, FIRST_ENTRIES,
+                                                        ADVANCE_ENTRIES};
     const struct batch_costs *cost = by_seqs ? &costs_by_seqs : &costs_by_entries;
     struct step step;
     bool ok = step_init(&step, l, num_seqs, max_blocks) && check_and_run(l, &step, cost);
     uint32_t size = by_seqs ? num_seqs : num_seqs * max_blocks;
     step_finish(&step);
-    return ok && say(l, cost->checking, size) && say(l, cost->running, size) && say(l, cost->first, size) &&
-           say(l, cost->later, size);
+    return ok && say(l, cost->checking, size) && say(l, cost->running, size) &&
+           say(l, cost->first, size) && say(l, cost->later, size);
 }
 
 bool study_growth(const struct study *study)

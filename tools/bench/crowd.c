@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// crowd.c - studies "clients" and "fairness": processes that share one daemon, beside as many that each own a Vulkan device and time-slice.
+// crowd.c - studies "clients" and "fairness": processes that share one daemon, beside as many that
+// each own a Vulkan device and time-slice.
 
 #include "study.h"
 
@@ -9,7 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// In flight of a client that saturates the daemon: more than two submissions (SCHEDULER_BUDGET, SCHEDULER_TIME_NS) have room for, of a light one's too.
+// In flight of a client that saturates the daemon: more than two submissions (SCHEDULER_BUDGET,
+// SCHEDULER_TIME_NS) have room for, of a light one's too.
 enum { MOST_CLIENTS = 8, LIGHT = MOST_CLIENTS, DEPTH = 64 };
 
 // Clients at the same time, and what each of them did.
@@ -33,8 +35,8 @@ static void crowd_finish(struct crowd *c)
         samples_finish(&c->samples[i]);
 }
 
-static struct fleet_job job(const struct crowd *c, const struct workload *workload, enum via via, uint32_t part,
-                            uint32_t clients)
+static struct fleet_job job(const struct crowd *c, const struct workload *workload, enum via via,
+                            uint32_t part, uint32_t clients)
 {
     return (struct fleet_job){.workload = workload,
                               .via = via,
@@ -51,7 +53,8 @@ static uint32_t seqs_of(const struct fleet_job *job)
     return (uint32_t)(all * (job->part + 1) / job->clients - all * job->part / job->clients);
 }
 
-// Sequences that client `i` decoded a token of, in a second. Of equal ones it is what was attended to, too.
+// Sequences that client `i` decoded a token of, in a second. Of equal ones it is what was attended
+// to, too.
 static double tokens_per_s(const struct crowd *c, uint32_t i)
 {
     const struct samples *s = &c->samples[i];
@@ -90,7 +93,8 @@ static bool times_from(const struct crowd *c, uint32_t first, struct times *time
     return ok;
 }
 
-static bool crowd_figure(const struct crowd *c, uint32_t first, const char *name, struct figure *figure)
+static bool crowd_figure(const struct crowd *c, uint32_t first, const char *name,
+                         struct figure *figure)
 {
     *figure = study_figure(c->study, via_name(c->jobs[0].via), NULL, 0);
     snprintf(figure->name, sizeof figure->name, "%s", name);
@@ -108,8 +112,9 @@ struct sharing {
     uint32_t clients, in_flight; // of each client
 };
 
-static bool share(const struct study *study, const struct fleet *fleet, const struct subject *subject,
-                  const struct sharing *sharing, struct figure *figure, double *throughput)
+static bool share(const struct study *study, const struct fleet *fleet,
+                  const struct subject *subject, const struct sharing *sharing,
+                  struct figure *figure, double *throughput)
 {
     struct crowd crowd = {.study = study, .fleet = fleet, .count = sharing->clients};
     char name[128];
@@ -126,13 +131,15 @@ static bool share(const struct study *study, const struct fleet *fleet, const st
     return ok;
 }
 
-// The base of the others, and eight that do as it does; one client that waits for each run before the next, and leaves the GPU idle meanwhile;
-// several; owners of engines.
-static const struct sharing sharings[] = {{VIA_RING, 1, 2}, {VIA_RING, 8, 2}, {VIA_RING, 1, 1},  {VIA_RING, 2, 1},
-                                          {VIA_RING, 4, 1}, {VIA_RING, 8, 1}, {VIA_ENGINE, 8, 1}};
+// The base of the others, and eight that do as it does; one client that waits for each run before
+// the next, and leaves the GPU idle meanwhile; several; owners of engines.
+static const struct sharing sharings[] = {{VIA_RING, 1, 2},  {VIA_RING, 8, 2}, {VIA_RING, 1, 1},
+                                          {VIA_RING, 2, 1},  {VIA_RING, 4, 1}, {VIA_RING, 8, 1},
+                                          {VIA_ENGINE, 8, 1}};
 enum { BASE, WAITING = 2, SHARED = 5, APART, NUM_SHARINGS };
 
-static bool share_out(const struct study *study, const struct fleet *fleet, const struct subject *subject)
+static bool share_out(const struct study *study, const struct fleet *fleet,
+                      const struct subject *subject)
 {
     struct figure figure;
     double throughput[NUM_SHARINGS];
@@ -151,12 +158,13 @@ static bool share_out(const struct study *study, const struct fleet *fleet, cons
 }
 
 static bool with_fleet(const struct study *study, const char *name, const char *smaller,
-                       bool (*run)(const struct study *study, const struct fleet *fleet, const struct subject *subject))
+                       bool (*run)(const struct study *study, const struct fleet *fleet,
+                                   const struct subject *subject))
 {
     struct subject subject;
     struct fleet fleet = {0};
-    bool ok =
-        study_subject(study, name, smaller, &subject) && study_fleet(study, &fleet) && run(study, &fleet, &subject);
+    bool ok = study_subject(study, name, smaller, &subject) && study_fleet(study, &fleet) &&
+              run(study, &fleet, &subject);
     fleet_close(&fleet);
     subject_finish(&subject);
     return ok;
@@ -170,8 +178,9 @@ bool study_clients(const struct study *study)
 // ---- fairness ----
 
 // Light ones have an eighth of the sequences each. `heavy`: the first has them all.
-static bool light(const struct study *study, const struct fleet *fleet, const struct subject *subject, uint32_t count,
-                  bool heavy, const char *name, struct figure *figure)
+static bool light(const struct study *study, const struct fleet *fleet,
+                  const struct subject *subject, uint32_t count, bool heavy, const char *name,
+                  struct figure *figure)
 {
     struct crowd crowd = {.study = study, .fleet = fleet, .count = count};
     for (uint32_t i = 0; i < count; i++)
@@ -183,7 +192,8 @@ static bool light(const struct study *study, const struct fleet *fleet, const st
     return ok;
 }
 
-// Runs end by the submission, many at once: what ended in some of the time is a rate only if that covers several submissions.
+// Runs end by the submission, many at once: what ended in some of the time is a rate only if that
+// covers several submissions.
 static bool rates_hold(const struct crowd *c)
 {
     for (uint32_t i = 0; i < c->count; i++)
@@ -209,14 +219,16 @@ static bool measure_rates(struct crowd *c, bool *hold)
         ok = crowd_measure(c);
     }
     if (ok && !*hold && !options.check)
-        fprintf(stderr, "aule-bench: %s: in %g seconds a client got too few runs to tell its rate\n",
+        fprintf(stderr,
+                "aule-bench: %s: in %g seconds a client got too few runs to tell its rate\n",
                 c->jobs[0].workload->name, options.seconds);
     c->fleet = asked;
     return ok;
 }
 
 // All of them want more than there is.
-static bool saturate(const struct study *study, const struct fleet *fleet, const struct subject *subject)
+static bool saturate(const struct study *study, const struct fleet *fleet,
+                     const struct subject *subject)
 {
     struct crowd crowd = {.study = study, .fleet = fleet, .count = MOST_CLIENTS};
     struct figure figure;
@@ -225,8 +237,8 @@ static bool saturate(const struct study *study, const struct fleet *fleet, const
         crowd.jobs[i] = job(&crowd, subject->workload, VIA_RING, i, i ? LIGHT : 1);
         crowd.jobs[i].in_flight = DEPTH;
     }
-    bool ok =
-        measure_rates(&crowd, &hold) && crowd_figure(&crowd, 1, "saturated: 7 light ones and one of 8 x", &figure);
+    bool ok = measure_rates(&crowd, &hold) &&
+              crowd_figure(&crowd, 1, "saturated: 7 light ones and one of 8 x", &figure);
     if (ok && hold) {
         figure_add(&figure, "heavy_tokens_per_s", tokens_per_s(&crowd, 0), "/s");
         figure_add(&figure, "jain", jain(&crowd), "");
@@ -235,12 +247,15 @@ static bool saturate(const struct study *study, const struct fleet *fleet, const
     return ok && study_say(study, &figure);
 }
 
-static bool neighbours(const struct study *study, const struct fleet *fleet, const struct subject *subject)
+static bool neighbours(const struct study *study, const struct fleet *fleet,
+                       const struct subject *subject)
 {
     struct figure pair, equal, beside;
     if (!light(study, fleet, subject, 2, false, "a light one and its equal", &pair) ||
-        !light(study, fleet, subject, MOST_CLIENTS, false, "7 light ones and their equal", &equal) ||
-        !light(study, fleet, subject, MOST_CLIENTS, true, "7 light ones beside one of 8 x", &beside))
+        !light(study, fleet, subject, MOST_CLIENTS, false, "7 light ones and their equal",
+               &equal) ||
+        !light(study, fleet, subject, MOST_CLIENTS, true, "7 light ones beside one of 8 x",
+               &beside))
         return false;
     if (!study->options.check) {
         figure_add(&beside, "p99_over_equal", beside.times.p99_us / equal.times.p99_us, "x");

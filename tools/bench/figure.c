@@ -23,7 +23,8 @@ void figure_add(struct figure *figure, const char *name, double number, const ch
 
 void figure_add_given(struct figure *figure, const char *name, double number, const char *unit)
 {
-    add(figure, &(struct figure_number){.name = name, .number = number, .unit = unit, .given = true});
+    add(figure,
+        &(struct figure_number){.name = name, .number = number, .unit = unit, .given = true});
 }
 
 static double rate(double amount, const struct figure *figure, double unit)
@@ -35,8 +36,9 @@ static bool add_texts(cJSON *json, const struct figure *f, const struct figure_d
 {
     const struct {
         const char *name, *text;
-    } texts[] = {{"workload", f->study}, {"case", f->name},   {"device", device->name},     {"driver", device->driver},
-                 {"via", f->via},        {"dtype", f->dtype}, {"variant", device->variant}, {"place", "paged"}};
+    } texts[] = {{"workload", f->study},       {"case", f->name}, {"device", device->name},
+                 {"driver", device->driver},   {"via", f->via},   {"dtype", f->dtype},
+                 {"variant", device->variant}, {"place", "paged"}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (!cJSON_AddStringToObject(json, texts[i].name, texts[i].text))
             return false;
@@ -46,8 +48,9 @@ static bool add_texts(cJSON *json, const struct figure *f, const struct figure_d
 
 static bool add_number(cJSON *json, const struct figure *f, const struct figure_number *number)
 {
-    return number->given || f->measured ? cJSON_AddNumberToObject(json, number->name, number->number) != NULL
-                                        : cJSON_AddNullToObject(json, number->name) != NULL;
+    return number->given || f->measured
+               ? cJSON_AddNumberToObject(json, number->name, number->number) != NULL
+               : cJSON_AddNullToObject(json, number->name) != NULL;
 }
 
 static bool add_numbers(cJSON *json, const struct figure *f)
@@ -69,7 +72,8 @@ static bool add_numbers(cJSON *json, const struct figure *f)
         if (!add_number(json, f, &f->numbers[i]))
             return false;
     }
-    return cJSON_AddNullToObject(json, "ceiling_ratio") && cJSON_AddBoolToObject(json, "checked", f->checked);
+    return cJSON_AddNullToObject(json, "ceiling_ratio") &&
+           cJSON_AddBoolToObject(json, "checked", f->checked);
 }
 
 static bool print_json(const struct figure *f, const struct figure_device *device)
@@ -89,13 +93,15 @@ static bool print_json(const struct figure *f, const struct figure_device *devic
 
 static void print_text(const struct figure *f)
 {
-    printf("%-8s %-46s %10.1f us (p99 %.1f)", f->study, f->name, f->times.median_us, f->times.p99_us);
+    printf("%-8s %-46s %10.1f us (p99 %.1f)", f->study, f->name, f->times.median_us,
+           f->times.p99_us);
     for (uint32_t i = 0; i < f->num_numbers; i++)
         printf("%s %s %.*g%s%s", i ? "," : " ", f->numbers[i].name,
                f->numbers[i].number == floor(f->numbers[i].number) ? 15 : 4, f->numbers[i].number,
                f->numbers[i].unit[0] ? " " : "", f->numbers[i].unit);
     if (f->verdict.num_rows)
-        printf("; %u rows %s to %.1e", f->verdict.num_rows, f->checked ? "right" : "WRONG", f->verdict.worst);
+        printf("; %u rows %s to %.1e", f->verdict.num_rows, f->checked ? "right" : "WRONG",
+               f->verdict.worst);
     putchar('\n');
     fflush(stdout);
 }
@@ -116,8 +122,8 @@ void figure_print_check(const struct figure *figure)
             printf(", %.0f %s", figure->numbers[i].number, figure->numbers[i].unit);
     }
     if (figure->verdict.num_rows)
-        printf(": %u rows %s to %.1e\n", figure->verdict.num_rows, figure->checked ? "right" : "WRONG",
-               figure->verdict.worst);
+        printf(": %u rows %s to %.1e\n", figure->verdict.num_rows,
+               figure->checked ? "right" : "WRONG", figure->verdict.worst);
     else
         printf(": %s\n", figure->checked ? "right" : "WRONG");
     fflush(stdout);

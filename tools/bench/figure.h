@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// figure.h - one case of a study (study.h), as a line for people or as one of JSON with the keys that every result has, and its own.
+// figure.h - one case of a study (study.h), as a line for people or as one of JSON with the keys
+// that every result has, and its own.
 
 #ifndef AULE_BENCH_FIGURE_H
 #define AULE_BENCH_FIGURE_H
@@ -36,7 +37,8 @@ void figure_add_given(struct figure *figure, const char *name, double number, co
 struct figure_device {
     const char *name, *driver, *variant;
 };
-// Of one that is only checked, JSON has null for what was not measured. False: no host memory, said on standard error.
+// Of one that is only checked, JSON has null for what was not measured. False: no host memory, said
+// on standard error.
 bool figure_print(const struct figure *figure, const struct figure_device *device, bool people);
 void figure_print_check(const struct figure *figure);
 

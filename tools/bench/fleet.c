@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fleet.c - see fleet.h. Clients are this very program (client.h), so that none inherits anything of ours.
+// fleet.c - see fleet.h. Clients are this very program (client.h), so that none inherits anything
+// of ours.
 
 #include "fleet.h"
 
@@ -37,10 +38,14 @@ static bool start_daemon(struct fleet *fleet, bool tune)
         return false;
     argv[0] = o->daemon ? o->daemon : path;
     const char *const options[][2] = {
-        {"--socket", fleet->socket},     {"--device", o->device},
-        {"--variant", o->variant},       {"--completion-poll", poll_text(o->completion_poll_us, poll, sizeof poll)},
-        {"--tune", tune ? NULL : "off"}, {"--memory-fraction", "0.9"},
-        {"--max-arena", "4G"},           {"--log-level", "warn"}};
+        {"--socket", fleet->socket},
+        {"--device", o->device},
+        {"--variant", o->variant},
+        {"--completion-poll", poll_text(o->completion_poll_us, poll, sizeof poll)},
+        {"--tune", tune ? NULL : "off"},
+        {"--memory-fraction", "0.9"},
+        {"--max-arena", "4G"},
+        {"--log-level", "warn"}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         if (!options[i][1])
             continue;
@@ -71,8 +76,8 @@ bool fleet_open(struct fleet *fleet, const struct options *options, bool tune)
 {
     const char *base = getenv("TMPDIR");
     *fleet = (struct fleet){.options = options};
-    if ((size_t)snprintf(fleet->folder, sizeof fleet->folder, "%s/aule-bench.XXXXXX", base ? base : "/tmp") >=
-            sizeof fleet->folder ||
+    if ((size_t)snprintf(fleet->folder, sizeof fleet->folder, "%s/aule-bench.XXXXXX",
+                         base ? base : "/tmp") >= sizeof fleet->folder ||
         !mkdtemp(fleet->folder)) {
         fprintf(stderr, "aule-bench: no folder for a socket in '%s'\n", base ? base : "/tmp");
         fleet->folder[0] = 0;
@@ -111,10 +116,12 @@ void fleet_close(struct fleet *fleet)
 
 enum { MOST_ARGUMENTS = 40 };
 
-static bool start_client(const struct fleet *fleet, const struct fleet_job *job, struct process *process)
+static bool start_client(const struct fleet *fleet, const struct fleet_job *job,
+                         struct process *process)
 {
     const struct options *o = fleet->options;
-    char self[4096], part[16], clients[16], in_flight[16], seconds[32], pool[32], splits[16], head_dim[16], poll[16];
+    char self[4096], part[16], clients[16], in_flight[16], seconds[32], pool[32], splits[16],
+        head_dim[16], poll[16];
     const char *argv[MOST_ARGUMENTS] = {self, "client", job->workload->name};
     int n = 3;
     if (!process_find("aule-bench", self, sizeof self))
@@ -196,8 +203,8 @@ static bool measure_all(const struct fleet *fleet, const struct fleet_job *jobs,
     return true;
 }
 
-bool fleet_measure(const struct fleet *fleet, const struct fleet_job *jobs, uint32_t count, struct samples *samples,
-                   struct verdict *verdict)
+bool fleet_measure(const struct fleet *fleet, const struct fleet_job *jobs, uint32_t count,
+                   struct samples *samples, struct verdict *verdict)
 {
     struct process *clients = calloc(count, sizeof *clients);
     bool ok = clients && measure_all(fleet, jobs, count, clients, samples, verdict);
@@ -232,8 +239,8 @@ static bool add_up(const struct samples *samples, uint32_t count, struct times *
     return ok;
 }
 
-bool fleet_run(struct fleet *fleet, const struct workload *workload, enum dtype kv_dtype, struct times *times,
-               struct verdict *verdict)
+bool fleet_run(struct fleet *fleet, const struct workload *workload, enum dtype kv_dtype,
+               struct times *times, struct verdict *verdict)
 {
     uint32_t count = fleet->options->clients;
     *verdict = (struct verdict){0};
@@ -246,7 +253,8 @@ bool fleet_run(struct fleet *fleet, const struct workload *workload, enum dtype 
                                      .clients = count,
                                      .in_flight = 1,
                                      .kv_dtype = kv_dtype};
-    bool ok = jobs && samples && fleet_measure(fleet, jobs, count, samples, verdict) && add_up(samples, count, times);
+    bool ok = jobs && samples && fleet_measure(fleet, jobs, count, samples, verdict) &&
+              add_up(samples, count, times);
     for (uint32_t i = 0; samples && i < count; i++)
         samples_finish(&samples[i]);
     free(samples);

@@ -22,7 +22,8 @@ static bool step(struct world *world, uint32_t number, struct samples *samples, 
     return samples_add(samples, (double)gpu_ns * 1e-3, took);
 }
 
-static bool stand_still(struct world *world, double seconds, struct samples *samples, double *worst_us)
+static bool stand_still(struct world *world, double seconds, struct samples *samples,
+                        double *worst_us)
 {
     double end = now_us() + seconds * 1e6;
     uint32_t number = 0;
@@ -55,8 +56,8 @@ bool growth_measure(struct world *world, double seconds, struct growth *growth)
 {
     struct samples still = {0}, growing = {0};
     uint32_t before = world->num_chunks;
-    double chunk_bytes = 2.0 * (double)shape_block_elements(&world->shape) * dtype_size(world->params.kv_dtype) *
-                         world->chunk_blocks * world->num_sets;
+    double chunk_bytes = 2.0 * (double)shape_block_elements(&world->shape) *
+                         dtype_size(world->params.kv_dtype) * world->chunk_blocks * world->num_sets;
     *growth = (struct growth){0};
     bool ok = stand_still(world, seconds / 2, &still, &growth->worst_still_us) &&
               grow(world, seconds / 2, &growing, &growth->worst_us);

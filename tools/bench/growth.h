@@ -15,7 +15,8 @@ struct growth {
     double grown_gib;
 };
 
-// Half of `seconds` without growth, then chunk after chunk until they are over, two chunks at least. False: standard error says why.
+// Half of `seconds` without growth, then chunk after chunk until they are over, two chunks at
+// least. False: standard error says why.
 bool growth_measure(struct world *world, double seconds, struct growth *growth);
 
 #endif

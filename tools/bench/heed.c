@@ -19,13 +19,16 @@ static bool types_heed(const struct workload *workload, const struct options *op
 {
     enum dtype dtype = options->dtype, kv_dtype = options->kv_dtype;
     if (workload->kv_dtype && kv_dtype && kv_dtype != workload->kv_dtype)
-        fprintf(stderr, "aule-bench: %s has K and V of %s, and does not go with --kv-dtype %s\n", workload->name,
-                dtype_name((int)workload->kv_dtype), dtype_name((int)kv_dtype));
+        fprintf(stderr, "aule-bench: %s has K and V of %s, and does not go with --kv-dtype %s\n",
+                workload->name, dtype_name((int)workload->kv_dtype), dtype_name((int)kv_dtype));
     else if (workload->kind == WORKLOAD_APPEND && kv_dtype && kv_dtype != dtype)
-        fprintf(stderr, "aule-bench: %s checks what it wrote bit for bit: K and V want the type of q, %s, not %s\n",
+        fprintf(stderr,
+                "aule-bench: %s checks what it wrote bit for bit: K and V want the type of q, %s, "
+                "not %s\n",
                 workload->name, dtype_name((int)dtype), dtype_name((int)kv_dtype));
     else if (options->token_scales && dtype_size(workload_kv_dtype(workload, dtype, kv_dtype)) > 1)
-        fprintf(stderr, "aule-bench: --token-scales wants K and V of 8 bits: --kv-dtype fp8_e4m3, fp8_e5m2 or int8\n");
+        fprintf(stderr, "aule-bench: --token-scales wants K and V of 8 bits: --kv-dtype fp8_e4m3, "
+                        "fp8_e5m2 or int8\n");
     else
         return true;
     return false;
@@ -44,7 +47,8 @@ static bool dim_heeds(const struct options *options)
 // Workloads about blocks want some.
 static bool place_heeds(const struct workload *workload, const struct options *options)
 {
-    if (!options->contiguous || (workload->kind != WORKLOAD_APPEND && workload->kind != WORKLOAD_GROWTH))
+    if (!options->contiguous ||
+        (workload->kind != WORKLOAD_APPEND && workload->kind != WORKLOAD_GROWTH))
         return true;
     fprintf(stderr, "aule-bench: %s is about blocks, and --contiguous has none\n", workload->name);
     return false;
@@ -61,8 +65,10 @@ static bool clients_heed(const struct workload *workload, const struct options *
         fprintf(stderr, "aule-bench: %s has %u sequences, too few for %u clients\n", workload->name,
                 workload_num_seqs(workload), count);
     else if (workload->shared_prefix && count > 1)
-        fprintf(stderr, "aule-bench: the sequences of %s share blocks, so that it wants one client, not %u\n",
-                workload->name, count);
+        fprintf(
+            stderr,
+            "aule-bench: the sequences of %s share blocks, so that it wants one client, not %u\n",
+            workload->name, count);
     else
         return true;
     return false;
@@ -87,10 +93,12 @@ bool all_heed(const struct selection *selection, const struct options *options)
         daemon |= is_study(workload) && study_starts_daemon(workload->name);
     }
     if (options->clients > 1 && options->via == VIA_ENGINE)
-        fprintf(stderr, "aule-bench: --clients %u wants --via nng or ring: an engine serves one process\n",
+        fprintf(stderr,
+                "aule-bench: --clients %u wants --via nng or ring: an engine serves one process\n",
                 options->clients);
     else if (options->daemon && !daemon)
-        fprintf(stderr, "aule-bench: --daemon does not go with --via engine: no daemon is started\n");
+        fprintf(stderr,
+                "aule-bench: --daemon does not go with --via engine: no daemon is started\n");
     else
         return true;
     return false;

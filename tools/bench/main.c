@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// main.c - aule-bench: attention's speed on workloads with names, one after the other: check, measure, check again, say.
+// main.c - aule-bench: attention's speed on workloads with names, one after the other: check,
+// measure, check again, say.
 
 #include "base/exit_code.h"
 #include "client.h"
@@ -36,8 +37,9 @@ struct bench {
 static void list(void)
 {
     for (uint32_t i = 0; i < num_workloads && workloads[i].kind != WORKLOAD_STUDY; i++)
-        printf("%-4s %s (%u/%u heads, head_dim %u, blocks of %u)\n", workloads[i].name, workloads[i].what,
-               workloads[i].num_heads, workloads[i].num_kv_heads, workloads[i].head_dim, workloads[i].block_size);
+        printf("%-4s %s (%u/%u heads, head_dim %u, blocks of %u)\n", workloads[i].name,
+               workloads[i].what, workloads[i].num_heads, workloads[i].num_kv_heads,
+               workloads[i].head_dim, workloads[i].block_size);
     for (uint32_t i = 0; i < num_workloads; i++) {
         if (workloads[i].kind == WORKLOAD_STUDY)
             printf("%-8s %s\n", workloads[i].name, workloads[i].what);
@@ -66,7 +68,8 @@ static bool worse(struct verdict *verdict, const struct verdict *other, bool rig
     return right;
 }
 
-static bool check_once(const struct bench *b, struct world *world, uint32_t set, struct result *result)
+static bool check_once(const struct bench *b, struct world *world, uint32_t set,
+                       struct result *result)
 {
     struct verdict now = {0};
     bool right = world_check(world, set, &now);
@@ -80,7 +83,8 @@ static bool time_world(struct bench *b, struct world *world, struct result *resu
 {
     struct samples samples = {0};
     const struct lane lane = world_lane(world);
-    bool ok = measure(&lane, b->options.seconds, LEAST_RUNS, b->bar ? show_progress : NULL, &samples);
+    bool ok =
+        measure(&lane, b->options.seconds, LEAST_RUNS, b->bar ? show_progress : NULL, &samples);
     if (b->bar)
         hide_progress();
     samples_times(&samples, false, &result->times);
@@ -91,14 +95,17 @@ static bool time_world(struct bench *b, struct world *world, struct result *resu
     return ok;
 }
 
-static void describe_world(const struct bench *b, const struct world *world, const struct result *result)
+static void describe_world(const struct bench *b, const struct world *world,
+                           const struct result *result)
 {
     if (!b->options.verbose)
         return;
     fprintf(stderr,
-            "%s: %u sequences, %u queries, %u keys in %u blocks of %u; %u sets of K and V (%.2f GiB), %u of Q\n",
-            world->workload->name, world->shape.num_seqs, world->shape.num_tokens, world->shape.num_keys,
-            world->params.rows ? 0 : world->shape.num_blocks, world->num_chunks * world->chunk_blocks, world->num_sets,
+            "%s: %u sequences, %u queries, %u keys in %u blocks of %u; %u sets of K and V (%.2f "
+            "GiB), %u of Q\n",
+            world->workload->name, world->shape.num_seqs, world->shape.num_tokens,
+            world->shape.num_keys, world->params.rows ? 0 : world->shape.num_blocks,
+            world->num_chunks * world->chunk_blocks, world->num_sets,
             2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30, world->num_q_sets);
     fprintf(stderr, "%s: served by %s\n", world->workload->name, result->kernels);
 }
@@ -135,7 +142,8 @@ static bool run_fleet(struct bench *b, const struct workload *workload, struct r
     result->device = b->fleet.device;
     result->driver = b->fleet.driver;
     result->variant = b->fleet.variant;
-    result->checked = fleet_run(&b->fleet, workload, result->kv_dtype, &result->times, &result->verdict);
+    result->checked =
+        fleet_run(&b->fleet, workload, result->kv_dtype, &result->times, &result->verdict);
     return result->checked;
 }
 
@@ -146,8 +154,8 @@ static bool fit(const struct bench *b, struct workload *workload, struct result 
     uint32_t paged = workload_longest(workload, bytes, result->kv_dtype, true);
     uint32_t contiguous = workload_longest(workload, bytes, result->kv_dtype, false);
     if (!paged || !contiguous) {
-        fprintf(stderr, "aule-bench: %s: %.2f GiB hold no batch of %u\n", workload->name, (double)bytes / 0x1p30,
-                workload_num_seqs(workload));
+        fprintf(stderr, "aule-bench: %s: %.2f GiB hold no batch of %u\n", workload->name,
+                (double)bytes / 0x1p30, workload_num_seqs(workload));
         return false;
     }
     result->longest_paged = paged;
@@ -193,9 +201,11 @@ static bool run_one(struct bench *b, struct workload *workload)
     if (b->ceiling) {
         result.ceilings = *ceiling_values(b->ceiling);
         if (workload->bound_by_memory)
-            result.floor_us = ceiling_floor_us(b->ceiling, workload_bytes(workload, result.dtype, result.kv_dtype));
+            result.floor_us = ceiling_floor_us(
+                b->ceiling, workload_bytes(workload, result.dtype, result.kv_dtype));
     }
-    bool ok = options->via == VIA_ENGINE ? run_engine(b, workload, &result) : run_fleet(b, workload, &result);
+    bool ok = options->via == VIA_ENGINE ? run_engine(b, workload, &result)
+                                         : run_fleet(b, workload, &result);
     if (ok && options->baseline && !options->check)
         ok = baseline_measure(workload, options->seconds, &result.baseline);
     return ok && say(b, &result) && result.checked;
@@ -248,7 +258,8 @@ static bool prepare(struct bench *b)
     b->device = *engine_device(b->engine);
     b->software = b->device.software;
     snprintf(b->variant, sizeof b->variant, "%s", engine_variant(b->engine));
-    if (options->via != VIA_ENGINE || !any_workload(b)) { // the device is the daemon's, or the studies'
+    if (options->via != VIA_ENGINE ||
+        !any_workload(b)) { // the device is the daemon's, or the studies'
         engine_destroy(b->engine);
         b->engine = NULL;
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// measure.c - see measure.h. Short steps are queued by the dozen and submissions overlap, so that the GPU never waits for us and keeps
-// its clocks up.
+// measure.c - see measure.h. Short steps are queued by the dozen and submissions overlap, so that
+// the GPU never waits for us and keeps its clocks up.
 
 #include "measure.h"
 
@@ -98,7 +98,8 @@ static bool submit(struct rounds *r)
 static uint32_t finish(struct rounds *r)
 {
     const struct round *round = &r->flying[r->done++ % MOST_IN_FLIGHT];
-    return r->lane->wait(r->lane->context, round->number, round->steps, r->gpu_ns) ? round->steps : 0;
+    return r->lane->wait(r->lane->context, round->number, round->steps, r->gpu_ns) ? round->steps
+                                                                                   : 0;
 }
 
 // How many steps take about ROUND_US, by what one has taken.
@@ -109,7 +110,8 @@ static uint32_t steps_for(const struct rounds *r, double step_us)
     return steps < 1 ? 1 : steps > most ? most : (uint32_t)steps;
 }
 
-static bool count(struct samples *samples, const struct rounds *r, uint32_t steps, double elapsed_us)
+static bool count(struct samples *samples, const struct rounds *r, uint32_t steps,
+                  double elapsed_us)
 {
     for (uint32_t i = 0; i < steps; i++) {
         if (!samples_add(samples, (double)r->gpu_ns[i] * 1e-3, elapsed_us / steps))
@@ -119,8 +121,8 @@ static bool count(struct samples *samples, const struct rounds *r, uint32_t step
     return true;
 }
 
-bool measure(const struct lane *lane, double seconds, uint32_t least, void (*progress)(double share),
-             struct samples *samples)
+bool measure(const struct lane *lane, double seconds, uint32_t least,
+             void (*progress)(double share), struct samples *samples)
 {
     struct rounds r = {.lane = lane, .steps = 1};
     uint32_t in_flight = lane->in_flight < MOST_IN_FLIGHT ? lane->in_flight : MOST_IN_FLIGHT;
@@ -133,7 +135,8 @@ bool measure(const struct lane *lane, double seconds, uint32_t least, void (*pro
         double now = now_us();
         if (!steps)
             return false;
-        if (now - begin > seconds * 0.5e6 && r.done > in_flight && !count(samples, &r, steps, now - last))
+        if (now - begin > seconds * 0.5e6 && r.done > in_flight &&
+            !count(samples, &r, steps, now - last))
             return false;
         r.steps = steps_for(&r, r.gpu_ns[0] ? (double)r.gpu_ns[0] * 1e-3 : (now - last) / steps);
         last = now;

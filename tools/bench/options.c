@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the tables of aule-bench's commands and options, and what does not go together. base/options.h says what an entry means.
+// options.c - the tables of aule-bench's commands and options, and what does not go together.
+// base/options.h says what an entry means.
 
 #include "options.h"
 
@@ -23,33 +24,36 @@ enum { MAX_COUNT = 4096, MAX_NUMBER = 1000000, POLL_AUTO = MAX_COUNT + 1 };
 static const char *const kv_dtype_words[] = {AULE_DTYPE_MAP(X) NULL}; // from DTYPE_F32
 #undef X
 static const char *const dtype_words[] = {"f32", "f16", "bf16", NULL};
-static const char *const via_words[] = {[VIA_ENGINE] = "engine", [VIA_NNG] = "nng", [VIA_RING] = "ring", NULL};
+static const char *const via_words[] = {
+    [VIA_ENGINE] = "engine", [VIA_NNG] = "nng", [VIA_RING] = "ring", NULL};
 
 static const struct option entries[] = {
     OPTION_SECTION("Where attention runs"),
-    {"via", "LANE", OPTION_CHOICE, FIELD(via), VIA_ENGINE, .words = via_words, .groups = BOTH, .initial = "engine",
+    {"via", "LANE", OPTION_CHOICE, FIELD(via), VIA_ENGINE, .words = via_words, .groups = BOTH,
+     .initial = "engine",
      .help = "the engine in this process, or a lane of a daemon that is started for it",
-     .details = "With `engine`, q and out are in the device's memory. With `nng` and `ring`, client processes run the "
+     .details = "With `engine`, q and out are in the device's memory. With `nng` and `ring`, "
+                "client processes run the "
                 "workload, and its time is wall time from a run's submission to its end."},
     {"clients", "N", OPTION_COUNT, FIELD(clients), 1, MAX_COUNT, .groups = BOTH, .initial = "1",
      .help = "processes that share a workload's sequences, with `--via nng` or `ring`"},
-    {"daemon", "FILE", OPTION_TEXT, FIELD(daemon), .groups = RUN, .otherwise = "the one beside this program",
-     .help = "aule-daemon for `--via nng` and `ring`"},
+    {"daemon", "FILE", OPTION_TEXT, FIELD(daemon), .groups = RUN,
+     .otherwise = "the one beside this program", .help = "aule-daemon for `--via nng` and `ring`"},
     {"device", "NAME", OPTION_TEXT, FIELD(device), .groups = BOTH, .otherwise = "the best one",
      .help = "index, UUID or part of the name of the device"},
     {"variant", "NAME", OPTION_TEXT, FIELD(variant), .groups = BOTH,
      .otherwise = "`$AULE_VARIANT`, else the best that fits",
      .help = "attention shader, as `aule-ctl device` lists them"},
-    {"completion-poll", "US", OPTION_COUNT, FIELD(completion_poll_us), 0, MAX_COUNT, .groups = BOTH, .word = "auto",
-     .word_value = POLL_AUTO, .initial = "auto",
+    {"completion-poll", "US", OPTION_COUNT, FIELD(completion_poll_us), 0, MAX_COUNT, .groups = BOTH,
+     .word = "auto", .word_value = POLL_AUTO, .initial = "auto",
      .help = "poll the GPU for this long before a submission's waiter sleeps; 0: never",
      .details = "The option of the same name of aule-daemon says more."},
 
     OPTION_SECTION("Inputs"),
-    {"dtype", "TYPE", OPTION_CHOICE, FIELD(dtype), DTYPE_F32, .words = dtype_words, .groups = BOTH, .initial = "f16",
-     .help = "element type of q and out"},
-    {"kv-dtype", "TYPE", OPTION_CHOICE, FIELD(kv_dtype), DTYPE_F32, .words = kv_dtype_words, .groups = BOTH,
-     .otherwise = "as `--dtype`", .help = "element type of K and V"},
+    {"dtype", "TYPE", OPTION_CHOICE, FIELD(dtype), DTYPE_F32, .words = dtype_words, .groups = BOTH,
+     .initial = "f16", .help = "element type of q and out"},
+    {"kv-dtype", "TYPE", OPTION_CHOICE, FIELD(kv_dtype), DTYPE_F32, .words = kv_dtype_words,
+     .groups = BOTH, .otherwise = "as `--dtype`", .help = "element type of K and V"},
     {"token-scales", NULL, OPTION_FLAG, FIELD(token_scales), .groups = RUN,
      .otherwise = "one scale a tensor (int8), or none",
      .help = "K and V of 8 bits have a scale for each token and head, with `--via engine` only",
@@ -71,14 +75,17 @@ static const struct option entries[] = {
      .help = "time for each workload; the first half only warms up"},
     {"baseline", NULL, OPTION_FLAG, FIELD(baseline), .groups = RUN,
      .help = "also measure the same attention in plain C on all cores",
-     .details = "It computes in f16, is compiled for the machine that aule was built on, and reports GFLOP/s."},
+     .details = "It computes in f16, is compiled for the machine that aule was built on, and "
+                "reports GFLOP/s."},
     {"check", NULL, OPTION_FLAG, FIELD(check), .groups = BOTH, .help = "check, and measure nothing",
-     .details = "Prints a line for people for each workload, also where standard output is no terminal. `--json` "
+     .details = "Prints a line for people for each workload, also where standard output is no "
+                "terminal. `--json` "
                 "prints lines for programs."},
 
     OPTION_SECTION("General"),
     {"json", NULL, OPTION_FLAG, FIELD(json), .groups = RUN,
-     .otherwise = "where standard output is no terminal, but for `--check`", .help = "one line of JSON a workload",
+     .otherwise = "where standard output is no terminal, but for `--check`",
+     .help = "one line of JSON a workload",
      .details = "With `--check`, what was not measured is null."},
     {"verbose", NULL, OPTION_FLAG, FIELD(verbose), .groups = RUN,
      .help = "say on standard error what each workload is made of, and which kernels serve it"},
@@ -88,7 +95,8 @@ static const struct option entries[] = {
     // What fleet.c tells a client.
     {"socket", "PATH", OPTION_TEXT, FIELD(socket), .groups = CLIENT},
     {"part", "N", OPTION_COUNT, FIELD(part), 0, MAX_COUNT, .groups = CLIENT},
-    {"in-flight", "N", OPTION_COUNT, FIELD(in_flight), 0, MAX_COUNT, .groups = CLIENT, .initial = "1"},
+    {"in-flight", "N", OPTION_COUNT, FIELD(in_flight), 0, MAX_COUNT, .groups = CLIENT,
+     .initial = "1"},
     {"append", NULL, OPTION_FLAG, FIELD(append), .groups = CLIENT},
 };
 
@@ -107,13 +115,15 @@ static const struct command {
 static const struct options_program program = {
     .name = "aule-bench",
     .usage = "aule-bench COMMAND [ARGUMENT]... [OPTION]...",
-    .about =
-        "Times attention on real workloads beside the device's ceilings. Checks each workload against float64 before\n"
-        "and after. NAME is a workload that list has; all; sharing, the studies of several cases side by side;\n"
-        "lengths or batches, decodes to plot; decode:NxLENGTH or prefill:NxLENGTH.",
-    .epilogue =
-        "Exit codes: 0 all is right, 1 a result is wrong, or could not be written or drawn, 2 the command line is\n"
-        "wrong, 3 it could not be measured (no such device or variant; its daemon or the GPU is gone).",
+    .about = "Times attention on real workloads beside the device's ceilings. Checks each workload "
+             "against float64 before\n"
+             "and after. NAME is a workload that list has; all; sharing, the studies of several "
+             "cases side by side;\n"
+             "lengths or batches, decodes to plot; decode:NxLENGTH or prefill:NxLENGTH.",
+    .epilogue = "Exit codes: 0 all is right, 1 a result is wrong, or could not be written or "
+                "drawn, 2 the command line is\n"
+                "wrong, 3 it could not be measured (no such device or variant; its daemon or the "
+                "GPU is gone).",
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
     .commands = commands,
@@ -163,14 +173,15 @@ static bool check_apart(const struct options *options)
     for (int i = 0; i < NUM_APART; i++) {
         if (!options_gave(options, apart[i].one) || !options_gave(options, apart[i].other))
             continue;
-        fprintf(stderr, "aule-bench: --%s does not go with --%s: %s\n", apart[i].one, apart[i].other, apart[i].why);
+        fprintf(stderr, "aule-bench: --%s does not go with --%s: %s\n", apart[i].one,
+                apart[i].other, apart[i].why);
         return false;
     }
     for (int i = 0; i < NUM_ENGINE_ONLY && options->via != VIA_ENGINE; i++) {
         if (!options_gave(options, engine_only[i]))
             continue;
-        fprintf(stderr, "aule-bench: --%s goes with --via engine only, not with --via %s\n", engine_only[i],
-                via_name(options->via));
+        fprintf(stderr, "aule-bench: --%s goes with --via engine only, not with --via %s\n",
+                engine_only[i], via_name(options->via));
         return false;
     }
     return true;
@@ -190,11 +201,13 @@ enum options_result options_parse(int argc, char **argv, struct options *options
         fprintf(stderr, "aule-bench: %s\n", options->line.error);
     if (result != OPTIONS_RUN)
         return result;
-    const struct command *command = (const struct command *)(const void *)options->line.command; // its first member
+    const struct command *command =
+        (const struct command *)(const void *)options->line.command; // its first member
     options->command = command->words.name;
     options->names = options->line.operands;
     options->num_names = options->line.num_operands;
     options->completion_poll_us = engine_poll_us(options->completion_poll_us);
     const bool run = command->words.groups == RUN;
-    return check_names(command, options) && (!run || check_apart(options)) ? OPTIONS_RUN : OPTIONS_BAD;
+    return check_names(command, options) && (!run || check_apart(options)) ? OPTIONS_RUN
+                                                                           : OPTIONS_BAD;
 }

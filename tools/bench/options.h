@@ -26,7 +26,7 @@ struct options {
     double seconds;              // a workload
     double pool_gib;             // of K and V that are read in turns; 0: by the device
     bool force_staging;          // not to be had on the command line
-    bool append;                 // of a client: a run also writes K and V of each sequence's last token
+    bool append; // of a client: a run also writes K and V of each sequence's last token
     bool check, json, contiguous, no_cascade, token_scales, baseline, verbose;
     const char *daemon, *socket; // program; of the daemon that runs
     const char *output;          // file; NULL: standard output

@@ -30,8 +30,8 @@ enum {
 // A line of a file.
 struct point {
     char workload[32], variant[64], dtype[32], place[16], via[16], device[256], driver[256];
-    char name[96];                                           // of a study's case; "": this is no study's
-    double median_us, gb_per_s, tflops, ceiling_ratio;       // ratio 0: unknown
+    char name[96];                                     // of a study's case; "": this is no study's
+    double median_us, gb_per_s, tflops, ceiling_ratio; // ratio 0: unknown
     double floor_us, seqs, longest, clients, size, head_dim; // head_dim 0: not said
     bool checked;
 };
@@ -175,9 +175,10 @@ static double nothing(const struct point *point)
 static const char a_read[] = "a plain read of the same bytes";
 
 static const struct chart charts[] = {
-    {"Decode: time against the length of the context", "tokens of context", "sequences", a_read, is_decode, longest_of,
-     seqs_of},
-    {"Decode: time against the size of the batch", "sequences", "tokens each", a_read, is_decode, seqs_of, longest_of},
+    {"Decode: time against the length of the context", "tokens of context", "sequences", a_read,
+     is_decode, longest_of, seqs_of},
+    {"Decode: time against the size of the batch", "sequences", "tokens each", a_read, is_decode,
+     seqs_of, longest_of},
     {"Cost in the daemon's core as work grows", "blocks, sequences or table entries", NULL,
      "aims: 50 ns a block, 100 a sequence, 1 an entry", is_cost, size_of, nothing},
 };
@@ -191,8 +192,9 @@ static double head_dim_of(const struct point *p)
 
 static bool same_curve(const struct chart *chart, const struct point *a, const struct point *b)
 {
-    return chart->fixed(a) == chart->fixed(b) && strcmp(a->name, b->name) == 0 && a->clients == b->clients &&
-           head_dim_of(a) == head_dim_of(b) && strcmp(a->variant, b->variant) == 0 && strcmp(a->dtype, b->dtype) == 0 &&
+    return chart->fixed(a) == chart->fixed(b) && strcmp(a->name, b->name) == 0 &&
+           a->clients == b->clients && head_dim_of(a) == head_dim_of(b) &&
+           strcmp(a->variant, b->variant) == 0 && strcmp(a->dtype, b->dtype) == 0 &&
            strcmp(a->place, b->place) == 0 && strcmp(a->via, b->via) == 0;
 }
 
@@ -208,7 +210,8 @@ static bool on_curve(const struct points *points, const struct point *p)
     return false;
 }
 
-// A decode that is alone on its curves is a bar, so that no workload is left out. Studies have no ceiling.
+// A decode that is alone on its curves is a bar, so that no workload is left out. Studies have no
+// ceiling.
 static bool is_bar(const struct points *points, const struct point *p)
 {
     return !p->name[0] && !on_curve(points, p);
@@ -223,7 +226,8 @@ static bool is_first_left_out(const struct points *points, uint32_t index)
 {
     const struct point *p = &points->list[index];
     for (uint32_t i = 0; i < index; i++) {
-        if (strcmp(points->list[i].workload, p->workload) == 0 && !is_drawn(points, &points->list[i]))
+        if (strcmp(points->list[i].workload, p->workload) == 0 &&
+            !is_drawn(points, &points->list[i]))
             return false;
     }
     return !is_drawn(points, p);
@@ -258,7 +262,8 @@ static uint32_t count_bars(const struct points *points)
     return count;
 }
 
-static void bar_texts(const struct point *p, char *label, size_t label_size, char *value, size_t value_size)
+static void bar_texts(const struct point *p, char *label, size_t label_size, char *value,
+                      size_t value_size)
 {
     bool contiguous = strcmp(p->place, "contiguous") == 0, border = strcmp(p->via, "engine") != 0;
     char share[32] = "", dim[32] = "";
@@ -269,15 +274,17 @@ static void bar_texts(const struct point *p, char *label, size_t label_size, cha
     if (p->ceiling_ratio > 0)
         snprintf(share, sizeof share, ", %.1f %%", 100 * p->ceiling_ratio);
     snprintf(value, value_size, "%.1f us, %.0f %s%s%s", p->median_us,
-             p->gb_per_s > 10 * p->tflops ? p->gb_per_s : p->tflops, p->gb_per_s > 10 * p->tflops ? "GB/s" : "TFLOP/s",
-             share, p->checked ? "" : ", UNCHECKED");
+             p->gb_per_s > 10 * p->tflops ? p->gb_per_s : p->tflops,
+             p->gb_per_s > 10 * p->tflops ? "GB/s" : "TFLOP/s", share,
+             p->checked ? "" : ", UNCHECKED");
 }
 
 static void draw_bars(FILE *file, const struct points *points, double top)
 {
     const double full = WIDTH - LABEL - VALUES;
     double y = top;
-    svg_text(file, 10, y - 14, 15, SVG_LEFT, "Workloads: how much of the ceiling measured in the same run is reached");
+    svg_text(file, 10, y - 14, 15, SVG_LEFT,
+             "Workloads: how much of the ceiling measured in the same run is reached");
     for (uint32_t i = 0; i < points->count; i++) {
         const struct point *p = &points->list[i];
         char label[256], value[128];
@@ -296,7 +303,8 @@ static void draw_bars(FILE *file, const struct points *points, double top)
 // ---- curves ----
 
 // The point that follows `p` on its curve; NULL: it is the last.
-static const struct point *next_on(const struct chart *chart, const struct points *points, const struct point *p)
+static const struct point *next_on(const struct chart *chart, const struct points *points,
+                                   const struct point *p)
 {
     const struct point *best = NULL;
     for (uint32_t i = 0; i < points->count; i++) {
@@ -329,9 +337,11 @@ struct frame {
 };
 
 // False: the chart has no curve.
-static bool frame_fit(const struct chart *chart, const struct points *points, double top, struct frame *frame)
+static bool frame_fit(const struct chart *chart, const struct points *points, double top,
+                      struct frame *frame)
 {
-    *frame = (struct frame){MARGIN, top, WIDTH - 6.0 * MARGIN, CHART - 1.7 * MARGIN, 1e9, -1e9, 1e9, -1e9};
+    *frame = (struct frame){MARGIN, top, WIDTH - 6.0 * MARGIN, CHART - 1.7 * MARGIN, 1e9, -1e9,
+                            1e9,    -1e9};
     for (uint32_t i = 0; i < points->count; i++) {
         if (!begins(chart, points, i))
             continue;
@@ -369,29 +379,31 @@ static void draw_frame(FILE *file, const struct chart *chart, const struct frame
     }
     for (double y = f->low_y; y <= f->high_y; y++) {
         snprintf(text, sizeof text, "%g %s", pow(10, y < 5 ? y : y - 3), y < 5 ? "us" : "ms");
-        svg_line(file, f->left, at_y(f, pow(10, y)), f->left + f->width, at_y(f, pow(10, y)), "#e0e0e0");
+        svg_line(file, f->left, at_y(f, pow(10, y)), f->left + f->width, at_y(f, pow(10, y)),
+                 "#e0e0e0");
         svg_text(file, f->left - 6, at_y(f, pow(10, y)) + 4, 11, SVG_RIGHT, text);
     }
     svg_text(file, f->left + f->width / 2, f->top + f->height + 34, 12, SVG_MIDDLE, chart->x_name);
 }
 
-static void draw_curve(FILE *file, const struct chart *chart, const struct points *points, const struct frame *f,
-                       const struct point *p, const char *color)
+static void draw_curve(FILE *file, const struct chart *chart, const struct points *points,
+                       const struct frame *f, const struct point *p, const char *color)
 {
     for (const struct point *next; p; p = next) {
         next = next_on(chart, points, p);
         svg_dot(file, at_x(f, chart->x(p)), at_y(f, p->median_us), color);
         if (!next)
             return;
-        svg_line(file, at_x(f, chart->x(p)), at_y(f, p->median_us), at_x(f, chart->x(next)), at_y(f, next->median_us),
-                 color);
+        svg_line(file, at_x(f, chart->x(p)), at_y(f, p->median_us), at_x(f, chart->x(next)),
+                 at_y(f, next->median_us), color);
         if (p->floor_us > 0 && next->floor_us > 0) // a plain read of the same bytes
-            svg_line(file, at_x(f, chart->x(p)), at_y(f, p->floor_us), at_x(f, chart->x(next)), at_y(f, next->floor_us),
-                     "#aaaaaa");
+            svg_line(file, at_x(f, chart->x(p)), at_y(f, p->floor_us), at_x(f, chart->x(next)),
+                     at_y(f, next->floor_us), "#aaaaaa");
     }
 }
 
-static void draw_chart(FILE *file, const struct chart *chart, const struct points *points, const struct frame *f)
+static void draw_chart(FILE *file, const struct chart *chart, const struct points *points,
+                       const struct frame *f)
 {
     static const char *const colors[] = {"#3b7dd8", "#d8483b", "#2f9e58", "#b07a1e", "#7a4fc4",
                                          "#1f9ea8", "#c43f8e", "#5d6d7e", "#8aa82a", "#a0522d"};
@@ -407,14 +419,15 @@ static void draw_chart(FILE *file, const struct chart *chart, const struct point
         if (p->name[0])
             snprintf(text, sizeof text, "%s", p->name);
         else
-            snprintf(text, sizeof text, "%.0f %s, %s, %s, %s", chart->fixed(p), chart->fixed_name, p->dtype, p->variant,
-                     p->place);
+            snprintf(text, sizeof text, "%.0f %s, %s, %s, %s", chart->fixed(p), chart->fixed_name,
+                     p->dtype, p->variant, p->place);
         svg_box(file, f->left + f->width + 10, f->top + 18 * curves, 10, 10, color);
         svg_text(file, f->left + f->width + 25, f->top + 18 * curves + 10, 11, SVG_LEFT, text);
         curves++;
     }
     svg_box(file, f->left + f->width + 10, f->top + 18 * curves, 10, 10, "#aaaaaa");
-    svg_text(file, f->left + f->width + 25, f->top + 18 * curves + 10, 11, SVG_LEFT, chart->floor_name);
+    svg_text(file, f->left + f->width + 25, f->top + 18 * curves + 10, 11, SVG_LEFT,
+             chart->floor_name);
 }
 
 // ---- the page ----
@@ -423,7 +436,8 @@ static void draw(FILE *file, const struct points *points)
 {
     struct frame frames[NUM_CHARTS];
     bool has[NUM_CHARTS];
-    double bars = count_bars(points) ? 2 * TITLE + BAR * (double)count_bars(points) : TITLE, height = bars;
+    double bars = count_bars(points) ? 2 * TITLE + BAR * (double)count_bars(points) : TITLE,
+           height = bars;
     char title[600];
     for (int i = 0; i < NUM_CHARTS; i++) {
         has[i] = frame_fit(&charts[i], points, height + TITLE, &frames[i]);

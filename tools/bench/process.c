@@ -16,7 +16,8 @@
 
 enum { READ_END, WRITE_END };
 
-// Only what may be called after fork() in a program with threads. `failed` is closed by a program that runs, and else tells its errno.
+// Only what may be called after fork() in a program with threads. `failed` is closed by a program
+// that runs, and else tells its errno.
 static void become(const char *const *argv, const int *in, const int *out, int failed, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -109,7 +110,8 @@ int process_end(struct process *process, bool ask)
 bool process_runs(const struct process *process)
 {
     siginfo_t info = {0};
-    return waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
+    return waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == 0;
 }
 
 bool process_find(const char *name, char *path, size_t size)
@@ -121,10 +123,12 @@ bool process_find(const char *name, char *path, size_t size)
         folder[length] = 0;
         *(strrchr(folder, '/') + 1) = 0;
         for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-            if ((size_t)snprintf(path, size, "%s%s%s", folder, places[i], name) < size && access(path, X_OK) == 0)
+            if ((size_t)snprintf(path, size, "%s%s%s", folder, places[i], name) < size &&
+                access(path, X_OK) == 0)
                 return true;
         }
     }
-    fprintf(stderr, "aule-bench: there is no %s in %s; --daemon names it\n", name, length > 0 ? folder : "?");
+    fprintf(stderr, "aule-bench: there is no %s in %s; --daemon names it\n", name,
+            length > 0 ? folder : "?");
     return false;
 }

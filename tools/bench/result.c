@@ -39,7 +39,8 @@ static double tflops(const struct result *r)
 // Of reading, of copying for what is written too, of products; 0: that ceiling is not known.
 static double ceiling_ratio(const struct result *r)
 {
-    double memory = r->workload->kind == WORKLOAD_APPEND ? r->ceilings.copy_gb_per_s : r->ceilings.read_gb_per_s;
+    double memory = r->workload->kind == WORKLOAD_APPEND ? r->ceilings.copy_gb_per_s
+                                                         : r->ceilings.read_gb_per_s;
     if (r->workload->bound_by_memory)
         return memory > 0 ? gb_per_s(r) / memory : 0;
     return r->ceilings.matrix_tflops > 0 ? tflops(r) / r->ceilings.matrix_tflops : 0;
@@ -159,8 +160,8 @@ static bool add_rest(cJSON *json, const struct result *r)
 bool result_print_json(const struct result *r)
 {
     cJSON *json = cJSON_CreateObject();
-    bool ok = json && add_texts(json, r) && add_rates(json, r) && cJSON_AddBoolToObject(json, "checked", r->checked) &&
-              add_rest(json, r);
+    bool ok = json && add_texts(json, r) && add_rates(json, r) &&
+              cJSON_AddBoolToObject(json, "checked", r->checked) && add_rest(json, r);
     char *text = ok ? cJSON_PrintUnformatted(json) : NULL;
     if (text)
         puts(text);
@@ -174,21 +175,26 @@ bool result_print_json(const struct result *r)
 
 static const char *ceiling_name(const struct result *r)
 {
-    return r->workload->kind == WORKLOAD_APPEND ? "a copy" : r->workload->bound_by_memory ? "a read" : "products";
+    return r->workload->kind == WORKLOAD_APPEND ? "a copy"
+           : r->workload->bound_by_memory       ? "a read"
+                                                : "products";
 }
 
 static void print_more(const struct result *r)
 {
     if (r->growth.num_chunks)
-        printf("     while the pool grew by %.2f GiB in %u chunks: median %.1f us, worst %.1f us; before: %.1f, %.1f\n",
-               r->growth.grown_gib, r->growth.num_chunks, r->growth.growing.median_us, r->growth.worst_us,
-               r->growth.still.median_us, r->growth.worst_still_us);
+        printf("     while the pool grew by %.2f GiB in %u chunks: median %.1f us, worst %.1f us; "
+               "before: %.1f, %.1f\n",
+               r->growth.grown_gib, r->growth.num_chunks, r->growth.growing.median_us,
+               r->growth.worst_us, r->growth.still.median_us, r->growth.worst_still_us);
     if (r->longest_paged)
-        printf("     longest sequence: %u tokens paged, %u contiguous: %.2f x longer\n", r->longest_paged,
-               r->longest_contiguous, (double)r->longest_paged / r->longest_contiguous);
+        printf("     longest sequence: %u tokens paged, %u contiguous: %.2f x longer\n",
+               r->longest_paged, r->longest_contiguous,
+               (double)r->longest_paged / r->longest_contiguous);
     if (r->baseline.gflops > 0)
-        printf("     plain C on %u cores: %.1f us, %.1f GFLOP/s; this is %.2f x its time\n", r->baseline.threads,
-               r->baseline.times.median_us, r->baseline.gflops, r->times.wall_us / r->baseline.times.median_us);
+        printf("     plain C on %u cores: %.1f us, %.1f GFLOP/s; this is %.2f x its time\n",
+               r->baseline.threads, r->baseline.times.median_us, r->baseline.gflops,
+               r->times.wall_us / r->baseline.times.median_us);
 }
 
 void result_print_text(const struct result *r)
@@ -200,11 +206,12 @@ void result_print_text(const struct result *r)
         snprintf(share, sizeof share, ", %.1f %% of %s", 100 * ratio, ceiling_name(r));
     if (r->floor_us > 0)
         snprintf(floor, sizeof floor, "; a read of as much %.1f us", r->floor_us);
-    printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.4g GB/s  %.4g TFLOP/s%s; %s, head_dim %u, %s; %u rows "
+    printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.4g GB/s  %.4g TFLOP/s%s; %s, "
+           "head_dim %u, %s; %u rows "
            "%s to %.1e\n",
-           r->workload->name, r->times.median_us, r->times.p99_us, r->times.wall_us, r->times.runs, floor, gb_per_s(r),
-           tflops(r), share, dtypes, r->workload->head_dim, r->variant, r->verdict.num_rows,
-           r->checked ? "right" : "WRONG", r->verdict.worst);
+           r->workload->name, r->times.median_us, r->times.p99_us, r->times.wall_us, r->times.runs,
+           floor, gb_per_s(r), tflops(r), share, dtypes, r->workload->head_dim, r->variant,
+           r->verdict.num_rows, r->checked ? "right" : "WRONG", r->verdict.worst);
     print_more(r);
     fflush(stdout);
 }
@@ -213,7 +220,7 @@ void result_print_check(const struct result *r)
 {
     char dtypes[32];
     dtypes_text(r, dtypes, sizeof dtypes);
-    printf("%-4s %u rows right to %.1e (%s, head_dim %u, %s)\n", r->workload->name, r->verdict.num_rows,
-           r->verdict.worst, dtypes, r->workload->head_dim, r->variant);
+    printf("%-4s %u rows right to %.1e (%s, head_dim %u, %s)\n", r->workload->name,
+           r->verdict.num_rows, r->verdict.worst, dtypes, r->workload->head_dim, r->variant);
     fflush(stdout);
 }

@@ -60,7 +60,8 @@ static uint32_t begin_of(const struct draw *draw, uint32_t seq)
 // Of more sequences than can be drawn from, some that are spread evenly.
 static void take_ends(struct draw *draw)
 {
-    uint32_t num_seqs = draw->shape->num_seqs, count = num_seqs < draw->count ? num_seqs : draw->count;
+    uint32_t num_seqs = draw->shape->num_seqs,
+             count = num_seqs < draw->count ? num_seqs : draw->count;
     for (uint32_t i = 0; i < count; i++)
         take_token(draw, begin_of(draw, (uint32_t)((uint64_t)i * num_seqs / count) + 1) - 1);
     uint32_t half = draw->count / 2, left = draw->drawn < half ? half - draw->drawn : 0;
@@ -75,8 +76,10 @@ static void take_ends(struct draw *draw)
 // Both sides of a border somewhere in the sequence of some token, if it has one of that size.
 static void take_border(struct draw *draw, uint32_t size)
 {
-    uint32_t seq = shape_seq_of(draw->shape, below(draw, draw->num_tokens)), first = begin_of(draw, seq);
-    uint32_t inner = (begin_of(draw, seq + 1) - first - 1) / size; // borders with a token behind them
+    uint32_t seq = shape_seq_of(draw->shape, below(draw, draw->num_tokens)),
+             first = begin_of(draw, seq);
+    uint32_t inner =
+        (begin_of(draw, seq + 1) - first - 1) / size; // borders with a token behind them
     if (!inner)
         return;
     uint32_t token = first + (1 + below(draw, inner)) * size;
@@ -105,7 +108,8 @@ bool sample_draw(const struct shape *shape, uint32_t count, uint32_t *pairs)
     take_ends(&draw);
     take_borders(&draw);
     while (draw.drawn < count)
-        take(&draw, (uint64_t)below(&draw, draw.num_tokens) * draw.num_kv_heads + below(&draw, draw.num_kv_heads));
+        take(&draw, (uint64_t)below(&draw, draw.num_tokens) * draw.num_kv_heads +
+                        below(&draw, draw.num_kv_heads));
     free(draw.taken);
     return true;
 }

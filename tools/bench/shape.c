@@ -81,7 +81,8 @@ static bool make_table(struct shape *shape)
     return true;
 }
 
-bool shape_init(struct shape *shape, const struct workload *workload, uint32_t first, uint32_t count, bool rows)
+bool shape_init(struct shape *shape, const struct workload *workload, uint32_t first,
+                uint32_t count, bool rows)
 {
     *shape = (struct shape){.workload = workload, .rows = rows, .num_seqs = count};
     return make_lengths(shape, first) && make_table(shape);
@@ -126,9 +127,11 @@ uint64_t shape_element(const struct shape *shape, uint32_t seq, uint32_t key, ui
 {
     const struct workload *w = shape->workload;
     if (shape->rows)
-        return ((uint64_t)kv_head * shape->num_keys + (uint32_t)shape->kv_starts[seq] + key) * w->head_dim;
+        return ((uint64_t)kv_head * shape->num_keys + (uint32_t)shape->kv_starts[seq] + key) *
+               w->head_dim;
     int32_t block = shape->block_table[(size_t)seq * shape->max_blocks + key / w->block_size];
-    uint64_t row = ((uint64_t)((uint32_t)block % shape->num_contents) * w->num_kv_heads + kv_head) * w->block_size +
+    uint64_t row = ((uint64_t)((uint32_t)block % shape->num_contents) * w->num_kv_heads + kv_head) *
+                       w->block_size +
                    key % w->block_size;
     return row * w->head_dim;
 }
@@ -150,13 +153,15 @@ uint64_t shape_newest_elements(const struct shape *shape)
     return (uint64_t)shape->num_seqs * shape->workload->num_kv_heads * shape->workload->head_dim;
 }
 
-void shape_newest(const struct shape *shape, enum dtype dtype, uint32_t set, enum shape_part part, void *rows)
+void shape_newest(const struct shape *shape, enum dtype dtype, uint32_t set, enum shape_part part,
+                  void *rows)
 {
     const struct workload *w = shape->workload;
     uint64_t row_bytes = w->head_dim * dtype_size(dtype);
     for (uint32_t i = 0; i < shape->num_seqs * w->num_kv_heads; i++) {
         uint32_t seq = i / w->num_kv_heads, last = (uint32_t)shape->seq_lens_kv[seq] - 1;
         uint64_t element = shape_element(shape, seq, last, i % w->num_kv_heads);
-        values_fill(dtype, shape_stream(set, part), element, w->head_dim, (char *)rows + i * row_bytes);
+        values_fill(dtype, shape_stream(set, part), element, w->head_dim,
+                    (char *)rows + i * row_bytes);
     }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// shape.h - a workload's sequences, or some of them, as the metadata of a batch, and which element of values.h stands where. Whoever
-// keeps K and V, an engine of our own or a daemon, fills and checks by the same numbers.
+// shape.h - a workload's sequences, or some of them, as the metadata of a batch, and which element
+// of values.h stands where. Whoever keeps K and V, an engine of our own or a daemon, fills and
+// checks by the same numbers.
 
 #ifndef AULE_BENCH_SHAPE_H
 #define AULE_BENCH_SHAPE_H
@@ -13,13 +14,17 @@ struct shape {
     const struct workload *workload;
     bool rows; // K and V lie as [KV heads, all tokens, dim], no blocks
     uint32_t num_seqs, num_tokens, num_keys, max_blocks, num_blocks;
-    uint32_t num_contents; // blocks whose numbers are so far apart have the same contents; num_blocks: no two have
+    uint32_t num_contents; // blocks whose numbers are so far apart have the same contents;
+                           // num_blocks: no two have
     int32_t *cu_seqlens_q, *seq_lens_kv, *kv_starts;
-    int32_t *block_table; // [num_seqs, max_blocks] numbers below num_blocks, scattered; -1 beyond the sequence
+    int32_t *block_table; // [num_seqs, max_blocks] numbers below num_blocks, scattered; -1 beyond
+                          // the sequence
 };
 
-// Sequences [first, first + count). False: no host memory, said on standard error. shape_finish() takes a zeroed and a half-made one.
-bool shape_init(struct shape *shape, const struct workload *workload, uint32_t first, uint32_t count, bool rows);
+// Sequences [first, first + count). False: no host memory, said on standard error. shape_finish()
+// takes a zeroed and a half-made one.
+bool shape_init(struct shape *shape, const struct workload *workload, uint32_t first,
+                uint32_t count, bool rows);
 void shape_finish(struct shape *shape);
 
 uint32_t shape_seq_of(const struct shape *shape, uint32_t token);
@@ -34,8 +39,10 @@ uint64_t shape_query_elements(const struct shape *shape);
 // Streams of values.h for one set of inputs.
 enum shape_part { SHAPE_Q, SHAPE_K, SHAPE_V, SHAPE_PARTS };
 uint64_t shape_stream(uint32_t set, enum shape_part part);
-// K or V of each sequence's last token, as [num_seqs, KV heads, dim]: what a decode would write anew, and finds there already.
-void shape_newest(const struct shape *shape, enum dtype dtype, uint32_t set, enum shape_part part, void *rows);
+// K or V of each sequence's last token, as [num_seqs, KV heads, dim]: what a decode would write
+// anew, and finds there already.
+void shape_newest(const struct shape *shape, enum dtype dtype, uint32_t set, enum shape_part part,
+                  void *rows);
 uint64_t shape_newest_elements(const struct shape *shape);
 
 #endif

@@ -24,8 +24,9 @@ static const struct known {
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 
 // Options of a run that some study, or all of them, cannot heed: their cases say that themselves.
-static const char *const particular[] = {"via",    "clients", "kv-dtype", "contiguous", "no-cascade",  "baseline",
-                                         "splits", "pool",    "dtype",    "head-dim",   "token-scales"};
+static const char *const particular[] = {"via",        "clients",  "kv-dtype",    "contiguous",
+                                         "no-cascade", "baseline", "splits",      "pool",
+                                         "dtype",      "head-dim", "token-scales"};
 enum { NUM_PARTICULAR = sizeof particular / sizeof *particular };
 
 static const struct known *find(const char *name)
@@ -64,7 +65,8 @@ bool study_takes(const char *name, const struct options *options)
     for (int i = 0; known && i < NUM_PARTICULAR; i++) {
         if (!options_gave(options, particular[i]) || takes(known, particular[i]))
             continue;
-        fprintf(stderr, "aule-bench: study %s takes no --%s: its cases say that themselves\n", name, particular[i]);
+        fprintf(stderr, "aule-bench: study %s takes no --%s: its cases say that themselves\n", name,
+                particular[i]);
         return false;
     }
     return known != NULL;
@@ -75,11 +77,13 @@ bool study_fleet(const struct study *study, struct fleet *fleet)
     return fleet_open(fleet, &study->options, false);
 }
 
-bool study_subject(const struct study *study, const char *name, const char *smaller, struct subject *subject)
+bool study_subject(const struct study *study, const char *name, const char *smaller,
+                   struct subject *subject)
 {
     const bool instead = smaller && study->software;
     *subject = (struct subject){.workload = NULL};
-    snprintf(subject->name, sizeof subject->name, "%s%s%s", name, instead ? " as " : "", instead ? smaller : "");
+    snprintf(subject->name, sizeof subject->name, "%s%s%s", name, instead ? " as " : "",
+             instead ? smaller : "");
     if (!selection_add(&subject->selection, instead ? smaller : name))
         return false;
     subject->workload = subject->selection.list;
@@ -91,11 +95,14 @@ void subject_finish(struct subject *subject)
     selection_finish(&subject->selection);
 }
 
-struct figure study_figure(const struct study *study, const char *via, const struct workload *workload, double steps)
+struct figure study_figure(const struct study *study, const char *via,
+                           const struct workload *workload, double steps)
 {
     enum dtype dtype = study->options.dtype;
-    struct figure figure = {
-        .study = study->name, .via = via, .dtype = dtype_name((int)dtype), .measured = !study->options.check};
+    struct figure figure = {.study = study->name,
+                            .via = via,
+                            .dtype = dtype_name((int)dtype),
+                            .measured = !study->options.check};
     if (!workload)
         return figure;
     figure.bytes = steps * workload_bytes(workload, dtype, dtype);

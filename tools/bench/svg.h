@@ -17,6 +17,7 @@ void svg_box(FILE *file, double x, double y, double width, double height, const 
 void svg_line(FILE *file, double x1, double y1, double x2, double y2, const char *color);
 void svg_dot(FILE *file, double x, double y, const char *color);
 // `y` is the base line.
-void svg_text(FILE *file, double x, double y, double size, enum svg_anchor anchor, const char *text);
+void svg_text(FILE *file, double x, double y, double size, enum svg_anchor anchor,
+              const char *text);
 
 #endif

@@ -45,7 +45,8 @@ static void *take(void *argument)
     }
 }
 
-void team_run(uint32_t count, void (*work)(void *context, uint32_t i, uint32_t member), void *context)
+void team_run(uint32_t count, void (*work)(void *context, uint32_t i, uint32_t member),
+              void *context)
 {
     struct loop loop = {.count = count, .work = work, .context = context};
     struct member members[MOST];

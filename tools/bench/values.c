@@ -72,8 +72,9 @@ static float fp8_value(uint8_t bits, int mantissa_bits, int bias)
 {
     int magnitude = bits & 0x7f, exponent = magnitude >> mantissa_bits,
         mantissa = magnitude & ((1 << mantissa_bits) - 1);
-    float value = exponent ? ldexpf((float)((1 << mantissa_bits) + mantissa), exponent - bias - mantissa_bits)
-                           : ldexpf((float)mantissa, 1 - bias - mantissa_bits);
+    float value =
+        exponent ? ldexpf((float)((1 << mantissa_bits) + mantissa), exponent - bias - mantissa_bits)
+                 : ldexpf((float)mantissa, 1 - bias - mantissa_bits);
     return bits & 0x80 ? -value : value;
 }
 
@@ -126,17 +127,19 @@ static float rounded(uint16_t bits)
     return value;
 }
 
-static void read_floats(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count, float *values)
+static void read_floats(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count,
+                        float *values)
 {
     for (uint64_t i = 0; i < count; i += 4) {
         uint64_t bits = mixed(stream, (first + i) / 4);
         for (int j = 0; j < 4; j++)
-            values[i + (uint64_t)j] =
-                dtype == DTYPE_BF16 ? rounded((uint16_t)(bits >> 16 * j)) : even((uint16_t)(bits >> 16 * j));
+            values[i + (uint64_t)j] = dtype == DTYPE_BF16 ? rounded((uint16_t)(bits >> 16 * j))
+                                                          : even((uint16_t)(bits >> 16 * j));
     }
 }
 
-static void read_bytes(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count, float *values)
+static void read_bytes(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count,
+                       float *values)
 {
     float all[256];
     for (int i = 0; i < 256; i++) {

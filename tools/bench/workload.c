@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// workload.c - the table, and what may be named beside it. Names and shapes are fixed: results of different days are compared by them.
+// workload.c - the table, and what may be named beside it. Names and shapes are fixed: results of
+// different days are compared by them.
 
 #include "workload.h"
 
@@ -12,14 +13,16 @@
 
 // Log-uniform from 64 to 16384, drawn once.
 static const uint32_t ragged[] = {
-    2188, 285,   80,   70,    5817,  10099, 1849,  3655,  1304, 11430, 5901,  64,    7430, 77,    3659,  169,
-    7672, 1288,  337,  666,   74,    127,   2637,  2316,  1941, 537,   16132, 14732, 2865, 2358,  2911,  553,
-    135,  3497,  1178, 357,   946,   8877,  11365, 465,   1522, 381,   1727,  416,   561,  8916,  225,   2027,
-    101,  6477,  5031, 241,   8259,  88,    412,   147,   777,  5295,  229,   85,    603,  192,   105,   1598,
-    335,  2657,  193,  11885, 484,   114,   2095,  10939, 735,  12736, 1023,  676,   1994, 15944, 12344, 820,
-    4275, 1009,  1204, 4995,  637,   3758,  3302,  11240, 121,  3646,  10955, 13714, 69,   7691,  14761, 12923,
-    146,  14076, 8899, 6118,  916,   232,   5461,  10721, 279,  1270,  745,   11176, 80,   3707,  1930,  74,
-    3453, 69,    4280, 1099,  11058, 92,    6796,  92,    431,  695,   13573, 1446,  268,  244,   8810,  223,
+    2188,  285,   80,    70,    5817,  10099, 1849,  3655, 1304,  11430, 5901, 64,   7430,
+    77,    3659,  169,   7672,  1288,  337,   666,   74,   127,   2637,  2316, 1941, 537,
+    16132, 14732, 2865,  2358,  2911,  553,   135,   3497, 1178,  357,   946,  8877, 11365,
+    465,   1522,  381,   1727,  416,   561,   8916,  225,  2027,  101,   6477, 5031, 241,
+    8259,  88,    412,   147,   777,   5295,  229,   85,   603,   192,   105,  1598, 335,
+    2657,  193,   11885, 484,   114,   2095,  10939, 735,  12736, 1023,  676,  1994, 15944,
+    12344, 820,   4275,  1009,  1204,  4995,  637,   3758, 3302,  11240, 121,  3646, 10955,
+    13714, 69,    7691,  14761, 12923, 146,   14076, 8899, 6118,  916,   232,  5461, 10721,
+    279,   1270,  745,   11176, 80,    3707,  1930,  74,   3453,  69,    4280, 1099, 11058,
+    92,    6796,  92,    431,   695,   13573, 1446,  268,  244,   8810,  223,
 };
 
 enum { RAGGED = sizeof ragged / sizeof *ragged };
@@ -75,7 +78,8 @@ const uint32_t num_workloads = sizeof workloads / sizeof *workloads;
 // Time against the length of the context, and against the size of the batch.
 static const struct {
     const char *name;
-    uint32_t num_seqs[9], kv_lens[9]; // the lists that are not 0 throughout; of one element: the same for all
+    uint32_t num_seqs[9],
+        kv_lens[9]; // the lists that are not 0 throughout; of one element: the same for all
 } families[] = {
     {"lengths", {8}, {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}},
     {"batches", {1, 2, 4, 8, 16, 32, 64, 128, 256}, {4096}},
@@ -150,7 +154,8 @@ static bool add_family(struct selection *selection, const char *name, bool *know
             continue;
         *known = true;
         for (uint32_t i = 0; i < FAMILY && (seqs[i] || lens[i]); i++) {
-            if (!add_made(selection, false, seqs[i] ? seqs[i] : seqs[0], lens[i] ? lens[i] : lens[0]))
+            if (!add_made(selection, false, seqs[i] ? seqs[i] : seqs[0],
+                          lens[i] ? lens[i] : lens[0]))
                 return false;
         }
     }
@@ -164,8 +169,8 @@ static bool add_shape(struct selection *selection, const char *name, bool *known
         int end = 0;
         size_t skip = strlen(shaped[prefill]);
         if (strncmp(name, shaped[prefill], skip) != 0 ||
-            sscanf(name + skip, ":%6ux%8u%n", &num_seqs, &length, &end) != 2 || name[skip + (size_t)end] != 0 ||
-            !num_seqs || !length)
+            sscanf(name + skip, ":%6ux%8u%n", &num_seqs, &length, &end) != 2 ||
+            name[skip + (size_t)end] != 0 || !num_seqs || !length)
             continue;
         *known = true;
         return add_made(selection, prefill == 1, num_seqs, length);
@@ -178,14 +183,16 @@ static void say_unknown(const char *name)
     for (uint32_t i = 0; i < num_workloads; i++) {
         if (strcasecmp(name, workloads[i].name) != 0)
             continue;
-        fprintf(stderr, "aule-bench: there is no workload '%s', but there is '%s'\n", name, workloads[i].name);
+        fprintf(stderr, "aule-bench: there is no workload '%s', but there is '%s'\n", name,
+                workloads[i].name);
         return;
     }
     for (int i = 0; i < NUM_SHAPED; i++) {
         if (strncmp(name, shaped[i], strlen(shaped[i])) != 0)
             continue;
         fprintf(stderr,
-                "aule-bench: '%s' is not %s:NxLENGTH, N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)\n",
+                "aule-bench: '%s' is not %s:NxLENGTH, N sequences (1 to 999999) of LENGTH tokens "
+                "(1 to 99999999)\n",
                 name, shaped[i]);
         return;
     }
@@ -258,8 +265,8 @@ double workload_bytes(const struct workload *workload, enum dtype dtype, enum dt
 {
     double tokens = workload->shared_prefix;
     if (workload->kind == WORKLOAD_APPEND)
-        return (token_bytes(workload, dtype) + token_bytes(workload, kv_dtype)) * workload_num_seqs(workload) *
-               workload->num_layers;
+        return (token_bytes(workload, dtype) + token_bytes(workload, kv_dtype)) *
+               workload_num_seqs(workload) * workload->num_layers;
     for (uint32_t s = 0; s < workload_num_seqs(workload); s++) {
         uint32_t q_len, kv_len;
         workload_seq(workload, s, &q_len, &kv_len);
@@ -271,7 +278,8 @@ double workload_bytes(const struct workload *workload, enum dtype dtype, enum dt
 double workload_flops(const struct workload *workload)
 {
     double pairs = 0;
-    for (uint32_t s = 0; s < workload_num_seqs(workload) && workload->kind != WORKLOAD_APPEND; s++) {
+    for (uint32_t s = 0; s < workload_num_seqs(workload) && workload->kind != WORKLOAD_APPEND;
+         s++) {
         uint32_t q_len, kv_len;
         workload_seq(workload, s, &q_len, &kv_len);
         pairs += (double)q_len * (kv_len - q_len) + (double)q_len * (q_len + 1) / 2;
@@ -293,7 +301,8 @@ static uint64_t tokens_reserved(const struct workload *workload, uint32_t longes
     return tokens;
 }
 
-uint32_t workload_longest(const struct workload *workload, uint64_t bytes, enum dtype kv_dtype, bool paged)
+uint32_t workload_longest(const struct workload *workload, uint64_t bytes, enum dtype kv_dtype,
+                          bool paged)
 {
     double each = token_bytes(workload, kv_dtype) * workload->num_layers;
     uint32_t longest = 0;

@@ -15,7 +15,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_CHUNK_BLOCKS = 512, DEADLINE_MS = 600000, MOST_SETS = 64, MOST_STEPS = 64, POLL_US = 100 };
+enum {
+    MOST_CHUNK_BLOCKS = 512,
+    DEADLINE_MS = 600000,
+    MOST_SETS = 64,
+    MOST_STEPS = 64,
+    POLL_US = 100
+};
 static const uint64_t most_q_bytes = UINT64_C(512) << 20; // of all sets of Q together
 
 static void wake(void *context)
@@ -153,7 +159,8 @@ static bool fill_pool(struct world *world)
     return true;
 }
 
-// The pool's step, for few steps; of a pool that must not be larger than asked for, one of which whole steps fit.
+// The pool's step, for few steps; of a pool that must not be larger than asked for, one of which
+// whole steps fit.
 static uint32_t chunk_blocks_for(const struct world *world)
 {
     uint64_t allowed = world->params.pool_bytes / (block_bytes(world) * world->num_sets);
@@ -182,22 +189,25 @@ static uint32_t sets_for(const struct world *world)
     switch (world->workload->kind) {
     case WORKLOAD_APPEND: return world->workload->num_layers * wanted;
     case WORKLOAD_LONGEST: return world->workload->num_layers;
-    case WORKLOAD_GROWTH: return wanted < world->workload->num_layers ? wanted : world->workload->num_layers;
+    case WORKLOAD_GROWTH:
+        return wanted < world->workload->num_layers ? wanted : world->workload->num_layers;
     case WORKLOAD_STUDY:
     case WORKLOAD_ATTEND: break;
     }
     return wanted;
 }
 
-// A software device takes what it is asked for out of the machine's memory, and other processes with it.
+// A software device takes what it is asked for out of the machine's memory, and other processes
+// with it.
 static bool pool_fits(const struct world *world)
 {
     const struct engine_device *device = engine_device(world->engine);
     double wanted = 2.0 * (double)world->kv_bytes * world->num_sets;
     if (wanted <= (double)device->heap_bytes)
         return true;
-    fprintf(stderr, "aule-bench: %s: K and V take %.2f GiB, and %s has %.2f GiB of memory\n", world->workload->name,
-            wanted / 0x1p30, device->name, (double)device->heap_bytes / 0x1p30);
+    fprintf(stderr, "aule-bench: %s: K and V take %.2f GiB, and %s has %.2f GiB of memory\n",
+            world->workload->name, wanted / 0x1p30, device->name,
+            (double)device->heap_bytes / 0x1p30);
     return false;
 }
 
@@ -224,12 +234,15 @@ static uint64_t rounded(uint64_t bytes)
     return (bytes + 4095) / 4096 * 4096;
 }
 
-// The arena is one allocation. Fewer sets take shorter turns; fewer layers would be another workload.
+// The arena is one allocation. Fewer sets take shorter turns; fewer layers would be another
+// workload.
 static bool limit_sets(struct world *world)
 {
     uint64_t most = engine_device(world->engine)->max_allocation_bytes / 4096 * 4096;
     uint64_t out = world->q_bytes, q = most_q_bytes / world->q_bytes;
-    world->num_q_sets = q < 1 || world_appends(world) ? 1 : q < world->num_sets ? (uint32_t)q : world->num_sets;
+    world->num_q_sets = q < 1 || world_appends(world) ? 1
+                        : q < world->num_sets         ? (uint32_t)q
+                                                      : world->num_sets;
     world->num_out_sets = 1;
     if (world->params.layers)
         world->num_q_sets = world->num_out_sets = world->num_sets;
@@ -239,9 +252,10 @@ static bool limit_sets(struct world *world)
     uint64_t fit = most > 2 * out ? (most - 2 * out) / (2 * world->kv_bytes) : 0;
     if (fit < world->num_sets && world->workload->kind == WORKLOAD_LONGEST) {
         fprintf(stderr,
-                "aule-bench: %s: K and V of %u layers take %.2f GiB in one piece, of which the device has %.2f\n",
-                world->workload->name, world->num_sets, 2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30,
-                (double)most / 0x1p30);
+                "aule-bench: %s: K and V of %u layers take %.2f GiB in one piece, of which the "
+                "device has %.2f\n",
+                world->workload->name, world->num_sets,
+                2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30, (double)most / 0x1p30);
         return false;
     }
     if (fit < world->num_sets)
@@ -249,7 +263,8 @@ static bool limit_sets(struct world *world)
     return true;
 }
 
-static bool fill_arena(struct world *world, uint64_t at, uint64_t elements, enum dtype dtype, uint64_t stream)
+static bool fill_arena(struct world *world, uint64_t at, uint64_t elements, enum dtype dtype,
+                       uint64_t stream)
 {
     if (world->store.memory) {
         values_fill(dtype, stream, 0, elements, (char *)world->store.memory + at);
@@ -268,16 +283,20 @@ static uint64_t rows_at(const struct world *world, uint32_t set, enum shape_part
     return world->kv_at + (2 * (uint64_t)set + (part == SHAPE_V)) * world->kv_bytes;
 }
 
-// In the arena lie, with rows, K and V of each set; of an append, what is to be written into each layer.
+// In the arena lie, with rows, K and V of each set; of an append, what is to be written into each
+// layer.
 static bool fill_rows(struct world *world)
 {
-    uint64_t elements = world_appends(world) ? (uint64_t)world->shape.num_tokens * world->workload->num_kv_heads *
-                                                   world->workload->head_dim
-                                             : shape_elements(&world->shape);
+    uint64_t elements = world_appends(world)
+                            ? (uint64_t)world->shape.num_tokens * world->workload->num_kv_heads *
+                                  world->workload->head_dim
+                            : shape_elements(&world->shape);
     enum dtype dtype = world_appends(world) ? world->params.dtype : world->params.kv_dtype;
     for (uint32_t set = 0; set < world->num_sets; set++) {
-        if (!fill_arena(world, rows_at(world, set, SHAPE_K), elements, dtype, shape_stream(set, SHAPE_K)) ||
-            !fill_arena(world, rows_at(world, set, SHAPE_V), elements, dtype, shape_stream(set, SHAPE_V)))
+        if (!fill_arena(world, rows_at(world, set, SHAPE_K), elements, dtype,
+                        shape_stream(set, SHAPE_K)) ||
+            !fill_arena(world, rows_at(world, set, SHAPE_V), elements, dtype,
+                        shape_stream(set, SHAPE_V)))
             return false;
     }
     return true;
@@ -311,10 +330,12 @@ static bool make_arena(struct world *world)
     world->out_at = world->num_q_sets * world->q_bytes;
     world->kv_at = world->new_at = world->out_at + world->num_out_sets * world->q_bytes;
     uint64_t each = rows ? world->kv_bytes : world->params.append ? world->new_bytes : 0;
-    if (!store_init(&world->store, world->engine, world->kv_at + 2 * world->num_sets * each, world->params.host))
+    if (!store_init(&world->store, world->engine, world->kv_at + 2 * world->num_sets * each,
+                    world->params.host))
         return false;
     for (uint32_t set = 0; set < world->num_q_sets; set++) {
-        if (!fill_arena(world, set * world->q_bytes, elements, world->params.dtype, shape_stream(set, SHAPE_Q)))
+        if (!fill_arena(world, set * world->q_bytes, elements, world->params.dtype,
+                        shape_stream(set, SHAPE_Q)))
             return false;
     }
     return (!rows || fill_rows(world)) && (!world->params.append || write_newest(world));
@@ -354,7 +375,8 @@ static bool make_batch(struct world *world)
         .slot_mapping = slots,
         .kv_starts = rows ? shape->kv_starts : NULL,
     };
-    bool ok = error.status == STATUS_OK && engine_batch_create(&params, &world->batch, &error) == STATUS_OK;
+    bool ok = error.status == STATUS_OK &&
+              engine_batch_create(&params, &world->batch, &error) == STATUS_OK;
     free(slots);
     return ok || failed(&error);
 }
@@ -366,20 +388,24 @@ bool world_open(struct world *world, struct engine *engine, const struct workloa
     uint32_t count = params->count ? params->count : workload_num_seqs(workload);
     if (!shape_init(&world->shape, workload, params->first, count, params->rows))
         return false;
-    uint64_t tokens = (uint64_t)world->shape.num_tokens * workload->num_kv_heads * workload->head_dim;
+    uint64_t tokens =
+        (uint64_t)world->shape.num_tokens * workload->num_kv_heads * workload->head_dim;
     world->q_bytes = rounded(shape_query_elements(&world->shape) * dtype_size(params->dtype));
-    world->kv_bytes =
-        rounded((world_appends(world) ? tokens : shape_elements(&world->shape)) * dtype_size(params->kv_dtype));
+    world->kv_bytes = rounded((world_appends(world) ? tokens : shape_elements(&world->shape)) *
+                              dtype_size(params->kv_dtype));
     world->new_bytes = rounded(shape_newest_elements(&world->shape) * dtype_size(params->dtype));
     world->num_sets = sets_for(world);
-    return limit_sets(world) && make_arena(world) && (params->rows || make_pool(world)) && make_batch(world);
+    return limit_sets(world) && make_arena(world) && (params->rows || make_pool(world)) &&
+           make_batch(world);
 }
 
-// After a failure there may be steps under way, which nobody waits for any more, and outcomes that are not the next world's.
+// After a failure there may be steps under way, which nobody waits for any more, and outcomes that
+// are not the next world's.
 static void settle(struct world *world)
 {
     struct engine_event event;
-    if (world->submitted > world->done && engine_wait(world->engine, world->submitted, -1) != STATUS_OK)
+    if (world->submitted > world->done &&
+        engine_wait(world->engine, world->submitted, -1) != STATUS_OK)
         return; // the device is lost
     while (world->submitted && engine_poll(world->engine, &event)) {
     }
@@ -401,8 +427,10 @@ void world_close(struct world *world)
 static struct engine_tensor tensor(const struct world *world, uint64_t offset, uint32_t heads)
 {
     uint64_t head = (uint64_t)world->workload->head_dim * dtype_size(world->params.dtype);
-    return (struct engine_tensor){
-        .offset = offset, .token_stride = head * heads, .head_stride = head, .dtype = world->params.dtype};
+    return (struct engine_tensor){.offset = offset,
+                                  .token_stride = head * heads,
+                                  .head_stride = head,
+                                  .dtype = world->params.dtype};
 }
 
 // [KV heads, keys, dim]
@@ -481,7 +509,8 @@ uint32_t world_step_runs(const struct world *world)
 // Of an append each step has layers of its own, so that no cache holds what it reads and writes.
 static struct engine_run step_run(struct world *world, uint32_t turn, uint32_t layer)
 {
-    return world_appends(world) ? append_run(world, turn * world_step_runs(world) + layer) : attend_run(world, turn);
+    return world_appends(world) ? append_run(world, turn * world_step_runs(world) + layer)
+                                : attend_run(world, turn);
 }
 
 // Each step is a wave, which begins when the one before is done; layers are one wave.
@@ -547,14 +576,16 @@ static bool wait(void *context, uint64_t sequence, uint32_t count, uint64_t *gpu
     struct world *world = context;
     struct engine_event event;
     uint32_t each = world_step_runs(world);
-    if (engine_wait(world->engine, sequence, DEADLINE_MS) != STATUS_OK || !poll_done(world, &event)) {
-        fprintf(stderr, "aule-bench: submission %llu was not done after %d ms\n", (unsigned long long)sequence,
-                DEADLINE_MS);
+    if (engine_wait(world->engine, sequence, DEADLINE_MS) != STATUS_OK ||
+        !poll_done(world, &event)) {
+        fprintf(stderr, "aule-bench: submission %llu was not done after %d ms\n",
+                (unsigned long long)sequence, DEADLINE_MS);
         return false;
     }
     world->done = sequence;
     if (event.kind != ENGINE_EVENT_DONE || event.num_results != each * count) {
-        fprintf(stderr, "aule-bench: submission %llu failed: %s\n", (unsigned long long)sequence, event.error.text);
+        fprintf(stderr, "aule-bench: submission %llu failed: %s\n", (unsigned long long)sequence,
+                event.error.text);
         return false;
     }
     for (uint32_t i = 0; i < count; i++)

@@ -12,7 +12,8 @@
 
 enum { POISON = 0xff };
 
-// A block of one layer, K and V as [KV heads, tokens, dim] each, that an append writes one token of.
+// A block of one layer, K and V as [KV heads, tokens, dim] each, that an append writes one token
+// of.
 struct touched {
     uint32_t layer, seq;
     int32_t number;
@@ -37,7 +38,8 @@ static bool write_block(struct world *world, const struct touched *t)
 {
     if (engine_block_write(world->cache, t->layer, t->number, t->bytes) == STATUS_OK)
         return true;
-    fprintf(stderr, "aule-bench: block %d of layer %u could not be poisoned\n", t->number, t->layer);
+    fprintf(stderr, "aule-bench: block %d of layer %u could not be poisoned\n", t->number,
+            t->layer);
     return false;
 }
 
@@ -63,7 +65,8 @@ static uint64_t row_bytes(const struct world *world)
 // The last token's row of K of head 0; others follow, of all heads of K, then of V.
 static char *slot_row(const struct world *world, const struct touched *t, uint32_t i)
 {
-    uint32_t size = world->workload->block_size, last = ((uint32_t)world->shape.seq_lens_kv[t->seq] - 1) % size;
+    uint32_t size = world->workload->block_size,
+             last = ((uint32_t)world->shape.seq_lens_kv[t->seq] - 1) % size;
     return t->bytes + ((uint64_t)i * size + last) * row_bytes(world);
 }
 
@@ -103,8 +106,9 @@ static bool check_block(struct world *world, const struct touched *t)
         return false;
     for (uint64_t i = 0; i < t->size; i++) {
         if ((unsigned char)t->bytes[i] != POISON) {
-            wrong_say("%s is wrong: byte %llu of block %d of layer %u was written, and is no token's",
-                      world->workload->name, (unsigned long long)i, t->number, t->layer);
+            wrong_say(
+                "%s is wrong: byte %llu of block %d of layer %u was written, and is no token's",
+                world->workload->name, (unsigned long long)i, t->number, t->layer);
             return false;
         }
     }
@@ -112,7 +116,8 @@ static bool check_block(struct world *world, const struct touched *t)
 }
 
 // `each` for all blocks that step `set` touches.
-static bool for_touched(struct world *world, uint32_t set, bool (*each)(struct world *world, const struct touched *t))
+static bool for_touched(struct world *world, uint32_t set,
+                        bool (*each)(struct world *world, const struct touched *t))
 {
     uint32_t first = set * world_step_runs(world), end = first + world_step_runs(world);
     char *bytes = malloc(touched(world, first, 0, NULL).size);
@@ -136,12 +141,14 @@ static bool one_step(struct world *world, uint32_t set)
     return sequence && lane.wait(world, sequence, 1, &gpu_ns);
 }
 
-// What was there before the step is poison, so that a write that is lost, or beside its slot, is seen.
+// What was there before the step is poison, so that a write that is lost, or beside its slot, is
+// seen.
 static bool check_append(struct world *world, uint32_t set, struct verdict *verdict)
 {
-    *verdict = (struct verdict){.num_rows =
-                                    2 * world->workload->num_kv_heads * world->shape.num_seqs * world_step_runs(world)};
-    return for_touched(world, set, poison_block) && one_step(world, set) && for_touched(world, set, check_block);
+    *verdict = (struct verdict){.num_rows = 2 * world->workload->num_kv_heads *
+                                            world->shape.num_seqs * world_step_runs(world)};
+    return for_touched(world, set, poison_block) && one_step(world, set) &&
+           for_touched(world, set, check_block);
 }
 
 bool world_check(struct world *world, uint32_t set, struct verdict *verdict)
@@ -151,7 +158,8 @@ bool world_check(struct world *world, uint32_t set, struct verdict *verdict)
     return world_poison(world) && one_step(world, set) && world_look(world, set, verdict);
 }
 
-// With `append`, every layer's slots that runs write: a write that is lost, or comes too late, makes an out that is no number.
+// With `append`, every layer's slots that runs write: a write that is lost, or comes too late,
+// makes an out that is no number.
 bool world_poison(struct world *world)
 {
     bool ok = store_poison(&world->store, world->out_at, world->num_out_sets * world->q_bytes);

@@ -19,7 +19,8 @@ void wrong_say(const char *format, ...)
     va_start(values, format);
     vsnprintf(text, sizeof text, format, values);
     va_end(values);
-    const char *bar = isatty(STDERR_FILENO) ? "\r                              \r" : ""; // there may be one: main.c
+    const char *bar = isatty(STDERR_FILENO) ? "\r                              \r"
+                                            : ""; // there may be one: main.c
     fprintf(stderr, "%saule-bench: %s\n", bar, text);
     wrong_note();
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// wrong.h - whether a result was found wrong, in this process or in a client of its own: the bench ends with another code then than where a
-// result could not be had. Any thread.
+// wrong.h - whether a result was found wrong, in this process or in a client of its own: the bench
+// ends with another code then than where a result could not be had. Any thread.
 
 #ifndef AULE_BENCH_WRONG_H
 #define AULE_BENCH_WRONG_H

@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// As much of `from` as fits, with '?' for what is no UTF-8 and, for a terminal, for control characters: names come from other processes.
+// As much of `from` as fits, with '?' for what is no UTF-8 and, for a terminal, for control
+// characters: names come from other processes.
 void clean_text(char *to, size_t size, const char *from, bool for_terminal);
 
 #endif

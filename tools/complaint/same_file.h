@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// same_file.h - whether what a program is to write would replace what it reads, which is to be complained of instead. No state.
+// same_file.h - whether what a program is to write would replace what it reads, which is to be
+// complained of instead. No state.
 
 #ifndef AULE_SAME_FILE_H
 #define AULE_SAME_FILE_H

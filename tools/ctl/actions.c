@@ -9,9 +9,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define PING(kind, member)                                                                                             \
-    {                                                                                                                  \
-#member, NULL, COLUMN_##kind, offsetof(struct aule_ping_info, member)                                          \
+#define PING(kind, member)                                                                         \
+    {                                                                                              \
+#member, NULL, COLUMN_##kind, offsetof(struct aule_ping_info, member)                      \
     }
 static const struct column ping_columns[] = {
     PING(TEXT, version),       PING(HEX, epoch),          PING(U64, round_trip_ns),
@@ -28,11 +28,13 @@ enum exit_code ping(struct ctl *ctl)
     if (ctl->json)
         return output_json(ping_columns, &info, NULL, NULL);
     printf("aule-daemon %s answered in %s (protocol %u.%u, epoch %016" PRIx64 ")\n", info.version,
-           units_ns(info.round_trip_ns, time), info.protocol_major, info.protocol_minor, info.epoch);
+           units_ns(info.round_trip_ns, time), info.protocol_major, info.protocol_minor,
+           info.epoch);
     return EXIT_CODE_DONE;
 }
 
-static const struct column closed_columns[] = {{"closed_session", NULL, COLUMN_ID, 0}, {.key = NULL}};
+static const struct column closed_columns[] = {{"closed_session", NULL, COLUMN_ID, 0},
+                                               {.key = NULL}};
 
 enum exit_code close_session(struct ctl *ctl)
 {

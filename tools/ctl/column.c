@@ -26,8 +26,9 @@ const char *const block_kind_names[] = {
 };
 enum { NUM_BLOCK_KINDS = sizeof block_kind_names / sizeof *block_kind_names - 1 };
 
-static const char *const scale_modes[] = {
-    [AULE_SCALE_NONE] = "none", [AULE_SCALE_PER_TENSOR] = "tensor", [AULE_SCALE_PER_TOKEN_HEAD] = "token_head"};
+static const char *const scale_modes[] = {[AULE_SCALE_NONE] = "none",
+                                          [AULE_SCALE_PER_TENSOR] = "tensor",
+                                          [AULE_SCALE_PER_TOKEN_HEAD] = "token_head"};
 enum { NUM_SCALE_MODES = sizeof scale_modes / sizeof *scale_modes };
 
 static const char *name_of(const char *const *names, int count, int index)
@@ -66,12 +67,16 @@ static bool common_text(const struct column *column, const void *object, char *t
 {
     const void *at = field(column, object);
     switch (column->kind) {
-    case COLUMN_HEX: snprintf(text, COLUMN_TEXT_SIZE, "%016" PRIx64, *(const uint64_t *)at); return true;
+    case COLUMN_HEX:
+        snprintf(text, COLUMN_TEXT_SIZE, "%016" PRIx64, *(const uint64_t *)at);
+        return true;
     case COLUMN_DTYPE:
-        snprintf(text, COLUMN_TEXT_SIZE, "%s", aule_dtype_name((enum aule_dtype)enumerator(column, object)));
+        snprintf(text, COLUMN_TEXT_SIZE, "%s",
+                 aule_dtype_name((enum aule_dtype)enumerator(column, object)));
         return true;
     case COLUMN_SCALE_MODE:
-        snprintf(text, COLUMN_TEXT_SIZE, "%s", name_of(scale_modes, NUM_SCALE_MODES, enumerator(column, object)));
+        snprintf(text, COLUMN_TEXT_SIZE, "%s",
+                 name_of(scale_modes, NUM_SCALE_MODES, enumerator(column, object)));
         return true;
     case COLUMN_BLOCK_KIND:
         snprintf(text, COLUMN_TEXT_SIZE, "%s", block_kind_name(enumerator(column, object)));
@@ -79,7 +84,8 @@ static bool common_text(const struct column *column, const void *object, char *t
     case COLUMN_UUID: uuid_text(at, text); return true;
     case COLUMN_API_VERSION: {
         uint32_t version = *(const uint32_t *)at;
-        snprintf(text, COLUMN_TEXT_SIZE, "%u.%u.%u", version >> 22 & 0x7f, version >> 12 & 0x3ff, version & 0xfff);
+        snprintf(text, COLUMN_TEXT_SIZE, "%u.%u.%u", version >> 22 & 0x7f, version >> 12 & 0x3ff,
+                 version & 0xfff);
         return true;
     }
     default: return false;
@@ -94,7 +100,8 @@ static const char *string_of(const struct column *column, const void *object)
                                             : NULL;
 }
 
-const char *column_text(const struct column *column, const void *object, char text[COLUMN_TEXT_SIZE])
+const char *column_text(const struct column *column, const void *object,
+                        char text[COLUMN_TEXT_SIZE])
 {
     const void *at = field(column, object);
     const char *string = string_of(column, object);
@@ -108,7 +115,9 @@ const char *column_text(const struct column *column, const void *object, char te
         case COLUMN_BYTES_U32: units_bytes(number(column, object), text); break;
         case COLUMN_MS: units_ms(number(column, object), text); break;
         case COLUMN_NS: units_ns(number(column, object), text); break;
-        case COLUMN_BOOL: snprintf(text, COLUMN_TEXT_SIZE, "%s", *(const bool *)at ? "yes" : "no"); break;
+        case COLUMN_BOOL:
+            snprintf(text, COLUMN_TEXT_SIZE, "%s", *(const bool *)at ? "yes" : "no");
+            break;
         default: units_count(number(column, object), text); break;
         }
     return text;

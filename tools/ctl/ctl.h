@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ctl.h - what the sub-commands of aule-ctl share: the parsed command line, the monitor, complaints. One thread.
+// ctl.h - what the sub-commands of aule-ctl share: the parsed command line, the monitor,
+// complaints. One thread.
 
 #ifndef AULE_CTL_H
 #define AULE_CTL_H
@@ -18,7 +19,8 @@ enum { SOCKET_OPTION_SIZE = 512 }; // for any path that a socket can have
 struct ctl {
     bool json;
     const char *socket;                     // NULL = the library's rule
-    char socket_option[SOCKET_OPTION_SIZE]; // " --socket PATH" for the commands that complaints name; "" without one
+    char socket_option[SOCKET_OPTION_SIZE]; // " --socket PATH" for the commands that complaints
+                                            // name; "" without one
     int timeout_ms;
     const char *cache;            // name or id; NULL = all
     int state;                    // enum aule_block_kind; -1 = all
@@ -56,7 +58,8 @@ enum exit_code show_version(struct ctl *ctl);
 // "renew" to an enum aule_tune_action; false: it is none.
 bool tune_action_parse(const char *word, int *action);
 
-// report.c. Say on stderr what a failing call of the library had to say and what to do about it; returns the exit code.
+// report.c. Say on stderr what a failing call of the library had to say and what to do about it;
+// returns the exit code.
 enum exit_code report(const struct ctl *ctl, enum aule_status status);
 
 // All digits of `text`, up to 2^64 - 1.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// output.c - lays views out on stdout. Two passes over a list instead of a copy of its texts: it may have a million rows.
+// output.c - lays views out on stdout. Two passes over a list instead of a copy of its texts: it
+// may have a million rows.
 
 #include "output.h"
 
@@ -43,7 +44,8 @@ static void print_cell(const char *text, int width, bool to_the_right)
     printf("%*s%s%*s", to_the_right ? padding : 0, "", text, to_the_right ? 0 : padding, "");
 }
 
-// The last cell of a line, behind `indent` columns. Words that the screen has no room for go on below it.
+// The last cell of a line, behind `indent` columns. Words that the screen has no room for go on
+// below it.
 static void print_words(const char *text, int indent)
 {
     int room = screen_width() - indent, left = room;
@@ -103,14 +105,17 @@ static bool says_nothing(const struct column *column, const struct output_list *
 static size_t find_shown(const struct output_list *list, struct shown *shown)
 {
     size_t count = 0;
-    for (const struct column *column = next_shown(list->columns); column; column = next_shown(column + 1))
+    for (const struct column *column = next_shown(list->columns); column;
+         column = next_shown(column + 1))
         if (count < list->num_names || !says_nothing(column, list))
             shown[count++] = (struct shown){column, column_width(column, list)};
     return count;
 }
 
-// The end of the columns from `first` on that fit on the screen behind those that name a line; at least one is taken.
-static size_t part_end(const struct output_list *list, const struct shown *shown, size_t count, size_t first)
+// The end of the columns from `first` on that fit on the screen behind those that name a line; at
+// least one is taken.
+static size_t part_end(const struct output_list *list, const struct shown *shown, size_t count,
+                       size_t first)
 {
     int width = 0, most = screen_width();
     for (size_t i = 0; i < list->num_names; i++)
@@ -125,8 +130,8 @@ static size_t part_end(const struct output_list *list, const struct shown *shown
 }
 
 // One row of columns that name it and those in [first, end); NULL = the headings.
-static void print_row(const struct output_list *list, const struct shown *shown, size_t first, size_t end,
-                      const void *object)
+static void print_row(const struct output_list *list, const struct shown *shown, size_t first,
+                      size_t end, const void *object)
 {
     char text[COLUMN_TEXT_SIZE];
     int indent = 0;
@@ -176,7 +181,8 @@ static enum exit_code print_object(const struct column *columns, const void *obj
     int width = 0;
     for (const struct column *column = next_shown(columns); column; column = next_shown(column + 1))
         width = width_of(column->heading) > width ? width_of(column->heading) : width;
-    for (const struct column *column = next_shown(columns); column; column = next_shown(column + 1)) {
+    for (const struct column *column = next_shown(columns); column;
+         column = next_shown(column + 1)) {
         print_cell(column->heading, width + GAP, false);
         print_words(column_text(column, object, text), width + GAP);
         putchar('\n');
@@ -240,7 +246,8 @@ static enum exit_code print_json_list(const struct output_list *list)
     return print_document(all);
 }
 
-enum exit_code output_json(const struct column *columns, const void *object, const char *key, cJSON *more)
+enum exit_code output_json(const struct column *columns, const void *object, const char *key,
+                           cJSON *more)
 {
     cJSON *all = new_document();
     bool done = all && columns_json(columns, object, all);
@@ -262,7 +269,8 @@ enum exit_code output_list(const struct ctl *ctl, const struct output_list *list
     return ctl->json ? print_json_list(list) : print_list(list);
 }
 
-enum exit_code output_object(const struct ctl *ctl, const struct column *columns, const void *object)
+enum exit_code output_object(const struct ctl *ctl, const struct column *columns,
+                             const void *object)
 {
     return ctl->json ? output_json(columns, object, NULL, NULL) : print_object(columns, object);
 }

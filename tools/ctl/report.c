@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// report.c - what a failing call of the library means to who asked: the exit code, and what to do about it.
+// report.c - what a failing call of the library means to who asked: the exit code, and what to do
+// about it.
 
 #include "ctl.h"
 
@@ -14,7 +15,8 @@ struct meaning {
     const char *hint; // NULL = none; @ stands for the socket_option
 };
 static const struct meaning meanings[] = {
-    {AULE_DAEMON_GONE, EXIT_CODE_GONE, "--socket or $AULE_SOCKET names the socket of one that listens elsewhere"},
+    {AULE_DAEMON_GONE, EXIT_CODE_GONE,
+     "--socket or $AULE_SOCKET names the socket of one that listens elsewhere"},
     {AULE_TIMEOUT, EXIT_CODE_GONE, "give it longer with --timeout"},
     {AULE_DEVICE_LOST, EXIT_CODE_GONE, "start the daemon again"},
     {AULE_STOPPING, EXIT_CODE_GONE, "start the daemon again"},
@@ -24,8 +26,10 @@ static const struct meaning meanings[] = {
     {AULE_FORKED, EXIT_CODE_FAILED, "this is a defect in aule-ctl; please report it"},
     {AULE_VERSION, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
     {AULE_DENIED, EXIT_CODE_FAILED, "ask as the daemon's own user or as root"},
-    {AULE_NOT_FOUND, EXIT_CODE_FAILED, "aule-ctl sessions@ and aule-ctl caches@ list what there is"},
-    {AULE_BUSY, EXIT_CODE_FAILED, "aule-ctl sessions@ lists who may use it; try again when their work is done"},
+    {AULE_NOT_FOUND, EXIT_CODE_FAILED,
+     "aule-ctl sessions@ and aule-ctl caches@ list what there is"},
+    {AULE_BUSY, EXIT_CODE_FAILED,
+     "aule-ctl sessions@ lists who may use it; try again when their work is done"},
     {AULE_UNSUPPORTED, EXIT_CODE_FAILED, "use a daemon of aule-ctl's version"},
 };
 
@@ -52,6 +56,7 @@ enum exit_code report(const struct ctl *ctl, enum aule_status status)
     char hint[COMPLAINT_SIZE];
     if (meaning.hint)
         complete_hint(hint, sizeof hint, meaning.hint, ctl->socket_option);
-    complaint_say(*what ? what : aule_status_text(status), aule_status_name(status), meaning.hint ? hint : NULL);
+    complaint_say(*what ? what : aule_status_text(status), aule_status_name(status),
+                  meaning.hint ? hint : NULL);
     return meaning.code;
 }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// units.c - numbers as people read them: binary prefixes for bytes, decimal ones for counts, two places for times. No state.
+// units.c - numbers as people read them: binary prefixes for bytes, decimal ones for counts, two
+// places for times. No state.
 
 #include "units.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-static const char *scaled(uint64_t value, uint64_t step, const char *const *names, char text[UNITS_SIZE])
+static const char *scaled(uint64_t value, uint64_t step, const char *const *names,
+                          char text[UNITS_SIZE])
 {
     double scaled = (double)value;
     int i = 0;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_device.c - the device that the daemon owns, and its table of attention shaders with why each is used or not.
+// view_device.c - the device that the daemon owns, and its table of attention shaders with why each
+// is used or not.
 
 #include "output.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SHOWN(heading, kind, member)                                                                                   \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct aule_device_state, member)                                    \
+#define SHOWN(heading, kind, member)                                                               \
+    {                                                                                              \
+#member, heading, COLUMN_##kind, offsetof(struct aule_device_state, member)                \
     }
 static const struct column device_columns[] = {
     SHOWN("device", TEXT, name),
@@ -36,9 +37,9 @@ struct variant_row {
     struct aule_variant_state variant;
     char why[300];
 };
-#define VARIANT(heading, kind, member)                                                                                 \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct variant_row, variant.member)                                  \
+#define VARIANT(heading, kind, member)                                                             \
+    {                                                                                              \
+#member, heading, COLUMN_##kind, offsetof(struct variant_row, variant.member)              \
     }
 static const struct column variant_columns[] = {
     VARIANT("shader", TEXT, name),

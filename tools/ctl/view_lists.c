@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_lists.c - what there are several of: sessions, caches, blocks. Each view is a table of columns. And the end of a cache.
+// view_lists.c - what there are several of: sessions, caches, blocks. Each view is a table of
+// columns. And the end of a cache.
 
 #include "output.h"
 #include "tools/complaint/clean.h"
@@ -12,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SESSION(heading, kind, member)                                                                                 \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct aule_session_state, member)                                   \
+#define SESSION(heading, kind, member)                                                             \
+    {                                                                                              \
+#member, heading, COLUMN_##kind, offsetof(struct aule_session_state, member)               \
     }
 static const struct column session_columns[] = {
     SESSION("id", ID, session),
@@ -38,9 +39,9 @@ static const struct column session_columns[] = {
     {.key = NULL},
 };
 
-#define CACHE(heading, kind, member)                                                                                   \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct aule_cache_view, member)                                      \
+#define CACHE(heading, kind, member)                                                               \
+    {                                                                                              \
+#member, heading, COLUMN_##kind, offsetof(struct aule_cache_view, member)                  \
     }
 static const struct column cache_columns[] = {
     CACHE("id", ID, cache),
@@ -75,13 +76,13 @@ struct block_row {
     const char *cache_name; // lent by the list of caches
     struct aule_block_state block;
 };
-#define ROW(heading, kind, member)                                                                                     \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct block_row, member)                                            \
+#define ROW(heading, kind, member)                                                                 \
+    {                                                                                              \
+#member, heading, COLUMN_##kind, offsetof(struct block_row, member)                        \
     }
-#define BLOCK(heading, kind, member)                                                                                   \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct block_row, block.member)                                      \
+#define BLOCK(heading, kind, member)                                                               \
+    {                                                                                              \
+#member, heading, COLUMN_##kind, offsetof(struct block_row, block.member)                  \
     }
 static const struct column block_columns[] = {
     ROW(NULL, ID, cache),           ROW("cache", POINTER, cache_name),
@@ -139,7 +140,8 @@ static enum exit_code add_rows(struct rows *rows, const struct aule_cache_view *
     return EXIT_CODE_DONE;
 }
 
-static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows, const struct aule_cache_view *cache)
+static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows,
+                                const struct aule_cache_view *cache)
 {
     struct aule_block_state *blocks = NULL;
     uint32_t count = 0;
@@ -165,13 +167,15 @@ static bool is_called(const char *wanted, const struct aule_cache_view *cache, b
 static enum exit_code no_cache(const struct ctl *ctl, const char *wanted, uint32_t count)
 {
     char what[COMPLAINT_SIZE];
-    snprintf(what, sizeof what, "the daemon has no cache \"%s\" among its %u; aule-ctl caches%s lists them", wanted,
+    snprintf(what, sizeof what,
+             "the daemon has no cache \"%s\" among its %u; aule-ctl caches%s lists them", wanted,
              count, ctl->socket_option);
     complaint_say(what, aule_status_name(AULE_NOT_FOUND), NULL);
     return EXIT_CODE_FAILED;
 }
 
-static const struct aule_cache_view *find_cache(const char *wanted, const struct aule_cache_view *caches,
+static const struct aule_cache_view *find_cache(const char *wanted,
+                                                const struct aule_cache_view *caches,
                                                 uint32_t count)
 {
     for (int by_name = 1; by_name >= 0; by_name--)
@@ -182,8 +186,8 @@ static const struct aule_cache_view *find_cache(const char *wanted, const struct
 }
 
 // Names are unique among a daemon's caches.
-static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_view *caches, uint32_t count,
-                              struct rows *rows)
+static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_view *caches,
+                              uint32_t count, struct rows *rows)
 {
     if (ctl->cache) {
         const struct aule_cache_view *cache = find_cache(ctl->cache, caches, count);
@@ -205,7 +209,8 @@ enum exit_code show_blocks(struct ctl *ctl)
     struct rows rows = {.array = NULL};
     enum exit_code code = collect(ctl, caches, count, &rows);
     if (code == EXIT_CODE_DONE) {
-        struct output_list list = {"blocks", block_columns, rows.array, rows.count, sizeof *rows.array, 2};
+        struct output_list list = {"blocks",   block_columns,      rows.array,
+                                   rows.count, sizeof *rows.array, 2};
         code = output_list(ctl, &list);
     }
     free(rows.array);
@@ -231,8 +236,8 @@ static enum exit_code drop(const struct ctl *ctl, const struct aule_cache_view *
     if (ctl->json)
         return output_json(dropped_columns, cache, NULL, NULL);
     clean_text(name, sizeof name, cache->name, true);
-    printf("cache %" PRIu64 " \"%s\" is dropped, with %" PRIu64 " cached blocks\n", cache->cache, name,
-           cache->cached_blocks);
+    printf("cache %" PRIu64 " \"%s\" is dropped, with %" PRIu64 " cached blocks\n", cache->cache,
+           name, cache->cached_blocks);
     return EXIT_CODE_DONE;
 }
 

@@ -11,19 +11,23 @@ struct metric_row {
     struct aule_metric metric;
     const char *kind;
 };
-#define METRIC(heading, kind, member)                                                                                  \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct metric_row, metric.member)                                    \
+#define METRIC(heading, kind, member)                                                              \
+    {                                                                                              \
+#member, heading, COLUMN_##kind, offsetof(struct metric_row, metric.member)                \
     }
 static const struct column metric_columns[] = {
-    METRIC("name", TEXT, name),    METRIC("value", ID, value),
-    METRIC("unit", TEXT, unit),    {"kind", "kind", COLUMN_POINTER, offsetof(struct metric_row, kind)},
-    METRIC("meaning", TEXT, help), {.key = NULL},
+    METRIC("name", TEXT, name),
+    METRIC("value", ID, value),
+    METRIC("unit", TEXT, unit),
+    {"kind", "kind", COLUMN_POINTER, offsetof(struct metric_row, kind)},
+    METRIC("meaning", TEXT, help),
+    {.key = NULL},
 };
 
 static const char *kind_name(enum aule_metric_kind kind)
 {
-    static const char *const names[] = {[AULE_METRIC_COUNTER] = "counter", [AULE_METRIC_GAUGE] = "gauge"};
+    static const char *const names[] = {
+        [AULE_METRIC_COUNTER] = "counter", [AULE_METRIC_GAUGE] = "gauge"};
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }
 

@@ -9,9 +9,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define FIELD(kind, member)                                                                                            \
-    {                                                                                                                  \
-#member, NULL, COLUMN_##kind, offsetof(struct aule_daemon_state, member)                                       \
+#define FIELD(kind, member)                                                                        \
+    {                                                                                              \
+#member, NULL, COLUMN_##kind, offsetof(struct aule_daemon_state, member)                   \
     }
 
 // Of the JSON document only; people get sentences.
@@ -62,10 +62,12 @@ static const struct column daemon_columns[] = {
 static void print_daemon(const struct aule_daemon_state *state)
 {
     char up[UNITS_SIZE];
-    printf("daemon    %s, pid %" PRIu64 ", up %s, epoch %016" PRIx64 "%s\n", state->version, state->pid,
-           units_ms(state->uptime_ms, up), state->epoch, state->stopping ? ", stopping" : "");
+    printf("daemon    %s, pid %" PRIu64 ", up %s, epoch %016" PRIx64 "%s\n", state->version,
+           state->pid, units_ms(state->uptime_ms, up), state->epoch,
+           state->stopping ? ", stopping" : "");
     printf("socket    %s\n", state->socket);
-    printf("sessions  %u of %u, %" PRIu64 " died\n", state->num_sessions, state->max_sessions, state->session_deaths);
+    printf("sessions  %u of %u, %" PRIu64 " died\n", state->num_sessions, state->max_sessions,
+           state->session_deaths);
     printf("caches    %u of %u\n", state->num_caches, state->max_caches);
 }
 
@@ -76,8 +78,8 @@ static void print_pool(const struct aule_daemon_state *state)
            units_bytes(state->pool_limit_bytes, limit), state->pool_blocks);
     if (state->pool_limit_blocks)
         printf(" of %" PRIu64, state->pool_limit_blocks);
-    printf("\nblocks    %" PRIu64 " free, %" PRIu64 " leased, %" PRIu64 " held, %" PRIu64 " cached, %" PRIu64
-           " quarantined, %" PRIu64 " evictions\n",
+    printf("\nblocks    %" PRIu64 " free, %" PRIu64 " leased, %" PRIu64 " held, %" PRIu64
+           " cached, %" PRIu64 " quarantined, %" PRIu64 " evictions\n",
            state->free_blocks, state->leased_blocks, state->held_blocks, state->cached_blocks,
            state->quarantined_blocks, state->evictions);
 }
@@ -92,21 +94,23 @@ static void print_work(const struct aule_daemon_state *state)
     char tokens[UNITS_SIZE];
     printf("prefixes  %" PRIu64 " look-ups", state->lookups);
     if (state->lookup_tokens)
-        printf(", %" PRIu64 " of %" PRIu64 " tokens were hits (%.1f %%)", state->hit_tokens, state->lookup_tokens,
-               100 * hit_rate(state));
-    printf("\nruns      %" PRIu64 " done, %" PRIu64 " failed, %s tokens attended\n", state->runs_done,
-           state->runs_failed, units_count(state->tokens_attended, tokens));
-    printf("GPU       %" PRIu64 " dispatches in %" PRIu64 " submissions", state->dispatches, state->submissions);
+        printf(", %" PRIu64 " of %" PRIu64 " tokens were hits (%.1f %%)", state->hit_tokens,
+               state->lookup_tokens, 100 * hit_rate(state));
+    printf("\nruns      %" PRIu64 " done, %" PRIu64 " failed, %s tokens attended\n",
+           state->runs_done, state->runs_failed, units_count(state->tokens_attended, tokens));
+    printf("GPU       %" PRIu64 " dispatches in %" PRIu64 " submissions", state->dispatches,
+           state->submissions);
     if (state->ends_awake + state->ends_asleep)
-        printf("; %" PRIu64 " ends of work seen awake, woken for %" PRIu64, state->ends_awake, state->ends_asleep);
+        printf("; %" PRIu64 " ends of work seen awake, woken for %" PRIu64, state->ends_awake,
+               state->ends_asleep);
     putchar('\n');
 }
 
 // Of the dispatches that runs had.
 static uint64_t count_serving(const struct aule_daemon_state *state)
 {
-    return state->dispatches_of_1 + state->dispatches_of_2 + state->dispatches_of_4 + state->dispatches_of_8 +
-           state->dispatches_of_more;
+    return state->dispatches_of_1 + state->dispatches_of_2 + state->dispatches_of_4 +
+           state->dispatches_of_8 + state->dispatches_of_more;
 }
 
 static void print_sharing(const struct aule_daemon_state *state)
@@ -115,10 +119,11 @@ static void print_sharing(const struct aule_daemon_state *state)
     if (!count)
         return;
     printf("sharing   %.2f sessions a dispatch, at most %u\n"
-           "          dispatches for 1: %" PRIu64 ", for 2: %" PRIu64 ", for 3-4: %" PRIu64 ", for 5-8: %" PRIu64
-           ", for 9 and more: %" PRIu64 "\n",
-           (double)state->sessions_served / (double)count, state->max_sessions_per_dispatch, state->dispatches_of_1,
-           state->dispatches_of_2, state->dispatches_of_4, state->dispatches_of_8, state->dispatches_of_more);
+           "          dispatches for 1: %" PRIu64 ", for 2: %" PRIu64 ", for 3-4: %" PRIu64
+           ", for 5-8: %" PRIu64 ", for 9 and more: %" PRIu64 "\n",
+           (double)state->sessions_served / (double)count, state->max_sessions_per_dispatch,
+           state->dispatches_of_1, state->dispatches_of_2, state->dispatches_of_4,
+           state->dispatches_of_8, state->dispatches_of_more);
 }
 
 enum exit_code show_status(struct ctl *ctl)
@@ -128,7 +133,8 @@ enum exit_code show_status(struct ctl *ctl)
     if (status != AULE_OK)
         return report(ctl, status);
     if (ctl->json) {
-        cJSON *rate = state.lookup_tokens ? cJSON_CreateNumber(hit_rate(&state)) : cJSON_CreateNull();
+        cJSON *rate =
+            state.lookup_tokens ? cJSON_CreateNumber(hit_rate(&state)) : cJSON_CreateNull();
         return output_json(daemon_columns, &state, "prefix_hit_rate", rate);
     }
     print_daemon(&state);

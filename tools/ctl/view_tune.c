@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_tune.c - what the daemon measured of its kernels' ways, and telling it to measure again, to forget, to go on or to stop.
+// view_tune.c - what the daemon measured of its kernels' ways, and telling it to measure again, to
+// forget, to go on or to stop.
 
 #include "output.h"
 
@@ -15,9 +16,9 @@ static const char *const actions[] = {
 };
 enum { NUM_ACTIONS = sizeof actions / sizeof *actions };
 
-#define SHOWN(heading, kind, member)                                                                                   \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct aule_tuning_state, member)                                    \
+#define SHOWN(heading, kind, member)                                                               \
+    {                                                                                              \
+#member, heading, COLUMN_##kind, offsetof(struct aule_tuning_state, member)                \
     }
 static const struct column tuning_columns[] = {
     SHOWN("tuning", BOOL, enabled),
@@ -34,9 +35,9 @@ struct tuned_row {
     struct aule_tuned_state tuned;
     const char *state;
 };
-#define TUNED(heading, kind, member)                                                                                   \
-    {                                                                                                                  \
-#member, heading, COLUMN_##kind, offsetof(struct tuned_row, tuned.member)                                      \
+#define TUNED(heading, kind, member)                                                               \
+    {                                                                                              \
+#member, heading, COLUMN_##kind, offsetof(struct tuned_row, tuned.member)                  \
     }
 static const struct column tuned_columns[] = {
     TUNED("kernel", TEXT, kernel),
@@ -55,8 +56,9 @@ static const struct column tuned_columns[] = {
 
 static const char *state_name(enum aule_tuned state)
 {
-    static const char *const names[] = {
-        [AULE_TUNED_WAITING] = "waiting", [AULE_TUNED_MEASURED] = "measured", [AULE_TUNED_FAILED] = "failed"};
+    static const char *const names[] = {[AULE_TUNED_WAITING] = "waiting",
+                                        [AULE_TUNED_MEASURED] = "measured",
+                                        [AULE_TUNED_FAILED] = "failed"};
     return (size_t)state < sizeof names / sizeof *names ? names[state] : "unknown";
 }
 

@@ -40,8 +40,8 @@ const char *attention_path_name(enum attention_path path)
     return paths[path].name;
 }
 
-bool attention_finds_nothing(struct attention *attention, const int32_t *tokens, uint32_t num_tokens,
-                             uint32_t *hit_tokens)
+bool attention_finds_nothing(struct attention *attention, const int32_t *tokens,
+                             uint32_t num_tokens, uint32_t *hit_tokens)
 {
     (void)tokens, (void)num_tokens;
     attention->hit_blocks = 0;
@@ -49,7 +49,8 @@ bool attention_finds_nothing(struct attention *attention, const int32_t *tokens,
     return true;
 }
 
-bool attention_offers_nothing(struct attention *attention, const int32_t *tokens, uint32_t num_tokens)
+bool attention_offers_nothing(struct attention *attention, const int32_t *tokens,
+                              uint32_t num_tokens)
 {
     (void)attention, (void)tokens, (void)num_tokens;
     return true;

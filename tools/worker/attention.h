@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention.h - where one sequence's keys and values live and who computes its attention. A step covers the tokens
-// [first, first + count) of the sequence: begin, run once for each layer, end. One thread.
-// Each function returns false on failure; `failure` then says why.
+// attention.h - where one sequence's keys and values live and who computes its attention. A step
+// covers the tokens [first, first + count) of the sequence: begin, run once for each layer, end.
+// One thread. Each function returns false on failure; `failure` then says why.
 
 #ifndef WORKER_ATTENTION_H
 #define WORKER_ATTENTION_H
@@ -24,9 +24,12 @@ bool failure_set(struct failure *failure, enum exit_code code, const char *forma
 struct attention;
 
 struct attention_ops {
-    // How many of the tokens need no computing, because their keys and values are there: a number of whole blocks.
-    bool (*lookup)(struct attention *attention, const int32_t *tokens, uint32_t num_tokens, uint32_t *hit_tokens);
-    // `write` false: the keys and values of these tokens are there already; only their attention is wanted.
+    // How many of the tokens need no computing, because their keys and values are there: a number
+    // of whole blocks.
+    bool (*lookup)(struct attention *attention, const int32_t *tokens, uint32_t num_tokens,
+                   uint32_t *hit_tokens);
+    // `write` false: the keys and values of these tokens are there already; only their attention is
+    // wanted.
     bool (*begin)(struct attention *attention, uint32_t first, uint32_t count, bool write);
     // As model_attend() in model.h.
     bool (*run)(struct attention *attention, uint32_t layer, const float *qkv, float *out);
@@ -67,9 +70,12 @@ struct attention *attention_create(const struct attention_params *params, struct
 const char *attention_path_name(enum attention_path path); // "paged"
 
 // What attention_create() chooses from.
-struct attention *attention_paged_create(const struct attention_params *params, struct failure *failure);
-struct attention *attention_contiguous_create(const struct attention_params *params, struct failure *failure);
-struct attention *attention_reference_create(const struct attention_params *params, struct failure *failure);
+struct attention *attention_paged_create(const struct attention_params *params,
+                                         struct failure *failure);
+struct attention *attention_contiguous_create(const struct attention_params *params,
+                                              struct failure *failure);
+struct attention *attention_reference_create(const struct attention_params *params,
+                                             struct failure *failure);
 
 static inline void attention_destroy(struct attention *attention)
 {
@@ -78,8 +84,9 @@ static inline void attention_destroy(struct attention *attention)
 }
 
 // For a path that shares nothing with others.
-bool attention_finds_nothing(struct attention *attention, const int32_t *tokens, uint32_t num_tokens,
-                             uint32_t *hit_tokens);
-bool attention_offers_nothing(struct attention *attention, const int32_t *tokens, uint32_t num_tokens);
+bool attention_finds_nothing(struct attention *attention, const int32_t *tokens,
+                             uint32_t num_tokens, uint32_t *hit_tokens);
+bool attention_offers_nothing(struct attention *attention, const int32_t *tokens,
+                              uint32_t num_tokens);
 
 #endif

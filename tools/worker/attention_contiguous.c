@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_contiguous.c - one sequence whose attention is aule's, while its keys and values lie in plain rows in this worker's own
-// arena: no cache, no blocks, nothing for others to find. aule_attention() reads rows of the queries' type, so what the asked-for
-// cache type would keep of a value is computed here.
+// attention_contiguous.c - one sequence whose attention is aule's, while its keys and values lie in
+// plain rows in this worker's own arena: no cache, no blocks, nothing for others to find.
+// aule_attention() reads rows of the queries' type, so what the asked-for cache type would keep of
+// a value is computed here.
 
 #include "connection.h"
 #include "kept.h"
@@ -14,7 +15,8 @@
 
 struct contiguous {
     struct connection connection;
-    char *rows;           // in the arena: [MODEL_LAYERS, K then V, max_tokens, MODEL_KV_HEADS, MODEL_HEAD_DIM] of dtype
+    char *rows;           // in the arena: [MODEL_LAYERS, K then V, max_tokens, MODEL_KV_HEADS,
+                          // MODEL_HEAD_DIM] of dtype
     uint64_t rows_offset; // of it
     uint32_t first, count;
 };
@@ -36,10 +38,12 @@ static bool begin(struct attention *attention, uint32_t first, uint32_t count, b
     return true;
 }
 
-static void append(struct contiguous *contiguous, uint32_t layer, uint32_t position, const float *qkv)
+static void append(struct contiguous *contiguous, uint32_t layer, uint32_t position,
+                   const float *qkv)
 {
     const struct attention_params *params = &contiguous->connection.params;
-    const uint64_t size = plane_size(params), at = (uint64_t)position * ROW * aule_dtype_size(params->dtype);
+    const uint64_t size = plane_size(params),
+                   at = (uint64_t)position * ROW * aule_dtype_size(params->dtype);
     char *keys = contiguous->rows + 2 * layer * size, *values = keys + size;
     float row[MODEL_KV_WIDTH];
     memcpy(row, qkv + MODEL_HEADS * MODEL_HEAD_DIM, sizeof row);
@@ -65,7 +69,8 @@ static bool run(struct attention *attention, uint32_t layer, const float *qkv, f
     for (uint32_t t = 0; t < contiguous->count; t++)
         append(contiguous, layer, contiguous->first + t, qkv + (size_t)t * MODEL_QKV_WIDTH);
     connection_store(&contiguous->connection, qkv, contiguous->count);
-    enum aule_status status = aule_attention(contiguous->connection.session, &call, params->timeout_ms, NULL, NULL);
+    enum aule_status status =
+        aule_attention(contiguous->connection.session, &call, params->timeout_ms, NULL, NULL);
     if (status)
         return connection_failed(&contiguous->connection, "running attention", status);
     connection_load(&contiguous->connection, out, contiguous->count);
@@ -90,16 +95,20 @@ static bool open(struct contiguous *contiguous, const struct attention_params *p
     if (!connection_open(&contiguous->connection, params, size))
         return false;
     void *rows;
-    enum aule_status status = aule_arena_alloc(contiguous->connection.session, size, &rows, &contiguous->rows_offset);
+    enum aule_status status =
+        aule_arena_alloc(contiguous->connection.session, size, &rows, &contiguous->rows_offset);
     if (status)
-        return connection_failed(&contiguous->connection, "allocating keys and values in the arena", status);
+        return connection_failed(&contiguous->connection, "allocating keys and values in the arena",
+                                 status);
     contiguous->rows = rows;
     return true;
 }
 
-static const struct attention_ops ops = {attention_finds_nothing, begin, run, end, attention_offers_nothing, destroy};
+static const struct attention_ops ops = {attention_finds_nothing,  begin,  run, end,
+                                         attention_offers_nothing, destroy};
 
-struct attention *attention_contiguous_create(const struct attention_params *params, struct failure *failure)
+struct attention *attention_contiguous_create(const struct attention_params *params,
+                                              struct failure *failure)
 {
     struct contiguous *contiguous = calloc(1, sizeof *contiguous);
     if (!contiguous) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_paged.c - the part to read and copy: one sequence whose keys, values and attention are aule's. It looks up what
-// others have computed, leases blocks as the sequence grows, makes one batch a step, runs it once a layer, and publishes
-// its full blocks. Every failure is passed on with the library's own sentence.
+// attention_paged.c - the part to read and copy: one sequence whose keys, values and attention are
+// aule's. It looks up what others have computed, leases blocks as the sequence grows, makes one
+// batch a step, runs it once a layer, and publishes its full blocks. Every failure is passed on
+// with the library's own sentence.
 
 #include "connection.h"
 #include "kept.h"
@@ -30,14 +31,17 @@ static bool failed(struct paged *paged, const char *doing, enum aule_status stat
 
 static uint32_t blocks_for(const struct paged *paged, uint32_t num_tokens)
 {
-    return num_tokens / paged->connection.params.block_size + (num_tokens % paged->connection.params.block_size != 0);
+    return num_tokens / paged->connection.params.block_size +
+           (num_tokens % paged->connection.params.block_size != 0);
 }
 
-static bool lookup(struct attention *attention, const int32_t *tokens, uint32_t num_tokens, uint32_t *hit_tokens)
+static bool lookup(struct attention *attention, const int32_t *tokens, uint32_t num_tokens,
+                   uint32_t *hit_tokens)
 {
     struct paged *paged = (struct paged *)attention;
     const struct aule_prefix prefix = {.tokens = tokens, .num_tokens = num_tokens};
-    enum aule_status status = aule_prefix_lookup(paged->cache, &prefix, 0, paged->block_ids, &paged->num_blocks);
+    enum aule_status status =
+        aule_prefix_lookup(paged->cache, &prefix, 0, paged->block_ids, &paged->num_blocks);
     if (status)
         return failed(paged, "looking up the prompt", status);
     attention->hit_blocks = paged->num_blocks;
@@ -50,9 +54,9 @@ static bool grow(struct paged *paged, uint32_t num_tokens)
     const uint32_t want = blocks_for(paged, num_tokens);
     if (want <= paged->num_blocks)
         return true;
-    enum aule_status status =
-        aule_blocks_lease(paged->cache, want - paged->num_blocks, paged->connection.params.timeout_ms,
-                          paged->block_ids + paged->num_blocks);
+    enum aule_status status = aule_blocks_lease(paged->cache, want - paged->num_blocks,
+                                                paged->connection.params.timeout_ms,
+                                                paged->block_ids + paged->num_blocks);
     if (status)
         return failed(paged, "leasing blocks", status);
     paged->num_blocks = want;
@@ -96,7 +100,8 @@ static bool run(struct attention *attention, uint32_t layer, const float *qkv, f
     params.k_scale = kept_key_scale(&paged->connection.params.kv);
     params.v_scale = kept_value_scale(&paged->connection.params.kv);
     connection_store(&paged->connection, qkv, paged->count);
-    enum aule_status status = aule_run(paged->batch, &params, paged->connection.params.timeout_ms, NULL);
+    enum aule_status status =
+        aule_run(paged->batch, &params, paged->connection.params.timeout_ms, NULL);
     if (status)
         return failed(paged, "running attention", status);
     connection_load(&paged->connection, out, paged->count);
@@ -110,8 +115,8 @@ static void end(struct attention *attention)
     paged->batch = NULL;
 }
 
-// Another worker may have published the same blocks first: then ours are given back, and the common ones, which hold the
-// same bits, take their places.
+// Another worker may have published the same blocks first: then ours are given back, and the common
+// ones, which hold the same bits, take their places.
 static bool exchange(struct paged *paged, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -132,14 +137,15 @@ static bool publish(struct attention *attention, const int32_t *tokens, uint32_t
     const uint32_t count = num_tokens / paged->connection.params.block_size;
     if (count == 0)
         return true;
-    const struct aule_prefix prefix = {.tokens = tokens, .num_tokens = count * paged->connection.params.block_size};
+    const struct aule_prefix prefix = {.tokens = tokens,
+                                       .num_tokens = count * paged->connection.params.block_size};
     memcpy(paged->published, paged->block_ids, count * sizeof *paged->published);
     enum aule_status status = aule_prefix_publish(paged->cache, &prefix, paged->published, NULL);
     return status ? failed(paged, "publishing the prompt", status) : exchange(paged, count);
 }
 
-// The daemon takes everything back when the session ends; a worker with a second sequence would release this one's blocks
-// here: aule_blocks_release(cache, num_blocks, block_ids).
+// The daemon takes everything back when the session ends; a worker with a second sequence would
+// release this one's blocks here: aule_blocks_release(cache, num_blocks, block_ids).
 static void destroy(struct attention *attention)
 {
     struct paged *paged = (struct paged *)attention;
@@ -176,13 +182,15 @@ static bool allocate(struct paged *paged)
     paged->slots = calloc(paged->connection.params.max_count, sizeof *paged->slots);
     if (paged->block_ids && paged->published && paged->slots)
         return true;
-    return failure_set(&paged->connection.base.failure, EXIT_CODE_FAILED, "out of memory for the tables of %u tokens",
+    return failure_set(&paged->connection.base.failure, EXIT_CODE_FAILED,
+                       "out of memory for the tables of %u tokens",
                        paged->connection.params.max_tokens);
 }
 
 static const struct attention_ops ops = {lookup, begin, run, end, publish, destroy};
 
-struct attention *attention_paged_create(const struct attention_params *params, struct failure *failure)
+struct attention *attention_paged_create(const struct attention_params *params,
+                                         struct failure *failure)
 {
     struct paged *paged = calloc(1, sizeof *paged);
     if (!paged) {

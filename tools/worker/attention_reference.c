@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_reference.c - attention in this process, on the CPU, with keys and values in plain arrays: what aule must equal.
-// Written from the definition, with everything rounded where aule stores it: q, k, v and out to their type, keys and values then as
-// the cache keeps them, with the same scales.
-// Has no blocks, no prefix cache, no daemon.
+// attention_reference.c - attention in this process, on the CPU, with keys and values in plain
+// arrays: what aule must equal. Written from the definition, with everything rounded where aule
+// stores it: q, k, v and out to their type, keys and values then as the cache keeps them, with the
+// same scales. Has no blocks, no prefix cache, no daemon.
 
 #include "attention.h"
 #include "kept.h"
@@ -19,14 +19,16 @@ struct reference {
     struct attention_params params;
     uint32_t first, count;
     bool write;
-    float *keys;   // [layers, kv_heads, head_dim, max_tokens]: a dimension's keys side by side, for the vector lanes
+    float *keys;   // [layers, kv_heads, head_dim, max_tokens]: a dimension's keys side by side, for
+                   // the vector lanes
     float *values; // [layers, kv_heads, max_tokens, head_dim]
     float *scores; // [max_tokens]
 };
 
 static float *plane(const struct reference *reference, float *of, uint32_t layer, uint32_t kv_head)
 {
-    return of + (size_t)(layer * MODEL_KV_HEADS + kv_head) * MODEL_HEAD_DIM * reference->params.max_tokens;
+    return of + (size_t)(layer * MODEL_KV_HEADS + kv_head) * MODEL_HEAD_DIM *
+                    reference->params.max_tokens;
 }
 
 static bool begin(struct attention *attention, uint32_t first, uint32_t count, bool write)
@@ -56,7 +58,8 @@ static void append(struct reference *reference, uint32_t layer, uint32_t positio
 }
 
 // scores[0..len) = exp(scale * q . k - their maximum); returns their sum.
-static double score(const struct reference *reference, const float *query, const float *keys, uint32_t len)
+static double score(const struct reference *reference, const float *query, const float *keys,
+                    uint32_t len)
 {
     const float scale = 1 / sqrtf(MODEL_HEAD_DIM);
     float *restrict scores = reference->scores, largest = -INFINITY;
@@ -76,10 +79,11 @@ static double score(const struct reference *reference, const float *query, const
 }
 
 // One query head of one token, which sees keys [0, len).
-static void attend(const struct reference *reference, const float *query, uint32_t layer, uint32_t kv_head,
-                   uint32_t len, float *out)
+static void attend(const struct reference *reference, const float *query, uint32_t layer,
+                   uint32_t kv_head, uint32_t len, float *out)
 {
-    const double sum = score(reference, query, plane(reference, reference->keys, layer, kv_head), len);
+    const double sum =
+        score(reference, query, plane(reference, reference->keys, layer, kv_head), len);
     const float *values = plane(reference, reference->values, layer, kv_head);
     double mean[MODEL_HEAD_DIM] = {0};
     for (uint32_t j = 0; j < len; j++)
@@ -92,12 +96,14 @@ static void attend(const struct reference *reference, const float *query, uint32
 static bool run(struct attention *attention, uint32_t layer, const float *qkv, float *out)
 {
     struct reference *reference = (struct reference *)attention;
-    for (uint32_t t = 0; t < reference->count; t++, qkv += MODEL_QKV_WIDTH, out += MODEL_OUT_WIDTH) {
+    for (uint32_t t = 0; t < reference->count;
+         t++, qkv += MODEL_QKV_WIDTH, out += MODEL_OUT_WIDTH) {
         if (reference->write)
             append(reference, layer, reference->first + t, qkv);
         for (uint32_t head = 0; head < MODEL_HEADS; head++)
-            attend(reference, qkv + head * MODEL_HEAD_DIM, layer, head / (MODEL_HEADS / MODEL_KV_HEADS),
-                   reference->first + t + 1, out + head * MODEL_HEAD_DIM);
+            attend(reference, qkv + head * MODEL_HEAD_DIM, layer,
+                   head / (MODEL_HEADS / MODEL_KV_HEADS), reference->first + t + 1,
+                   out + head * MODEL_HEAD_DIM);
     }
     return true;
 }
@@ -116,9 +122,11 @@ static void destroy(struct attention *attention)
     free(reference);
 }
 
-static const struct attention_ops ops = {attention_finds_nothing, begin, run, end, attention_offers_nothing, destroy};
+static const struct attention_ops ops = {attention_finds_nothing,  begin,  run, end,
+                                         attention_offers_nothing, destroy};
 
-struct attention *attention_reference_create(const struct attention_params *params, struct failure *failure)
+struct attention *attention_reference_create(const struct attention_params *params,
+                                             struct failure *failure)
 {
     struct reference *reference = calloc(1, sizeof *reference);
     if (!reference)
@@ -134,6 +142,7 @@ struct attention *attention_reference_create(const struct attention_params *para
         return &reference->base;
     destroy(&reference->base);
 fail:
-    failure_set(failure, EXIT_CODE_FAILED, "out of memory for the keys and values of %u tokens", params->max_tokens);
+    failure_set(failure, EXIT_CODE_FAILED, "out of memory for the keys and values of %u tokens",
+                params->max_tokens);
     return NULL;
 }

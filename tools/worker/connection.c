@@ -20,7 +20,8 @@ static bool is_gone(enum aule_status status)
 bool connection_failed(struct connection *connection, const char *doing, enum aule_status status)
 {
     struct failure *failure = &connection->base.failure;
-    failure_set(failure, is_gone(status) ? EXIT_CODE_GONE : EXIT_CODE_FAILED, "%s: %s", doing, aule_error());
+    failure_set(failure, is_gone(status) ? EXIT_CODE_GONE : EXIT_CODE_FAILED, "%s: %s", doing,
+                aule_error());
     failure->status = aule_status_name(status);
     return false;
 }
@@ -34,7 +35,8 @@ static bool open_session(struct connection *connection, uint64_t more)
         .name = params->name,
         .tenant = params->tenant,
         // Room for the tensors, and for metadata that is too large for a message.
-        .arena_size = params->max_count * row + (uint64_t)params->max_tokens * 16 + (1 << 20) + more,
+        .arena_size =
+            params->max_count * row + (uint64_t)params->max_tokens * 16 + (1 << 20) + more,
         .timeout_ms = params->timeout_ms};
     enum aule_status status = aule_session_open(&session_params, &connection->session);
     if (status)
@@ -48,7 +50,8 @@ static bool open_session(struct connection *connection, uint64_t more)
     return true;
 }
 
-struct aule_tensor connection_slice(uint64_t offset, uint32_t row_heads, uint32_t first_head, enum aule_dtype dtype)
+struct aule_tensor connection_slice(uint64_t offset, uint32_t row_heads, uint32_t first_head,
+                                    enum aule_dtype dtype)
 {
     const uint64_t head_stride = MODEL_HEAD_DIM * aule_dtype_size(dtype);
     return (struct aule_tensor){.dtype = dtype,
@@ -63,23 +66,25 @@ static bool place_tensors(struct connection *connection)
     const uint64_t rows = connection->params.max_count, size = aule_dtype_size(dtype);
     const uint32_t qkv_heads = MODEL_HEADS + 2 * MODEL_KV_HEADS;
     uint64_t qkv, out;
-    enum aule_status status =
-        aule_arena_alloc(connection->session, rows * MODEL_QKV_WIDTH * size, &connection->qkv, &qkv);
+    enum aule_status status = aule_arena_alloc(connection->session, rows * MODEL_QKV_WIDTH * size,
+                                               &connection->qkv, &qkv);
     if (!status)
-        status = aule_arena_alloc(connection->session, rows * MODEL_OUT_WIDTH * size, &connection->out, &out);
+        status = aule_arena_alloc(connection->session, rows * MODEL_OUT_WIDTH * size,
+                                  &connection->out, &out);
     if (status)
         return connection_failed(connection, "allocating tensors in the arena", status);
-    connection->run =
-        (struct aule_run_params){.num_heads = MODEL_HEADS,
-                                 .q = connection_slice(qkv, qkv_heads, 0, dtype),
-                                 .k = connection_slice(qkv, qkv_heads, MODEL_HEADS, dtype),
-                                 .v = connection_slice(qkv, qkv_heads, MODEL_HEADS + MODEL_KV_HEADS, dtype),
-                                 .out = connection_slice(out, MODEL_HEADS, 0, dtype),
-                                 .causal = true};
+    connection->run = (struct aule_run_params){
+        .num_heads = MODEL_HEADS,
+        .q = connection_slice(qkv, qkv_heads, 0, dtype),
+        .k = connection_slice(qkv, qkv_heads, MODEL_HEADS, dtype),
+        .v = connection_slice(qkv, qkv_heads, MODEL_HEADS + MODEL_KV_HEADS, dtype),
+        .out = connection_slice(out, MODEL_HEADS, 0, dtype),
+        .causal = true};
     return true;
 }
 
-bool connection_open(struct connection *connection, const struct attention_params *params, uint64_t more)
+bool connection_open(struct connection *connection, const struct attention_params *params,
+                     uint64_t more)
 {
     connection->params = *params;
     return open_session(connection, more) && place_tensors(connection);

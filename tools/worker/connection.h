@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// connection.h - what the two paths through aule have in common: a session, and a step's q, k, v and out in its arena. Knows neither
-// cache nor blocks. One thread.
+// connection.h - what the two paths through aule have in common: a session, and a step's q, k, v
+// and out in its arena. Knows neither cache nor blocks. One thread.
 
 #ifndef WORKER_CONNECTION_H
 #define WORKER_CONNECTION_H
@@ -13,20 +13,24 @@ struct connection {
     struct attention base;
     struct attention_params params;
     struct aule_session *session;
-    void *qkv, *out; // in the arena: [max_count, MODEL_QKV_WIDTH] and [max_count, MODEL_OUT_WIDTH], of params.dtype
+    void *qkv, *out; // in the arena: [max_count, MODEL_QKV_WIDTH] and [max_count, MODEL_OUT_WIDTH],
+                     // of params.dtype
     struct aule_run_params run; // q, k, v, out and what is the same for every run
 };
 
-// Opens the session, with `more` bytes of arena for its caller's own, and places the tensors. `connection` is zeroed but for base.ops;
-// false: base.failure says why. End with connection_close() in either case.
-bool connection_open(struct connection *connection, const struct attention_params *params, uint64_t more);
+// Opens the session, with `more` bytes of arena for its caller's own, and places the tensors.
+// `connection` is zeroed but for base.ops; false: base.failure says why. End with
+// connection_close() in either case.
+bool connection_open(struct connection *connection, const struct attention_params *params,
+                     uint64_t more);
 void connection_close(struct connection *connection);
 
 // base.failure = what was being done, the status and the library's own sentence; returns false.
 bool connection_failed(struct connection *connection, const char *doing, enum aule_status status);
 
 // A dense view of rows of row_heads heads from `offset` on, beginning with the head first_head.
-struct aule_tensor connection_slice(uint64_t offset, uint32_t row_heads, uint32_t first_head, enum aule_dtype dtype);
+struct aule_tensor connection_slice(uint64_t offset, uint32_t row_heads, uint32_t first_head,
+                                    enum aule_dtype dtype);
 
 // The step's rows into the arena, and its results out of it.
 void connection_store(struct connection *connection, const float *qkv, uint32_t count);

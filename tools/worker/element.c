@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// element.c - see element.h. The compiler's _Float16 rounds halves; the other types by arithmetic that is exact in f32. Wants the
-// default rounding mode.
+// element.c - see element.h. The compiler's _Float16 rounds halves; the other types by arithmetic
+// that is exact in f32. Wants the default rounding mode.
 
 #include "element.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// element.h - floats to and from aule's element types, as aule's own shaders do it: to nearest, ties to even. Any thread.
+// element.h - floats to and from aule's element types, as aule's own shaders do it: to nearest,
+// ties to even. Any thread.
 
 #ifndef WORKER_ELEMENT_H
 #define WORKER_ELEMENT_H
@@ -12,7 +13,8 @@
 void element_store(void *to, const float *from, size_t count, enum aule_dtype dtype);
 void element_load(float *to, const void *from, size_t count, enum aule_dtype dtype);
 
-// What is left of x after it was stored as any dtype. Too large: infinity in f16 and bf16, else the largest finite number.
+// What is left of x after it was stored as any dtype. Too large: infinity in f16 and bf16, else the
+// largest finite number.
 float element_round(float x, enum aule_dtype dtype);
 
 float element_largest(enum aule_dtype dtype); // finite; 8-bit types only
@@ -23,7 +25,8 @@ struct element_kv {
     enum aule_scale_mode scale_mode;
 };
 
-// A row is what one token and KV head have of K, or of V. Leaves what a cache gives back for it; `scale` is that of AULE_SCALE_PER_TENSOR.
+// A row is what one token and KV head have of K, or of V. Leaves what a cache gives back for it;
+// `scale` is that of AULE_SCALE_PER_TENSOR.
 void element_keep(float *row, size_t count, const struct element_kv *kv, float scale);
 
 #endif

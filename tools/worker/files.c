@@ -39,7 +39,8 @@ static bool read_path(const char *path, size_t max, unsigned char **bytes, size_
     return good;
 }
 
-static int32_t *tokens_of(const unsigned char *bytes, size_t count, const char *append, size_t append_count)
+static int32_t *tokens_of(const unsigned char *bytes, size_t count, const char *append,
+                          size_t append_count)
 {
     int32_t *tokens = malloc((count + append_count) * sizeof *tokens);
     if (!tokens)
@@ -51,7 +52,8 @@ static int32_t *tokens_of(const unsigned char *bytes, size_t count, const char *
     return tokens;
 }
 
-bool files_read_prompt(const char *path, const char *append, uint32_t max, int32_t **tokens, uint32_t *num_tokens)
+bool files_read_prompt(const char *path, const char *append, uint32_t max, int32_t **tokens,
+                       uint32_t *num_tokens)
 {
     unsigned char *bytes;
     size_t count;
@@ -60,7 +62,8 @@ bool files_read_prompt(const char *path, const char *append, uint32_t max, int32
     if (!read_path(path, max, &bytes, &count))
         return false;
     if (count + append_count > max)
-        complain(EXIT_CODE_FAILED, "%s: the prompt has more than %u bytes, the limit of --max-prompt", path, max);
+        complain(EXIT_CODE_FAILED,
+                 "%s: the prompt has more than %u bytes, the limit of --max-prompt", path, max);
     else if (count + append_count == 0)
         complain(EXIT_CODE_FAILED, "%s: the prompt is empty; there is nothing to continue", path);
     else if (!(*tokens = tokens_of(bytes, count, append, append_count)))
@@ -87,7 +90,8 @@ FILE *files_open_logits(const char *path, bool *made)
 
 bool files_write_logits(FILE *file, const char *path, const float *logits, size_t count)
 {
-    bool good = ftruncate(fileno(file), 0) == 0 || errno == EINVAL; // of a pipe or a device, which have no length
+    bool good = ftruncate(fileno(file), 0) == 0 ||
+                errno == EINVAL; // of a pipe or a device, which have no length
     good = good && fwrite(logits, sizeof *logits, count, file) == count;
     good = fclose(file) == 0 && good;
     if (!good)
@@ -103,7 +107,8 @@ float *files_read_logits(const char *path, size_t count)
         return NULL;
     if (size == count * sizeof(float))
         return (float *)(void *)bytes;
-    complain(EXIT_CODE_FAILED, "%s: %s than the %zu logits of this run; were both made with the same --tokens?", path,
+    complain(EXIT_CODE_FAILED,
+             "%s: %s than the %zu logits of this run; were both made with the same --tokens?", path,
              size > count * sizeof(float) ? "more" : "fewer", count);
     free(bytes);
     return NULL;

@@ -24,21 +24,25 @@ static bool attend(void *context, uint32_t layer, const float *qkv, float *out)
     return attention->ops->run(attention, layer, qkv, out);
 }
 
-// One forward pass of the tokens that stand at `first` of the sequence. False: attention->failure says why.
-static bool step(const struct generate_params *params, const int32_t *tokens, uint32_t count, uint32_t first,
-                 bool write, float *logits)
+// One forward pass of the tokens that stand at `first` of the sequence. False: attention->failure
+// says why.
+static bool step(const struct generate_params *params, const int32_t *tokens, uint32_t count,
+                 uint32_t first, bool write, float *logits)
 {
     struct attention *attention = params->attention;
     if (!attention->ops->begin(attention, first, count, write))
         return false;
-    enum model_result result = model_forward(params->model, tokens, count, first, attend, attention, logits);
+    enum model_result result =
+        model_forward(params->model, tokens, count, first, attend, attention, logits);
     attention->ops->end(attention);
     if (result == MODEL_NO_MEMORY)
-        failure_set(&attention->failure, EXIT_CODE_FAILED, "out of memory for a step of %u tokens", count);
+        failure_set(&attention->failure, EXIT_CODE_FAILED, "out of memory for a step of %u tokens",
+                    count);
     return result == MODEL_OK;
 }
 
-static void tell(const struct generate_params *params, const char *what, uint32_t done, uint32_t all)
+static void tell(const struct generate_params *params, const char *what, uint32_t done,
+                 uint32_t all)
 {
     if (params->progress)
         params->progress(what, done, all);
@@ -51,12 +55,14 @@ static bool prefill(const struct generate_params *params, uint32_t *hit_tokens, 
     if (!attention->ops->lookup(attention, params->prompt, params->num_prompt, hit_tokens))
         return false;
     tell(params, "prompt", *hit_tokens, params->num_prompt);
-    // All of it is there: only what the last token sees has to be computed again, and nothing is to be written.
+    // All of it is there: only what the last token sees has to be computed again, and nothing is to
+    // be written.
     const uint32_t last = params->num_prompt - 1;
     if (*hit_tokens == params->num_prompt)
         return step(params, params->prompt + last, 1, last, false, logits);
     for (uint32_t first = *hit_tokens; first < params->num_prompt;) {
-        const uint32_t rest = params->num_prompt - first, count = rest < params->chunk ? rest : params->chunk;
+        const uint32_t rest = params->num_prompt - first,
+                       count = rest < params->chunk ? rest : params->chunk;
         if (!step(params, params->prompt + first, count, first, true, logits))
             return false;
         first += count;
@@ -85,7 +91,8 @@ static bool decode(const struct generate_params *params, struct generation *gene
         tell(params, "text", i + 1, generation->num_tokens);
         if (i + 1 == generation->num_tokens)
             return true;
-        if (!step(params, &generation->ids[i], 1, params->num_prompt + i, true, logits + MODEL_VOCABULARY))
+        if (!step(params, &generation->ids[i], 1, params->num_prompt + i, true,
+                  logits + MODEL_VOCABULARY))
             return false;
     }
 }
@@ -102,7 +109,8 @@ static bool run(const struct generate_params *params, struct generation *generat
     return done;
 }
 
-bool generate(const struct generate_params *params, struct generation *generation, struct failure *failure)
+bool generate(const struct generate_params *params, struct generation *generation,
+              struct failure *failure)
 {
     *generation = (struct generation){.num_tokens = params->num_tokens};
     generation->ids = calloc(params->num_tokens, sizeof *generation->ids);
@@ -113,7 +121,8 @@ bool generate(const struct generate_params *params, struct generation *generatio
     if (allocated)
         *failure = params->attention->failure;
     else
-        failure_set(failure, EXIT_CODE_FAILED, "out of memory for the logits of %u tokens", params->num_tokens);
+        failure_set(failure, EXIT_CODE_FAILED, "out of memory for the logits of %u tokens",
+                    params->num_tokens);
     generation_finish(generation);
     return false;
 }
@@ -152,7 +161,8 @@ double generation_largest_difference(const float *a, const float *b, size_t coun
 {
     double largest = 0;
     for (size_t i = 0; i < count; i++) {
-        const double difference = isfinite(a[i]) && isfinite(b[i]) ? fabs((double)a[i] - b[i]) : FLT_MAX;
+        const double difference =
+            isfinite(a[i]) && isfinite(b[i]) ? fabs((double)a[i] - b[i]) : FLT_MAX;
         largest = fmax(largest, difference);
     }
     return largest;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// generate.h - from a prompt to tokens: look up, prefill in chunks, publish, decode greedily. Knows neither files nor aule.
-// One thread.
+// generate.h - from a prompt to tokens: look up, prefill in chunks, publish, decode greedily. Knows
+// neither files nor aule. One thread.
 
 #ifndef WORKER_GENERATE_H
 #define WORKER_GENERATE_H
@@ -15,7 +15,8 @@ typedef void generate_progress(const char *what, uint32_t done, uint32_t all);
 
 struct generate_params {
     const struct model *model;
-    struct attention *attention; // of a new sequence; its max_tokens is at least num_prompt + num_tokens
+    struct attention
+        *attention; // of a new sequence; its max_tokens is at least num_prompt + num_tokens
     const int32_t *prompt;
     uint32_t num_prompt;         // at least 1
     uint32_t num_tokens;         // to generate, at least 1
@@ -33,7 +34,8 @@ struct generation {
 };
 
 // False: `failure` says why, and nothing is owned. Else end with generation_finish().
-bool generate(const struct generate_params *params, struct generation *generation, struct failure *failure);
+bool generate(const struct generate_params *params, struct generation *generation,
+              struct failure *failure);
 void generation_finish(struct generation *generation);
 
 uint32_t generation_distinct_ids(const struct generation *generation);
@@ -41,7 +43,8 @@ uint32_t generation_distinct_ids(const struct generation *generation);
 // The least distance between the best and the second best logit of a step.
 double generation_smallest_gap(const struct generation *generation);
 
-// The largest difference between two arrays of logits; a logit that is not finite counts as FLT_MAX away.
+// The largest difference between two arrays of logits; a logit that is not finite counts as FLT_MAX
+// away.
 double generation_largest_difference(const float *a, const float *b, size_t count);
 
 #endif

@@ -7,12 +7,15 @@
 
 float kept_key_scale(const struct element_kv *kv)
 {
-    return kv->scale_mode == AULE_SCALE_PER_TENSOR ? MODEL_LARGEST_KEY / element_largest(kv->dtype) : 0;
+    return kv->scale_mode == AULE_SCALE_PER_TENSOR ? MODEL_LARGEST_KEY / element_largest(kv->dtype)
+                                                   : 0;
 }
 
 float kept_value_scale(const struct element_kv *kv)
 {
-    return kv->scale_mode == AULE_SCALE_PER_TENSOR ? MODEL_LARGEST_VALUE / element_largest(kv->dtype) : 0;
+    return kv->scale_mode == AULE_SCALE_PER_TENSOR
+               ? MODEL_LARGEST_VALUE / element_largest(kv->dtype)
+               : 0;
 }
 
 void kept_row(float *kv_row, enum aule_dtype dtype, const struct element_kv *kv)

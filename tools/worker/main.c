@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// main.c - aule-worker: a prompt in, tokens out. Puts the parts together: options, prompt, attention, generation, report.
+// main.c - aule-worker: a prompt in, tokens out. Puts the parts together: options, prompt,
+// attention, generation, report.
 
 #include "files.h"
 #include "generate.h"
@@ -36,17 +37,18 @@ static void hide_progress(void)
 
 static struct attention_params params_of(const struct options *options, uint32_t num_prompt)
 {
-    return (struct attention_params){.path = options->path,
-                                     .dtype = options->dtype,
-                                     .kv = {.dtype = options->kv_dtype, .scale_mode = options->kv_scale},
-                                     .block_size = options->block_size,
-                                     .max_tokens = num_prompt + options->num_tokens,
-                                     .max_count = options->chunk < num_prompt ? options->chunk : num_prompt,
-                                     .socket = options->socket,
-                                     .name = options->name,
-                                     .tenant = options->tenant,
-                                     .cache_name = options->cache_name,
-                                     .timeout_ms = (int)options->timeout_ms};
+    return (struct attention_params){
+        .path = options->path,
+        .dtype = options->dtype,
+        .kv = {.dtype = options->kv_dtype, .scale_mode = options->kv_scale},
+        .block_size = options->block_size,
+        .max_tokens = num_prompt + options->num_tokens,
+        .max_count = options->chunk < num_prompt ? options->chunk : num_prompt,
+        .socket = options->socket,
+        .name = options->name,
+        .tenant = options->tenant,
+        .cache_name = options->cache_name,
+        .timeout_ms = (int)options->timeout_ms};
 }
 
 // The files that --compare and --logits name; NULL where they do not.
@@ -61,7 +63,8 @@ static bool is_input(const struct options *options, const char *file, const char
 {
     if (!same_file(options->logits_file, file))
         return false;
-    complain(EXIT_CODE_FAILED, "--logits %s would replace what %s reads", options->logits_file, option);
+    complain(EXIT_CODE_FAILED, "--logits %s would replace what %s reads", options->logits_file,
+             option);
     return true;
 }
 
@@ -70,9 +73,11 @@ static bool logit_files_open(struct logit_files *files, const struct options *op
 {
     const size_t count = (size_t)options->num_tokens * MODEL_VOCABULARY;
     bool made = false;
-    if (is_input(options, options->prompt, "--prompt") || is_input(options, options->compare_file, "--compare"))
+    if (is_input(options, options->prompt, "--prompt") ||
+        is_input(options, options->compare_file, "--compare"))
         return false;
-    if (options->compare_file && !(files->reference = files_read_logits(options->compare_file, count)))
+    if (options->compare_file &&
+        !(files->reference = files_read_logits(options->compare_file, count)))
         return false;
     if (options->logits_file && !(files->out = files_open_logits(options->logits_file, &made)))
         return false;
@@ -91,15 +96,17 @@ static void logit_files_close(struct logit_files *files)
         unlink(files->made);
 }
 
-static bool write_logits(struct logit_files *files, const char *path, const float *logits, size_t count)
+static bool write_logits(struct logit_files *files, const char *path, const float *logits,
+                         size_t count)
 {
     FILE *out = files->out;
     files->out = NULL;
     return !out || files_write_logits(out, path, logits, count);
 }
 
-static bool tell(const struct options *options, struct logit_files *files, const struct attention_params *params,
-                 const struct attention *attention, const struct generation *generation, uint32_t num_prompt)
+static bool tell(const struct options *options, struct logit_files *files,
+                 const struct attention_params *params, const struct attention *attention,
+                 const struct generation *generation, uint32_t num_prompt)
 {
     const size_t count = (size_t)generation->num_tokens * MODEL_VOCABULARY;
     struct report report = {.params = params,
@@ -109,13 +116,15 @@ static bool tell(const struct options *options, struct logit_files *files, const
                             .prompt_tokens = num_prompt};
     if (files->reference) {
         report.compared = true;
-        report.largest_difference = generation_largest_difference(generation->logits, files->reference, count);
+        report.largest_difference =
+            generation_largest_difference(generation->logits, files->reference, count);
     }
-    return write_logits(files, options->logits_file, generation->logits, count) && report_print(&report, options->json);
+    return write_logits(files, options->logits_file, generation->logits, count) &&
+           report_print(&report, options->json);
 }
 
-static enum exit_code work(const struct options *options, struct logit_files *files, const struct model *model,
-                           const int32_t *prompt, uint32_t num_prompt)
+static enum exit_code work(const struct options *options, struct logit_files *files,
+                           const struct model *model, const int32_t *prompt, uint32_t num_prompt)
 {
     struct failure failure;
     const bool watched = isatty(STDERR_FILENO);
@@ -154,7 +163,8 @@ int main(int argc, char **argv)
     }
     int32_t *prompt;
     uint32_t num_prompt;
-    if (!files_read_prompt(options.prompt, options.append, options.max_prompt, &prompt, &num_prompt))
+    if (!files_read_prompt(options.prompt, options.append, options.max_prompt, &prompt,
+                           &num_prompt))
         return EXIT_CODE_FAILED;
     struct logit_files files = {.reference = NULL};
     struct model *model = model_create();

@@ -12,7 +12,8 @@
 #include <string.h>
 
 static const double rope_theta = 1e4;
-static const uint64_t seed = 29; // of those tried, one whose greedy text is varied and never a near tie
+static const uint64_t seed =
+    29; // of those tried, one whose greedy text is varied and never a near tie
 
 struct layer {
     float qkv[MODEL_WIDTH][MODEL_QKV_WIDTH];
@@ -47,8 +48,9 @@ static void fill(float *weight, size_t ins, size_t outs, double gain, uint64_t *
 
 static void fill_layer(struct layer *layer, uint64_t *state)
 {
-    // The gain makes scores with a deviation of about 2: attention that picks some tokens out of thousands, as trained
-    // models do, instead of the flat mean of them all, in which a wrong block would hardly show.
+    // The gain makes scores with a deviation of about 2: attention that picks some tokens out of
+    // thousands, as trained models do, instead of the flat mean of them all, in which a wrong block
+    // would hardly show.
     fill(&layer->qkv[0][0], MODEL_WIDTH, MODEL_QKV_WIDTH, 1.4, state);
     fill(&layer->out[0][0], MODEL_OUT_WIDTH, MODEL_WIDTH, 1, state);
     fill(&layer->gate[0][0], MODEL_WIDTH, MODEL_INNER, 1, state);
@@ -87,7 +89,8 @@ struct pass {
 
 static bool pass_init(struct pass *pass, uint32_t num_tokens, uint32_t first_position)
 {
-    const size_t width = 2 * MODEL_WIDTH + MODEL_QKV_WIDTH + MODEL_OUT_WIDTH + 2 * MODEL_INNER, n = num_tokens;
+    const size_t width = 2 * MODEL_WIDTH + MODEL_QKV_WIDTH + MODEL_OUT_WIDTH + 2 * MODEL_INNER,
+                 n = num_tokens;
     *pass = (struct pass){.num_tokens = num_tokens, .first_position = first_position};
     pass->memory = calloc(n, width * sizeof(float));
     if (!pass->memory)
@@ -104,18 +107,20 @@ static bool pass_init(struct pass *pass, uint32_t num_tokens, uint32_t first_pos
 static void embed(const struct model *model, const int32_t *tokens, struct pass *pass)
 {
     for (uint32_t t = 0; t < pass->num_tokens; t++)
-        memcpy(pass->residual + (size_t)t * MODEL_WIDTH, model->embedding[tokens[t]], sizeof model->embedding[0]);
+        memcpy(pass->residual + (size_t)t * MODEL_WIDTH, model->embedding[tokens[t]],
+               sizeof model->embedding[0]);
 }
 
 // Queries and keys stand side by side in a row, so one call turns both.
 static void turn(struct pass *pass)
 {
     for (uint32_t t = 0; t < pass->num_tokens; t++)
-        ops_rope(pass->qkv + (size_t)t * MODEL_QKV_WIDTH, MODEL_HEADS + MODEL_KV_HEADS, MODEL_HEAD_DIM,
-                 pass->first_position + t, rope_theta);
+        ops_rope(pass->qkv + (size_t)t * MODEL_QKV_WIDTH, MODEL_HEADS + MODEL_KV_HEADS,
+                 MODEL_HEAD_DIM, pass->first_position + t, rope_theta);
 }
 
-static bool attention(const struct layer *layer, uint32_t index, struct pass *pass, model_attend *attend, void *context)
+static bool attention(const struct layer *layer, uint32_t index, struct pass *pass,
+                      model_attend *attend, void *context)
 {
     const size_t n = pass->num_tokens;
     ops_rms_norm(pass->normed, pass->residual, n, MODEL_WIDTH);
@@ -137,8 +142,9 @@ static void feed_forward(const struct layer *layer, struct pass *pass)
     ops_matmul(pass->residual, pass->gate, &layer->down[0][0], n, MODEL_INNER, MODEL_WIDTH, 1);
 }
 
-enum model_result model_forward(const struct model *model, const int32_t *tokens, uint32_t num_tokens,
-                                uint32_t first_position, model_attend *attend, void *context, float *logits)
+enum model_result model_forward(const struct model *model, const int32_t *tokens,
+                                uint32_t num_tokens, uint32_t first_position, model_attend *attend,
+                                void *context, float *logits)
 {
     struct pass pass;
     if (!pass_init(&pass, num_tokens, first_position))

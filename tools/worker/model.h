@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// model.h - a small transformer over bytes, shaped like Llama: RMSNorm, RoPE, grouped-query attention, SwiGLU. Its weights are
-// noise from a fixed seed, so what it writes is noise too, but always the same noise. It knows nothing of aule: where keys
-// and values live and how attention is computed is the business of whoever gives model_forward() its `attend`.
-// One thread.
+// model.h - a small transformer over bytes, shaped like Llama: RMSNorm, RoPE, grouped-query
+// attention, SwiGLU. Its weights are noise from a fixed seed, so what it writes is noise too, but
+// always the same noise. It knows nothing of aule: where keys and values live and how attention is
+// computed is the business of whoever gives model_forward() its `attend`. One thread.
 
 #ifndef WORKER_MODEL_H
 #define WORKER_MODEL_H
@@ -21,13 +21,15 @@ enum {
     MODEL_KV_HEADS = 2,
     MODEL_HEAD_DIM = 32,
     MODEL_INNER = 384, // of SwiGLU
-    // One token's row of Q, K and V, one behind the other: [MODEL_HEADS + 2 * MODEL_KV_HEADS, MODEL_HEAD_DIM].
+    // One token's row of Q, K and V, one behind the other: [MODEL_HEADS + 2 * MODEL_KV_HEADS,
+    // MODEL_HEAD_DIM].
     MODEL_QKV_WIDTH = (MODEL_HEADS + 2 * MODEL_KV_HEADS) * MODEL_HEAD_DIM,
     MODEL_KV_WIDTH = 2 * MODEL_KV_HEADS * MODEL_HEAD_DIM, // of which K and V are this
     MODEL_OUT_WIDTH = MODEL_HEADS * MODEL_HEAD_DIM,
 };
 
-// No text makes a key or a value much larger; what a quantised model's file says. A test looks whether it is so.
+// No text makes a key or a value much larger; what a quantised model's file says. A test looks
+// whether it is so.
 #define MODEL_LARGEST_KEY   8.0f
 #define MODEL_LARGEST_VALUE 8.0f
 
@@ -40,15 +42,17 @@ struct model;
 struct model *model_create(void);
 void model_destroy(struct model *model); // takes NULL
 
-// Attention of one layer for the tokens of the forward pass: qkv [num_tokens, MODEL_QKV_WIDTH] after RoPE,
-// out [num_tokens, MODEL_OUT_WIDTH]. False ends the pass; the reason is then known to `context`.
+// Attention of one layer for the tokens of the forward pass: qkv [num_tokens, MODEL_QKV_WIDTH]
+// after RoPE, out [num_tokens, MODEL_OUT_WIDTH]. False ends the pass; the reason is then known to
+// `context`.
 typedef bool model_attend(void *context, uint32_t layer, const float *qkv, float *out);
 
 enum model_result { MODEL_OK, MODEL_NO_MEMORY, MODEL_ATTEND_FAILED };
 
-// Tokens (each below MODEL_VOCABULARY) at the positions first_position.. of their sequence, num_tokens > 0.
-// logits [MODEL_VOCABULARY] of the last one.
-enum model_result model_forward(const struct model *model, const int32_t *tokens, uint32_t num_tokens,
-                                uint32_t first_position, model_attend *attend, void *context, float *logits);
+// Tokens (each below MODEL_VOCABULARY) at the positions first_position.. of their sequence,
+// num_tokens > 0. logits [MODEL_VOCABULARY] of the last one.
+enum model_result model_forward(const struct model *model, const int32_t *tokens,
+                                uint32_t num_tokens, uint32_t first_position, model_attend *attend,
+                                void *context, float *logits);
 
 #endif

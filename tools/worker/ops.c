@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ops.c - see ops.h. Sums run in one fixed order; the loops are laid out so that the vector lanes are independent outputs.
+// ops.c - see ops.h. Sums run in one fixed order; the loops are laid out so that the vector lanes
+// are independent outputs.
 
 #include "ops.h"
 
@@ -12,8 +13,8 @@ enum {
     ROWS = 4, // rows that share one pass over the weights
 };
 
-static void matmul_rows(float *restrict out, const float *restrict in, const float *restrict weight, size_t rows,
-                        size_t ins, size_t outs)
+static void matmul_rows(float *restrict out, const float *restrict in, const float *restrict weight,
+                        size_t rows, size_t ins, size_t outs)
 {
     for (size_t i = 0; i < ins; i++) {
         const float *w = weight + i * outs;
@@ -26,7 +27,8 @@ static void matmul_rows(float *restrict out, const float *restrict in, const flo
     }
 }
 
-void ops_matmul(float *out, const float *in, const float *weight, size_t rows, size_t ins, size_t outs, int add)
+void ops_matmul(float *out, const float *in, const float *weight, size_t rows, size_t ins,
+                size_t outs, int add)
 {
     if (!add)
         memset(out, 0, rows * outs * sizeof *out);

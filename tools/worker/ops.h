@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ops.h - the arithmetic of a transformer on rows of floats. Knows no model, no attention. Plain C that a compiler vectorises.
-// A row's result depends on that row alone, never on how many rows a call has: chunks of any length give the same bits.
+// ops.h - the arithmetic of a transformer on rows of floats. Knows no model, no attention. Plain C
+// that a compiler vectorises. A row's result depends on that row alone, never on how many rows a
+// call has: chunks of any length give the same bits.
 
 #ifndef WORKER_OPS_H
 #define WORKER_OPS_H
@@ -10,12 +11,14 @@
 #include <stddef.h>
 
 // out[rows, outs] = in[rows, ins] * weight[ins, outs]; with `add`, out += instead.
-void ops_matmul(float *out, const float *in, const float *weight, size_t rows, size_t ins, size_t outs, int add);
+void ops_matmul(float *out, const float *in, const float *weight, size_t rows, size_t ins,
+                size_t outs, int add);
 
 // Each row divided by its root mean square. `out` may be `in`.
 void ops_rms_norm(float *out, const float *in, size_t rows, size_t width);
 
-// Turns the pairs (x[i], x[i + head_dim / 2]) of each head by position * theta ^ (-2 i / head_dim). One token.
+// Turns the pairs (x[i], x[i + head_dim / 2]) of each head by position * theta ^ (-2 i / head_dim).
+// One token.
 void ops_rope(float *heads, size_t num_heads, size_t head_dim, size_t position, double theta);
 
 // gate = silu(gate) * up, count elements.

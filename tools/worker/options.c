@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the table of aule-worker's options, and what options want of each other. base/options.h says what an entry means.
+// options.c - the table of aule-worker's options, and what options want of each other.
+// base/options.h says what an entry means.
 
 #include "options.h"
 
@@ -12,15 +13,20 @@
 
 #define FIELD(member) OPTION_FIELD(struct options, member)
 
-static const char *const path_words[] = {
-    [ATTENTION_PAGED] = "paged", [ATTENTION_CONTIGUOUS] = "contiguous", [ATTENTION_REFERENCE] = "reference", NULL};
+static const char *const path_words[] = {[ATTENTION_PAGED] = "paged",
+                                         [ATTENTION_CONTIGUOUS] = "contiguous",
+                                         [ATTENTION_REFERENCE] = "reference",
+                                         NULL};
 static const char *const dtype_words[] = {"f32", "f16", "bf16", NULL}; // from AULE_F32
-static const char *const kv_dtype_words[] = {"f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", NULL};
-static const char *const scale_words[] = {"none", "tensor", "token_head", NULL}; // from AULE_SCALE_NONE
+static const char *const kv_dtype_words[] = {"f32",      "f16",  "bf16", "fp8_e4m3",
+                                             "fp8_e5m2", "int8", NULL};
+static const char *const scale_words[] = {"none", "tensor", "token_head",
+                                          NULL}; // from AULE_SCALE_NONE
 
 static const struct option entries[] = {
     OPTION_SECTION("Text"),
-    {"prompt", "FILE", OPTION_TEXT, FIELD(prompt), .help = "the text to continue; `-` reads standard input (needed)",
+    {"prompt", "FILE", OPTION_TEXT, FIELD(prompt),
+     .help = "the text to continue; `-` reads standard input (needed)",
      .details = "It must not be empty."},
     {"append", "TEXT", OPTION_TEXT, FIELD(append), .otherwise = "none",
      .help = "a different ending: TEXT follows the prompt"},
@@ -32,20 +38,24 @@ static const struct option entries[] = {
      .help = "prompt tokens computed in one step"},
 
     OPTION_SECTION("Attention and cache"),
-    {"path", NULL, OPTION_CHOICE, FIELD(path), ATTENTION_PAGED, .words = path_words, .initial = "paged",
-     .help = "`paged`: aule, over blocks that workers share; `contiguous`: aule, over rows of this worker's own in its "
+    {"path", NULL, OPTION_CHOICE, FIELD(path), ATTENTION_PAGED, .words = path_words,
+     .initial = "paged",
+     .help = "`paged`: aule, over blocks that workers share; `contiguous`: aule, over rows of this "
+             "worker's own in its "
              "arena; `reference`: this process, on the CPU, without a daemon"},
-    {"reference", NULL, OPTION_CONSTANT, FIELD(path), ATTENTION_REFERENCE, .help = "the same as `--path reference`"},
+    {"reference", NULL, OPTION_CONSTANT, FIELD(path), ATTENTION_REFERENCE,
+     .help = "the same as `--path reference`"},
     {"dtype", NULL, OPTION_CHOICE, FIELD(dtype), AULE_F32, .words = dtype_words, .initial = "f32",
      .help = "element type of q, k, v and out"},
-    {"kv-dtype", NULL, OPTION_CHOICE, FIELD(kv_dtype), AULE_F32, .words = kv_dtype_words, .initial = "f16",
-     .help = "element type of the kept keys and values"},
+    {"kv-dtype", NULL, OPTION_CHOICE, FIELD(kv_dtype), AULE_F32, .words = kv_dtype_words,
+     .initial = "f16", .help = "element type of the kept keys and values"},
     {"kv-scale", NULL, OPTION_CHOICE, FIELD(kv_scale), AULE_SCALE_NONE, .words = scale_words,
      .otherwise = "token_head for int8, else none", .help = "what fp8 and int8 are scaled by",
-     .details = "`tensor` is one number for all, `token_head` one for each token and head. With `--path contiguous` a "
+     .details = "`tensor` is one number for all, `token_head` one for each token and head. With "
+                "`--path contiguous` a "
                 "scale needs `--dtype f32`, which alone can hold the result."},
-    {"block-size", "N", OPTION_COUNT, FIELD(block_size), 8, 256, .power_of_two = true, .initial = "32",
-     .help = "tokens of a block of the cache, a power of two"},
+    {"block-size", "N", OPTION_COUNT, FIELD(block_size), 8, 256, .power_of_two = true,
+     .initial = "32", .help = "tokens of a block of the cache, a power of two"},
     {"cache-name", "NAME", OPTION_TEXT, FIELD(cache_name), .initial = "aule-worker",
      .help = "workers that name the same cache share it",
      .details = "Other element types, scales or block sizes need a cache of another name."},
@@ -54,24 +64,33 @@ static const struct option entries[] = {
 
     OPTION_SECTION("Daemon"),
     {"socket", "PATH", OPTION_TEXT, FIELD(socket),
-     .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder", .help = "the daemon's socket",
+     .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder",
+     .help = "the daemon's socket",
      .details = "The runtime folder is $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule."},
     {"timeout", "MS", OPTION_COUNT, FIELD(timeout_ms), 1, INT_MAX, .initial = "60000",
      .help = "how many milliseconds each wait for the daemon may take"},
-    {"name", "NAME", OPTION_TEXT, FIELD(name), .initial = "aule-worker", .help = "how `aule-ctl` shows this worker"},
+    {"name", "NAME", OPTION_TEXT, FIELD(name), .initial = "aule-worker",
+     .help = "how `aule-ctl` shows this worker"},
 
     OPTION_SECTION("Output"),
-    {"logits", "FILE", OPTION_TEXT, FIELD(logits_file), .help = "write each step's logits: raw f32 [tokens, 256]",
-     .details = "The order of bytes is this machine's. A file that is there keeps its contents until the run has "
+    {"logits", "FILE", OPTION_TEXT, FIELD(logits_file),
+     .help = "write each step's logits: raw f32 [tokens, 256]",
+     .details = "The order of bytes is this machine's. A file that is there keeps its contents "
+                "until the run has "
                 "succeeded. A file that `--prompt` or `--compare` reads is refused."},
     {"compare", "FILE", OPTION_TEXT, FIELD(compare_file),
      .help = "say how far the logits are from those in FILE, which another run's `--logits` wrote",
      .details = "Both runs must have the same `--tokens`."},
-    {"json", NULL, OPTION_FLAG, FIELD(json), .otherwise = "text", .help = "print one JSON document, also of a failure",
-     .details = "Its key `schema_version` is 1; it is raised when a key changes its meaning or goes, not when one is "
-                "added. `token_ids` are the tokens. `hit_blocks` and `hit_tokens` are what the look-up found. "
-                "`smallest_gap` is the smallest lead of the best logit over the second. `prefill_seconds` and "
-                "`decode_seconds` are the times of the two parts. `session` is the daemon's number for this worker "
+    {"json", NULL, OPTION_FLAG, FIELD(json), .otherwise = "text",
+     .help = "print one JSON document, also of a failure",
+     .details = "Its key `schema_version` is 1; it is raised when a key changes its meaning or "
+                "goes, not when one is "
+                "added. `token_ids` are the tokens. `hit_blocks` and `hit_tokens` are what the "
+                "look-up found. "
+                "`smallest_gap` is the smallest lead of the best logit over the second. "
+                "`prefill_seconds` and "
+                "`decode_seconds` are the times of the two parts. `session` is the daemon's number "
+                "for this worker "
                 "(0: none). `largest_logit_difference` is there with `--compare`."},
 };
 
@@ -79,7 +98,8 @@ static const struct options_program program = {
     .name = "aule-worker",
     .usage = "aule-worker --prompt FILE [OPTION]...",
     .about = "Continues a text with a small transformer whose attention and KV cache are aule's.",
-    .epilogue = "Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 no daemon answers or the GPU was lost; "
+    .epilogue = "Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 no daemon answers or "
+                "the GPU was lost; "
                 "standard\nerror says why.",
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
@@ -91,7 +111,8 @@ enum { SCALE_UNSAID = AULE_SCALE_PER_TOKEN_HEAD + 1 };
 static void settle(struct options *options)
 {
     if (options->kv_scale == (enum aule_scale_mode)SCALE_UNSAID)
-        options->kv_scale = options->kv_dtype == AULE_INT8 ? AULE_SCALE_PER_TOKEN_HEAD : AULE_SCALE_NONE;
+        options->kv_scale =
+            options->kv_dtype == AULE_INT8 ? AULE_SCALE_PER_TOKEN_HEAD : AULE_SCALE_NONE;
 }
 
 // What concerns more than one option.
@@ -107,7 +128,8 @@ static enum options_result check(const struct options *options, const struct opt
     else if (options->kv_scale != AULE_SCALE_NONE && options->path == ATTENTION_CONTIGUOUS &&
              options->dtype != AULE_F32)
         complain(EXIT_CODE_USAGE,
-                 "--path contiguous keeps rows of --dtype %s, which cannot hold %s times a scale; --dtype f32 can",
+                 "--path contiguous keeps rows of --dtype %s, which cannot hold %s times a scale; "
+                 "--dtype f32 can",
                  aule_dtype_name(options->dtype), aule_dtype_name(options->kv_dtype));
     else
         return OPTIONS_RUN;

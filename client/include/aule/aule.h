@@ -4,18 +4,19 @@
 /*
  * aule.h - attention and a paged KV cache that several processes share through aule-daemon.
  *
- * The order of a program: open a session, open a cache, put q, k and v into the session's arena, lease blocks, create a
- * batch (one model step's metadata), run it once for each layer, read `out` from the arena. examples: tests/client/readme_example.c,
- * tools/worker.
+ * The order of a program: open a session, open a cache, put q, k and v into the session's arena,
+ * lease blocks, create a batch (one model step's metadata), run it once for each layer, read `out`
+ * from the arena. examples: tests/client/readme_example.c, tools/worker.
  *
- * Shapes are written [outer, ..., inner]; the innermost dimension is contiguous. Tokens are counted, sizes are bytes.
- * Every function that can fail returns a status; aule_error() then has a sentence with the offending values.
- * Ownership: `open`/`create` give an object that `close`/`destroy` end; both take NULL. Ending a session ends everything
- * that it holds in the daemon; the objects made from it must still be closed or destroyed, before or after.
- * Threads: any thread may call any function; objects that one thread ends must not be in use by another.
- * Fork: in a child, every call on an object opened before fork() returns AULE_FORKED, and closing frees only memory. Such a
- * child can open nothing of its own before exec(), because nng cannot be used again: fork first, then open.
- * The library never prints, never exits, installs no signal handler.
+ * Shapes are written [outer, ..., inner]; the innermost dimension is contiguous. Tokens are
+ * counted, sizes are bytes. Every function that can fail returns a status; aule_error() then has a
+ * sentence with the offending values. Ownership: `open`/`create` give an object that
+ * `close`/`destroy` end; both take NULL. Ending a session ends everything that it holds in the
+ * daemon; the objects made from it must still be closed or destroyed, before or after. Threads: any
+ * thread may call any function; objects that one thread ends must not be in use by another. Fork:
+ * in a child, every call on an object opened before fork() returns AULE_FORKED, and closing frees
+ * only memory. Such a child can open nothing of its own before exec(), because nng cannot be used
+ * again: fork first, then open. The library never prints, never exits, installs no signal handler.
  */
 
 /* Laid out by hand, one thought a line. */

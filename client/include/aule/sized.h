@@ -5,9 +5,9 @@
  * sized.h - the functions behind the inline ones of aule.h. C and C++ programs do not call them;
  * bindings of other languages do.
  *
- * aule.h describes each function under its name without _sized. The size argument behind a struct is
- * the struct's size in the caller's header. entry_size is the size of one element of *array, and the
- * distance from one element to the next.
+ * aule.h describes each function under its name without _sized. The size argument behind a struct
+ * is the struct's size in the caller's header. entry_size is the size of one element of *array, and
+ * the distance from one element to the next.
  */
 
 /* Laid out by hand. */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// block.c - see block.h. The counters are what happens, the state is what follows: whoever changes a counter settles the
-// block, and nothing else ever sets a state.
+// block.c - see block.h. The counters are what happens, the state is what follows: whoever changes
+// a counter settles the block, and nothing else ever sets a state.
 
 #include "block.h"
 
@@ -29,7 +29,8 @@ struct chunk *block_chunk(const struct cache *cache, const struct block *block)
 uint8_t *block_written(const struct cache *cache, const struct block *block, uint32_t layer)
 {
     size_t index = (uint32_t)block->id & (cache->chunk_blocks - 1);
-    return block_chunk(cache, block)->written + (index * cache->identity.num_layers + layer) * cache->layer_bytes;
+    return block_chunk(cache, block)->written +
+           (index * cache->identity.num_layers + layer) * cache->layer_bytes;
 }
 
 static enum core_block_kind rightful_state(const struct block *block)
@@ -108,7 +109,8 @@ struct block *block_take(struct cache *cache)
     if (--chunk->num_free == 0)
         heap_remove(&cache->usable, &chunk->usable);
     block->filled = 0;
-    memset(block_written(cache, block, 0), 0, (size_t)cache->identity.num_layers * cache->layer_bytes);
+    memset(block_written(cache, block, 0), 0,
+           (size_t)cache->identity.num_layers * cache->layer_bytes);
     return block;
 }
 

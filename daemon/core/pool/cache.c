@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cache.c - the registry of caches by name, and the life of one cache's chunks: absent, growing, present, given back.
+// cache.c - the registry of caches by name, and the life of one cache's chunks: absent, growing,
+// present, given back.
 
 #include "cache.h"
 
@@ -34,7 +35,8 @@ static const struct identity_number {
 };
 enum { NUM_IDENTITY_NUMBERS = sizeof identity_numbers / sizeof *identity_numbers };
 
-static uint32_t identity_value(const struct core_cache_identity *identity, const struct identity_number *number)
+static uint32_t identity_value(const struct core_cache_identity *identity,
+                               const struct identity_number *number)
 {
     const char *field = (const char *)identity + number->offset;
     uint32_t value;
@@ -44,40 +46,44 @@ static uint32_t identity_value(const struct core_cache_identity *identity, const
     return value;
 }
 
-static enum status mismatch(const char *name, const struct identity_number *number, uint32_t has, uint32_t wanted,
-                            struct error *error)
+static enum status mismatch(const char *name, const struct identity_number *number, uint32_t has,
+                            uint32_t wanted, struct error *error)
 {
     if (number->kind == TYPE)
-        return error_set(error, STATUS_MISMATCH, "cache \"%.64s\" has %s %s, not %s", name, number->name,
-                         dtype_name((int)has), dtype_name((int)wanted));
-    return error_set(error, STATUS_MISMATCH, "cache \"%.64s\" has %s %" PRIu32 ", not %" PRIu32, name, number->name,
-                     has, wanted);
+        return error_set(error, STATUS_MISMATCH, "cache \"%.64s\" has %s %s, not %s", name,
+                         number->name, dtype_name((int)has), dtype_name((int)wanted));
+    return error_set(error, STATUS_MISMATCH, "cache \"%.64s\" has %s %" PRIu32 ", not %" PRIu32,
+                     name, number->name, has, wanted);
 }
 
-static const char *fingerprint_text(const struct core_cache_identity *identity, char text[2 * CORE_MAX_FINGERPRINT + 1])
+static const char *fingerprint_text(const struct core_cache_identity *identity,
+                                    char text[2 * CORE_MAX_FINGERPRINT + 1])
 {
     for (uint32_t i = 0; i < identity->fingerprint_size; i++)
         snprintf(text + 2 * (size_t)i, 3, "%02x", identity->fingerprint[i]);
     return identity->fingerprint_size ? text : "none";
 }
 
-static enum status check_same(const struct core_cache_identity *has, const struct core_cache_identity *wanted,
-                              struct error *error)
+static enum status check_same(const struct core_cache_identity *has,
+                              const struct core_cache_identity *wanted, struct error *error)
 {
     for (size_t i = 0; i < NUM_IDENTITY_NUMBERS; i++) {
-        uint32_t a = identity_value(has, &identity_numbers[i]), b = identity_value(wanted, &identity_numbers[i]);
+        uint32_t a = identity_value(has, &identity_numbers[i]),
+                 b = identity_value(wanted, &identity_numbers[i]);
         if (a != b)
             return mismatch(has->name, &identity_numbers[i], a, b, error);
     }
     uint32_t size = has->fingerprint_size;
-    if (size == wanted->fingerprint_size && (size == 0 || !memcmp(has->fingerprint, wanted->fingerprint, size)))
+    if (size == wanted->fingerprint_size &&
+        (size == 0 || !memcmp(has->fingerprint, wanted->fingerprint, size)))
         return STATUS_OK;
     char a[2 * CORE_MAX_FINGERPRINT + 1], b[2 * CORE_MAX_FINGERPRINT + 1];
-    return error_set(error, STATUS_MISMATCH, "cache \"%.64s\" has fingerprint %s, not %s", has->name,
-                     fingerprint_text(has, a), fingerprint_text(wanted, b));
+    return error_set(error, STATUS_MISMATCH, "cache \"%.64s\" has fingerprint %s, not %s",
+                     has->name, fingerprint_text(has, a), fingerprint_text(wanted, b));
 }
 
-static struct engine_cache_params engine_params(const struct core_cache_identity *identity, uint32_t chunk_blocks)
+static struct engine_cache_params engine_params(const struct core_cache_identity *identity,
+                                                uint32_t chunk_blocks)
 {
     return (struct engine_cache_params){
         .name = identity->name,
@@ -96,7 +102,8 @@ enum status cache_check_kv(const struct engine_kv *kv, struct error *error)
                          kv->num_kv_heads, kv->head_dim_k, kv->head_dim_v);
     if (kv->block_size < CORE_MIN_BLOCK_SIZE || kv->block_size > CORE_MAX_BLOCK_SIZE ||
         (kv->block_size & (kv->block_size - 1)))
-        return error_set(error, STATUS_UNSUPPORTED, "block_size %" PRIu32 " is not a power of two from %d to %d",
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "block_size %" PRIu32 " is not a power of two from %d to %d",
                          kv->block_size, CORE_MIN_BLOCK_SIZE, CORE_MAX_BLOCK_SIZE);
     return STATUS_OK;
 }
@@ -105,23 +112,26 @@ static enum status check_name(const struct core_cache_identity *identity, struct
 {
     size_t length = identity->name ? strlen(identity->name) : 0;
     if (length < 1 || length > CORE_MAX_CACHE_NAME)
-        return error_set(error, STATUS_INVALID, "the cache's name has %zu bytes; 1 to %d are allowed", length,
+        return error_set(error, STATUS_INVALID,
+                         "the cache's name has %zu bytes; 1 to %d are allowed", length,
                          CORE_MAX_CACHE_NAME);
     if (identity->fingerprint_size > CORE_MAX_FINGERPRINT)
-        return error_set(error, STATUS_INVALID, "the fingerprint has %" PRIu32 " bytes; at most %d are allowed",
+        return error_set(error, STATUS_INVALID,
+                         "the fingerprint has %" PRIu32 " bytes; at most %d are allowed",
                          identity->fingerprint_size, CORE_MAX_FINGERPRINT);
     return STATUS_OK;
 }
 
 // What core's own arithmetic needs; the engine then says which shapes it has shaders for.
-static enum status check_shape(const struct pool *pool, const struct core_cache_identity *i, struct error *error)
+static enum status check_shape(const struct pool *pool, const struct core_cache_identity *i,
+                               struct error *error)
 {
     const struct engine_kv *kv = &i->kv;
     if (!i->num_layers)
         return error_set(error, STATUS_INVALID, "num_layers is 0; it must be at least 1");
     if (i->num_layers > CORE_MAX_LAYERS)
-        return error_set(error, STATUS_LIMIT, "num_layers is %" PRIu32 "; a cache has at most %d", i->num_layers,
-                         CORE_MAX_LAYERS);
+        return error_set(error, STATUS_LIMIT, "num_layers is %" PRIu32 "; a cache has at most %d",
+                         i->num_layers, CORE_MAX_LAYERS);
     enum status status = cache_check_kv(kv, error);
     if (status != STATUS_OK)
         return status;
@@ -129,7 +139,8 @@ static enum status check_shape(const struct pool *pool, const struct core_cache_
     unsigned __int128 bytes = (unsigned __int128)i->num_layers * kv->num_kv_heads * kv->block_size;
     if (bytes * ((uint64_t)kv->head_dim_k + kv->head_dim_v) > pool->limit_bytes)
         return error_set(error, STATUS_LIMIT,
-                         "one block of cache \"%.64s\" exceeds the pool's %" PRIu64 " bytes (--memory-fraction)",
+                         "one block of cache \"%.64s\" exceeds the pool's %" PRIu64
+                         " bytes (--memory-fraction)",
                          i->name, pool->limit_bytes);
     struct engine_cache_params params = engine_params(i, 1);
     return engine_cache_check(pool->ledger->engine, &params, error);
@@ -137,7 +148,8 @@ static enum status check_shape(const struct pool *pool, const struct core_cache_
 
 // ---- registry ----
 
-enum status cache_find(const struct pool *pool, uint64_t id, struct cache **out, struct error *error)
+enum status cache_find(const struct pool *pool, uint64_t id, struct cache **out,
+                       struct error *error)
 {
     for (uint32_t i = 0; i < pool->num_caches; i++) {
         if (pool->caches[i]->id == id) {
@@ -200,11 +212,12 @@ static void registry_remove(struct pool *pool, struct cache *cache)
     while (pool->caches[at] != cache)
         at++;
     pool->num_caches--;
-    memmove(pool->caches + at, pool->caches + at + 1, (pool->num_caches - at) * sizeof(struct cache *));
+    memmove(pool->caches + at, pool->caches + at + 1,
+            (pool->num_caches - at) * sizeof(struct cache *));
 }
 
-static enum status cache_create(struct pool *pool, const struct core_cache_identity *identity, struct cache **out,
-                                struct error *error)
+static enum status cache_create(struct pool *pool, const struct core_cache_identity *identity,
+                                struct cache **out, struct error *error)
 {
     struct engine_cache_params params = engine_params(identity, 1);
     params.chunk_blocks = pool_chunk_blocks(pool, &params, error);
@@ -224,8 +237,8 @@ static enum status cache_create(struct pool *pool, const struct core_cache_ident
     if (status != STATUS_OK)
         goto fail;
     ledger_log(pool->ledger, CORE_LOG_INFO,
-               "cache %" PRIu64 " \"%s\": %" PRIu64 " bytes a block, %" PRIu32 " blocks a chunk", cache->id,
-               cache->name, cache->block_bytes, cache->chunk_blocks);
+               "cache %" PRIu64 " \"%s\": %" PRIu64 " bytes a block, %" PRIu32 " blocks a chunk",
+               cache->id, cache->name, cache->block_bytes, cache->chunk_blocks);
     *out = cache;
     return STATUS_OK;
 fail:
@@ -255,8 +268,8 @@ bool cache_end_unused(struct pool *pool)
     return true;
 }
 
-enum status cache_get(struct pool *pool, const struct core_cache_identity *identity, struct cache **out,
-                      struct error *error)
+enum status cache_get(struct pool *pool, const struct core_cache_identity *identity,
+                      struct cache **out, struct error *error)
 {
     enum status status = check_name(identity, error);
     if (status != STATUS_OK)
@@ -303,12 +316,14 @@ void cache_destroy(struct cache *cache)
     while (cache->nodes)
         prefix_unlink(cache, cache->nodes);
     drop_chunks(cache);
-    struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves, &cache->inner};
+    struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves,
+                            &cache->inner};
     for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
         heap_finish(heaps[i]);
     if (cache->engine) {
         engine_cache_destroy(cache->engine);
-        ledger_log(pool->ledger, CORE_LOG_INFO, "cache %" PRIu64 " \"%s\" ends", cache->id, cache->name);
+        ledger_log(pool->ledger, CORE_LOG_INFO, "cache %" PRIu64 " \"%s\" ends", cache->id,
+                   cache->name);
     }
     if (cache->id)
         registry_remove(pool, cache);
@@ -402,7 +417,8 @@ enum status cache_grow(struct cache *cache, struct error *error)
     if (!bits) {
         free(places);
         free(blocks);
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to grow cache \"%.64s\" by %" PRIu32 " blocks",
+        return error_set(error, STATUS_NO_MEMORY,
+                         "no host memory to grow cache \"%.64s\" by %" PRIu32 " blocks",
                          cache->name, cache->chunk_blocks);
     }
     heap_remove(&cache->absent, &chunk->spare);
@@ -444,8 +460,9 @@ void cache_grown(struct cache *cache, uint32_t number, const struct error *outco
     }
     chunk_clear(cache, chunk);
     pool_refused(pool, cache);
-    ledger_log(pool->ledger, CORE_LOG_WARNING, "cache %" PRIu64 " \"%s\": no %" PRIu64 " bytes more: %s", cache->id,
-               cache->name, cache->chunk_bytes, outcome->text);
+    ledger_log(pool->ledger, CORE_LOG_WARNING,
+               "cache %" PRIu64 " \"%s\": no %" PRIu64 " bytes more: %s", cache->id, cache->name,
+               cache->chunk_bytes, outcome->text);
 }
 
 bool cache_shrink(struct cache *cache)
@@ -467,8 +484,9 @@ bool cache_shrink(struct cache *cache)
 
 // ---- eviction ----
 
-// With no cached leaf left, every cached block has held ones below it. The lowest cached one goes, and what it leads to
-// leaves the index with it: the holders keep those blocks, look-ups could not reach them any more.
+// With no cached leaf left, every cached block has held ones below it. The lowest cached one goes,
+// and what it leads to leaves the index with it: the holders keep those blocks, look-ups could not
+// reach them any more.
 static struct prefix_node *lowest_cached(struct prefix_node *node)
 {
     for (struct prefix_node *child = node->children; child;) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// heap.c - see heap.h. Every node knows its place, so that removing from the middle costs what adding costs.
+// heap.c - see heap.h. Every node knows its place, so that removing from the middle costs what
+// adding costs.
 
 #include "heap.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// heap.h - a binary heap of nodes that live inside other objects: the smallest (key, order) first. Knows nothing of what it
-// sorts. Memory is reserved ahead, so that adding never fails. Dispatcher thread only, as all of core.
+// heap.h - a binary heap of nodes that live inside other objects: the smallest (key, order) first.
+// Knows nothing of what it sorts. Memory is reserved ahead, so that adding never fails. Dispatcher
+// thread only, as all of core.
 
 #ifndef AULE_CORE_HEAP_H
 #define AULE_CORE_HEAP_H
@@ -27,7 +28,8 @@ bool heap_reserve(struct heap *heap, size_t capacity); // room for that many nod
 void heap_finish(struct heap *heap);                   // the nodes stay as they are
 struct heap_node *heap_first(const struct heap *heap); // NULL: empty
 void heap_add(struct heap *heap, struct heap_node *node, uint64_t key);
-void heap_remove(struct heap *heap, struct heap_node *node); // a node that is in no heap is left alone
-bool heap_sound(const struct heap *heap);                    // order and places are right; walks all
+void heap_remove(struct heap *heap,
+                 struct heap_node *node); // a node that is in no heap is left alone
+bool heap_sound(const struct heap *heap); // order and places are right; walks all
 
 #endif

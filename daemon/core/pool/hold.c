@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// hold.c - see hold.h. An entry that is not zero counts once against the session's quota, whatever its numbers.
+// hold.c - see hold.h. An entry that is not zero counts once against the session's quota, whatever
+// its numbers.
 
 #include "hold.h"
 
@@ -11,13 +12,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum status hold_table_find(const struct core_session *session, uint64_t cache, struct hold_table **out,
-                            struct error *error)
+enum status hold_table_find(const struct core_session *session, uint64_t cache,
+                            struct hold_table **out, struct error *error)
 {
     HASH_FIND(hh, session->tables, &cache, sizeof cache, *out);
     if (!*out || !(*out)->opens)
-        return error_set(error, STATUS_NOT_FOUND, "cache %" PRIu64 " is not open in session %" PRIu64, cache,
-                         session->id);
+        return error_set(error, STATUS_NOT_FOUND,
+                         "cache %" PRIu64 " is not open in session %" PRIu64, cache, session->id);
     return STATUS_OK;
 }
 
@@ -117,16 +118,19 @@ enum status hold_probe(const struct hold_table *table, int64_t id, struct block 
     return hold_has(table, id) ? STATUS_OK : STATUS_NOT_HELD;
 }
 
-enum status hold_check(const struct hold_table *table, uint64_t index, int64_t id, struct block **out,
-                       struct error *error)
+enum status hold_check(const struct hold_table *table, uint64_t index, int64_t id,
+                       struct block **out, struct error *error)
 {
     enum status status = hold_probe(table, id, out);
     if (status == STATUS_OUT_OF_RANGE)
         return error_set(error, status,
-                         "blocks[%" PRIu64 "] = %" PRId64 " is outside the cache's %" PRIu64 " block ids", index, id,
-                         cache_num_ids(table->cache));
+                         "blocks[%" PRIu64 "] = %" PRId64 " is outside the cache's %" PRIu64
+                         " block ids",
+                         index, id, cache_num_ids(table->cache));
     if (status == STATUS_NOT_HELD)
-        return error_set(error, status, "blocks[%" PRIu64 "] = %" PRId64 " is not held by this session", index, id);
+        return error_set(error, status,
+                         "blocks[%" PRIu64 "] = %" PRId64 " is not held by this session", index,
+                         id);
     return STATUS_OK;
 }
 
@@ -148,7 +152,8 @@ static bool pages_reserve(struct hold_table *table, uint32_t page)
 static struct hold_page *page_create(uint32_t chunk_blocks)
 {
     size_t bits = ((size_t)chunk_blocks + 63) / 64 * sizeof(struct hold_bits);
-    struct hold_page *page = calloc(1, sizeof *page + bits + 2 * (size_t)chunk_blocks * sizeof *page->holds);
+    struct hold_page *page =
+        calloc(1, sizeof *page + bits + 2 * (size_t)chunk_blocks * sizeof *page->holds);
     if (!page)
         return NULL;
     page->holds = (uint32_t *)((char *)page->bits + bits);
@@ -252,7 +257,7 @@ enum status hold_check_quota(const struct core_session *session, uint64_t more, 
     if (!quota || (session->num_blocks <= quota && more <= quota - session->num_blocks))
         return STATUS_OK;
     return error_set(error, STATUS_QUOTA,
-                     "%" PRIu64 " blocks more would exceed the session's %" PRIu64 ", of which it has %" PRIu64
-                     " (--session-blocks)",
+                     "%" PRIu64 " blocks more would exceed the session's %" PRIu64
+                     ", of which it has %" PRIu64 " (--session-blocks)",
                      more, quota, session->num_blocks);
 }

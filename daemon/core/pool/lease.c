@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lease.c - blocks from the free ones to a session and back: core_blocks_lease() and core_blocks_release().
+// lease.c - blocks from the free ones to a session and back: core_blocks_lease() and
+// core_blocks_release().
 
 #include "hold.h"
 #include "ledger.h"
@@ -18,7 +19,8 @@ static void lease_undo(struct cache *cache, const int32_t *blocks, uint32_t coun
         block_untake(cache, block_find(cache, blocks[count]));
 }
 
-static enum status lease_take(struct hold_table *table, uint32_t count, int32_t *blocks, struct error *error)
+static enum status lease_take(struct hold_table *table, uint32_t count, int32_t *blocks,
+                              struct error *error)
 {
     bool room = zeroes_reserve(table->session->pool, count);
     for (uint32_t i = 0; i < count; i++) {
@@ -30,12 +32,14 @@ static enum status lease_take(struct hold_table *table, uint32_t count, int32_t 
         if (block)
             block_untake(table->cache, block);
         lease_undo(table->cache, blocks, i);
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to lease %" PRIu32 " blocks", count);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to lease %" PRIu32 " blocks",
+                         count);
     }
     return STATUS_OK;
 }
 
-// From here on nothing fails. What another salt wrote is zeroed before anything of this session runs.
+// From here on nothing fails. What another salt wrote is zeroed before anything of this session
+// runs.
 static void lease_commit(struct hold_table *table, struct block *block)
 {
     const struct core_session *session = table->session;
@@ -54,14 +58,15 @@ static enum status lease_check(const struct hold_table *table, uint32_t count, s
         return error_set(error, STATUS_INVALID, "a lease of 0 blocks");
     if (count > limit)
         return error_set(error, STATUS_LIMIT,
-                         "%" PRIu32 " blocks wanted; cache \"%.64s\" can never have more than %" PRIu64
+                         "%" PRIu32
+                         " blocks wanted; cache \"%.64s\" can never have more than %" PRIu64
                          " (--max-blocks, --memory-fraction)",
                          count, table->cache->name, limit);
     return hold_check_quota(table->session, count, error);
 }
 
-enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint32_t count, int32_t *blocks,
-                              bool *growing, struct error *error)
+enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint32_t count,
+                              int32_t *blocks, bool *growing, struct error *error)
 {
     struct hold_table *table;
     *growing = false;
@@ -82,8 +87,8 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
 }
 
 // `mark` counts how often the list has named a block so far.
-static enum status release_check(const struct hold_table *table, const int32_t *blocks, uint32_t count,
-                                 struct error *error)
+static enum status release_check(const struct hold_table *table, const int32_t *blocks,
+                                 uint32_t count, struct error *error)
 {
     uint64_t stamp = ++table->session->ledger->last_stamp;
     for (uint32_t i = 0; i < count; i++) {
@@ -97,14 +102,15 @@ static enum status release_check(const struct hold_table *table, const int32_t *
         block->stamp = stamp;
         if (block->mark++ >= hold_find(table, block->id).holds)
             return error_set(error, STATUS_NOT_HELD,
-                             "blocks[%" PRIu32 "] = %" PRId32 " is named %" PRIu32 " times but held %" PRIu32 " times",
+                             "blocks[%" PRIu32 "] = %" PRId32 " is named %" PRIu32
+                             " times but held %" PRIu32 " times",
                              i, blocks[i], block->mark, hold_find(table, block->id).holds);
     }
     return STATUS_OK;
 }
 
-enum status core_blocks_release(struct core_session *session, uint64_t cache, const int32_t *blocks, uint32_t count,
-                                struct error *error)
+enum status core_blocks_release(struct core_session *session, uint64_t cache, const int32_t *blocks,
+                                uint32_t count, struct error *error)
 {
     struct hold_table *table;
     enum status status = hold_table_find(session, cache, &table, error);

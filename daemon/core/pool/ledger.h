@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ledger.h - what core numbers and counts, whether the device is lost, and the log: what every room writes to. Holds no object.
+// ledger.h - what core numbers and counts, whether the device is lost, and the log: what every room
+// writes to. Holds no object.
 
 #ifndef AULE_CORE_LEDGER_H
 #define AULE_CORE_LEDGER_H
@@ -24,7 +25,8 @@ struct ledger {
 };
 
 enum { CORE_LOG_ERROR, CORE_LOG_WARNING, CORE_LOG_INFO, CORE_LOG_DEBUG };
-void ledger_log(const struct ledger *ledger, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 unsigned ledger_hash(const struct ledger *ledger, const void *key, size_t size);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// names.c - see names.h. Open addressing by the block's id; who leaves is filled from behind, so that no look-up passes graves.
+// names.c - see names.h. Open addressing by the block's id; who leaves is filled from behind, so
+// that no look-up passes graves.
 
 #include "names.h"
 
@@ -12,10 +13,12 @@ enum { LEAST_PLACES = 16 };
 
 // ---- those that have a place ----
 
-// Ids are close together, and clients choose among theirs: a product spreads them, and its upper half is taken.
+// Ids are close together, and clients choose among theirs: a product spreads them, and its upper
+// half is taken.
 static size_t home_of(const struct names *names, int32_t id)
 {
-    return (size_t)(((uint64_t)(uint32_t)id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (names->capacity - 1);
+    return (size_t)(((uint64_t)(uint32_t)id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) &
+           (names->capacity - 1);
 }
 
 // Its own, or the free one that it would get.
@@ -48,7 +51,8 @@ static void give_place(struct names *names, struct name *place)
     names->count--;
 }
 
-// One that has a place, or is named once and since the first step, then loses or gains that place by itself.
+// One that has a place, or is named once and since the first step, then loses or gains that place
+// by itself.
 static void set(struct names *names, struct name *place, struct name name)
 {
     bool plain = name.count == 1 && name.since == 0;
@@ -154,7 +158,8 @@ bool names_has(const struct names *names, int32_t id)
     return word < names->num_words && names->bits[word] & bit_of(id);
 }
 
-bool names_init(struct names *names, struct hold_table *table, const int32_t *blocks, size_t count, size_t again)
+bool names_init(struct names *names, struct hold_table *table, const int32_t *blocks, size_t count,
+                size_t again)
 {
     *names = (struct names){.table = table};
     if (names_reserve(names, blocks, count, again))

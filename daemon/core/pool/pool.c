@@ -14,20 +14,23 @@ enum {
     POOL_CHUNK_BLOCKS = 512,
     // A pool of at least four chunks can serve several caches and give some back.
     POOL_MIN_CHUNKS = 4,
-    // The device said no: so many growths may be wished for before it is asked again, unless memory came back meanwhile.
-    // Another process may have let go of some; asking at each wish would have parked leases chase one refusal with the next.
+    // The device said no: so many growths may be wished for before it is asked again, unless memory
+    // came back meanwhile. Another process may have let go of some; asking at each wish would have
+    // parked leases chase one refusal with the next.
     POOL_RETRY_AFTER = 64,
 };
 
-static bool chunk_fits(const struct pool *pool, const struct engine_cache_params *params, uint32_t chunk_blocks,
-                       uint32_t parts)
+static bool chunk_fits(const struct pool *pool, const struct engine_cache_params *params,
+                       uint32_t chunk_blocks, uint32_t parts)
 {
     uint64_t bytes = engine_block_bytes(params) * chunk_blocks;
     return bytes <= pool->limit_bytes / parts && chunk_blocks <= pool->limit_blocks / parts &&
-           engine_layer_block_bytes(params) * chunk_blocks <= engine_device(pool->ledger->engine)->max_allocation_bytes;
+           engine_layer_block_bytes(params) * chunk_blocks <=
+               engine_device(pool->ledger->engine)->max_allocation_bytes;
 }
 
-uint32_t pool_chunk_blocks(const struct pool *pool, const struct engine_cache_params *params, struct error *error)
+uint32_t pool_chunk_blocks(const struct pool *pool, const struct engine_cache_params *params,
+                           struct error *error)
 {
     for (uint32_t blocks = POOL_CHUNK_BLOCKS; blocks > 1; blocks /= 2) {
         if (chunk_fits(pool, params, blocks, POOL_MIN_CHUNKS))
@@ -36,7 +39,8 @@ uint32_t pool_chunk_blocks(const struct pool *pool, const struct engine_cache_pa
     if (chunk_fits(pool, params, 1, 1))
         return 1;
     error_set(error, STATUS_LIMIT,
-              "one block has %" PRIu64 " bytes, %" PRIu64 " of them in one layer; the pool is limited to %" PRIu64
+              "one block has %" PRIu64 " bytes, %" PRIu64
+              " of them in one layer; the pool is limited to %" PRIu64
               " bytes (--memory-fraction), one allocation of the device to %" PRIu64,
               engine_block_bytes(params), engine_layer_block_bytes(params), pool->limit_bytes,
               engine_device(pool->ledger->engine)->max_allocation_bytes);
@@ -82,14 +86,16 @@ uint64_t pool_limit(const struct cache *cache)
     return chunks_in(cache, pool->limit_bytes, pool->limit_blocks, 0) * cache->chunk_blocks;
 }
 
-// What other caches could give back at once: chunks wholly free, and all of a cache that nobody uses.
+// What other caches could give back at once: chunks wholly free, and all of a cache that nobody
+// uses.
 static void reclaimable(const struct cache *cache, uint64_t *bytes, uint64_t *blocks)
 {
     const struct pool *pool = cache->pool;
     *bytes = *blocks = 0;
     for (uint32_t i = 0; i < pool->num_caches; i++) {
         const struct cache *other = pool->caches[i];
-        uint64_t chunks = other->num_tables ? other->empty.size : other->num_present + other->num_growing;
+        uint64_t chunks =
+            other->num_tables ? other->empty.size : other->num_present + other->num_growing;
         if (other == cache)
             continue;
         *bytes += chunks * other->chunk_bytes;
@@ -103,7 +109,8 @@ static uint64_t growable(const struct cache *cache, uint64_t bytes, uint64_t blo
     const struct pool *pool = cache->pool;
     if (!pool->refused_bytes)
         bytes += pool->limit_bytes - pool->bytes;
-    return chunks_in(cache, bytes, pool->limit_blocks - pool->blocks + blocks, cache->num_present + cache->num_growing);
+    return chunks_in(cache, bytes, pool->limit_blocks - pool->blocks + blocks,
+                     cache->num_present + cache->num_growing);
 }
 
 uint64_t pool_available(const struct cache *cache)
@@ -128,7 +135,8 @@ static enum status grow_to(struct cache *cache, uint32_t count, struct error *er
     return status;
 }
 
-// One step of others' giving back, for a cache that is in use: what costs nothing first, then the unused cache that was closed first.
+// One step of others' giving back, for a cache that is in use: what costs nothing first, then the
+// unused cache that was closed first.
 static bool reclaim_some(struct cache *cache)
 {
     struct pool *pool = cache->pool;
@@ -144,13 +152,16 @@ static enum status no_blocks(const struct cache *cache, uint32_t count, struct e
     const struct pool *pool = cache->pool;
     char refused[96] = "";
     if (pool->refused_bytes)
-        snprintf(refused, sizeof refused, "; the device has no memory for %" PRIu64 " bytes more", pool->refused_bytes);
+        snprintf(refused, sizeof refused, "; the device has no memory for %" PRIu64 " bytes more",
+                 pool->refused_bytes);
     else if (cache->num_growing)
-        snprintf(refused, sizeof refused, "; %" PRIu32 " chunks are on their way", cache->num_growing);
+        snprintf(refused, sizeof refused, "; %" PRIu32 " chunks are on their way",
+                 cache->num_growing);
     return error_set(error, STATUS_NO_BLOCKS,
                      "%" PRIu32 " blocks wanted, cache \"%.64s\" has %" PRIu64 " free of %" PRIu64
                      " and could get %" PRIu64 " now%s",
-                     count, cache->name, cache->counts[CORE_FREE], cache_total(cache), pool_available(cache), refused);
+                     count, cache->name, cache->counts[CORE_FREE], cache_total(cache),
+                     pool_available(cache), refused);
 }
 
 enum status pool_make_room(struct cache *cache, uint32_t count, bool *growing, struct error *error)

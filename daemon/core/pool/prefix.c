@@ -30,8 +30,8 @@ static struct prefix_root *root_create(struct salt *salt, const struct core_pref
     return root;
 }
 
-enum status prefix_root_find(const struct cache *cache, struct salt *salt, const struct core_prefix *prefix,
-                             struct prefix_root **out)
+enum status prefix_root_find(const struct cache *cache, struct salt *salt,
+                             const struct core_prefix *prefix, struct prefix_root **out)
 {
     struct prefix_root *wanted = root_create(salt, prefix);
     *out = NULL;
@@ -43,7 +43,8 @@ enum status prefix_root_find(const struct cache *cache, struct salt *salt, const
     return STATUS_OK;
 }
 
-struct prefix_root *prefix_root_get(struct cache *cache, struct salt *salt, const struct core_prefix *prefix)
+struct prefix_root *prefix_root_get(struct cache *cache, struct salt *salt,
+                                    const struct core_prefix *prefix)
 {
     struct prefix_root *root = NULL, *fresh;
     if (prefix_root_find(cache, salt, prefix, &root) != STATUS_OK || root)
@@ -93,13 +94,15 @@ struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_r
     return node;
 }
 
-struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root, struct prefix_node *parent,
-                               const int32_t *tokens)
+struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
+                               struct prefix_node *parent, const int32_t *tokens)
 {
-    struct prefix_node *node = calloc(1, sizeof *node + cache->identity.kv.block_size * sizeof *tokens);
+    struct prefix_node *node =
+        calloc(1, sizeof *node + cache->identity.kv.block_size * sizeof *tokens);
     if (!node)
         return NULL;
-    *node = (struct prefix_node){.root = root, .parent = parent, .depth = parent ? parent->depth + 1 : 0};
+    *node = (struct prefix_node){
+        .root = root, .parent = parent, .depth = parent ? parent->depth + 1 : 0};
     node->key.parent = parent ? parent->id : root->id;
     memcpy(node->key.tokens, tokens, cache->identity.kv.block_size * sizeof *tokens);
     unsigned hash = prefix_hash(cache, &node->key, key_size(cache));
@@ -145,7 +148,8 @@ static void node_remove(struct cache *cache, struct prefix_node *node)
     struct prefix_node *parent = node->parent;
     struct prefix_root *root = node->root;
     prefix_detach(cache, node);
-    HASH_DEL(cache->nodes, node); // NOLINT(clang-analyzer-core.NullDereference): the node is in the table
+    HASH_DEL(cache->nodes,
+             node); // NOLINT(clang-analyzer-core.NullDereference): the node is in the table
     DL_DELETE(*(parent ? &parent->children : &root->children), node);
     free(node);
     if (parent && parent->block && !parent->children)
@@ -157,7 +161,8 @@ static void node_remove(struct cache *cache, struct prefix_node *node)
 void prefix_unlink(struct cache *cache, struct prefix_node *node)
 {
     bool done = false;
-    for (struct prefix_node *at = node; !done;) { // deepest first; a chain may be longer than a stack
+    for (struct prefix_node *at = node;
+         !done;) { // deepest first; a chain may be longer than a stack
         while (at->children)
             at = at->children;
         struct prefix_node *parent = at->parent;

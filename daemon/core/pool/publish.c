@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// publish.c - sessions and the prefix index: core_prefix_lookup() and core_prefix_publish(). Both first look and reserve, then
-// change; the second half cannot fail.
+// publish.c - sessions and the prefix index: core_prefix_lookup() and core_prefix_publish(). Both
+// first look and reserve, then change; the second half cannot fail.
 
 #include "hold.h"
 #include "ledger.h"
@@ -16,13 +16,15 @@
 static enum status check_prefix(const struct core_prefix *prefix, struct error *error)
 {
     if (prefix->num_tokens > INT32_MAX)
-        return error_set(error, STATUS_INVALID, "a prefix of %" PRIu32 " tokens; at most %d are allowed",
+        return error_set(error, STATUS_INVALID,
+                         "a prefix of %" PRIu32 " tokens; at most %d are allowed",
                          prefix->num_tokens, INT32_MAX);
     return STATUS_OK;
 }
 
-static enum status begin(struct core_session *session, uint64_t cache, const struct core_prefix *prefix,
-                         struct hold_table **table, struct error *error)
+static enum status begin(struct core_session *session, uint64_t cache,
+                         const struct core_prefix *prefix, struct hold_table **table,
+                         struct error *error)
 {
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
@@ -31,14 +33,16 @@ static enum status begin(struct core_session *session, uint64_t cache, const str
 }
 
 // One hold more can be taken; *fresh grows if the block would count anew against the quota.
-static enum status prepare_hold(struct hold_table *table, const struct block *block, uint64_t *fresh,
-                                struct error *error)
+static enum status prepare_hold(struct hold_table *table, const struct block *block,
+                                uint64_t *fresh, struct error *error)
 {
     if (!hold_reserve(table, block))
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to hold block %" PRId32, block->id);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to hold block %" PRId32,
+                         block->id);
     const struct hold hold = hold_find(table, block->id);
     if (hold.holds == UINT32_MAX)
-        return error_set(error, STATUS_LIMIT, "block %" PRId32 " is held %" PRIu32 " times; release it", block->id,
+        return error_set(error, STATUS_LIMIT,
+                         "block %" PRId32 " is held %" PRIu32 " times; release it", block->id,
                          hold.holds);
     *fresh += !hold.holds && !hold.refs;
     return STATUS_OK;
@@ -52,12 +56,14 @@ struct hit {
     uint64_t fresh;
 };
 
-static enum status walk(struct hold_table *table, const struct prefix_root *root, const int32_t *tokens,
-                        uint32_t blocks, struct hit *hit, struct error *error)
+static enum status walk(struct hold_table *table, const struct prefix_root *root,
+                        const int32_t *tokens, uint32_t blocks, struct hit *hit,
+                        struct error *error)
 {
     uint32_t block_size = table->cache->identity.kv.block_size;
     while (root && hit->count < blocks) {
-        struct prefix_node *node = prefix_find(table->cache, root, hit->last, tokens + (size_t)hit->count * block_size);
+        struct prefix_node *node =
+            prefix_find(table->cache, root, hit->last, tokens + (size_t)hit->count * block_size);
         if (!node || !prefix_visible(node))
             break;
         enum status status = prepare_hold(table, node->block, &hit->fresh, error);
@@ -78,8 +84,9 @@ static void count_lookup(struct core_session *session, uint32_t tokens, uint64_t
     session->ledger->metrics[METRIC_HIT_TOKENS] += hit;
 }
 
-enum status core_prefix_lookup(struct core_session *session, uint64_t cache, const struct core_prefix *prefix,
-                               uint32_t max_tokens, int32_t *blocks, uint32_t *num_blocks, struct error *error)
+enum status core_prefix_lookup(struct core_session *session, uint64_t cache,
+                               const struct core_prefix *prefix, uint32_t max_tokens,
+                               int32_t *blocks, uint32_t *num_blocks, struct error *error)
 {
     struct hold_table *table;
     struct prefix_root *root;
@@ -88,7 +95,8 @@ enum status core_prefix_lookup(struct core_session *session, uint64_t cache, con
     enum status status = begin(session, cache, prefix, &table, error);
     if (status != STATUS_OK)
         return status;
-    uint32_t tokens = max_tokens && max_tokens < prefix->num_tokens ? max_tokens : prefix->num_tokens;
+    uint32_t tokens =
+        max_tokens && max_tokens < prefix->num_tokens ? max_tokens : prefix->num_tokens;
     uint32_t block_size = table->cache->identity.kv.block_size;
     if (prefix_root_find(table->cache, session->salt, prefix, &root) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no host memory to look a prefix up");
@@ -96,7 +104,8 @@ enum status core_prefix_lookup(struct core_session *session, uint64_t cache, con
     if (status != STATUS_OK)
         return status;
     *num_blocks = hit.count;
-    for (struct prefix_node *node = hit.last; node; node = node->parent) { // deepest first: it is the oldest of them
+    for (struct prefix_node *node = hit.last; node;
+         node = node->parent) { // deepest first: it is the oldest of them
         block_touch(table->cache, node->block);
         hold_take(table, node->block);
         blocks[node->depth] = node->block->id;
@@ -126,15 +135,16 @@ static const int32_t *block_tokens(const struct publication *p, uint32_t index)
 static void find_chain(struct publication *p)
 {
     for (uint32_t i = 0; p->root && i < p->num_blocks; i++) {
-        p->chain[i] = prefix_find(p->cache, p->root, i ? p->chain[i - 1] : NULL, block_tokens(p, i));
+        p->chain[i] =
+            prefix_find(p->cache, p->root, i ? p->chain[i - 1] : NULL, block_tokens(p, i));
         if (!p->chain[i])
             return;
         p->num_found = i + 1;
     }
 }
 
-static enum status check_written(const struct cache *cache, const struct block *block, uint32_t index,
-                                 struct error *error)
+static enum status check_written(const struct cache *cache, const struct block *block,
+                                 uint32_t index, struct error *error)
 {
     for (uint32_t layer = 0; layer < cache->identity.num_layers; layer++) {
         const uint8_t *bits = block_written(cache, block, layer);
@@ -143,32 +153,36 @@ static enum status check_written(const struct cache *cache, const struct block *
             written += __builtin_popcount(bits[i]);
         if ((uint32_t)written != cache->identity.kv.block_size)
             return error_set(error, STATUS_UNWRITTEN,
-                             "blocks[%" PRIu32 "] = %" PRId32 " has %d of %" PRIu32 " slots written in layer %" PRIu32,
+                             "blocks[%" PRIu32 "] = %" PRId32 " has %d of %" PRIu32
+                             " slots written in layer %" PRIu32,
                              index, block->id, written, cache->identity.kv.block_size, layer);
     }
     return STATUS_OK;
 }
 
-static enum status check_given(const struct publication *p, uint32_t i, uint64_t stamp, struct error *error)
+static enum status check_given(const struct publication *p, uint32_t i, uint64_t stamp,
+                               struct error *error)
 {
     struct block *block;
     enum status status = hold_check(p->table, i, p->blocks[i], &block, error);
     if (status != STATUS_OK)
         return status;
     if (block->stamp == stamp)
-        return error_set(error, STATUS_INVALID, "blocks[%" PRIu32 "] = %" PRId32 " occurs twice", i, block->id);
+        return error_set(error, STATUS_INVALID, "blocks[%" PRIu32 "] = %" PRId32 " occurs twice", i,
+                         block->id);
     block->stamp = stamp;
     if (block->node && block->node == p->chain[i])
         return STATUS_OK;
     if (block->node)
         return error_set(error, STATUS_INVALID,
-                         "blocks[%" PRIu32 "] = %" PRId32 " is published already, under other tokens at depth %" PRIu32,
+                         "blocks[%" PRIu32 "] = %" PRId32
+                         " is published already, under other tokens at depth %" PRIu32,
                          i, block->id, block->node->depth);
     return check_written(p->cache, block, i, error);
 }
 
-// An existing block takes the given one's place only once its writes have passed: until then they may still fail, and a run
-// of this session could overtake them.
+// An existing block takes the given one's place only once its writes have passed: until then they
+// may still fail, and a run of this session could overtake them.
 static struct block *exchange_for(const struct publication *p, uint32_t i)
 {
     struct block *has = p->chain[i]->block;
@@ -206,7 +220,8 @@ static enum status extend_chain(struct publication *p, struct error *error)
         prefix_unlink(p->cache, p->chain[p->num_found]);
     else if (p->root)
         prefix_root_settle(p->cache, p->root);
-    return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks", p->num_blocks);
+    return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
+                     p->num_blocks);
 }
 
 static void seal(struct cache *cache, struct block *block)
@@ -230,7 +245,8 @@ static bool publish_block(struct publication *p, uint32_t i)
         p->blocks[i] = other->id;
         return true;
     }
-    // Of two writers of one chain, the first to be done stays in the index; the other's block is sealed all the same.
+    // Of two writers of one chain, the first to be done stays in the index; the other's block is
+    // sealed all the same.
     if (node->block && node->block != given && given->pending == 0)
         prefix_detach(p->cache, node);
     if (!node->block)
@@ -246,7 +262,8 @@ static enum status check_count(const struct publication *p, struct error *error)
     if (p->num_blocks == full)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
-                     "%" PRIu32 " blocks given, but %" PRIu32 " tokens fill %" PRIu32 " blocks of %" PRIu32,
+                     "%" PRIu32 " blocks given, but %" PRIu32 " tokens fill %" PRIu32
+                     " blocks of %" PRIu32,
                      p->num_blocks, p->prefix->num_tokens, full, p->cache->identity.kv.block_size);
 }
 
@@ -254,7 +271,8 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
 {
     struct core_session *session = p->table->session;
     if (prefix_root_find(p->cache, session->salt, p->prefix, &p->root) != STATUS_OK)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks", p->num_blocks);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
+                         p->num_blocks);
     find_chain(p);
     enum status status = check_publication(p, error);
     if (status == STATUS_OK)
@@ -267,8 +285,9 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
     return STATUS_OK;
 }
 
-enum status core_prefix_publish(struct core_session *session, uint64_t cache, const struct core_prefix *prefix,
-                                int32_t *blocks, uint32_t num_blocks, uint32_t *num_existing, struct error *error)
+enum status core_prefix_publish(struct core_session *session, uint64_t cache,
+                                const struct core_prefix *prefix, int32_t *blocks,
+                                uint32_t num_blocks, uint32_t *num_existing, struct error *error)
 {
     struct publication p = {.prefix = prefix, .blocks = blocks, .num_blocks = num_blocks};
     *num_existing = 0;
@@ -281,7 +300,8 @@ enum status core_prefix_publish(struct core_session *session, uint64_t cache, co
         return status;
     p.chain = calloc(num_blocks, sizeof(struct prefix_node *));
     if (!p.chain)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks", num_blocks);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
+                         num_blocks);
     status = publish(&p, num_existing, error);
     free(p.chain);
     return status;

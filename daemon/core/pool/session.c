@@ -13,7 +13,8 @@ enum status session_usable(const struct core_session *session, struct error *err
 {
     const struct ledger *ledger = session->ledger;
     if (ledger->lost)
-        return error_set(error, STATUS_DEVICE_LOST, "the device is lost: %s", ledger->lost_why.text);
+        return error_set(error, STATUS_DEVICE_LOST, "the device is lost: %s",
+                         ledger->lost_why.text);
     return STATUS_OK;
 }
 
@@ -25,6 +26,7 @@ enum status session_check_kept(const struct core_session *session, uint64_t byte
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
                      "%" PRIu64 " bytes of %s more would exceed the session's %" PRIu64
-                     ", of which its batches and unreaped runs have %" PRIu64 " (--max-batch-memory)",
+                     ", of which its batches and unreaped runs have %" PRIu64
+                     " (--max-batch-memory)",
                      bytes, what, most, has);
 }

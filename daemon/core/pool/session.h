@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.h - one worker inside core: its salt, arena, hold tables, batches, tickets and place in the scheduler. Outlives
-// core_session_close() until its last GPU work has passed.
+// session.h - one worker inside core: its salt, arena, hold tables, batches, tickets and place in
+// the scheduler. Outlives core_session_close() until its last GPU work has passed.
 
 #ifndef AULE_CORE_POOL_SESSION_H
 #define AULE_CORE_POOL_SESSION_H
@@ -32,7 +32,8 @@ struct core_session {
     struct hold_table *tables; // by cache
     struct batch *batches;     // by id, those not destroyed
     uint64_t num_blocks;       // of all tables
-    uint64_t kept_bytes; // of the batches that the engine has, destroyed ones with runs too, and of its runs' arrays
+    uint64_t kept_bytes; // of the batches that the engine has, destroyed ones with runs too, and of
+                         // its runs' arrays
 
     struct run *runs;    // accepted and not delivered, in the order of their tickets
     struct run *queued;  // the first of them that is not submitted; NULL = none
@@ -45,15 +46,16 @@ struct core_session {
     uint64_t served;        // tokens attended for it, in the scheduler's virtual time
     uint64_t submission;    // the last one that a run of it went into
     uint64_t expected;      // back, since this submission of the engine's has ended; 0 = not
-    uint32_t wave;          // where there its next run goes, if it may lie beside those of this wave
-    struct run *beside;     // scratch: these
+    uint32_t wave;      // where there its next run goes, if it may lie beside those of this wave
+    struct run *beside; // scratch: these
     uint32_t num_beside;
     uint64_t stamp; // scratch: counted already
 
     uint64_t runs_done, tokens_attended, gpu_ns, lookup_tokens, hit_tokens;
 };
 
-enum status session_usable(const struct core_session *session, struct error *error); // DEVICE_LOST or OK
+enum status session_usable(const struct core_session *session,
+                           struct error *error); // DEVICE_LOST or OK
 // LIMIT if it keeps too much with `bytes` more, of `what`, under --max-batch-memory.
 enum status session_check_kept(const struct core_session *session, uint64_t bytes, const char *what,
                                struct error *error);

@@ -16,7 +16,8 @@ bool zeroes_reserve(struct pool *pool, uint32_t more)
     uint64_t wanted = (uint64_t)pool->num_zeroes + more;
     if (wanted <= pool->zero_capacity)
         return true;
-    wanted = wanted < 2 * (uint64_t)pool->zero_capacity ? 2 * (uint64_t)pool->zero_capacity : wanted;
+    wanted =
+        wanted < 2 * (uint64_t)pool->zero_capacity ? 2 * (uint64_t)pool->zero_capacity : wanted;
     if (wanted > UINT32_MAX)
         return false;
     struct engine_zero *zeroes = realloc(pool->zeroes, wanted * sizeof *zeroes);
@@ -37,7 +38,8 @@ void zeroes_add(struct pool *pool, struct cache *cache, struct block *block)
         return;
     block->zeroing = true;
     pool->zero_blocks[pool->num_zeroes] = block;
-    pool->zeroes[pool->num_zeroes++] = (struct engine_zero){.cache = cache->engine, .block = block->id};
+    pool->zeroes[pool->num_zeroes++] =
+        (struct engine_zero){.cache = cache->engine, .block = block->id};
 }
 
 void zeroes_forget(struct pool *pool, const struct cache *cache, const struct chunk *chunk)
@@ -45,7 +47,8 @@ void zeroes_forget(struct pool *pool, const struct cache *cache, const struct ch
     uint32_t kept = 0;
     for (uint32_t i = 0; i < pool->num_zeroes; i++) {
         const struct engine_zero *zero = &pool->zeroes[i];
-        if (zero->cache == cache->engine && (uint32_t)zero->block >> cache->chunk_shift == chunk->number)
+        if (zero->cache == cache->engine &&
+            (uint32_t)zero->block >> cache->chunk_shift == chunk->number)
             continue;
         pool->zeroes[kept] = *zero;
         pool->zero_blocks[kept++] = pool->zero_blocks[i];
@@ -53,7 +56,8 @@ void zeroes_forget(struct pool *pool, const struct cache *cache, const struct ch
     pool->num_zeroes = kept;
 }
 
-// Ranges of memory, one a block and layer, that one submission zeroes: bounds its lists to a megabyte.
+// Ranges of memory, one a block and layer, that one submission zeroes: bounds its lists to a
+// megabyte.
 enum { ZEROES_MAX_RANGES = 65536 };
 _Static_assert((int)ZEROES_MAX_RANGES >= (int)CORE_MAX_LAYERS, "one block at least");
 
@@ -76,5 +80,6 @@ void zeroes_drop(struct pool *pool, uint32_t count)
     if (!pool->num_zeroes)
         return;
     memmove(pool->zeroes, pool->zeroes + count, pool->num_zeroes * sizeof *pool->zeroes);
-    memmove(pool->zero_blocks, pool->zero_blocks + count, pool->num_zeroes * sizeof(struct block *));
+    memmove(pool->zero_blocks, pool->zero_blocks + count,
+            pool->num_zeroes * sizeof(struct block *));
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// beside.c - see beside.h. Ranges are whole tensors from the first byte to the last, all layers of them: a doubt costs a barrier, no more.
+// beside.c - see beside.h. Ranges are whole tensors from the first byte to the last, all layers of
+// them: a doubt costs a barrier, no more.
 
 #include "beside.h"
 
@@ -50,7 +51,8 @@ static bool layers_meet(const struct run *a, const struct run *b)
 static bool blocks_meet(const struct run *a, const struct run *b)
 {
     const struct hold_table *table = table_of(a);
-    return table && table == table_of(b) && (writes_blocks(a) || writes_blocks(b)) && layers_meet(a, b);
+    return table && table == table_of(b) && (writes_blocks(a) || writes_blocks(b)) &&
+           layers_meet(a, b);
 }
 
 static bool may_lie_beside(const struct core_session *session, const struct run *run)

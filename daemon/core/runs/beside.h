@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// beside.h - which links of one session may lie in one wave of a submission, where nothing orders them: those that touch no common range of
-// the arena and no common layer of a cache, unless both only read. Knows ranges, nothing of turns.
+// beside.h - which links of one session may lie in one wave of a submission, where nothing orders
+// them: those that touch no common range of the arena and no common layer of a cache, unless both
+// only read. Knows ranges, nothing of turns.
 
 #ifndef AULE_CORE_BESIDE_H
 #define AULE_CORE_BESIDE_H

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// copy.c - core_blocks_copy(): blocks of one cache copied or zeroed on the GPU, in the session's order.
+// copy.c - core_blocks_copy(): blocks of one cache copied or zeroed on the GPU, in the session's
+// order.
 
 #include "copy.h"
 
@@ -20,13 +21,16 @@ struct request {
     struct error *error;
 };
 
-static enum status pair_error(const struct request *r, const struct hold_table *table, enum status status,
-                              const char *name, uint32_t i, int32_t id)
+static enum status pair_error(const struct request *r, const struct hold_table *table,
+                              enum status status, const char *name, uint32_t i, int32_t id)
 {
     if (status == STATUS_OUT_OF_RANGE)
-        return error_set(r->error, status, "%s[%" PRIu32 "] = %" PRId32 " is outside the cache's %" PRIu64 " block ids",
+        return error_set(r->error, status,
+                         "%s[%" PRIu32 "] = %" PRId32 " is outside the cache's %" PRIu64
+                         " block ids",
                          name, i, id, cache_num_ids(table->cache));
-    return error_set(r->error, status, "%s[%" PRIu32 "] = %" PRId32 " is not held by this session", name, i, id);
+    return error_set(r->error, status, "%s[%" PRIu32 "] = %" PRId32 " is not held by this session",
+                     name, i, id);
 }
 
 // `mark` under the stamp: the block is in `to`.
@@ -37,15 +41,18 @@ static enum status check_to(const struct request *r, struct copy *copy, uint32_t
     if (status != STATUS_OK)
         return pair_error(r, copy->table, status, "to", i, r->to[i]);
     if (block->sealed)
-        return error_set(r->error, STATUS_SEALED, "to[%" PRIu32 "] = %" PRId32 " is sealed", i, block->id);
+        return error_set(r->error, STATUS_SEALED, "to[%" PRIu32 "] = %" PRId32 " is sealed", i,
+                         block->id);
     if (block->stamp == stamp)
-        return error_set(r->error, STATUS_INVALID, "to[%" PRIu32 "] = %" PRId32 " occurs twice", i, block->id);
+        return error_set(r->error, STATUS_INVALID, "to[%" PRIu32 "] = %" PRId32 " occurs twice", i,
+                         block->id);
     block->stamp = stamp;
     copy->pairs[i].to = block;
     return STATUS_OK;
 }
 
-static enum status check_from(const struct request *r, struct copy *copy, uint32_t i, uint64_t stamp)
+static enum status check_from(const struct request *r, struct copy *copy, uint32_t i,
+                              uint64_t stamp)
 {
     struct block *block;
     if (r->from[i] == -1)
@@ -54,7 +61,8 @@ static enum status check_from(const struct request *r, struct copy *copy, uint32
     if (status != STATUS_OK)
         return pair_error(r, copy->table, status, "from", i, r->from[i]);
     if (block->stamp == stamp)
-        return error_set(r->error, STATUS_INVALID, "from[%" PRIu32 "] = %" PRId32 " is in `to` as well", i, block->id);
+        return error_set(r->error, STATUS_INVALID,
+                         "from[%" PRIu32 "] = %" PRId32 " is in `to` as well", i, block->id);
     copy->pairs[i].from = block;
     return STATUS_OK;
 }
@@ -75,17 +83,19 @@ static unsigned __int128 moved_bytes(const struct hold_table *table, uint32_t co
     return (unsigned __int128)2 * count * table->cache->block_bytes; // read and written
 }
 
-// No more blocks than the session has can stand in `to`, so that the lists of what follows are bounded by it.
+// No more blocks than the session has can stand in `to`, so that the lists of what follows are
+// bounded by it.
 static enum status check_count(const struct hold_table *table, const struct request *r)
 {
     if (r->count == 0)
         return error_set(r->error, STATUS_INVALID, "a copy of 0 blocks");
     if (r->count > table->num_blocks)
         return error_set(r->error, STATUS_NOT_HELD,
-                         "a copy to %" PRIu32 " blocks; the session holds %" PRIu64 " of this cache", r->count,
-                         table->num_blocks);
-    return run_check_work(table->session, weight_moved_work(moved_bytes(table, r->count)), "the copy",
-                          "name fewer blocks", r->error);
+                         "a copy to %" PRIu32 " blocks; the session holds %" PRIu64
+                         " of this cache",
+                         r->count, table->num_blocks);
+    return run_check_work(table->session, weight_moved_work(moved_bytes(table, r->count)),
+                          "the copy", "name fewer blocks", r->error);
 }
 
 static void describe(struct run *run, const struct request *r)
@@ -112,13 +122,15 @@ static void take_references(struct copy *copy)
     }
 }
 
-static enum status queue(const struct request *r, struct copy *copy, bool detached, uint64_t *ticket)
+static enum status queue(const struct request *r, struct copy *copy, bool detached,
+                         uint64_t *ticket)
 {
     struct core_session *session = copy->table->session;
     uint64_t ranges = (uint64_t)r->count * copy->table->cache->identity.num_layers;
     struct run *run;
-    enum status status = run_create(session, r->count * sizeof(struct engine_copy),
-                                    r->count * sizeof *copy->pairs + ranges * ENGINE_RANGE_BYTES, &run, r->error);
+    enum status status =
+        run_create(session, r->count * sizeof(struct engine_copy),
+                   r->count * sizeof *copy->pairs + ranges * ENGINE_RANGE_BYTES, &run, r->error);
     if (status != STATUS_OK)
         return status;
     run->copy = copy;
@@ -135,8 +147,9 @@ static enum status queue(const struct request *r, struct copy *copy, bool detach
     return STATUS_OK;
 }
 
-enum status core_blocks_copy(struct core_session *session, uint64_t cache, const int32_t *from, const int32_t *to,
-                             uint32_t count, bool detached, uint64_t *ticket, struct error *error)
+enum status core_blocks_copy(struct core_session *session, uint64_t cache, const int32_t *from,
+                             const int32_t *to, uint32_t count, bool detached, uint64_t *ticket,
+                             struct error *error)
 {
     const struct request request = {.from = from, .to = to, .count = count, .error = error};
     struct hold_table *table;
@@ -149,7 +162,8 @@ enum status core_blocks_copy(struct core_session *session, uint64_t cache, const
         return status;
     struct copy *copy = calloc(1, sizeof *copy + count * sizeof *copy->pairs);
     if (!copy)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for a copy of %" PRIu32 " blocks", count);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for a copy of %" PRIu32 " blocks",
+                         count);
     copy->table = table;
     copy->count = count;
     status = run_check_tickets(session, check_pairs(&request, copy), error);

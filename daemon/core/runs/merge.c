@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// merge.c - core_merge(): partial results in the arena made one by their LSE. Names no batch and no block.
+// merge.c - core_merge(): partial results in the arena made one by their LSE. Names no batch and no
+// block.
 
 #include "core/pool/session.h"
 #include "run.h"
@@ -17,7 +18,8 @@ enum {
     MERGE_MAX_PARTS = 65535,
     MERGE_MAX_HEADS = 65535, // workgroups in a row
     MERGE_MAX_HEAD_DIM = 512,
-    // All 128 invocations of a head of a token go over the LSE of every part, once for the largest and once for the sum.
+    // All 128 invocations of a head of a token go over the LSE of every part, once for the largest
+    // and once for the sum.
     LSE_READS = 256,
 };
 
@@ -26,29 +28,34 @@ static enum status check_shape(const struct core_merge_params *p, struct error *
     if (p->num_parts == 0)
         return error_set(error, STATUS_INVALID, "a merge of 0 parts");
     if (p->num_parts > MERGE_MAX_PARTS)
-        return error_set(error, STATUS_LIMIT, "a merge of %" PRIu32 " parts; at most %d are allowed: merge in steps",
+        return error_set(error, STATUS_LIMIT,
+                         "a merge of %" PRIu32 " parts; at most %d are allowed: merge in steps",
                          p->num_parts, MERGE_MAX_PARTS);
     if (p->num_heads == 0 || p->num_heads > MERGE_MAX_HEADS)
-        return error_set(error, STATUS_INVALID, "num_heads is %" PRIu32 "; a merge has 1 to %d", p->num_heads,
-                         MERGE_MAX_HEADS);
+        return error_set(error, STATUS_INVALID, "num_heads is %" PRIu32 "; a merge has 1 to %d",
+                         p->num_heads, MERGE_MAX_HEADS);
     if (p->head_dim == 0 || p->head_dim % 8 || p->head_dim > MERGE_MAX_HEAD_DIM)
-        return error_set(error, STATUS_UNSUPPORTED, "head_dim %" PRIu32 " is not a multiple of 8 from 8 to %d",
-                         p->head_dim, MERGE_MAX_HEAD_DIM);
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "head_dim %" PRIu32 " is not a multiple of 8 from 8 to %d", p->head_dim,
+                         MERGE_MAX_HEAD_DIM);
     if (p->num_tokens > INT32_MAX)
-        return error_set(error, STATUS_INVALID, "num_tokens is %" PRIu32 "; at most %d are allowed", p->num_tokens,
-                         INT32_MAX);
+        return error_set(error, STATUS_INVALID, "num_tokens is %" PRIu32 "; at most %d are allowed",
+                         p->num_tokens, INT32_MAX);
     return STATUS_OK;
 }
 
-static enum status check_outer(const char *name, const struct wire_tensor *tensor, struct error *error)
+static enum status check_outer(const char *name, const struct wire_tensor *tensor,
+                               struct error *error)
 {
     if (!tensor->outer_stride)
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s has outer stride %" PRIu64 "; a merge has no outer dimension", name,
+    return error_set(error, STATUS_INVALID,
+                     "%s has outer stride %" PRIu64 "; a merge has no outer dimension", name,
                      tensor->outer_stride);
 }
 
-static struct tensor_use use_out(const struct core_merge_params *p, const char *name, const struct wire_tensor *tensor)
+static struct tensor_use use_out(const struct core_merge_params *p, const char *name,
+                                 const struct wire_tensor *tensor)
 {
     return (struct tensor_use){.name = name,
                                .tensor = tensor,
@@ -58,7 +65,8 @@ static struct tensor_use use_out(const struct core_merge_params *p, const char *
                                .head_dim = p->head_dim};
 }
 
-static struct tensor_use use_lse(const struct core_merge_params *p, const char *name, const struct wire_tensor *tensor)
+static struct tensor_use use_lse(const struct core_merge_params *p, const char *name,
+                                 const struct wire_tensor *tensor)
 {
     return (struct tensor_use){.name = name,
                                .tensor = tensor,
@@ -71,8 +79,8 @@ static struct tensor_use use_lse(const struct core_merge_params *p, const char *
 }
 
 // The four of one part and the result: out and lse may be the part's own, written in place.
-static enum status check_part(const struct core_merge_params *p, const struct wire_tensor *lse, uint32_t index,
-                              struct tensor_check *check, struct error *error)
+static enum status check_part(const struct core_merge_params *p, const struct wire_tensor *lse,
+                              uint32_t index, struct tensor_check *check, struct error *error)
 {
     const struct core_part *part = &p->parts[index];
     struct wire_tensor part_lse = part->lse;
@@ -100,13 +108,14 @@ static enum status check_part(const struct core_merge_params *p, const struct wi
     return tensor_check_all(check, uses, count, error);
 }
 
-static enum status check_tensors(const struct core_session *session, const struct core_merge_params *p,
-                                 struct error *error)
+static enum status check_tensors(const struct core_session *session,
+                                 const struct core_merge_params *p, struct error *error)
 {
     struct tensor_check check = {.arena_size = session->arena_size, .steps = TENSOR_STEPS};
     struct wire_tensor lse = p->lse;
     if (!session->arena)
-        return error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to merge in", session->id);
+        return error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to merge in",
+                         session->id);
     enum status status = check_outer("out", &p->out, error);
     if (status == STATUS_OK)
         status = run_check_lse(&p->lse, error);
@@ -116,8 +125,9 @@ static enum status check_tensors(const struct core_session *session, const struc
     return status;
 }
 
-// All parts are read, one result is written; an LSE that is read counts as a byte, because it is in a cache by then. No factor has
-// more than 32 bits, and head_dim and num_parts together less: 128 hold the sum.
+// All parts are read, one result is written; an LSE that is read counts as a byte, because it is in
+// a cache by then. No factor has more than 32 bits, and head_dim and num_parts together less: 128
+// hold the sum.
 static unsigned __int128 cost(const struct core_merge_params *p)
 {
     unsigned __int128 heads = (unsigned __int128)p->num_tokens * p->num_heads;
@@ -125,7 +135,8 @@ static unsigned __int128 cost(const struct core_merge_params *p)
     return heads * (row * ((uint64_t)p->num_parts + 1) + (uint64_t)LSE_READS * p->num_parts);
 }
 
-static enum status check_all(const struct core_session *session, const struct core_merge_params *p, struct error *error)
+static enum status check_all(const struct core_session *session, const struct core_merge_params *p,
+                             struct error *error)
 {
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
@@ -133,7 +144,8 @@ static enum status check_all(const struct core_session *session, const struct co
     if (status == STATUS_OK)
         status = check_tensors(session, p, error);
     if (status == STATUS_OK)
-        status = run_check_work(session, weight_moved_work(cost(p)), "the merge", "merge fewer tokens at once", error);
+        status = run_check_work(session, weight_moved_work(cost(p)), "the merge",
+                                "merge fewer tokens at once", error);
     return run_check_tickets(session, status, error);
 }
 
@@ -141,7 +153,8 @@ static struct tensor_extent both(struct tensor_extent a, struct tensor_extent b)
 {
     if (a.begin == a.end || b.begin == b.end)
         return a.begin == a.end ? b : a;
-    return (struct tensor_extent){a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end, a.written};
+    return (struct tensor_extent){a.begin < b.begin ? a.begin : b.begin,
+                                  a.end > b.end ? a.end : b.end, a.written};
 }
 
 // All parts' outs are one range, their lses another.
@@ -167,7 +180,8 @@ static void describe(struct run *run, const struct core_merge_params *p)
 {
     struct engine_part *parts = (struct engine_part *)run->arrays;
     for (uint32_t i = 0; i < p->num_parts; i++)
-        parts[i] = (struct engine_part){.out = run_tensor(&p->parts[i].out), .lse = run_tensor(&p->parts[i].lse)};
+        parts[i] = (struct engine_part){.out = run_tensor(&p->parts[i].out),
+                                        .lse = run_tensor(&p->parts[i].lse)};
     run->engine = (struct engine_run){
         .kind = ENGINE_MERGE,
         .arena = run->session->arena,
@@ -181,8 +195,8 @@ static void describe(struct run *run, const struct core_merge_params *p)
     };
 }
 
-enum status core_merge(struct core_session *session, const struct core_merge_params *params, uint64_t *ticket,
-                       struct error *error)
+enum status core_merge(struct core_session *session, const struct core_merge_params *params,
+                       uint64_t *ticket, struct error *error)
 {
     enum status status = check_all(session, params, error);
     if (status != STATUS_OK)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - makes a checked run, queues it, and keeps its ticket until it is reaped. What runs when is the scheduler's.
+// run.c - makes a checked run, queues it, and keeps its ticket until it is reaped. What runs when
+// is the scheduler's.
 
 #include "run.h"
 
@@ -24,27 +25,30 @@ bool core_session_waits(const struct core_session *session)
     return session->num_unreaped >= session->ledger->params->max_tickets;
 }
 
-enum status run_check_tickets(const struct core_session *session, enum status so_far, struct error *error)
+enum status run_check_tickets(const struct core_session *session, enum status so_far,
+                              struct error *error)
 {
     if (so_far != STATUS_OK || !core_session_waits(session))
         return so_far;
-    return error_set(error, STATUS_BUSY, "%" PRIu32 " tickets of the session are unreaped (--max-tickets)",
+    return error_set(error, STATUS_BUSY,
+                     "%" PRIu32 " tickets of the session are unreaped (--max-tickets)",
                      session->num_unreaped);
 }
 
-enum status run_check_work(const struct core_session *session, uint64_t work, const char *what, const char *advice,
-                           struct error *error)
+enum status run_check_work(const struct core_session *session, uint64_t work, const char *what,
+                           const char *advice, struct error *error)
 {
     uint64_t most = session->ledger->params->max_run_work;
     if (!most || work <= most)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
-                     "%s takes %" PRIu64 " multiply-adds; one run may take %" PRIu64 " (--max-run-work): %s", what,
-                     work, most, advice);
+                     "%s takes %" PRIu64 " multiply-adds; one run may take %" PRIu64
+                     " (--max-run-work): %s",
+                     what, work, most, advice);
 }
 
-enum status run_create(struct core_session *session, size_t arrays_size, size_t beside, struct run **out,
-                       struct error *error)
+enum status run_create(struct core_session *session, size_t arrays_size, size_t beside,
+                       struct run **out, struct error *error)
 {
     uint64_t bytes = (uint64_t)arrays_size + beside;
     enum status status = session_check_kept(session, bytes, "arrays", error);
@@ -52,7 +56,8 @@ enum status run_create(struct core_session *session, size_t arrays_size, size_t 
         return status;
     struct run *run = calloc(1, sizeof *run + arrays_size);
     if (!run)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for a run with %zu bytes of arrays", arrays_size);
+        return error_set(error, STATUS_NO_MEMORY,
+                         "no host memory for a run with %zu bytes of arrays", arrays_size);
     run->session = session;
     run->num_links = 1;
     run->bytes = bytes;
@@ -120,7 +125,8 @@ static size_t measure_scales(const struct core_run_params *p, const float *scale
 static struct arrays measure(const struct core_run_params *p)
 {
     return (struct arrays){
-        .frequencies = p->rope.frequencies && p->kind != ENGINE_GATHER ? p->rope.dim / 2 * sizeof(double) : 0,
+        .frequencies =
+            p->rope.frequencies && p->kind != ENGINE_GATHER ? p->rope.dim / 2 * sizeof(double) : 0,
         .slopes = measure_heads(p, p->slopes, p->layers.slopes),
         .sinks = measure_heads(p, p->sinks, p->layers.sinks),
         .k_scales = measure_scales(p, p->k_scales),
@@ -142,8 +148,10 @@ static const void *copy_array(char **at, const void *from, size_t size)
     return to;
 }
 
-// Those of the layers one after the other; *stride, from one's to the next one's, is that of the copy then.
-static const float *copy_heads(char **at, const float *from, size_t size, uint32_t num_heads, uint64_t *stride)
+// Those of the layers one after the other; *stride, from one's to the next one's, is that of the
+// copy then.
+static const float *copy_heads(char **at, const float *from, size_t size, uint32_t num_heads,
+                               uint64_t *stride)
 {
     size_t one = num_heads * sizeof(float);
     float *to = (float *)*at;
@@ -162,7 +170,8 @@ static float scale_at(const float *scales, uint32_t link, float otherwise)
     return scale != 0.0f ? scale : 1.0f;
 }
 
-static void describe_scales(struct engine_run *engine, const struct run *run, uint32_t link, float k, float v)
+static void describe_scales(struct engine_run *engine, const struct run *run, uint32_t link,
+                            float k, float v)
 {
     engine->k_scale = scale_at(run->k_scales, link, k);
     engine->v_scale = scale_at(run->v_scales, link, v);
@@ -216,7 +225,8 @@ static void describe(struct run *run, const struct core_run_params *p, const str
     char *at = (char *)run->arrays;
     // In the order of struct arrays; scales before describe_kv(), which reads them.
     const void *frequencies = copy_array(&at, p->rope.frequencies, sizes->frequencies);
-    const float *slopes = copy_heads(&at, p->slopes, sizes->slopes, p->num_heads, &run->layers.slopes);
+    const float *slopes =
+        copy_heads(&at, p->slopes, sizes->slopes, p->num_heads, &run->layers.slopes);
     const float *sinks = copy_heads(&at, p->sinks, sizes->sinks, p->num_heads, &run->layers.sinks);
     run->k_scales = copy_array(&at, p->k_scales, sizes->k_scales);
     run->v_scales = copy_array(&at, p->v_scales, sizes->v_scales);
@@ -260,8 +270,9 @@ struct engine_run run_link(const struct run *run, uint32_t link)
     const struct {
         uint64_t *offset, stride;
     } moves[] = {
-        {&engine.q.offset, l->q},           {&engine.k.offset, l->k},     {&engine.v.offset, l->v},
-        {&engine.out.offset, l->out},       {&engine.lse.offset, l->lse}, {&engine.keys.offset, l->keys},
+        {&engine.q.offset, l->q},           {&engine.k.offset, l->k},
+        {&engine.v.offset, l->v},           {&engine.out.offset, l->out},
+        {&engine.lse.offset, l->lse},       {&engine.keys.offset, l->keys},
         {&engine.values.offset, l->values},
     };
     for (size_t i = 0; i < sizeof moves / sizeof *moves; i++)
@@ -277,18 +288,20 @@ static enum status check_work(const struct core_session *session, const struct b
                               const struct core_run_params *p, struct error *error)
 {
     bool several = p->layers.num_layers > 1;
-    enum status status = run_check_work(session, weight_alone(batch, p),
-                                        several ? "the longest sequence of each layer, in one piece,"
-                                                : "the run's longest sequence, in one piece,",
-                                        "give it fewer keys, or few rows and num_splits other than 1", error);
+    enum status status =
+        run_check_work(session, weight_alone(batch, p),
+                       several ? "the longest sequence of each layer, in one piece,"
+                               : "the run's longest sequence, in one piece,",
+                       "give it fewer keys, or few rows and num_splits other than 1", error);
     if (status != STATUS_OK)
         return status;
-    return run_check_work(session, weight_work(batch, p), several ? "each layer of the run" : "the run",
+    return run_check_work(session, weight_work(batch, p),
+                          several ? "each layer of the run" : "the run",
                           "use smaller chunks of queries or fewer sequences", error);
 }
 
-static enum status check_all(struct core_session *session, const struct core_run_params *params, struct batch **batch,
-                             struct run_tensors *tensors, struct error *error)
+static enum status check_all(struct core_session *session, const struct core_run_params *params,
+                             struct batch **batch, struct run_tensors *tensors, struct error *error)
 {
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
@@ -302,8 +315,8 @@ static enum status check_all(struct core_session *session, const struct core_run
     return run_check_tickets(session, status, error);
 }
 
-enum status core_run(struct core_session *session, const struct core_run_params *params, uint64_t *ticket,
-                     struct error *error)
+enum status core_run(struct core_session *session, const struct core_run_params *params,
+                     uint64_t *ticket, struct error *error)
 {
     struct batch *batch;
     struct run_tensors tensors;
@@ -323,7 +336,9 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     run->weight = weight_in_queue(batch, params);
     run->work = weight_work(batch, params);
     describe(run, params, &sizes);
-    status = params->kind == ENGINE_ATTEND ? engine_run_check(session->ledger->engine, &run->engine, error) : STATUS_OK;
+    status = params->kind == ENGINE_ATTEND
+                 ? engine_run_check(session->ledger->engine, &run->engine, error)
+                 : STATUS_OK;
     if (status == STATUS_OK)
         status = run_queue(run, params->detached, ticket, error);
     if (status != STATUS_OK) {
@@ -429,8 +444,8 @@ void run_drop_queued(struct core_session *session, enum status status)
     run_drop(first, status);
 }
 
-enum status core_ticket_reap(struct core_session *session, uint64_t ticket, struct core_ticket_result *out,
-                             struct error *error)
+enum status core_ticket_reap(struct core_session *session, uint64_t ticket,
+                             struct core_ticket_result *out, struct error *error)
 {
     struct run *run;
     HASH_FIND(hh, session->tickets, &ticket, sizeof ticket, run);
@@ -443,7 +458,8 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket, stru
         return error_set(error, STATUS_TIMEOUT, "ticket %" PRIu64 " is not done", ticket);
     *out = run->result;
     if (run->result.status != STATUS_OK)
-        error_set(error, run->result.status, "%s", run->why ? run->why : status_text(run->result.status));
+        error_set(error, run->result.status, "%s",
+                  run->why ? run->why : status_text(run->result.status));
     HASH_DEL(session->tickets, run);
     session->num_unreaped--;
     session->ledger->news = true;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.h - one accepted run, copy or merge, from the queue to its reaped ticket. All three are `runs` to whoever only queues, counts
-// or reaps them; what they name is a batch, a copy, or the session's arena alone.
+// run.h - one accepted run, copy or merge, from the queue to its reaped ticket. All three are
+// `runs` to whoever only queues, counts or reaps them; what they name is a batch, a copy, or the
+// session's arena alone.
 
 #ifndef AULE_CORE_RUN_H
 #define AULE_CORE_RUN_H
@@ -18,14 +19,15 @@ struct run {
     struct batch *batch; // ATTEND, WRITE, GATHER: referenced until the run is over
     struct copy *copy;   // COPY: owned until the run is over
     uint64_t ticket;
-    uint64_t attended;                // tokens; this and the next two of each layer
-    uint64_t weight;                  // in the queue: tokens, or what moving bytes counts as
-    uint64_t work;                    // multiply-adds
-    uint64_t bytes;                   // of `arrays` and the copy's pairs: they count for the session until run_free()
-    struct wire_layers layers;        // num_layers and layer_step are not 0, but a copy's and a merge's
+    uint64_t attended; // tokens; this and the next two of each layer
+    uint64_t weight;   // in the queue: tokens, or what moving bytes counts as
+    uint64_t work;     // multiply-adds
+    uint64_t bytes; // of `arrays` and the copy's pairs: they count for the session until run_free()
+    struct wire_layers layers; // num_layers and layer_step are not 0, but a copy's and a merge's
     const float *k_scales, *v_scales; // [layers.num_layers], in `arrays`; NULL = none
     struct run_tensors tensors;       // what its layers touch in the arena
-    // Links: a layer each; a copy and a merge have one. They go in order, each into a submission of its own or one with others.
+    // Links: a layer each; a copy and a merge have one. They go in order, each into a submission of
+    // its own or one with others.
     uint32_t num_links;  // there will be no more: all, or those that were picked before it failed
     uint32_t num_picked; // by the scheduler
     uint32_t num_over;
@@ -41,27 +43,33 @@ struct run {
 };
 
 // BUSY if the session has all its tickets.
-enum status run_check_tickets(const struct core_session *session, enum status so_far, struct error *error);
+enum status run_check_tickets(const struct core_session *session, enum status so_far,
+                              struct error *error);
 // LIMIT if `work` exceeds --max-run-work; `what` is the sentence's subject, `advice` its end.
-enum status run_check_work(const struct core_session *session, uint64_t work, const char *what, const char *advice,
-                           struct error *error);
-// Zeroed, with room for so many bytes of arrays; these and the `beside` ones that belong to it count for the session. LIMIT names
+enum status run_check_work(const struct core_session *session, uint64_t work, const char *what,
+                           const char *advice, struct error *error);
+// Zeroed, with room for so many bytes of arrays; these and the `beside` ones that belong to it
+// count for the session. LIMIT names
 // --max-batch-memory. Ends with run_free().
-enum status run_create(struct core_session *session, size_t arrays_size, size_t beside, struct run **out,
-                       struct error *error);
+enum status run_create(struct core_session *session, size_t arrays_size, size_t beside,
+                       struct run **out, struct error *error);
 void run_free(struct run *run);
-// Puts it into the queue. NO_MEMORY: the run is as it was. The caller then takes the references, which cannot fail.
+// Puts it into the queue. NO_MEMORY: the run is as it was. The caller then takes the references,
+// which cannot fail.
 enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error);
 struct engine_tensor run_tensor(const struct wire_tensor *tensor);
 
 struct engine_run run_link(const struct run *run, uint32_t link); // as the engine gets it
-// A link of it has failed, before or on the GPU; `why` is copied, NULL = no sentence. The first failure is the run's; none of its links is
-// picked any more.
+// A link of it has failed, before or on the GPU; `why` is copied, NULL = no sentence. The first
+// failure is the run's; none of its links is picked any more.
 void run_fail(struct run *run, enum status status, const char *why);
-// A link is over. With the last one the run is: run_deliver() then shows it, once the earlier ones are over too.
+// A link is over. With the last one the run is: run_deliver() then shows it, once the earlier ones
+// are over too.
 void run_link_over(struct run *run);
-void run_drop_queued(struct core_session *session, enum status status); // ends what was not submitted
-// Makes what is over reapable, in the order of tickets. Frees runs that nobody can reap: detached, or of a closed session.
+void run_drop_queued(struct core_session *session,
+                     enum status status); // ends what was not submitted
+// Makes what is over reapable, in the order of tickets. Frees runs that nobody can reap: detached,
+// or of a closed session.
 void run_deliver(struct core_session *session);
 
 #endif

@@ -17,27 +17,32 @@
 static enum status check_gather(const struct batch *batch, struct error *error)
 {
     if (batch->hole.there)
-        return error_set(error, STATUS_INVALID,
-                         "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32
-                         " names no block that the session may read; a gather reads every block of a sequence",
-                         batch->hole.seq, batch->hole.entry, batch->hole.id);
+        return error_set(
+            error, STATUS_INVALID,
+            "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32
+            " names no block that the session may read; a gather reads every block of a sequence",
+            batch->hole.seq, batch->hole.entry, batch->hole.id);
     if (batch->all_keys > INT32_MAX)
-        return error_set(error, STATUS_INVALID, "a gather of %" PRIu64 " rows; at most %d are allowed", batch->all_keys,
+        return error_set(error, STATUS_INVALID,
+                         "a gather of %" PRIu64 " rows; at most %d are allowed", batch->all_keys,
                          INT32_MAX);
     return STATUS_OK;
 }
 
-static enum status check_kind(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_kind(const struct batch *batch, const struct core_run_params *p,
+                              struct error *error)
 {
     static const char *const names[] = {
         [ENGINE_ATTEND] = "attention", [ENGINE_WRITE] = "a write", [ENGINE_GATHER] = "a gather"};
     if (p->kind != ENGINE_ATTEND && p->kind != ENGINE_WRITE && p->kind != ENGINE_GATHER)
         return error_set(error, STATUS_INVALID, "kind %d is none of a batch's runs", (int)p->kind);
     if (p->kind != ENGINE_WRITE && !batch->has_keys)
-        return error_set(error, STATUS_INVALID, "batch %" PRIu64 " was created without seq_lens_kv, which %s needs",
+        return error_set(error, STATUS_INVALID,
+                         "batch %" PRIu64 " was created without seq_lens_kv, which %s needs",
                          batch->id, names[p->kind]);
     if (p->kind == ENGINE_WRITE && !batch->has_slots)
-        return error_set(error, STATUS_INVALID, "batch %" PRIu64 " was created without a slot_mapping, which %s needs",
+        return error_set(error, STATUS_INVALID,
+                         "batch %" PRIu64 " was created without a slot_mapping, which %s needs",
                          batch->id, names[p->kind]);
     return p->kind == ENGINE_GATHER ? check_gather(batch, error) : STATUS_OK;
 }
@@ -47,47 +52,54 @@ uint32_t core_run_layers(const struct core_run_params *p)
     return p->layers.num_layers ? p->layers.num_layers : 1;
 }
 
-static enum status check_layer(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_layer(const struct batch *batch, const struct core_run_params *p,
+                               struct error *error)
 {
     const struct wire_layers *l = &p->layers;
     uint64_t count = core_run_layers(p), step = l->layer_step ? l->layer_step : 1;
     uint64_t last = p->layer + (count - 1) * step;
     if (count > CORE_MAX_LAYERS)
-        return error_set(error, STATUS_LIMIT, "a run of %" PRIu32 " layers; at most %d are one run", l->num_layers,
-                         CORE_MAX_LAYERS);
+        return error_set(error, STATUS_LIMIT, "a run of %" PRIu32 " layers; at most %d are one run",
+                         l->num_layers, CORE_MAX_LAYERS);
     if (!batch->table && p->layer)
-        return error_set(error, STATUS_OUT_OF_RANGE, "layer %" PRIu32 " of K and V in the arena, which have one, 0",
-                         p->layer);
+        return error_set(error, STATUS_OUT_OF_RANGE,
+                         "layer %" PRIu32 " of K and V in the arena, which have one, 0", p->layer);
     if (batch->table && last >= batch->table->cache->identity.num_layers)
-        return error_set(error, STATUS_OUT_OF_RANGE, "layer %" PRIu64 " of a cache with %" PRIu32 " layers", last,
+        return error_set(error, STATUS_OUT_OF_RANGE,
+                         "layer %" PRIu64 " of a cache with %" PRIu32 " layers", last,
                          batch->table->cache->identity.num_layers);
     return STATUS_OK;
 }
 
 // ---- attention ----
 
-// Shaders weigh in powers of 2, in f32: what they multiply by log2(e) must stay a number. Not for a NaN, nor an infinity.
+// Shaders weigh in powers of 2, in f32: what they multiply by log2(e) must stay a number. Not for a
+// NaN, nor an infinity.
 static bool is_finite_in_log2(double value)
 {
     const double log2_e = 1.4426950408889634;
     return fabs(value) * log2_e <= (double)FLT_MAX;
 }
 
-static enum status check_head_count(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_head_count(const struct batch *batch, const struct core_run_params *p,
+                                    struct error *error)
 {
     if (p->num_heads == 0 || p->num_heads % batch->kv.num_kv_heads)
         return error_set(error, STATUS_INVALID,
-                         "num_heads %" PRIu32 " is not a multiple of the %s %" PRIu32 " KV heads", p->num_heads,
-                         batch->table ? "cache's" : "layout's", batch->kv.num_kv_heads);
+                         "num_heads %" PRIu32 " is not a multiple of the %s %" PRIu32 " KV heads",
+                         p->num_heads, batch->table ? "cache's" : "layout's",
+                         batch->kv.num_kv_heads);
     return STATUS_OK;
 }
 
-static enum status missing_error(const struct missing *missing, const struct core_run_params *p, struct error *error)
+static enum status missing_error(const struct missing *missing, const struct core_run_params *p,
+                                 struct error *error)
 {
     uint32_t last = missing->num_entries - 1;
     if (!p->windowed || p->window_left < 0)
         return error_set(error, STATUS_INVALID,
-                         "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but the run has no left window, and only a "
+                         "block_table[%" PRIu32 "][%" PRIu32
+                         "] = -1, but the run has no left window, and only a "
                          "window_left of at most %" PRId64 " hides the keys there",
                          missing->seq, last, missing->max_left);
     return error_set(error, STATUS_INVALID,
@@ -96,12 +108,14 @@ static enum status missing_error(const struct missing *missing, const struct cor
                      missing->seq, last, p->window_left, missing->max_left);
 }
 
-static enum status check_window(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_window(const struct batch *batch, const struct core_run_params *p,
+                                struct error *error)
 {
     const struct missing *missing = &batch->missing;
     if (p->windowed && (p->window_left < -1 || p->window_right < -1))
         return error_set(error, STATUS_INVALID,
-                         "window_left %" PRId32 ", window_right %" PRId32 ": neither may be below -1, unbounded",
+                         "window_left %" PRId32 ", window_right %" PRId32
+                         ": neither may be below -1, unbounded",
                          p->window_left, p->window_right);
     bool hidden = p->windowed && p->window_left >= 0 && p->window_left <= missing->max_left;
     return missing->num_entries && !hidden ? missing_error(missing, p, error) : STATUS_OK;
@@ -109,14 +123,18 @@ static enum status check_window(const struct batch *batch, const struct core_run
 
 uint64_t core_run_heads(const struct core_run_params *p, uint64_t stride)
 {
-    uint64_t more = p->layers.num_layers > 1 ? p->layers.num_layers - 1 : 0, floats = stride / sizeof(float), all;
-    if (__builtin_mul_overflow(more, floats, &all) || __builtin_add_overflow(all, p->num_heads, &all))
+    uint64_t more = p->layers.num_layers > 1 ? p->layers.num_layers - 1 : 0,
+             floats = stride / sizeof(float), all;
+    if (__builtin_mul_overflow(more, floats, &all) ||
+        __builtin_add_overflow(all, p->num_heads, &all))
         return UINT64_MAX;
     return all;
 }
 
-// Arrays that the caller could have must be as long as strides say: the product is counted, and elements lie at multiples of 4.
-static enum status check_head_strides(const struct batch *batch, const struct core_run_params *p, struct error *error)
+// Arrays that the caller could have must be as long as strides say: the product is counted, and
+// elements lie at multiples of 4.
+static enum status check_head_strides(const struct batch *batch, const struct core_run_params *p,
+                                      struct error *error)
 {
     (void)batch;
     const struct {
@@ -126,18 +144,22 @@ static enum status check_head_strides(const struct batch *batch, const struct co
     } arrays[] = {{"slopes", p->slopes, p->layers.slopes}, {"sinks", p->sinks, p->layers.sinks}};
     for (size_t i = 0; p->layers.num_layers > 1 && i < sizeof arrays / sizeof *arrays; i++) {
         if (arrays[i].values && arrays[i].stride % sizeof(float))
-            return error_set(error, STATUS_MISALIGNED, "%s has layer stride %" PRIu64 "; it must be a multiple of %zu",
+            return error_set(error, STATUS_MISALIGNED,
+                             "%s has layer stride %" PRIu64 "; it must be a multiple of %zu",
                              arrays[i].name, arrays[i].stride, sizeof(float));
         if (arrays[i].values && arrays[i].stride > UINT32_MAX)
             return error_set(error, STATUS_OUT_OF_RANGE,
-                             "%s has a layer stride of %" PRIu64 " bytes; at most %" PRIu32 " are allowed",
+                             "%s has a layer stride of %" PRIu64 " bytes; at most %" PRIu32
+                             " are allowed",
                              arrays[i].name, arrays[i].stride, UINT32_MAX);
     }
     return STATUS_OK;
 }
 
-// Attention of a head whose slope or sink is no number would be none; a sink of -inf is none at all, and harms nobody.
-static enum status check_heads(const struct batch *batch, const struct core_run_params *p, struct error *error)
+// Attention of a head whose slope or sink is no number would be none; a sink of -inf is none at
+// all, and harms nobody.
+static enum status check_heads(const struct batch *batch, const struct core_run_params *p,
+                               struct error *error)
 {
     (void)batch;
     const struct {
@@ -145,28 +167,32 @@ static enum status check_heads(const struct batch *batch, const struct core_run_
         const float *values;
         uint64_t stride;
         bool may_be_none;
-    } arrays[] = {{"slopes", p->slopes, p->layers.slopes, false}, {"sinks", p->sinks, p->layers.sinks, true}};
+    } arrays[] = {{"slopes", p->slopes, p->layers.slopes, false},
+                  {"sinks", p->sinks, p->layers.sinks, true}};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         uint64_t count = arrays[i].values ? core_run_heads(p, arrays[i].stride) : 0;
         for (uint64_t h = 0; h < count; h++) {
             float value = arrays[i].values[h];
             if (!is_finite_in_log2(value) && !(arrays[i].may_be_none && value == -INFINITY))
                 return error_set(error, STATUS_INVALID,
-                                 "%s[%" PRIu64 "] is %g; it must be finite in f32, also times log2(e)", arrays[i].name,
-                                 h, (double)value);
+                                 "%s[%" PRIu64
+                                 "] is %g; it must be finite in f32, also times log2(e)",
+                                 arrays[i].name, h, (double)value);
         }
     }
     return STATUS_OK;
 }
 
 // Scores are divided by it, and a device may take a subnormal for 0.
-static enum status check_soft_cap(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_soft_cap(const struct batch *batch, const struct core_run_params *p,
+                                  struct error *error)
 {
     (void)batch;
     if (p->soft_cap == 0.0f || (p->soft_cap >= FLT_MIN && is_finite_in_log2(p->soft_cap)))
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
-                     "logits_soft_cap is %g; it must be 0, or at least 2^-126 and finite in f32, also times log2(e)",
+                     "logits_soft_cap is %g; it must be 0, or at least 2^-126 and finite in f32, "
+                     "also times log2(e)",
                      (double)p->soft_cap);
 }
 
@@ -176,15 +202,18 @@ enum status run_check_lse(const struct wire_tensor *lse, struct error *error)
         return STATUS_OK;
     if (lse->head_stride != 0 && lse->head_stride != sizeof(float))
         return error_set(error, STATUS_INVALID,
-                         "lse has head stride %" PRIu64 "; its heads are contiguous: 4, or 0 for the same",
+                         "lse has head stride %" PRIu64
+                         "; its heads are contiguous: 4, or 0 for the same",
                          lse->head_stride);
     if (lse->outer_stride)
-        return error_set(error, STATUS_INVALID, "lse has outer stride %" PRIu64 "; it has no outer dimension",
+        return error_set(error, STATUS_INVALID,
+                         "lse has outer stride %" PRIu64 "; it has no outer dimension",
                          lse->outer_stride);
     return STATUS_OK;
 }
 
-static enum status check_lse(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_lse(const struct batch *batch, const struct core_run_params *p,
+                             struct error *error)
 {
     (void)batch;
     return run_check_lse(&p->lse, error);
@@ -192,13 +221,14 @@ static enum status check_lse(const struct batch *batch, const struct core_run_pa
 
 // ---- keys and values ----
 
-static enum status check_score_scale(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_score_scale(const struct batch *batch, const struct core_run_params *p,
+                                     struct error *error)
 {
     (void)batch;
     if (is_finite_in_log2(p->scale))
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "scale is %g; it must be finite in f32, also times log2(e)",
-                     (double)p->scale);
+    return error_set(error, STATUS_INVALID,
+                     "scale is %g; it must be finite in f32, also times log2(e)", (double)p->scale);
 }
 
 // A run's scale for all its layers, or each layer's own; 0 is none.
@@ -222,7 +252,8 @@ static bool is_scale(float value)
     return value > 0.0f && value <= FLT_MAX && isfinite(1.0f / value);
 }
 
-static enum status check_scale(const struct batch *batch, const struct scales *scales, uint32_t i, struct error *error)
+static enum status check_scale(const struct batch *batch, const struct scales *scales, uint32_t i,
+                               struct error *error)
 {
     const struct engine_kv *kv = &batch->kv;
     float scale = scales->values[i];
@@ -233,14 +264,18 @@ static enum status check_scale(const struct batch *batch, const struct scales *s
         return STATUS_OK;
     name_scale(scales, i, name, sizeof name);
     if (scales->is_v && kv->v_is_k_prefix)
-        return error_set(error, STATUS_INVALID, "%s is given, but V is a part of K and has its scale", name);
+        return error_set(error, STATUS_INVALID,
+                         "%s is given, but V is a part of K and has its scale", name);
     if (kv->scale_mode != SCALE_PER_TENSOR)
-        return error_set(error, STATUS_INVALID, "%s is given, but K and V have scale_mode %d, not per tensor", name,
+        return error_set(error, STATUS_INVALID,
+                         "%s is given, but K and V have scale_mode %d, not per tensor", name,
                          (int)kv->scale_mode);
     if (!has_one)
-        return error_set(error, STATUS_INVALID, "%s is given, but %s %s is not scaled; 8-bit ones are", name,
+        return error_set(error, STATUS_INVALID,
+                         "%s is given, but %s %s is not scaled; 8-bit ones are", name,
                          scales->is_v ? "v_dtype" : "k_dtype", dtype_name((int)dtype));
-    return error_set(error, STATUS_INVALID, "%s is %g; it and its inverse must be finite and above 0", name,
+    return error_set(error, STATUS_INVALID,
+                     "%s is %g; it and its inverse must be finite and above 0", name,
                      (double)scale);
 }
 
@@ -253,12 +288,14 @@ static enum status check_product(const struct batch *batch, const struct core_ru
     if (scales->is_v || p->kind != ENGINE_ATTEND || is_finite_in_log2(scale * scales->values[i]))
         return STATUS_OK;
     name_scale(scales, i, name, sizeof name);
-    return error_set(error, STATUS_INVALID,
-                     "scale is %g and %s %g; their product must be finite in f32, also times log2(e)", scale, name,
-                     (double)scales->values[i]);
+    return error_set(
+        error, STATUS_INVALID,
+        "scale is %g and %s %g; their product must be finite in f32, also times log2(e)", scale,
+        name, (double)scales->values[i]);
 }
 
-static enum status check_scales(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_scales(const struct batch *batch, const struct core_run_params *p,
+                                struct error *error)
 {
     const struct scales all[] = {
         {"k_scale", &p->k_scale, 1, false, false},
@@ -281,12 +318,14 @@ static enum status check_frequencies(const struct engine_rope *rope, struct erro
 {
     for (uint32_t n = 0; rope->frequencies && n < rope->dim / 2; n++) {
         if (!isfinite(rope->frequencies[n]))
-            return error_set(error, STATUS_INVALID, "rope.frequencies[%" PRIu32 "] is %f", n, rope->frequencies[n]);
+            return error_set(error, STATUS_INVALID, "rope.frequencies[%" PRIu32 "] is %f", n,
+                             rope->frequencies[n]);
     }
     return STATUS_OK;
 }
 
-static enum status check_rope(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_rope(const struct batch *batch, const struct core_run_params *p,
+                              struct error *error)
 {
     const struct engine_rope *rope = &p->rope;
     const char *given = rope->frequencies ? "frequencies" : rope->theta != 0.0f ? "theta" : NULL;
@@ -297,14 +336,16 @@ static enum status check_rope(const struct batch *batch, const struct core_run_p
         return STATUS_OK;
     if (rope->dim % 2 || rope->dim > batch->kv.head_dim_k)
         return error_set(error, STATUS_INVALID,
-                         "rope.dim is %" PRIu32 "; it must be even and at most head_dim_k %" PRIu32, rope->dim,
-                         batch->kv.head_dim_k);
+                         "rope.dim is %" PRIu32 "; it must be even and at most head_dim_k %" PRIu32,
+                         rope->dim, batch->kv.head_dim_k);
     if (!(rope->theta >= 0.0f && rope->theta <= FLT_MAX))
-        return error_set(error, STATUS_INVALID, "rope.theta is %f; it must be finite and above 0, or 0 for 10000",
+        return error_set(error, STATUS_INVALID,
+                         "rope.theta is %f; it must be finite and above 0, or 0 for 10000",
                          (double)rope->theta);
     if (!batch->has_keys && !batch->has_positions)
         return error_set(error, STATUS_INVALID,
-                         "rope is given, but batch %" PRIu64 " has neither seq_lens_kv nor positions to turn by",
+                         "rope is given, but batch %" PRIu64
+                         " has neither seq_lens_kv nor positions to turn by",
                          batch->id);
     return check_frequencies(rope, error);
 }
@@ -319,15 +360,22 @@ enum {
 
 static const struct {
     unsigned kinds;
-    enum status (*check)(const struct batch *batch, const struct core_run_params *params, struct error *error);
+    enum status (*check)(const struct batch *batch, const struct core_run_params *params,
+                         struct error *error);
 } checks[] = {
-    {ATTENDS, check_head_count},    {ATTENDS, check_window},      {ATTENDS, check_soft_cap},
-    {ATTENDS, check_head_strides},  {ATTENDS, check_heads},       {ATTENDS, check_lse},
-    {ATTENDS | WRITES, check_rope}, {ATTENDS, check_score_scale}, {ATTENDS | WRITES | GATHERS, check_scales},
+    {ATTENDS, check_head_count},
+    {ATTENDS, check_window},
+    {ATTENDS, check_soft_cap},
+    {ATTENDS, check_head_strides},
+    {ATTENDS, check_heads},
+    {ATTENDS, check_lse},
+    {ATTENDS | WRITES, check_rope},
+    {ATTENDS, check_score_scale},
+    {ATTENDS | WRITES | GATHERS, check_scales},
 };
 
-enum status run_check(const struct batch *batch, const struct core_run_params *params, struct run_tensors *tensors,
-                      struct error *error)
+enum status run_check(const struct batch *batch, const struct core_run_params *params,
+                      struct run_tensors *tensors, struct error *error)
 {
     enum status status = check_kind(batch, params, error);
     if (status == STATUS_OK)

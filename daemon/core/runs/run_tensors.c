@@ -21,12 +21,17 @@ enum {
 // The first that a run has gives the element type of all without one of their own.
 static const struct role {
     const char *name;
-    size_t offset, layer;               // of the tensor, of its layer stride, in struct core_run_params
-    enum { QUERY, FRESH, STORED } rows; // of the queries; of K and V on their way; of K and V where they stay
-    bool is_v;                          // head_dim_v, and not there if V is a part of K
-    unsigned kinds, written;            // by these kinds of run
+    size_t offset, layer; // of the tensor, of its layer stride, in struct core_run_params
+    enum {
+        QUERY,
+        FRESH,
+        STORED
+    } rows;                  // of the queries; of K and V on their way; of K and V where they stay
+    bool is_v;               // head_dim_v, and not there if V is a part of K
+    unsigned kinds, written; // by these kinds of run
 } roles[] = {
-#define FIELD(name) #name, offsetof(struct core_run_params, name), offsetof(struct core_run_params, layers.name)
+#define FIELD(name)                                                                                \
+#name, offsetof(struct core_run_params, name), offsetof(struct core_run_params, layers.name)
     {FIELD(out), QUERY, true, ATTENDS, ATTENDS},
     {FIELD(q), QUERY, false, ATTENDS, 0},
     {FIELD(k), FRESH, false, ANY, GATHERS},
@@ -47,9 +52,11 @@ static uint64_t layer_stride_of(const struct core_run_params *p, const struct ro
     return *(const uint64_t *)((const char *)p + role->layer);
 }
 
-static bool has_role(const struct batch *batch, const struct core_run_params *p, const struct role *role)
+static bool has_role(const struct batch *batch, const struct core_run_params *p,
+                     const struct role *role)
 {
-    if (!(role->kinds >> p->kind & 1) || (role->is_v && role->rows != QUERY && batch->kv.v_is_k_prefix))
+    if (!(role->kinds >> p->kind & 1) ||
+        (role->is_v && role->rows != QUERY && batch->kv.v_is_k_prefix))
         return false;
     if (role->rows == FRESH)
         return batch->has_slots || p->kind == ENGINE_GATHER;
@@ -58,13 +65,15 @@ static bool has_role(const struct batch *batch, const struct core_run_params *p,
 
 // ---- how many rows ----
 
-static enum status outer_error(const char *name, uint64_t stride, const char *why, struct error *error)
+static enum status outer_error(const char *name, uint64_t stride, const char *why,
+                               struct error *error)
 {
-    return error_set(error, STATUS_INVALID, "%s has outer stride %" PRIu64 ", but %s", name, stride, why);
+    return error_set(error, STATUS_INVALID, "%s has outer stride %" PRIu64 ", but %s", name, stride,
+                     why);
 }
 
-static enum status extend_rows(const struct batch *batch, const struct core_run_params *p, struct tensor_use *use,
-                               struct error *error)
+static enum status extend_rows(const struct batch *batch, const struct core_run_params *p,
+                               struct tensor_use *use, struct error *error)
 {
     uint64_t outer = use->tensor->outer_stride;
     use->num_outer = 1;
@@ -82,7 +91,8 @@ static enum status extend_rows(const struct batch *batch, const struct core_run_
     return STATUS_OK;
 }
 
-static enum status extend_stored(const struct batch *batch, struct tensor_use *use, struct error *error)
+static enum status extend_stored(const struct batch *batch, struct tensor_use *use,
+                                 struct error *error)
 {
     uint64_t outer = use->tensor->outer_stride;
     if (batch->place == ENGINE_BLOCKS) {
@@ -90,7 +100,8 @@ static enum status extend_stored(const struct batch *batch, struct tensor_use *u
         use->num_tokens = batch->kv.block_size;
         if (outer || batch->end_block < 2)
             return STATUS_OK;
-        return error_set(error, STATUS_INVALID, "%s has no outer stride, that of a block, but %" PRIu64 " blocks",
+        return error_set(error, STATUS_INVALID,
+                         "%s has no outer stride, that of a block, but %" PRIu64 " blocks",
                          use->name, batch->end_block);
     }
     use->num_outer = outer ? batch->num_seqs : 1;
@@ -98,14 +109,16 @@ static enum status extend_stored(const struct batch *batch, struct tensor_use *u
     if (outer || batch->has_kv_starts)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
-                     "%s has no outer stride, that of a sequence, and batch %" PRIu64 " no kv_starts", use->name,
-                     batch->id);
+                     "%s has no outer stride, that of a sequence, and batch %" PRIu64
+                     " no kv_starts",
+                     use->name, batch->id);
 }
 
 // ---- all of a run ----
 
-static enum status describe_use(const struct batch *batch, const struct core_run_params *p, const struct role *role,
-                                struct tensor_use *use, struct error *error)
+static enum status describe_use(const struct batch *batch, const struct core_run_params *p,
+                                const struct role *role, struct tensor_use *use,
+                                struct error *error)
 {
     const struct engine_kv *kv = &batch->kv;
     *use = (struct tensor_use){
@@ -123,17 +136,19 @@ static enum status describe_use(const struct batch *batch, const struct core_run
     return extend_stored(batch, use, error);
 }
 
-static enum status check_stored_absent(const struct batch *batch, const struct core_run_params *p, struct error *error)
+static enum status check_stored_absent(const struct batch *batch, const struct core_run_params *p,
+                                       struct error *error)
 {
     const char *given = p->keys.dtype ? "keys" : p->values.dtype ? "values" : NULL;
     if (!batch->table || !given)
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s is given, but K and V of batch %" PRIu64 " lie in cache %" PRIu64,
-                     given, batch->id, batch->table->cache_id);
+    return error_set(error, STATUS_INVALID,
+                     "%s is given, but K and V of batch %" PRIu64 " lie in cache %" PRIu64, given,
+                     batch->id, batch->table->cache_id);
 }
 
-enum status run_check_tensors(const struct batch *batch, const struct core_run_params *p, struct run_tensors *tensors,
-                              struct error *error)
+enum status run_check_tensors(const struct batch *batch, const struct core_run_params *p,
+                              struct run_tensors *tensors, struct error *error)
 {
     struct tensor_check check = {
         .arena_size = batch->session->arena_size,
@@ -144,7 +159,8 @@ enum status run_check_tensors(const struct batch *batch, const struct core_run_p
     struct wire_tensor lse = p->lse;
     uint32_t count = 0;
     if (!batch->session->arena)
-        return error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to run in", batch->session->id);
+        return error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to run in",
+                         batch->session->id);
     enum status status = check_stored_absent(batch, p, error);
     for (size_t i = 0; status == STATUS_OK && i < NUM_ROLES; i++) {
         if (has_role(batch, p, &roles[i]))

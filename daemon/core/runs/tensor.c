@@ -10,8 +10,8 @@
 
 typedef __int128 wide;
 
-// Rows of `row` bytes in up to three dimensions: row (o, t, h) begins at offset + the sum of index times stride. Strides that no row
-// needs are 0.
+// Rows of `row` bytes in up to three dimensions: row (o, t, h) begins at offset + the sum of index
+// times stride. Strides that no row needs are 0.
 enum { OUTER, TOKEN, HEAD, DIMENSIONS };
 struct rows {
     wide offset, row;
@@ -56,25 +56,29 @@ static wide layers_end(const struct rows *r)
 
 // ---- one tensor ----
 
-static enum status check_type(const struct tensor_use *use, const struct tensor_use *first, struct error *error)
+static enum status check_type(const struct tensor_use *use, const struct tensor_use *first,
+                              struct error *error)
 {
     const struct wire_tensor *t = use->tensor;
     if (t->memory != 0)
         return error_set(error, STATUS_UNSUPPORTED,
-                         "%s lies in memory kind %" PRIu32 "; only 0, the arena, is supported", use->name, t->memory);
+                         "%s lies in memory kind %" PRIu32 "; only 0, the arena, is supported",
+                         use->name, t->memory);
     if (dtype_size((int)t->dtype) == 0)
-        return error_set(error, STATUS_INVALID, "%s has dtype %" PRIu32 ", which is none", use->name, t->dtype);
+        return error_set(error, STATUS_INVALID, "%s has dtype %" PRIu32 ", which is none",
+                         use->name, t->dtype);
     if (use->dtype)
         return t->dtype == (uint32_t)use->dtype
                    ? STATUS_OK
-                   : error_set(error, STATUS_MISMATCH, "%s is %s; it must be %s", use->name, dtype_name((int)t->dtype),
-                               dtype_name((int)use->dtype));
+                   : error_set(error, STATUS_MISMATCH, "%s is %s; it must be %s", use->name,
+                               dtype_name((int)t->dtype), dtype_name((int)use->dtype));
     if (t->dtype != first->tensor->dtype)
-        return error_set(error, STATUS_MISMATCH, "%s is %s, but %s is %s", use->name, dtype_name((int)t->dtype),
-                         first->name, dtype_name((int)first->tensor->dtype));
+        return error_set(error, STATUS_MISMATCH, "%s is %s, but %s is %s", use->name,
+                         dtype_name((int)t->dtype), first->name,
+                         dtype_name((int)first->tensor->dtype));
     if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16)
-        return error_set(error, STATUS_UNSUPPORTED, "%s is %s; it may be f32, f16 or bf16", use->name,
-                         dtype_name((int)t->dtype));
+        return error_set(error, STATUS_UNSUPPORTED, "%s is %s; it may be f32, f16 or bf16",
+                         use->name, dtype_name((int)t->dtype));
     return STATUS_OK;
 }
 
@@ -84,44 +88,50 @@ static uint32_t unit_of(const struct tensor_use *use)
     return use->counts_elements ? dtype_size((int)use->tensor->dtype) : 16;
 }
 
-static enum status check_place(const struct tensor_use *use, const struct rows *rows, uint64_t arena_size,
-                               struct error *error)
+static enum status check_place(const struct tensor_use *use, const struct rows *rows,
+                               uint64_t arena_size, struct error *error)
 {
     const struct wire_tensor *t = use->tensor;
     if (rows->layer % unit_of(use))
-        return error_set(error, STATUS_MISALIGNED, "%s has layer stride %" PRIu64 "; it must be a multiple of %" PRIu32,
+        return error_set(error, STATUS_MISALIGNED,
+                         "%s has layer stride %" PRIu64 "; it must be a multiple of %" PRIu32,
                          use->name, use->layer_stride, unit_of(use));
     if ((t->offset | t->token_stride | t->head_stride | t->outer_stride) % unit_of(use))
         return error_set(error, STATUS_MISALIGNED,
                          "%s has offset %" PRIu64 ", token stride %" PRIu64 ", head stride %" PRIu64
                          ", outer stride %" PRIu64 ": each must be a multiple of %" PRIu32,
-                         use->name, t->offset, t->token_stride, t->head_stride, t->outer_stride, unit_of(use));
+                         use->name, t->offset, t->token_stride, t->head_stride, t->outer_stride,
+                         unit_of(use));
     if (num_rows(rows) == 0 || layers_end(rows) <= (wide)arena_size)
         return STATUS_OK;
     char outer[96] = "", layers[96] = "";
     if (use->num_outer > 1)
-        snprintf(outer, sizeof outer, " and an outer stride of %" PRIu64 " for %" PRIu64 ", each", t->outer_stride,
-                 use->num_outer);
+        snprintf(outer, sizeof outer, " and an outer stride of %" PRIu64 " for %" PRIu64 ", each",
+                 t->outer_stride, use->num_outer);
     if (rows->layers > 1)
-        snprintf(layers, sizeof layers, " in %" PRIu32 " layers, each %" PRIu64 " bytes behind the one before,",
+        snprintf(layers, sizeof layers,
+                 " in %" PRIu32 " layers, each %" PRIu64 " bytes behind the one before,",
                  (uint32_t)rows->layers, use->layer_stride);
     return error_set(error, STATUS_OUT_OF_RANGE,
-                     "%s at %" PRIu64 " with strides %" PRIu64 " and %" PRIu64 "%s for %" PRIu64 " tokens and %" PRIu32
-                     " heads of %" PRIu32 " bytes%s ends past the arena's %" PRIu64 " bytes",
-                     use->name, t->offset, t->token_stride, t->head_stride, outer, use->num_tokens, use->heads,
-                     (uint32_t)rows->row, layers, arena_size);
+                     "%s at %" PRIu64 " with strides %" PRIu64 " and %" PRIu64 "%s for %" PRIu64
+                     " tokens and %" PRIu32 " heads of %" PRIu32
+                     " bytes%s ends past the arena's %" PRIu64 " bytes",
+                     use->name, t->offset, t->token_stride, t->head_stride, outer, use->num_tokens,
+                     use->heads, (uint32_t)rows->row, layers, arena_size);
 }
 
 // The engine counts the two inner strides in 32 bits, in those units.
-static enum status check_strides(const struct tensor_use *use, const struct rows *rows, struct error *error)
+static enum status check_strides(const struct tensor_use *use, const struct rows *rows,
+                                 struct error *error)
 {
     uint64_t most = (uint64_t)UINT32_MAX * unit_of(use);
-    wide token = rows->strides[TOKEN], head = rows->strides[HEAD], stride = token > head ? token : head;
+    wide token = rows->strides[TOKEN], head = rows->strides[HEAD],
+         stride = token > head ? token : head;
     if (stride <= (wide)most)
         return STATUS_OK;
     return error_set(error, STATUS_OUT_OF_RANGE,
-                     "%s has a stride of %" PRIu64 " bytes; at most %" PRIu64 " are allowed", use->name,
-                     (uint64_t)stride, most);
+                     "%s has a stride of %" PRIu64 " bytes; at most %" PRIu64 " are allowed",
+                     use->name, (uint64_t)stride, most);
 }
 
 // A dimension of the rows, or of the distances between the rows of two tensors.
@@ -161,7 +171,8 @@ static bool rows_nest(const struct rows *r)
     return true;
 }
 
-static enum status check_nested(const struct tensor_use *use, const struct rows *r, struct error *error)
+static enum status check_nested(const struct tensor_use *use, const struct rows *r,
+                                struct error *error)
 {
     const struct wire_tensor *t = use->tensor;
     if (num_rows(r) == 0 || rows_nest(r))
@@ -170,7 +181,8 @@ static enum status check_nested(const struct tensor_use *use, const struct rows 
     if (use->num_outer > 1)
         snprintf(outer, sizeof outer, ", outer stride %" PRIu64, t->outer_stride);
     return error_set(error, STATUS_INVALID,
-                     "%s's rows of %" PRIu32 " bytes overlap: token stride %" PRIu64 ", head stride %" PRIu64 "%s",
+                     "%s's rows of %" PRIu32 " bytes overlap: token stride %" PRIu64
+                     ", head stride %" PRIu64 "%s",
                      use->name, (uint32_t)r->row, t->token_stride, t->head_stride, outer);
 }
 
@@ -188,15 +200,18 @@ static bool axis_cut(struct axis *axis, wide at, wide low, wide high)
         axis->last = axis->first;
         return low < at && at < high;
     }
-    wide first = floor_div(low - at, axis->stride) + 1, last = -floor_div(-(high - at), axis->stride) - 1;
+    wide first = floor_div(low - at, axis->stride) + 1,
+         last = -floor_div(-(high - at), axis->stride) - 1;
     axis->first = first > axis->first ? first : axis->first;
     axis->last = last < axis->last ? last : axis->last;
     return axis->first <= axis->last;
 }
 
-// Is there a sum of one step of each axis with low < at + sum < high? Two rows overlap if the distance of their begins is so
-// bounded. Goes along the longest strides, only where what the others can add reaches.
-static bool axes_meet(const struct axis *axes, int count, wide at, wide low, wide high, uint32_t *steps)
+// Is there a sum of one step of each axis with low < at + sum < high? Two rows overlap if the
+// distance of their begins is so bounded. Goes along the longest strides, only where what the
+// others can add reaches.
+static bool axes_meet(const struct axis *axes, int count, wide at, wide low, wide high,
+                      uint32_t *steps)
 {
     struct axis axis = axes[0];
     wide least = 0, most = 0;
@@ -238,21 +253,26 @@ static bool same_strides(const struct rows *a, const struct rows *b)
     return true;
 }
 
-// Of one stride in each dimension; `more`: another axis of distances beside those of the rows, NULL: none.
-static bool rows_touch_rows(const struct rows *a, const struct rows *b, const struct axis *more, uint32_t *steps)
+// Of one stride in each dimension; `more`: another axis of distances beside those of the rows,
+// NULL: none.
+static bool rows_touch_rows(const struct rows *a, const struct rows *b, const struct axis *more,
+                            uint32_t *steps)
 {
     struct axis axes[DIMENSIONS + 1];
     for (int d = 0; d < DIMENSIONS; d++)
-        axes[d] = (struct axis){1 - b->counts[d], a->counts[d] - 1, a->strides[d] ? a->strides[d] : b->strides[d]};
+        axes[d] = (struct axis){1 - b->counts[d], a->counts[d] - 1,
+                                a->strides[d] ? a->strides[d] : b->strides[d]};
     if (more)
         axes[DIMENSIONS] = *more;
     sort_axes(axes, DIMENSIONS + (more != NULL));
-    return axes_meet(axes, DIMENSIONS + (more != NULL), a->offset - b->offset, -a->row, b->row, steps);
+    return axes_meet(axes, DIMENSIONS + (more != NULL), a->offset - b->offset, -a->row, b->row,
+                     steps);
 }
 
 static bool overlap(const struct rows *out, const struct rows *in, uint32_t *steps)
 {
-    if (num_rows(out) == 0 || num_rows(in) == 0 || rows_end(out) <= in->offset || rows_end(in) <= out->offset)
+    if (num_rows(out) == 0 || num_rows(in) == 0 || rows_end(out) <= in->offset ||
+        rows_end(in) <= out->offset)
         return false;
     if (same_strides(out, in))
         return rows_touch_rows(out, in, NULL, steps);
@@ -265,7 +285,8 @@ static bool overlap(const struct rows *out, const struct rows *in, uint32_t *ste
 
 static bool apart_in_all(const struct rows *a, const struct rows *b)
 {
-    return num_rows(a) == 0 || num_rows(b) == 0 || layers_end(a) <= b->offset || layers_end(b) <= a->offset;
+    return num_rows(a) == 0 || num_rows(b) == 0 || layers_end(a) <= b->offset ||
+           layers_end(b) <= a->offset;
 }
 
 // In one and the same layer.
@@ -290,7 +311,8 @@ static bool meets_another(const struct rows *a, const struct rows *b, wide i)
     wide begin = a->offset + i * a->layer, end = rows_end(a) + i * a->layer;
     if (!b->layer)
         return begin < rows_end(b) && b->offset < end;
-    wide first = floor_div(begin - rows_end(b), b->layer) + 1, last = -floor_div(b->offset - end, b->layer) - 1;
+    wide first = floor_div(begin - rows_end(b), b->layer) + 1,
+         last = -floor_div(b->offset - end, b->layer) - 1;
     first = first > 0 ? first : 0;
     last = last < b->layers - 1 ? last : b->layers - 1;
     return last - first + 1 - (first <= i && i <= last) > 0;
@@ -302,7 +324,8 @@ static bool layers_meet(const struct rows *a, const struct rows *b, uint32_t *st
     if (a->layers == 1 || apart_in_all(a, b))
         return false;
     if (a->layer == b->layer && same_strides(a, b)) {
-        const struct axis ahead = {1, a->layers - 1, a->layer}, behind = {1 - a->layers, -1, a->layer};
+        const struct axis ahead = {1, a->layers - 1, a->layer},
+                          behind = {1 - a->layers, -1, a->layer};
         bool meet = rows_touch_rows(a, b, &ahead, steps) || rows_touch_rows(a, b, &behind, steps);
         return meet || !*steps;
     }
@@ -326,22 +349,25 @@ struct tensor_extent tensor_extent(const struct tensor_use *use, uint32_t num_la
 static bool is_twin(const struct tensor_use *use, const struct wire_tensor *other)
 {
     const struct wire_tensor *t = use->tensor;
-    return use->twin == other && t->offset == other->offset && t->token_stride == other->token_stride &&
+    return use->twin == other && t->offset == other->offset &&
+           t->token_stride == other->token_stride &&
            (t->head_stride == other->head_stride || use->heads < 2);
 }
 
 // Tensor `i` against those before it: one of the two must be written to matter.
-static enum status check_apart(struct tensor_check *check, const struct tensor_use *uses, uint32_t i,
-                               struct error *error)
+static enum status check_apart(struct tensor_check *check, const struct tensor_use *uses,
+                               uint32_t i, struct error *error)
 {
     for (uint32_t j = 0; j < i; j++) {
         const struct tensor_use *out = uses[j].written ? &uses[j] : &uses[i];
         const struct tensor_use *other = uses[j].written ? &uses[i] : &uses[j];
         if (!out->written || is_twin(&uses[i], uses[j].tensor))
             continue;
-        const struct rows a = rows_of(out, check->num_layers), b = rows_of(other, check->num_layers);
+        const struct rows a = rows_of(out, check->num_layers),
+                          b = rows_of(other, check->num_layers);
         if (overlap_in_some(&a, &b, &check->steps))
-            return error_set(error, STATUS_INVALID, "%s at %" PRIu64 " overlaps %s at %" PRIu64 "%s", out->name,
+            return error_set(error, STATUS_INVALID,
+                             "%s at %" PRIu64 " overlaps %s at %" PRIu64 "%s", out->name,
                              out->tensor->offset, other->name, other->tensor->offset,
                              a.layer == b.layer ? "" : " in some layer");
         check->chained = check->chained || layers_meet(&a, &b, &check->steps);
@@ -354,8 +380,8 @@ static void look_at_itself(struct tensor_check *check, const struct rows *rows)
     check->chained = check->chained || layers_meet(rows, rows, &check->steps);
 }
 
-enum status tensor_check_all(struct tensor_check *check, const struct tensor_use *uses, uint32_t count,
-                             struct error *error)
+enum status tensor_check_all(struct tensor_check *check, const struct tensor_use *uses,
+                             uint32_t count, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {

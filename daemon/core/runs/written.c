@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// written.c - see written.h. The order of a session's queue is that of its tickets, and block->filled has the ticket of the last
-// copy into a block: it says whose claims stand. After a failure a slot may count as unwritten that is written, never the reverse.
+// written.c - see written.h. The order of a session's queue is that of its tickets, and
+// block->filled has the ticket of the last copy into a block: it says whose claims stand. After a
+// failure a slot may count as unwritten that is written, never the reverse.
 
 #include "written.h"
 

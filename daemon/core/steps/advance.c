@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// advance.c - a batch becomes the next step's: what was kept of it and what changes make a new one, which takes its place and number. Runs that
-// are not over keep the old one. In a cache only what changes is looked at; K and V in the arena are one session's own affair, and such a
-// batch is made anew.
+// advance.c - a batch becomes the next step's: what was kept of it and what changes make a new one,
+// which takes its place and number. Runs that are not over keep the old one. In a cache only what
+// changes is looked at; K and V in the arena are one session's own affair, and such a batch is made
+// anew.
 
 #include "core/pool/ledger.h"
 #include "core/pool/session.h"
@@ -15,37 +16,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status check_lengths(const struct batch *batch, const struct core_advance *a, struct error *error)
+static enum status check_lengths(const struct batch *batch, const struct core_advance *a,
+                                 struct error *error)
 {
     enum status status = STATUS_OK;
     if (batch->has_mask)
-        return error_set(error, STATUS_INVALID, "batch %" PRIu64 " has a mask, which is one step's: create a new batch",
+        return error_set(error, STATUS_INVALID,
+                         "batch %" PRIu64 " has a mask, which is one step's: create a new batch",
                          batch->id);
     if (!batch->has_keys)
-        return error_set(error, STATUS_INVALID, "batch %" PRIu64 " was created without seq_lens_kv, which would grow",
+        return error_set(error, STATUS_INVALID,
+                         "batch %" PRIu64 " was created without seq_lens_kv, which would grow",
                          batch->id);
     if (a->num_seq_lens_kv)
         status = draft_check_length("seq_lens_kv", a->num_seq_lens_kv, batch->num_seqs, error);
     if (status == STATUS_OK)
-        status =
-            draft_check_length("slot_mapping", a->num_slot_mapping, batch->has_slots ? batch->num_tokens : 0, error);
+        status = draft_check_length("slot_mapping", a->num_slot_mapping,
+                                    batch->has_slots ? batch->num_tokens : 0, error);
     if (status == STATUS_OK && a->num_positions)
-        status = draft_check_length("positions", a->num_positions, batch->has_positions ? batch->num_tokens : 0, error);
+        status = draft_check_length("positions", a->num_positions,
+                                    batch->has_positions ? batch->num_tokens : 0, error);
     return status;
 }
 
-static enum status check_entries(const struct batch *batch, const struct core_advance *a, struct error *error)
+static enum status check_entries(const struct batch *batch, const struct core_advance *a,
+                                 struct error *error)
 {
     uint32_t columns = batch->place == ENGINE_ROWS ? 0 : batch->kept.max_blocks;
     if (a->num_entries > batch->kept.num_block_table)
-        return error_set(error, STATUS_INVALID, "%" PRIu32 " entries change; the block table has %" PRIu64,
-                         a->num_entries, batch->kept.num_block_table);
+        return error_set(error, STATUS_INVALID,
+                         "%" PRIu32 " entries change; the block table has %" PRIu64, a->num_entries,
+                         batch->kept.num_block_table);
     for (uint32_t i = 0; i < a->num_entries; i++) {
         const struct core_entry *entry = &a->entries[i];
         if (entry->seq >= batch->num_seqs || entry->column >= columns)
             return error_set(error, STATUS_OUT_OF_RANGE,
-                             "entries[%" PRIu32 "] is of block_table[%" PRIu32 "][%" PRIu32 "]; the table has %" PRIu32
-                             " rows of %" PRIu32,
+                             "entries[%" PRIu32 "] is of block_table[%" PRIu32 "][%" PRIu32
+                             "]; the table has %" PRIu32 " rows of %" PRIu32,
                              i, entry->seq, entry->column, batch->num_seqs, columns);
     }
     return STATUS_OK;
@@ -63,15 +70,17 @@ static int32_t grown(int32_t number, int64_t by)
     return sum > INT32_MAX ? INT32_MAX : (int32_t)sum;
 }
 
-static void fill_seq_lens(const struct core_batch_params *old, const struct core_advance *a, int32_t *seq_lens)
+static void fill_seq_lens(const struct core_batch_params *old, const struct core_advance *a,
+                          int32_t *seq_lens)
 {
     for (uint32_t s = 0; s < old->num_seqs; s++)
-        seq_lens[s] = a->num_seq_lens_kv ? a->seq_lens_kv[s] : grown(old->seq_lens_kv[s], num_queries(old, s));
+        seq_lens[s] = a->num_seq_lens_kv ? a->seq_lens_kv[s]
+                                         : grown(old->seq_lens_kv[s], num_queries(old, s));
 }
 
 // Where a sequence's tokens lie is old->token_rows to say.
-static void fill_positions(const struct core_batch_params *old, const struct core_advance *a, const int32_t *seq_lens,
-                           int32_t *positions)
+static void fill_positions(const struct core_batch_params *old, const struct core_advance *a,
+                           const int32_t *seq_lens, int32_t *positions)
 {
     if (a->num_positions) {
         memcpy(positions, a->positions, a->num_positions * sizeof *positions);
@@ -94,20 +103,24 @@ static void fill_table(const struct batch *batch, const struct core_advance *a, 
     if (p->num_block_table)
         memcpy(table, p->block_table, p->num_block_table * sizeof *table);
     for (uint32_t i = 0; i < a->num_entries; i++)
-        table[(size_t)a->entries[i].seq * p->max_blocks + a->entries[i].column] = a->entries[i].block;
+        table[(size_t)a->entries[i].seq * p->max_blocks + a->entries[i].column] =
+            a->entries[i].block;
 }
 
-static enum status advance_local(struct batch *batch, const struct core_advance *a, struct error *error)
+static enum status advance_local(struct batch *batch, const struct core_advance *a,
+                                 struct error *error)
 {
     const struct core_layout layout = {.kv = batch->kv, .num_blocks = batch->num_layout_blocks};
     struct core_batch_params next = batch->kept;
     uint64_t count = (uint64_t)next.num_seqs + next.num_block_table + next.num_positions + 1;
-    enum status status = session_check_kept(batch->session, count * sizeof(int32_t), "arrays of the next step", error);
+    enum status status = session_check_kept(batch->session, count * sizeof(int32_t),
+                                            "arrays of the next step", error);
     if (status != STATUS_OK)
         return status;
     int32_t *memory = malloc(count * sizeof *memory), *lens = memory;
     if (!memory)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64, batch->id);
+        return error_set(error, STATUS_NO_MEMORY,
+                         "no host memory for the next step of batch %" PRIu64, batch->id);
     int32_t *table = lens + next.num_seqs, *positions = table + next.num_block_table;
     fill_seq_lens(&batch->kept, a, lens);
     fill_table(batch, a, table);
@@ -126,14 +139,16 @@ static enum status advance_local(struct batch *batch, const struct core_advance 
 
 // ---- in a cache: the first time, what the batch names is counted ----
 
-// Counts the columns of a row that creation has named: all in sight, or without queries those before the first that names no block it may read.
+// Counts the columns of a row that creation has named: all in sight, or without queries those
+// before the first that names no block it may read.
 static struct named count_row(const struct batch *batch, struct names *names, uint32_t s)
 {
     const struct core_batch_params *p = &batch->kept;
     const int32_t *row = batch->kept_table + (size_t)s * p->max_blocks;
     uint32_t used = ((uint32_t)p->seq_lens_kv[s] + batch->kv.block_size - 1) / batch->kv.block_size;
     bool is_query = num_queries(p, s) > 0;
-    struct named named = {.from = is_query ? draft_count_missing(row, used) : 0, .is_query = is_query};
+    struct named named = {.from = is_query ? draft_count_missing(row, used) : 0,
+                          .is_query = is_query};
     for (named.to = named.from; named.to < used && names_count(names, row[named.to]); named.to++)
         ;
     return named;
@@ -148,7 +163,8 @@ static enum status begin_steps(struct batch *batch, struct error *error)
     if (batch->named)
         return STATUS_OK;
     uint64_t named_bytes = (uint64_t)batch->num_seqs * sizeof *batch->named;
-    uint64_t bytes = names_bytes_for(&none, batch->blocks, batch->num_blocks, batch->num_again) + named_bytes;
+    uint64_t bytes =
+        names_bytes_for(&none, batch->blocks, batch->num_blocks, batch->num_again) + named_bytes;
     status = session_check_kept(session, bytes, "names of blocks", error);
     if (status != STATUS_OK)
         return status;
@@ -159,7 +175,8 @@ static enum status begin_steps(struct batch *batch, struct error *error)
         free(names);
         free(batch->named);
         batch->named = NULL;
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for steps of batch %" PRIu64, batch->id);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for steps of batch %" PRIu64,
+                         batch->id);
     }
     for (uint32_t s = 0; s < batch->num_seqs; s++)
         batch->named[s] = count_row(batch, names, s);
@@ -227,7 +244,8 @@ static void restore_table(struct advance *a)
 static enum status check_scratch(const struct advance *a)
 {
     uint64_t seqs = a->old->num_seqs, entries = a->params->num_entries;
-    uint64_t bytes = seqs * (sizeof *a->lens + sizeof *a->named) + a->old->kept.num_positions * sizeof *a->positions +
+    uint64_t bytes = seqs * (sizeof *a->lens + sizeof *a->named) +
+                     a->old->kept.num_positions * sizeof *a->positions +
                      entries * (sizeof *a->changes + sizeof *a->entries);
     return session_check_kept(a->old->session, bytes, "arrays of the next step", a->error);
 }
@@ -296,9 +314,10 @@ static uint64_t table_bytes(const struct batch *batch)
     return batch->kept.num_block_table * sizeof(int32_t);
 }
 
-// Of a table of its own, if `next` seems to need one: where runs that are not over see what changes to a block. The engine knows it better
-// (an earlier step over the same table may have seen more), and what it makes unforeseen counts from then on: a session passes its limit by
-// one table at most, as nothing more is taken while it is beyond.
+// Of a table of its own, if `next` seems to need one: where runs that are not over see what changes
+// to a block. The engine knows it better (an earlier step over the same table may have seen more),
+// and what it makes unforeseen counts from then on: a session passes its limit by one table at
+// most, as nothing more is taken while it is beyond.
 static uint64_t most_table_bytes(const struct advance *a)
 {
     const struct batch *old = a->old;
@@ -307,7 +326,8 @@ static uint64_t most_table_bytes(const struct advance *a)
         return 0;
     for (uint32_t i = 0; i < a->params->num_entries; i++) {
         const struct core_entry *entry = &a->params->entries[i];
-        if (entry->block >= 0 && entry->column < ((uint32_t)old->kept_lens[entry->seq] + size - 1) / size)
+        if (entry->block >= 0 &&
+            entry->column < ((uint32_t)old->kept_lens[entry->seq] + size - 1) / size)
             return table_bytes(old);
     }
     return 0;
@@ -319,7 +339,8 @@ static enum status reserve(struct advance *a)
     struct names *names = a->old->names;
     const int32_t *adds = a->step.adds.blocks;
     size_t num_adds = a->step.adds.count, num_drops = a->step.drops.count;
-    uint64_t before = names_bytes(names), more = names_bytes_for(names, adds, num_adds, num_adds) - before;
+    uint64_t before = names_bytes(names),
+             more = names_bytes_for(names, adds, num_adds, num_adds) - before;
     more += a->next->bytes + most_table_bytes(a) + (num_drops ? names_left_bytes(num_drops) : 0);
     enum status status = session_check_kept(session, more, "metadata of the next step", a->error);
     if (status != STATUS_OK)
@@ -329,8 +350,8 @@ static enum status reserve(struct advance *a)
     a->left = num_drops ? names_left_create(num_drops) : NULL;
     room = room && (a->left || !num_drops);
     return room ? STATUS_OK
-                : error_set(a->error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64,
-                            a->old->id);
+                : error_set(a->error, STATUS_NO_MEMORY,
+                            "no host memory for the next step of batch %" PRIu64, a->old->id);
 }
 
 static uint32_t list_entries(struct advance *a)
@@ -338,15 +359,17 @@ static uint32_t list_entries(struct advance *a)
     uint32_t count = 0;
     for (uint32_t i = 0; i < a->params->num_entries; i++) {
         const struct draft_change *change = &a->changes[i], *next = change + 1;
-        bool last = i + 1 == a->params->num_entries || next->seq != change->seq || next->column != change->column;
+        bool last = i + 1 == a->params->num_entries || next->seq != change->seq ||
+                    next->column != change->column;
         if (last)
-            a->entries[count++] =
-                (struct engine_entry){change->seq, change->column, a->params->entries[change->index].block};
+            a->entries[count++] = (struct engine_entry){change->seq, change->column,
+                                                        a->params->entries[change->index].block};
     }
     return count;
 }
 
-// The last step that may fail: where no run reads it, the engine's table has changed with this. So `next` has its room before.
+// The last step that may fail: where no run reads it, the engine's table has changed with this. So
+// `next` has its room before.
 static enum status advance_engine(struct advance *a)
 {
     enum status status = batch_enter(a->next, a->old, a->error);
@@ -415,7 +438,8 @@ static void finish(struct advance *a)
     batch_discard(a->next);
 }
 
-static enum status advance_pool(struct batch *batch, const struct core_advance *params, struct error *error)
+static enum status advance_pool(struct batch *batch, const struct core_advance *params,
+                                struct error *error)
 {
     struct advance a = {.params = params, .old = batch, .error = error};
     enum status status = begin_steps(batch, error);
@@ -425,7 +449,8 @@ static enum status advance_pool(struct batch *batch, const struct core_advance *
         return status;
     if (!allocate(&a)) {
         finish(&a);
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for the next step of batch %" PRIu64, batch->id);
+        return error_set(error, STATUS_NO_MEMORY,
+                         "no host memory for the next step of batch %" PRIu64, batch->id);
     }
     *a.next = next_of(batch);
     fill_seq_lens(&batch->kept, params, a.lens);
@@ -445,7 +470,8 @@ static enum status advance_pool(struct batch *batch, const struct core_advance *
     return status;
 }
 
-enum status core_batch_advance(struct core_session *session, const struct core_advance *params, struct error *error)
+enum status core_batch_advance(struct core_session *session, const struct core_advance *params,
+                               struct error *error)
 {
     struct batch *batch;
     enum status status = session_usable(session, error);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - the life of a batch: made from a checked draft, referencing the blocks that it names until its last run is over.
+// batch.c - the life of a batch: made from a checked draft, referencing the blocks that it names
+// until its last run is over.
 
 #include "batch.h"
 
@@ -65,7 +66,8 @@ static int32_t *keep(int32_t **at, const int32_t *from, uint64_t count)
 }
 
 // Layouts are not kept by address: the caller's is gone.
-static enum status keep_params(struct batch *batch, const struct core_batch_params *p, struct error *error)
+static enum status keep_params(struct batch *batch, const struct core_batch_params *p,
+                               struct error *error)
 {
     int32_t *at = batch->kept_arrays = malloc(batch->kept_bytes ? batch->kept_bytes : 1);
     if (!at)
@@ -94,7 +96,8 @@ enum status batch_enter(struct batch *batch, const struct batch *old, struct err
     struct core_session *session = batch->session;
     batch->id = old ? old->id : ++session->ledger->last_id;
     HASH_ADD(hh, session->batches, id, sizeof batch->id, batch);
-    return HASH_ADDED(batch) ? STATUS_OK : error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
+    return HASH_ADDED(batch) ? STATUS_OK
+                             : error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
 }
 
 void batch_withdraw(struct batch *batch)
@@ -126,25 +129,29 @@ static void take_references(struct batch *batch)
     hold_ref_all(batch->table, batch->blocks, batch->num_blocks);
 }
 
-static enum status check_layout(const struct engine *engine, const struct core_layout *layout, struct error *error)
+static enum status check_layout(const struct engine *engine, const struct core_layout *layout,
+                                struct error *error)
 {
     bool blocks = layout->kv.block_size > 0;
     enum status status = blocks ? cache_check_kv(&layout->kv, error) : STATUS_OK;
     if (status == STATUS_OK && !blocks && layout->num_blocks)
-        status = error_set(error, STATUS_INVALID,
-                           "the layout has %" PRIu32 " blocks, but block_size 0: K and V are contiguous",
-                           layout->num_blocks);
+        status =
+            error_set(error, STATUS_INVALID,
+                      "the layout has %" PRIu32 " blocks, but block_size 0: K and V are contiguous",
+                      layout->num_blocks);
     if (status == STATUS_OK)
         status = engine_kv_check(engine, blocks ? ENGINE_BLOCKS : ENGINE_ROWS, &layout->kv, error);
     return status;
 }
 
 // Where K and V lie, and how.
-static enum status find_place(struct batch *batch, const struct core_batch_params *params, struct error *error)
+static enum status find_place(struct batch *batch, const struct core_batch_params *params,
+                              struct error *error)
 {
     const struct core_layout *layout = params->layout;
     if (params->cache && layout)
-        return error_set(error, STATUS_INVALID, "the batch names cache %" PRIu64 " and has a layout", params->cache);
+        return error_set(error, STATUS_INVALID,
+                         "the batch names cache %" PRIu64 " and has a layout", params->cache);
     if (!params->cache && !layout)
         return error_set(error, STATUS_INVALID, "the batch names no cache and has no layout");
     if (!layout) {
@@ -159,8 +166,8 @@ static enum status find_place(struct batch *batch, const struct core_batch_param
     return check_layout(batch->session->ledger->engine, layout, error);
 }
 
-static enum status batch_build(struct batch *batch, const struct core_batch_params *params, struct batch *old,
-                               struct error *error)
+static enum status batch_build(struct batch *batch, const struct core_batch_params *params,
+                               struct batch *old, struct error *error)
 {
     struct core_session *session = batch->session;
     enum status status = find_place(batch, params, error);
@@ -192,8 +199,8 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
     return STATUS_OK;
 }
 
-enum status batch_make(struct core_session *session, const struct core_batch_params *params, struct batch *old,
-                       struct batch **out, struct error *error)
+enum status batch_make(struct core_session *session, const struct core_batch_params *params,
+                       struct batch *old, struct batch **out, struct error *error)
 {
     struct batch *batch = calloc(1, sizeof *batch);
     if (!batch)
@@ -210,14 +217,15 @@ enum status batch_make(struct core_session *session, const struct core_batch_par
     return STATUS_OK;
 }
 
-enum status core_batch_create(struct core_session *session, const struct core_batch_params *params, uint64_t *id,
-                              uint32_t *num_tokens, struct error *error)
+enum status core_batch_create(struct core_session *session, const struct core_batch_params *params,
+                              uint64_t *id, uint32_t *num_tokens, struct error *error)
 {
     enum status status = session_usable(session, error);
     if (status != STATUS_OK)
         return status;
     if (HASH_COUNT(session->batches) >= session->ledger->params->max_batches)
-        return error_set(error, STATUS_LIMIT, "all %" PRIu32 " batches of the session are live (--max-batches)",
+        return error_set(error, STATUS_LIMIT,
+                         "all %" PRIu32 " batches of the session are live (--max-batches)",
                          session->ledger->params->max_batches);
     struct batch *batch;
     status = batch_make(session, params, NULL, &batch, error);
@@ -228,12 +236,14 @@ enum status core_batch_create(struct core_session *session, const struct core_ba
     return STATUS_OK;
 }
 
-enum status batch_find(struct core_session *session, uint64_t id, struct batch **out, struct error *error)
+enum status batch_find(struct core_session *session, uint64_t id, struct batch **out,
+                       struct error *error)
 {
     HASH_FIND(hh, session->batches, &id, sizeof id, *out);
     if (*out)
         return STATUS_OK;
-    error_set(error, STATUS_NOT_FOUND, "session %" PRIu64 " has no batch %" PRIu64, session->id, id);
+    error_set(error, STATUS_NOT_FOUND, "session %" PRIu64 " has no batch %" PRIu64, session->id,
+              id);
     return STATUS_NOT_FOUND;
 }
 
@@ -258,7 +268,8 @@ void batch_succeed(struct batch *next, struct batch *old)
     old->kept_bytes = 0;
 }
 
-// The reference that `batch` had becomes that of `older`, if that step named the block, too; false: it is given back.
+// The reference that `batch` had becomes that of `older`, if that step named the block, too; false:
+// it is given back.
 static bool hand_on(struct batch *batch, struct batch *older, const struct name *name)
 {
     if (older && name->since <= older->step)
@@ -295,7 +306,8 @@ static void hand_on_left(struct batch *batch)
     }
 }
 
-// Of the newest step that lives. Nobody looks for anything in the older one's: only the references count there.
+// Of the newest step that lives. Nobody looks for anything in the older one's: only the references
+// count there.
 static void hand_on_names(struct batch *batch)
 {
     struct names *names = batch->names;
@@ -369,7 +381,8 @@ enum status batch_check_seals(struct batch *batch, struct error *error)
     for (uint32_t i = 0; i < batch->num_writes; i++) {
         if (batch->writes[i]->sealed)
             return error_set(error, STATUS_SEALED,
-                             "batch %" PRIu64 " writes block %" PRId32 ", which was sealed after the batch was created",
+                             "batch %" PRIu64 " writes block %" PRId32
+                             ", which was sealed after the batch was created",
                              batch->id, batch->writes[i]->id);
     }
     batch->seals = batch->table->cache->seals;

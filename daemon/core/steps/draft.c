@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// draft.c - checks the lengths and numbers of one model step's metadata, and adds up what it asks of the GPU.
+// draft.c - checks the lengths and numbers of one model step's metadata, and adds up what it asks
+// of the GPU.
 
 #include "draft.h"
 
@@ -37,7 +38,8 @@ enum status draft_check_length(const char *name, uint64_t has, uint64_t wanted, 
 {
     if (has == wanted)
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s has %" PRIu64 " entries; %" PRIu64 " are needed", name, has, wanted);
+    return error_set(error, STATUS_INVALID, "%s has %" PRIu64 " entries; %" PRIu64 " are needed",
+                     name, has, wanted);
 }
 
 // A batch without keys writes and does nothing else.
@@ -46,9 +48,11 @@ static enum status check_purpose(const struct draft *d)
     const struct core_batch_params *p = d->params;
     if (p->num_seqs == 0 && !(p->num_slot_mapping && !p->num_seq_lens_kv))
         return error_set(d->error, STATUS_INVALID,
-                         "num_seqs is 0; only a batch with a slot_mapping and without seq_lens_kv may have none");
+                         "num_seqs is 0; only a batch with a slot_mapping and without seq_lens_kv "
+                         "may have none");
     if (p->num_slot_mapping > INT32_MAX)
-        return error_set(d->error, STATUS_INVALID, "slot_mapping has %" PRIu32 " entries; at most %d are allowed",
+        return error_set(d->error, STATUS_INVALID,
+                         "slot_mapping has %" PRIu32 " entries; at most %d are allowed",
                          p->num_slot_mapping, INT32_MAX);
     return STATUS_OK;
 }
@@ -64,7 +68,8 @@ static enum status check_place(const struct draft *d)
     if (d->batch->place == ENGINE_ROWS && p->num_slot_mapping)
         given = "slot_mapping";
     if (given)
-        return error_set(d->error, STATUS_INVALID, "%s is given, but K and V are contiguous (block_size 0)", given);
+        return error_set(d->error, STATUS_INVALID,
+                         "%s is given, but K and V are contiguous (block_size 0)", given);
     return STATUS_OK;
 }
 
@@ -88,18 +93,20 @@ static enum status check_lengths(const struct draft *d)
         status = check_place(d);
     for (size_t i = 0; status == STATUS_OK && i < sizeof lengths / sizeof *lengths; i++) {
         if (lengths[i].has || !lengths[i].may_be_absent)
-            status = draft_check_length(lengths[i].name, lengths[i].has, lengths[i].wanted, d->error);
+            status =
+                draft_check_length(lengths[i].name, lengths[i].has, lengths[i].wanted, d->error);
     }
     return status;
 }
 
-// What the engine gets, and what is kept for the next step. A step takes that over, and its table is the one before's as long as it can be.
+// What the engine gets, and what is kept for the next step. A step takes that over, and its table
+// is the one before's as long as it can be.
 static enum status check_memory(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
     struct batch *batch = d->batch;
-    uint64_t words = (uint64_t)p->num_cu_seqlens_q + p->num_seq_lens_kv + p->num_positions + p->num_q_lens +
-                     p->num_token_rows + p->num_kv_starts;
+    uint64_t words = (uint64_t)p->num_cu_seqlens_q + p->num_seq_lens_kv + p->num_positions +
+                     p->num_q_lens + p->num_token_rows + p->num_kv_starts;
     uint64_t table = p->num_block_table * sizeof(int32_t), bytes = words * sizeof(int32_t), sum;
     if (batch->step == 0) {
         batch->table_bytes = table;
@@ -122,17 +129,19 @@ static enum status check_cu_seqlens(const struct draft *d)
     for (uint32_t s = 0; s < d->params->num_seqs; s++) {
         if (cu[s + 1] < cu[s])
             return error_set(d->error, STATUS_INVALID,
-                             "cu_seqlens_q falls from [%" PRIu32 "] = %" PRId32 " to [%" PRIu32 "] = %" PRId32, s,
-                             cu[s], s + 1, cu[s + 1]);
+                             "cu_seqlens_q falls from [%" PRIu32 "] = %" PRId32 " to [%" PRIu32
+                             "] = %" PRId32,
+                             s, cu[s], s + 1, cu[s + 1]);
         if (draft_rows(d, s) > d->batch->max_rows)
             d->batch->max_rows = draft_rows(d, s);
     }
-    d->batch->num_tokens = d->params->num_seqs ? (uint32_t)cu[d->params->num_seqs] : d->params->num_slot_mapping;
+    d->batch->num_tokens =
+        d->params->num_seqs ? (uint32_t)cu[d->params->num_seqs] : d->params->num_slot_mapping;
     return STATUS_OK;
 }
 
-// No run could hold its output if the arena is too small for the least of it: f16 rows of one query head a KV head. A batch that
-// only writes has no output; its slot mapping came in whole.
+// No run could hold its output if the arena is too small for the least of it: f16 rows of one query
+// head a KV head. A batch that only writes has no output; its slot mapping came in whole.
 static enum status check_tokens(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
@@ -141,8 +150,9 @@ static enum status check_tokens(const struct draft *d)
     unsigned __int128 least = (unsigned __int128)tokens * kv->num_kv_heads * kv->head_dim_v * 2;
     if (d->batch->has_keys && least > size)
         return error_set(d->error, STATUS_OUT_OF_RANGE,
-                         "the session's arena of %" PRIu64 " bytes cannot hold the output of %" PRIu64 " tokens", size,
-                         tokens);
+                         "the session's arena of %" PRIu64
+                         " bytes cannot hold the output of %" PRIu64 " tokens",
+                         size, tokens);
     const struct {
         const char *name;
         uint64_t has;
@@ -164,7 +174,8 @@ static enum status check_positions(const struct draft *d)
     const struct core_batch_params *p = d->params;
     for (uint32_t t = 0; t < p->num_positions; t++) {
         if (p->positions[t] < 0)
-            return error_set(d->error, STATUS_OUT_OF_RANGE, "positions[%" PRIu32 "] = %" PRId32 " is negative", t,
+            return error_set(d->error, STATUS_OUT_OF_RANGE,
+                             "positions[%" PRIu32 "] = %" PRId32 " is negative", t,
                              p->positions[t]);
     }
     return STATUS_OK;
@@ -174,10 +185,11 @@ static enum status row_error(const struct draft *d, uint32_t t, int32_t row)
 {
     if (row < 0 || (uint32_t)row >= d->batch->num_tokens)
         return error_set(d->error, STATUS_OUT_OF_RANGE,
-                         "token_rows[%" PRIu32 "] = %" PRId32 " is outside the %" PRIu32 " rows", t, row,
-                         d->batch->num_tokens);
+                         "token_rows[%" PRIu32 "] = %" PRId32 " is outside the %" PRIu32 " rows", t,
+                         row, d->batch->num_tokens);
     return error_set(d->error, STATUS_INVALID,
-                     "token_rows[%" PRIu32 "] = %" PRId32 " occurs twice; each row has one token", t, row);
+                     "token_rows[%" PRIu32 "] = %" PRId32 " occurs twice; each row has one token",
+                     t, row);
 }
 
 static enum status check_token_rows(const struct draft *d)
@@ -186,7 +198,8 @@ static enum status check_token_rows(const struct draft *d)
     if (!p->num_token_rows)
         return STATUS_OK;
     if (p->num_q_lens)
-        return error_set(d->error, STATUS_INVALID, "token_rows and q_lens are given; they exclude each other");
+        return error_set(d->error, STATUS_INVALID,
+                         "token_rows and q_lens are given; they exclude each other");
     uint8_t *seen = calloc(((size_t)p->num_token_rows + 7) / 8, 1);
     if (!seen)
         return draft_no_memory(d);
@@ -209,12 +222,14 @@ static enum status check_q_len(const struct draft *d, uint32_t s)
     const struct core_batch_params *p = d->params;
     if (p->num_q_lens && (p->q_lens[s] < 0 || (uint32_t)p->q_lens[s] > draft_rows(d, s)))
         return error_set(d->error, STATUS_OUT_OF_RANGE,
-                         "q_lens[%" PRIu32 "] = %" PRId32 ", but cu_seqlens_q gives that sequence %" PRIu32 " rows", s,
-                         p->q_lens[s], draft_rows(d, s));
+                         "q_lens[%" PRIu32 "] = %" PRId32
+                         ", but cu_seqlens_q gives that sequence %" PRIu32 " rows",
+                         s, p->q_lens[s], draft_rows(d, s));
     if (p->max_seqlen_q && draft_q_len(d, s) > p->max_seqlen_q)
         return error_set(d->error, STATUS_OUT_OF_RANGE,
-                         "sequence %" PRIu32 " has q_len %" PRIu32 ", which exceeds max_seqlen_q %" PRIu32, s,
-                         draft_q_len(d, s), p->max_seqlen_q);
+                         "sequence %" PRIu32 " has q_len %" PRIu32
+                         ", which exceeds max_seqlen_q %" PRIu32,
+                         s, draft_q_len(d, s), p->max_seqlen_q);
     return STATUS_OK;
 }
 
@@ -224,16 +239,17 @@ enum status draft_check_seq_len(const struct draft *d, uint32_t s)
     int32_t seq_len = p->seq_lens_kv[s];
     uint64_t room = (uint64_t)p->max_blocks * d->block_size;
     if (seq_len < 0)
-        return error_set(d->error, STATUS_INVALID, "seq_lens_kv[%" PRIu32 "] = %" PRId32 " is negative", s, seq_len);
+        return error_set(d->error, STATUS_INVALID,
+                         "seq_lens_kv[%" PRIu32 "] = %" PRId32 " is negative", s, seq_len);
     if (d->block_size && (uint64_t)seq_len > room)
         return error_set(d->error, STATUS_OUT_OF_RANGE,
-                         "seq_lens_kv[%" PRIu32 "] = %" PRId32 " exceeds the %" PRIu64 " tokens of a table of %" PRIu32
-                         " blocks",
+                         "seq_lens_kv[%" PRIu32 "] = %" PRId32 " exceeds the %" PRIu64
+                         " tokens of a table of %" PRIu32 " blocks",
                          s, seq_len, room, p->max_blocks);
     if (p->max_context_len && (uint32_t)seq_len > p->max_context_len)
         return error_set(d->error, STATUS_OUT_OF_RANGE,
-                         "seq_lens_kv[%" PRIu32 "] = %" PRId32 " exceeds max_context_len %" PRIu32, s, seq_len,
-                         p->max_context_len);
+                         "seq_lens_kv[%" PRIu32 "] = %" PRId32 " exceeds max_context_len %" PRIu32,
+                         s, seq_len, p->max_context_len);
     return STATUS_OK;
 }
 
@@ -243,8 +259,8 @@ static enum status check_kv_start(const struct draft *d, uint32_t s)
     if (!p->num_kv_starts)
         return STATUS_OK;
     if (p->kv_starts[s] < 0)
-        return error_set(d->error, STATUS_OUT_OF_RANGE, "kv_starts[%" PRIu32 "] = %" PRId32 " is negative", s,
-                         p->kv_starts[s]);
+        return error_set(d->error, STATUS_OUT_OF_RANGE,
+                         "kv_starts[%" PRIu32 "] = %" PRId32 " is negative", s, p->kv_starts[s]);
     uint64_t end = (uint64_t)p->kv_starts[s] + (uint64_t)p->seq_lens_kv[s];
     if (p->seq_lens_kv[s] && end > d->batch->end_row)
         d->batch->end_row = end;
@@ -259,8 +275,9 @@ static enum status check_writes(const struct draft *d, uint32_t s)
     for (uint32_t t = (uint32_t)p->cu_seqlens_q[s]; t < (uint32_t)p->cu_seqlens_q[s + 1]; t++) {
         if (p->slot_mapping[draft_row(d, t)] != -1)
             return error_set(d->error, STATUS_INVALID,
-                             "sequence %" PRIu32 " writes K/V with q_len %" PRIu32 " above its seq_len %" PRId32, s,
-                             draft_q_len(d, s), p->seq_lens_kv[s]);
+                             "sequence %" PRIu32 " writes K/V with q_len %" PRIu32
+                             " above its seq_len %" PRId32,
+                             s, draft_q_len(d, s), p->seq_lens_kv[s]);
     }
     return STATUS_OK;
 }
@@ -280,7 +297,8 @@ static uint64_t local_keys(const struct draft *d, uint64_t seq_len)
     return (seq_len + block_size - 1) / block_size * block_size;
 }
 
-// What the sequence asks of the GPU. Query i of q_len sees keys up to number seq_len - q_len + i if the run is causal.
+// What the sequence asks of the GPU. Query i of q_len sees keys up to number seq_len - q_len + i if
+// the run is causal.
 static void weigh(const struct draft *d, uint32_t s)
 {
     struct batch *batch = d->batch;
@@ -323,8 +341,8 @@ static enum status check_sequence(struct draft *d, uint32_t s)
     return status == STATUS_OK ? draft_end_sequence(d, s) : status;
 }
 
-// A part counts all rows of its sequence. The lengths are checked: no part exceeds 2^62 bits, and all rows together are below 2^31,
-// so 64 bits hold the sum.
+// A part counts all rows of its sequence. The lengths are checked: no part exceeds 2^62 bits, and
+// all rows together are below 2^31, so 64 bits hold the sum.
 static enum status check_mask(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
@@ -334,7 +352,8 @@ static enum status check_mask(const struct draft *d)
     if (p->mask_bytes == 0 || p->mask_bytes == wanted)
         return STATUS_OK;
     return error_set(d->error, STATUS_INVALID,
-                     "mask has %" PRIu64 " bytes; %" PRIu64 " are needed, the sum of ceil(q_len * seq_len / 8)",
+                     "mask has %" PRIu64 " bytes; %" PRIu64
+                     " are needed, the sum of ceil(q_len * seq_len / 8)",
                      p->mask_bytes, wanted);
 }
 
@@ -361,7 +380,8 @@ void draft_finish(struct draft *d)
 enum status draft_check(struct draft *d)
 {
     enum status (*const checks[])(const struct draft *) = {
-        check_lengths, check_memory, check_cu_seqlens, check_tokens, check_positions, check_token_rows,
+        check_lengths, check_memory,    check_cu_seqlens,
+        check_tokens,  check_positions, check_token_rows,
     };
     enum status status = STATUS_OK;
     note_what_is_there(d);

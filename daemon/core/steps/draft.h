@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// draft.h - a batch under construction: its lengths and numbers, and what draft_blocks.h (blocks and slots) and draft_step.h share with it.
+// draft.h - a batch under construction: its lengths and numbers, and what draft_blocks.h (blocks
+// and slots) and draft_step.h share with it.
 
 #ifndef AULE_CORE_DRAFT_H
 #define AULE_CORE_DRAFT_H
 
 #include "batch.h"
 
-// Blocks of the cache that it names are `seen` in the session's hold table; those that it writes carry its stamp, and in `mark` their place in
-// batch->writes, plus one. Slots of the session's own block tensors stand in a table of its own.
+// Blocks of the cache that it names are `seen` in the session's hold table; those that it writes
+// carry its stamp, and in `mark` their place in batch->writes, plus one. Slots of the session's own
+// block tensors stand in a table of its own.
 struct draft {
     const struct core_batch_params *params;
     struct core_session *session;
@@ -23,11 +25,13 @@ struct draft {
     struct error *error;
 };
 
-// Everything, in the order in which each check may rely on those before it. Fills the batch but for its engine's part.
+// Everything, in the order in which each check may rely on those before it. Fills the batch but for
+// its engine's part.
 enum status draft_check(struct draft *draft);
 void draft_finish(struct draft *draft); // forgets what was seen; the batch keeps its own
 
-enum status draft_check_length(const char *name, uint64_t has, uint64_t wanted, struct error *error);
+enum status draft_check_length(const char *name, uint64_t has, uint64_t wanted,
+                               struct error *error);
 enum status draft_check_step_numbers(struct draft *draft); // memory and positions
 // Lengths of sequence `s` before its entries, and what depends on both after them.
 enum status draft_check_seq_len(const struct draft *draft, uint32_t s);

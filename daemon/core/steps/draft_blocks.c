@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// draft_blocks.c - which blocks a batch may read and write: those that its session holds, or those of its own block tensors. After
-// this the engine may use every id without a further look.
+// draft_blocks.c - which blocks a batch may read and write: those that its session holds, or those
+// of its own block tensors. After this the engine may use every id without a further look.
 
 #include "draft_blocks.h"
 
@@ -20,11 +20,13 @@
 // Room for so many names more; false: no memory.
 static bool reserve(struct batch *batch, uint32_t more)
 {
-    uint64_t wanted = (uint64_t)batch->num_blocks + more, capacity = 2 * (uint64_t)batch->block_capacity;
+    uint64_t wanted = (uint64_t)batch->num_blocks + more,
+             capacity = 2 * (uint64_t)batch->block_capacity;
     if (wanted <= batch->block_capacity)
         return true;
     capacity = capacity > wanted ? capacity : wanted;
-    int32_t *blocks = capacity <= UINT32_MAX ? realloc(batch->blocks, capacity * sizeof *blocks) : NULL;
+    int32_t *blocks =
+        capacity <= UINT32_MAX ? realloc(batch->blocks, capacity * sizeof *blocks) : NULL;
     if (!blocks)
         return false;
     batch->blocks = blocks;
@@ -86,7 +88,8 @@ static bool reach(struct draft *d, int64_t id)
     return true;
 }
 
-// Takes entries [from, to) of a row for the batch, up to the first that the session may not read, which is the result.
+// Takes entries [from, to) of a row for the batch, up to the first that the session may not read,
+// which is the result.
 static uint32_t take_entries(struct draft *d, const int32_t *row, uint32_t from, uint32_t to)
 {
     if (d->table)
@@ -113,18 +116,23 @@ enum status draft_entry_status(const struct draft *d, int32_t id)
     return id < 0 || (uint64_t)id >= num_ids(d) ? STATUS_OUT_OF_RANGE : STATUS_NOT_HELD;
 }
 
-enum status draft_entry_error(const struct draft *d, enum status status, uint32_t s, uint32_t i, int32_t id)
+enum status draft_entry_error(const struct draft *d, enum status status, uint32_t s, uint32_t i,
+                              int32_t id)
 {
     if (id == -1)
         return error_set(d->error, STATUS_INVALID,
-                         "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but the queries of that sequence see keys there",
+                         "block_table[%" PRIu32 "][%" PRIu32
+                         "] = -1, but the queries of that sequence see keys there",
                          s, i);
     if (status == STATUS_OUT_OF_RANGE)
         return error_set(d->error, status,
-                         "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32 " is outside the %s %" PRIu64 " block ids",
+                         "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32
+                         " is outside the %s %" PRIu64 " block ids",
                          s, i, id, d->table ? "cache's" : "layout's", num_ids(d));
     return error_set(d->error, status,
-                     "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32 " is not held by this session", s, i, id);
+                     "block_table[%" PRIu32 "][%" PRIu32 "] = %" PRId32
+                     " is not held by this session",
+                     s, i, id);
 }
 
 // Where the sequence's first query stands; it has one. Negative if it has more queries than keys.
@@ -148,8 +156,8 @@ void draft_note_hole(const struct draft *d, uint32_t s, uint32_t entry, int32_t 
         d->batch->hole = (struct hole){true, s, entry, id};
 }
 
-// The row begins with `entries` times -1. Which window a run has is not known yet, so the batch remembers the widest that
-// hides them; if not even window_left 0 does, no run could be made.
+// The row begins with `entries` times -1. Which window a run has is not known yet, so the batch
+// remembers the widest that hides them; if not even window_left 0 does, no run could be made.
 enum status draft_check_missing(struct draft *d, uint32_t s, uint32_t entries)
 {
     struct missing *missing = &d->batch->missing;
@@ -157,7 +165,8 @@ enum status draft_check_missing(struct draft *d, uint32_t s, uint32_t entries)
     int64_t position = least_position(d, s);
     int64_t max_left = position - (keys < seq_len ? keys : seq_len);
     if (max_left < 0)
-        return draft_entry_error(d, STATUS_INVALID, s, position > 0 ? (uint32_t)(position >> d->block_shift) : 0, -1);
+        return draft_entry_error(d, STATUS_INVALID, s,
+                                 position > 0 ? (uint32_t)(position >> d->block_shift) : 0, -1);
     if (missing->num_entries == 0 || max_left < missing->max_left)
         *missing = (struct missing){.num_entries = entries, .seq = s, .max_left = max_left};
     draft_note_hole(d, s, 0, -1);
@@ -196,16 +205,19 @@ enum status draft_check_entries(struct draft *d, uint32_t s)
     if (status != STATUS_OK)
         return status;
     uint32_t end = take_entries(d, row, missing, used);
-    return end == used ? STATUS_OK : draft_entry_error(d, draft_entry_status(d, row[end]), s, end, row[end]);
+    return end == used ? STATUS_OK
+                       : draft_entry_error(d, draft_entry_status(d, row[end]), s, end, row[end]);
 }
 
 // ---- slots ----
 
-static enum status slot_error(const struct draft *d, enum status status, uint32_t row, int64_t slot, const char *why)
+static enum status slot_error(const struct draft *d, enum status status, uint32_t row, int64_t slot,
+                              const char *why)
 {
     return error_set(d->error, status,
-                     "slot_mapping[%" PRIu32 "] = %" PRId64 " (block %" PRId64 ", offset %" PRId64 ") %s", row, slot,
-                     slot >> d->block_shift, slot & (d->block_size - 1), why);
+                     "slot_mapping[%" PRIu32 "] = %" PRId64 " (block %" PRId64 ", offset %" PRId64
+                     ") %s",
+                     row, slot, slot >> d->block_shift, slot & (d->block_size - 1), why);
 }
 
 static enum status check_pool_slot(struct draft *d, uint32_t row, int64_t slot)
@@ -276,9 +288,11 @@ enum status draft_check_slots(struct draft *d)
         if (slots[row] == -1)
             continue;
         if (slots[row] < 0)
-            return error_set(d->error, STATUS_OUT_OF_RANGE, "slot_mapping[%" PRIu32 "] = %" PRId64 " is below -1", row,
+            return error_set(d->error, STATUS_OUT_OF_RANGE,
+                             "slot_mapping[%" PRIu32 "] = %" PRId64 " is below -1", row,
                              slots[row]);
-        status = d->table ? check_pool_slot(d, row, slots[row]) : check_local_slot(d, row, slots[row]);
+        status =
+            d->table ? check_pool_slot(d, row, slots[row]) : check_local_slot(d, row, slots[row]);
     }
     return status;
 }

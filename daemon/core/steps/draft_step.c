@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// draft_step.c - the next step of a batch in a cache: looks at the lengths of all sequences, at table entries that change or come into sight,
-// and at the slots; tells which blocks are named once more and once less. Nothing else of the table is read.
+// draft_step.c - the next step of a batch in a cache: looks at the lengths of all sequences, at
+// table entries that change or come into sight, and at the slots; tells which blocks are named once
+// more and once less. Nothing else of the table is read.
 
 #include "draft_step.h"
 
@@ -71,8 +72,8 @@ static bool is_first(const struct changes *changes, uint32_t i)
 }
 
 // What was named in columns [from, to) is so once less; *at goes along with `from`.
-static enum status drop_entries(struct draft_step *step, uint32_t s, const struct changes *changes, uint32_t from,
-                                uint32_t to)
+static enum status drop_entries(struct draft_step *step, uint32_t s, const struct changes *changes,
+                                uint32_t from, uint32_t to)
 {
     enum status status = STATUS_OK;
     uint32_t at = 0;
@@ -80,7 +81,8 @@ static enum status drop_entries(struct draft_step *step, uint32_t s, const struc
         while (at < changes->count && changes->of[at].column < column)
             at++;
         bool changed = at < changes->count && changes->of[at].column == column;
-        status = pile_add(step, &step->drops, changed ? changes->of[at].was : row_of(step, s)[column]);
+        status =
+            pile_add(step, &step->drops, changed ? changes->of[at].was : row_of(step, s)[column]);
     }
     return status;
 }
@@ -88,8 +90,8 @@ static enum status drop_entries(struct draft_step *step, uint32_t s, const struc
 // ---- a sequence with queries ----
 
 // How many entries -1 the row begins with now, of `used`.
-static uint32_t count_missing(const struct draft_step *step, uint32_t s, const struct changes *changes, uint32_t before,
-                              uint32_t used)
+static uint32_t count_missing(const struct draft_step *step, uint32_t s,
+                              const struct changes *changes, uint32_t before, uint32_t used)
 {
     const int32_t *row = row_of(step, s);
     uint32_t missing = before < used ? before : used;
@@ -128,7 +130,8 @@ static uint32_t min_of(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static enum status check_queried(struct draft_step *step, uint32_t s, const struct changes *changes, uint32_t used)
+static enum status check_queried(struct draft_step *step, uint32_t s, const struct changes *changes,
+                                 uint32_t used)
 {
     const struct named *old = &step->old->named[s];
     struct named *now = &step->named[s];
@@ -145,7 +148,8 @@ static enum status check_queried(struct draft_step *step, uint32_t s, const stru
     return status;
 }
 
-// ---- a sequence without queries: what it has is looked at anew if anything of it changes, or not all of it could be read ----
+// ---- a sequence without queries: what it has is looked at anew if anything of it changes, or not
+// all of it could be read ----
 
 static enum status look_at_unseen(struct draft_step *step, uint32_t s, uint32_t used)
 {
@@ -160,7 +164,8 @@ static enum status look_at_unseen(struct draft_step *step, uint32_t s, uint32_t 
     return status;
 }
 
-static enum status check_unqueried(struct draft_step *step, uint32_t s, const struct changes *changes, uint32_t used)
+static enum status check_unqueried(struct draft_step *step, uint32_t s,
+                                   const struct changes *changes, uint32_t used)
 {
     const struct named *old = &step->old->named[s];
     uint32_t was_used = draft_num_used(step->draft, step->old->kept_lens[s]);

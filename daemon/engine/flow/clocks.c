@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// clocks.c - how long each run of a submission took, by the GPU's clock. A wave has two readings, before its first dispatch and behind its last:
-// a reading between two dispatches would keep them from overlapping. So what a group took is a part of its wave's time, and what a run took a
-// part of its groups', as large as its part of the bytes that they move. Begin and end: submitter. Reading: completer.
+// clocks.c - how long each run of a submission took, by the GPU's clock. A wave has two readings,
+// before its first dispatch and behind its last: a reading between two dispatches would keep them
+// from overlapping. So what a group took is a part of its wave's time, and what a run took a part
+// of its groups', as large as its part of the bytes that they move. Begin and end: submitter.
+// Reading: completer.
 
 #include "clocks.h"
 
@@ -15,8 +17,9 @@
 
 enum {
     CLOCKS = 2, // of a wave: from CLOCKS * its number on
-    // Rows whose products with a key take about as long as loading the key does, if it has elements of 16 bits, on a GPU with matrix units
-    // (docs/performance.md: 300 TFLOP/s beside 4.3 TB/s are 70).
+    // Rows whose products with a key take about as long as loading the key does, if it has elements
+    // of 16 bits, on a GPU with matrix units (docs/performance.md: 300 TFLOP/s beside 4.3 TB/s are
+    // 70).
     ROWS_A_LOAD = 64,
 };
 
@@ -32,18 +35,20 @@ void clocks_begin(const struct submission *s)
                          clocks_count(s)); // by a command the GPU would wait
 }
 
-// Behind a wave's barrier; a driver may take the reading before the wave before has ended, as far as the specification goes.
+// Behind a wave's barrier; a driver may take the reading before the wave before has ended, as far
+// as the specification goes.
 void clock_begin(const struct submission *s, uint32_t wave)
 {
     if (s->slot->queries)
-        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, s->slot->queries, wave * CLOCKS);
+        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, s->slot->queries,
+                            wave * CLOCKS);
 }
 
 void clock_end(const struct submission *s, uint32_t wave)
 {
     if (s->slot->queries)
-        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, s->slot->queries,
-                            wave * CLOCKS + 1);
+        vkCmdWriteTimestamp(s->slot->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT,
+                            s->slot->queries, wave * CLOCKS + 1);
 }
 
 // ---- what is moved ----
@@ -67,7 +72,8 @@ static double key_bytes(const struct engine_kv *kv, double tile_rows)
     return fmax(token_bytes(kv), products);
 }
 
-// Keys that all tiles of `work` read, about: a window that is closed on both sides has no more for each.
+// Keys that all tiles of `work` read, about: a window that is closed on both sides has no more for
+// each.
 static double keys_seen(const struct engine_run *run, const struct work *work, double tile_rows)
 {
     double right = run->causal ? 0 : run->window_right;
@@ -85,18 +91,24 @@ static uint32_t rows_at_once(const struct submission *s, const struct geometry *
 }
 
 // About, in bytes or in what takes as long.
-static double share_bytes(const struct submission *s, const struct engine_run *run, const struct share *share)
+static double share_bytes(const struct submission *s, const struct engine_run *run,
+                          const struct share *share)
 {
     const struct geometry *geometry = &s->groups[share->group].geometry;
     if (run->kind == ENGINE_COPY)
-        return 2.0 * run->num_copies * run->cache->params.num_layers * (double)run->cache->layer_block_bytes;
+        return 2.0 * run->num_copies * run->cache->params.num_layers *
+               (double)run->cache->layer_block_bytes;
     if (run->kind == ENGINE_MERGE)
         return (double)run_num_tokens(run) * run->num_heads * run->head_dim * (run->num_parts + 1) *
                dtype_size(run->out.dtype);
     const struct engine_kv *kv = &run->batch->kv;
     double rows = rows_at_once(s, geometry);
-    double bytes = share->writes || run->kind == ENGINE_GATHER ? 2.0 * run_num_tokens(run) * token_bytes(kv) : 0;
-    return run->kind == ENGINE_ATTEND ? bytes + keys_seen(run, &share->work, rows) * key_bytes(kv, rows) : bytes;
+    double bytes = share->writes || run->kind == ENGINE_GATHER
+                       ? 2.0 * run_num_tokens(run) * token_bytes(kv)
+                       : 0;
+    return run->kind == ENGINE_ATTEND
+               ? bytes + keys_seen(run, &share->work, rows) * key_bytes(kv, rows)
+               : bytes;
 }
 
 static void weigh_groups(struct submission *s)
@@ -150,11 +162,13 @@ static double wave_ns(const struct submission *s, uint32_t wave)
 {
     const struct device *device = &s->engine->device;
     uint64_t ticks[CLOCKS];
-    VkResult result = vkGetQueryPoolResults(device->handle, s->slot->queries, wave * CLOCKS, CLOCKS, sizeof ticks,
-                                            ticks, sizeof *ticks, VK_QUERY_RESULT_64_BIT);
+    VkResult result =
+        vkGetQueryPoolResults(device->handle, s->slot->queries, wave * CLOCKS, CLOCKS, sizeof ticks,
+                              ticks, sizeof *ticks, VK_QUERY_RESULT_64_BIT);
     if (result != VK_SUCCESS)
         return 0;
-    return fmax(0, (double)ticks_between(device, ticks[0], ticks[1]) * device->adapter.timestamp_ns);
+    return fmax(0,
+                (double)ticks_between(device, ticks[0], ticks[1]) * device->adapter.timestamp_ns);
 }
 
 static void read_run(struct submission *s, uint32_t run)

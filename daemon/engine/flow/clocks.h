@@ -8,7 +8,8 @@
 
 #include "engine/plan/submission.h"
 
-// What is to be read: so many; none of them is read yet; around each wave; what of a wave's time is whose.
+// What is to be read: so many; none of them is read yet; around each wave; what of a wave's time is
+// whose.
 uint32_t clocks_count(const struct submission *submission);
 void clocks_begin(const struct submission *submission);
 void clock_begin(const struct submission *submission, uint32_t wave);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// completer.c - the thread that waits for the GPU, one submission after the other, and tells the caller. When it looks, sleeps and waits for
-// one is base/forecast.h's to say; behind an end it looks out for the next. It is also the watchdog: a submission that does not end in time loses the device.
+// completer.c - the thread that waits for the GPU, one submission after the other, and tells the
+// caller. When it looks, sleeps and waits for one is base/forecast.h's to say; behind an end it
+// looks out for the next. It is also the watchdog: a submission that does not end in time loses the
+// device.
 
 #include "completer.h"
 
@@ -21,7 +23,8 @@
 static struct submission *head(struct engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    bool may_look = engine->watch.look_ns > 0 && engine->completed > 0; // once, behind what has just ended
+    bool may_look =
+        engine->watch.look_ns > 0 && engine->completed > 0; // once, behind what has just ended
     while (!engine->lost && !engine->flying && !engine->submitter_gone) {
         if (may_look)
             engine_look_out(engine, &engine->num_flown);
@@ -39,7 +42,8 @@ static struct submission *head(struct engine *engine)
 static void sleep_until(int64_t ns)
 {
     const struct timespec time = clock_timespec(ns);
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); // woken early: then there is more to look at
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time,
+                    NULL); // woken early: then there is more to look at
 }
 
 // The submitter is woken for what comes behind the end.
@@ -84,8 +88,9 @@ static bool wait_for_end(const struct submission *s)
             return false;
     }
     atomic_store(&device->hung, true);
-    device_lose(device, "submission %llu did not end in %llu ms (%s)", (unsigned long long)s->sequence,
-                (unsigned long long)device->watchdog_ns / 1000000, vk_result_name(result));
+    device_lose(device, "submission %llu did not end in %llu ms (%s)",
+                (unsigned long long)s->sequence, (unsigned long long)device->watchdog_ns / 1000000,
+                vk_result_name(result));
     return false;
 }
 
@@ -113,19 +118,22 @@ static bool await(const struct submission *s)
 
 // ---- what became of it ----
 
-// With the lock held: what a submission that measures found out; who waits for it reads it once `completed` says so.
+// With the lock held: what a submission that measures found out; who waits for it reads it once
+// `completed` says so.
 static void tell_tuner(const struct submission *s)
 {
     const struct engine_run_result *result = &s->results[0];
     s->sample->gpu_ns = result->gpu_ns;
-    error_set(&s->sample->error, result->status, "%s", result->message ? result->message : status_text(result->status));
+    error_set(&s->sample->error, result->status, "%s",
+              result->message ? result->message : status_text(result->status));
     pthread_cond_broadcast(&s->engine->changed);
 }
 
 static void finish(struct submission *s)
 {
     struct engine *engine = s->engine;
-    bool ours = s->sample != NULL; // a caller's is the caller's once its event is posted: he may free it at once
+    bool ours = s->sample !=
+                NULL; // a caller's is the caller's once its event is posted: he may free it at once
     s->node.event = (struct engine_event){
         .kind = ENGINE_EVENT_DONE,
         .sequence = s->sequence,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// record.c - the commands of one submission: zeroes, then wave by wave all K/V writes and copies, a barrier, all attention, gathers and
-// merges of a caller's parts, a barrier, the merges of what splits left and the second passes over what first ones noted, a barrier.
-// Dispatches between two barriers touch nothing in common, so the GPU may overlap them. Decides nothing: the plan stands.
+// record.c - the commands of one submission: zeroes, then wave by wave all K/V writes and copies, a
+// barrier, all attention, gathers and merges of a caller's parts, a barrier, the merges of what
+// splits left and the second passes over what first ones noted, a barrier. Dispatches between two
+// barriers touch nothing in common, so the GPU may overlap them. Decides nothing: the plan stands.
 // Submitter.
 
 #include "record.h"
@@ -15,8 +16,8 @@
 #include "engine/state/state.h"
 #include "engine/vulkan/vk.h"
 
-static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to,
-                    VkAccessFlags used)
+static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written,
+                    VkPipelineStageFlags to, VkAccessFlags used)
 {
     VkMemoryBarrier memory = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
@@ -29,7 +30,8 @@ static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAcces
 static void shader_barrier(VkCommandBuffer commands)
 {
     barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-            VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
+            VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+            VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
 // And how many workgroups there are is among what was written.
@@ -37,31 +39,35 @@ static void indirect_barrier(VkCommandBuffer commands)
 {
     barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
             VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT,
-            VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
+            VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT |
+                VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
 }
 
 // Earlier submissions, new chunks and written blocks come before.
 static void opening_barrier(VkCommandBuffer commands)
 {
     barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
-            VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+            VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+            VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
 // What the shaders wrote into arenas is for the CPU to read.
 static void closing_barrier(VkCommandBuffer commands)
 {
-    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT, VK_PIPELINE_STAGE_HOST_BIT,
-            VK_ACCESS_HOST_READ_BIT);
+    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+            VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
 }
 
 // ---- dispatches ----
 
-static void bind(const struct submission *s, VkPipeline pipeline, const void *constants, uint32_t size)
+static void bind(const struct submission *s, VkPipeline pipeline, const void *constants,
+                 uint32_t size)
 {
     VkCommandBuffer commands = s->slot->commands;
     vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-    vkCmdPushConstants(commands, s->engine->pipelines.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, size, constants);
+    vkCmdPushConstants(commands, s->engine->pipelines.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, size,
+                       constants);
 }
 
 // `count` workgroups (times `x`) along y, folded into z where the device's grid ends.
@@ -77,8 +83,8 @@ static struct grid fold(const struct submission *s, uint32_t x, uint32_t count)
 }
 
 // For runs [first_run, first_run + num_runs), which have `count` items in all.
-static struct gpu_dispatch constants_of(const struct submission *s, uint32_t first_run, uint32_t num_runs,
-                                        uint32_t count, const struct grid *grid)
+static struct gpu_dispatch constants_of(const struct submission *s, uint32_t first_run,
+                                        uint32_t num_runs, uint32_t count, const struct grid *grid)
 {
     return (struct gpu_dispatch){
         .runs = s->slot->piece.address + first_run * sizeof *s->gpu_runs,
@@ -89,8 +95,8 @@ static struct gpu_dispatch constants_of(const struct submission *s, uint32_t fir
     };
 }
 
-static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t first_run, uint32_t num_runs, uint32_t x,
-                     uint32_t count)
+static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t first_run,
+                     uint32_t num_runs, uint32_t x, uint32_t count)
 {
     if (count == 0)
         return;
@@ -100,10 +106,11 @@ static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t f
     vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
 }
 
-static struct gpu_dispatch attention_constants(const struct submission *s, const struct group *group,
-                                               const struct grid *grid)
+static struct gpu_dispatch attention_constants(const struct submission *s,
+                                               const struct group *group, const struct grid *grid)
 {
-    struct gpu_dispatch constants = constants_of(s, group->first, group->num_runs, group->num_items, grid);
+    struct gpu_dispatch constants =
+        constants_of(s, group->first, group->num_runs, group->num_items, grid);
     constants.redo = group->redo ? s->slot->piece.address + group->redo_at : 0;
     return constants;
 }
@@ -148,7 +155,8 @@ static uint32_t copy_width(const struct submission *s, uint32_t first, uint32_t 
     return (uint32_t)(width < 1 ? 1 : width < most ? width : most);
 }
 
-static void dispatch_ranges(const struct submission *s, VkPipeline pipeline, uint32_t first, uint32_t count)
+static void dispatch_ranges(const struct submission *s, VkPipeline pipeline, uint32_t first,
+                            uint32_t count)
 {
     uint32_t most = s->engine->device.adapter.max_groups[0], end = first + count;
     for (; first < end; first += count) {
@@ -211,7 +219,8 @@ static void record_followup(const struct submission *s, const struct group *grou
         dispatch_redo(s, group);
 }
 
-// What the splits of groups [first, end) left becomes their results, and what first passes noted is computed again.
+// What the splits of groups [first, end) left becomes their results, and what first passes noted is
+// computed again.
 static void record_followups(const struct submission *s, uint32_t first, uint32_t end)
 {
     bool merges = false, redoes = false;
@@ -246,8 +255,9 @@ static uint32_t most_rows(const struct submission *s, uint32_t first, uint32_t e
     return most;
 }
 
-// Groups [first, end), and behind them what they left to do. Those with the most rows a tile come first, since each of their workgroups takes
-// the longest: the others' fill the multiprocessors that are free while the last of these end.
+// Groups [first, end), and behind them what they left to do. Those with the most rows a tile come
+// first, since each of their workgroups takes the longest: the others' fill the multiprocessors
+// that are free while the last of these end.
 static void record_together(const struct submission *s, uint32_t first, uint32_t end)
 {
     for (uint32_t rows = UINT32_MAX; (rows = most_rows(s, first, end, rows)) > 0;)

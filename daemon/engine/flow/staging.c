@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// staging.c - which tensors of a submission are copied into and out of mirrored arenas. In: the submitter, before recording;
-// out: the completer, when the GPU is done. No lock is held while client memory is touched.
+// staging.c - which tensors of a submission are copied into and out of mirrored arenas. In: the
+// submitter, before recording; out: the completer, when the GPU is done. No lock is held while
+// client memory is touched.
 
 #include "staging.h"
 
@@ -24,8 +25,8 @@ static uint64_t row_bytes(uint32_t head_dim, enum dtype dtype)
 }
 
 // The rows of all tokens: with an outer stride sequence by sequence.
-static void stage_tokens(const struct engine_run *run, struct arena_pass *pass, const struct engine_tensor *tensor,
-                         uint32_t num_heads, uint32_t head_dim)
+static void stage_tokens(const struct engine_run *run, struct arena_pass *pass,
+                         const struct engine_tensor *tensor, uint32_t num_heads, uint32_t head_dim)
 {
     const struct engine_batch *batch = run->batch;
     uint64_t bytes = row_bytes(head_dim, tensor->dtype);
@@ -41,8 +42,8 @@ static void stage_tokens(const struct engine_run *run, struct arena_pass *pass, 
     }
 }
 
-static void stage_lse(const struct engine_arena *arena, struct arena_pass *pass, const struct engine_tensor *lse,
-                      uint32_t num_tokens, uint32_t num_heads)
+static void stage_lse(const struct engine_arena *arena, struct arena_pass *pass,
+                      const struct engine_tensor *lse, uint32_t num_tokens, uint32_t num_heads)
 {
     struct engine_tensor rows = *lse;
     rows.head_stride = 0; // a token's heads are contiguous: one row
@@ -52,22 +53,25 @@ static void stage_lse(const struct engine_arena *arena, struct arena_pass *pass,
 
 // ---- keys and values that lie in the arena ----
 
-// Whether `num_tokens` tokens of all heads at `tensor` lie inside the arena: a block that no query sees may be any number.
-static bool fits(const struct engine_arena *arena, const struct engine_tensor *tensor, uint64_t outer,
-                 uint32_t num_tokens, uint32_t num_heads, uint64_t bytes)
+// Whether `num_tokens` tokens of all heads at `tensor` lie inside the arena: a block that no query
+// sees may be any number.
+static bool fits(const struct engine_arena *arena, const struct engine_tensor *tensor,
+                 uint64_t outer, uint32_t num_tokens, uint32_t num_heads, uint64_t bytes)
 {
     uint64_t heads = 0, tokens = 0, blocks = 0, end = 0;
     return !__builtin_mul_overflow(tensor->head_stride, num_heads - 1, &heads) &&
            !__builtin_mul_overflow(tensor->token_stride, num_tokens - 1, &tokens) &&
            !__builtin_mul_overflow(tensor->outer_stride, outer, &blocks) &&
-           !__builtin_add_overflow(tensor->offset, bytes, &end) && !__builtin_add_overflow(end, heads, &end) &&
-           !__builtin_add_overflow(end, tokens, &end) && !__builtin_add_overflow(end, blocks, &end) &&
-           end <= arena->size;
+           !__builtin_add_overflow(tensor->offset, bytes, &end) &&
+           !__builtin_add_overflow(end, heads, &end) &&
+           !__builtin_add_overflow(end, tokens, &end) &&
+           !__builtin_add_overflow(end, blocks, &end) && end <= arena->size;
 }
 
 // `num_tokens` tokens from `offset` on in part `outer` of keys or values.
-static void stage_part(const struct engine_run *run, struct arena_pass *pass, const struct engine_tensor *tensor,
-                       uint64_t outer, uint64_t offset, uint32_t num_tokens, uint64_t bytes)
+static void stage_part(const struct engine_run *run, struct arena_pass *pass,
+                       const struct engine_tensor *tensor, uint64_t outer, uint64_t offset,
+                       uint32_t num_tokens, uint64_t bytes)
 {
     uint32_t num_heads = run->batch->kv.num_kv_heads;
     struct engine_tensor part = *tensor;
@@ -78,8 +82,8 @@ static void stage_part(const struct engine_run *run, struct arena_pass *pass, co
     arena_stage(run->arena, pass, &part, num_tokens, num_heads, bytes);
 }
 
-static void stage_blocks(const struct engine_run *run, struct arena_pass *pass, const struct engine_tensor *tensor,
-                         uint64_t bytes)
+static void stage_blocks(const struct engine_run *run, struct arena_pass *pass,
+                         const struct engine_tensor *tensor, uint64_t bytes)
 {
     struct engine_batch *batch = run->batch;
     batch_sort_blocks(batch);
@@ -87,8 +91,8 @@ static void stage_blocks(const struct engine_run *run, struct arena_pass *pass, 
         stage_part(run, pass, tensor, (uint32_t)batch->blocks[i], 0, batch->kv.block_size, bytes);
 }
 
-static void stage_rows(const struct engine_run *run, struct arena_pass *pass, const struct engine_tensor *tensor,
-                       uint64_t bytes)
+static void stage_rows(const struct engine_run *run, struct arena_pass *pass,
+                       const struct engine_tensor *tensor, uint64_t bytes)
 {
     const struct engine_batch *batch = run->batch;
     for (uint32_t seq = 0; batch->seq_lens_kv && seq < batch->num_seqs; seq++) {
@@ -96,12 +100,13 @@ static void stage_rows(const struct engine_run *run, struct arena_pass *pass, co
         if (tensor->outer_stride)
             stage_part(run, pass, tensor, seq, 0, num_keys, bytes);
         else if (batch->kv_starts)
-            stage_part(run, pass, tensor, 0, (uint32_t)batch->kv_starts[seq] * tensor->token_stride, num_keys, bytes);
+            stage_part(run, pass, tensor, 0, (uint32_t)batch->kv_starts[seq] * tensor->token_stride,
+                       num_keys, bytes);
     }
 }
 
-static void stage_keys(const struct engine_run *run, struct arena_pass *pass, const struct engine_tensor *tensor,
-                       uint64_t bytes)
+static void stage_keys(const struct engine_run *run, struct arena_pass *pass,
+                       const struct engine_tensor *tensor, uint64_t bytes)
 {
     if (run->batch->place == ENGINE_BLOCKS)
         stage_blocks(run, pass, tensor, bytes);
@@ -110,15 +115,16 @@ static void stage_keys(const struct engine_run *run, struct arena_pass *pass, co
 }
 
 // The rows that slots wrote, and nothing beside them.
-static void stage_slots(const struct engine_run *run, struct arena_pass *pass, const struct engine_tensor *tensor,
-                        uint64_t bytes)
+static void stage_slots(const struct engine_run *run, struct arena_pass *pass,
+                        const struct engine_tensor *tensor, uint64_t bytes)
 {
     const struct engine_batch *batch = run->batch;
     uint32_t size = batch->kv.block_size;
     for (uint32_t i = 0; batch->slots && i < batch->num_tokens; i++)
         if (batch->slots[i] >= 0) {
             uint64_t slot = (uint64_t)batch->slots[i];
-            stage_part(run, pass, tensor, slot / size, slot % size * tensor->token_stride, 1, bytes);
+            stage_part(run, pass, tensor, slot / size, slot % size * tensor->token_stride, 1,
+                       bytes);
         }
 }
 
@@ -167,11 +173,13 @@ static void stage_run_in(const struct engine_run *run, struct arena_pass *pass)
     }
 }
 
-// Tensors that are read may overlap, sequences begin at the same row, parts of a merge be the same: where rows come to more bytes than there
-// are from the first to the last, all of those are copied, each once.
+// Tensors that are read may overlap, sequences begin at the same row, parts of a merge be the same:
+// where rows come to more bytes than there are from the first to the last, all of those are copied,
+// each once.
 static void stage_each_once(const struct engine_run *run)
 {
-    struct arena_pass measure = {.what = ARENA_MEASURE, .begin = UINT64_MAX}, copy = {.what = ARENA_IN};
+    struct arena_pass measure = {.what = ARENA_MEASURE, .begin = UINT64_MAX},
+                      copy = {.what = ARENA_IN};
     stage_run_in(run, &measure);
     if (measure.begin < measure.end && measure.bytes > measure.end - measure.begin)
         arena_stage_span(run->arena, measure.begin, measure.end);
@@ -218,9 +226,11 @@ static void stage_gathered(const struct engine_run *run, struct arena_pass *pass
 {
     const struct engine_kv *kv = &run->batch->kv;
     uint32_t num_keys = (uint32_t)run->batch->num_keys;
-    arena_stage(run->arena, pass, &run->k, num_keys, kv->num_kv_heads, row_bytes(kv->head_dim_k, run->k.dtype));
+    arena_stage(run->arena, pass, &run->k, num_keys, kv->num_kv_heads,
+                row_bytes(kv->head_dim_k, run->k.dtype));
     if (!kv->v_is_k_prefix)
-        arena_stage(run->arena, pass, &run->v, num_keys, kv->num_kv_heads, row_bytes(kv->head_dim_v, run->k.dtype));
+        arena_stage(run->arena, pass, &run->v, num_keys, kv->num_kv_heads,
+                    row_bytes(kv->head_dim_v, run->k.dtype));
 }
 
 static void stage_run_out(const struct engine_run *run, struct arena_pass *pass)

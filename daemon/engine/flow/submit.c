@@ -10,18 +10,20 @@
 
 #include <utlist.h>
 
-enum status submit_queue(struct engine *engine, const struct engine_submission *params, struct sample *sample,
-                         uint64_t *sequence, struct error *error)
+enum status submit_queue(struct engine *engine, const struct engine_submission *params,
+                         struct sample *sample, uint64_t *sequence, struct error *error)
 {
     if (engine_lost(engine))
         return error_set(error, STATUS_DEVICE_LOST, "the device is lost");
     if (submission_count_ranges(params) > UINT32_MAX)
-        return error_set(error, STATUS_NO_MEMORY,
-                         "%u blocks to zero and those that %u runs copy are too many for one submission",
-                         params->num_zeroes, params->num_runs);
+        return error_set(
+            error, STATUS_NO_MEMORY,
+            "%u blocks to zero and those that %u runs copy are too many for one submission",
+            params->num_zeroes, params->num_runs);
     struct submission *submission = submission_create(engine, params);
     if (!submission)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a submission of %u runs", params->num_runs);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a submission of %u runs",
+                         params->num_runs);
     submission->sample = sample;
     pthread_mutex_lock(&engine->lock);
     if (sample && engine->stopping) { // who would take it may have ended
@@ -41,8 +43,8 @@ enum status submit_queue(struct engine *engine, const struct engine_submission *
     return STATUS_OK;
 }
 
-enum status engine_submit(struct engine *engine, const struct engine_submission *params, uint64_t *sequence,
-                          struct error *error)
+enum status engine_submit(struct engine *engine, const struct engine_submission *params,
+                          uint64_t *sequence, struct error *error)
 {
     return submit_queue(engine, params, NULL, sequence, error);
 }

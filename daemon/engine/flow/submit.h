@@ -11,7 +11,7 @@
 struct sample;
 
 // As engine_submit(), any thread. With a sample: STOPPING.
-enum status submit_queue(struct engine *engine, const struct engine_submission *params, struct sample *sample,
-                         uint64_t *sequence, struct error *error);
+enum status submit_queue(struct engine *engine, const struct engine_submission *params,
+                         struct sample *sample, uint64_t *sequence, struct error *error);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// submitter.c - the thread that takes submissions in order and gives them to the GPU: plan, stage in, record, submit. What
-// cannot reach the GPU travels on without a slot and is reported in its turn.
+// submitter.c - the thread that takes submissions in order and gives them to the GPU: plan, stage
+// in, record, submit. What cannot reach the GPU travels on without a slot and is reported in its
+// turn.
 
 #include "submitter.h"
 
@@ -23,7 +24,8 @@ static struct slot *free_slot(struct engine *engine)
     return NULL;
 }
 
-// With the lock held: whether more is to be expected soon, as something ends or has ended. Asked once for each end.
+// With the lock held: whether more is to be expected soon, as something ends or has ended. Asked
+// once for each end.
 static bool expects_more(const struct engine *engine, uint64_t looked_after)
 {
     bool idle = engine->last_sequence > 0 && engine->completed == engine->last_sequence;
@@ -38,7 +40,8 @@ static struct submission *take(struct engine *engine)
     struct slot *slot = NULL;
     uint64_t looked_after = UINT64_MAX;
     pthread_mutex_lock(&engine->lock);
-    while (!engine->lost && !(engine->waiting ? (slot = free_slot(engine)) != NULL : engine->stopping)) {
+    while (!engine->lost &&
+           !(engine->waiting ? (slot = free_slot(engine)) != NULL : engine->stopping)) {
         if (expects_more(engine, looked_after)) {
             engine_look_out(engine, &engine->num_queued);
             looked_after = engine->completed;
@@ -72,8 +75,8 @@ static uint64_t shape_of(const struct submission *s)
     uint64_t hash = XXH3_64bits(&s->num_ranges, sizeof s->num_ranges);
     for (uint32_t i = 0; i < s->num_groups; i++) {
         const struct group *group = &s->groups[i];
-        const uint32_t counts[] = {group->kind, group->num_runs, group->num_items, group->num_tokens,
-                                   group->num_merges};
+        const uint32_t counts[] = {group->kind, group->num_runs, group->num_items,
+                                   group->num_tokens, group->num_merges};
         hash = XXH3_64bits_withSeed(&group->geometry, sizeof group->geometry, hash);
         hash = XXH3_64bits_withSeed(counts, sizeof counts, hash);
     }
@@ -93,7 +96,8 @@ static enum status send(struct submission *s, struct error *error)
     enum status status = record(s, error);
     if (status != STATUS_OK)
         return status;
-    VK_TRY(device_submit(device, s->slot->commands, s->engine->timeline, s->sequence, VK_NULL_HANDLE));
+    VK_TRY(
+        device_submit(device, s->slot->commands, s->engine->timeline, s->sequence, VK_NULL_HANDLE));
     s->sent = true;
     s->sent_ns = clock_now_ns();
     s->shape = shape_of(s);
@@ -105,10 +109,13 @@ fail:
 static void give_up(struct submission *s, const struct error *error)
 {
     struct engine *engine = s->engine;
-    device_log(&engine->device, 0, "submission %llu fails: %s", (unsigned long long)s->sequence, error->text);
-    // The caller takes the zeroes for done: rather no GPU than one tenant's data in another's hands.
+    device_log(&engine->device, 0, "submission %llu fails: %s", (unsigned long long)s->sequence,
+               error->text);
+    // The caller takes the zeroes for done: rather no GPU than one tenant's data in another's
+    // hands.
     if (s->num_zeroes)
-        device_lose(&engine->device, "%u blocks could not be zeroed: %s", s->num_zeroes, error->text);
+        device_lose(&engine->device, "%u blocks could not be zeroed: %s", s->num_zeroes,
+                    error->text);
     for (uint32_t i = 0; i < s->num_runs; i++) {
         if (plan_group(s, i) != NO_GROUP)
             submission_fail(s, i, error);

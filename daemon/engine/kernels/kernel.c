@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kernel.c - the attention shaders, a table row each. A new one is a row here, a file in shaders/ and a place in some variant's list
-// (variant.c). Knows neither runs nor batches. Any thread; no state.
+// kernel.c - the attention shaders, a table row each. A new one is a row here, a file in shaders/
+// and a place in some variant's list (variant.c). Knows neither runs nor batches. Any thread; no
+// state.
 
 #include "kernel.h"
 
@@ -59,17 +60,19 @@ static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
 }
 
 // What its two shaders have in common.
-#define TILES_JOB                                                                                                      \
-    .tile_rows = tiles_rows, .most_rows = UINT32_MAX, .part_keys = tiles_part_keys, .part_grain = 256,                 \
-    .shared_memory = TILES_SHARED_MEMORY
+#define TILES_JOB                                                                                  \
+    .tile_rows = tiles_rows, .most_rows = UINT32_MAX, .part_keys = tiles_part_keys,                \
+    .part_grain = 256, .shared_memory = TILES_SHARED_MEMORY
 
 const struct kernel kernel_subgroup = {
-    .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv, TILES_LOCAL_SIZE, true},
+    .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv,
+               TILES_LOCAL_SIZE, true},
     TILES_JOB,
 };
 
 const struct kernel kernel_plain = {
-    .shader = {"attention_plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE, false},
+    .shader = {"attention_plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE,
+               false},
     TILES_JOB,
 };
 
@@ -78,8 +81,9 @@ const struct kernel kernel_plain = {
 enum {
     MATRIX_WARP = 32,
     MATRIX_MOST_HEAD_DIM = 2 * AULE_NARROW_HEAD_DIM, // of K and V
-    MATRIX_LEAST_BLOCK_SIZE = 16,                    // keys of a matrix lie in one block; block sizes are powers of two
-    MATRIX_WORD_BYTES = 6 * 4,                       // emulated: of an invocation, in shared memory
+    MATRIX_LEAST_BLOCK_SIZE =
+        16,                    // keys of a matrix lie in one block; block sizes are powers of two
+    MATRIX_WORD_BYTES = 6 * 4, // emulated: of an invocation, in shared memory
 };
 
 static bool dims_within(const uint32_t *spec, uint32_t most)
@@ -87,8 +91,9 @@ static bool dims_within(const uint32_t *spec, uint32_t most)
     return spec[AULE_SPEC_HEAD_DIM_K] <= most && spec[AULE_SPEC_HEAD_DIM_V] <= most;
 }
 
-// What all of them ask for; `element` is what the matrices have, f16 or bf16. The place does not matter, nor do features but the custom mask: what it
-// hides may be no number, and a product on matrix units with a weight of 0 is then none either.
+// What all of them ask for; `element` is what the matrices have, f16 or bf16. The place does not
+// matter, nor do features but the custom mask: what it hides may be no number, and a product on
+// matrix units with a weight of 0 is then none either.
 static bool matrix_serves(const uint32_t *spec, enum dtype element)
 {
     return dims_within(spec, MATRIX_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == element &&
@@ -96,30 +101,36 @@ static bool matrix_serves(const uint32_t *spec, enum dtype element)
            !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
 
-// ---- attention_decode.comp: two or four warps have a part, or eight a half of one; each warp's sums lie in shared memory ----
+// ---- attention_decode.comp: two or four warps have a part, or eight a half of one; each warp's
+// sums lie in shared memory ----
 
 enum {
     DECODE_ROWS = 8,
-    // More rows are several tiles, and each reads the keys again, most likely out of the L2, where items beside each other meet. A prefill
-    // reads them once, but in one workgroup that cannot be cut, of which 16 rows a warp are at work. So from where a sequence has
-    // parts enough to spread. A guess, to be measured: 16 and 32 rows against 1024, 2048, 4096 and 131072 keys, of 1 and 64 sequences.
+    // More rows are several tiles, and each reads the keys again, most likely out of the L2, where
+    // items beside each other meet. A prefill reads them once, but in one workgroup that cannot be
+    // cut, of which 16 rows a warp are at work. So from where a sequence has parts enough to
+    // spread. A guess, to be measured: 16 and 32 rows against 1024, 2048, 4096 and 131072 keys, of
+    // 1 and 64 sequences.
     DECODE_LONG_ROWS = 32,
     DECODE_LONG_KEYS = 2048,
     DECODE_PART_WARPS = 2,
     DECODE_SHARED_WARPS = 4,
     DECODE_HALF_WARPS = 8,
     DECODE_HALF_WARPS_EMULATED = 4,
-    DECODE_WARP_BYTES =
-        DECODE_ROWS * (AULE_NARROW_HEAD_DIM + 2) * 4,        // wider V: by and by, where so many warps have half a part
+    DECODE_WARP_BYTES = DECODE_ROWS * (AULE_NARROW_HEAD_DIM + 2) *
+                        4, // wider V: by and by, where so many warps have half a part
     DECODE_Q_BYTES = DECODE_ROWS * MATRIX_MOST_HEAD_DIM * 2, // of wide rows
     DECODE_OTHER_BYTES = DECODE_Q_BYTES + 32,
     DECODE_SHARED_MEMORY = DECODE_HALF_WARPS * DECODE_WARP_BYTES + DECODE_OTHER_BYTES,
     DECODE_SHARED_MEMORY_EMULATED =
-        DECODE_HALF_WARPS_EMULATED * (DECODE_WARP_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES) + DECODE_OTHER_BYTES,
+        DECODE_HALF_WARPS_EMULATED * (DECODE_WARP_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES) +
+        DECODE_OTHER_BYTES,
 };
-_Static_assert(2 * ((int)MATRIX_MOST_HEAD_DIM + 2) <= (int)DECODE_HALF_WARPS_EMULATED * (AULE_NARROW_HEAD_DIM + 2),
+_Static_assert(2 * ((int)MATRIX_MOST_HEAD_DIM + 2) <=
+                   (int)DECODE_HALF_WARPS_EMULATED * (AULE_NARROW_HEAD_DIM + 2),
                "two halves of whole rows take no more than many warps' rows by and by");
-_Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
+_Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
+               "any device runs it");
 
 // Rows of K and V are whole pieces of 16 bytes.
 static bool decode_element(uint32_t dtype, uint32_t head_dim, enum dtype element)
@@ -151,8 +162,9 @@ static uint32_t decode_rows(const struct engine_kv *kv)
     return DECODE_ROWS;
 }
 
-// Long parts keep a warp streaming, and a merge takes as long as some thousand keys; many parts keep the device busy with few
-// sequences. Measured on the H200 (shaders/NOTEBOOK.md); a row's bits depend on it.
+// Long parts keep a warp streaming, and a merge takes as long as some thousand keys; many parts
+// keep the device busy with few sequences. Measured on the H200 (shaders/NOTEBOOK.md); a row's bits
+// depend on it.
 static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
 {
     (void)rows;
@@ -162,8 +174,9 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
     return keys < 16384 ? keys : 16384;
 }
 
-// About 8 warps a multiprocessor are enough to hide its memory's latency: parts of two warps each if there are so many parts, parts of
-// four if three of them at a time leave nothing for a second wave, else halves of eight. Measured on the H200.
+// About 8 warps a multiprocessor are enough to hide its memory's latency: parts of two warps each
+// if there are so many parts, parts of four if three of them at a time leave nothing for a second
+// wave, else halves of eight. Measured on the H200.
 static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocessors, uint32_t least)
 {
     if (num_workgroups > 3 * num_multiprocessors)
@@ -171,32 +184,39 @@ static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocesso
     return num_workgroups > num_multiprocessors ? DECODE_SHARED_WARPS : DECODE_HALF_WARPS;
 }
 
-// Wide rows of a part take that much shared memory that four warps had better have one: measured on the H200, too.
-static uint32_t decode_local_size(const uint32_t *spec, uint64_t num_workgroups, uint32_t num_multiprocessors)
+// Wide rows of a part take that much shared memory that four warps had better have one: measured on
+// the H200, too.
+static uint32_t decode_local_size(const uint32_t *spec, uint64_t num_workgroups,
+                                  uint32_t num_multiprocessors)
 {
-    uint32_t least = dims_within(spec, AULE_NARROW_HEAD_DIM) ? DECODE_PART_WARPS : DECODE_SHARED_WARPS;
+    uint32_t least =
+        dims_within(spec, AULE_NARROW_HEAD_DIM) ? DECODE_PART_WARPS : DECODE_SHARED_WARPS;
     return MATRIX_WARP * decode_warps(num_workgroups, num_multiprocessors, least);
 }
 
-static uint32_t decode_local_size_emulated(const uint32_t *spec, uint64_t num_workgroups, uint32_t num_multiprocessors)
+static uint32_t decode_local_size_emulated(const uint32_t *spec, uint64_t num_workgroups,
+                                           uint32_t num_multiprocessors)
 {
     (void)spec;
     return MATRIX_WARP * decode_warps(num_workgroups, num_multiprocessors, DECODE_PART_WARPS);
 }
 
-static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP, DECODE_SHARED_WARPS *MATRIX_WARP,
+static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP,
+                                             DECODE_SHARED_WARPS *MATRIX_WARP,
                                              DECODE_HALF_WARPS *MATRIX_WARP, 0};
 static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX_WARP,
                                                       DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, 0};
 
 // On matrix units and emulated.
-#define DECODE_JOB                                                                                                     \
-    .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS, .long_keys = DECODE_LONG_KEYS,  \
-    .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN, .merges = true
+#define DECODE_JOB                                                                                 \
+    .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
+    .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,   \
+    .merges = true
 
 const struct kernel kernel_decode_emulated = {
-    .shader = {"attention_decode_emulated", attention_decode_emulated_spv, sizeof attention_decode_emulated_spv,
-               DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, false},
+    .shader = {"attention_decode_emulated", attention_decode_emulated_spv,
+               sizeof attention_decode_emulated_spv, DECODE_HALF_WARPS_EMULATED *MATRIX_WARP,
+               false},
     DECODE_JOB,
     .serves = decode_serves_f16,
     .local_size = decode_local_size_emulated,
@@ -207,31 +227,38 @@ const struct kernel kernel_decode_emulated = {
 
 const struct kernel kernel_decode_emulated_bf16 = {
     .shader = {"attention_decode_emulated_bf16", attention_decode_emulated_bf16_spv,
-               sizeof attention_decode_emulated_bf16_spv, DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, false},
+               sizeof attention_decode_emulated_bf16_spv, DECODE_HALF_WARPS_EMULATED *MATRIX_WARP,
+               false},
     DECODE_JOB,
     .serves = decode_serves_bf16,
     .local_size = decode_local_size_emulated,
-    .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP, // of as many units as a device's, so that warps share them
+    .half_local_size =
+        DECODE_HALF_WARPS * MATRIX_WARP, // of as many units as a device's, so that warps share them
     .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
-// ---- attention_cascade.comp: 16 rows a warp, whosever they are; four warps bring 16 keys and values a step ----
+// ---- attention_cascade.comp: 16 rows a warp, whosever they are; four warps bring 16 keys and
+// values a step ----
 
 enum {
     CASCADE_WARP_ROWS = 16,
     CASCADE_WARPS = 8,
     CASCADE_WARPS_EMULATED = 4,
-    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM * 2, // K and V, of this step and the next
-    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4,                  // of K and V, of both
-    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,                               // who is last
-    CASCADE_SHARED_MEMORY = CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
-    CASCADE_SHARED_MEMORY_EMULATED = CASCADE_WARPS_EMULATED / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) +
-                                     CASCADE_MEMBERS_BYTES + CASCADE_WARPS_EMULATED * MATRIX_WARP * MATRIX_WORD_BYTES,
+    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM *
+                         2, // K and V, of this step and the next
+    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4, // of K and V, of both
+    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,              // who is last
+    CASCADE_SHARED_MEMORY =
+        CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
+    CASCADE_SHARED_MEMORY_EMULATED =
+        CASCADE_WARPS_EMULATED / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) +
+        CASCADE_MEMBERS_BYTES + CASCADE_WARPS_EMULATED * MATRIX_WARP * MATRIX_WORD_BYTES,
     CASCADE_LEAST_MEMBERS = 4, // a guess: with fewer, most warps have no rows
 };
 _Static_assert((int)CASCADE_WARP_ROWS *CASCADE_WARPS <= (int)AULE_MOST_MEMBERS, "of one row each");
-_Static_assert((int)CASCADE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
+_Static_assert((int)CASCADE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
+               "any device runs it");
 
 static bool cascade_serves(const struct geometry *geometry, enum dtype element)
 {
@@ -251,42 +278,48 @@ static bool cascade_serves_bf16(const struct geometry *geometry)
     return cascade_serves(geometry, DTYPE_BF16);
 }
 
-#define CASCADE_JOB(DECODE, WARPS, UNITS)                                                                              \
-    .tile_rows = decode_rows, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN, .helps = &(DECODE),        \
-    .crowd_rows = CASCADE_WARP_ROWS * (WARPS), .least_members = CASCADE_LEAST_MEMBERS,                                 \
+#define CASCADE_JOB(DECODE, WARPS, UNITS)                                                          \
+    .tile_rows = decode_rows, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,        \
+    .helps = &(DECODE), .crowd_rows = CASCADE_WARP_ROWS * (WARPS),                                 \
+    .least_members = CASCADE_LEAST_MEMBERS,                                                        \
     .crowd_grain = 2 * (UNITS) * (WARPS) / 4 * MATRIX_LEAST_BLOCK_SIZE, .merges = true
 
-#define CASCADE_EMULATED(DECODE, UNITS)                                                                                \
-    CASCADE_JOB(DECODE, CASCADE_WARPS_EMULATED, UNITS), .shared_memory = CASCADE_SHARED_MEMORY_EMULATED
+#define CASCADE_EMULATED(DECODE, UNITS)                                                            \
+    CASCADE_JOB(DECODE, CASCADE_WARPS_EMULATED, UNITS),                                            \
+        .shared_memory = CASCADE_SHARED_MEMORY_EMULATED
 
 const struct kernel kernel_cascade_emulated = {
-    .shader = {"attention_cascade_emulated", attention_cascade_emulated_spv, sizeof attention_cascade_emulated_spv,
-               CASCADE_WARPS_EMULATED *MATRIX_WARP, false},
+    .shader = {"attention_cascade_emulated", attention_cascade_emulated_spv,
+               sizeof attention_cascade_emulated_spv, CASCADE_WARPS_EMULATED *MATRIX_WARP, false},
     .serves = cascade_serves_f16,
     CASCADE_EMULATED(kernel_decode_emulated, DECODE_HALF_WARPS_EMULATED),
 };
 
 const struct kernel kernel_cascade_emulated_bf16 = {
     .shader = {"attention_cascade_emulated_bf16", attention_cascade_emulated_bf16_spv,
-               sizeof attention_cascade_emulated_bf16_spv, CASCADE_WARPS_EMULATED *MATRIX_WARP, false},
+               sizeof attention_cascade_emulated_bf16_spv, CASCADE_WARPS_EMULATED *MATRIX_WARP,
+               false},
     .serves = cascade_serves_bf16,
     CASCADE_EMULATED(kernel_decode_emulated_bf16, DECODE_HALF_WARPS),
 };
 
-// ---- attention_prefill.comp: 16 rows a warp, and tiles of keys and values in shared memory that all warps read ----
+// ---- attention_prefill.comp: 16 rows a warp, and tiles of keys and values in shared memory that
+// all warps read ----
 
 enum {
     PREFILL_LOCAL_SIZE = 256,
     PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
-    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2,             // beyond AULE_NARROW_HEAD_DIM of V
-    PREFILL_KEY_BYTES = 2 * AULE_NARROW_HEAD_DIM * 2, // and a value; of twice the dims there are half as many
-    PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 2 * 4   // scales of K and V
+    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // beyond AULE_NARROW_HEAD_DIM of V
+    PREFILL_KEY_BYTES =
+        2 * AULE_NARROW_HEAD_DIM * 2, // and a value; of twice the dims there are half as many
+    PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 2 * 4 // scales of K and V
                           + AULE_PREFILL_KEYS / 16 * 3 * 8 + 32,
     PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
-    PREFILL_SHARED_MEMORY_EMULATED =
-        AULE_PREFILL_KEYS_EMULATED * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES + PREFILL_LOCAL_SIZE * MATRIX_WORD_BYTES,
+    PREFILL_SHARED_MEMORY_EMULATED = AULE_PREFILL_KEYS_EMULATED * PREFILL_KEY_BYTES +
+                                     PREFILL_OTHER_BYTES + PREFILL_LOCAL_SIZE * MATRIX_WORD_BYTES,
 };
-_Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY, "any device runs it");
+_Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
+               "any device runs it");
 
 // Bytes are read by eight.
 static bool prefill_element(uint32_t dtype, enum dtype element)
@@ -316,15 +349,15 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
     return kv->head_dim_v <= AULE_NARROW_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
 }
 
-// Where tiles are so many that there may be some between those that follow maxima. Fewer rows are a decode's, and where that does not serve,
-// better with a kernel that cuts them into parts.
-#define PREFILL_JOB(KEYS)                                                                                              \
-    .tile_rows = prefill_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,                                 \
+// Where tiles are so many that there may be some between those that follow maxima. Fewer rows are a
+// decode's, and where that does not serve, better with a kernel that cuts them into parts.
+#define PREFILL_JOB(KEYS)                                                                          \
+    .tile_rows = prefill_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,             \
     .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
 
 const struct kernel kernel_prefill_emulated = {
-    .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv, sizeof attention_prefill_emulated_spv,
-               PREFILL_LOCAL_SIZE, false},
+    .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv,
+               sizeof attention_prefill_emulated_spv, PREFILL_LOCAL_SIZE, false},
     PREFILL_JOB(AULE_PREFILL_KEYS_EMULATED),
     .serves = prefill_serves_f16,
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
@@ -343,8 +376,8 @@ const struct kernel kernel_prefill_emulated_bf16 = {
 #ifdef AULE_HAVE_MATRIX
 
 const struct kernel kernel_decode = {
-    .shader = {"attention_decode_matrix", attention_decode_matrix_spv, sizeof attention_decode_matrix_spv,
-               DECODE_HALF_WARPS *MATRIX_WARP, true},
+    .shader = {"attention_decode_matrix", attention_decode_matrix_spv,
+               sizeof attention_decode_matrix_spv, DECODE_HALF_WARPS *MATRIX_WARP, true},
     DECODE_JOB,
     .serves = decode_serves_f16,
     .local_size = decode_local_size,
@@ -365,24 +398,24 @@ const struct kernel kernel_decode_bf16 = {
 };
 
 const struct kernel kernel_cascade = {
-    .shader = {"attention_cascade_matrix", attention_cascade_matrix_spv, sizeof attention_cascade_matrix_spv,
-               CASCADE_WARPS *MATRIX_WARP, true},
+    .shader = {"attention_cascade_matrix", attention_cascade_matrix_spv,
+               sizeof attention_cascade_matrix_spv, CASCADE_WARPS *MATRIX_WARP, true},
     CASCADE_JOB(kernel_decode, CASCADE_WARPS, DECODE_HALF_WARPS),
     .serves = cascade_serves_f16,
     .shared_memory = CASCADE_SHARED_MEMORY,
 };
 
 const struct kernel kernel_prefill = {
-    .shader = {"attention_prefill_matrix", attention_prefill_matrix_spv, sizeof attention_prefill_matrix_spv,
-               PREFILL_LOCAL_SIZE, true},
+    .shader = {"attention_prefill_matrix", attention_prefill_matrix_spv,
+               sizeof attention_prefill_matrix_spv, PREFILL_LOCAL_SIZE, true},
     PREFILL_JOB(AULE_PREFILL_KEYS),
     .serves = prefill_serves_f16,
     .shared_memory = PREFILL_SHARED_MEMORY,
 };
 
 const struct kernel kernel_prefill_bf16 = {
-    .shader = {"attention_prefill_bf16", attention_prefill_bf16_spv, sizeof attention_prefill_bf16_spv,
-               PREFILL_LOCAL_SIZE, true},
+    .shader = {"attention_prefill_bf16", attention_prefill_bf16_spv,
+               sizeof attention_prefill_bf16_spv, PREFILL_LOCAL_SIZE, true},
     PREFILL_JOB(AULE_PREFILL_KEYS),
     .serves = prefill_serves_bf16,
     .shared_memory = PREFILL_SHARED_MEMORY,
@@ -412,8 +445,8 @@ _Static_assert((int)COOP_SHARED_MEMORY <= (int)TILES_SHARED_MEMORY, "any device 
 static bool coop_serves(const struct geometry *geometry)
 {
     const uint32_t *spec = geometry->spec;
-    bool scaled_values =
-        spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE && spec[AULE_SPEC_V_DTYPE] != DTYPE_F16;
+    bool scaled_values = spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE &&
+                         spec[AULE_SPEC_V_DTYPE] != DTYPE_F16;
     return dims_within(spec, COOP_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == DTYPE_F16 &&
            !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK) && !scaled_values &&
            decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], DTYPE_F16) &&
@@ -428,7 +461,8 @@ static uint32_t coop_rows_few(const struct engine_kv *kv)
 
 static uint32_t coop_rows_many(const struct engine_kv *kv)
 {
-    return kv->head_dim_k <= COOP_HEAD_DIM && kv->head_dim_v <= COOP_HEAD_DIM ? COOP_ROWS_MANY : COOP_ROWS_MANY_WIDE;
+    return kv->head_dim_k <= COOP_HEAD_DIM && kv->head_dim_v <= COOP_HEAD_DIM ? COOP_ROWS_MANY
+                                                                              : COOP_ROWS_MANY_WIDE;
 }
 
 // Few rows have few workgroups. Nobody has measured this; a row's bits depend on it.
@@ -439,9 +473,10 @@ static uint64_t coop_part_keys(uint64_t rows, uint64_t kv_len)
     return kv_len <= 32768 ? 4096 : 8192;
 }
 
-#define COOP_SHADER                                                                                                    \
-    .shader = {"attention_coop", attention_coop_spv, sizeof attention_coop_spv, COOP_LOCAL_SIZE, true},                \
-    .serves = coop_serves, .part_keys = coop_part_keys, .part_grain = COOP_PART_GRAIN,                                 \
+#define COOP_SHADER                                                                                \
+    .shader = {"attention_coop", attention_coop_spv, sizeof attention_coop_spv, COOP_LOCAL_SIZE,   \
+               true},                                                                              \
+    .serves = coop_serves, .part_keys = coop_part_keys, .part_grain = COOP_PART_GRAIN,             \
     .shared_memory = COOP_SHARED_MEMORY
 
 const struct kernel kernel_coop_few = {
@@ -487,7 +522,8 @@ bool kernel_cuts_halves(const struct kernel *kernel, uint32_t num_splits, uint32
     return kernel->half_local_size == local_size && kernel_may_cut(kernel, num_splits);
 }
 
-uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len, uint32_t num_splits)
+uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len,
+                          uint32_t num_splits)
 {
     if (!kernel_may_cut(kernel, num_splits) || kv_len == 0)
         return 0;
@@ -496,10 +532,11 @@ uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t k
     return divide_up(divide_up(kv_len, num_splits), kernel->part_grain) * kernel->part_grain;
 }
 
-uint32_t kernel_local_size(const struct kernel *kernel, const uint32_t spec[SPEC_CONSTANTS], uint64_t num_workgroups,
-                           uint32_t num_multiprocessors)
+uint32_t kernel_local_size(const struct kernel *kernel, const uint32_t spec[SPEC_CONSTANTS],
+                           uint64_t num_workgroups, uint32_t num_multiprocessors)
 {
     uint32_t most = kernel->shader.local_size;
-    uint32_t wanted = kernel->local_size ? kernel->local_size(spec, num_workgroups, num_multiprocessors) : most;
+    uint32_t wanted =
+        kernel->local_size ? kernel->local_size(spec, num_workgroups, num_multiprocessors) : most;
     return wanted < most ? wanted : most;
 }

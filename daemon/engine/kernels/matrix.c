@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// matrix.c - what a device lacks of matrices (vulkan/matrices.h), and a look at which lane has which elements: shaders/matrix.glsl writes them
-// itself, although Vulkan leaves their place to the driver. Knows nothing of attention. The thread that opens the device.
+// matrix.c - what a device lacks of matrices (vulkan/matrices.h), and a look at which lane has
+// which elements: shaders/matrix.glsl writes them itself, although Vulkan leaves their place to the
+// driver. Knows nothing of attention. The thread that opens the device.
 
 #include "matrix.h"
 
@@ -16,17 +17,20 @@
 
 static void write_old_layer(uint32_t layer, const char *what, char *text, size_t size)
 {
-    snprintf(text, size, "a validation layer that knows %s (%u.%u.%u does not)", what, VK_API_VERSION_MAJOR(layer),
-             VK_API_VERSION_MINOR(layer), VK_API_VERSION_PATCH(layer));
+    snprintf(text, size, "a validation layer that knows %s (%u.%u.%u does not)", what,
+             VK_API_VERSION_MAJOR(layer), VK_API_VERSION_MINOR(layer), VK_API_VERSION_PATCH(layer));
 }
 
-// Of what every shader with matrices uses; `sized`: the device has them in the size that is needed, which `sizes` names.
-static void any_missing(const struct adapter *adapter, bool sized, const char *sizes, char *text, size_t size)
+// Of what every shader with matrices uses; `sized`: the device has them in the size that is needed,
+// which `sizes` names.
+static void any_missing(const struct adapter *adapter, bool sized, const char *sizes, char *text,
+                        size_t size)
 {
     const struct matrices *matrices = &adapter->matrices;
 #ifndef AULE_HAVE_MATRIX
     snprintf(text, size,
-             "nothing that is known, but aule was built without the shader compiler or headers for matrices");
+             "nothing that is known, but aule was built without the shader compiler or headers for "
+             "matrices");
     return;
 #endif
     text[0] = '\0';
@@ -45,32 +49,39 @@ static void any_missing(const struct adapter *adapter, bool sized, const char *s
 static void write_lanes(enum matrix_lanes lanes, const char *what, char *text, size_t size)
 {
     if (lanes == MATRIX_LANES_DIFFER)
-        snprintf(text, size, "%s that it can use: their elements lie in other lanes than expected", what);
+        snprintf(text, size, "%s that it can use: their elements lie in other lanes than expected",
+                 what);
     else if (lanes == MATRIX_LANES_BOUNDED)
-        snprintf(text, size, "%s that it can use: what is too large comes out as if it were a number", what);
+        snprintf(text, size,
+                 "%s that it can use: what is too large comes out as if it were a number", what);
 }
 
 void matrix_missing(const struct adapter *adapter, char *text, size_t size)
 {
     const struct matrices *matrices = &adapter->matrices;
-    const VkSubgroupFeatureFlags wanted = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT |
-                                          VK_SUBGROUP_FEATURE_VOTE_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT;
+    const VkSubgroupFeatureFlags wanted =
+        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT |
+        VK_SUBGROUP_FEATURE_VOTE_BIT | VK_SUBGROUP_FEATURE_BALLOT_BIT;
     any_missing(adapter, matrices->shape, "16x8x16", text, size);
     if (text[0])
         return;
     if (adapter->info.subgroup_size != 32)
-        snprintf(text, size, "subgroups of 32 invocations (it has %u)", adapter->info.subgroup_size);
+        snprintf(text, size, "subgroups of 32 invocations (it has %u)",
+                 adapter->info.subgroup_size);
     else if ((adapter->subgroups.operations & wanted) != wanted || !adapter->subgroups.full)
-        snprintf(text, size, "full subgroups with shuffles, votes and broadcasts in compute shaders");
+        snprintf(text, size,
+                 "full subgroups with shuffles, votes and broadcasts in compute shaders");
     else
         write_lanes(matrices->lanes, "matrices", text, size);
 }
 
 void matrix_shared_missing(const struct adapter *adapter, char *text, size_t size)
 {
-    const VkSubgroupFeatureFlags wanted = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    const VkSubgroupFeatureFlags wanted =
+        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
     const uint32_t invocations = adapter->info.subgroup_size;
-    any_missing(adapter, adapter->matrices.size.rows, "8 or 16 rows, columns and depth", text, size);
+    any_missing(adapter, adapter->matrices.size.rows, "8 or 16 rows, columns and depth", text,
+                size);
     if (text[0])
         return;
     if (invocations < 8 || invocations > 64)
@@ -128,7 +139,8 @@ static uint32_t half(int value)
         return 0;
     while (magnitude >> exponent > 1)
         exponent++;
-    return (value < 0 ? 0x8000u : 0) | (exponent + 15) << 10 | (magnitude << (10 - exponent) & 0x3ffu);
+    return (value < 0 ? 0x8000u : 0) | (exponent + 15) << 10 |
+           (magnitude << (10 - exponent) & 0x3ffu);
 }
 
 // bf16 of a whole number below 2^8.
@@ -161,8 +173,8 @@ static void lane_fill(const struct problem *problem, enum dtype dtype, uint32_t 
         lane->b[i] = pair(problem->b[2 * t + i * 8][g], problem->b[2 * t + i * 8 + 1][g], dtype);
 }
 
-// As attention_prefill.comp may meet it: f16 does not hold the number, which then is multiplied with 0 or 1; f32 does not hold the product of a
-// number that bf16 holds.
+// As attention_prefill.comp may meet it: f16 does not hold the number, which then is multiplied
+// with 0 or 1; f32 does not hold the product of a number that bf16 holds.
 static void lane_fill_large(enum dtype dtype, uint32_t g, struct gpu_matrix_lane *lane)
 {
     int times = dtype == DTYPE_F16 ? (int)(g % 2) : 16;
@@ -181,7 +193,8 @@ static bool lane_is_unbounded(const struct gpu_matrix_lane *lane)
     return unbounded;
 }
 
-static bool lane_agrees(const struct problem *problem, uint32_t g, uint32_t t, const struct gpu_matrix_lane *lane)
+static bool lane_agrees(const struct problem *problem, uint32_t g, uint32_t t,
+                        const struct gpu_matrix_lane *lane)
 {
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t row = g + i / 2 * 8, column = 2 * t + i % 2;
@@ -207,13 +220,15 @@ static enum status rig_init(struct rig *rig, const struct shader *shader, struct
 {
     struct device *device = rig->device;
     uint32_t local_size = WARPS * LANES;
-    enum status status = buffer_init(device, MEMORY_STAGING, WARPS * LANES * sizeof(struct gpu_matrix_lane),
-                                     "matrix probe", &rig->buffer, error);
+    enum status status =
+        buffer_init(device, MEMORY_STAGING, WARPS * LANES * sizeof(struct gpu_matrix_lane),
+                    "matrix probe", &rig->buffer, error);
     if (status == STATUS_OK)
         status = shader_module(device, shader, &rig->module, error);
     if (status != STATUS_OK)
         return status;
-    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = sizeof(struct gpu_matrix_probe)};
+    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT,
+                                 .size = sizeof(struct gpu_matrix_probe)};
     VkPipelineLayoutCreateInfo layout = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
         .pushConstantRangeCount = 1,
@@ -234,7 +249,8 @@ static enum status rig_init(struct rig *rig, const struct shader *shader, struct
     };
     if (shader->full_subgroups)
         shader_ask_for_subgroups(&device->adapter, &info.stage, &size);
-    VK_TRY(vkCreateComputePipelines(device->handle, VK_NULL_HANDLE, 1, &info, NULL, &rig->pipeline));
+    VK_TRY(
+        vkCreateComputePipelines(device->handle, VK_NULL_HANDLE, 1, &info, NULL, &rig->pipeline));
 fail:
     return status;
 }
@@ -255,12 +271,14 @@ static enum status rig_run(const struct rig *rig, struct transfer *transfer, str
     if (status != STATUS_OK)
         return status;
     vkCmdBindPipeline(transfer->commands, VK_PIPELINE_BIND_POINT_COMPUTE, rig->pipeline);
-    vkCmdPushConstants(transfer->commands, rig->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof constants, &constants);
+    vkCmdPushConstants(transfer->commands, rig->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                       sizeof constants, &constants);
     vkCmdDispatch(transfer->commands, 1, 1, 1);
     return transfer_end(transfer, error);
 }
 
-static enum matrix_lanes lanes_judge(const struct problem problems[WARPS], const struct gpu_matrix_lane *lanes)
+static enum matrix_lanes lanes_judge(const struct problem problems[WARPS],
+                                     const struct gpu_matrix_lane *lanes)
 {
     bool agree = true, unbounded = true;
     for (uint32_t i = 0; i < WARPS * LANES; i++) {
@@ -292,8 +310,8 @@ enum status matrix_probe(struct transfer *transfer, const struct shader *shader,
 }
 
 #ifdef AULE_HAVE_MATRIX
-static enum matrix_lanes look(struct device *device, struct transfer *transfer, const struct shader *shader,
-                              enum dtype dtype)
+static enum matrix_lanes look(struct device *device, struct transfer *transfer,
+                              const struct shader *shader, enum dtype dtype)
 {
     enum matrix_lanes found = MATRIX_LANES_DIFFER;
     struct error error = {0};

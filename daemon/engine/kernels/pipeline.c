@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows nothing of runs. Made by
-// the submitter on first use, or ahead by tuning's thread; saved by the maker and at the end.
+// pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows
+// nothing of runs. Made by the submitter on first use, or ahead by tuning's thread; saved by the
+// maker and at the end.
 
 #include "pipeline.h"
 
@@ -19,7 +20,8 @@
 #include <uthash.h>
 #include <utlist.h>
 
-// Shapes are the clients' to choose, so their number has a bound. A model uses two or three; each takes some 100 KB.
+// Shapes are the clients' to choose, so their number has a bound. A model uses two or three; each
+// takes some 100 KB.
 static const uint32_t default_most = 256;
 
 struct key {
@@ -39,8 +41,9 @@ struct pipeline {
 enum {
     SPECS_ALL = (1u << SPEC_CONSTANTS) - 1,
     SPECS_KV = BIT(AULE_SPEC_HEAD_DIM_K) | BIT(AULE_SPEC_HEAD_DIM_V) | BIT(AULE_SPEC_NUM_KV_HEADS) |
-               BIT(AULE_SPEC_BLOCK_SIZE) | BIT(AULE_SPEC_K_DTYPE) | BIT(AULE_SPEC_V_DTYPE) | BIT(AULE_SPEC_IO_DTYPE) |
-               BIT(AULE_SPEC_FEATURES) | BIT(AULE_SPEC_PLACE) | BIT(AULE_SPEC_V_IN_K) | BIT(AULE_SPEC_SCALE_MODE),
+               BIT(AULE_SPEC_BLOCK_SIZE) | BIT(AULE_SPEC_K_DTYPE) | BIT(AULE_SPEC_V_DTYPE) |
+               BIT(AULE_SPEC_IO_DTYPE) | BIT(AULE_SPEC_FEATURES) | BIT(AULE_SPEC_PLACE) |
+               BIT(AULE_SPEC_V_IN_K) | BIT(AULE_SPEC_SCALE_MODE),
 };
 
 // With those of the device, which are the same for all.
@@ -54,13 +57,15 @@ static const struct {
 } used[PIPELINE_KINDS] = {
     [PIPELINE_ATTENTION] = {SPECS_ALL, UINT32_MAX},
     [PIPELINE_SPLITS] = {SPECS_ALL, UINT32_MAX},
-    [PIPELINE_KV_WRITE] = {SPECS_KV, AULE_FEATURE_ROPE | AULE_FEATURE_ROPE_PAIRS | AULE_FEATURE_POSITIONS},
+    [PIPELINE_KV_WRITE] = {SPECS_KV,
+                           AULE_FEATURE_ROPE | AULE_FEATURE_ROPE_PAIRS | AULE_FEATURE_POSITIONS},
     [PIPELINE_GATHER] = {SPECS_KV, 0},
     [PIPELINE_COPY] = {0, 0},
     [PIPELINE_MERGE] = {BIT(AULE_SPEC_IO_DTYPE), 0},
 };
 
-static const struct shader *shader_of(const struct pipelines *pipelines, enum pipeline_kind kind, uint32_t kernel)
+static const struct shader *shader_of(const struct pipelines *pipelines, enum pipeline_kind kind,
+                                      uint32_t kernel)
 {
     const struct shader *shaders[PIPELINE_KINDS] = {
         [PIPELINE_ATTENTION] = &pipelines->variant->kernels[kernel]->shader,
@@ -79,9 +84,11 @@ static enum status make_modules(struct pipelines *pipelines, struct error *error
     enum status status = STATUS_OK;
     for (int kind = 0; kind < PIPELINE_KINDS && status == STATUS_OK; kind++)
         if (kind != PIPELINE_ATTENTION)
-            status = shader_module(pipelines->device, shader_of(pipelines, kind, 0), &pipelines->modules[kind], error);
+            status = shader_module(pipelines->device, shader_of(pipelines, kind, 0),
+                                   &pipelines->modules[kind], error);
     for (uint32_t i = 0; i < variant->num_kernels && status == STATUS_OK; i++)
-        status = shader_module(pipelines->device, &variant->kernels[i]->shader, &pipelines->kernels[i], error);
+        status = shader_module(pipelines->device, &variant->kernels[i]->shader,
+                               &pipelines->kernels[i], error);
     return status;
 }
 
@@ -89,9 +96,12 @@ static enum status make_layout(struct pipelines *pipelines, struct error *error)
 {
     struct device *device = pipelines->device;
     enum status status = STATUS_OK;
-    _Static_assert(sizeof(struct gpu_copy) <= sizeof(struct gpu_dispatch), "the largest is the range");
-    _Static_assert(sizeof(struct gpu_merging) <= sizeof(struct gpu_dispatch), "the largest is the range");
-    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = sizeof(struct gpu_dispatch)};
+    _Static_assert(sizeof(struct gpu_copy) <= sizeof(struct gpu_dispatch),
+                   "the largest is the range");
+    _Static_assert(sizeof(struct gpu_merging) <= sizeof(struct gpu_dispatch),
+                   "the largest is the range");
+    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT,
+                                 .size = sizeof(struct gpu_dispatch)};
     VkPipelineLayoutCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
         .pushConstantRangeCount = 1,
@@ -108,7 +118,8 @@ static enum status make_cache(struct pipelines *pipelines, struct error *error)
     struct device *device = pipelines->device;
     enum status status = STATUS_OK;
     VkPipelineCacheCreateInfo info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
-    void *data = pipelines->path ? pipeline_file_load(device, pipelines->path, &info.initialDataSize) : NULL;
+    void *data =
+        pipelines->path ? pipeline_file_load(device, pipelines->path, &info.initialDataSize) : NULL;
     info.pInitialData = data;
     VK_TRY(vkCreatePipelineCache(device->handle, &info, NULL, &pipelines->cache));
     DEVICE_NAME(device, PIPELINE_CACHE, pipelines->cache, "all pipelines");
@@ -117,15 +128,17 @@ fail:
     return status;
 }
 
-enum status pipelines_init(struct pipelines *pipelines, struct device *device, const struct engine_params *params,
-                           struct error *error)
+enum status pipelines_init(struct pipelines *pipelines, struct device *device,
+                           const struct engine_params *params, struct error *error)
 {
-    *pipelines =
-        (struct pipelines){.device = device, .most = params->max_pipelines ? params->max_pipelines : default_most};
-    enum status status = variant_choose(&device->adapter, params->variant, &pipelines->variant, error);
+    *pipelines = (struct pipelines){
+        .device = device, .most = params->max_pipelines ? params->max_pipelines : default_most};
+    enum status status =
+        variant_choose(&device->adapter, params->variant, &pipelines->variant, error);
     if (status != STATUS_OK)
         return status;
-    if (params->cache_folder && !(pipelines->path = pipeline_file_path(device, params->cache_folder)))
+    if (params->cache_folder &&
+        !(pipelines->path = pipeline_file_path(device, params->cache_folder)))
         return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
     status = make_modules(pipelines, error);
     if (status == STATUS_OK)
@@ -166,7 +179,8 @@ void pipelines_finish(struct pipelines *pipelines)
     pipelines->layout = VK_NULL_HANDLE;
 }
 
-static enum status compile(struct pipelines *pipelines, struct pipeline *pipeline, struct error *error)
+static enum status compile(struct pipelines *pipelines, struct pipeline *pipeline,
+                           struct error *error)
 {
     struct device *device = pipelines->device;
     enum status status = STATUS_OK;
@@ -194,15 +208,16 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
         .flags = statistics_flags(device),
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                  .module =
-                      kind == PIPELINE_ATTENTION ? pipelines->kernels[geometry->kernel] : pipelines->modules[kind],
+                  .module = kind == PIPELINE_ATTENTION ? pipelines->kernels[geometry->kernel]
+                                                       : pipelines->modules[kind],
                   .pName = "main",
                   .pSpecializationInfo = &constants},
         .layout = pipelines->layout,
     };
     if (shader->full_subgroups)
         shader_ask_for_subgroups(&device->adapter, &info.stage, &size);
-    VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL, &pipeline->handle));
+    VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL,
+                                    &pipeline->handle));
     geometry_text(spec, text, sizeof text);
     DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s %s", shader->name, text);
     snprintf(name, sizeof name, "%s for %s", shader->name, text);
@@ -211,7 +226,8 @@ fail:
     return status;
 }
 
-static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry)
+static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind kind,
+                           const struct geometry *geometry)
 {
     struct key key = {.kind = kind};
     for (uint32_t i = 0; geometry && i < SPEC_CONSTANTS; i++)
@@ -219,7 +235,8 @@ static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind
             key.geometry.spec[i] = geometry->spec[i];
     uint32_t *features = &key.geometry.spec[AULE_SPEC_FEATURES];
     *features &= used[kind].features;
-    if (kind == PIPELINE_KV_WRITE && !(*features & AULE_FEATURE_ROPE)) // where a key stands matters to its turns alone
+    if (kind == PIPELINE_KV_WRITE &&
+        !(*features & AULE_FEATURE_ROPE)) // where a key stands matters to its turns alone
         *features = 0;
     if (kind == PIPELINE_ATTENTION)
         key.geometry.kernel = geometry->kernel;
@@ -234,8 +251,8 @@ void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t pa
     pipelines->passed = passed;
 }
 
-// So that one more fits. Those that the GPU may still run stay, though they be too many for a while. The driver's own cache
-// keeps what it compiled, so that one that comes back comes quickly.
+// So that one more fits. Those that the GPU may still run stay, though they be too many for a
+// while. The driver's own cache keeps what it compiled, so that one that comes back comes quickly.
 static void make_room(struct pipelines *pipelines)
 {
     struct pipeline *oldest;
@@ -249,8 +266,8 @@ static void make_room(struct pipelines *pipelines)
     atomic_store(&pipelines->count, HASH_COUNT(pipelines->by_key));
 }
 
-enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
-                         VkPipeline *out, struct error *error)
+enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind,
+                         const struct geometry *geometry, VkPipeline *out, struct error *error)
 {
     struct key key = make_key(pipelines, kind, geometry);
     struct pipeline *pipeline = NULL;
@@ -287,7 +304,8 @@ fail:
     return status;
 }
 
-enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry, struct error *error)
+enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry,
+                          struct error *error)
 {
     struct pipeline pipeline = {.key = make_key(pipelines, PIPELINE_ATTENTION, geometry)};
     enum status status = compile(pipelines, &pipeline, error);
@@ -311,8 +329,8 @@ void pipelines_save(struct pipelines *pipelines)
     if (data)
         result = vkGetPipelineCacheData(handle, pipelines->cache, &size, data);
     if (!data || result < VK_SUCCESS)
-        device_log(pipelines->device, 1, "compiled pipelines are not kept: %s, %zu bytes", vk_result_name(result),
-                   size);
+        device_log(pipelines->device, 1, "compiled pipelines are not kept: %s, %zu bytes",
+                   vk_result_name(result), size);
     else
         pipeline_file_save(pipelines->device, pipelines->path, data, size);
     free(data);

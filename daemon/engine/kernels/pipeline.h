@@ -40,22 +40,27 @@ struct pipelines {
     atomic_bool unsaved;     // some were built since the file was written
 };
 
-enum status pipelines_init(struct pipelines *pipelines, struct device *device, const struct engine_params *params,
-                           struct error *error);
+enum status pipelines_init(struct pipelines *pipelines, struct device *device,
+                           const struct engine_params *params, struct error *error);
 void pipelines_finish(struct pipelines *pipelines); // takes a zeroed and a half-built one; saves
 
-// Submitter only: what is asked for from now on serves submission `sequence`; those up to `passed` are done.
+// Submitter only: what is asked for from now on serves submission `sequence`; those up to `passed`
+// are done.
 void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed);
 
-// Submitter only. Compiles on first use, and makes room by ending the pipelines that were unused for longest. What a kind does not
-// use makes no second pipeline; the local size is attention's alone to choose.
-enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind, const struct geometry *geometry,
-                         VkPipeline *out, struct error *error);
+// Submitter only. Compiles on first use, and makes room by ending the pipelines that were unused
+// for longest. What a kind does not use makes no second pipeline; the local size is attention's
+// alone to choose.
+enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind,
+                         const struct geometry *geometry, VkPipeline *out, struct error *error);
 
-// Any thread: compiles attention for `geometry` and lets go of it again, so that the driver has it when the submitter wants it.
-enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry, struct error *error);
+// Any thread: compiles attention for `geometry` and lets go of it again, so that the driver has it
+// when the submitter wants it.
+enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry,
+                          struct error *error);
 
-// Any thread: whether the file is behind; write it (a failure is logged, and tried again after the next new pipeline).
+// Any thread: whether the file is behind; write it (a failure is logged, and tried again after the
+// next new pipeline).
 bool pipelines_unsaved(struct pipelines *pipelines);
 void pipelines_save(struct pipelines *pipelines);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// pipeline_file.c - the file that keeps the driver's pipeline cache between lives. A driver may crash on data that is not its
-// own, so a header with length and hash stands before it and the driver's own header is checked too. Written beside and
-// renamed, so that a reader sees all or nothing. Any thread.
+// pipeline_file.c - the file that keeps the driver's pipeline cache between lives. A driver may
+// crash on data that is not its own, so a header with length and hash stands before it and the
+// driver's own header is checked too. Written beside and renamed, so that a reader sees all or
+// nothing. Any thread.
 
 #include "pipeline_file.h"
 
@@ -21,7 +22,8 @@ struct file_header {
     uint64_t hash; // XXH3 of them
 };
 static const char magic[8] = "aulePC1";
-static const uint64_t largest = UINT64_C(1) << 30; // bytes; no driver's cache of a few pipelines comes near
+static const uint64_t largest = UINT64_C(1)
+                                << 30; // bytes; no driver's cache of a few pipelines comes near
 
 // NULL if the driver's header says that the data is this device's, else what is wrong.
 static const char *check_driver_header(const struct device *device, const void *data, size_t size)
@@ -32,7 +34,8 @@ static const char *check_driver_header(const struct device *device, const void *
     memcpy(&header, data, sizeof header);
     VkPhysicalDeviceProperties properties;
     vkGetPhysicalDeviceProperties(device->adapter.physical, &properties);
-    if (header.headerVersion != VK_PIPELINE_CACHE_HEADER_VERSION_ONE || header.headerSize < sizeof header)
+    if (header.headerVersion != VK_PIPELINE_CACHE_HEADER_VERSION_ONE ||
+        header.headerSize < sizeof header)
         return "its data has an unknown form";
     if (header.vendorID != properties.vendorID || header.deviceID != properties.deviceID ||
         memcmp(header.pipelineCacheUUID, properties.pipelineCacheUUID, VK_UUID_SIZE) != 0)

@@ -8,10 +8,11 @@
 
 #include "engine/vulkan/device.h"
 
-// Malloc'd: "FOLDER/pipelines-UUID", so that the daemons of a host's devices leave each other's alone. NULL without memory.
+// Malloc'd: "FOLDER/pipelines-UUID", so that the daemons of a host's devices leave each other's
+// alone. NULL without memory.
 char *pipeline_file_path(const struct device *device, const char *folder);
-// A malloc'd copy of the driver's data in the file, if it is whole and was written for this device; else NULL, and the log
-// says why.
+// A malloc'd copy of the driver's data in the file, if it is whole and was written for this device;
+// else NULL, and the log says why.
 void *pipeline_file_load(struct device *device, const char *path, size_t *size);
 bool pipeline_file_save(struct device *device, const char *path, const void *data, size_t size);
 

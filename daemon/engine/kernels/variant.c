@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// variant.c - the table of variants, best first: which kernels (kernel.c) go together, and on which device. adapter.h has what a
-// row's `missing` may ask of the device.
+// variant.c - the table of variants, best first: which kernels (kernel.c) go together, and on which
+// device. adapter.h has what a row's `missing` may ask of the device.
 
 #include "variant.h"
 
@@ -23,10 +23,12 @@
 #include <stdio.h>
 #include <string.h>
 
-// attention_subgroup.comp counts on eight neighbouring lanes that exchange values, and on a lane's place in the workgroup.
+// attention_subgroup.comp counts on eight neighbouring lanes that exchange values, and on a lane's
+// place in the workgroup.
 static void subgroup_missing(const struct adapter *adapter, char *text, size_t size)
 {
-    const VkSubgroupFeatureFlags wanted = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    const VkSubgroupFeatureFlags wanted =
+        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
     if (adapter->info.subgroup_size < 8)
         snprintf(text, size, "subgroups of 8 invocations (it has %u)", adapter->info.subgroup_size);
     else if ((adapter->subgroups.operations & wanted) != wanted)
@@ -35,16 +37,18 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
         snprintf(text, size, "full subgroups (computeFullSubgroups)");
 }
 
-// Of what attention_decode.comp and attention_prefill.comp do not take (blocks of 8), matrices through shared memory
-// take what is f16; they ask for no more than those do, as matrix.c has it: a size that is theirs, full subgroups with shuffles.
-// Where matrices are not known there is a row to say so, and never a kernel of it in use.
+// Of what attention_decode.comp and attention_prefill.comp do not take (blocks of 8), matrices
+// through shared memory take what is f16; they ask for no more than those do, as matrix.c has it: a
+// size that is theirs, full subgroups with shuffles. Where matrices are not known there is a row to
+// say so, and never a kernel of it in use.
 static const struct variant variants[] = {
     {
         .name = "matrix",
-        .needs = "cooperative matrices of 16x8x16 (f16) and 16x16x16 (bf16), sums in f32, subgroups of 32 invocations",
+        .needs = "cooperative matrices of 16x8x16 (f16) and 16x16x16 (bf16), sums in f32, "
+                 "subgroups of 32 invocations",
 #ifdef AULE_HAVE_MATRIX
-        .kernels = {&kernel_decode, &kernel_prefill, &kernel_decode_bf16, &kernel_prefill_bf16, &kernel_cascade,
-                    &kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
+        .kernels = {&kernel_decode, &kernel_prefill, &kernel_decode_bf16, &kernel_prefill_bf16,
+                    &kernel_cascade, &kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
         .num_kernels = 8,
 #else
         .kernels = {&kernel_subgroup},
@@ -56,8 +60,8 @@ static const struct variant variants[] = {
         .name = "matrix_f16",
         .needs = "cooperative matrices of 16x8x16 (f16, sums in f32), subgroups of 32 invocations",
 #ifdef AULE_HAVE_MATRIX
-        .kernels = {&kernel_decode, &kernel_prefill, &kernel_cascade, &kernel_coop_few, &kernel_coop_many,
-                    &kernel_subgroup},
+        .kernels = {&kernel_decode, &kernel_prefill, &kernel_cascade, &kernel_coop_few,
+                    &kernel_coop_many, &kernel_subgroup},
         .num_kernels = 6,
 #else
         .kernels = {&kernel_subgroup},
@@ -67,7 +71,8 @@ static const struct variant variants[] = {
     },
     {
         .name = "matrix_shared",
-        .needs = "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32), full subgroups of 8 to "
+        .needs = "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32), full "
+                 "subgroups of 8 to "
                  "64 invocations",
 #ifdef AULE_HAVE_MATRIX
         .kernels = {&kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
@@ -93,29 +98,33 @@ static const struct variant variants[] = {
     },
     {
         .name = "matrix_emulated",
-        .needs = "to be named, for it is for tests: what matrix does, with products made in shared memory, on any "
+        .needs = "to be named, for it is for tests: what matrix does, with products made in shared "
+                 "memory, on any "
                  "Vulkan 1.2 device",
         .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
-                    &kernel_prefill_emulated_bf16, &kernel_cascade_emulated, &kernel_cascade_emulated_bf16,
-                    &kernel_plain},
+                    &kernel_prefill_emulated_bf16, &kernel_cascade_emulated,
+                    &kernel_cascade_emulated_bf16, &kernel_plain},
         .num_kernels = 7,
         .only_by_name = true,
     },
 };
 enum { NUM_VARIANTS = sizeof variants / sizeof *variants };
 
-const struct shader shader_splits = {"attention_merge", attention_merge_spv, sizeof attention_merge_spv, 128, false};
+const struct shader shader_splits = {"attention_merge", attention_merge_spv,
+                                     sizeof attention_merge_spv, 128, false};
 const struct shader shader_kv_write = {"kv_write", kv_write_spv, sizeof kv_write_spv, 128, false};
 const struct shader shader_gather = {"kv_gather", kv_gather_spv, sizeof kv_gather_spv, 128, false};
 const struct shader shader_copy = {"copy", copy_spv, sizeof copy_spv, 128, false};
 const struct shader shader_merge = {"merge", merge_spv, sizeof merge_spv, 128, false};
-const struct shader shader_matrix_probe_emulated = {"matrix_probe_emulated", matrix_probe_emulated_spv,
+const struct shader shader_matrix_probe_emulated = {"matrix_probe_emulated",
+                                                    matrix_probe_emulated_spv,
                                                     sizeof matrix_probe_emulated_spv, 64, false};
-const struct shader shader_matrix_probe_emulated_bf16 = {"matrix_probe_emulated_bf16", matrix_probe_emulated_bf16_spv,
-                                                         sizeof matrix_probe_emulated_bf16_spv, 64, false};
+const struct shader shader_matrix_probe_emulated_bf16 = {
+    "matrix_probe_emulated_bf16", matrix_probe_emulated_bf16_spv,
+    sizeof matrix_probe_emulated_bf16_spv, 64, false};
 #ifdef AULE_HAVE_MATRIX
-const struct shader shader_matrix_probe = {"matrix_probe", matrix_probe_matrix_spv, sizeof matrix_probe_matrix_spv, 64,
-                                           true};
+const struct shader shader_matrix_probe = {"matrix_probe", matrix_probe_matrix_spv,
+                                           sizeof matrix_probe_matrix_spv, 64, true};
 const struct shader shader_matrix_probe_bf16 = {"matrix_probe_bf16", matrix_probe_bf16_spv,
                                                 sizeof matrix_probe_bf16_spv, 64, true};
 #endif
@@ -143,7 +152,8 @@ static uint32_t invocations(const struct variant *variant)
     return most;
 }
 
-void variant_missing(const struct variant *variant, const struct adapter *adapter, char *text, size_t size)
+void variant_missing(const struct variant *variant, const struct adapter *adapter, char *text,
+                     size_t size)
 {
     text[0] = '\0';
     if (variant->missing) // first, since more shared memory would be of no use without
@@ -151,8 +161,8 @@ void variant_missing(const struct variant *variant, const struct adapter *adapte
     if (text[0])
         return;
     if (adapter->info.shared_memory_bytes < shared_memory(variant))
-        snprintf(text, size, "shared memory: a workgroup needs %u bytes, it has %u", shared_memory(variant),
-                 adapter->info.shared_memory_bytes);
+        snprintf(text, size, "shared memory: a workgroup needs %u bytes, it has %u",
+                 shared_memory(variant), adapter->info.shared_memory_bytes);
     else if (adapter->max_invocations < invocations(variant))
         snprintf(text, size, "workgroups of %u invocations (it has %u)", invocations(variant),
                  adapter->max_invocations);
@@ -163,12 +173,14 @@ static enum status unknown(const char *name, struct error *error)
     char names[128];
     size_t used = 0;
     for (uint32_t i = 0; i < NUM_VARIANTS && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", variants[i].name);
-    return error_set(error, STATUS_NOT_FOUND, "no attention variant is \"%.64s\"; there are %s", name, names);
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 variants[i].name);
+    return error_set(error, STATUS_NOT_FOUND, "no attention variant is \"%.64s\"; there are %s",
+                     name, names);
 }
 
-enum status variant_choose(const struct adapter *adapter, const char *name, const struct variant **out,
-                           struct error *error)
+enum status variant_choose(const struct adapter *adapter, const char *name,
+                           const struct variant **out, struct error *error)
 {
     char missing[256] = "";
     const struct variant *tried = NULL; // the last one: of all, the one that asks for least
@@ -185,8 +197,9 @@ enum status variant_choose(const struct adapter *adapter, const char *name, cons
     }
     if (!tried)
         return unknown(name, error);
-    return error_set(error, STATUS_UNSUPPORTED, "attention variant %s does not run on %.100s, which lacks %.160s",
-                     tried->name, adapter->info.name, missing);
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "attention variant %s does not run on %.100s, which lacks %.160s", tried->name,
+                     adapter->info.name, missing);
 }
 
 uint32_t variant_least_shared_memory(void)
@@ -217,8 +230,10 @@ uint32_t variant_helper(const struct variant *variant, uint32_t serving, uint32_
     return NO_KERNEL;
 }
 
-// A sequence without queries has tiles that want zeroes, if any: the last kernel knows how, and the others need not.
-uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows, uint64_t kv_len)
+// A sequence without queries has tiles that want zeroes, if any: the last kernel knows how, and the
+// others need not.
+uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows,
+                        uint64_t kv_len)
 {
     uint32_t last = variant->num_kernels - 1;
     for (uint32_t i = 0; rows > 0 && i < last; i++)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// arena.c - imports a client's memory where the device can take it, else keeps a mirror and copies rows. Knows offsets and
-// strides, not what they mean. Created and destroyed by any thread; staged by the engine's own.
+// arena.c - imports a client's memory where the device can take it, else keeps a mirror and copies
+// rows. Knows offsets and strides, not what they mean. Created and destroyed by any thread; staged
+// by the engine's own.
 
 #include "arena.h"
 
@@ -15,7 +16,8 @@
 #include <utlist.h>
 
 // Host memory is mapped by pages, so the last page belongs to the mapping as a whole.
-static bool can_import(const struct engine *engine, const void *base, uint64_t size, uint64_t *rounded)
+static bool can_import(const struct engine *engine, const void *base, uint64_t size,
+                       uint64_t *rounded)
 {
     const struct engine_device *info = &engine->device.adapter.info;
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -30,28 +32,30 @@ static enum status make_memory(struct engine_arena *arena, struct error *error)
     uint64_t rounded = 0;
     struct error why = {0};
     if (!arena->base) {
-        enum status status =
-            buffer_init(device, MEMORY_METADATA, arena->size, "arena of the device", &arena->buffer, error);
+        enum status status = buffer_init(device, MEMORY_METADATA, arena->size,
+                                         "arena of the device", &arena->buffer, error);
         arena->base = arena->buffer.mapped;
         arena->imported = true; // there is nothing to copy
         return status;
     }
     if (can_import(arena->engine, arena->base, arena->size, &rounded)) {
-        arena->imported = buffer_import(device, arena->base, rounded, "arena", &arena->buffer, &why) == STATUS_OK;
+        arena->imported =
+            buffer_import(device, arena->base, rounded, "arena", &arena->buffer, &why) == STATUS_OK;
         if (arena->imported)
             return STATUS_OK;
-        device_log(device, 1, "an arena of %llu bytes is mirrored, not imported: %s", (unsigned long long)arena->size,
-                   why.text);
+        device_log(device, 1, "an arena of %llu bytes is mirrored, not imported: %s",
+                   (unsigned long long)arena->size, why.text);
     } else if (device->adapter.info.host_import) {
-        device_log(device, 1, "an arena of %llu bytes at %p is mirrored: imports want multiples of %llu bytes",
+        device_log(device, 1,
+                   "an arena of %llu bytes at %p is mirrored: imports want multiples of %llu bytes",
                    (unsigned long long)arena->size, (void *)arena->base,
                    (unsigned long long)device->adapter.info.import_alignment);
     }
     return buffer_init(device, MEMORY_STAGING, arena->size, "arena mirror", &arena->buffer, error);
 }
 
-enum status engine_arena_create(struct engine *engine, void *base, uint64_t size, struct engine_arena **out,
-                                struct error *error)
+enum status engine_arena_create(struct engine *engine, void *base, uint64_t size,
+                                struct engine_arena **out, struct error *error)
 {
     if (size == 0)
         return error_set(error, STATUS_INVALID, "an arena of 0 bytes");
@@ -75,8 +79,8 @@ enum status engine_arena_create(struct engine *engine, void *base, uint64_t size
     return STATUS_OK;
 }
 
-// After a loss the GPU, or a thread that stages, may still write here: the arena then ends with the engine, which waits
-// for that.
+// After a loss the GPU, or a thread that stages, may still write here: the arena then ends with the
+// engine, which waits for that.
 bool engine_arena_destroy(struct engine_arena *arena)
 {
     if (!arena)
@@ -116,12 +120,14 @@ static void unite(uint64_t *count, uint64_t stride, uint64_t *bytes)
     *count = 1;
 }
 
-static struct walk plan_walk(const struct engine_tensor *tensor, uint32_t num_tokens, uint32_t num_heads,
-                             uint64_t row_bytes)
+static struct walk plan_walk(const struct engine_tensor *tensor, uint32_t num_tokens,
+                             uint32_t num_heads, uint64_t row_bytes)
 {
-    struct walk walk = {num_tokens, tensor->token_stride, num_heads, tensor->head_stride, row_bytes};
+    struct walk walk = {num_tokens, tensor->token_stride, num_heads, tensor->head_stride,
+                        row_bytes};
     if (tensor->token_stride < tensor->head_stride) // [heads, tokens, dim]
-        walk = (struct walk){num_heads, tensor->head_stride, num_tokens, tensor->token_stride, row_bytes};
+        walk = (struct walk){num_heads, tensor->head_stride, num_tokens, tensor->token_stride,
+                             row_bytes};
     unite(&walk.inner, walk.inner_stride, &walk.bytes);
     if (walk.inner == 1)
         unite(&walk.outer, walk.outer_stride, &walk.bytes);
@@ -132,15 +138,16 @@ static void measure(struct arena_pass *pass, uint64_t offset, const struct walk 
 {
     if (walk->outer == 0 || walk->inner == 0)
         return;
-    uint64_t end =
-        offset + (walk->outer - 1) * walk->outer_stride + (walk->inner - 1) * walk->inner_stride + walk->bytes;
+    uint64_t end = offset + (walk->outer - 1) * walk->outer_stride +
+                   (walk->inner - 1) * walk->inner_stride + walk->bytes;
     pass->begin = offset < pass->begin ? offset : pass->begin;
     pass->end = end > pass->end ? end : pass->end;
     pass->bytes += (unsigned __int128)walk->outer * walk->inner * walk->bytes;
 }
 
-void arena_stage(const struct engine_arena *arena, struct arena_pass *pass, const struct engine_tensor *tensor,
-                 uint32_t num_tokens, uint32_t num_heads, uint64_t row_bytes)
+void arena_stage(const struct engine_arena *arena, struct arena_pass *pass,
+                 const struct engine_tensor *tensor, uint32_t num_tokens, uint32_t num_heads,
+                 uint64_t row_bytes)
 {
     if (arena->imported)
         return;

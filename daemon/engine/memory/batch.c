@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - uploads a model step's metadata once and keeps what the CPU needs of it. Trusts the numbers: the caller has checked
-// them. Made by the caller's thread, ended by the maker once the GPU is past.
+// batch.c - uploads a model step's metadata once and keeps what the CPU needs of it. Trusts the
+// numbers: the caller has checked them. Made by the caller's thread, ended by the maker once the
+// GPU is past.
 
 #include "batch.h"
 
@@ -53,19 +54,21 @@ static bool place_arrays(const struct engine_batch_params *params, struct arrays
 {
     uint64_t seqs = params->num_seqs, tokens = params->num_tokens;
     bool sequences = has_sequences(params), overflow = false;
-    *arrays =
-        (struct arrays){.by_name = {
-                            [BATCH_CU_SEQLENS_Q] = array(seqs ? params->cu_seqlens_q : NULL, seqs + 1, sizeof(int32_t)),
-                            [BATCH_SEQ_LENS_KV] = array(params->seq_lens_kv, seqs, sizeof(int32_t)),
-                            [BATCH_SLOT_MAPPING] = array(params->slot_mapping, tokens, sizeof(int64_t)),
-                            [BATCH_POSITIONS] = array(params->positions, tokens, sizeof(int32_t)),
-                            [BATCH_Q_LENS] = array(sequences ? params->q_lens : NULL, seqs, sizeof(int32_t)),
-                            [BATCH_TOKEN_ROWS] = array(params->token_rows, tokens, sizeof(int32_t)),
-                            [BATCH_KV_STARTS] = array(sequences ? params->kv_starts : NULL, seqs, sizeof(int32_t)),
-                            [BATCH_KV_OFFSETS] = {.bytes = sequences ? (seqs + 1) * sizeof(int32_t) : 0},
-                            [BATCH_MASK_STARTS] = {.bytes = sequences && params->mask ? seqs * sizeof(uint64_t) : 0},
-                            [BATCH_MASK] = array(sequences ? params->mask : NULL, params->mask_bytes, 1),
-                        }};
+    *arrays = (struct arrays){
+        .by_name = {
+            [BATCH_CU_SEQLENS_Q] =
+                array(seqs ? params->cu_seqlens_q : NULL, seqs + 1, sizeof(int32_t)),
+            [BATCH_SEQ_LENS_KV] = array(params->seq_lens_kv, seqs, sizeof(int32_t)),
+            [BATCH_SLOT_MAPPING] = array(params->slot_mapping, tokens, sizeof(int64_t)),
+            [BATCH_POSITIONS] = array(params->positions, tokens, sizeof(int32_t)),
+            [BATCH_Q_LENS] = array(sequences ? params->q_lens : NULL, seqs, sizeof(int32_t)),
+            [BATCH_TOKEN_ROWS] = array(params->token_rows, tokens, sizeof(int32_t)),
+            [BATCH_KV_STARTS] = array(sequences ? params->kv_starts : NULL, seqs, sizeof(int32_t)),
+            [BATCH_KV_OFFSETS] = {.bytes = sequences ? (seqs + 1) * sizeof(int32_t) : 0},
+            [BATCH_MASK_STARTS] = {.bytes =
+                                       sequences && params->mask ? seqs * sizeof(uint64_t) : 0},
+            [BATCH_MASK] = array(sequences ? params->mask : NULL, params->mask_bytes, 1),
+        }};
     for (int i = 0; i < BATCH_ARRAYS; i++) {
         struct array *array = &arrays->by_name[i];
         uint64_t room = 0;
@@ -76,20 +79,23 @@ static bool place_arrays(const struct engine_batch_params *params, struct arrays
     return !overflow;
 }
 
-static enum status measure(const struct engine_batch_params *params, struct arrays *arrays, struct error *error)
+static enum status measure(const struct engine_batch_params *params, struct arrays *arrays,
+                           struct error *error)
 {
     uint64_t limit = params->engine->device.adapter.info.max_allocation_bytes;
     if (params->place == ENGINE_ROWS && params->slot_mapping)
-        return error_set(error, STATUS_INVALID, "a slot mapping of %u tokens: contiguous K and V have no slots",
+        return error_set(error, STATUS_INVALID,
+                         "a slot mapping of %u tokens: contiguous K and V have no slots",
                          params->num_tokens);
     bool fits = table_bytes(params) <= limit;
     if (place_arrays(params, arrays) && fits && arrays->bytes <= limit)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
-                     "a batch of %u sequences, %u table columns, %u tokens and %" PRIu64 " bytes of mask needs more "
+                     "a batch of %u sequences, %u table columns, %u tokens and %" PRIu64
+                     " bytes of mask needs more "
                      "metadata than the device's largest allocation of %" PRIu64 " bytes",
-                     params->num_seqs, params->max_blocks, params->num_tokens, params->mask ? params->mask_bytes : 0,
-                     limit);
+                     params->num_seqs, params->max_blocks, params->num_tokens,
+                     params->mask ? params->mask_bytes : 0, limit);
 }
 
 // ---- on the CPU ----
@@ -136,12 +142,12 @@ static bool may_share(const struct engine_batch *batch, uint32_t seq)
     return queries > 0 && queries <= MOST_SHARING_QUERIES && whole;
 }
 
-// Sequences of few queries whose keys lie in the same blocks may be computed together. Not with a mask or positions of their own, which
-// could hide keys from some of them.
+// Sequences of few queries whose keys lie in the same blocks may be computed together. Not with a
+// mask or positions of their own, which could hide keys from some of them.
 static bool find_sharing(struct engine_batch *batch, const struct engine_batch_params *params)
 {
-    if (batch->engine->no_cascade || params->place == ENGINE_ROWS || !params->block_table || params->mask ||
-        params->positions)
+    if (batch->engine->no_cascade || params->place == ENGINE_ROWS || !params->block_table ||
+        params->mask || params->positions)
         return true;
     uint32_t *used = calloc(batch->num_seqs, sizeof *used);
     for (uint32_t seq = 0; used && seq < batch->num_seqs; seq++)
@@ -160,7 +166,8 @@ static bool keep_all(struct engine_batch *batch, const struct engine_batch_param
 {
     uint64_t seqs = params->num_seqs;
     bool sequences = has_sequences(params);
-    if (!keep(&batch->cu_seqlens_q, seqs ? params->cu_seqlens_q : NULL, seqs + 1, sizeof(int32_t)) ||
+    if (!keep(&batch->cu_seqlens_q, seqs ? params->cu_seqlens_q : NULL, seqs + 1,
+              sizeof(int32_t)) ||
         !keep(&batch->seq_lens_kv, params->seq_lens_kv, seqs, sizeof(int32_t)) ||
         !keep(&batch->q_lens, sequences ? params->q_lens : NULL, seqs, sizeof(int32_t)) ||
         !keep(&batch->kv_starts, sequences ? params->kv_starts : NULL, seqs, sizeof(int32_t)) ||
@@ -198,7 +205,8 @@ void batch_sort_blocks(struct engine_batch *batch)
 
 uint32_t batch_num_queries(const struct engine_batch *batch, uint32_t seq)
 {
-    return (uint32_t)(batch->q_lens ? batch->q_lens[seq] : batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
+    return (uint32_t)(batch->q_lens ? batch->q_lens[seq]
+                                    : batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
 }
 
 // ---- on the GPU ----
@@ -260,7 +268,8 @@ static void table_release(struct engine *engine, struct table *table)
     free(table);
 }
 
-static enum status table_create(const struct engine_batch_params *params, struct table **out, struct error *error)
+static enum status table_create(const struct engine_batch_params *params, struct table **out,
+                                struct error *error)
 {
     uint64_t bytes = table_bytes(params);
     struct table *table = calloc(1, sizeof *table);
@@ -290,7 +299,8 @@ static bool table_note_seen(struct engine_batch *batch)
     return table->seen != NULL;
 }
 
-// What a window leaves behind becomes -1. No run of the next step reads such an entry, so it stays as it is for those of the steps before.
+// What a window leaves behind becomes -1. No run of the next step reads such an entry, so it stays
+// as it is for those of the steps before.
 static bool is_looked_at(const struct engine_entry *entry)
 {
     return entry->block >= 0;
@@ -325,9 +335,11 @@ static void table_change(const struct engine_batch *old, const struct engine_adv
 
 // ---- create and destroy ----
 
-// Over `table`, of which it becomes a user, or one of its own; with the sharing of `old`, if that stands.
+// Over `table`, of which it becomes a user, or one of its own; with the sharing of `old`, if that
+// stands.
 static enum status make_batch(const struct engine_batch_params *params, struct table *table,
-                              const struct sharing *sharing, struct engine_batch **out, struct error *error)
+                              const struct sharing *sharing, struct engine_batch **out,
+                              struct error *error)
 {
     struct engine *engine = params->engine;
     struct arrays arrays;
@@ -348,7 +360,8 @@ static enum status make_batch(const struct engine_batch_params *params, struct t
     batch->num_tokens = params->num_tokens;
     batch->sharing_known = sharing != NULL;
     if ((sharing && !sharing_copy(&batch->sharing, sharing)) || !keep_all(batch, params))
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u sequences", params->num_seqs);
+        status = error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u sequences",
+                           params->num_seqs);
     else
         status = slab_take(&engine->slabs, arrays.bytes, &batch->piece, error);
     if (status == STATUS_OK && table_bytes(params) && !table)
@@ -373,8 +386,8 @@ enum status engine_batch_create(const struct engine_batch_params *params, struct
     return make_batch(params, NULL, NULL, out, error);
 }
 
-// Whether some sequence may share now what it could not: it had no keys, or has other blocks where it had some. What only grows shares no more
-// than it did, and no block is nobody's.
+// Whether some sequence may share now what it could not: it had no keys, or has other blocks where
+// it had some. What only grows shares no more than it did, and no block is nobody's.
 static bool may_begin(const struct engine_batch *old, const struct engine_advance *a)
 {
     bool begins = false;
@@ -382,12 +395,14 @@ static bool may_begin(const struct engine_batch *old, const struct engine_advanc
         begins = old->seq_lens_kv[seq] == 0 && a->seq_lens_kv[seq] > 0 && may_share(old, seq);
     for (uint32_t i = 0; !begins && i < a->num_entries; i++) {
         const struct engine_entry *entry = &a->entries[i];
-        begins = entry->block >= 0 && entry->column < num_used(old, entry->seq) && may_share(old, entry->seq);
+        begins = entry->block >= 0 && entry->column < num_used(old, entry->seq) &&
+                 may_share(old, entry->seq);
     }
     return begins;
 }
 
-// Whether the sequences whose tables begin alike are those of the step before: nothing has changed where they are alike, and nobody joins them.
+// Whether the sequences whose tables begin alike are those of the step before: nothing has changed
+// where they are alike, and nobody joins them.
 static bool sharing_stands(const struct engine_batch *old, const struct engine_advance *a)
 {
     const struct sharing *sharing = &old->sharing;
@@ -396,7 +411,8 @@ static bool sharing_stands(const struct engine_batch *old, const struct engine_a
     uint32_t size = old->kv.block_size, *alike = calloc((size_t)old->num_seqs + 1, sizeof *alike);
     bool stands = alike != NULL;
     for (uint32_t i = 0; stands && i < sharing->num_places; i++) {
-        uint32_t seq = sharing->places[i].seq, next = i + 1 < sharing->num_places ? sharing->places[i + 1].alike : 0;
+        uint32_t seq = sharing->places[i].seq,
+                 next = i + 1 < sharing->num_places ? sharing->places[i + 1].alike : 0;
         alike[seq] = sharing->places[i].alike > next ? sharing->places[i].alike : next;
         stands = (uint32_t)a->seq_lens_kv[seq] / size >= alike[seq];
     }
@@ -406,8 +422,8 @@ static bool sharing_stands(const struct engine_batch *old, const struct engine_a
     return stands;
 }
 
-enum status engine_batch_advance(struct engine_batch *old, const struct engine_advance *a, struct engine_batch **out,
-                                 struct error *error)
+enum status engine_batch_advance(struct engine_batch *old, const struct engine_advance *a,
+                                 struct engine_batch **out, struct error *error)
 {
     const struct engine_batch_params params = {
         .engine = old->engine,

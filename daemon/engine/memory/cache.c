@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cache.c - memory for blocks. A chunk is as few allocations as the device allows, each of whole layers; a table of addresses
-// [chunk][layer] leads shaders to it. Growing appends: blocks never move, and a full table is replaced by a longer copy,
-// the old one ending when the submissions that may read it have passed. Knows nothing of who holds a block.
-// Requests come from the caller's thread; memory is made and ended by the maker.
+// cache.c - memory for blocks. A chunk is as few allocations as the device allows, each of whole
+// layers; a table of addresses [chunk][layer] leads shaders to it. Growing appends: blocks never
+// move, and a full table is replaced by a longer copy, the old one ending when the submissions that
+// may read it have passed. Knows nothing of who holds a block. Requests come from the caller's
+// thread; memory is made and ended by the maker.
 
 #include "cache.h"
 
@@ -53,8 +54,8 @@ uint64_t engine_block_bytes(const struct engine_cache_params *params)
     return engine_layer_block_bytes(params) * params->num_layers;
 }
 
-enum status engine_cache_check(const struct engine *engine, const struct engine_cache_params *params,
-                               struct error *error)
+enum status engine_cache_check(const struct engine *engine,
+                               const struct engine_cache_params *params, struct error *error)
 {
     const struct adapter *adapter = &engine->device.adapter;
     enum status status = kv_check(ENGINE_POOL, &params->kv, adapter->max_groups[0], error);
@@ -63,9 +64,11 @@ enum status engine_cache_check(const struct engine *engine, const struct engine_
     if (params->num_layers == 0)
         return error_set(error, STATUS_INVALID, "num_layers is 0");
     if (params->chunk_blocks == 0 || params->chunk_blocks & (params->chunk_blocks - 1))
-        return error_set(error, STATUS_INVALID, "chunk_blocks %u is no power of two", params->chunk_blocks);
+        return error_set(error, STATUS_INVALID, "chunk_blocks %u is no power of two",
+                         params->chunk_blocks);
     uint64_t bytes;
-    if (__builtin_mul_overflow(engine_layer_block_bytes(params), (uint64_t)params->chunk_blocks, &bytes) ||
+    if (__builtin_mul_overflow(engine_layer_block_bytes(params), (uint64_t)params->chunk_blocks,
+                               &bytes) ||
         bytes > adapter->info.max_allocation_bytes)
         return error_set(error, STATUS_UNSUPPORTED,
                          "one layer of a chunk of %u blocks takes %" PRIu64
@@ -76,12 +79,14 @@ enum status engine_cache_check(const struct engine *engine, const struct engine_
 
 // ---- addresses ----
 
-static uint64_t layer_offset(const struct engine_cache *cache, const struct chunk *chunk, uint32_t layer)
+static uint64_t layer_offset(const struct engine_cache *cache, const struct chunk *chunk,
+                             uint32_t layer)
 {
     return layer % chunk->layers_per_part * cache->layer_bytes;
 }
 
-static uint64_t layer_address(const struct engine_cache *cache, const struct chunk *chunk, uint32_t layer)
+static uint64_t layer_address(const struct engine_cache *cache, const struct chunk *chunk,
+                              uint32_t layer)
 {
     return chunk->parts[layer / chunk->layers_per_part].address + layer_offset(cache, chunk, layer);
 }
@@ -125,18 +130,18 @@ static void chunk_free(struct engine *engine, struct chunk *chunk)
     free(chunk);
 }
 
-static enum status make_part(struct engine_cache *cache, uint32_t number, struct chunk *chunk, uint32_t part,
-                             struct error *error)
+static enum status make_part(struct engine_cache *cache, uint32_t number, struct chunk *chunk,
+                             uint32_t part, struct error *error)
 {
     struct engine *engine = cache->engine;
     uint32_t first = part * chunk->layers_per_part;
     uint32_t left = cache->params.num_layers - first;
     uint32_t layers = left < chunk->layers_per_part ? left : chunk->layers_per_part;
     char name[128];
-    snprintf(name, sizeof name, "cache %.64s chunk %u layers %u-%u", cache->params.name, number, first,
-             first + layers - 1);
-    enum status status =
-        buffer_init(&engine->device, MEMORY_POOL, layers * cache->layer_bytes, name, &chunk->parts[part], error);
+    snprintf(name, sizeof name, "cache %.64s chunk %u layers %u-%u", cache->params.name, number,
+             first, first + layers - 1);
+    enum status status = buffer_init(&engine->device, MEMORY_POOL, layers * cache->layer_bytes,
+                                     name, &chunk->parts[part], error);
     if (status == STATUS_OK)
         status = transfer_zero(&engine->transfer, &chunk->parts[part], error);
     return status;
@@ -147,7 +152,8 @@ static void run_lost_end(struct engine *engine, struct job *job)
     chunk_free(engine, container_of(job, struct chunk, end));
 }
 
-// The GPU may still fill it: it ends with the engine, if that ever comes to rest. The process is about to end.
+// The GPU may still fill it: it ends with the engine, if that ever comes to rest. The process is
+// about to end.
 static void chunk_lose(struct engine *engine, struct chunk *chunk)
 {
     chunk->end = (struct job){.after = UINT64_MAX, .run = run_lost_end};
@@ -156,7 +162,8 @@ static void chunk_lose(struct engine *engine, struct chunk *chunk)
     pthread_mutex_unlock(&engine->lock);
 }
 
-static enum status chunk_create(struct engine_cache *cache, uint32_t number, struct chunk **out, struct error *error)
+static enum status chunk_create(struct engine_cache *cache, uint32_t number, struct chunk **out,
+                                struct error *error)
 {
     uint32_t num_layers = cache->params.num_layers;
     uint64_t fit = cache->engine->device.adapter.info.max_allocation_bytes / cache->layer_bytes;
@@ -183,13 +190,16 @@ static enum status chunk_create(struct engine_cache *cache, uint32_t number, str
 
 // ---- the table ----
 
-static void fill_row(const struct engine_cache *cache, uint64_t *table, uint32_t index, const struct chunk *chunk)
+static void fill_row(const struct engine_cache *cache, uint64_t *table, uint32_t index,
+                     const struct chunk *chunk)
 {
     for (uint32_t layer = 0; layer < cache->params.num_layers; layer++)
-        table[(size_t)index * cache->params.num_layers + layer] = chunk ? layer_address(cache, chunk, layer) : 0;
+        table[(size_t)index * cache->params.num_layers + layer] =
+            chunk ? layer_address(cache, chunk, layer) : 0;
 }
 
-// A chunk that was given back. Its cache still lives: what ends later is behind in the list of jobs.
+// A chunk that was given back. Its cache still lives: what ends later is behind in the list of
+// jobs.
 static void run_chunk_end(struct engine *engine, struct job *job)
 {
     struct chunk *chunk = container_of(job, struct chunk, end);
@@ -219,7 +229,8 @@ static void copy_chunks(const struct engine_cache *cache, struct room *room)
         memcpy(room->chunks, cache->chunks, cache->capacity * sizeof *room->chunks);
 }
 
-// A table may be large, so it is filled without the lock: whoever is given back meanwhile ends on this same thread, later.
+// A table may be large, so it is filled without the lock: whoever is given back meanwhile ends on
+// this same thread, later.
 static void fill_room(struct engine_cache *cache, uint32_t capacity, struct room *room)
 {
     pthread_mutex_lock(&cache->engine->lock);
@@ -235,14 +246,16 @@ static void use_room(struct engine_cache *cache, uint32_t capacity, struct room 
     copy_chunks(cache, room);
     free(cache->chunks);
     *room->old =
-        (struct old_table){.job = {.after = cache->engine->last_sequence, .run = run_table_end}, .piece = cache->table};
+        (struct old_table){.job = {.after = cache->engine->last_sequence, .run = run_table_end},
+                           .piece = cache->table};
     job_post(cache->engine, &room->old->job);
     cache->chunks = room->chunks;
     cache->table = room->table;
     cache->capacity = capacity;
 }
 
-// Room for chunk `index` in both arrays. Only the maker calls it, or the thread that made a cache of its own, so that nobody else changes them meanwhile.
+// Room for chunk `index` in both arrays. Only the maker calls it, or the thread that made a cache
+// of its own, so that nobody else changes them meanwhile.
 static enum status reserve(struct engine_cache *cache, uint32_t index, struct error *error)
 {
     struct engine *engine = cache->engine;
@@ -251,12 +264,14 @@ static enum status reserve(struct engine_cache *cache, uint32_t index, struct er
     uint32_t capacity = cache->capacity ? cache->capacity : 4;
     while (capacity <= index)
         capacity *= 2;
-    struct room room = {.chunks = calloc(capacity, sizeof *room.chunks), .old = calloc(1, sizeof *room.old)};
+    struct room room = {.chunks = calloc(capacity, sizeof *room.chunks),
+                        .old = calloc(1, sizeof *room.old)};
     enum status status = STATUS_NO_MEMORY;
     if (!room.chunks || !room.old)
         error_set(error, status, "no memory for a table of %u chunks", capacity);
     else
-        status = slab_take(&engine->slabs, (uint64_t)capacity * cache->params.num_layers * sizeof(uint64_t),
+        status = slab_take(&engine->slabs,
+                           (uint64_t)capacity * cache->params.num_layers * sizeof(uint64_t),
                            &room.table, error);
     if (status != STATUS_OK) {
         free(room.chunks);
@@ -282,7 +297,8 @@ static enum status grow(struct engine_cache *cache, uint32_t number, struct erro
 {
     struct chunk *chunk = NULL;
     if (number < cache->capacity && cache->chunks[number])
-        return error_set(error, STATUS_INVALID, "cache %s has chunk %u already", cache->params.name, number);
+        return error_set(error, STATUS_INVALID, "cache %s has chunk %u already", cache->params.name,
+                         number);
     enum status status = reserve(cache, number, error);
     if (status == STATUS_OK)
         status = chunk_create(cache, number, &chunk, error);
@@ -334,12 +350,14 @@ void engine_cache_grow(struct engine_cache *cache, uint32_t chunk)
     struct engine *engine = cache->engine;
     struct growth *growth = calloc(1, sizeof *growth);
     if (!growth) { // nobody could be told later: better to stop than to leave the caller waiting
-        device_lose(&engine->device, "no host memory to ask for chunk %u of cache %s", chunk, cache->params.name);
+        device_lose(&engine->device, "no host memory to ask for chunk %u of cache %s", chunk,
+                    cache->params.name);
         return;
     }
     growth->cache = cache;
     growth->chunk = chunk;
-    growth->node.event = (struct engine_event){.kind = ENGINE_EVENT_CHUNK, .cache = cache, .chunk = chunk};
+    growth->node.event =
+        (struct engine_event){.kind = ENGINE_EVENT_CHUNK, .cache = cache, .chunk = chunk};
     growth->node.end = growth_end;
     growth->job.run = run_growth;
     pthread_mutex_lock(&engine->lock);
@@ -441,7 +459,8 @@ struct place {
     uint64_t offset;
 };
 
-static bool find_place(struct engine_cache *cache, uint32_t layer, int32_t block, struct place *place)
+static bool find_place(struct engine_cache *cache, uint32_t layer, int32_t block,
+                       struct place *place)
 {
     pthread_mutex_lock(&cache->engine->lock);
     const struct chunk *chunk = chunk_of(cache, block);
@@ -461,8 +480,8 @@ static enum status rest(struct engine *engine)
 }
 
 // One block between the cache and `staging`, when the GPU rests.
-static enum status copy_block(struct engine_cache *cache, uint32_t layer, int32_t block, const struct buffer *staging,
-                              bool out)
+static enum status copy_block(struct engine_cache *cache, uint32_t layer, int32_t block,
+                              const struct buffer *staging, bool out)
 {
     struct engine *engine = cache->engine;
     struct place place = {0};
@@ -474,8 +493,9 @@ static enum status copy_block(struct engine_cache *cache, uint32_t layer, int32_
     status = transfer_begin(&engine->transfer, NULL);
     if (status != STATUS_OK)
         return status;
-    VkBufferCopy region = {
-        .srcOffset = out ? place.offset : 0, .dstOffset = out ? 0 : place.offset, .size = cache->layer_block_bytes};
+    VkBufferCopy region = {.srcOffset = out ? place.offset : 0,
+                           .dstOffset = out ? 0 : place.offset,
+                           .size = cache->layer_block_bytes};
     vkCmdCopyBuffer(engine->transfer.commands, out ? place.buffer : staging->handle,
                     out ? staging->handle : place.buffer, 1, &region);
     return transfer_end(&engine->transfer, NULL);
@@ -483,10 +503,12 @@ static enum status copy_block(struct engine_cache *cache, uint32_t layer, int32_
 
 static enum status staging_init(struct engine_cache *cache, struct buffer *staging)
 {
-    return buffer_init(&cache->engine->device, MEMORY_STAGING, cache->layer_block_bytes, "block copy", staging, NULL);
+    return buffer_init(&cache->engine->device, MEMORY_STAGING, cache->layer_block_bytes,
+                       "block copy", staging, NULL);
 }
 
-enum status engine_block_read(struct engine_cache *cache, uint32_t layer, int32_t block, void *bytes)
+enum status engine_block_read(struct engine_cache *cache, uint32_t layer, int32_t block,
+                              void *bytes)
 {
     struct buffer staging;
     enum status status = staging_init(cache, &staging);
@@ -498,7 +520,8 @@ enum status engine_block_read(struct engine_cache *cache, uint32_t layer, int32_
     return status;
 }
 
-enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32_t block, const void *bytes)
+enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32_t block,
+                               const void *bytes)
 {
     struct buffer staging;
     enum status status = staging_init(cache, &staging);

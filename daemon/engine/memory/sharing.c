@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// sharing.c - the order is that of the tables as strings, made by merging sorted runs. A run knows how much each place has in common
-// with the one before it, so that a merge never looks at an entry again that it knows to be alike. Most sequences share nothing, and of them
-// only the first entry is looked at. Any thread; no state.
+// sharing.c - the order is that of the tables as strings, made by merging sorted runs. A run knows
+// how much each place has in common with the one before it, so that a merge never looks at an entry
+// again that it knows to be alike. Most sequences share nothing, and of them only the first entry
+// is looked at. Any thread; no state.
 
 #include "sharing.h"
 
@@ -23,7 +24,8 @@ static const int32_t *row_of(const struct sharing_tables *tables, uint32_t seq)
 }
 
 // Leading entries that two sequences have in common, of which `known` are known.
-static uint32_t count_alike(const struct sharing_tables *tables, uint32_t a, uint32_t b, uint32_t known)
+static uint32_t count_alike(const struct sharing_tables *tables, uint32_t a, uint32_t b,
+                            uint32_t known)
 {
     const int32_t *row_a = row_of(tables, a), *row_b = row_of(tables, b);
     uint32_t end = smaller(tables->used[a], tables->used[b]);
@@ -53,9 +55,10 @@ static void put(struct run *from, struct sharing_place **to)
     from->alike = from->at < from->end ? from->at->alike : 0;
 }
 
-// Of two runs, the one that has more in common with the place before comes first: what follows in it lies between. If they have as
-// much, the entries behind decide.
-static void merge(const struct sharing_tables *tables, struct run a, struct run b, struct sharing_place *to)
+// Of two runs, the one that has more in common with the place before comes first: what follows in
+// it lies between. If they have as much, the entries behind decide.
+static void merge(const struct sharing_tables *tables, struct run a, struct run b,
+                  struct sharing_place *to)
 {
     while (a.at < a.end && b.at < b.end) {
         if (a.alike != b.alike) {
@@ -79,9 +82,12 @@ static struct sharing_place *sort(const struct sharing_tables *tables, struct sh
 {
     for (uint64_t width = 1; width < count; width *= 2) {
         for (uint64_t first = 0; first < count; first += 2 * width) {
-            const struct sharing_place *middle = places + (first + width < count ? first + width : count);
-            const struct sharing_place *end = places + (first + 2 * width < count ? first + 2 * width : count);
-            merge(tables, (struct run){places + first, middle, 0}, (struct run){middle, end, 0}, others + first);
+            const struct sharing_place *middle =
+                places + (first + width < count ? first + width : count);
+            const struct sharing_place *end =
+                places + (first + 2 * width < count ? first + 2 * width : count);
+            merge(tables, (struct run){places + first, middle, 0}, (struct run){middle, end, 0},
+                  others + first);
         }
         struct sharing_place *sorted = others;
         others = places;
@@ -91,7 +97,8 @@ static struct sharing_place *sort(const struct sharing_tables *tables, struct sh
 }
 
 // Only who has something in common with a neighbour.
-static uint32_t keep_alike(struct sharing_place *to, const struct sharing_place *places, uint32_t count)
+static uint32_t keep_alike(struct sharing_place *to, const struct sharing_place *places,
+                           uint32_t count)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -102,7 +109,9 @@ static uint32_t keep_alike(struct sharing_place *to, const struct sharing_place 
 
 // ---- who need not be sorted: nobody else's table begins with the same entry ----
 
-enum { BITS_EACH = 16 }; // of a sequence, so that one in 16 at most is taken for what it is not, and sorted for nothing
+enum {
+    BITS_EACH = 16
+}; // of a sequence, so that one in 16 at most is taken for what it is not, and sorted for nothing
 
 // Where an entry leaves its mark.
 struct marks {
@@ -120,14 +129,17 @@ static bool marks_init(struct marks *marks, uint32_t count)
     return marks->once;
 }
 
-static uint64_t mark_of(const struct marks *marks, const struct sharing_tables *tables, uint32_t seq)
+static uint64_t mark_of(const struct marks *marks, const struct sharing_tables *tables,
+                        uint32_t seq)
 {
     uint32_t entry = (uint32_t)row_of(tables, seq)[0];
     return (entry * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (marks->size - 1);
 }
 
-// Puts those whose first entry may be another's, too, into `places`, which has room for *count, and their number there. false: no memory.
-static bool find_alike(const struct sharing_tables *tables, struct sharing_place *places, uint32_t *count)
+// Puts those whose first entry may be another's, too, into `places`, which has room for *count, and
+// their number there. false: no memory.
+static bool find_alike(const struct sharing_tables *tables, struct sharing_place *places,
+                       uint32_t *count)
 {
     struct marks marks;
     if (!marks_init(&marks, *count))
@@ -244,7 +256,8 @@ static bool take_room(struct crowds *crowds, const struct candidate *candidates,
     return crowds->parts && (!most || (crowds->crowds && crowds->members));
 }
 
-static void add_crowd(struct crowds *crowds, uint32_t part, const struct candidate *candidates, uint32_t count)
+static void add_crowd(struct crowds *crowds, uint32_t part, const struct candidate *candidates,
+                      uint32_t count)
 {
     crowds->crowds[crowds->num_crowds++] = (struct crowd){part, crowds->num_members, count};
     for (uint32_t i = 0; i < count; i++) {
@@ -253,8 +266,10 @@ static void add_crowd(struct crowds *crowds, uint32_t part, const struct candida
     }
 }
 
-// Those of whom part `part` is whole. Who leaves takes along what the neighbours had in common through him alone.
-static uint32_t keep_whole(struct candidate *candidates, uint32_t count, uint32_t part, const struct sharing_cut *cut)
+// Those of whom part `part` is whole. Who leaves takes along what the neighbours had in common
+// through him alone.
+static uint32_t keep_whole(struct candidate *candidates, uint32_t count, uint32_t part,
+                           const struct sharing_cut *cut)
 {
     uint32_t kept = 0;
     uint64_t alike = UINT64_MAX;
@@ -269,9 +284,10 @@ static uint32_t keep_whole(struct candidate *candidates, uint32_t count, uint32_
     return kept;
 }
 
-// The crowds of part `part`; candidates in none of them are none for the parts behind. All have parts of the same length.
-static uint32_t find_part(struct crowds *crowds, struct candidate *candidates, uint32_t count, uint32_t part,
-                          uint32_t least)
+// The crowds of part `part`; candidates in none of them are none for the parts behind. All have
+// parts of the same length.
+static uint32_t find_part(struct crowds *crowds, struct candidate *candidates, uint32_t count,
+                          uint32_t part, uint32_t least)
 {
     uint32_t kept = 0, end;
     for (uint32_t first = 0; first < count; first = end) {
@@ -288,16 +304,19 @@ static uint32_t find_part(struct crowds *crowds, struct candidate *candidates, u
     return kept;
 }
 
-bool crowds_find(struct crowds *crowds, const struct sharing *sharing, const struct sharing_cut *cut)
+bool crowds_find(struct crowds *crowds, const struct sharing *sharing,
+                 const struct sharing_cut *cut)
 {
     *crowds = (struct crowds){0};
-    struct candidate *candidates = calloc(sharing->num_places ? sharing->num_places : 1, sizeof *candidates);
+    struct candidate *candidates =
+        calloc(sharing->num_places ? sharing->num_places : 1, sizeof *candidates);
     if (!candidates)
         return false;
     uint32_t count = find_candidates(candidates, sharing, cut), end;
     bool found = take_room(crowds, candidates, count, cut);
     for (uint32_t first = 0; found && first < count; first = end) {
-        for (end = first + 1; end < count && candidates[end].part_keys == candidates[first].part_keys;)
+        for (end = first + 1;
+             end < count && candidates[end].part_keys == candidates[first].part_keys;)
             end++;
         uint32_t left = end - first;
         for (uint32_t part = 0; left >= cut->least; part++) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// sharing.h - which sequences of a batch have the same keys in the same places: their block tables begin alike. First, once a batch,
-// the sequences in an order in which those that begin alike stand together; then, for sequences that are cut into parts, the crowds: those
-// that share one part. Knows tables and lengths only, nothing of kernels.
+// sharing.h - which sequences of a batch have the same keys in the same places: their block tables
+// begin alike. First, once a batch, the sequences in an order in which those that begin alike stand
+// together; then, for sequences that are cut into parts, the crowds: those that share one part.
+// Knows tables and lengths only, nothing of kernels.
 
 #ifndef AULE_ENGINE_SHARING_H
 #define AULE_ENGINE_SHARING_H
@@ -14,13 +15,15 @@
 // Tables as a batch has them.
 struct sharing_tables {
     const int32_t *table; // [num_seqs, max_blocks]
-    const uint32_t *used; // [num_seqs] leading entries that count; 0 = the sequence has no part in this
+    const uint32_t
+        *used; // [num_seqs] leading entries that count; 0 = the sequence has no part in this
     uint32_t num_seqs, max_blocks;
 };
 
 struct sharing_place {
     uint32_t seq;
-    uint32_t alike; // leading entries that it has in common with the place before; of the first place 0
+    uint32_t
+        alike; // leading entries that it has in common with the place before; of the first place 0
 };
 
 // Sequences that share nothing with anybody are not in it.
@@ -29,13 +32,15 @@ struct sharing {
     uint32_t num_places;
 };
 
-// In time about linear in what is compared: each entry of a table is looked at a few times at most. false: no memory.
+// In time about linear in what is compared: each entry of a table is looked at a few times at most.
+// false: no memory.
 bool sharing_find(struct sharing *sharing, const struct sharing_tables *tables);
 bool sharing_copy(struct sharing *to, const struct sharing *from); // false: no memory
 void sharing_finish(struct sharing *sharing);                      // takes a zeroed one
 
-// How the sequences are cut: sequence s into parts of part_keys[s] keys, counted from key 0, of which those below whole_keys[s] may be
-// computed together with other sequences'. Parts of different lengths are never the same.
+// How the sequences are cut: sequence s into parts of part_keys[s] keys, counted from key 0, of
+// which those below whole_keys[s] may be computed together with other sequences'. Parts of
+// different lengths are never the same.
 struct sharing_cut {
     const uint32_t *part_keys;  // [num_seqs]; 0 = not at all
     const uint32_t *whole_keys; // [num_seqs]

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// slot.c - what a submission needs while the GPU has it: commands, clocks, metadata, scratch memory. There are ENGINE_SLOTS of them, reused;
-// they grow to the largest submission seen. Whoever has the slot (submitter, then completer) touches it.
+// slot.c - what a submission needs while the GPU has it: commands, clocks, metadata, scratch
+// memory. There are ENGINE_SLOTS of them, reused; they grow to the largest submission seen. Whoever
+// has the slot (submitter, then completer) touches it.
 
 #include "slot.h"
 
@@ -34,7 +35,8 @@ fail:
     return status;
 }
 
-static enum status make_queries(struct engine *engine, struct slot *slot, uint32_t count, struct error *error)
+static enum status make_queries(struct engine *engine, struct slot *slot, uint32_t count,
+                                struct error *error)
 {
     struct device *device = &engine->device;
     enum status status = STATUS_OK;
@@ -75,8 +77,8 @@ void slot_finish(struct engine *engine, struct slot *slot)
     *slot = (struct slot){0};
 }
 
-enum status slot_reserve(struct engine *engine, struct slot *slot, uint64_t size, uint32_t num_queries,
-                         struct error *error)
+enum status slot_reserve(struct engine *engine, struct slot *slot, uint64_t size,
+                         uint32_t num_queries, struct error *error)
 {
     enum status status = STATUS_OK;
     if (size > slot->piece_size) {
@@ -94,7 +96,8 @@ enum status slot_reserve(struct engine *engine, struct slot *slot, uint64_t size
     return status;
 }
 
-enum status slot_reserve_counters(struct engine *engine, struct slot *slot, uint64_t count, struct error *error)
+enum status slot_reserve_counters(struct engine *engine, struct slot *slot, uint64_t count,
+                                  struct error *error)
 {
     struct piece fresh;
     uint64_t size = count * sizeof(uint32_t), wanted = size + size / 2;
@@ -110,7 +113,8 @@ enum status slot_reserve_counters(struct engine *engine, struct slot *slot, uint
     return STATUS_OK;
 }
 
-enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint64_t size, struct error *error)
+enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint64_t size,
+                                 struct error *error)
 {
     struct device *device = &engine->device;
     if (size <= slot->scratch.size)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.c - whether a run can be done: what no shader can follow is refused before it, since a GPU that follows an address that
-// is not there is lost. Knows that the caller has checked every id and range. Any thread, but for engine_run_check().
+// check.c - whether a run can be done: what no shader can follow is refused before it, since a GPU
+// that follows an address that is not there is lost. Knows that the caller has checked every id and
+// range. Any thread, but for engine_run_check().
 
 #include "check.h"
 
@@ -28,11 +29,12 @@ static enum status check_rope(const struct engine_run *run, struct error *error)
 {
     const struct engine_batch *batch = run->batch;
     if (run->rope.dim % 2 || run->rope.dim > batch->kv.head_dim_k)
-        return error_set(error, STATUS_INVALID, "rope.dim %u: an even number up to head_dim_k, %u, is wanted",
+        return error_set(error, STATUS_INVALID,
+                         "rope.dim %u: an even number up to head_dim_k, %u, is wanted",
                          run->rope.dim, batch->kv.head_dim_k);
     if (run->rope.dim && !batch->address[BATCH_POSITIONS] && !batch->address[BATCH_SEQ_LENS_KV])
-        return error_set(error, STATUS_INVALID, "rope.dim %u: a batch without sequences needs positions",
-                         run->rope.dim);
+        return error_set(error, STATUS_INVALID,
+                         "rope.dim %u: a batch without sequences needs positions", run->rope.dim);
     return STATUS_OK;
 }
 
@@ -41,11 +43,13 @@ static enum status check_sequences(const struct engine_run *run, struct error *e
     const struct engine_batch *batch = run->batch;
     if (batch->num_seqs == 0 || !batch->seq_lens_kv || !batch->cu_seqlens_q)
         return error_set(error, STATUS_INVALID,
-                         "a batch of %u tokens and %u sequences%s is only written through: nothing attends or gathers",
-                         batch->num_tokens, batch->num_seqs, batch->num_seqs ? " of no lengths" : "");
+                         "a batch of %u tokens and %u sequences%s is only written through: nothing "
+                         "attends or gathers",
+                         batch->num_tokens, batch->num_seqs,
+                         batch->num_seqs ? " of no lengths" : "");
     if (run->kind == ENGINE_GATHER && batch->num_keys > INT32_MAX)
-        return error_set(error, STATUS_LIMIT, "a gather of %" PRIu64 " keys; one takes %d at most", batch->num_keys,
-                         INT32_MAX);
+        return error_set(error, STATUS_LIMIT, "a gather of %" PRIu64 " keys; one takes %d at most",
+                         batch->num_keys, INT32_MAX);
     return STATUS_OK;
 }
 
@@ -58,10 +62,11 @@ static enum status check_places(const struct engine_run *run, struct error *erro
     if (batch->num_keys == 0)
         return STATUS_OK;
     if (!rows && !batch->address[BATCH_BLOCK_TABLE])
-        return error_set(error, STATUS_INVALID,
-                         "%" PRIu64
-                         " keys of %u sequences lie in blocks, but the batch has no block table (%u columns)",
-                         batch->num_keys, batch->num_seqs, batch->max_blocks);
+        return error_set(
+            error, STATUS_INVALID,
+            "%" PRIu64
+            " keys of %u sequences lie in blocks, but the batch has no block table (%u columns)",
+            batch->num_keys, batch->num_seqs, batch->max_blocks);
     if (rows && !outer && !batch->address[BATCH_KV_STARTS])
         return error_set(error, STATUS_INVALID,
                          "contiguous keys and values with outer strides of %" PRIu64 " and %" PRIu64
@@ -75,22 +80,25 @@ static enum status check_heads(const struct engine_run *run, struct error *error
     uint32_t num_kv_heads = run->batch->kv.num_kv_heads;
     if (run->num_heads > 0 && num_kv_heads > 0 && run->num_heads % num_kv_heads == 0)
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%u heads: a multiple of the %u KV heads is wanted", run->num_heads,
-                     num_kv_heads);
+    return error_set(error, STATUS_INVALID, "%u heads: a multiple of the %u KV heads is wanted",
+                     run->num_heads, num_kv_heads);
 }
 
-static enum status check_merge(const struct engine *engine, const struct engine_run *run, struct error *error)
+static enum status check_merge(const struct engine *engine, const struct engine_run *run,
+                               struct error *error)
 {
     uint32_t most = engine->device.adapter.max_groups[0];
     if (run->num_heads == 0 || run->num_heads > most)
-        return error_set(error, STATUS_UNSUPPORTED, "a merge of %u heads: this device takes 1 to %u", run->num_heads,
-                         most);
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "a merge of %u heads: this device takes 1 to %u", run->num_heads, most);
     if (run->num_tokens > INT32_MAX)
-        return error_set(error, STATUS_LIMIT, "a merge of %u tokens; one takes %d at most", run->num_tokens, INT32_MAX);
+        return error_set(error, STATUS_LIMIT, "a merge of %u tokens; one takes %d at most",
+                         run->num_tokens, INT32_MAX);
     return STATUS_OK;
 }
 
-enum status engine_run_fits(const struct engine *engine, const struct engine_run *run, struct error *error)
+enum status engine_run_fits(const struct engine *engine, const struct engine_run *run,
+                            struct error *error)
 {
     enum status status = STATUS_OK;
     if (run_num_tokens(run) == 0 || run->kind == ENGINE_COPY)
@@ -108,18 +116,21 @@ enum status engine_run_fits(const struct engine *engine, const struct engine_run
     return status;
 }
 
-enum status scratch_check(const struct engine_batch *batch, const struct partials *partials, struct error *error)
+enum status scratch_check(const struct engine_batch *batch, const struct partials *partials,
+                          struct error *error)
 {
     uint64_t most = batch->engine->max_scratch_bytes;
     if (partials->bytes <= most)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
-                     "the partial results of %" PRIu64 " splits take %" PRIu64 " bytes; --max-scratch allows %" PRIu64,
+                     "the partial results of %" PRIu64 " splits take %" PRIu64
+                     " bytes; --max-scratch allows %" PRIu64,
                      partials->count, partials->bytes, most);
 }
 
 // A batch's layers ask one after the other for the same thing.
-static const struct partials *count_partials(struct engine_batch *batch, const struct cutting *cutting)
+static const struct partials *count_partials(struct engine_batch *batch,
+                                             const struct cutting *cutting)
 {
     if (!batch->checked || !cutting_same(&batch->checked_cutting, cutting))
         batch->checked_partials = batch_partials(batch, cutting);
@@ -128,7 +139,8 @@ static const struct partials *count_partials(struct engine_batch *batch, const s
     return &batch->checked_partials;
 }
 
-enum status engine_run_check(const struct engine *engine, const struct engine_run *run, struct error *error)
+enum status engine_run_check(const struct engine *engine, const struct engine_run *run,
+                             struct error *error)
 {
     enum status status = engine_run_fits(engine, run, error);
     if (status != STATUS_OK || run->kind != ENGINE_ATTEND || run->batch->num_tokens == 0)

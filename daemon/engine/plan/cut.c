@@ -15,7 +15,8 @@ uint64_t cut_num_partials(const struct cut *cut)
     return cut->halves ? cut->parts * 2 : cut->parts + cut->shared;
 }
 
-struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, const struct cutting *cutting)
+struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
+                        const struct cutting *cutting)
 {
     const struct variant *variant = batch->engine->pipelines.variant;
     uint64_t tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
@@ -40,8 +41,10 @@ struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq, const st
 
 // ---- what several share ----
 
-// Keys that others may be computed with: those that all queries see, but for the last part, so that each sequence keeps an item of its own.
-static uint32_t whole_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, uint32_t grain)
+// Keys that others may be computed with: those that all queries see, but for the last part, so that
+// each sequence keeps an item of its own.
+static uint32_t whole_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut,
+                           uint32_t grain)
 {
     uint32_t kv_len = (uint32_t)batch->seq_lens_kv[seq], queries = batch_num_queries(batch, seq);
     if (cut->tiles != 1 || cut->parts == 1 || cut->length % grain || queries > kv_len)
@@ -50,7 +53,8 @@ static uint32_t whole_keys(const struct engine_batch *batch, uint32_t seq, const
     return (uint32_t)(most < kv_len - queries + 1 ? most : kv_len - queries + 1);
 }
 
-// The kernel with a helper, of those that serve: one at most, since the kernels with helpers differ in what they serve.
+// The kernel with a helper, of those that serve: one at most, since the kernels with helpers differ
+// in what they serve.
 static uint32_t find_helped(const struct variant *variant, uint32_t serving, uint32_t *helper)
 {
     for (uint32_t i = 0; i < variant->num_kernels; i++) {
@@ -108,9 +112,10 @@ uint32_t cuts_crowd_items(const struct cuts *cuts, const struct crowd *crowd)
 
 bool cuts_make(struct cuts *cuts, const struct engine_batch *batch, const struct cutting *cutting)
 {
-    uint32_t helped = find_helped(batch->engine->pipelines.variant, cutting->serving, &cuts->helper);
-    *cuts =
-        (struct cuts){.of = calloc(batch->num_seqs ? batch->num_seqs : 1, sizeof *cuts->of), .helper = cuts->helper};
+    uint32_t helped =
+        find_helped(batch->engine->pipelines.variant, cutting->serving, &cuts->helper);
+    *cuts = (struct cuts){.of = calloc(batch->num_seqs ? batch->num_seqs : 1, sizeof *cuts->of),
+                          .helper = cuts->helper};
     for (uint32_t seq = 0; cuts->of && seq < batch->num_seqs; seq++)
         cuts->of[seq] = cut_sequence(batch, seq, cutting);
     if (cutting->alone || batch->sharing.num_places == 0)

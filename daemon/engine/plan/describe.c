@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// describe.c - writes down for the shaders what each planned run is: struct gpu_run, ranges, and the arrays that they point to
-// (slopes, sinks, turns, parts), all in the slot's piece: runs, then ranges, then extras in the order of the runs, then room for what a first
-// pass notes. Submitter only.
+// describe.c - writes down for the shaders what each planned run is: struct gpu_run, ranges, and
+// the arrays that they point to (slopes, sinks, turns, parts), all in the slot's piece: runs, then
+// ranges, then extras in the order of the runs, then room for what a first pass notes. Submitter
+// only.
 
 #include "describe.h"
 
@@ -65,7 +66,8 @@ void describe_measure(struct submission *s)
     }
     for (uint32_t i = 0; i < s->num_groups; i++) {
         struct group *group = &s->groups[i];
-        uint64_t entries = (uint64_t)group->num_doubtful * group->geometry.spec[AULE_SPEC_NUM_KV_HEADS];
+        uint64_t entries =
+            (uint64_t)group->num_doubtful * group->geometry.spec[AULE_SPEC_NUM_KV_HEADS];
         group->redo_at = s->upload_bytes;
         if (group->redo)
             s->upload_bytes += padded(sizeof(struct gpu_redo) + entries * AULE_REDO_ENTRY);
@@ -82,7 +84,8 @@ static uint32_t units(uint64_t bytes)
     return (uint32_t)(bytes / 16);
 }
 
-static void put_merge(const struct engine_run *run, const struct extras *extras, char *to, uint64_t address)
+static void put_merge(const struct engine_run *run, const struct extras *extras, char *to,
+                      uint64_t address)
 {
     uint64_t arena = run->arena->buffer.address;
     struct gpu_part *parts = (struct gpu_part *)(to + extras->parts);
@@ -109,8 +112,8 @@ static void put_merge(const struct engine_run *run, const struct extras *extras,
 }
 
 // The extras of one run at `to`, which is `address` for shaders.
-static void put_extras(const struct submission *s, const struct engine_run *run, const struct extras *extras, char *to,
-                       uint64_t address)
+static void put_extras(const struct submission *s, const struct engine_run *run,
+                       const struct extras *extras, char *to, uint64_t address)
 {
     if (run->slopes)
         memcpy(to + extras->slopes, run->slopes, run->num_heads * sizeof(float));
@@ -129,7 +132,8 @@ static uint32_t window_side(int32_t side)
     return side < 0 ? INT32_MAX : (uint32_t)side;
 }
 
-// What an element of `dtype` is multiplied by; the scales per token and head stand with the elements.
+// What an element of `dtype` is multiplied by; the scales per token and head stand with the
+// elements.
 static float tensor_scale(const struct engine_kv *kv, enum dtype dtype, float scale)
 {
     return kv->scale_mode == SCALE_PER_TENSOR && kv_is_scaled(kv, dtype) ? scale : 1.0f;
@@ -215,7 +219,8 @@ static void describe_scores(const struct engine_run *run, struct gpu_run *gpu)
 }
 
 // All but its work. `extras_address` is where the run's extras begin.
-static struct gpu_run describe(const struct engine_run *run, const struct extras *extras, uint64_t extras_address)
+static struct gpu_run describe(const struct engine_run *run, const struct extras *extras,
+                               uint64_t extras_address)
 {
     struct gpu_run gpu = {
         .slopes = run->slopes ? extras_address + extras->slopes : 0,
@@ -230,8 +235,8 @@ static struct gpu_run describe(const struct engine_run *run, const struct extras
 
 // ---- placing ----
 
-// Where each group's runs begin: runs, then those with splits once more. What is counted is counted anew as place_run() goes: each
-// run's first ones.
+// Where each group's runs begin: runs, then those with splits once more. What is counted is counted
+// anew as place_run() goes: each run's first ones.
 static void place_groups(const struct submission *s)
 {
     uint32_t next = 0;
@@ -240,15 +245,17 @@ static void place_groups(const struct submission *s)
         group->first = next;
         group->first_split = next + group->num_runs;
         group->num_items = group->num_merges = 0;
-        group->num_tokens = group->kind == ENGINE_MERGE ? group->num_tokens : 0; // it has no gpu_run
+        group->num_tokens =
+            group->kind == ENGINE_MERGE ? group->num_tokens : 0; // it has no gpu_run
         group->partial_bytes = 0;
         next += group->num_runs + group->num_split_runs;
     }
 }
 
-// Whoever helps leaves what he has where the one who is helped would have left it, and counts with him.
-static void place_splits(const struct submission *s, uint32_t run, const struct share *share, struct gpu_run *gpu,
-                         uint64_t *next_counter)
+// Whoever helps leaves what he has where the one who is helped would have left it, and counts with
+// him.
+static void place_splits(const struct submission *s, uint32_t run, const struct share *share,
+                         struct gpu_run *gpu, uint64_t *next_counter)
 {
     struct planned *planned = &s->planned[run];
     uint64_t num_counters = plan_counters(s, run, share);
@@ -258,10 +265,11 @@ static void place_splits(const struct submission *s, uint32_t run, const struct 
         gpu->counters = planned->counters;
     } else if (share->work.num_merges) {
         gpu->partials = s->slot->scratch.address + group->partials_at + group->partial_bytes;
-        gpu->counters = num_counters ? s->slot->counters.address + *next_counter * sizeof(uint32_t) : 0;
+        gpu->counters =
+            num_counters ? s->slot->counters.address + *next_counter * sizeof(uint32_t) : 0;
         *next_counter += num_counters;
-        group->partial_bytes +=
-            batch_partial_bytes(s->runs[run].batch, group->geometry.kernel, share->work.num_partials);
+        group->partial_bytes += batch_partial_bytes(s->runs[run].batch, group->geometry.kernel,
+                                                    share->work.num_partials);
     }
     if (group->helper) {
         planned->partials = gpu->partials;
@@ -270,8 +278,8 @@ static void place_splits(const struct submission *s, uint32_t run, const struct 
 }
 
 // `gpu` as the run's other shares have it, too.
-static void place_share(const struct submission *s, uint32_t run, const struct share *share, struct gpu_run gpu,
-                        uint64_t *next_counter)
+static void place_share(const struct submission *s, uint32_t run, const struct share *share,
+                        struct gpu_run gpu, uint64_t *next_counter)
 {
     struct group *group = &s->groups[share->group];
     const struct work *work = &share->work;
@@ -290,8 +298,8 @@ static void place_share(const struct submission *s, uint32_t run, const struct s
     group->num_merges += work->num_merges;
 }
 
-static void place_shares(const struct submission *s, uint32_t run, const struct gpu_run *gpu, bool writers,
-                         uint64_t *next_counter)
+static void place_shares(const struct submission *s, uint32_t run, const struct gpu_run *gpu,
+                         bool writers, uint64_t *next_counter)
 {
     for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         const struct share *share = &s->planned[run].shares[i];

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// items.c - work lists: each sequence goes to one kernel, its rows are cut into that kernel's tiles, and the keys of a tile into
-// splits. How a sequence is cut depends on its own q_len and kv_len and on the run's parameters only, so that its rows get the same
-// bits whoever is beside it. Made by the submitter.
+// items.c - work lists: each sequence goes to one kernel, its rows are cut into that kernel's
+// tiles, and the keys of a tile into splits. How a sequence is cut depends on its own q_len and
+// kv_len and on the run's parameters only, so that its rows get the same bits whoever is beside it.
+// Made by the submitter.
 
 #include "items.h"
 
@@ -32,7 +33,8 @@ struct cutting cutting_of_run(const struct engine_run *run)
 
 uint64_t batch_workgroups(const struct engine_batch *batch)
 {
-    uint64_t length = batch->num_seqs ? batch->num_keys / batch->num_seqs : 0; // as if all were alike
+    uint64_t length =
+        batch->num_seqs ? batch->num_keys / batch->num_seqs : 0; // as if all were alike
     return batch->num_seqs * kernel_usual_parts(length) * batch->kv.num_kv_heads;
 }
 
@@ -45,10 +47,12 @@ static uint64_t add(uint64_t a, uint64_t b)
 struct partials batch_partials(const struct engine_batch *batch, const struct cutting *cutting)
 {
     struct partials all = {0};
-    for (uint32_t seq = 0; cutting->num_splits != 1 && seq < batch->num_seqs && all.count <= UINT32_MAX; seq++) {
+    for (uint32_t seq = 0;
+         cutting->num_splits != 1 && seq < batch->num_seqs && all.count <= UINT32_MAX; seq++) {
         struct cut cut = cut_sequence(batch, seq, cutting);
         uint64_t partials = 0;
-        if (cut_num_partials(&cut) > 1 && __builtin_mul_overflow(cut.live_tiles, cut_num_partials(&cut), &partials))
+        if (cut_num_partials(&cut) > 1 &&
+            __builtin_mul_overflow(cut.live_tiles, cut_num_partials(&cut), &partials))
             partials = UINT64_MAX;
         all.count = add(all.count, partials);
         all.bytes = add(all.bytes, batch_partial_bytes(batch, cut.kernel, partials));
@@ -56,11 +60,13 @@ struct partials batch_partials(const struct engine_batch *batch, const struct cu
     return all;
 }
 
-uint64_t batch_partial_bytes(const struct engine_batch *batch, uint32_t kernel, uint64_t num_partials)
+uint64_t batch_partial_bytes(const struct engine_batch *batch, uint32_t kernel,
+                             uint64_t num_partials)
 {
     const struct engine_kv *kv = &batch->kv;
     uint32_t tile_rows = variant_of(batch)->kernels[kernel]->tile_rows(kv);
-    uint64_t one = (uint64_t)kv->num_kv_heads * AULE_PARTIAL_FLOATS(tile_rows, kv->head_dim_v) * sizeof(float);
+    uint64_t one =
+        (uint64_t)kv->num_kv_heads * AULE_PARTIAL_FLOATS(tile_rows, kv->head_dim_v) * sizeof(float);
     uint64_t bytes;
     return __builtin_mul_overflow(num_partials, one, &bytes) ? UINT64_MAX : bytes;
 }
@@ -71,10 +77,12 @@ static uint32_t num_keys(const struct engine_batch *batch, uint32_t seq)
 }
 
 // Keys that the tile's last query sees if it is causal.
-static uint64_t tile_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut, uint64_t tile)
+static uint64_t tile_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut,
+                          uint64_t tile)
 {
     uint64_t kv_len = (uint32_t)batch->seq_lens_kv[seq], queries = batch_num_queries(batch, seq);
-    uint64_t behind = cut->live_tiles ? queries * (cut->live_tiles - 1 - tile) / cut->live_tiles : 0; // about
+    uint64_t behind =
+        cut->live_tiles ? queries * (cut->live_tiles - 1 - tile) / cut->live_tiles : 0; // about
     return kv_len > behind ? kv_len - behind : 0;
 }
 
@@ -84,11 +92,14 @@ static double tiles_keys(const struct engine_batch *batch, uint32_t seq, const s
     if (cut->live_tiles == 0 || num_keys(batch, seq) == 0)
         return 0;
     return (double)cut->live_tiles *
-           (double)(tile_keys(batch, seq, cut, 0) + tile_keys(batch, seq, cut, cut->live_tiles - 1)) / 2;
+           (double)(tile_keys(batch, seq, cut, 0) +
+                    tile_keys(batch, seq, cut, cut->live_tiles - 1)) /
+           2;
 }
 
 // Its part is the helper's to read, once a work item, and not any more that of each member's tile.
-static void count_crowd(const struct cuts *cuts, const struct crowd *crowd, struct work works[MOST_KERNELS])
+static void count_crowd(const struct cuts *cuts, const struct crowd *crowd,
+                        struct work works[MOST_KERNELS])
 {
     const struct cut *member = &cuts->of[cuts->crowds.members[crowd->first]];
     struct work *helper = &works[cuts->helper];
@@ -101,14 +112,16 @@ static void count_crowd(const struct cuts *cuts, const struct crowd *crowd, stru
 }
 
 // false: more than a dispatch can count.
-static bool count_work(const struct engine_batch *batch, const struct cuts *cuts, struct work works[MOST_KERNELS])
+static bool count_work(const struct engine_batch *batch, const struct cuts *cuts,
+                       struct work works[MOST_KERNELS])
 {
     uint64_t items = 0; // of all kernels
     for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
         const struct cut *cut = &cuts->of[seq];
         struct work *work = &works[cut->kernel];
         uint64_t num_partials = cut_num_partials(cut), split_items;
-        if (__builtin_mul_overflow(cut->live_tiles, num_partials, &split_items) || split_items > INT32_MAX)
+        if (__builtin_mul_overflow(cut->live_tiles, num_partials, &split_items) ||
+            split_items > INT32_MAX)
             return false;
         items += cut->tiles - cut->live_tiles + split_items;
         if (items > INT32_MAX)
@@ -127,15 +140,17 @@ static bool count_work(const struct engine_batch *batch, const struct cuts *cuts
 }
 
 // ---- filling ----
-// Items with many keys come first, since what begins last should end soon: sorted roughly, by quarters of powers of two, in one
-// pass that counts and one that places. The order is the GPU's alone: no bits depend on it.
+// Items with many keys come first, since what begins last should end soon: sorted roughly, by
+// quarters of powers of two, in one pass that counts and one that places. The order is the GPU's
+// alone: no bits depend on it.
 
 enum { SIZES = 4 * 33 };
 
 // Of one kernel.
 struct fill {
     bool counting;
-    uint32_t at[SIZES]; // of each size, the largest first: how many there are; then, where the next one goes
+    uint32_t at[SIZES]; // of each size, the largest first: how many there are; then, where the next
+                        // one goes
     struct gpu_item *items;
     struct gpu_merge_item *merges;
     uint32_t partial, num_merges; // the next ones' numbers
@@ -157,8 +172,8 @@ static void fill_item(struct fill *fill, struct gpu_item item, uint64_t keys)
 }
 
 // Part `part` of a tile that is cut, or one half of it.
-static struct gpu_item item_of_part(const struct gpu_item *tile, const struct cut *cut, uint64_t part,
-                                    uint32_t which_half, uint32_t partial)
+static struct gpu_item item_of_part(const struct gpu_item *tile, const struct cut *cut,
+                                    uint64_t part, uint32_t which_half, uint32_t partial)
 {
     struct gpu_item item = *tile;
     uint64_t first = part * cut->length, kv_len = tile->tile.kv_len;
@@ -171,22 +186,25 @@ static struct gpu_item item_of_part(const struct gpu_item *tile, const struct cu
     return item;
 }
 
-static void fill_part(struct fill *fill, const struct gpu_item *tile, const struct cut *cut, uint64_t part,
-                      uint32_t which_half)
+static void fill_part(struct fill *fill, const struct gpu_item *tile, const struct cut *cut,
+                      uint64_t part, uint32_t which_half)
 {
     struct gpu_item item = item_of_part(tile, cut, part, which_half, fill->partial++);
-    fill_item(fill, item, (item.end_key - item.first_key) / (which_half == AULE_BOTH_HALVES ? 1 : 2));
+    fill_item(fill, item,
+              (item.end_key - item.first_key) / (which_half == AULE_BOTH_HALVES ? 1 : 2));
 }
 
 // Returns the tile as crowds want it.
-static struct gpu_item fill_split_tile(struct fill *fill, struct gpu_item tile, const struct cut *cut)
+static struct gpu_item fill_split_tile(struct fill *fill, struct gpu_item tile,
+                                       const struct cut *cut)
 {
     tile.merge = fill->num_merges;
     tile.first_partial = fill->partial;
     tile.num_partials = (uint32_t)cut_num_partials(cut);
     tile.num_halved = cut->halves ? tile.num_partials : 2 * cut->shared;
     if (!fill->counting)
-        fill->merges[fill->num_merges] = (struct gpu_merge_item){tile.tile, tile.first_partial, tile.num_partials};
+        fill->merges[fill->num_merges] =
+            (struct gpu_merge_item){tile.tile, tile.first_partial, tile.num_partials};
     fill->num_merges++;
     fill->partial += 2 * cut->shared;
     for (uint64_t part = cut->shared; part < cut->parts; part++) {
@@ -205,11 +223,13 @@ struct crowd_fill {
 };
 
 // One half of a crowd's part for members [first, end).
-static void fill_crowd_item(struct crowd_fill *fill, const struct cuts *cuts, const struct crowd *crowd, uint32_t first,
-                            uint32_t end, uint32_t which_half)
+static void fill_crowd_item(struct crowd_fill *fill, const struct cuts *cuts,
+                            const struct crowd *crowd, uint32_t first, uint32_t end,
+                            uint32_t which_half)
 {
-    *fill->to++ = (struct gpu_crowd){
-        .members = fill->member_address, .num_members = end - first, .width = cuts_crowd_width(cuts, crowd)};
+    *fill->to++ = (struct gpu_crowd){.members = fill->member_address,
+                                     .num_members = end - first,
+                                     .width = cuts_crowd_width(cuts, crowd)};
     for (uint32_t i = first; i < end; i++) {
         uint32_t seq = cuts->crowds.members[crowd->first + i];
         const struct gpu_item *tile = &cuts->tiles[seq];
@@ -224,7 +244,8 @@ static void fill_crowd(struct crowd_fill *fill, const struct cuts *cuts, const s
 {
     uint64_t num_items = cuts_crowd_items(cuts, crowd);
     for (uint64_t i = 0; i < num_items; i++) {
-        uint32_t first = (uint32_t)(crowd->count * i / num_items), end = (uint32_t)(crowd->count * (i + 1) / num_items);
+        uint32_t first = (uint32_t)(crowd->count * i / num_items),
+                 end = (uint32_t)(crowd->count * (i + 1) / num_items);
         fill_crowd_item(fill, cuts, crowd, first, end, 0);
         fill_crowd_item(fill, cuts, crowd, first, end, 1);
     }
@@ -241,13 +262,15 @@ static struct gpu_tile tile_of_sequence(const struct engine_batch *batch, uint32
     };
 }
 
-static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const struct cuts *cuts, struct fill *fill)
+static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const struct cuts *cuts,
+                          struct fill *fill)
 {
     const struct cut *cut = &cuts->of[seq];
     struct gpu_tile tile = tile_of_sequence(batch, seq);
     struct gpu_item item = {
         .end_key = tile.kv_len,
-        .span = (uint32_t)divide_up(tile.kv_len ? tile.kv_len : 1, AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN,
+        .span =
+            (uint32_t)divide_up(tile.kv_len ? tile.kv_len : 1, AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN,
         .partial = AULE_NO_PARTIAL,
         .which_half = AULE_BOTH_HALVES,
     };
@@ -270,17 +293,20 @@ struct layout {
     uint64_t members_at, merges_at, end;
 };
 
-static struct layout layout_of(const struct engine_batch *batch, uint32_t kernel, const struct work *work)
+static struct layout layout_of(const struct engine_batch *batch, uint32_t kernel,
+                               const struct work *work)
 {
     bool crowds = variant_of(batch)->kernels[kernel]->helps;
-    struct layout lists = {work->num_items * (crowds ? sizeof(struct gpu_crowd) : sizeof(struct gpu_item)), 0, 0};
+    struct layout lists = {
+        work->num_items * (crowds ? sizeof(struct gpu_crowd) : sizeof(struct gpu_item)), 0, 0};
     lists.merges_at = lists.members_at + work->num_members * sizeof(struct gpu_item);
     lists.end = padded(lists.merges_at + work->num_merges * sizeof(struct gpu_merge_item));
     return lists;
 }
 
 // For shaders and in `fills` for us.
-static void place_lists(const struct engine_batch *batch, struct items *items, struct fill fills[MOST_KERNELS])
+static void place_lists(const struct engine_batch *batch, struct items *items,
+                        struct fill fills[MOST_KERNELS])
 {
     uint64_t at = 0;
     for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++) {
@@ -309,15 +335,16 @@ static void place_sizes(struct fill *fill)
     fill->partial = fill->num_merges = 0;
 }
 
-static void fill_sequences(const struct engine_batch *batch, const struct cuts *cuts, struct fill fills[MOST_KERNELS])
+static void fill_sequences(const struct engine_batch *batch, const struct cuts *cuts,
+                           struct fill fills[MOST_KERNELS])
 {
     for (uint32_t seq = 0; seq < batch->num_seqs; seq++)
         fill_sequence(batch, seq, cuts, &fills[cuts->of[seq].kernel]);
 }
 
 // `lists` is where the lists of the kernel that helps begin.
-static void fill_crowds(const struct engine_batch *batch, const struct items *items, const struct cuts *cuts,
-                        void *lists)
+static void fill_crowds(const struct engine_batch *batch, const struct items *items,
+                        const struct cuts *cuts, void *lists)
 {
     const struct work *work = &items->works[cuts->helper];
     uint64_t members_at = layout_of(batch, cuts->helper, work).members_at;
@@ -330,7 +357,8 @@ static void fill_crowds(const struct engine_batch *batch, const struct items *it
         fill_crowd(&fill, cuts, &cuts->crowds.crowds[i]);
 }
 
-static void fill_items(const struct engine_batch *batch, struct items *items, const struct cuts *cuts)
+static void fill_items(const struct engine_batch *batch, struct items *items,
+                       const struct cuts *cuts)
 {
     struct fill fills[MOST_KERNELS];
     place_lists(batch, items, fills);
@@ -345,13 +373,15 @@ static void fill_items(const struct engine_batch *batch, struct items *items, co
 // ---- lists ----
 
 // Takes the memory for `works` and fills it.
-static enum status make_list(struct engine_batch *batch, const struct cutting *cutting, const struct cuts *cuts,
-                             const struct work works[MOST_KERNELS], struct error *error)
+static enum status make_list(struct engine_batch *batch, const struct cutting *cutting,
+                             const struct cuts *cuts, const struct work works[MOST_KERNELS],
+                             struct error *error)
 {
     uint64_t bytes = 0;
     struct items *items = calloc(1, sizeof *items);
     if (!items)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a work list of %zu bytes", sizeof *items);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a work list of %zu bytes",
+                         sizeof *items);
     *items = (struct items){.slabs = &batch->engine->slabs, .cutting = *cutting};
     memcpy(items->works, works, sizeof items->works);
     for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++)
@@ -366,18 +396,21 @@ static enum status make_list(struct engine_batch *batch, const struct cutting *c
     return STATUS_OK;
 }
 
-static enum status make_items(struct engine_batch *batch, const struct cutting *cutting, struct error *error)
+static enum status make_items(struct engine_batch *batch, const struct cutting *cutting,
+                              struct error *error)
 {
     uint64_t rows = (uint64_t)batch->num_tokens * cutting->group;
     struct work works[MOST_KERNELS] = {{0}};
     struct cuts cuts;
     enum status status = STATUS_OK;
     if (!cuts_make(&cuts, batch, cutting))
-        return error_set(error, STATUS_NO_MEMORY, "no memory to cut %u sequences into work", batch->num_seqs);
+        return error_set(error, STATUS_NO_MEMORY, "no memory to cut %u sequences into work",
+                         batch->num_seqs);
     if (rows > INT32_MAX || !count_work(batch, &cuts, works))
-        status = error_set(error, STATUS_LIMIT,
-                           "%u tokens of %u heads a KV head in %u splits are more than %d rows of attention",
-                           batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
+        status = error_set(
+            error, STATUS_LIMIT,
+            "%u tokens of %u heads a KV head in %u splits are more than %d rows of attention",
+            batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
     else
         status = make_list(batch, cutting, &cuts, works, error);
     cuts_finish(&cuts);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// plan.c - turns a submission's runs into as few dispatches as their pipelines allow: in each wave, runs of one kind, one geometry,
-// one set of dtypes and one set of features become one ragged dispatch, whoever they belong to and whatever layer they are. Attention
-// whose sequences go to several kernels has a share in several dispatches. Records nothing. Submitter only, but for plan_num_shares().
+// plan.c - turns a submission's runs into as few dispatches as their pipelines allow: in each wave,
+// runs of one kind, one geometry, one set of dtypes and one set of features become one ragged
+// dispatch, whoever they belong to and whatever layer they are. Attention whose sequences go to
+// several kernels has a share in several dispatches. Records nothing. Submitter only, but for
+// plan_num_shares().
 
 #include "plan.h"
 
@@ -21,12 +23,13 @@
 
 static bool writes(const struct engine_run *run)
 {
-    return (run->kind == ENGINE_ATTEND || run->kind == ENGINE_WRITE) && run->batch->address[BATCH_SLOT_MAPPING];
+    return (run->kind == ENGINE_ATTEND || run->kind == ENGINE_WRITE) &&
+           run->batch->address[BATCH_SLOT_MAPPING];
 }
 
 // Of one run's share, what it has in `group` that the group may not have yet.
-static enum status get_pipelines(struct submission *s, const struct engine_run *run, struct group *group,
-                                 struct error *error)
+static enum status get_pipelines(struct submission *s, const struct engine_run *run,
+                                 struct group *group, struct error *error)
 {
     struct geometry redo = group->geometry;
     const struct {
@@ -47,8 +50,8 @@ static enum status get_pipelines(struct submission *s, const struct engine_run *
     redo.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_REDO;
     for (size_t i = 0; i < sizeof pipelines / sizeof *pipelines && status == STATUS_OK; i++)
         if (pipelines[i].wanted)
-            status =
-                pipeline_get(&s->engine->pipelines, pipelines[i].kind, pipelines[i].geometry, pipelines[i].out, error);
+            status = pipeline_get(&s->engine->pipelines, pipelines[i].kind, pipelines[i].geometry,
+                                  pipelines[i].out, error);
     return status;
 }
 
@@ -59,7 +62,8 @@ static bool joins(const struct submission *s, const struct group *group, const s
 {
     return group->kind == fresh->kind && group->kind != ENGINE_MERGE &&
            memcmp(&group->geometry, &fresh->geometry, sizeof group->geometry) == 0 &&
-           group->num_items <= INT32_MAX - fresh->num_items && group->num_tokens <= INT32_MAX - fresh->num_tokens &&
+           group->num_items <= INT32_MAX - fresh->num_items &&
+           group->num_tokens <= INT32_MAX - fresh->num_tokens &&
            group->num_merges <= INT32_MAX - fresh->num_merges &&
            group->partial_bytes <= s->engine->max_scratch_bytes - fresh->partial_bytes;
 }
@@ -79,7 +83,8 @@ static void add_to_group(struct group *group, const struct group *fresh)
     group->partial_bytes += fresh->partial_bytes;
 }
 
-// Of the wave that is being planned, the groups that begin at `first`: the one that `fresh` joins, else a new one.
+// Of the wave that is being planned, the groups that begin at `first`: the one that `fresh` joins,
+// else a new one.
 static uint32_t join_group(struct submission *s, uint32_t first, const struct group *fresh)
 {
     for (uint32_t i = first; i < s->num_groups; i++) {
@@ -92,7 +97,8 @@ static uint32_t join_group(struct submission *s, uint32_t first, const struct gr
     return s->num_groups++;
 }
 
-// The group that helps group `helped`. What it leaves lies in that one's memory, so it helps no other.
+// The group that helps group `helped`. What it leaves lies in that one's memory, so it helps no
+// other.
 static uint32_t join_helper(struct submission *s, uint32_t helped, const struct group *fresh)
 {
     uint32_t helper = s->groups[helped].helper;
@@ -133,19 +139,22 @@ static bool has_choice(const struct kernel *kernel, const struct engine_run *run
     return kernel->half_local_size == 0 || kernel_may_cut(kernel, run->num_splits);
 }
 
-// Attention as kernel number `kernel` does it, among about so many workgroups of the wave; UINT64_MAX: with parts as they are. Whether it
-// knows splits is the run's to say and not its company's: one pipeline computes a sequence alone and beside one that is cut.
-static struct geometry geometry_of_kernel(const struct submission *s, const struct engine_run *run, uint32_t kernel,
-                                          uint64_t num_workgroups)
+// Attention as kernel number `kernel` does it, among about so many workgroups of the wave;
+// UINT64_MAX: with parts as they are. Whether it knows splits is the run's to say and not its
+// company's: one pipeline computes a sequence alone and beside one that is cut.
+static struct geometry geometry_of_kernel(const struct submission *s, const struct engine_run *run,
+                                          uint32_t kernel, uint64_t num_workgroups)
 {
     const struct kernel *with = s->engine->pipelines.variant->kernels[kernel];
     bool whole = num_workgroups == UINT64_MAX || !has_choice(with, run);
     struct geometry geometry = geometry_of_run(run);
     geometry.kernel = kernel;
     geometry.spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(&run->batch->kv);
-    geometry.spec[AULE_SPEC_FEATURES] |= kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
+    geometry.spec[AULE_SPEC_FEATURES] |=
+        kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
     geometry.spec[AULE_SPEC_LOCAL_SIZE] =
-        whole ? kernel_local_size(with, geometry.spec, UINT64_MAX, s->engine->device.adapter.num_multiprocessors)
+        whole ? kernel_local_size(with, geometry.spec, UINT64_MAX,
+                                  s->engine->device.adapter.num_multiprocessors)
               : tuning_local_size(s->engine, s->sample, run, &geometry, num_workgroups);
     return geometry;
 }
@@ -160,7 +169,8 @@ static enum status plan_kernels(const struct submission *s, const struct engine_
     cutting.alone = alone;
     struct partials partials = {0};
     for (uint32_t i = 0; i < variant->num_kernels; i++)
-        if (kernel_cuts_halves(variant->kernels[i], run->num_splits, geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))
+        if (kernel_cuts_halves(variant->kernels[i], run->num_splits,
+                               geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))
             cutting.halves |= 1u << i;
     enum status status = batch_work(run->batch, &cutting, s->sequence, works, error);
     for (uint32_t i = 0; i < MOST_KERNELS && status == STATUS_OK; i++) {
@@ -171,15 +181,17 @@ static enum status plan_kernels(const struct submission *s, const struct engine_
     return status == STATUS_OK ? scratch_check(run->batch, &partials, error) : status;
 }
 
-// Where there is no memory for halves, as many workgroups as there may be take whole parts, and nothing is computed together; nor is a
-// probe, whose sequences have blocks in common for want of memory, nor anything if there is no pipeline for it.
-static enum status plan_work(const struct submission *s, const struct engine_run *run, uint64_t num_workgroups,
-                             struct geometry geometries[MOST_KERNELS], struct work works[MOST_KERNELS],
-                             struct error *error)
+// Where there is no memory for halves, as many workgroups as there may be take whole parts, and
+// nothing is computed together; nor is a probe, whose sequences have blocks in common for want of
+// memory, nor anything if there is no pipeline for it.
+static enum status plan_work(const struct submission *s, const struct engine_run *run,
+                             uint64_t num_workgroups, struct geometry geometries[MOST_KERNELS],
+                             struct work works[MOST_KERNELS], struct error *error)
 {
     enum status status = STATUS_LIMIT;
     bool alone = s->sample || s->alone || s->engine->helpers_refused;
-    for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY); attempt++) {
+    for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY);
+         attempt++) {
         for (uint32_t i = 0; i < plan_num_shares(s->engine, run); i++)
             geometries[i] = geometry_of_kernel(s, run, i, attempt ? UINT64_MAX : num_workgroups);
         status = plan_kernels(s, run, geometries, attempt > 0 || alone, works, error);
@@ -187,8 +199,10 @@ static enum status plan_work(const struct submission *s, const struct engine_run
     return status;
 }
 
-// Of the run's shares, the one that writes its K and V: the first that there is. All that has tokens has one.
-static uint32_t first_share(const struct engine_run *run, uint32_t num_shares, const struct work works[MOST_KERNELS])
+// Of the run's shares, the one that writes its K and V: the first that there is. All that has
+// tokens has one.
+static uint32_t first_share(const struct engine_run *run, uint32_t num_shares,
+                            const struct work works[MOST_KERNELS])
 {
     uint32_t first = 0;
     while (run->kind == ENGINE_ATTEND && first < num_shares - 1 && works[first].num_items == 0)
@@ -220,7 +234,8 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
         .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
         .num_merges = merges ? work->num_merges : 0,
         .num_doubtful = work->num_doubtful,
-        .partial_bytes = work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
+        .partial_bytes =
+            work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
     };
 }
 
@@ -246,8 +261,8 @@ static bool share_is_there(const struct plan *plan, const struct share *share, u
 }
 
 // `failed` is the share whose pipelines cannot be had; NO_KERNEL: it is not for that.
-static enum status plan_shares(struct submission *s, uint32_t index, uint64_t num_workgroups, struct plan *plan,
-                               uint32_t *failed, struct error *error)
+static enum status plan_shares(struct submission *s, uint32_t index, uint64_t num_workgroups,
+                               struct plan *plan, uint32_t *failed, struct error *error)
 {
     const struct engine_run *run = &s->runs[index];
     struct share *shares = s->planned[index].shares;
@@ -275,21 +290,24 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
     return status;
 }
 
-// Whoever helps is not needed: what sequences share is read for each of them, from now on, or in this submission for want of memory.
+// Whoever helps is not needed: what sequences share is read for each of them, from now on, or in
+// this submission for want of memory.
 static bool go_without_helpers(struct submission *s, uint32_t failed, const struct error *error)
 {
-    if (failed == NO_KERNEL || helped_by(s, failed) == NO_KERNEL || error->status == STATUS_DEVICE_LOST)
+    if (failed == NO_KERNEL || helped_by(s, failed) == NO_KERNEL ||
+        error->status == STATUS_DEVICE_LOST)
         return false;
     s->alone = true;
     s->engine->helpers_refused = error->status != STATUS_NO_MEMORY;
-    device_log(&s->engine->device, 0, "what sequences share is read for each of them, the same bits more slowly: %s",
+    device_log(&s->engine->device, 0,
+               "what sequences share is read for each of them, the same bits more slowly: %s",
                error->text);
     return true;
 }
 
 // Adds run `index` to groups of the wave whose groups begin at `first`: all its shares or none.
-static enum status plan_run(struct submission *s, uint32_t first, uint32_t index, uint64_t num_workgroups,
-                            struct error *error)
+static enum status plan_run(struct submission *s, uint32_t first, uint32_t index,
+                            uint64_t num_workgroups, struct error *error)
 {
     struct share *shares = s->planned[index].shares;
     struct plan plan = {.end = 0};
@@ -307,7 +325,8 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
     return status;
 }
 
-// What the run's share had in `group` is not there any more. What place_groups() counts anew is left to it.
+// What the run's share had in `group` is not there any more. What place_groups() counts anew is
+// left to it.
 static void leave_group(const struct submission *s, struct group *group, const struct share *share)
 {
     group->num_runs--;
@@ -315,8 +334,10 @@ static void leave_group(const struct submission *s, struct group *group, const s
     group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
     group->num_doubtful -= share->work.num_doubtful;
     if (group->num_runs == 0)
-        *group = (struct group){
-            .kind = group->kind, .geometry = group->geometry, .helper = group->helper, .helps = group->helps};
+        *group = (struct group){.kind = group->kind,
+                                .geometry = group->geometry,
+                                .helper = group->helper,
+                                .helps = group->helps};
     if (group->num_writers == 0)
         group->write = VK_NULL_HANDLE;
     if (group->num_split_runs == 0)
@@ -334,8 +355,8 @@ static void fail_run(struct submission *s, uint32_t run, const struct error *err
             leave_group(s, &s->groups[share->group], share);
     }
     plan_forget(s, run);
-    device_log(&s->engine->device, 0, "submission %llu: run %u fails: %s", (unsigned long long)s->sequence, run,
-               error->text);
+    device_log(&s->engine->device, 0, "submission %llu: run %u fails: %s",
+               (unsigned long long)s->sequence, run, error->text);
 }
 
 static void plan_wave(struct submission *s, uint32_t wave)
@@ -348,12 +369,14 @@ static void plan_wave(struct submission *s, uint32_t wave)
     for (uint32_t i = begin; i < s->wave_ends[wave]; i++) {
         struct error error = {0};
         plan_forget(s, i);
-        if (run_num_tokens(&s->runs[i]) > 0 && plan_run(s, first, i, num_workgroups, &error) != STATUS_OK)
+        if (run_num_tokens(&s->runs[i]) > 0 &&
+            plan_run(s, first, i, num_workgroups, &error) != STATUS_OK)
             fail_run(s, i, &error);
     }
 }
 
-// ---- memory for what splits leave: counters for kernels that merge it themselves, and partial results ----
+// ---- memory for what splits leave: counters for kernels that merge it themselves, and partial
+// results ----
 
 // Who helps counts with the one that is helped.
 uint64_t plan_counters(const struct submission *s, uint32_t run, const struct share *share)
@@ -381,7 +404,8 @@ static void fail_runs_without_counters(struct submission *s, const struct error 
         struct error error = {0};
         uint64_t count = count_counters(s, i);
         if (count > there - used) {
-            error_set(&error, why->status, "its splits want %" PRIu64 " counters and %" PRIu64 " are left: %.160s",
+            error_set(&error, why->status,
+                      "its splits want %" PRIu64 " counters and %" PRIu64 " are left: %.160s",
                       count, there - used, why->text);
             fail_run(s, i, &error);
         }
@@ -399,13 +423,15 @@ static void plan_all_counters(struct submission *s)
         fail_runs_without_counters(s, &error);
 }
 
-// A wave's groups share the scratch memory while it lasts; the next one begins anew, behind the merge of those before it.
+// A wave's groups share the scratch memory while it lasts; the next one begins anew, behind the
+// merge of those before it.
 static void place_partials(struct submission *s, uint32_t wave)
 {
     uint64_t used = 0;
     for (uint32_t i = s->wave_groups[wave]; i < s->wave_groups[wave + 1]; i++) {
         struct group *group = &s->groups[i];
-        group->scratch_anew = used > 0 && group->partial_bytes > s->engine->max_scratch_bytes - used;
+        group->scratch_anew =
+            used > 0 && group->partial_bytes > s->engine->max_scratch_bytes - used;
         if (group->scratch_anew)
             used = 0;
         group->partials_at = used;
@@ -423,8 +449,8 @@ static bool is_split(const struct planned *planned)
     return false;
 }
 
-// A run with splits that finds no memory fails, and with it what it would have written; a group that loses its last run stays
-// behind, empty.
+// A run with splits that finds no memory fails, and with it what it would have written; a group
+// that loses its last run stays behind, empty.
 static void fail_split_runs(struct submission *s, const struct error *error)
 {
     for (uint32_t i = 0; i < s->num_runs; i++)
@@ -452,11 +478,13 @@ static void place_range(struct submission *s, struct engine_cache *cache, int32_
         uint64_t source = from < 0 ? 0 : cache_block_address(cache, layer, from);
         uint64_t target = cache_block_address(cache, layer, to);
         if (target && (source || from < 0)) // a chunk that was given back is zeroed when it returns
-            s->ranges[s->num_ranges++] = (struct gpu_range){source, target, cache->layer_block_bytes};
+            s->ranges[s->num_ranges++] =
+                (struct gpu_range){source, target, cache->layer_block_bytes};
     }
 }
 
-// A wave has one group of copies, and groups come wave by wave: so its ranges lie one after the other.
+// A wave has one group of copies, and groups come wave by wave: so its ranges lie one after the
+// other.
 static void place_ranges(struct submission *s)
 {
     for (uint32_t i = 0; i < s->num_zeroes; i++)

@@ -22,10 +22,12 @@ static uint32_t attention_features(const struct engine_run *run)
 {
     const uint64_t *address = run->batch->address;
     bool window = run->windowed && (run->window_left >= 0 || run->window_right >= 0);
-    return (run->soft_cap > 0 ? AULE_FEATURE_SOFT_CAP : 0) | (run->slopes ? AULE_FEATURE_ALIBI : 0) |
-           (window ? AULE_FEATURE_WINDOW : 0) | (address[BATCH_MASK_STARTS] ? AULE_FEATURE_MASK : 0) |
-           (address[BATCH_POSITIONS] ? AULE_FEATURE_POSITIONS : 0) | (run->sinks ? AULE_FEATURE_SINKS : 0) |
-           (run->lse.dtype ? AULE_FEATURE_LSE : 0) | rope_features(run);
+    return (run->soft_cap > 0 ? AULE_FEATURE_SOFT_CAP : 0) |
+           (run->slopes ? AULE_FEATURE_ALIBI : 0) | (window ? AULE_FEATURE_WINDOW : 0) |
+           (address[BATCH_MASK_STARTS] ? AULE_FEATURE_MASK : 0) |
+           (address[BATCH_POSITIONS] ? AULE_FEATURE_POSITIONS : 0) |
+           (run->sinks ? AULE_FEATURE_SINKS : 0) | (run->lse.dtype ? AULE_FEATURE_LSE : 0) |
+           rope_features(run);
 }
 
 static struct geometry kv_geometry(const struct engine_batch *batch, enum dtype io)
@@ -48,7 +50,8 @@ static struct geometry kv_geometry(const struct engine_batch *batch, enum dtype 
 _Static_assert((int)ENGINE_POOL == AULE_PLACE_POOL && (int)ENGINE_BLOCKS == AULE_PLACE_BLOCKS &&
                    (int)ENGINE_ROWS == AULE_PLACE_ROWS,
                "one numbering");
-_Static_assert((int)SCALE_NONE == AULE_SCALE_NONE_MODE && (int)SCALE_PER_TENSOR == AULE_SCALE_TENSOR_MODE &&
+_Static_assert((int)SCALE_NONE == AULE_SCALE_NONE_MODE &&
+                   (int)SCALE_PER_TENSOR == AULE_SCALE_TENSOR_MODE &&
                    (int)SCALE_PER_TOKEN_HEAD == AULE_SCALE_TOKEN_HEAD_MODE,
                "one numbering");
 

@@ -8,8 +8,8 @@
 
 #include "engine/kernels/geometry.h"
 
-// What `run` is, whichever kernel does it: without AULE_SPEC_LOCAL_SIZE, _TILE_ROWS and AULE_FEATURE_SPLIT, which come with the kernel.
-// Any thread.
+// What `run` is, whichever kernel does it: without AULE_SPEC_LOCAL_SIZE, _TILE_ROWS and
+// AULE_FEATURE_SPLIT, which come with the kernel. Any thread.
 struct geometry geometry_of_run(const struct engine_run *run);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// submission.c - see submission.h. Takes all the host memory that doing it will need, so that want of memory shows here and not half-way.
-// Caller's thread.
+// submission.c - see submission.h. Takes all the host memory that doing it will need, so that want
+// of memory shows here and not half-way. Caller's thread.
 
 #include "submission.h"
 
@@ -65,7 +65,8 @@ uint64_t submission_count_ranges(const struct engine_submission *params)
         count += params->zeroes[i].cache->params.num_layers;
     for (uint32_t i = 0; i < params->num_runs; i++)
         if (params->runs[i].kind == ENGINE_COPY)
-            count += (uint64_t)params->runs[i].num_copies * params->runs[i].cache->params.num_layers;
+            count +=
+                (uint64_t)params->runs[i].num_copies * params->runs[i].cache->params.num_layers;
     return count;
 }
 
@@ -157,8 +158,8 @@ struct submission *submission_create(struct engine *engine, const struct engine_
     s->planned = copy(NULL, params->num_runs, sizeof *s->planned);
     s->gpu_runs = copy(NULL, 2 * num_shares, sizeof *s->gpu_runs);
     s->ranges = copy(NULL, submission_count_ranges(params), sizeof *s->ranges);
-    if (s->zeroes && s->runs && s->kept && s->wave_ends && s->results && s->groups && s->wave_groups && s->planned &&
-        s->gpu_runs && s->ranges) {
+    if (s->zeroes && s->runs && s->kept && s->wave_ends && s->results && s->groups &&
+        s->wave_groups && s->planned && s->gpu_runs && s->ranges) {
         keep_arrays(s);
         return s;
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// event.c - the engine's news and the waiting for it: events in order, the loss of the device, the lock and its condition.
-// Posted by any thread of the engine, polled by the caller's thread.
+// event.c - the engine's news and the waiting for it: events in order, the loss of the device, the
+// lock and its condition. Posted by any thread of the engine, polled by the caller's thread.
 
 #include "event.h"
 
@@ -13,8 +13,9 @@
 #include <stdio.h>
 #include <utlist.h>
 
-// Threads that look at a word take the lock in the very moment in which who changed it still holds it, or takes it again: one that then sleeps
-// is woken some thirty microseconds late, so this one tries for a moment before it sleeps.
+// Threads that look at a word take the lock in the very moment in which who changed it still holds
+// it, or takes it again: one that then sleeps is woken some thirty microseconds late, so this one
+// tries for a moment before it sleeps.
 static bool make_lock(struct engine *engine)
 {
     pthread_mutexattr_t attributes;
@@ -67,7 +68,8 @@ bool engine_lost(struct engine *engine)
     return lost;
 }
 
-// What was done before the loss is told before it; after it nothing is news, for what was under way has no outcome.
+// What was done before the loss is told before it; after it nothing is news, for what was under way
+// has no outcome.
 static struct event_node *next_event(struct engine *engine)
 {
     struct event_node *node = engine->lost_told ? NULL : engine->events;
@@ -133,7 +135,8 @@ enum status engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms
     const int64_t deadline_ns = clock_deadline_ns(timeout_ms);
     int rc = 0;
     pthread_mutex_lock(&engine->lock);
-    while (engine->completed < sequence && !engine->lost && rc != ETIMEDOUT && sequence <= engine->last_sequence)
+    while (engine->completed < sequence && !engine->lost && rc != ETIMEDOUT &&
+           sequence <= engine->last_sequence)
         rc = clock_wait(&engine->changed, &engine->lock, deadline_ns);
     enum status status = engine->completed >= sequence      ? STATUS_OK
                          : engine->lost                     ? STATUS_DEVICE_LOST

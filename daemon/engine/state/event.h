@@ -10,7 +10,8 @@
 
 #include <stdatomic.h>
 
-// What engine_poll() hands out next. The owner embeds it; `end` frees the owner once the caller is past it.
+// What engine_poll() hands out next. The owner embeds it; `end` frees the owner once the caller is
+// past it.
 struct event_node {
     struct engine_event event;
     void (*end)(struct engine *engine, struct event_node *node);
@@ -23,8 +24,9 @@ void engine_locks_finish(struct engine *engine); // takes a zeroed one
 void event_post(struct engine *engine, struct event_node *node);
 void engine_wake(struct engine *engine); // there is something to poll
 bool engine_lost(struct engine *engine);
-// With the lock held, which it lets go meanwhile: until *count changes, but no longer than watch.look_ns after the completer has ceased to
-// look. A thread that sleeps is told some twenty microseconds late, and who has just got what he waited for is likely to want more.
+// With the lock held, which it lets go meanwhile: until *count changes, but no longer than
+// watch.look_ns after the completer has ceased to look. A thread that sleeps is told some twenty
+// microseconds late, and who has just got what he waited for is likely to want more.
 void engine_look_out(struct engine *engine, const atomic_uint *count);
 // Frees every event that nobody polled.
 void events_finish(struct engine *engine);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// maker.c - the thread for what takes long or has to wait: chunks are made, retired objects end, compiled pipelines are
-// saved. Knows jobs only; what one does stands with its object.
+// maker.c - the thread for what takes long or has to wait: chunks are made, retired objects end,
+// compiled pipelines are saved. Knows jobs only; what one does stands with its object.
 
 #include "maker.h"
 

@@ -12,7 +12,7 @@ struct engine;
 
 // Work for the maker. The owner embeds it, so that queueing cannot fail.
 struct job {
-    uint64_t after;                                      // runs when this submission is done; 0 = at once
+    uint64_t after; // runs when this submission is done; 0 = at once
     void (*run)(struct engine *engine, struct job *job); // ends the job's memory
     struct job *prev, *next;
 };

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// state.h - struct engine: what memory, tuning, plan, flow and trial share. It holds by value only what lower rooms define. Its threads:
-//   submitter  takes submissions from `waiting`, stages in, records, gives them to the GPU, moves them to `flying`;
-//   completer  waits for the head of `flying`, stages out, reads the clocks, posts the event;
-//   maker      runs jobs: new chunks, and the end of what the GPU may still read, once `completed` has come far enough;
-//   tuner      measures; to the others it is a caller.
-// One lock guards what they share. No Vulkan call is made under it, and no client memory touched: both may take long or fail.
+// state.h - struct engine: what memory, tuning, plan, flow and trial share. It holds by value only
+// what lower rooms define. Its threads:
+//   submitter  takes submissions from `waiting`, stages in, records, gives them to the GPU, moves
+//   them to `flying`; completer  waits for the head of `flying`, stages out, reads the clocks,
+//   posts the event; maker      runs jobs: new chunks, and the end of what the GPU may still read,
+//   once `completed` has come far enough; tuner      measures; to the others it is a caller.
+// One lock guards what they share. No Vulkan call is made under it, and no client memory touched:
+// both may take long or fail.
 
 #ifndef AULE_ENGINE_STATE_H
 #define AULE_ENGINE_STATE_H
@@ -23,7 +25,8 @@
 // One runs, one waits behind it, one is staged and recorded meanwhile.
 enum { ENGINE_SLOTS = 3 };
 
-// What one submission on the GPU needs for itself; reused. Touched by the submitter, then by the completer.
+// What one submission on the GPU needs for itself; reused. Touched by the submitter, then by the
+// completer.
 struct slot {
     bool busy; // engine->lock
     VkCommandPool pool;
@@ -50,7 +53,8 @@ struct engine {
     struct slot slots[ENGINE_SLOTS];
     uint64_t max_scratch_bytes; // of one slot
     bool no_cascade;
-    bool helpers_refused; // there is no pipeline for what sequences share: it is read for each of them; submitter only
+    bool helpers_refused; // there is no pipeline for what sequences share: it is read for each of
+                          // them; submitter only
     struct piece nothing; // all zeroes: where the arrays lead that a run lacks
     struct rope_memory rope;     // submitter only
     struct tuning *tuning;       // owned
@@ -59,7 +63,8 @@ struct engine {
     VkSemaphore timeline;        // reaches n when submission n has passed
     void (*wake)(void *context);
     void *context;
-    atomic_bool has_news; // for engine_poll(): set by who has posted, before he wakes; cleared under the lock
+    atomic_bool has_news; // for engine_poll(): set by who has posted, before he wakes; cleared
+                          // under the lock
 
     pthread_mutex_t lock;   // guards all below
     pthread_cond_t changed; // anything below changed, but for what is submitted; monotonic clock
@@ -74,13 +79,14 @@ struct engine {
     uint64_t last_sequence; // given out
     atomic_uint num_queued; // submissions; changes behind each of them, once the lock is free
     atomic_uint num_flown;  // those that the submitter passed on; likewise
-    atomic_bool looking;    // the completer looks at the GPU: an end is near; becomes true under the lock
-    uint64_t completed;     // all up to this one are done
+    atomic_bool
+        looking; // the completer looks at the GPU: an end is near; becomes true under the lock
+    uint64_t completed; // all up to this one are done
     struct submission *waiting, *flying;
     struct event_node *events;
     struct event_node lost_event;
     struct job *jobs;
-    uint64_t freed_after;        // the submission for which what was last given back of a cache waits
+    uint64_t freed_after; // the submission for which what was last given back of a cache waits
     struct engine_cache *caches; // live ones; engine_destroy() ends what its caller left
     struct engine_batch *batches;
     struct engine_arena *arenas;

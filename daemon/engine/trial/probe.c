@@ -29,8 +29,8 @@ struct shape {
     struct engine_kv kv;
     enum engine_place place;
     uint32_t num_seqs, num_keys, num_heads, num_splits;
-    uint32_t max_blocks;                             // of a sequence
-    uint64_t num_blocks;                             // that there are, a power of two; ENGINE_ROWS: rows of K and V
+    uint32_t max_blocks; // of a sequence
+    uint64_t num_blocks; // that there are, a power of two; ENGINE_ROWS: rows of K and V
     uint64_t key_row, value_row, query_row, out_row; // bytes of a head
     enum dtype io;
 };
@@ -53,23 +53,28 @@ static uint64_t pair_bytes(const struct shape *shape)
 // Beside K and V.
 static uint64_t rows_bytes(const struct shape *shape)
 {
-    return (uint64_t)shape->num_seqs * shape->num_heads * (shape->query_row + shape->out_row + sizeof(float)) + 64;
+    return (uint64_t)shape->num_seqs * shape->num_heads *
+               (shape->query_row + shape->out_row + sizeof(float)) +
+           64;
 }
 
-// As many blocks or rows as the sequences have together, so that K and V come from where they do in earnest; or as there is room for:
-// then several sequences read the same ones. The default is more than any cache on a GPU holds.
+// As many blocks or rows as the sequences have together, so that K and V come from where they do in
+// earnest; or as there is room for: then several sequences read the same ones. The default is more
+// than any cache on a GPU holds.
 static enum status count_blocks(struct shape *shape, uint64_t most, struct error *error)
 {
     uint64_t left = most > rows_bytes(shape) ? most - rows_bytes(shape) : 0;
     bool rows = shape->place == ENGINE_ROWS;
-    uint64_t one = (rows ? shape->num_keys : shape->kv.block_size) * pair_bytes(shape); // the least that there can be
+    uint64_t one = (rows ? shape->num_keys : shape->kv.block_size) *
+                   pair_bytes(shape); // the least that there can be
     if (one > left)
         return error_set(error, STATUS_LIMIT,
                          "%u sequences of %u keys take at least %" PRIu64
                          " bytes to measure, and --tune-memory allows %" PRIu64,
                          shape->num_seqs, shape->num_keys, one + rows_bytes(shape), most);
     if (rows) {
-        shape->num_blocks = at_most((uint64_t)shape->num_seqs * shape->num_keys, left / pair_bytes(shape));
+        shape->num_blocks =
+            at_most((uint64_t)shape->num_seqs * shape->num_keys, left / pair_bytes(shape));
         return STATUS_OK;
     }
     shape->max_blocks = (uint32_t)divide_up(shape->num_keys, shape->kv.block_size);
@@ -79,8 +84,8 @@ static enum status count_blocks(struct shape *shape, uint64_t most, struct error
     return STATUS_OK;
 }
 
-static enum status shape_of(const struct engine *engine, const struct tune_key *key, uint64_t most, struct shape *shape,
-                            struct error *error)
+static enum status shape_of(const struct engine *engine, const struct tune_key *key, uint64_t most,
+                            struct shape *shape, struct error *error)
 {
     const uint32_t *spec = key->spec;
     *shape = (struct shape){
@@ -90,18 +95,21 @@ static enum status shape_of(const struct engine *engine, const struct tune_key *
         .num_splits = key->num_splits,
         .io = (enum dtype)spec[AULE_SPEC_IO_DTYPE],
     };
-    enum status status = kv_check(shape->place, &shape->kv, engine->device.adapter.max_groups[0], error);
+    enum status status =
+        kv_check(shape->place, &shape->kv, engine->device.adapter.max_groups[0], error);
     if (status != STATUS_OK)
         return status;
     if (key->num_keys == 0 || dtype_size(shape->io) == 0)
-        return error_set(error, STATUS_UNSUPPORTED, "%u keys of a sequence, queries of dtype %d", key->num_keys,
-                         shape->io);
+        return error_set(error, STATUS_UNSUPPORTED, "%u keys of a sequence, queries of dtype %d",
+                         key->num_keys, shape->io);
     const struct engine_kv *kv = &shape->kv;
-    uint64_t num_seqs = key->num_workgroups / (kernel_usual_parts(key->num_keys) * kv->num_kv_heads);
+    uint64_t num_seqs =
+        key->num_workgroups / (kernel_usual_parts(key->num_keys) * kv->num_kv_heads);
     shape->num_seqs = num_seqs ? (uint32_t)num_seqs : 1;
     shape->num_heads = GROUP * kv->num_kv_heads;
     shape->key_row = padded((uint64_t)kv->head_dim_k * dtype_size(kv->k_dtype));
-    shape->value_row = kv->v_is_k_prefix ? 0 : padded((uint64_t)kv->head_dim_v * dtype_size(kv->v_dtype));
+    shape->value_row =
+        kv->v_is_k_prefix ? 0 : padded((uint64_t)kv->head_dim_v * dtype_size(kv->v_dtype));
     shape->query_row = padded((uint64_t)kv->head_dim_k * dtype_size(shape->io));
     shape->out_row = padded((uint64_t)kv->head_dim_v * dtype_size(shape->io));
     return count_blocks(shape, most, error);
@@ -116,15 +124,19 @@ static enum status check_budget(struct engine *engine, uint64_t bytes, struct er
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY,
                      "%" PRIu64 " bytes are wanted to measure, and of the %" PRIu64
-                     " that the device has left no more than a quarter is taken; --tune-memory says how much at most",
+                     " that the device has left no more than a quarter is taken; --tune-memory "
+                     "says how much at most",
                      bytes, left);
 }
 
 static enum status make_cache(struct probe *probe, const struct shape *shape, struct error *error)
 {
-    struct engine_cache_params params = {
-        .name = "tuning", .num_layers = 1, .chunk_blocks = (uint32_t)shape->num_blocks, .kv = shape->kv};
-    enum status status = check_budget(probe->engine, engine_block_bytes(&params) * params.chunk_blocks, error);
+    struct engine_cache_params params = {.name = "tuning",
+                                         .num_layers = 1,
+                                         .chunk_blocks = (uint32_t)shape->num_blocks,
+                                         .kv = shape->kv};
+    enum status status =
+        check_budget(probe->engine, engine_block_bytes(&params) * params.chunk_blocks, error);
     if (status == STATUS_OK)
         status = engine_cache_create(probe->engine, &params, &probe->cache, error);
     return status == STATUS_OK ? cache_fill(probe->cache, 0, error) : status;
@@ -138,30 +150,34 @@ static uint64_t take(struct probe *probe, uint64_t bytes)
     return at;
 }
 
-static struct engine_tensor rows(struct probe *probe, enum dtype dtype, uint64_t num_rows, uint64_t num_heads,
-                                 uint64_t head_bytes)
+static struct engine_tensor rows(struct probe *probe, enum dtype dtype, uint64_t num_rows,
+                                 uint64_t num_heads, uint64_t head_bytes)
 {
-    return (struct engine_tensor){take(probe, num_rows * num_heads * head_bytes), num_heads * head_bytes, head_bytes,
-                                  dtype, 0};
+    return (struct engine_tensor){take(probe, num_rows * num_heads * head_bytes),
+                                  num_heads * head_bytes, head_bytes, dtype, 0};
 }
 
 // [blocks, heads, block_size, dim]
-static struct engine_tensor blocks(struct probe *probe, enum dtype dtype, const struct shape *shape, uint64_t row_bytes)
+static struct engine_tensor blocks(struct probe *probe, enum dtype dtype, const struct shape *shape,
+                                   uint64_t row_bytes)
 {
     uint64_t head = shape->kv.block_size * row_bytes, block = shape->kv.num_kv_heads * head;
-    return (struct engine_tensor){take(probe, shape->num_blocks * block), row_bytes, head, dtype, block};
+    return (struct engine_tensor){take(probe, shape->num_blocks * block), row_bytes, head, dtype,
+                                  block};
 }
 
-static struct engine_tensor kv_tensor(struct probe *probe, enum dtype dtype, const struct shape *shape,
-                                      uint64_t row_bytes)
+static struct engine_tensor kv_tensor(struct probe *probe, enum dtype dtype,
+                                      const struct shape *shape, uint64_t row_bytes)
 {
     if (shape->place == ENGINE_POOL || row_bytes == 0)
         return (struct engine_tensor){0};
-    return shape->place == ENGINE_ROWS ? rows(probe, dtype, shape->num_blocks, shape->kv.num_kv_heads, row_bytes)
-                                       : blocks(probe, dtype, shape, row_bytes);
+    return shape->place == ENGINE_ROWS
+               ? rows(probe, dtype, shape->num_blocks, shape->kv.num_kv_heads, row_bytes)
+               : blocks(probe, dtype, shape, row_bytes);
 }
 
-// Where the engine has its metadata, so that nothing is copied around a run. All zeroes: what was there before might be no numbers.
+// Where the engine has its metadata, so that nothing is copied around a run. All zeroes: what was
+// there before might be no numbers.
 static enum status make_arena(struct probe *probe, const struct shape *shape, struct error *error)
 {
     struct engine_run *run = &probe->run;
@@ -169,9 +185,10 @@ static enum status make_arena(struct probe *probe, const struct shape *shape, st
     run->q = rows(probe, shape->io, shape->num_seqs, shape->num_heads, shape->query_row);
     run->out = rows(probe, shape->io, shape->num_seqs, shape->num_heads, shape->out_row);
     if (lse)
-        run->lse = (struct engine_tensor){.offset = take(probe, (uint64_t)shape->num_seqs * shape->num_heads * 4),
-                                          .token_stride = shape->num_heads * sizeof(float),
-                                          .dtype = DTYPE_F32};
+        run->lse = (struct engine_tensor){
+            .offset = take(probe, (uint64_t)shape->num_seqs * shape->num_heads * 4),
+            .token_stride = shape->num_heads * sizeof(float),
+            .dtype = DTYPE_F32};
     run->keys = kv_tensor(probe, shape->kv.k_dtype, shape, shape->key_row);
     run->values = kv_tensor(probe, shape->kv.v_dtype, shape, shape->value_row);
     enum status status = check_budget(probe->engine, probe->arena_bytes, error);
@@ -221,7 +238,8 @@ static bool arrays_make(struct arrays *arrays, const struct shape *shape)
         arrays->seq_lens_kv[i] = (int32_t)shape->num_keys;
         arrays->positions[i] = (int32_t)shape->num_keys - 1;
         if (shape->place == ENGINE_ROWS)
-            arrays->kv_starts[i] = (int32_t)((uint64_t)i * shape->num_keys % (shape->num_blocks - shape->num_keys + 1));
+            arrays->kv_starts[i] = (int32_t)((uint64_t)i * shape->num_keys %
+                                             (shape->num_blocks - shape->num_keys + 1));
     }
     for (uint64_t i = 0; i < entries; i++) // an odd factor: all blocks, scattered
         arrays->block_table[i] = (int32_t)(i * 0x9e3779b1u & (shape->num_blocks - 1));
@@ -250,9 +268,9 @@ static enum status make_batch(struct probe *probe, const struct shape *shape, st
         .mask_bytes = masked ? arrays.mask_bytes : 0,
         .kv_starts = pooled ? NULL : arrays.kv_starts,
     };
-    enum status status =
-        made ? engine_batch_create(&params, &probe->batch, error)
-             : error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u sequences", shape->num_seqs);
+    enum status status = made ? engine_batch_create(&params, &probe->batch, error)
+                              : error_set(error, STATUS_NO_MEMORY,
+                                          "no memory for a batch of %u sequences", shape->num_seqs);
     arrays_finish(&arrays);
     return status;
 }
@@ -280,13 +298,14 @@ static enum status make_run(struct probe *probe, const struct shape *shape, stru
     run->slopes = features & AULE_FEATURE_ALIBI ? probe->zeroes : NULL;
     run->sinks = features & AULE_FEATURE_SINKS ? probe->zeroes : NULL;
     if (features & AULE_FEATURE_ROPE)
-        run->rope = (struct engine_rope){
-            .dim = shape->kv.head_dim_k, .interleaved = features & AULE_FEATURE_ROPE_PAIRS, .theta = 10000};
+        run->rope = (struct engine_rope){.dim = shape->kv.head_dim_k,
+                                         .interleaved = features & AULE_FEATURE_ROPE_PAIRS,
+                                         .theta = 10000};
     return engine_run_check(probe->engine, run, error);
 }
 
-enum status probe_open(struct probe *probe, struct engine *engine, const struct tune_key *key, uint64_t memory_bytes,
-                       struct error *error)
+enum status probe_open(struct probe *probe, struct engine *engine, const struct tune_key *key,
+                       uint64_t memory_bytes, struct error *error)
 {
     struct shape shape;
     probe->engine = engine;
@@ -312,11 +331,13 @@ void probe_close(struct probe *probe)
 
 // ---- timing ----
 
-enum status probe_time(struct probe *probe, uint32_t local_size, uint64_t *gpu_ns, struct error *error)
+enum status probe_time(struct probe *probe, uint32_t local_size, uint64_t *gpu_ns,
+                       struct error *error)
 {
     uint64_t sequence;
     uint32_t end = 1;
-    struct engine_submission submission = {.runs = &probe->run, .num_runs = 1, .wave_ends = &end, .num_waves = 1};
+    struct engine_submission submission = {
+        .runs = &probe->run, .num_runs = 1, .wave_ends = &end, .num_waves = 1};
     probe->sample.local_size = local_size;
     probe->sample.is_kind = false;
     probe->sample.gpu_ns = 0;
@@ -332,6 +353,7 @@ enum status probe_time(struct probe *probe, uint32_t local_size, uint64_t *gpu_n
         return error->status;
     }
     if (!probe->sample.is_kind)
-        return error_set(error, STATUS_MISMATCH, "what was made up came out as another kind of dispatch");
+        return error_set(error, STATUS_MISMATCH,
+                         "what was made up came out as another kind of dispatch");
     return *gpu_ns ? STATUS_OK : error_set(error, STATUS_UNSUPPORTED, "the device has no clock");
 }

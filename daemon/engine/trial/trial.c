@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// trial.c - see trial.h. Of each candidate the shortest time counts: whatever else the device does can only lengthen one.
+// trial.c - see trial.h. Of each candidate the shortest time counts: whatever else the device does
+// can only lengthen one.
 
 #include "trial.h"
 
@@ -10,10 +11,12 @@ enum {
     NOISE_PERCENT = 1, // below that nobody is better than the rule
 };
 
-void trial_begin(struct trial *trial, const uint32_t *candidates, uint32_t most, uint64_t now_ns, uint64_t budget_ns)
+void trial_begin(struct trial *trial, const uint32_t *candidates, uint32_t most, uint64_t now_ns,
+                 uint64_t budget_ns)
 {
     *trial = (struct trial){.deadline_ns = now_ns + budget_ns};
-    for (uint32_t i = 0; candidates && candidates[i] && trial->num_candidates < MOST_CANDIDATES; i++)
+    for (uint32_t i = 0; candidates && candidates[i] && trial->num_candidates < MOST_CANDIDATES;
+         i++)
         if (candidates[i] <= most)
             trial->candidates[trial->num_candidates++] = candidates[i];
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tuner.c - see tuner.h. A caller's answer never waits for a measurement: what is not known yet is computed as the kernel's own rule has it,
-// and no bit depends on that.
+// tuner.c - see tuner.h. A caller's answer never waits for a measurement: what is not known yet is
+// computed as the kernel's own rule has it, and no bit depends on that.
 
 #include "tuner.h"
 
@@ -36,14 +36,15 @@ static void wait_for_rest(struct engine *engine)
     const int64_t deadline_ns = clock_deadline_ns(IDLE_MS);
     int rc = 0;
     pthread_mutex_lock(&engine->lock);
-    while ((engine->waiting || engine->flying) && !engine->lost && !engine->stopping && rc != ETIMEDOUT)
+    while ((engine->waiting || engine->flying) && !engine->lost && !engine->stopping &&
+           rc != ETIMEDOUT)
         rc = clock_wait(&engine->changed, &engine->lock, deadline_ns);
     pthread_mutex_unlock(&engine->lock);
 }
 
 // So that the submitter, who holds everybody's work, finds them in the driver's cache.
-static enum status compile_candidates(struct tuner *tuner, const struct tune_entry *entry, uint32_t number,
-                                      struct error *error)
+static enum status compile_candidates(struct tuner *tuner, const struct tune_entry *entry,
+                                      uint32_t number, struct error *error)
 {
     struct pipelines *pipelines = &tuner->engine->pipelines;
     const struct kernel *kernel = pipelines->variant->kernels[number];
@@ -58,8 +59,8 @@ static enum status compile_candidates(struct tuner *tuner, const struct tune_ent
     return status;
 }
 
-static enum status try_candidates(struct tuner *tuner, const struct tune_entry *entry, struct trial *trial,
-                                  struct error *error)
+static enum status try_candidates(struct tuner *tuner, const struct tune_entry *entry,
+                                  struct trial *trial, struct error *error)
 {
     enum status status = STATUS_OK;
     uint32_t local_size;
@@ -74,11 +75,13 @@ static enum status try_candidates(struct tuner *tuner, const struct tune_entry *
     return status;
 }
 
-static enum status measure_with(struct tuner *tuner, struct tune_entry *entry, uint32_t number, struct error *error)
+static enum status measure_with(struct tuner *tuner, struct tune_entry *entry, uint32_t number,
+                                struct error *error)
 {
     const struct kernel *kernel = tuner->engine->pipelines.variant->kernels[number];
     struct trial trial;
-    enum status status = probe_open(&tuner->probe, tuner->engine, &entry->key, tuner->memory_bytes, error);
+    enum status status =
+        probe_open(&tuner->probe, tuner->engine, &entry->key, tuner->memory_bytes, error);
     if (status == STATUS_OK)
         status = compile_candidates(tuner, entry, number, error);
     if (status != STATUS_OK)
@@ -87,7 +90,8 @@ static enum status measure_with(struct tuner *tuner, struct tune_entry *entry, u
                 tuner->tuning->time_ms * UINT64_C(1000000));
     status = try_candidates(tuner, entry, &trial, error);
     if (status == STATUS_OK && !trial_end(&trial, entry))
-        status = error_set(error, STATUS_TIMEOUT, "--tune-time %u ms were too short", tuner->tuning->time_ms);
+        status = error_set(error, STATUS_TIMEOUT, "--tune-time %u ms were too short",
+                           tuner->tuning->time_ms);
     return status;
 }
 
@@ -96,27 +100,30 @@ static void tell(struct tuner *tuner, const struct tune_entry *entry, const stru
     char text[200];
     struct device *device = &tuner->engine->device;
     geometry_text(entry->key.spec, text, sizeof text);
-    if (error->status != STATUS_OK) // too little time is usual while shapes change; the rule is a good choice
-        device_log(device, error->status == STATUS_TIMEOUT ? 3 : 1, "tuning: %s %s keeps to its rule: %s",
-                   entry->kernel, text, error->text);
+    if (error->status !=
+        STATUS_OK) // too little time is usual while shapes change; the rule is a good choice
+        device_log(device, error->status == STATUS_TIMEOUT ? 3 : 1,
+                   "tuning: %s %s keeps to its rule: %s", entry->kernel, text, error->text);
     else
         device_log(device, 2,
-                   "tuning: %s %s, %u workgroups, %u keys: %u invocations, %" PRIu64 " ns; by its rule %u, %" PRIu64
-                   " ns",
-                   entry->kernel, text, entry->key.num_workgroups, entry->key.num_keys, entry->local_size,
-                   entry->gpu_ns, entry->rule_local_size, entry->rule_gpu_ns);
+                   "tuning: %s %s, %u workgroups, %u keys: %u invocations, %" PRIu64
+                   " ns; by its rule %u, %" PRIu64 " ns",
+                   entry->kernel, text, entry->key.num_workgroups, entry->key.num_keys,
+                   entry->local_size, entry->gpu_ns, entry->rule_local_size, entry->rule_gpu_ns);
 }
 
 // Without the results of an earlier time.
-static struct tune_entry blank(const struct tuner *tuner, const struct tune_entry *entry, uint32_t number)
+static struct tune_entry blank(const struct tuner *tuner, const struct tune_entry *entry,
+                               uint32_t number)
 {
     const struct engine *engine = tuner->engine;
     struct tune_entry out = *entry;
     out.local_size = out.num_candidates = out.num_samples = 0;
     out.gpu_ns = out.rule_gpu_ns = 0;
     if (number < MOST_KERNELS)
-        out.rule_local_size = kernel_local_size(engine->pipelines.variant->kernels[number], entry->key.spec,
-                                                entry->key.num_workgroups, engine->device.adapter.num_multiprocessors);
+        out.rule_local_size = kernel_local_size(engine->pipelines.variant->kernels[number],
+                                                entry->key.spec, entry->key.num_workgroups,
+                                                engine->device.adapter.num_multiprocessors);
     return out;
 }
 
@@ -126,12 +133,14 @@ static bool measure(struct tuner *tuner, const struct tune_entry *waiting)
     struct error error = {.status = STATUS_OK};
     uint32_t number = tune_store_kernel(&tuner->tuning->store, waiting->key.shader);
     struct tune_entry entry = blank(tuner, waiting, number);
-    error.status = number < MOST_KERNELS ? measure_with(tuner, &entry, number, &error)
-                                         : error_set(&error, STATUS_NOT_FOUND, "it is of another variant");
+    error.status = number < MOST_KERNELS
+                       ? measure_with(tuner, &entry, number, &error)
+                       : error_set(&error, STATUS_NOT_FOUND, "it is of another variant");
     if (engine_lost(tuner->engine))
         return false;
     probe_close(&tuner->probe);
-    if (!tune_goes_on(&tuner->tuning->table, &waiting->key)) // it may wait for another time, or was forgotten
+    if (!tune_goes_on(&tuner->tuning->table,
+                      &waiting->key)) // it may wait for another time, or was forgotten
         return true;
     entry.state = error.status == STATUS_OK ? ENGINE_TUNE_MEASURED : ENGINE_TUNE_FAILED;
     tell(tuner, &entry, &error);
@@ -159,7 +168,8 @@ static void *tuner_thread(void *argument)
 
 // ---- life ----
 
-enum status tuner_init(struct engine *engine, const struct engine_params *params, struct error *error)
+enum status tuner_init(struct engine *engine, const struct engine_params *params,
+                       struct error *error)
 {
     struct tuner *tuner = engine->tuner = calloc(1, sizeof *tuner);
     if (!tuner)

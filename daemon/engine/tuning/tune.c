@@ -16,7 +16,8 @@ struct tune_row {
     UT_hash_handle hh;
 };
 
-_Static_assert(sizeof(struct tune_key) == sizeof(uint64_t) + (SPEC_CONSTANTS + 3) * sizeof(uint32_t),
+_Static_assert(sizeof(struct tune_key) ==
+                   sizeof(uint64_t) + (SPEC_CONSTANTS + 3) * sizeof(uint32_t),
                "keys are compared byte by byte");
 
 uint32_t tune_size(uint64_t number, uint32_t most)
@@ -109,7 +110,8 @@ static struct tune_row *first_waiting(struct tune *tune)
 
 // ---- choosing ----
 
-// Where the rule won it stays in charge: it may know better than one size inside the range that a key stands for.
+// Where the rule won it stays in charge: it may know better than one size inside the range that a
+// key stands for.
 static uint32_t choice(const struct tune_entry *entry)
 {
     return entry->local_size == entry->rule_local_size ? 0 : entry->local_size;
@@ -136,7 +138,8 @@ void tune_want(struct tune *tune, const struct tune_entry *entry)
 {
     struct tune_row *row;
     pthread_mutex_lock(&tune->lock);
-    if (tune->enabled && !tune->stopping && !find(tune, &entry->key) && (row = insert(tune, entry))) {
+    if (tune->enabled && !tune->stopping && !find(tune, &entry->key) &&
+        (row = insert(tune, entry))) {
         row->entry.state = ENGINE_TUNE_WAITING;
         pthread_cond_signal(&tune->changed);
     }
@@ -174,7 +177,8 @@ bool tune_goes_on(struct tune *tune, const struct tune_key *key)
 {
     pthread_mutex_lock(&tune->lock);
     const struct tune_row *row = find(tune, key);
-    bool goes_on = tune->enabled && !tune->stopping && row && row->entry.state == ENGINE_TUNE_WAITING;
+    bool goes_on =
+        tune->enabled && !tune->stopping && row && row->entry.state == ENGINE_TUNE_WAITING;
     pthread_mutex_unlock(&tune->lock);
     return goes_on;
 }
@@ -187,7 +191,8 @@ void tune_done(struct tune *tune, const struct tune_entry *entry)
         row->entry = *entry;
         tune->unsaved = true;
     } else if (row) {
-        row->entry.state = row->entry.local_size ? ENGINE_TUNE_MEASURED : entry->state; // the old choice is still good
+        row->entry.state = row->entry.local_size ? ENGINE_TUNE_MEASURED
+                                                 : entry->state; // the old choice is still good
     }
     tune->unsaved |= tune->failed;
     pthread_mutex_unlock(&tune->lock);
@@ -267,7 +272,8 @@ void tune_not_saved(struct tune *tune)
 struct tune_counts tune_count(struct tune *tune)
 {
     pthread_mutex_lock(&tune->lock);
-    struct tune_counts counts = {.enabled = tune->enabled, .full = tune->full, .num_entries = HASH_COUNT(tune->by_key)};
+    struct tune_counts counts = {
+        .enabled = tune->enabled, .full = tune->full, .num_entries = HASH_COUNT(tune->by_key)};
     for (uint32_t i = 0; i < counts.num_entries; i++)
         counts.num_waiting += tune->rows[i]->entry.state == ENGINE_TUNE_WAITING;
     pthread_mutex_unlock(&tune->lock);

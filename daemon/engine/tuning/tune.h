@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tune.h - the table of what was measured: which of a kernel's candidates (kernel.h), all of the same bits, a kind of dispatch gets. Where
-// nothing was measured, or tuning is off, it knows no better than the kernel's own rule. Knows neither the GPU nor files.
-// Any thread: one lock, under which nothing takes long.
+// tune.h - the table of what was measured: which of a kernel's candidates (kernel.h), all of the
+// same bits, a kind of dispatch gets. Where nothing was measured, or tuning is off, it knows no
+// better than the kernel's own rule. Knows neither the GPU nor files. Any thread: one lock, under
+// which nothing takes long.
 
 #ifndef AULE_ENGINE_TUNE_H
 #define AULE_ENGINE_TUNE_H
@@ -12,7 +13,8 @@
 
 #include <pthread.h>
 
-// A kind of dispatch. Numbers of which only the size matters are rounded down to a power of two: tune_size().
+// A kind of dispatch. Numbers of which only the size matters are rounded down to a power of two:
+// tune_size().
 struct tune_key {
     uint64_t shader;               // tune_store.h, kernel_hash()
     uint32_t spec[SPEC_CONSTANTS]; // AULE_SPEC_LOCAL_SIZE: 0
@@ -30,7 +32,8 @@ struct tune_entry {
     uint32_t rule_local_size; // of the kernel's rule for such a dispatch
     uint64_t gpu_ns, rule_gpu_ns;
     uint32_t num_candidates, num_samples;
-    bool ours; // the variant in use has the kernel; an entry of another variant is only kept in the file
+    bool ours; // the variant in use has the kernel; an entry of another variant is only kept in the
+               // file
 };
 
 struct tune_row;
@@ -39,9 +42,10 @@ struct tune {
     pthread_cond_t changed; // something waits, is unsaved, or `stopping`
     bool lock_made, changed_made;
     bool enabled, stopping;
-    bool unsaved;            // the file is behind
-    bool failed;             // the last write of the file failed; the next measurement and tune_stop() try again
-    bool full;               // an entry was refused because the table is full
+    bool unsaved; // the file is behind
+    bool
+        failed; // the last write of the file failed; the next measurement and tune_stop() try again
+    bool full;  // an entry was refused because the table is full
     uint32_t max_entries;    // the rest keep to their rules
     struct tune_row *by_key; // uthash
     struct tune_row **rows;  // [HASH_COUNT(by_key) <= capacity], in the order of arrival
@@ -51,9 +55,12 @@ struct tune {
 enum status tune_init(struct tune *tune, bool enabled, uint32_t max_entries, struct error *error);
 void tune_finish(struct tune *tune); // takes a zeroed one
 
-uint32_t tune_choice(struct tune *tune, const struct tune_key *key); // the local size; 0 = the rule's
-bool tune_lacks(struct tune *tune, const struct tune_key *key); // whether tune_want() would take it, if there is room
-// There was such a dispatch: what is not known is to be measured, if there is room. `entry` says all but state and results.
+uint32_t tune_choice(struct tune *tune,
+                     const struct tune_key *key); // the local size; 0 = the rule's
+bool tune_lacks(struct tune *tune,
+                const struct tune_key *key); // whether tune_want() would take it, if there is room
+// There was such a dispatch: what is not known is to be measured, if there is room. `entry` says
+// all but state and results.
 void tune_want(struct tune *tune, const struct tune_entry *entry);
 // Adds an entry that the file has. false: the table has that key already, or it is full.
 bool tune_add(struct tune *tune, const struct tune_entry *entry);
@@ -66,8 +73,9 @@ struct tune_task {
 bool tune_wait(struct tune *tune, struct tune_task *task);
 // What became of task.entry. It may have been cleared meanwhile: then nothing is kept.
 void tune_done(struct tune *tune, const struct tune_entry *entry);
-bool tune_goes_on(struct tune *tune, const struct tune_key *key); // whether anybody still wants it measured
-void tune_stop(struct tune *tune);                                // ends the waiting for good
+bool tune_goes_on(struct tune *tune,
+                  const struct tune_key *key); // whether anybody still wants it measured
+void tune_stop(struct tune *tune);             // ends the waiting for good
 
 void tune_enable(struct tune *tune, bool enabled);
 void tune_renew(struct tune *tune); // all of ours; until then the old choices hold

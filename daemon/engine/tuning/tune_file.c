@@ -17,8 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char format[] = "aule tuning 2"; // the next one when an entry begins to mean something else
-static const size_t largest = 64 << 20;       // bytes: more than --max-tuned can want
+static const char format[] =
+    "aule tuning 2";                    // the next one when an entry begins to mean something else
+static const size_t largest = 64 << 20; // bytes: more than --max-tuned can want
 
 struct tune_device tune_device_of(const struct engine_device *device)
 {
@@ -55,9 +56,9 @@ char *tune_file_path(const char *folder, const struct tune_device *device)
 
 // ---- fields ----
 
-#define NUMBER(field)                                                                                                  \
-    {                                                                                                                  \
-#field, offsetof(struct tune_entry, field)                                                                     \
+#define NUMBER(field)                                                                              \
+    {                                                                                              \
+#field, offsetof(struct tune_entry, field)                                                 \
     }
 static const struct field {
     const char *name;
@@ -142,36 +143,40 @@ static enum status read_entries(const cJSON *list, struct tune_list *out, struct
     {
         const char *wrong = read_entry(item, &out->entries[out->count]);
         if (wrong && out->num_damaged++ == 0)
-            snprintf(out->damage, sizeof out->damage, "\"%s\" of entry %d is missing or wrong", wrong, number);
+            snprintf(out->damage, sizeof out->damage, "\"%s\" of entry %d is missing or wrong",
+                     wrong, number);
         out->count += !wrong;
         number++;
     }
     return STATUS_OK;
 }
 
-static enum status check_device(const cJSON *root, const char *name, const char *own, struct error *error)
+static enum status check_device(const cJSON *root, const char *name, const char *own,
+                                struct error *error)
 {
     const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, name));
     if (text && strcmp(text, own) == 0)
         return STATUS_OK;
-    return error_set(error, STATUS_MISMATCH, "its %s is \"%.80s\", not \"%.80s\"", name, text ? text : "", own);
+    return error_set(error, STATUS_MISMATCH, "its %s is \"%.80s\", not \"%.80s\"", name,
+                     text ? text : "", own);
 }
 
-static enum status read_root(const cJSON *root, const struct tune_device *device, struct tune_list *out,
-                             struct error *error)
+static enum status read_root(const cJSON *root, const struct tune_device *device,
+                             struct tune_list *out, struct error *error)
 {
     const char *said = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "format"));
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "entries");
     if (!said || strcmp(said, format) != 0 || !cJSON_IsArray(list))
-        return error_set(error, STATUS_MALFORMED, "it is no JSON document of the format \"%s\"", format);
+        return error_set(error, STATUS_MALFORMED, "it is no JSON document of the format \"%s\"",
+                         format);
     enum status status = check_device(root, "device", device->uuid, error);
     if (status == STATUS_OK)
         status = check_device(root, "driver", device->driver, error);
     return status == STATUS_OK ? read_entries(list, out, error) : status;
 }
 
-enum status tune_file_read(const char *path, const struct tune_device *device, struct tune_list *out,
-                           struct error *error)
+enum status tune_file_read(const char *path, const struct tune_device *device,
+                           struct tune_list *out, struct error *error)
 {
     char *text = NULL;
     size_t size;
@@ -202,14 +207,16 @@ static bool put_entry(cJSON *to, const struct tune_entry *entry)
     snprintf(shader, sizeof shader, "%016" PRIx64, entry->key.shader);
     geometry_text(entry->key.spec, text, sizeof text);
     done = done && cJSON_AddStringToObject(to, "kernel", entry->kernel) &&
-           cJSON_AddStringToObject(to, "shader", shader) && cJSON_AddStringToObject(to, "geometry", text);
+           cJSON_AddStringToObject(to, "shader", shader) &&
+           cJSON_AddStringToObject(to, "geometry", text);
     for (int i = 0; i < SPEC_CONSTANTS && done; i++)
         done = cJSON_AddItemToArray(spec, cJSON_CreateNumber(entry->key.spec[i]));
     for (int i = 0; i < NUM_WORDS && done; i++)
-        done = cJSON_AddNumberToObject(to, words[i].name, *(const uint32_t *)((const char *)entry + words[i].offset));
+        done = cJSON_AddNumberToObject(to, words[i].name,
+                                       *(const uint32_t *)((const char *)entry + words[i].offset));
     for (int i = 0; i < NUM_TIMES && done; i++)
-        done = cJSON_AddNumberToObject(to, times[i].name,
-                                       (double)*(const uint64_t *)((const char *)entry + times[i].offset));
+        done = cJSON_AddNumberToObject(
+            to, times[i].name, (double)*(const uint64_t *)((const char *)entry + times[i].offset));
     return done;
 }
 
@@ -245,21 +252,23 @@ static bool any_measured(const struct tune_list *list)
     return false;
 }
 
-enum status tune_file_write(const char *path, const struct tune_device *device, const struct tune_list *list,
-                            struct error *error)
+enum status tune_file_write(const char *path, const struct tune_device *device,
+                            const struct tune_list *list, struct error *error)
 {
     if (!any_measured(list))
-        return unlink(path) == 0 || errno == ENOENT ? STATUS_OK
-                                                    : error_set(error, STATUS_INTERNAL, "%s", strerror(errno));
+        return unlink(path) == 0 || errno == ENOENT
+                   ? STATUS_OK
+                   : error_set(error, STATUS_INTERNAL, "%s", strerror(errno));
     char *text = print(device, list);
     if (!text)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u entries", list->count);
     const struct iovec pieces[] = {{text, strlen(text)}, {(void *)"\n", 1}};
     size_t size = pieces[0].iov_len + pieces[1].iov_len;
-    enum status status =
-        size <= largest ? file_replace(path, pieces, 2, error)
-                        : error_set(error, STATUS_LIMIT, "%u entries take %zu bytes, and no more than %zu are read",
-                                    list->count, size, largest);
+    enum status status = size <= largest
+                             ? file_replace(path, pieces, 2, error)
+                             : error_set(error, STATUS_LIMIT,
+                                         "%u entries take %zu bytes, and no more than %zu are read",
+                                         list->count, size, largest);
     free(text);
     return status;
 }

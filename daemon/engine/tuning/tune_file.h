@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tune_file.h - the file that keeps what was measured, one a device and driver: JSON, for people to read. Says what of it is sound as a
-// text; whether a kernel still has such a candidate is the reader's to check. Any thread; no state.
+// tune_file.h - the file that keeps what was measured, one a device and driver: JSON, for people to
+// read. Says what of it is sound as a text; whether a kernel still has such a candidate is the
+// reader's to check. Any thread; no state.
 
 #ifndef AULE_ENGINE_TUNE_FILE_H
 #define AULE_ENGINE_TUNE_FILE_H
@@ -24,12 +25,13 @@ struct tune_list {
     uint32_t num_damaged; // that were left out
     char damage[160];     // what is wrong with the first of them
 };
-// NOT_FOUND: there is no file. MALFORMED, MISMATCH (another device's) and others, with why: nothing of it is of use.
-enum status tune_file_read(const char *path, const struct tune_device *device, struct tune_list *out,
-                           struct error *error);
+// NOT_FOUND: there is no file. MALFORMED, MISMATCH (another device's) and others, with why: nothing
+// of it is of use.
+enum status tune_file_read(const char *path, const struct tune_device *device,
+                           struct tune_list *out, struct error *error);
 void tune_list_finish(struct tune_list *list); // takes a zeroed one
 // Of `list` those that were measured; the file goes if there is none.
-enum status tune_file_write(const char *path, const struct tune_device *device, const struct tune_list *list,
-                            struct error *error);
+enum status tune_file_write(const char *path, const struct tune_device *device,
+                            const struct tune_list *list, struct error *error);
 
 #endif

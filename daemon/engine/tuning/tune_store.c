@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tune_store.c - see tune_store.h. A file is anybody's to write: an entry that is believed chooses the size of workgroups, so it is
-// checked as what a client sends is.
+// tune_store.c - see tune_store.h. A file is anybody's to write: an entry that is believed chooses
+// the size of workgroups, so it is checked as what a client sends is.
 
 #include "tune_store.h"
 
@@ -38,7 +38,8 @@ uint64_t kernel_hash(const struct kernel *kernel)
     return hash;
 }
 
-// Several kernels may have one shader. *known: there is one of that name; NULL: but none with that hash.
+// Several kernels may have one shader. *known: there is one of that name; NULL: but none with that
+// hash.
 static const struct kernel *find_kernel(const char *name, uint64_t hash, bool *known)
 {
     const struct variant *variant;
@@ -76,7 +77,8 @@ static bool is_candidate(const struct kernel *kernel, uint32_t local_size)
 
 static const char *check_sizes(const struct tune_key *key)
 {
-    bool splits = key->num_splits == 0 || tune_size(key->num_splits, MOST_SPLITS) == key->num_splits;
+    bool splits =
+        key->num_splits == 0 || tune_size(key->num_splits, MOST_SPLITS) == key->num_splits;
     if (splits && tune_size(key->num_workgroups, MOST_WORKGROUPS) == key->num_workgroups &&
         tune_size(key->num_keys, MOST_KEYS) == key->num_keys)
         return NULL;
@@ -84,7 +86,8 @@ static const char *check_sizes(const struct tune_key *key)
 }
 
 // What geometry_of_run() and the plan make for some run.
-static const char *check_geometry(const struct engine *engine, const struct kernel *kernel, const struct tune_key *key)
+static const char *check_geometry(const struct engine *engine, const struct kernel *kernel,
+                                  const struct tune_key *key)
 {
     const uint32_t *spec = key->spec, known = 2 * AULE_FEATURE_SPLIT - 1;
     struct engine_kv kv = geometry_kv(spec);
@@ -93,10 +96,11 @@ static const char *check_geometry(const struct engine *engine, const struct kern
     memcpy(geometry.spec, spec, sizeof geometry.spec);
     geometry.spec[AULE_SPEC_TILE_ROWS] = 0;
     geometry.spec[AULE_SPEC_FEATURES] &= ~AULE_FEATURE_SPLIT;
-    if (spec[AULE_SPEC_PLACE] > AULE_PLACE_ROWS || spec[AULE_SPEC_V_IN_K] > 1 || spec[AULE_SPEC_LOCAL_SIZE] ||
-        spec[AULE_SPEC_BLOCK_SIZE] != kv_block_size(&kv) || dtype_size((int)spec[AULE_SPEC_IO_DTYPE]) == 0 ||
-        kv_check((enum engine_place)spec[AULE_SPEC_PLACE], &kv, engine->device.adapter.max_groups[0], &error) !=
-            STATUS_OK)
+    if (spec[AULE_SPEC_PLACE] > AULE_PLACE_ROWS || spec[AULE_SPEC_V_IN_K] > 1 ||
+        spec[AULE_SPEC_LOCAL_SIZE] || spec[AULE_SPEC_BLOCK_SIZE] != kv_block_size(&kv) ||
+        dtype_size((int)spec[AULE_SPEC_IO_DTYPE]) == 0 ||
+        kv_check((enum engine_place)spec[AULE_SPEC_PLACE], &kv,
+                 engine->device.adapter.max_groups[0], &error) != STATUS_OK)
         return "no run is of its geometry";
     if (spec[AULE_SPEC_TILE_ROWS] != kernel->tile_rows(&kv))
         return "its tile rows are not the kernel's";
@@ -124,8 +128,9 @@ static const char *check_entry(const struct tune_store *store, const struct tune
 
 static void tell(const struct tune_store *store, const struct tune_entry *entry, const char *wrong)
 {
-    device_log(&store->engine->device, 1, "tuning file %s: an entry of %s with workgroups of %u is ignored: %s",
-               store->path, entry->kernel, entry->local_size, wrong);
+    device_log(&store->engine->device, 1,
+               "tuning file %s: an entry of %s with workgroups of %u is ignored: %s", store->path,
+               entry->kernel, entry->local_size, wrong);
 }
 
 // Those entries of the list that are sound stay in it, in their order.
@@ -133,8 +138,8 @@ static void keep_sound(const struct tune_store *store, struct tune_list *list)
 {
     uint32_t kept = 0;
     if (list->num_damaged)
-        device_log(&store->engine->device, 1, "tuning file %s: %u entries are ignored: %s", store->path,
-                   list->num_damaged, list->damage);
+        device_log(&store->engine->device, 1, "tuning file %s: %u entries are ignored: %s",
+                   store->path, list->num_damaged, list->damage);
     for (uint32_t i = 0; i < list->count; i++) {
         struct tune_entry *entry = &list->entries[i];
         const char *wrong = check_entry(store, entry);
@@ -155,7 +160,8 @@ static void read_sound(const struct tune_store *store, struct tune_list *list)
     if (status == STATUS_OK)
         keep_sound(store, list);
     else if (status != STATUS_NOT_FOUND)
-        device_log(&store->engine->device, 1, "tuning file %s is ignored: %s", store->path, error.text);
+        device_log(&store->engine->device, 1, "tuning file %s is ignored: %s", store->path,
+                   error.text);
 }
 
 static void load(struct tune_store *store)
@@ -193,17 +199,18 @@ void tune_store_save(struct tune_store *store)
     if (!store->path || replace(store, &error) == STATUS_OK)
         return;
     tune_not_saved(store->table);
-    device_log(&store->engine->device, 1, "tuning file %s is not written: %s", store->path, error.text);
+    device_log(&store->engine->device, 1, "tuning file %s is not written: %s", store->path,
+               error.text);
 }
 
 // ---- life ----
 
-enum status tune_store_init(struct tune_store *store, struct engine *engine, struct tune *table, const char *folder,
-                            struct error *error)
+enum status tune_store_init(struct tune_store *store, struct engine *engine, struct tune *table,
+                            const char *folder, struct error *error)
 {
     const struct variant *variant = engine->pipelines.variant;
-    *store =
-        (struct tune_store){.engine = engine, .table = table, .device = tune_device_of(&engine->device.adapter.info)};
+    *store = (struct tune_store){
+        .engine = engine, .table = table, .device = tune_device_of(&engine->device.adapter.info)};
     for (uint32_t i = 0; i < variant->num_kernels; i++)
         store->kernels[i] = kernel_hash(variant->kernels[i]);
     if (!folder)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tune_store.h - the tuning table and its file: checks which entries of the file this engine may use, and writes the table to the file.
-// Two daemons of one device have one file: each replaces it as a whole, and the last one to write wins. tuning.c's init, then its thread.
+// tune_store.h - the tuning table and its file: checks which entries of the file this engine may
+// use, and writes the table to the file. Two daemons of one device have one file: each replaces it
+// as a whole, and the last one to write wins. tuning.c's init, then its thread.
 
 #ifndef AULE_ENGINE_TUNE_STORE_H
 #define AULE_ENGINE_TUNE_STORE_H
@@ -24,12 +25,13 @@ struct tune_store {
     uint64_t kernels[MOST_KERNELS]; // kernel_hash() of each of the variant's
 };
 
-// Of the kernel's code and of all that says how its work is cut: another one's measurements say nothing of it.
+// Of the kernel's code and of all that says how its work is cut: another one's measurements say
+// nothing of it.
 uint64_t kernel_hash(const struct kernel *kernel);
 
 // Reads the file of the folder, if there is one; NULL: no folder.
-enum status tune_store_init(struct tune_store *store, struct engine *engine, struct tune *table, const char *folder,
-                            struct error *error);
+enum status tune_store_init(struct tune_store *store, struct engine *engine, struct tune *table,
+                            const char *folder, struct error *error);
 void tune_store_finish(struct tune_store *store); // takes a zeroed one
 // Replaces the file by the table. A failure is logged; tune_wait() says when to try again.
 void tune_store_save(struct tune_store *store);

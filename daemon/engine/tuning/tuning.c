@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tuning.c - see tuning.h. The caller's answer never waits for a measurement: what is not known yet is computed as the kernel's own rule
-// has it, and bits do not tell the difference.
+// tuning.c - see tuning.h. The caller's answer never waits for a measurement: what is not known yet
+// is computed as the kernel's own rule has it, and bits do not tell the difference.
 
 #include "tuning.h"
 
@@ -34,24 +34,26 @@ static struct tune_key key_of(const struct tuning *tuning, const struct engine_r
 }
 
 // What the table shall say of such a dispatch, but for results.
-static struct tune_entry entry_of(const struct engine *engine, const struct kernel *kernel, const struct tune_key *key)
+static struct tune_entry entry_of(const struct engine *engine, const struct kernel *kernel,
+                                  const struct tune_key *key)
 {
     struct tune_entry entry = {
         .key = *key,
-        .rule_local_size =
-            kernel_local_size(kernel, key->spec, key->num_workgroups, engine->device.adapter.num_multiprocessors),
+        .rule_local_size = kernel_local_size(kernel, key->spec, key->num_workgroups,
+                                             engine->device.adapter.num_multiprocessors),
         .ours = true,
     };
     snprintf(entry.kernel, sizeof entry.kernel, "%s", kernel->shader.name);
     return entry;
 }
 
-uint32_t tuning_local_size(const struct engine *engine, const struct sample *sample, const struct engine_run *run,
-                           const struct geometry *geometry, uint64_t num_workgroups)
+uint32_t tuning_local_size(const struct engine *engine, const struct sample *sample,
+                           const struct engine_run *run, const struct geometry *geometry,
+                           uint64_t num_workgroups)
 {
     const struct kernel *kernel = engine->pipelines.variant->kernels[geometry->kernel];
-    uint32_t rule =
-        kernel_local_size(kernel, geometry->spec, num_workgroups, engine->device.adapter.num_multiprocessors);
+    uint32_t rule = kernel_local_size(kernel, geometry->spec, num_workgroups,
+                                      engine->device.adapter.num_multiprocessors);
     if (!kernel->candidates)
         return rule;
     if (sample)
@@ -89,10 +91,12 @@ void tuning_want(const struct engine *engine, struct sample *sample, const struc
 
 static bool enabled(const struct engine *engine, enum engine_tune tune)
 {
-    return tune == ENGINE_TUNE_ON || (tune == ENGINE_TUNE_AUTO && !engine->device.adapter.info.software);
+    return tune == ENGINE_TUNE_ON ||
+           (tune == ENGINE_TUNE_AUTO && !engine->device.adapter.info.software);
 }
 
-enum status tuning_init(struct engine *engine, const struct engine_params *params, struct error *error)
+enum status tuning_init(struct engine *engine, const struct engine_params *params,
+                        struct error *error)
 {
     const struct variant *variant = engine->pipelines.variant;
     struct tuning *tuning = engine->tuning = calloc(1, sizeof *tuning);
@@ -104,7 +108,8 @@ enum status tuning_init(struct engine *engine, const struct engine_params *param
     enum status status = tune_init(&tuning->table, enabled(engine, params->tune),
                                    params->max_tuned ? params->max_tuned : DEFAULT_ENTRIES, error);
     if (status == STATUS_OK)
-        status = tune_store_init(&tuning->store, engine, &tuning->table, params->cache_folder, error);
+        status =
+            tune_store_init(&tuning->store, engine, &tuning->table, params->cache_folder, error);
     return status;
 }
 
@@ -121,19 +126,23 @@ void tuning_finish(struct engine *engine)
 
 // ---- engine.h ----
 
-static void put_note(const struct engine *engine, const struct tune_counts *counts, struct engine_tuning *out)
+static void put_note(const struct engine *engine, const struct tune_counts *counts,
+                     struct engine_tuning *out)
 {
     const struct tuning *tuning = engine->tuning;
     if (!tuning->has_candidates)
         snprintf(out->note, sizeof out->note,
-                 "nothing can be tuned: no kernel of the attention shader %s has more than one way to the same bits",
+                 "nothing can be tuned: no kernel of the attention shader %s has more than one way "
+                 "to the same bits",
                  engine_variant(engine));
     else if (counts->full)
         snprintf(out->note, sizeof out->note,
-                 "the table is full (--max-tuned %u): further kinds of dispatches keep to their kernels' rules",
+                 "the table is full (--max-tuned %u): further kinds of dispatches keep to their "
+                 "kernels' rules",
                  out->max_entries);
     else if (engine->device.adapter.info.software)
-        snprintf(out->note, sizeof out->note, "on a software device tuning is off by default: it buys nothing there");
+        snprintf(out->note, sizeof out->note,
+                 "on a software device tuning is off by default: it buys nothing there");
     else if (!tuning->store.path)
         snprintf(out->note, sizeof out->note, "nothing is kept: there is no folder for files");
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// adapter.c - describes the machine's devices and finds the one that is meant. Opens none. Any thread; no state.
+// adapter.c - describes the machine's devices and finds the one that is meant. Opens none. Any
+// thread; no state.
 
 #include "adapter.h"
 
@@ -14,30 +15,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-// X(the feature as Vulkan names it, where it stands). Required: without one of these the device is unusable.
-#define REQUIRED_FEATURES(X)                                                                                           \
-    X(shaderInt64, core.features.shaderInt64)                                                                          \
-    X(timelineSemaphore, v12.timelineSemaphore)                                                                        \
-    X(hostQueryReset, v12.hostQueryReset)                                                                              \
-    X(bufferDeviceAddress, v12.bufferDeviceAddress)                                                                    \
+// X(the feature as Vulkan names it, where it stands). Required: without one of these the device is
+// unusable.
+#define REQUIRED_FEATURES(X)                                                                       \
+    X(shaderInt64, core.features.shaderInt64)                                                      \
+    X(timelineSemaphore, v12.timelineSemaphore)                                                    \
+    X(hostQueryReset, v12.hostQueryReset)                                                          \
+    X(bufferDeviceAddress, v12.bufferDeviceAddress)                                                \
     X(scalarBlockLayout, v12.scalarBlockLayout)
 // Enabled where present, for shader variants that can use them.
-#define OPTIONAL_FEATURES(X)                                                                                           \
-    X(shaderInt16, core.features.shaderInt16)                                                                          \
-    X(storageBuffer16BitAccess, v11.storageBuffer16BitAccess)                                                          \
-    X(storageBuffer8BitAccess, v12.storageBuffer8BitAccess)                                                            \
-    X(shaderFloat16, v12.shaderFloat16)                                                                                \
-    X(shaderInt8, v12.shaderInt8)                                                                                      \
-    X(vulkanMemoryModel, v12.vulkanMemoryModel)                                                                        \
-    X(vulkanMemoryModelDeviceScope, v12.vulkanMemoryModelDeviceScope)                                                  \
-    X(subgroupSizeControl, subgroups.subgroupSizeControl)                                                              \
-    X(computeFullSubgroups, subgroups.computeFullSubgroups)                                                            \
-    X(pipelineExecutableInfo, executables.pipelineExecutableInfo)                                                      \
+#define OPTIONAL_FEATURES(X)                                                                       \
+    X(shaderInt16, core.features.shaderInt16)                                                      \
+    X(storageBuffer16BitAccess, v11.storageBuffer16BitAccess)                                      \
+    X(storageBuffer8BitAccess, v12.storageBuffer8BitAccess)                                        \
+    X(shaderFloat16, v12.shaderFloat16)                                                            \
+    X(shaderInt8, v12.shaderInt8)                                                                  \
+    X(vulkanMemoryModel, v12.vulkanMemoryModel)                                                    \
+    X(vulkanMemoryModelDeviceScope, v12.vulkanMemoryModelDeviceScope)                              \
+    X(subgroupSizeControl, subgroups.subgroupSizeControl)                                          \
+    X(computeFullSubgroups, subgroups.computeFullSubgroups)                                        \
+    X(pipelineExecutableInfo, executables.pipelineExecutableInfo)                                  \
     MATRIX_FEATURES(X)
 #ifdef VK_KHR_cooperative_matrix
-#define MATRIX_FEATURES(X)                                                                                             \
-    X(cooperativeMatrix, matrices.cooperativeMatrix)                                                                   \
-    X(shaderBFloat16Type, bfloats.shaderBFloat16Type)                                                                  \
+#define MATRIX_FEATURES(X)                                                                         \
+    X(cooperativeMatrix, matrices.cooperativeMatrix)                                               \
+    X(shaderBFloat16Type, bfloats.shaderBFloat16Type)                                              \
     X(shaderBFloat16CooperativeMatrix, bfloats.shaderBFloat16CooperativeMatrix)
 #else
 #define MATRIX_FEATURES(X)
@@ -94,7 +96,8 @@ static void features_chain(const struct adapter *adapter, struct features *featu
         .v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
         .subgroups.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
         .bfloats.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR,
-        .executables.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
+        .executables.sType =
+            VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
     };
     features->core.pNext = &features->v11;
     features->v11.pNext = &features->v12;
@@ -127,7 +130,8 @@ void adapter_features(const struct adapter *adapter, struct features *features)
 bool adapter_has_extension(VkPhysicalDevice physical, const char *name)
 {
     uint32_t count = 0;
-    if (vkEnumerateDeviceExtensionProperties(physical, NULL, &count, NULL) != VK_SUCCESS || count == 0)
+    if (vkEnumerateDeviceExtensionProperties(physical, NULL, &count, NULL) != VK_SUCCESS ||
+        count == 0)
         return false;
     VkExtensionProperties *extensions = calloc(count, sizeof *extensions);
     bool found = false;
@@ -150,7 +154,8 @@ static bool host_import(VkPhysicalDevice physical)
     };
     VkExternalBufferProperties properties = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
     vkGetPhysicalDeviceExternalBufferProperties(physical, &info, &properties);
-    return properties.externalMemoryProperties.externalMemoryFeatures & VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
+    return properties.externalMemoryProperties.externalMemoryFeatures &
+           VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
 }
 
 static void find_queue(struct adapter *adapter)
@@ -208,8 +213,8 @@ static void find_missing(struct adapter *adapter, uint32_t least_shared_memory)
         add_missing(&adapter->info, "workgroups of 128 invocations");
     if (adapter->info.shared_memory_bytes < least_shared_memory) {
         char need[96];
-        snprintf(need, sizeof need, "shared memory (a workgroup needs %u bytes, it has %u)", least_shared_memory,
-                 adapter->info.shared_memory_bytes);
+        snprintf(need, sizeof need, "shared memory (a workgroup needs %u bytes, it has %u)",
+                 least_shared_memory, adapter->info.shared_memory_bytes);
         add_missing(&adapter->info, need);
     }
     adapter->info.usable = adapter->info.missing[0] == '\0';
@@ -226,7 +231,8 @@ struct properties {
     VkPhysicalDeviceExternalMemoryHostPropertiesEXT host;
 };
 
-static void read_properties(VkPhysicalDevice physical, bool import, bool size_control, struct properties *out)
+static void read_properties(VkPhysicalDevice physical, bool import, bool size_control,
+                            struct properties *out)
 {
     VkPhysicalDeviceProperties basic;
     vkGetPhysicalDeviceProperties(physical, &basic);
@@ -297,16 +303,18 @@ static uint32_t count_multiprocessors(const struct adapter *adapter)
 {
     VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nvidia = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV};
-    VkPhysicalDeviceShaderCorePropertiesAMD amd = {.sType =
-                                                       VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD};
-    VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+    VkPhysicalDeviceShaderCorePropertiesAMD amd = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD};
+    VkPhysicalDeviceProperties2 properties = {.sType =
+                                                  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
     void *last = &properties;
     if (adapter_has_extension(adapter->physical, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME))
         last = chain(last, &nvidia);
     if (adapter_has_extension(adapter->physical, VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME))
         chain(last, &amd);
     vkGetPhysicalDeviceProperties2(adapter->physical, &properties);
-    uint32_t units = amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray;
+    uint32_t units =
+        amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray;
     if (nvidia.shaderSMCount > 0)
         return nvidia.shaderSMCount;
     if (units > 0)
@@ -314,14 +322,16 @@ static uint32_t count_multiprocessors(const struct adapter *adapter)
     return adapter->info.software ? 1 : MULTIPROCESSORS;
 }
 
-static void describe(VkPhysicalDevice physical, uint32_t index, bool force_staging, uint32_t least_shared_memory,
-                     struct adapter *adapter)
+static void describe(VkPhysicalDevice physical, uint32_t index, bool force_staging,
+                     uint32_t least_shared_memory, struct adapter *adapter)
 {
     bool import = !force_staging && host_import(physical);
-    bool size_control = adapter_has_extension(physical, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+    bool size_control =
+        adapter_has_extension(physical, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
     struct properties properties;
     read_properties(physical, import, size_control, &properties);
-    *adapter = (struct adapter){.physical = physical, .info.index = index, .info.host_import = import};
+    *adapter =
+        (struct adapter){.physical = physical, .info.index = index, .info.host_import = import};
     fill_info(&adapter->info, &properties);
     adapter->subgroups.extension = size_control && adapter->info.api_version < VK_API_VERSION_1_3;
     fill_subgroups(adapter, &properties);
@@ -343,8 +353,8 @@ uint64_t adapter_budget(const struct adapter *adapter, uint64_t used)
     if (adapter->memory_budget) {
         VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
             .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
-        VkPhysicalDeviceMemoryProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
-                                                        .pNext = &budget};
+        VkPhysicalDeviceMemoryProperties2 properties = {
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, .pNext = &budget};
         vkGetPhysicalDeviceMemoryProperties2(adapter->physical, &properties);
         bytes = budget.heapBudget[adapter->pool_heap];
         used = budget.heapUsage[adapter->pool_heap];
@@ -362,7 +372,8 @@ static int rank(const struct engine_device *info)
 
 static int compare(const void *left, const void *right)
 {
-    const struct engine_device *a = &((const struct adapter *)left)->info, *b = &((const struct adapter *)right)->info;
+    const struct engine_device *a = &((const struct adapter *)left)->info,
+                               *b = &((const struct adapter *)right)->info;
     if (a->usable != b->usable)
         return a->usable ? -1 : 1;
     if (rank(a) != rank(b))
@@ -370,8 +381,9 @@ static int compare(const void *left, const void *right)
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-enum status adapter_list(const struct instance *instance, bool force_staging, uint32_t least_shared_memory,
-                         struct adapter **out, uint32_t *count, struct error *error)
+enum status adapter_list(const struct instance *instance, bool force_staging,
+                         uint32_t least_shared_memory, struct adapter **out, uint32_t *count,
+                         struct error *error)
 {
     *count = 0;
     VkResult result = vkEnumeratePhysicalDevices(instance->handle, count, NULL);
@@ -399,7 +411,8 @@ enum status adapter_list(const struct instance *instance, bool force_staging, ui
 fail:
     free(physical);
     free(list);
-    return error_set(error, status, "vkEnumeratePhysicalDevices over %u devices: %s", *count, status_text(status));
+    return error_set(error, status, "vkEnumeratePhysicalDevices over %u devices: %s", *count,
+                     status_text(status));
 }
 
 // ---- which one is meant ----
@@ -419,7 +432,8 @@ static bool uuid_parse(const char *text, uint8_t uuid[16])
             continue;
         if (!isxdigit((unsigned char)*text) || digits == 32)
             return false;
-        int digit = isdigit((unsigned char)*text) ? *text - '0' : tolower((unsigned char)*text) - 'a' + 10;
+        int digit =
+            isdigit((unsigned char)*text) ? *text - '0' : tolower((unsigned char)*text) - 'a' + 10;
         uuid[digits / 2] = (uint8_t)(digits % 2 ? uuid[digits / 2] << 4 | digit : digit);
         digits++;
     }
@@ -441,12 +455,12 @@ static void name_all(const struct adapter *list, uint32_t count, char *text, siz
 {
     text[0] = '\0';
     for (uint32_t i = 0, used = 0; i < count && used < size; i++)
-        used += (uint32_t)snprintf(text + used, size - used, "%s%u: %s", i ? "; " : "", list[i].info.index,
-                                   list[i].info.name);
+        used += (uint32_t)snprintf(text + used, size - used, "%s%u: %s", i ? "; " : "",
+                                   list[i].info.index, list[i].info.name);
 }
 
-enum status adapter_choose(const struct adapter *list, uint32_t count, const char *wanted, const struct adapter **out,
-                           struct error *error)
+enum status adapter_choose(const struct adapter *list, uint32_t count, const char *wanted,
+                           const struct adapter **out, struct error *error)
 {
     const struct adapter *found = NULL;
     for (uint32_t i = 0; i < count && !found; i++)
@@ -455,12 +469,12 @@ enum status adapter_choose(const struct adapter *list, uint32_t count, const cha
     if (!found) {
         char names[256];
         name_all(list, count, names, sizeof names);
-        return error_set(error, STATUS_NOT_FOUND, "no device is \"%.64s\"; there %s, by index, %s", wanted,
-                         count == 1 ? "is" : "are", names);
+        return error_set(error, STATUS_NOT_FOUND, "no device is \"%.64s\"; there %s, by index, %s",
+                         wanted, count == 1 ? "is" : "are", names);
     }
     if (!found->info.usable)
-        return error_set(error, STATUS_UNSUPPORTED, "device %u (%.100s) lacks %s", found->info.index, found->info.name,
-                         found->info.missing);
+        return error_set(error, STATUS_UNSUPPORTED, "device %u (%.100s) lacks %s",
+                         found->info.index, found->info.name, found->info.missing);
     *out = found;
     return STATUS_OK;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// buffer.c - chooses the memory type for each use and makes buffers in it. One buffer, one allocation: whoever wants many
-// small ones takes them from slab.c. Any thread; no state but the count of bytes in the pool's heap.
+// buffer.c - chooses the memory type for each use and makes buffers in it. One buffer, one
+// allocation: whoever wants many small ones takes them from slab.c. Any thread; no state but the
+// count of bytes in the pool's heap.
 
 #include "buffer.h"
 
@@ -13,7 +14,8 @@
 static const struct {
     VkMemoryPropertyFlags wanted, preferred;
 } uses[MEMORY_USES] = {
-    [MEMORY_POOL] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0}, // never elsewhere: a full device says so
+    [MEMORY_POOL] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
+                     0}, // never elsewhere: a full device says so
     [MEMORY_METADATA] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
                          VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT},
     [MEMORY_STAGING] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
@@ -25,8 +27,10 @@ static const VkMemoryPropertyFlags avoided =
     VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT |
     VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD | VK_MEMORY_PROPERTY_DEVICE_UNCACHED_BIT_AMD;
 
-// The first type of `allowed` with all of `flags`; UINT32_MAX if there is none. Drivers list the best ones first.
-static uint32_t find_type(const struct device *device, uint32_t allowed, VkMemoryPropertyFlags flags)
+// The first type of `allowed` with all of `flags`; UINT32_MAX if there is none. Drivers list the
+// best ones first.
+static uint32_t find_type(const struct device *device, uint32_t allowed,
+                          VkMemoryPropertyFlags flags)
 {
     const VkPhysicalDeviceMemoryProperties *memory = &device->adapter.memory;
     for (uint32_t i = 0; i < memory->memoryTypeCount; i++) {
@@ -37,8 +41,8 @@ static uint32_t find_type(const struct device *device, uint32_t allowed, VkMemor
     return UINT32_MAX;
 }
 
-static enum status make_buffer(struct device *device, const void *next, uint64_t size, struct buffer *buffer,
-                               struct error *error)
+static enum status make_buffer(struct device *device, const void *next, uint64_t size,
+                               struct buffer *buffer, struct error *error)
 {
     enum status status = STATUS_OK;
     VkBufferCreateInfo info = {
@@ -58,7 +62,8 @@ fail:
     return status;
 }
 
-static VkResult allocate(struct device *device, const void *next, uint64_t size, uint32_t type, struct buffer *buffer)
+static VkResult allocate(struct device *device, const void *next, uint64_t size, uint32_t type,
+                         struct buffer *buffer)
 {
     VkMemoryAllocateFlagsInfo flags = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
@@ -75,13 +80,16 @@ static VkResult allocate(struct device *device, const void *next, uint64_t size,
     if (result != VK_SUCCESS)
         buffer->memory = VK_NULL_HANDLE;
     else
-        buffer->in_pool_heap = device->adapter.memory.memoryTypes[type].heapIndex == device->adapter.pool_heap;
+        buffer->in_pool_heap =
+            device->adapter.memory.memoryTypes[type].heapIndex == device->adapter.pool_heap;
     return result;
 }
 
-// The preferred type first; a device may have little of it (a small window of its own memory that the CPU can write).
-static enum status allocate_for(struct device *device, enum memory_use use, const VkMemoryRequirements *needs,
-                                struct buffer *buffer, struct error *error)
+// The preferred type first; a device may have little of it (a small window of its own memory that
+// the CPU can write).
+static enum status allocate_for(struct device *device, enum memory_use use,
+                                const VkMemoryRequirements *needs, struct buffer *buffer,
+                                struct error *error)
 {
     VkMemoryPropertyFlags flags[2] = {uses[use].wanted | uses[use].preferred, uses[use].wanted};
     VkResult result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
@@ -93,15 +101,18 @@ static enum status allocate_for(struct device *device, enum memory_use use, cons
     if (result == VK_SUCCESS)
         return STATUS_OK;
     vk_failed(device, "vkAllocateMemory", result, NULL);
-    return error_set(error, vk_result_status(result), "the device gave no %llu bytes of memory (%s)",
+    return error_set(error, vk_result_status(result),
+                     "the device gave no %llu bytes of memory (%s)",
                      (unsigned long long)needs->size, vk_result_name(result));
 }
 
-static enum status bind(struct device *device, struct buffer *buffer, const char *name, struct error *error)
+static enum status bind(struct device *device, struct buffer *buffer, const char *name,
+                        struct error *error)
 {
     enum status status = STATUS_OK;
     VK_TRY(vkBindBufferMemory(device->handle, buffer->handle, buffer->memory, 0));
-    VkBufferDeviceAddressInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, .buffer = buffer->handle};
+    VkBufferDeviceAddressInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
+                                      .buffer = buffer->handle};
     buffer->address = vkGetBufferDeviceAddress(device->handle, &info);
     DEVICE_NAME(device, BUFFER, buffer->handle, "%s", name);
     DEVICE_NAME(device, DEVICE_MEMORY, buffer->memory, "%s", name);
@@ -119,8 +130,10 @@ enum status buffer_init(struct device *device, enum memory_use use, uint64_t siz
 {
     *buffer = (struct buffer){0};
     if (size > device->adapter.info.max_allocation_bytes)
-        return error_set(error, STATUS_LIMIT, "%s: %llu bytes exceed the device's largest allocation of %llu bytes",
-                         name, (unsigned long long)size, (unsigned long long)device->adapter.info.max_allocation_bytes);
+        return error_set(error, STATUS_LIMIT,
+                         "%s: %llu bytes exceed the device's largest allocation of %llu bytes",
+                         name, (unsigned long long)size,
+                         (unsigned long long)device->adapter.info.max_allocation_bytes);
     enum status status = make_buffer(device, NULL, size, buffer, error);
     if (status != STATUS_OK)
         goto fail;
@@ -140,26 +153,29 @@ fail:
 }
 
 // Which coherent type, if any, can take the memory at `base`.
-static enum status import_type(struct device *device, void *base, uint64_t size, const struct buffer *buffer,
-                               uint32_t *type, struct error *error)
+static enum status import_type(struct device *device, void *base, uint64_t size,
+                               const struct buffer *buffer, uint32_t *type, struct error *error)
 {
     enum status status = STATUS_OK;
-    VkMemoryHostPointerPropertiesEXT properties = {.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
-    VK_TRY(device->host_pointer_properties(device->handle, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT, base,
-                                           &properties));
+    VkMemoryHostPointerPropertiesEXT properties = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
+    VK_TRY(device->host_pointer_properties(
+        device->handle, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT, base, &properties));
     VkMemoryRequirements needs;
     vkGetBufferMemoryRequirements(device->handle, buffer->handle, &needs);
-    *type = find_type(device, properties.memoryTypeBits & needs.memoryTypeBits, uses[MEMORY_STAGING].wanted);
+    *type = find_type(device, properties.memoryTypeBits & needs.memoryTypeBits,
+                      uses[MEMORY_STAGING].wanted);
     if (needs.size <= size && *type != UINT32_MAX)
         return STATUS_OK;
-    return error_set(error, STATUS_UNSUPPORTED, "no coherent memory type takes this host memory of %llu bytes",
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "no coherent memory type takes this host memory of %llu bytes",
                      (unsigned long long)size);
 fail:
     return status;
 }
 
-enum status buffer_import(struct device *device, void *base, uint64_t size, const char *name, struct buffer *buffer,
-                          struct error *error)
+enum status buffer_import(struct device *device, void *base, uint64_t size, const char *name,
+                          struct buffer *buffer, struct error *error)
 {
     *buffer = (struct buffer){0};
     uint32_t type = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// device.c - opens the chosen adapter with one compute queue. Knows nothing of caches or submissions. Opened and closed by
-// the caller's thread; names, log and submissions from any.
+// device.c - opens the chosen adapter with one compute queue. Knows nothing of caches or
+// submissions. Opened and closed by the caller's thread; names, log and submissions from any.
 
 #include "device.h"
 
@@ -12,13 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static enum status choose(struct device *device, const struct engine_params *params, uint32_t least_shared_memory,
-                          struct error *error)
+static enum status choose(struct device *device, const struct engine_params *params,
+                          uint32_t least_shared_memory, struct error *error)
 {
     struct adapter *list = NULL;
     uint32_t count = 0;
-    enum status status =
-        adapter_list(&device->instance, params->force_staging, least_shared_memory, &list, &count, error);
+    enum status status = adapter_list(&device->instance, params->force_staging, least_shared_memory,
+                                      &list, &count, error);
     if (status != STATUS_OK)
         return status;
     const struct adapter *found = NULL;
@@ -77,15 +77,16 @@ fail:
 static void load_functions(struct device *device)
 {
     if (device->instance.debug_utils)
-        device->set_name = (PFN_vkSetDebugUtilsObjectNameEXT)vkGetInstanceProcAddr(device->instance.handle,
-                                                                                   "vkSetDebugUtilsObjectNameEXT");
+        device->set_name = (PFN_vkSetDebugUtilsObjectNameEXT)vkGetInstanceProcAddr(
+            device->instance.handle, "vkSetDebugUtilsObjectNameEXT");
     if (device->adapter.info.host_import)
-        device->host_pointer_properties = (PFN_vkGetMemoryHostPointerPropertiesEXT)vkGetDeviceProcAddr(
-            device->handle, "vkGetMemoryHostPointerPropertiesEXT");
+        device->host_pointer_properties =
+            (PFN_vkGetMemoryHostPointerPropertiesEXT)vkGetDeviceProcAddr(
+                device->handle, "vkGetMemoryHostPointerPropertiesEXT");
 }
 
-enum status device_init(struct device *device, const struct engine_params *params, uint32_t least_shared_memory,
-                        struct error *error)
+enum status device_init(struct device *device, const struct engine_params *params,
+                        uint32_t least_shared_memory, struct error *error)
 {
     device->watchdog_ns = DEVICE_WATCHDOG_NS;
     if (pthread_mutex_init(&device->queue_lock, NULL) != 0)
@@ -147,8 +148,8 @@ void device_name(struct device *device, VkObjectType type, uint64_t handle, cons
     device->set_name(device->handle, &info); // a name that cannot be kept is no failure
 }
 
-VkResult device_submit(struct device *device, VkCommandBuffer commands, VkSemaphore timeline, uint64_t value,
-                       VkFence fence)
+VkResult device_submit(struct device *device, VkCommandBuffer commands, VkSemaphore timeline,
+                       uint64_t value, VkFence fence)
 {
     VkTimelineSemaphoreSubmitInfo values = {
         .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,

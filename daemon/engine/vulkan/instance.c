@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// instance.c - makes the Vulkan instance, with the validation layer if asked for, and turns its messages into log lines.
-// Knows no device. Made and ended by the caller's thread; messages and log lines come from any.
+// instance.c - makes the Vulkan instance, with the validation layer if asked for, and turns its
+// messages into log lines. Knows no device. Made and ended by the caller's thread; messages and log
+// lines come from any.
 
 #include "instance.h"
 
@@ -17,7 +18,8 @@
 static const char validation_layer[] = "VK_LAYER_KHRONOS_validation";
 
 #ifdef __SANITIZE_ADDRESS__
-// The layer (1.3.239) keeps some 14 KB of each instance for itself. Leaks of Vulkan objects it reports as errors.
+// The layer (1.3.239) keeps some 14 KB of each instance for itself. Leaks of Vulkan objects it
+// reports as errors.
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_options(void);
 const char *__lsan_default_suppressions(void)
@@ -48,7 +50,8 @@ void instance_log(const struct instance *instance, int level, const char *format
     instance->log(instance->context, level, text);
 }
 
-// The layer's own threads, to which it gives ten seconds, were later on loaded cores ("most likely a validation bug"): nothing that we did.
+// The layer's own threads, to which it gives ten seconds, were later on loaded cores ("most likely
+// a validation bug"): nothing that we did.
 static bool is_own_delay(const VkDebugUtilsMessengerCallbackDataEXT *data)
 {
     return data->pMessageIdName && strstr(data->pMessageIdName, "-state-timeout");
@@ -56,7 +59,8 @@ static bool is_own_delay(const VkDebugUtilsMessengerCallbackDataEXT *data)
 
 static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
                                                  VkDebugUtilsMessageTypeFlagsEXT types,
-                                                 const VkDebugUtilsMessengerCallbackDataEXT *data, void *user)
+                                                 const VkDebugUtilsMessengerCallbackDataEXT *data,
+                                                 void *user)
 {
     (void)types;
     struct instance *instance = user;
@@ -77,7 +81,8 @@ static uint32_t layer_version(void)
     VkLayerProperties *layers = calloc(count, sizeof *layers);
     if (layers && vkEnumerateInstanceLayerProperties(&count, layers) >= 0)
         for (uint32_t i = 0; i < count && !version; i++)
-            version = strcmp(layers[i].layerName, validation_layer) == 0 ? layers[i].specVersion : 0;
+            version =
+                strcmp(layers[i].layerName, validation_layer) == 0 ? layers[i].specVersion : 0;
     free(layers);
     return version;
 }
@@ -104,11 +109,13 @@ static enum status no_driver(struct error *error)
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
         const char *files = getenv(variables[i]);
         if (files)
-            return error_set(error, STATUS_NOT_FOUND, "there is no Vulkan driver among the files that %s names: %.300s",
+            return error_set(error, STATUS_NOT_FOUND,
+                             "there is no Vulkan driver among the files that %s names: %.300s",
                              variables[i], files);
     }
-    return error_set(error, STATUS_NOT_FOUND,
-                     "this machine has no Vulkan driver, not even a software one (Debian: mesa-vulkan-drivers)");
+    return error_set(
+        error, STATUS_NOT_FOUND,
+        "this machine has no Vulkan driver, not even a software one (Debian: mesa-vulkan-drivers)");
 }
 
 static enum status make_instance(struct instance *instance, bool validation, struct error *error)
@@ -117,10 +124,12 @@ static enum status make_instance(struct instance *instance, bool validation, str
     if (instance->debug_utils)
         extensions.at[extensions.count++] = VK_EXT_DEBUG_UTILS_EXTENSION_NAME;
     const char *layer = validation_layer;
-    bool features = validation && extension_exists(layer, VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME);
+    bool features =
+        validation && extension_exists(layer, VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME);
     if (features)
         extensions.at[extensions.count++] = VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME;
-    VkValidationFeatureEnableEXT synchronization = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
+    VkValidationFeatureEnableEXT synchronization =
+        VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
     VkValidationFeaturesEXT enabled = {
         .sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
         .enabledValidationFeatureCount = 1,
@@ -147,36 +156,42 @@ static enum status make_instance(struct instance *instance, bool validation, str
     instance->handle = VK_NULL_HANDLE;
     if (result == VK_ERROR_INCOMPATIBLE_DRIVER)
         return no_driver(error);
-    return error_set(error, vk_result_status(result), "vkCreateInstance: %s (%d)", vk_result_name(result), result);
+    return error_set(error, vk_result_status(result), "vkCreateInstance: %s (%d)",
+                     vk_result_name(result), result);
 }
 
 static enum status make_messenger(struct instance *instance, struct error *error)
 {
     PFN_vkCreateDebugUtilsMessengerEXT create =
-        (PFN_vkCreateDebugUtilsMessengerEXT)vkGetInstanceProcAddr(instance->handle, "vkCreateDebugUtilsMessengerEXT");
+        (PFN_vkCreateDebugUtilsMessengerEXT)vkGetInstanceProcAddr(instance->handle,
+                                                                  "vkCreateDebugUtilsMessengerEXT");
     VkDebugUtilsMessengerCreateInfoEXT info = {
         .sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
-        .messageSeverity =
-            VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
-        .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT,
+        .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT |
+                           VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
+        .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT |
+                       VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT,
         .pfnUserCallback = on_message,
         .pUserData = instance,
     };
-    VkResult result = create ? create(instance->handle, &info, NULL, &instance->messenger) : VK_ERROR_UNKNOWN;
+    VkResult result =
+        create ? create(instance->handle, &info, NULL, &instance->messenger) : VK_ERROR_UNKNOWN;
     if (result == VK_SUCCESS)
         return STATUS_OK;
     instance->messenger = VK_NULL_HANDLE;
-    return error_set(error, vk_result_status(result), "vkCreateDebugUtilsMessengerEXT: %s", vk_result_name(result));
+    return error_set(error, vk_result_status(result), "vkCreateDebugUtilsMessengerEXT: %s",
+                     vk_result_name(result));
 }
 
-// Unloading lavapipe leaks 128 bytes each time, and what the layer leaks then has no name; so both stay. Where there is
-// no such library, this finds nothing.
+// Unloading lavapipe leaks 128 bytes each time, and what the layer leaks then has no name; so both
+// stay. Where there is no such library, this finds nothing.
 static void pin(const char *library)
 {
     dlopen(library, RTLD_NOW | RTLD_NODELETE);
 }
 
-enum status instance_init(struct instance *instance, const struct engine_params *params, struct error *error)
+enum status instance_init(struct instance *instance, const struct engine_params *params,
+                          struct error *error)
 {
     pin("libvulkan_lvp.so");
     if (params->validation)
@@ -184,9 +199,10 @@ enum status instance_init(struct instance *instance, const struct engine_params 
     *instance = (struct instance){.log = params->log, .context = params->context};
     instance->layer_version = params->validation ? layer_version() : 0;
     if (params->validation && !instance->layer_version)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "validation was asked for, but %s (package vulkan-validationlayers) is not installed",
-                         validation_layer);
+        return error_set(
+            error, STATUS_UNSUPPORTED,
+            "validation was asked for, but %s (package vulkan-validationlayers) is not installed",
+            validation_layer);
     instance->debug_utils = extension_exists(NULL, VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
     enum status status = make_instance(instance, params->validation, error);
     if (status == STATUS_OK && params->validation)
@@ -199,8 +215,9 @@ enum status instance_init(struct instance *instance, const struct engine_params 
 void instance_finish(struct instance *instance)
 {
     if (instance->messenger) {
-        PFN_vkDestroyDebugUtilsMessengerEXT destroy = (PFN_vkDestroyDebugUtilsMessengerEXT)vkGetInstanceProcAddr(
-            instance->handle, "vkDestroyDebugUtilsMessengerEXT");
+        PFN_vkDestroyDebugUtilsMessengerEXT destroy =
+            (PFN_vkDestroyDebugUtilsMessengerEXT)vkGetInstanceProcAddr(
+                instance->handle, "vkDestroyDebugUtilsMessengerEXT");
         destroy(instance->handle, instance->messenger, NULL);
     }
     if (instance->handle)

@@ -14,7 +14,8 @@ static const uint32_t least_layer = VK_MAKE_API_VERSION(0, 1, 3, 255);
 static const uint32_t least_bfloat_layer = VK_MAKE_API_VERSION(0, 1, 4, 316);
 
 // A matrix C has so many columns.
-static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one, VkComponentTypeKHR element, uint32_t columns)
+static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one, VkComponentTypeKHR element,
+                    uint32_t columns)
 {
     return one->MSize == 16 && one->NSize == columns && one->KSize == 16 && one->AType == element &&
            one->BType == element && one->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
@@ -22,7 +23,8 @@ static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one, VkComponentType
 }
 
 // A malloc'd array; NULL: there are none.
-static VkCooperativeMatrixPropertiesKHR *list_shapes(const struct instance *instance, VkPhysicalDevice physical,
+static VkCooperativeMatrixPropertiesKHR *list_shapes(const struct instance *instance,
+                                                     VkPhysicalDevice physical,
                                                      uint32_t *num_shapes)
 {
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get =
@@ -38,8 +40,8 @@ static VkCooperativeMatrixPropertiesKHR *list_shapes(const struct instance *inst
     return list;
 }
 
-static bool has_shape(const struct instance *instance, VkPhysicalDevice physical, VkComponentTypeKHR element,
-                      uint32_t columns)
+static bool has_shape(const struct instance *instance, VkPhysicalDevice physical,
+                      VkComponentTypeKHR element, uint32_t columns)
 {
     uint32_t count = 0;
     VkCooperativeMatrixPropertiesKHR *list = list_shapes(instance, physical, &count);
@@ -63,10 +65,12 @@ static struct matrix_size best_size(const struct instance *instance, VkPhysicalD
     struct matrix_size best = {0};
     for (uint32_t i = 0; i < count; i++) {
         const VkCooperativeMatrixPropertiesKHR *one = &list[i];
-        bool takes = one->AType == VK_COMPONENT_TYPE_FLOAT16_KHR && one->BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
-                     one->CType == VK_COMPONENT_TYPE_FLOAT32_KHR && one->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-                     one->scope == VK_SCOPE_SUBGROUP_KHR && is_small(one->MSize) && is_small(one->NSize) &&
-                     is_small(one->KSize);
+        bool takes = one->AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+                     one->BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+                     one->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+                     one->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+                     one->scope == VK_SCOPE_SUBGROUP_KHR && is_small(one->MSize) &&
+                     is_small(one->NSize) && is_small(one->KSize);
         if (takes && one->MSize * one->NSize * one->KSize > best.rows * best.columns * best.depth)
             best = (struct matrix_size){one->MSize, one->NSize, one->KSize};
     }
@@ -78,8 +82,8 @@ static bool in_compute(VkPhysicalDevice physical)
 {
     VkPhysicalDeviceCooperativeMatrixPropertiesKHR matrices = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_PROPERTIES_KHR};
-    VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
-                                              .pNext = &matrices};
+    VkPhysicalDeviceProperties2 properties = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &matrices};
     vkGetPhysicalDeviceProperties2(physical, &properties);
     return matrices.cooperativeMatrixSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
 }
@@ -88,7 +92,8 @@ static bool in_compute(VkPhysicalDevice physical)
 static void describe_bfloats(const struct instance *instance, struct adapter *adapter)
 {
     struct matrices *matrices = &adapter->matrices;
-    if (!matrices->extension || !adapter_has_extension(adapter->physical, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME))
+    if (!matrices->extension ||
+        !adapter_has_extension(adapter->physical, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME))
         return;
     if (instance->layer_version && instance->layer_version < least_bfloat_layer) {
         matrices->bfloat_old_layer = instance->layer_version;
@@ -100,7 +105,8 @@ static void describe_bfloats(const struct instance *instance, struct adapter *ad
     matrices->bfloat_extension =
         features.bfloats.shaderBFloat16Type && features.bfloats.shaderBFloat16CooperativeMatrix;
     matrices->bfloat_shape =
-        matrices->bfloat_extension && has_shape(instance, adapter->physical, VK_COMPONENT_TYPE_BFLOAT16_KHR, 16);
+        matrices->bfloat_extension &&
+        has_shape(instance, adapter->physical, VK_COMPONENT_TYPE_BFLOAT16_KHR, 16);
 }
 
 void matrices_describe(const struct instance *instance, struct adapter *adapter)
@@ -117,8 +123,10 @@ void matrices_describe(const struct instance *instance, struct adapter *adapter)
     struct features features;
     adapter_features(adapter, &features);
     matrices->extension = features.matrices.cooperativeMatrix && in_compute(adapter->physical);
-    matrices->shape = matrices->extension && has_shape(instance, adapter->physical, VK_COMPONENT_TYPE_FLOAT16_KHR, 8);
-    matrices->size = matrices->extension ? best_size(instance, adapter->physical) : (struct matrix_size){0};
+    matrices->shape = matrices->extension &&
+                      has_shape(instance, adapter->physical, VK_COMPONENT_TYPE_FLOAT16_KHR, 8);
+    matrices->size =
+        matrices->extension ? best_size(instance, adapter->physical) : (struct matrix_size){0};
     matrices->half = features.v12.shaderFloat16;
     matrices->memory_model = features.v12.vulkanMemoryModel;
     describe_bfloats(instance, adapter);

@@ -7,7 +7,8 @@
 
 #include "vk.h"
 
-enum status shader_module(struct device *device, const struct shader *shader, VkShaderModule *out, struct error *error)
+enum status shader_module(struct device *device, const struct shader *shader, VkShaderModule *out,
+                          struct error *error)
 {
     enum status status = STATUS_OK;
     VkShaderModuleCreateInfo info = {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// slab.c - size classes of powers of two, each a list of slabs cut into equal pieces. An empty slab is kept if it is the
-// only one of its class, so that steps that come and go make no allocation, and memory stays flat. Any thread.
+// slab.c - size classes of powers of two, each a list of slabs cut into equal pieces. An empty slab
+// is kept if it is the only one of its class, so that steps that come and go make no allocation,
+// and memory stays flat. Any thread.
 
 #include "slab.h"
 
@@ -12,7 +13,8 @@
 
 static const uint64_t smallest_piece = 256;
 static const uint64_t smallest_slab = UINT64_C(1) << 20;
-static const uint64_t largest_kept = UINT64_C(4) << 20; // an empty slab of larger pieces is given back at once
+static const uint64_t largest_kept = UINT64_C(4)
+                                     << 20; // an empty slab of larger pieces is given back at once
 
 struct slab {
     struct buffer buffer;
@@ -62,7 +64,8 @@ void slabs_finish(struct slabs *slabs)
     slabs->lock_made = false;
 }
 
-static enum status slab_create(struct slabs *slabs, uint32_t level, struct slab **out, struct error *error)
+static enum status slab_create(struct slabs *slabs, uint32_t level, struct slab **out,
+                               struct error *error)
 {
     uint64_t bytes = class_bytes(level) > smallest_slab ? class_bytes(level) : smallest_slab;
     uint32_t num_pieces = (uint32_t)(bytes / class_bytes(level));
@@ -71,7 +74,8 @@ static enum status slab_create(struct slabs *slabs, uint32_t level, struct slab 
         return error_set(error, STATUS_NO_MEMORY, "no memory for a slab of %u pieces", num_pieces);
     char name[64];
     snprintf(name, sizeof name, "metadata, pieces of %llu", (unsigned long long)class_bytes(level));
-    enum status status = buffer_init(slabs->device, MEMORY_METADATA, bytes, name, &slab->buffer, error);
+    enum status status =
+        buffer_init(slabs->device, MEMORY_METADATA, bytes, name, &slab->buffer, error);
     if (status != STATUS_OK) {
         free(slab);
         return status;
@@ -93,7 +97,9 @@ enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, s
     pthread_mutex_lock(&slabs->lock);
     if (!*list || (*list)->num_free == 0) {
         struct slab *fresh = NULL;
-        pthread_mutex_unlock(&slabs->lock); // an allocation takes long; if others make one too, it is used up in turn
+        pthread_mutex_unlock(
+            &slabs
+                 ->lock); // an allocation takes long; if others make one too, it is used up in turn
         status = slab_create(slabs, level, &fresh, error);
         pthread_mutex_lock(&slabs->lock);
         if (status == STATUS_OK)
@@ -104,7 +110,8 @@ enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, s
         uint32_t index = slab->free[--slab->num_free];
         slabs->num_pieces++;
         uint64_t offset = index * class_bytes(level);
-        *piece = (struct piece){slab, index, slab->buffer.address + offset, (char *)slab->buffer.mapped + offset};
+        *piece = (struct piece){slab, index, slab->buffer.address + offset,
+                                (char *)slab->buffer.mapped + offset};
         if (slab->num_free == 0 && slab->next) { // those with room stay in front
             DL_DELETE(*list, slab);
             DL_APPEND(*list, slab);

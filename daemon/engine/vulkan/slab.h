@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// slab.h - small pieces of memory that the CPU writes and shaders read: batch metadata, work lists, address tables. A device
-// may allow only 4096 allocations in all, and each takes long; so pieces of one size share an allocation.
+// slab.h - small pieces of memory that the CPU writes and shaders read: batch metadata, work lists,
+// address tables. A device may allow only 4096 allocations in all, and each takes long; so pieces
+// of one size share an allocation.
 
 #ifndef AULE_ENGINE_SLAB_H
 #define AULE_ENGINE_SLAB_H
@@ -29,7 +30,8 @@ struct piece {
 enum status slabs_init(struct slabs *slabs, struct device *device, struct error *error);
 void slabs_finish(struct slabs *slabs); // takes a zeroed one; frees every piece
 
-// Any thread. Contents are undefined. LIMIT and NO_MEMORY as buffer_init(). size 0 gives a piece too.
+// Any thread. Contents are undefined. LIMIT and NO_MEMORY as buffer_init(). size 0 gives a piece
+// too.
 enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, struct error *error);
 // Where the piece lies, for commands that take no address.
 VkBuffer slab_buffer(const struct piece *piece, uint64_t *offset);

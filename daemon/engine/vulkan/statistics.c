@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// statistics.c - asks a driver for what it says of a pipeline (VK_KHR_pipeline_executable_properties), and writes it in one line.
-// Knows no shader. Any thread; no state.
+// statistics.c - asks a driver for what it says of a pipeline
+// (VK_KHR_pipeline_executable_properties), and writes it in one line. Knows no shader. Any thread;
+// no state.
 
 #include "statistics.h"
 
@@ -15,7 +16,8 @@ void statistics_describe(struct adapter *adapter)
 {
     struct features features;
     if (adapter->info.api_version < VK_API_VERSION_1_2 ||
-        !adapter_has_extension(adapter->physical, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME))
+        !adapter_has_extension(adapter->physical,
+                               VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME))
         return;
     adapter->statistics = true; // and so adapter_features() asks for the feature
     adapter_features(adapter, &features);
@@ -42,7 +44,8 @@ static int put(const VkPipelineExecutableStatisticKHR *one, char *text, size_t s
     }
 }
 
-void statistics_text(const VkPipelineExecutableStatisticKHR *list, uint32_t count, char *text, size_t size)
+void statistics_text(const VkPipelineExecutableStatisticKHR *list, uint32_t count, char *text,
+                     size_t size)
 {
     size_t used = 0;
     text[0] = '\0';
@@ -56,12 +59,16 @@ void statistics_text(const VkPipelineExecutableStatisticKHR *list, uint32_t coun
 }
 
 // A malloc'd list; NULL: the driver has none.
-static VkPipelineExecutableStatisticKHR *ask(struct device *device, VkPipeline pipeline, uint32_t *count)
+static VkPipelineExecutableStatisticKHR *ask(struct device *device, VkPipeline pipeline,
+                                             uint32_t *count)
 {
-    PFN_vkGetPipelineExecutableStatisticsKHR get = (PFN_vkGetPipelineExecutableStatisticsKHR)vkGetDeviceProcAddr(
-        device->handle, "vkGetPipelineExecutableStatisticsKHR");
-    // A compute pipeline has one executable, or a driver's variants of it, of which the first will do.
-    VkPipelineExecutableInfoKHR which = {.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR, .pipeline = pipeline};
+    PFN_vkGetPipelineExecutableStatisticsKHR get =
+        (PFN_vkGetPipelineExecutableStatisticsKHR)vkGetDeviceProcAddr(
+            device->handle, "vkGetPipelineExecutableStatisticsKHR");
+    // A compute pipeline has one executable, or a driver's variants of it, of which the first will
+    // do.
+    VkPipelineExecutableInfoKHR which = {.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR,
+                                         .pipeline = pipeline};
     *count = 0;
     if (!get || get(device->handle, &which, count, NULL) != VK_SUCCESS || *count == 0)
         return NULL;
@@ -78,7 +85,8 @@ void statistics_log(struct device *device, VkPipeline pipeline, const char *name
 {
     char text[640] = "";
     uint32_t count = 0;
-    VkPipelineExecutableStatisticKHR *list = device->adapter.statistics ? ask(device, pipeline, &count) : NULL;
+    VkPipelineExecutableStatisticKHR *list =
+        device->adapter.statistics ? ask(device, pipeline, &count) : NULL;
     if (list)
         statistics_text(list, count, text, sizeof text);
     device_log(device, 3, "compiled %s%s%s", name, text[0] ? ": " : "", text);

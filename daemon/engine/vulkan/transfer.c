@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// transfer.c - records, submits and waits for one command buffer. Used by the maker (new chunks), by the caller's thread
-// (engine_block_read and _write) and by tuning's, one after the other.
+// transfer.c - records, submits and waits for one command buffer. Used by the maker (new chunks),
+// by the caller's thread (engine_block_read and _write) and by tuning's, one after the other.
 
 #include "transfer.h"
 
@@ -68,7 +68,8 @@ static void full_barrier(VkCommandBuffer commands)
         .dstAccessMask = VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT,
     };
     VkPipelineStageFlags all = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
-    vkCmdPipelineBarrier(commands, all, all | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+    vkCmdPipelineBarrier(commands, all, all | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &barrier, 0, NULL,
+                         0, NULL);
 }
 
 enum status transfer_begin(struct transfer *transfer, struct error *error)
@@ -89,7 +90,8 @@ fail:
     return status;
 }
 
-// Submissions that are before it in the queue have their own time: the deadline starts anew when one has passed.
+// Submissions that are before it in the queue have their own time: the deadline starts anew when
+// one has passed.
 static VkResult wait_for_fence(struct transfer *transfer)
 {
     struct device *device = transfer->device;
@@ -110,7 +112,8 @@ static enum status wait(struct transfer *transfer, struct error *error)
     VkResult result = wait_for_fence(transfer);
     if (result == VK_TIMEOUT) {
         atomic_store(&device->hung, true);
-        device_lose(device, "a transfer did not end in %llu ms", (unsigned long long)device->watchdog_ns / 1000000);
+        device_lose(device, "a transfer did not end in %llu ms",
+                    (unsigned long long)device->watchdog_ns / 1000000);
         return error_set(error, STATUS_DEVICE_LOST, "a transfer did not end in %llu ms",
                          (unsigned long long)device->watchdog_ns / 1000000);
     }
@@ -138,11 +141,12 @@ fail:
 
 bool transfer_at_rest(struct transfer *transfer, uint64_t timeout_ns)
 {
-    return !transfer->pending ||
-           vkWaitForFences(transfer->device->handle, 1, &transfer->fence, VK_TRUE, timeout_ns) == VK_SUCCESS;
+    return !transfer->pending || vkWaitForFences(transfer->device->handle, 1, &transfer->fence,
+                                                 VK_TRUE, timeout_ns) == VK_SUCCESS;
 }
 
-enum status transfer_zero(struct transfer *transfer, const struct buffer *buffer, struct error *error)
+enum status transfer_zero(struct transfer *transfer, const struct buffer *buffer,
+                          struct error *error)
 {
     enum status status = transfer_begin(transfer, error);
     if (status != STATUS_OK)

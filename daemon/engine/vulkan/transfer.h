@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// transfer.h - small pieces of work beside the submissions: zeroing new memory, copying a block out or in.
+// transfer.h - small pieces of work beside the submissions: zeroing new memory, copying a block out
+// or in.
 
 #ifndef AULE_ENGINE_TRANSFER_H
 #define AULE_ENGINE_TRANSFER_H
@@ -21,8 +22,9 @@ struct transfer {
 enum status transfer_init(struct transfer *transfer, struct device *device, struct error *error);
 void transfer_finish(struct transfer *transfer); // takes a zeroed and a half-built one
 
-// Any thread that may wait for the GPU. What earlier submissions wrote is visible to the commands, and what the commands
-// write to later submissions and, after transfer_end(), to the CPU. If begin fails there is no end.
+// Any thread that may wait for the GPU. What earlier submissions wrote is visible to the commands,
+// and what the commands write to later submissions and, after transfer_end(), to the CPU. If begin
+// fails there is no end.
 enum status transfer_begin(struct transfer *transfer, struct error *error);
 enum status transfer_end(struct transfer *transfer, struct error *error);
 
@@ -30,6 +32,7 @@ enum status transfer_end(struct transfer *transfer, struct error *error);
 bool transfer_at_rest(struct transfer *transfer, uint64_t timeout_ns);
 
 // All of `buffer`.
-enum status transfer_zero(struct transfer *transfer, const struct buffer *buffer, struct error *error);
+enum status transfer_zero(struct transfer *transfer, const struct buffer *buffer,
+                          struct error *error);
 
 #endif

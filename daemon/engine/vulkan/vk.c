@@ -9,26 +9,26 @@
 
 #include <string.h>
 
-#define VK_RESULT_MAP(X)                                                                                               \
-    X(VK_SUCCESS, STATUS_OK)                                                                                           \
-    X(VK_NOT_READY, STATUS_TIMEOUT)                                                                                    \
-    X(VK_TIMEOUT, STATUS_TIMEOUT)                                                                                      \
-    X(VK_INCOMPLETE, STATUS_INTERNAL)                                                                                  \
-    X(VK_ERROR_OUT_OF_HOST_MEMORY, STATUS_NO_MEMORY)                                                                   \
-    X(VK_ERROR_OUT_OF_DEVICE_MEMORY, STATUS_NO_MEMORY)                                                                 \
-    X(VK_ERROR_OUT_OF_POOL_MEMORY, STATUS_NO_MEMORY)                                                                   \
-    X(VK_ERROR_FRAGMENTATION, STATUS_NO_MEMORY)                                                                        \
-    X(VK_ERROR_TOO_MANY_OBJECTS, STATUS_NO_MEMORY)                                                                     \
-    X(VK_ERROR_MEMORY_MAP_FAILED, STATUS_NO_MEMORY)                                                                    \
-    X(VK_ERROR_INVALID_EXTERNAL_HANDLE, STATUS_UNSUPPORTED)                                                            \
-    X(VK_ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS, STATUS_INTERNAL)                                                        \
-    X(VK_ERROR_INITIALIZATION_FAILED, STATUS_UNSUPPORTED)                                                              \
-    X(VK_ERROR_LAYER_NOT_PRESENT, STATUS_UNSUPPORTED)                                                                  \
-    X(VK_ERROR_EXTENSION_NOT_PRESENT, STATUS_UNSUPPORTED)                                                              \
-    X(VK_ERROR_FEATURE_NOT_PRESENT, STATUS_UNSUPPORTED)                                                                \
-    X(VK_ERROR_INCOMPATIBLE_DRIVER, STATUS_NOT_FOUND)                                                                  \
-    X(VK_ERROR_INVALID_SHADER_NV, STATUS_INTERNAL)                                                                     \
-    X(VK_ERROR_UNKNOWN, STATUS_INTERNAL)                                                                               \
+#define VK_RESULT_MAP(X)                                                                           \
+    X(VK_SUCCESS, STATUS_OK)                                                                       \
+    X(VK_NOT_READY, STATUS_TIMEOUT)                                                                \
+    X(VK_TIMEOUT, STATUS_TIMEOUT)                                                                  \
+    X(VK_INCOMPLETE, STATUS_INTERNAL)                                                              \
+    X(VK_ERROR_OUT_OF_HOST_MEMORY, STATUS_NO_MEMORY)                                               \
+    X(VK_ERROR_OUT_OF_DEVICE_MEMORY, STATUS_NO_MEMORY)                                             \
+    X(VK_ERROR_OUT_OF_POOL_MEMORY, STATUS_NO_MEMORY)                                               \
+    X(VK_ERROR_FRAGMENTATION, STATUS_NO_MEMORY)                                                    \
+    X(VK_ERROR_TOO_MANY_OBJECTS, STATUS_NO_MEMORY)                                                 \
+    X(VK_ERROR_MEMORY_MAP_FAILED, STATUS_NO_MEMORY)                                                \
+    X(VK_ERROR_INVALID_EXTERNAL_HANDLE, STATUS_UNSUPPORTED)                                        \
+    X(VK_ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS, STATUS_INTERNAL)                                    \
+    X(VK_ERROR_INITIALIZATION_FAILED, STATUS_UNSUPPORTED)                                          \
+    X(VK_ERROR_LAYER_NOT_PRESENT, STATUS_UNSUPPORTED)                                              \
+    X(VK_ERROR_EXTENSION_NOT_PRESENT, STATUS_UNSUPPORTED)                                          \
+    X(VK_ERROR_FEATURE_NOT_PRESENT, STATUS_UNSUPPORTED)                                            \
+    X(VK_ERROR_INCOMPATIBLE_DRIVER, STATUS_NOT_FOUND)                                              \
+    X(VK_ERROR_INVALID_SHADER_NV, STATUS_INTERNAL)                                                 \
+    X(VK_ERROR_UNKNOWN, STATUS_INTERNAL)                                                           \
     X(VK_ERROR_DEVICE_LOST, STATUS_DEVICE_LOST)
 
 static const struct {
@@ -61,7 +61,8 @@ enum status vk_failed(struct device *device, const char *call, VkResult result, 
 {
     int length = (int)strcspn(call, "(");
     device_log(device, 0, "%.*s: %s (%d)", length, call, vk_result_name(result), result);
-    error_set(error, vk_result_status(result), "%.*s: %s (%d)", length, call, vk_result_name(result), result);
+    error_set(error, vk_result_status(result), "%.*s: %s (%d)", length, call,
+              vk_result_name(result), result);
     if (result == VK_ERROR_DEVICE_LOST)
         device_lose(device, "%.*s: %s", length, call, vk_result_name(result));
     return vk_result_status(result);

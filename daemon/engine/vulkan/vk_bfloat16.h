@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// vk_bfloat16.h - VK_KHR_shader_bfloat16 as Vulkan's registry has it, for headers before 1.4.316 that know cooperative matrices, but
-// not this.
+// vk_bfloat16.h - VK_KHR_shader_bfloat16 as Vulkan's registry has it, for headers before 1.4.316
+// that know cooperative matrices, but not this.
 
 #ifndef AULE_ENGINE_VK_BFLOAT16_H
 #define AULE_ENGINE_VK_BFLOAT16_H

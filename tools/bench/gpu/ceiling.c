@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ceiling.c - see ceiling.h. Uses the engine's parts below engine.h: a device of its own, buffers, commands.
+// ceiling.c - see ceiling.h. Uses the engine's parts below engine.h: a device of its own, buffers,
+// commands.
 
 #include "ceiling.h"
 
@@ -84,7 +85,8 @@ static void record_device_copy(void *context, VkCommandBuffer commands)
     vkCmdCopyBuffer(commands, c->from.handle, c->to.handle, 1, &all);
 }
 
-// Bytes that `groups` workgroups can pass over, near those that are wanted; 0: there is no such number.
+// Bytes that `groups` workgroups can pass over, near those that are wanted; 0: there is no such
+// number.
 static uint64_t fit(const struct ceiling *c, double bytes, uint32_t groups)
 {
     uint64_t grain = (uint64_t)LOCAL_SIZE * groups * PIECES_AT_ONCE * PIECE;
@@ -102,9 +104,10 @@ static bool is_worth_it(const struct ceiling *c, uint32_t groups)
     return software ? groups <= SOFTWARE_MOST && (small || groups >= 16) : small || groups >= 264;
 }
 
-// Nanoseconds of `program` over about `bytes`; *exact says over how many. The best of all grids; 0 with *error.
-static double pass_ns(struct ceiling *c, const struct program *program, double bytes, uint32_t repeats, double *exact,
-                      struct error *error)
+// Nanoseconds of `program` over about `bytes`; *exact says over how many. The best of all grids; 0
+// with *error.
+static double pass_ns(struct ceiling *c, const struct program *program, double bytes,
+                      uint32_t repeats, double *exact, struct error *error)
 {
     double best = 0;
     c->program = program;
@@ -123,7 +126,8 @@ static double pass_ns(struct ceiling *c, const struct program *program, double b
         }
     }
     if (!(best > 0))
-        error_set(error, STATUS_UNSUPPORTED, "%.0f bytes are too few to time a pass over them", bytes);
+        error_set(error, STATUS_UNSUPPORTED, "%.0f bytes are too few to time a pass over them",
+                  bytes);
     return best;
 }
 
@@ -153,10 +157,12 @@ static enum status fill_with_noise(struct ceiling *c, struct error *error)
     return status == STATUS_OK ? fill_run(&c->fill, &c->watch.transfer, &noise, error) : status;
 }
 
-static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes, struct error *error)
+static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes,
+                           struct error *error)
 {
     const struct engine_params params = {.device = device};
-    const struct program_params read = {.code = read_spv, .size = sizeof read_spv, .push_size = sizeof(struct push)};
+    const struct program_params read = {
+        .code = read_spv, .size = sizeof read_spv, .push_size = sizeof(struct push)};
     const struct program_params copy = {
         .code = stream_copy_spv, .size = sizeof stream_copy_spv, .push_size = sizeof(struct push)};
     enum status status = measuring_device_init(&c->device, &params, error);
@@ -199,8 +205,8 @@ struct ceiling *ceiling_open(const char *device, bool software)
     uint64_t bytes = software ? UINT64_C(128) << 20 : UINT64_C(3584) << 20;
     struct ceiling *c = calloc(1, sizeof *c);
     struct error error = {0};
-    enum status status =
-        c ? prepare(c, device, bytes, &error) : error_set(&error, STATUS_NO_MEMORY, "no host memory for the ceiling");
+    enum status status = c ? prepare(c, device, bytes, &error)
+                           : error_set(&error, STATUS_NO_MEMORY, "no host memory for the ceiling");
     if (status == STATUS_OK)
         status = run(c, &error);
     if (status == STATUS_OK)

@@ -20,7 +20,8 @@ struct push {
 
 enum status fill_init(struct fill *fill, struct device *device, struct error *error)
 {
-    const struct program_params params = {.code = fill_spv, .size = sizeof fill_spv, .push_size = sizeof(struct push)};
+    const struct program_params params = {
+        .code = fill_spv, .size = sizeof fill_spv, .push_size = sizeof(struct push)};
     return program_init(&fill->program, device, &params, error);
 }
 
@@ -29,8 +30,8 @@ void fill_finish(struct fill *fill)
     program_finish(&fill->program);
 }
 
-enum status fill_run(const struct fill *fill, struct transfer *transfer, const struct fill_params *params,
-                     struct error *error)
+enum status fill_run(const struct fill *fill, struct transfer *transfer,
+                     const struct fill_params *params, struct error *error)
 {
     uint32_t parts = params->v_stream ? 2 : 1;
     const struct push push = {

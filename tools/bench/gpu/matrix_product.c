@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// matrix_product.c - see matrix_product.h. Tries each shape that the device offers, and keeps the best.
+// matrix_product.c - see matrix_product.h. Tries each shape that the device offers, and keeps the
+// best.
 
 #include "matrix_product.h"
 
@@ -38,8 +39,10 @@ static void record(void *context, VkCommandBuffer commands)
 
 static bool is_asked_for(const VkCooperativeMatrixPropertiesKHR *shape)
 {
-    return shape->AType == VK_COMPONENT_TYPE_FLOAT16_KHR && shape->BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
-           shape->CType == VK_COMPONENT_TYPE_FLOAT32_KHR && shape->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+    return shape->AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+           shape->BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+           shape->CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+           shape->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
            shape->scope == VK_SCOPE_SUBGROUP_KHR;
 }
 
@@ -60,13 +63,14 @@ static VkCooperativeMatrixPropertiesKHR *shapes_of(const struct device *device, 
     return list;
 }
 
-static double measure(struct stopwatch *watch, const struct buffer *sum, const VkCooperativeMatrixPropertiesKHR *shape,
-                      struct error *error)
+static double measure(struct stopwatch *watch, const struct buffer *sum,
+                      const VkCooperativeMatrixPropertiesKHR *shape, struct error *error)
 {
     struct device *device = watch->transfer.device;
     const struct engine_device *info = &device->adapter.info;
-    struct products products = {.push = {.sum = sum->address, .seed = 0x1p-8f, .rounds = info->software ? 16 : 4096},
-                                .groups = info->software ? 4 : 1056};
+    struct products products = {
+        .push = {.sum = sum->address, .seed = 0x1p-8f, .rounds = info->software ? 16 : 4096},
+        .groups = info->software ? 4 : 1056};
     const uint32_t constants[] = {shape->MSize, shape->NSize, shape->KSize, LOCAL_SIZE};
     const struct program_params params = {.code = matrix_product_spv,
                                           .size = sizeof matrix_product_spv,
@@ -78,7 +82,8 @@ static double measure(struct stopwatch *watch, const struct buffer *sum, const V
         ns = stopwatch_ns(watch, record, &products, error);
     program_finish(&products.program);
     double subgroups = (double)products.groups * LOCAL_SIZE / info->subgroup_size;
-    double flops = 2.0 * shape->MSize * shape->NSize * shape->KSize * COLUMNS * products.push.rounds * subgroups;
+    double flops = 2.0 * shape->MSize * shape->NSize * shape->KSize * COLUMNS *
+                   products.push.rounds * subgroups;
     return ns > 0 ? flops / ns * 1e-3 : 0;
 }
 

@@ -7,13 +7,16 @@
 
 enum { MOST_CONSTANTS = 8 };
 
-static enum status make_layout(struct program *program, const struct program_params *params, struct error *error)
+static enum status make_layout(struct program *program, const struct program_params *params,
+                               struct error *error)
 {
     struct device *device = program->device;
     enum status status = STATUS_OK;
-    VkShaderModuleCreateInfo module = {
-        .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = params->size, .pCode = params->code};
-    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = params->push_size};
+    VkShaderModuleCreateInfo module = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                       .codeSize = params->size,
+                                       .pCode = params->code};
+    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT,
+                                 .size = params->push_size};
     VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
                                          .pushConstantRangeCount = 1,
                                          .pPushConstantRanges = &range};
@@ -23,13 +26,15 @@ fail:
     return status;
 }
 
-static enum status make_pipeline(struct program *program, const struct program_params *params, struct error *error)
+static enum status make_pipeline(struct program *program, const struct program_params *params,
+                                 struct error *error)
 {
     struct device *device = program->device;
     enum status status = STATUS_OK;
     VkSpecializationMapEntry entries[MOST_CONSTANTS];
     for (uint32_t i = 0; i < params->num_constants; i++)
-        entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t)};
+        entries[i] =
+            (VkSpecializationMapEntry){i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t)};
     VkSpecializationInfo constants = {.mapEntryCount = params->num_constants,
                                       .pMapEntries = entries,
                                       .dataSize = params->num_constants * sizeof(uint32_t),
@@ -43,18 +48,19 @@ static enum status make_pipeline(struct program *program, const struct program_p
                   .pSpecializationInfo = params->num_constants ? &constants : NULL},
         .layout = program->layout,
     };
-    VK_TRY(vkCreateComputePipelines(device->handle, VK_NULL_HANDLE, 1, &pipeline, NULL, &program->pipeline));
+    VK_TRY(vkCreateComputePipelines(device->handle, VK_NULL_HANDLE, 1, &pipeline, NULL,
+                                    &program->pipeline));
 fail:
     return status;
 }
 
-enum status program_init(struct program *program, struct device *device, const struct program_params *params,
-                         struct error *error)
+enum status program_init(struct program *program, struct device *device,
+                         const struct program_params *params, struct error *error)
 {
     *program = (struct program){.device = device, .push_size = params->push_size};
     if (params->num_constants > MOST_CONSTANTS)
-        return error_set(error, STATUS_LIMIT, "%u constants of a shader, more than %d", params->num_constants,
-                         MOST_CONSTANTS);
+        return error_set(error, STATUS_LIMIT, "%u constants of a shader, more than %d",
+                         params->num_constants, MOST_CONSTANTS);
     enum status status = make_layout(program, params, error);
     return status == STATUS_OK ? make_pipeline(program, params, error) : status;
 }
@@ -69,9 +75,11 @@ void program_finish(struct program *program)
     *program = (struct program){0};
 }
 
-void program_dispatch(const struct program *program, VkCommandBuffer commands, const void *push, uint32_t groups)
+void program_dispatch(const struct program *program, VkCommandBuffer commands, const void *push,
+                      uint32_t groups)
 {
     vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, program->pipeline);
-    vkCmdPushConstants(commands, program->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, program->push_size, push);
+    vkCmdPushConstants(commands, program->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                       program->push_size, push);
     vkCmdDispatch(commands, groups, 1, 1);
 }

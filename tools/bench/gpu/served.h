@@ -10,7 +10,7 @@
 #include "tools/bench/shape.h"
 
 // "NAME COUNT of sequences", one after the other, to `text`.
-void served_text(const struct engine *engine, const struct engine_run *run, const struct shape *shape, char *text,
-                 size_t size);
+void served_text(const struct engine *engine, const struct engine_run *run,
+                 const struct shape *shape, char *text, size_t size);
 
 #endif

@@ -7,13 +7,17 @@
 
 #include <stdlib.h>
 
-enum { ROUNDS = 11, ROUNDS_SOFTWARE = 3 }; // software has no clocks to come up to speed, and is slow
+enum {
+    ROUNDS = 11,
+    ROUNDS_SOFTWARE = 3
+}; // software has no clocks to come up to speed, and is slow
 
 enum status stopwatch_init(struct stopwatch *stopwatch, struct device *device, struct error *error)
 {
     enum status status = transfer_init(&stopwatch->transfer, device, error);
-    VkQueryPoolCreateInfo queries = {
-        .sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2};
+    VkQueryPoolCreateInfo queries = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                                     .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                                     .queryCount = 2};
     if (status != STATUS_OK)
         return status;
     VK_TRY(vkCreateQueryPool(device->handle, &queries, NULL, &stopwatch->queries));
@@ -30,8 +34,9 @@ void stopwatch_finish(struct stopwatch *stopwatch)
     *stopwatch = (struct stopwatch){0};
 }
 
-static double round_ns(struct stopwatch *stopwatch, void (*record)(void *context, VkCommandBuffer commands),
-                       void *context, struct error *error)
+static double round_ns(struct stopwatch *stopwatch,
+                       void (*record)(void *context, VkCommandBuffer commands), void *context,
+                       struct error *error)
 {
     struct device *device = stopwatch->transfer.device;
     uint64_t ticks[2] = {0};
@@ -44,8 +49,8 @@ static double round_ns(struct stopwatch *stopwatch, void (*record)(void *context
     vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, stopwatch->queries, 1);
     if (transfer_end(&stopwatch->transfer, error) != STATUS_OK)
         return 0;
-    vkGetQueryPoolResults(device->handle, stopwatch->queries, 0, 2, sizeof ticks, ticks, sizeof *ticks,
-                          VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
+    vkGetQueryPoolResults(device->handle, stopwatch->queries, 0, 2, sizeof ticks, ticks,
+                          sizeof *ticks, VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
     double ns = (double)(ticks[1] - ticks[0]) * device->adapter.timestamp_ns;
     if (!(ns > 0))
         error_set(error, STATUS_UNSUPPORTED, "%s has no clock", device->adapter.info.name);
@@ -58,7 +63,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double stopwatch_ns(struct stopwatch *stopwatch, void (*record)(void *context, VkCommandBuffer commands), void *context,
+double stopwatch_ns(struct stopwatch *stopwatch,
+                    void (*record)(void *context, VkCommandBuffer commands), void *context,
                     struct error *error)
 {
     double times[ROUNDS];

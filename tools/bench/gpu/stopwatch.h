@@ -17,7 +17,8 @@ enum status stopwatch_init(struct stopwatch *stopwatch, struct device *device, s
 void stopwatch_finish(struct stopwatch *stopwatch); // takes a zeroed and a half-made one
 
 // Median of several rounds of what `record` puts down; 0 with *error.
-double stopwatch_ns(struct stopwatch *stopwatch, void (*record)(void *context, VkCommandBuffer commands), void *context,
+double stopwatch_ns(struct stopwatch *stopwatch,
+                    void (*record)(void *context, VkCommandBuffer commands), void *context,
                     struct error *error);
 
 #endif

@@ -17,7 +17,8 @@ static bool failed(const struct error *error)
 
 static bool init_device(struct store *store, struct error *error)
 {
-    return measuring_arena_create(store->engine, store->size, &store->arena, &store->own, error) == STATUS_OK;
+    return measuring_arena_create(store->engine, store->size, &store->arena, &store->own, error) ==
+           STATUS_OK;
 }
 
 // Shared memory, as a client's segment is.
@@ -68,7 +69,8 @@ void store_finish(struct store *store)
 bool store_fill(struct store *store, const struct fill_params *params)
 {
     struct error error = {0};
-    return fill_run(&store->fill, measuring_transfer(store->engine), params, &error) == STATUS_OK || failed(&error);
+    return fill_run(&store->fill, measuring_transfer(store->engine), params, &error) == STATUS_OK ||
+           failed(&error);
 }
 
 static bool reserve_staging(struct store *store, uint64_t size, struct error *error)
@@ -76,8 +78,8 @@ static bool reserve_staging(struct store *store, uint64_t size, struct error *er
     if (store->staging.size >= size)
         return true;
     buffer_finish(measuring_device(store->engine), &store->staging);
-    return buffer_init(measuring_device(store->engine), MEMORY_STAGING, size, "bench copy", &store->staging, error) ==
-           STATUS_OK;
+    return buffer_init(measuring_device(store->engine), MEMORY_STAGING, size, "bench copy",
+                       &store->staging, error) == STATUS_OK;
 }
 
 bool store_write(struct store *store, uint64_t offset, uint64_t size, const void *bytes)
@@ -124,5 +126,6 @@ const void *store_read(struct store *store, uint64_t offset, uint64_t size)
         return NULL;
     }
     vkCmdCopyBuffer(transfer->commands, store->own->handle, store->staging.handle, 1, &part);
-    return transfer_end(transfer, &error) == STATUS_OK || failed(&error) ? store->staging.mapped : NULL;
+    return transfer_end(transfer, &error) == STATUS_OK || failed(&error) ? store->staging.mapped
+                                                                         : NULL;
 }

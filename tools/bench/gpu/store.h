@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// store.h - the arena of a world: in the GPU's own memory, where q and out do not wait for the bus, or in the host's, as a client's is. Uses
-// the engine's parts below engine.h. One thread.
+// store.h - the arena of a world: in the GPU's own memory, where q and out do not wait for the bus,
+// or in the host's, as a client's is. Uses the engine's parts below engine.h. One thread.
 
 #ifndef AULE_BENCH_STORE_H
 #define AULE_BENCH_STORE_H
@@ -15,19 +15,22 @@ struct store {
     struct engine_arena *arena; // for runs
     uint64_t size;
     const struct buffer *own; // the arena's, on the device; NULL: it is the host's
-    void *memory; // of the host, as large as the arena, imported or mirrored by the engine; NULL: on the device
+    void *memory; // of the host, as large as the arena, imported or mirrored by the engine; NULL:
+                  // on the device
     struct fill fill;
     struct buffer staging; // of the last copy
 };
 
-// False: standard error says why. store_finish() takes a zeroed and a half-made one; no run is under way.
+// False: standard error says why. store_finish() takes a zeroed and a half-made one; no run is
+// under way.
 bool store_init(struct store *store, struct engine *engine, uint64_t arena_size, bool host);
 void store_finish(struct store *store);
 
 // Anywhere on the device, not only in the arena. False: standard error says why.
 bool store_fill(struct store *store, const struct fill_params *params);
 
-// Bytes of the arena: written; all ones, which are no numbers; a copy, valid until the next call (NULL: standard error says why).
+// Bytes of the arena: written; all ones, which are no numbers; a copy, valid until the next call
+// (NULL: standard error says why).
 bool store_write(struct store *store, uint64_t offset, uint64_t size, const void *bytes);
 bool store_poison(struct store *store, uint64_t offset, uint64_t size);
 const void *store_read(struct store *store, uint64_t offset, uint64_t size);
