@@ -13,6 +13,7 @@
 # string                        const char *
 # [int] [long] [ubyte]          struct wire_ints, wire_longs, wire_bytes
 # [ubyte] (length: 16)          uint8_t field[16]
+# [uint:16], in a struct        uint32_t field[16]
 # [string]                      struct wire_names
 # [Tensor], a struct            struct wire_tensor_list {data, count}
 # a field of a struct's type    the struct; all 0 = absent
@@ -107,7 +108,7 @@ function take_field(record,    i)
         at++
     type[record, i] = take()
     if (is_vector[record, i] && token[at] == ":") {
-        is_array[record, i] = 1
+        array_length[record, i] = token[at + 1]
         at += 2
     }
     if (is_vector[record, i])
@@ -188,10 +189,10 @@ function c_vector(record, i,    t)
 function c_type(record, i,    t)
 {
     t = type[record, i]
-    if (is_array[record, i])
-        fail("an array is in no message (" record "." field[record, i] ")")
-    if (is_vector[record, i])
+    if (is_vector[record, i] && !array_length[record, i])
         return c_vector(record, i)
+    if (array_length[record, i] && !(t in scalar_type))
+        fail("an array has numbers (" record "." field[record, i] ")")
     if (t in scalar_type)
         return scalar_type[t]
     if (kind_of[t] == "struct" || kind_of[t] == "table")
@@ -250,6 +251,13 @@ function print_line(text, comment)
     printf "    %s%s\n", text, comment ? "   " comment : ""
 }
 
+# "[16]" behind the name of a field that is an array in C.
+function dimension(record, i,    length_of)
+{
+    length_of = fixed_length[record, i] array_length[record, i]
+    return length_of ? "[" length_of "]" : ""
+}
+
 function print_field(record, i,    name)
 {
     name = field[record, i]
@@ -257,8 +265,7 @@ function print_field(record, i,    name)
         return print_union(type[record, i], name)
     if (is_table(record, i))
         print_line("bool has_" name ";")
-    print_line(c_type(record, i) (c_type(record, i) ~ /\*$/ ? "" : " ") name \
-               (fixed_length[record, i] ? "[" fixed_length[record, i] "]" : "") ";", about[record, i])
+    print_line(c_type(record, i) (c_type(record, i) ~ /\*$/ ? "" : " ") name dimension(record, i) ";", about[record, i])
 }
 
 # The enum's value, then a C union of the members; `none` stands for those without fields.
@@ -371,6 +378,8 @@ function kind_and_type(record, i,    t)
     t = type[record, i]
     if (fixed_length[record, i])
         return "FIXED, NONE"
+    if (array_length[record, i])
+        return "ARRAY, NONE"
     if (kind_of[t])
         return (is_vector[record, i] ? "LIST" : toupper(kind_of[t])) ", " t
     return toupper(is_vector[record, i] ? (t == "ubyte" ? "bytes" : t "s") : t) ", NONE"

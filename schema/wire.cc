@@ -88,10 +88,23 @@ template <class T> scalar<T> pack(T value)
     return value;
 }
 
+template <class T, size_t N> fb::span<const T, N> pack(const T (&array)[N])
+{
+    return fb::span<const T, N>(array);
+}
+
 template <class T, class From, class = scalar<T>> void unpack(T &to, From from)
 {
     static_assert(std::is_same<T, From>::value, "generate.awk and flatc differ in a type");
     to = from;
+}
+
+template <class T, size_t N, class Array> void unpack(T (&to)[N], const Array *from)
+{
+    static_assert(std::is_same<const fb::Array<T, N> *, decltype(from)>::value,
+                  "generate.awk and flatc differ in an array");
+    for (size_t i = 0; i < N; i++)
+        to[i] = from->Get(fb::uoffset_t(i));
 }
 
 // clang-format off
@@ -817,14 +830,26 @@ static_assert(sizeof(w::Submission) <= WIRE_SUBMISSION_SIZE &&
                   sizeof(w::Completion) <= WIRE_COMPLETION_SIZE && WIRE_SUBMISSION_SIZE % 64 == 0 &&
                   WIRE_COMPLETION_SIZE % 64 == 0,
               "an entry fills whole lines of its ring");
+static_assert(sizeof(w::RunOptions) == 64, "a new option takes words of `reserved`");
+
+// Where the options begin: before minor 5 an entry ended there.
+const uint32_t size_without_options = 512;
+static_assert(sizeof(w::Submission) == size_without_options + sizeof(w::RunOptions),
+              "the options are the end of a Submission");
+
+uint32_t wire_submission_size(uint32_t peer_minor)
+{
+    return peer_minor < 5 ? size_without_options : WIRE_SUBMISSION_SIZE;
+}
 
 void wire_put_submission(const wire_submission *from, void *entry)
 {
-    const w::Submission packed(
-        from->sequence, from->command,
-        from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
-        from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count), from->wait.ticket,
-        pack(from->run.entry), pack(from->run.layers), from->run.scales.offset);
+    const w::Submission packed(from->sequence, from->command,
+                               from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms
+                                                                  : from->run.timeout_ms,
+                               from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count),
+                               from->wait.ticket, pack(from->run.entry), pack(from->run.layers),
+                               from->run.scales.offset, pack(from->run.options));
     memset(entry, 0, WIRE_SUBMISSION_SIZE);
     memcpy(entry, &packed, sizeof packed);
 }
@@ -843,6 +868,7 @@ void wire_get_submission(const void *entry, wire_submission *to)
     to->run.wait_ms = packed->wait_ms();
     unpack(to->run.layers, packed->layers());
     to->run.scales = {packed->scales(), packed->num_scales()};
+    unpack(to->run.options, packed->options());
 }
 
 void wire_put_completion(const wire_completion *from, void *entry)

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define WIRE_PROTOCOL_MAJOR 2u   // another major is refused
-#define WIRE_PROTOCOL_MINOR 4u   // a higher minor only adds; 1: layers of a run, BatchAdvance; 2: scales of layers; 3: DropCache; 4: a Run that waits
+#define WIRE_PROTOCOL_MINOR 5u   // a higher minor only adds; schema/README.md says what
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_MAX_NAME 255u       // bytes of a client, tenant or cache name
 #define WIRE_MAX_FINGERPRINT 64u
@@ -68,8 +68,11 @@ void wire_reply_finish(struct wire_reply *reply);      // frees what decoding al
 
 // ---- the ring lane's entries: what a Run or Wait and its answer are there. See ring.h for the rings themselves. ----
 
-#define WIRE_SUBMISSION_SIZE 512u   // bytes from one entry to the next
+#define WIRE_SUBMISSION_SIZE 640u   // bytes from one entry to the next
 #define WIRE_COMPLETION_SIZE 512u
+// Bytes of a submission's entry between this end and a peer of that minor. Before minor 5 an entry
+// had no options; its bytes are the first of today's.
+uint32_t wire_submission_size(uint32_t peer_minor);
 
 struct wire_submission {
     uint32_t sequence;
@@ -86,7 +89,8 @@ struct wire_completion {
     uint64_t gpu_ns, ticket;
     char text[384];              // always ends with 0
 };
-// The entry is private memory, 8-byte aligned, of the size above. Nothing can fail: what the numbers mean is the reader's to check.
+// The entry is private memory, 8-byte aligned, of the size above. A ring of smaller entries carries
+// its first bytes; the rest is 0. Nothing can fail: the reader checks what the numbers mean.
 void wire_put_submission(const struct wire_submission *submission, void *entry);
 void wire_get_submission(const void *entry, struct wire_submission *submission);
 void wire_put_completion(const struct wire_completion *completion, void *entry);

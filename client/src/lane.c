@@ -80,11 +80,12 @@ enum aule_status lane_choose(int spin_us, struct lane_plan *plan)
 
 static enum aule_status check_rings(const struct wire_hello_reply *hello)
 {
-    uint64_t size = ring_size(hello->ring_entries, WIRE_SUBMISSION_SIZE), end = hello->arena_offset;
+    uint64_t size = ring_size(hello->ring_entries, hello->ring_entry_size);
+    uint64_t rest = ring_size(hello->ring_entries, WIRE_COMPLETION_SIZE), end = hello->arena_offset;
     uint64_t first = hello->submission_ring_offset, second = hello->completion_ring_offset;
     if (ring_good_number(hello->ring_entries) && first >= WIRE_PAGE && first % WIRE_PAGE == 0 &&
         second % WIRE_PAGE == 0 && first < second && second - first >= size && second < end &&
-        end - second >= size)
+        end - second >= rest)
         return AULE_OK;
     return fail(AULE_MISMATCH,
                 "segment %s: rings of %u entries at %ju and %ju do not fit before the arena at %ju",
@@ -123,7 +124,7 @@ static void open_answers(struct lane *lane, const struct wire_hello_reply *hello
         .submissions = (char *)segment->base + hello->submission_ring_offset,
         .completions = (char *)segment->base + hello->completion_ring_offset,
         .num_entries = hello->ring_entries,
-        .submission_size = WIRE_SUBMISSION_SIZE,
+        .submission_size = hello->ring_entry_size,
         .completion_size = WIRE_COMPLETION_SIZE,
     };
     answers_init(&lane->answers, &place, spin_ns);
@@ -148,7 +149,7 @@ static enum aule_status not_offered(const char *path, const struct wire_hello_re
         return fail(
             AULE_VERSION,
             "AULE_LANE is ring, but the rings of the daemon at %s have entries of %u bytes, not %u",
-            path, hello->ring_entry_size, WIRE_SUBMISSION_SIZE);
+            path, hello->ring_entry_size, wire_submission_size(hello->minor));
     return fail(AULE_UNSUPPORTED,
                 "AULE_LANE is ring, but the daemon at %s offers no ring lane (--ring-entries)",
                 path);
@@ -159,7 +160,7 @@ enum aule_status lane_open(const struct lane_plan *plan, const char *path,
                            struct connection *connection, struct lane **out)
 {
     *out = NULL;
-    bool fits = hello->ring_entries && hello->ring_entry_size == WIRE_SUBMISSION_SIZE;
+    bool fits = hello->ring_entries && hello->ring_entry_size == wire_submission_size(hello->minor);
     if (!fits && plan->choice == LANE_RING)
         return not_offered(path, hello);
     if (!fits || plan->choice == LANE_NNG)

@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // handlers_run.c - what queues GPU work and is answered by a ticket (Run, BlocksCopy, Merge), and
-// the wait for it: from a verified command to core's call and back. Flags and kinds of a newer
-// client are refused here by their number; core checks all else. Dispatcher thread.
+// the wait for it: from a verified command to core's call and back. Flags,
+// kinds and options of a newer client are refused here by their number; core checks all else.
+// Dispatcher thread.
 
 #include "dispatch.h"
 #include "metadata.h"
@@ -82,6 +83,20 @@ static enum status check_kind(struct call *call, uint32_t kind, enum engine_kind
         return error_set(&call->error, STATUS_UNSUPPORTED, "a run of the unknown kind %" PRIu32,
                          kind);
     *out = kinds[kind];
+    return STATUS_OK;
+}
+
+// An option that a newer client knows.
+static enum status check_options(struct call *call, const struct wire_run_options *options)
+{
+    const size_t count = sizeof options->reserved / sizeof options->reserved[0];
+    for (size_t i = 0; i < count; i++) {
+        if (options->reserved[i])
+            return error_set(&call->error, STATUS_UNSUPPORTED,
+                             "a run with the unknown option 0x%" PRIx32
+                             ", %zu words before the end",
+                             options->reserved[i], count - i);
+    }
     return STATUS_OK;
 }
 
@@ -200,6 +215,8 @@ enum status handle_run(struct call *call)
         status = begin_wait(call, run);
     if (status == STATUS_OK)
         status = check_kind(call, run->entry.kind, &kind);
+    if (status == STATUS_OK)
+        status = check_options(call, &run->options);
     if (status == STATUS_OK)
         status = check_mask_value(call, run->entry.mask_value);
     if (status != STATUS_OK)

@@ -166,7 +166,7 @@ void lane_open(struct session *session)
         .submissions = base + segment->submissions_offset,
         .completions = base + segment->completions_offset,
         .num_entries = segment->ring_entries,
-        .submission_size = WIRE_SUBMISSION_SIZE,
+        .submission_size = wire_submission_size(session->minor),
         .completion_size = WIRE_COMPLETION_SIZE,
     };
     ring_daemon_init(&session->lane.ring, &place);
@@ -252,7 +252,8 @@ static void serve(struct session *session, const struct wire_submission *submiss
 // One entry; false: there is none, or the session has ended over it.
 static bool serve_next(struct session *session)
 {
-    uint64_t entry[WIRE_SUBMISSION_SIZE / sizeof(uint64_t)]; // the private copy
+    // The private copy; the rest is 0 if the client's entries are smaller.
+    uint64_t entry[WIRE_SUBMISSION_SIZE / sizeof(uint64_t)] = {0};
     struct wire_submission submission;
     struct lane *lane = &session->lane;
     const uint32_t sequence = lane->ring.taken;

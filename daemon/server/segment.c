@@ -113,7 +113,7 @@ static uint64_t round_up(uint64_t size, uint64_t alignment)
 static void lay_out(const struct segment_params *params, struct segment *segment)
 {
     uint64_t end = WIRE_PAGE;
-    static_assert(WIRE_SUBMISSION_SIZE == WIRE_COMPLETION_SIZE, "both rings have one size");
+    static_assert(WIRE_SUBMISSION_SIZE >= WIRE_COMPLETION_SIZE, "either ring has room enough");
     if (params->ring_entries) {
         segment->ring_entries = params->ring_entries;
         segment->ring_size =

@@ -166,7 +166,8 @@ static void answer_hello(struct session *session)
                 .completion_ring_offset = session->segment.completions_offset,
                 .completion_ring_size = session->segment.ring_size,
                 .ring_entries = session->segment.ring_entries,
-                .ring_entry_size = session->segment.ring_entries ? WIRE_SUBMISSION_SIZE : 0,
+                .ring_entry_size =
+                    session->segment.ring_entries ? wire_submission_size(session->minor) : 0,
                 .doorbell = session->segment.ring_entries ? server->bell_name : "",
             },
     };
@@ -280,6 +281,7 @@ enum status session_start(struct server *server, struct peer *peer, const struct
         .segment = {.guard = -1, .arena_size = (hello->arena_size + page - 1) / page * page},
         .opened_ns = clock_now_ns(),
         .hello = *asker,
+        .minor = hello->minor,
         .job = {.work = make_segment, .done = made},
     };
     set_label(session);

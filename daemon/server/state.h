@@ -74,6 +74,7 @@ struct session {
     uint64_t waiting_pass;                // park.c: in this pass some of its work found no ticket
     struct job job;                       // makes, later unmakes, the segment
     struct asker hello;                   // who waits for the making
+    uint32_t minor;                       // of the client's protocol
     struct error job_error;
     struct lane lane;
     bool abandoned;    // ended while the job thread made its segment

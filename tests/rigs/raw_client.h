@@ -51,6 +51,7 @@ void raw_hello(struct raw_client *raw, uint64_t arena_size, struct wire_reply *r
 // Hello, map the segment, Mapped; all must go well.
 void raw_attach(struct raw_client *raw, uint64_t arena_size);
 uint8_t *raw_arena(struct raw_client *raw);
+extern uint32_t raw_minor; // the protocol minor that clients greet with
 // raw_open() and raw_attach() in one.
 struct raw_client *raw_session(const char *socket_path, uint64_t arena_size);
 

@@ -32,7 +32,7 @@ struct ring_end open_end(void)
         .submissions = (uint8_t *)end.raw->segment + hello->submission_ring_offset,
         .completions = (uint8_t *)end.raw->segment + hello->completion_ring_offset,
         .num_entries = hello->ring_entries,
-        .submission_size = WIRE_SUBMISSION_SIZE,
+        .submission_size = hello->ring_entry_size,
         .completion_size = WIRE_COMPLETION_SIZE,
     };
     ring_client_init(&end.ring, &place);

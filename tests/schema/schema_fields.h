@@ -27,6 +27,7 @@ enum kind {
     BYTES,
     STRINGS,
     FIXED,
+    ARRAY,
     STRUCT,
     LIST,
     TABLE,

@@ -165,7 +165,7 @@ END_TEST
 
 START_TEST(a_run_in_a_ring_is_the_run_of_a_message)
 {
-    enum { TAIL = 8, NUM_SCALES = 20 }; // bytes of the entry that a client of minor 1 leaves 0
+    enum { OPTIONS = 512, SCALES = OPTIONS - 8, NUM_SCALES = 20 }; // where they lie in an entry
     uint64_t entry[WIRE_SUBMISSION_SIZE / 8];
     random_state = 3000017;
     for (int round = 0; round < ROUNDS; round++) {
@@ -178,8 +178,14 @@ START_TEST(a_run_in_a_ring_is_the_run_of_a_message)
         decoded.run = back.run;
         const char *found = request_difference(&request, &decoded);
         ck_assert_msg(!found, "%s differs", found ? found : "");
+        memset((char *)entry + OPTIONS, 0, sizeof entry - OPTIONS);
+        wire_get_submission(entry, &back);
+        request.run.options = (struct wire_run_options){0};
+        decoded.run = back.run;
+        found = request_difference(&request, &decoded);
+        ck_assert_msg(!found, "of minor 4: %s differs", found ? found : "");
         memset((char *)entry + NUM_SCALES, 0, 4);
-        memset((char *)entry + sizeof entry - TAIL, 0, TAIL);
+        memset((char *)entry + SCALES, 0, OPTIONS - SCALES);
         wire_get_submission(entry, &back);
         request.run.scales = (struct wire_span){0};
         decoded.run = back.run;

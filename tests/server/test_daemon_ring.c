@@ -100,6 +100,39 @@ START_TEST(a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free)
 }
 END_TEST
 
+START_TEST(a_client_before_options_has_entries_of_its_own_size)
+{
+    raw_minor = 4;
+    start(NULL);
+    struct ring_end old = open_end();
+    raw_minor = WIRE_PROTOCOL_MINOR;
+    struct ring_end new = open_end();
+    ck_assert_uint_eq(old.raw->hello.ring_entry_size, 512);
+    ck_assert_uint_eq(new.raw->hello.ring_entry_size, WIRE_SUBMISSION_SIZE);
+    uint64_t batch = fresh_batch(old.raw, open_cache(old.raw, "c"));
+    uint64_t other = fresh_batch(new.raw, open_cache(new.raw, "c"));
+    for (uint32_t i = 0; i < 2 * old.raw->hello.ring_entries; i++) {
+        ck_assert_int_eq(call(&old, wait_of(call(&old, run_of(batch)).ticket)).status, STATUS_OK);
+        ck_assert_int_eq(call(&new, wait_of(call(&new, run_of(other)).ticket)).status, STATUS_OK);
+    }
+    close_end(&old);
+    close_end(&new);
+}
+END_TEST
+
+START_TEST(an_option_that_the_daemon_does_not_know_is_refused)
+{
+    start(NULL);
+    struct ring_end end = open_end();
+    struct wire_submission run = run_of(fresh_batch(end.raw, open_cache(end.raw, "c")));
+    run.run.options.reserved[0] = 7;
+    struct wire_completion answer = call(&end, run);
+    ck_assert_int_eq(answer.status, STATUS_UNSUPPORTED);
+    ck_assert_msg(strstr(answer.text, "unknown option 0x7"), "%s", answer.text);
+    close_end(&end);
+}
+END_TEST
+
 START_TEST(without_entries_there_is_no_ring_lane)
 {
     start((const char *const[]){"--ring-entries", "0", NULL});
@@ -383,6 +416,8 @@ int main(void)
         a_session_may_mix_the_lanes_and_keeps_its_order,
         entries_of_one_ring_are_served_in_their_order,
         a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free,
+        a_client_before_options_has_entries_of_its_own_size,
+        an_option_that_the_daemon_does_not_know_is_refused,
         without_entries_there_is_no_ring_lane,
         two_daemons_never_share_a_doorbell,
         what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start,
