@@ -19,8 +19,6 @@
 #include "engine/engine.h"
 #include "metrics.h"
 
-#include "schema/wire_structs.h"
-
 struct core;
 struct core_session;
 
@@ -179,25 +177,16 @@ struct core_advance {
 // queued keep what it was, with its references. What does not change is not looked at again. INVALID: it has a mask, or no keys.
 enum status core_batch_advance(struct core_session *session, const struct core_advance *advance, struct error *error);
 
+// A run as the client sent it; schema/aule.fbs says what the fields of these structs mean. Core
+// reads no Span: the arrays that spans name are here.
 struct core_run_params {
-    enum engine_kind kind;        // ENGINE_ATTEND, ENGINE_WRITE or ENGINE_GATHER
-    uint64_t batch;
-    uint32_t layer, num_heads;
-    struct wire_tensor q, k, v, out;
-    struct wire_tensor keys, values;     // of a batch without a cache
-    float scale;                  // 0 = 1 / sqrt(head_dim_k)
-    bool causal, detached;
-    bool windowed;
-    int32_t window_left, window_right;   // only if windowed; -1 = unbounded
-    float soft_cap;               // 0 = none
-    const float *slopes, *sinks;  // [core_run_heads()], copied; NULL = none
-    struct wire_tensor lse;       // dtype 0 = none, else f32 [T, num_heads], heads contiguous, token_stride counts; head_stride must be 0 or 4;
-                                  //   offset and token_stride are multiples of 4, those of all other tensors of 16
-    uint32_t num_splits;
-    struct engine_rope rope;      // theta 0 = 10000; frequencies are copied
-    float k_scale, v_scale;       // 0 = 1
-    const float *k_scales, *v_scales;   // [core_run_layers()], copied: each layer's instead of k_scale and v_scale, 0 = 1; NULL = none
+    struct wire_run_entry entry;
     struct wire_layers layers;    // with num_layers 0 or 1 all else is unused
+    struct wire_run_options options;
+    const float *slopes, *sinks;  // [core_run_heads()], copied; NULL = none
+    const double *frequencies;    // [rope_dim / 2], copied; NULL = none
+    // [core_run_layers()], copied: each layer's instead of k_scale and v_scale, 0 = 1; NULL = none
+    const float *k_scales, *v_scales;
 };
 uint32_t core_run_layers(const struct core_run_params *params);   // at least 1
 // Slopes or sinks that it must have, where those of a layer lie `stride` bytes behind those of the layer before.

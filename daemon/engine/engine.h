@@ -18,6 +18,7 @@
 #define AULE_ENGINE_H
 
 #include "schema/status.h"
+#include "schema/wire_structs.h"
 
 struct engine;
 struct engine_cache;
@@ -273,6 +274,7 @@ struct engine_run {
                                          //   256 keys at least; a shader that never cuts does not
     struct engine_rope rope;
     float k_scale, v_scale;              // SCALE_PER_TENSOR: final, never 0
+    struct wire_run_options options;     // ATTEND, WRITE, GATHER: as the client sent them, checked
     struct engine_cache *cache;          // COPY
     const struct engine_copy *copies;    // [num_copies]
     uint32_t num_copies;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_run.c - what queues GPU work and is answered by a ticket (Run, BlocksCopy, Merge), and
-// the wait for it: from a verified command to core's call and back. Flags,
-// kinds and options of a newer client are refused here by their number; core checks all else.
-// Dispatcher thread.
+// handlers_run.c - the commands that queue GPU work and are answered by a ticket (Run, BlocksCopy,
+// Merge), and the wait for a ticket. Flags, kinds and options that only a newer client knows are
+// refused here, with their number; core checks all else. Core takes a run as the wire's structs: an
+// option of a run needs no line here. Dispatcher thread.
 
 #include "dispatch.h"
 #include "metadata.h"
@@ -25,8 +25,8 @@ static enum status check_queued(struct call *call, uint32_t flags, uint32_t know
     return call_check_time(call, "timeout_ms", timeout_ms);
 }
 
-// When a command is too late for a ticket. A Run that waits has one deadline for the ticket and for
-// its end, which may be nearer.
+// When a command is too late for a ticket. A Run that waits has one deadline for its ticket and its
+// end together; that deadline may come first.
 static int64_t ticket_deadline_ns(const struct call *call, int32_t timeout_ms)
 {
     const struct asker *asker = &call->asker;
@@ -34,7 +34,7 @@ static int64_t ticket_deadline_ns(const struct call *call, int32_t timeout_ms)
     return asker->waits && asker->deadline_ns < deadline_ns ? asker->deadline_ns : deadline_ns;
 }
 
-// BUSY now: park it, unless the client does not want to wait.
+// Core said BUSY: the command is parked, unless the client does not want to wait.
 static enum status wait_for_ticket(struct call *call, const struct work *work, int32_t timeout_ms)
 {
     if (timeout_ms == 0)
@@ -72,18 +72,11 @@ static enum status queue_work(struct call *call, const struct work *work, int32_
 
 // ---- runs ----
 
-static enum status check_kind(struct call *call, uint32_t kind, enum engine_kind *out)
+static enum status check_kind(struct call *call, uint32_t kind)
 {
-    static const enum engine_kind kinds[] = {
-        [WIRE_RUN_ATTEND] = ENGINE_ATTEND,
-        [WIRE_RUN_WRITE] = ENGINE_WRITE,
-        [WIRE_RUN_GATHER] = ENGINE_GATHER,
-    };
-    if (kind >= sizeof kinds / sizeof kinds[0])
-        return error_set(&call->error, STATUS_UNSUPPORTED, "a run of the unknown kind %" PRIu32,
-                         kind);
-    *out = kinds[kind];
-    return STATUS_OK;
+    if (kind <= WIRE_RUN_GATHER)
+        return STATUS_OK;
+    return error_set(&call->error, STATUS_UNSUPPORTED, "a run of the unknown kind %" PRIu32, kind);
 }
 
 // An option that a newer client knows.
@@ -107,7 +100,7 @@ static enum status begin_wait(struct call *call, const struct wire_run *run)
     return run->waits ? call_check_time(call, "wait_ms", run->wait_ms) : STATUS_OK;
 }
 
-// The kernels leave excluded keys out; a value that would let them in is none that could be meant.
+// Kernels skip excluded keys. A value that would let these keys in cannot be meant.
 static enum status check_mask_value(struct call *call, float value)
 {
     if (value == 0 || value <= -1e30f)
@@ -118,8 +111,8 @@ static enum status check_mask_value(struct call *call, float value)
         (double)value);
 }
 
-// A vector of a run, from the arena: `wanted` entries, one for each of what `per` names. *values is
-// NULL if the span is not given; the memory lives as long as the call.
+// A vector of a run that lies in the arena. It has `wanted` entries, one for each of what `per`
+// names.
 struct run_vector {
     const char *name, *per;
     struct wire_span span;
@@ -127,6 +120,7 @@ struct run_vector {
     uint32_t element_size;
 };
 
+// *values is NULL if the span is not given. The memory lives as long as the call.
 static enum status fetch_vector(struct call *call, const struct run_vector *vector,
                                 const void **values)
 {
@@ -162,7 +156,7 @@ static enum status fetch_vectors(struct call *call, struct core_run_params *para
     }
     params->slopes = values[0];
     params->sinks = values[1];
-    params->rope.frequencies = values[2];
+    params->frequencies = values[2];
     if (values[3]) {
         params->k_scales = values[3];
         params->v_scales = params->k_scales + core_run_layers(params);
@@ -170,58 +164,25 @@ static enum status fetch_vectors(struct call *call, struct core_run_params *para
     return STATUS_OK;
 }
 
-static struct core_run_params run_params(const struct wire_run *command, enum engine_kind kind)
-{
-    const struct wire_run_entry *run = &command->entry;
-    return (struct core_run_params){
-        .kind = kind,
-        .batch = run->batch,
-        .layer = run->layer,
-        .num_heads = run->num_heads,
-        .q = run->q,
-        .k = run->k,
-        .v = run->v,
-        .out = run->out,
-        .keys = run->keys,
-        .values = run->values,
-        .scale = run->scale,
-        .causal = run->flags & WIRE_RUN_CAUSAL,
-        .detached = run->flags & WIRE_RUN_DETACHED,
-        .windowed = run->window_left != -1 || run->window_right != -1,
-        .window_left = run->window_left,
-        .window_right = run->window_right,
-        .soft_cap = run->logits_soft_cap,
-        .lse = run->lse,
-        .num_splits = run->num_splits,
-        .rope =
-            {
-                .dim = run->rope_dim,
-                .interleaved = run->flags & WIRE_RUN_ROPE_INTERLEAVED,
-                .theta = run->rope_theta,
-            },
-        .k_scale = run->k_scale,
-        .v_scale = run->v_scale,
-        .layers = command->layers,
-    };
-}
-
 enum status handle_run(struct call *call)
 {
     const struct wire_run *run = &call->request->run;
     const uint32_t flags = WIRE_RUN_CAUSAL | WIRE_RUN_DETACHED | WIRE_RUN_ROPE_INTERLEAVED;
-    enum engine_kind kind = ENGINE_ATTEND;
     enum status status = check_queued(call, run->entry.flags, flags, run->timeout_ms);
     if (status == STATUS_OK)
         status = begin_wait(call, run);
     if (status == STATUS_OK)
-        status = check_kind(call, run->entry.kind, &kind);
+        status = check_kind(call, run->entry.kind);
     if (status == STATUS_OK)
         status = check_options(call, &run->options);
     if (status == STATUS_OK)
         status = check_mask_value(call, run->entry.mask_value);
     if (status != STATUS_OK)
         return status;
-    struct work work = {.kind = WORK_RUN, .run = run_params(run, kind)};
+    struct work work = {
+        .kind = WORK_RUN,
+        .run = {.entry = run->entry, .layers = run->layers, .options = run->options},
+    };
     status = fetch_vectors(call, &work.run);
     return status == STATUS_OK ? queue_work(call, &work, run->timeout_ms) : status;
 }

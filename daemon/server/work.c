@@ -53,8 +53,8 @@ static void keep_arrays(struct keeper *keeper, struct work *work)
             keep(keeper, run->slopes, core_run_heads(run, run->layers.slopes), sizeof *run->slopes);
         run->sinks =
             keep(keeper, run->sinks, core_run_heads(run, run->layers.sinks), sizeof *run->sinks);
-        run->rope.frequencies =
-            keep(keeper, run->rope.frequencies, run->rope.dim / 2, sizeof *run->rope.frequencies);
+        run->frequencies =
+            keep(keeper, run->frequencies, run->entry.rope_dim / 2, sizeof *run->frequencies);
         run->k_scales = keep(keeper, run->k_scales, core_run_layers(run), sizeof(float));
         run->v_scales = keep(keeper, run->v_scales, core_run_layers(run), sizeof(float));
         break;

@@ -33,8 +33,8 @@ START_TEST(layers_that_touch_nothing_in_common_lie_in_one_wave)
     ck_assert_uint_eq(s->num_waves, 1);
     for (uint32_t i = 0; i < 2; i++) {
         ck_assert_uint_eq(s->runs[i].run.layer, i);
-        ck_assert_uint_eq(s->runs[i].run.q.offset, params.q.offset + i * 4096);
-        ck_assert_uint_eq(s->runs[i].run.out.offset, params.out.offset + i * 4096);
+        ck_assert_uint_eq(s->runs[i].run.q.offset, params.entry.q.offset + i * 4096);
+        ck_assert_uint_eq(s->runs[i].run.out.offset, params.entry.out.offset + i * 4096);
     }
     world_finish_all(&world);
     struct core_ticket_result result = worker_result(&a, ticket);
@@ -50,7 +50,7 @@ START_TEST(layers_that_write_what_another_one_reads_go_one_after_the_other)
 {
     uint64_t batch = worker_batch(&a, blocks, 8, 8);
     struct core_run_params params = two_layers(batch, 4096);
-    params.out.offset = params.q.offset + 4096; // the next layer's queries
+    params.entry.out.offset = params.entry.q.offset + 4096; // the next layer's queries
     worker_queue(&a, &params);
     world_step(&world);
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, 2);
@@ -63,11 +63,11 @@ START_TEST(layers_that_write_what_another_one_reads_go_one_after_the_other)
     world_finish_all(&world);
     // Rows of both layers side by side overlap in range, not in bytes.
     params = two_layers(batch, 16);
-    params.q.token_stride = params.k.token_stride = params.v.token_stride =
-        params.out.token_stride = 128;
-    params.k.offset = params.q.offset + 32;
-    params.v.offset = params.q.offset + 64;
-    params.out.offset = params.q.offset + 96;
+    params.entry.q.token_stride = params.entry.k.token_stride = params.entry.v.token_stride =
+        params.entry.out.token_stride = 128;
+    params.entry.k.offset = params.entry.q.offset + 32;
+    params.entry.v.offset = params.entry.q.offset + 64;
+    params.entry.out.offset = params.entry.q.offset + 96;
     worker_queue(&a, &params);
     world_step(&world);
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, 1);
@@ -100,7 +100,7 @@ START_TEST(every_layer_is_checked_before_any_is_queued)
     ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_MISALIGNED,
                       "k has layer stride 8");
     params = two_layers(batch, 4096);
-    params.out.offset = params.q.offset + 8 * 4096; // apart in the first layer
+    params.entry.out.offset = params.entry.q.offset + 8 * 4096; // apart in the first layer
     params.layers.q = 8 * 4096;
     params.layers.out = 0;
     ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_INVALID,
@@ -195,7 +195,7 @@ START_TEST(each_layer_has_its_share_of_the_work_that_a_submission_may_have)
     worker_open(&b, &world, 1, "");
     worker_lease(&a, 1, blocks);
     batch = worker_batch(&a, blocks, 8, 8);
-    params.batch = batch;
+    params.entry.batch = batch;
     uint64_t ticket;
     ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_LIMIT,
                       "each layer of the run takes");
@@ -221,7 +221,7 @@ START_TEST(runs_of_one_session_that_touch_nothing_in_common_share_a_wave)
     worker_queue(&a, &second);
     worker_queue(&a, &third);
     struct core_run_params fourth = worker_run_params(&a, batch, 1, 8, tokens);
-    fourth.q = third.out; // reads what the third writes
+    fourth.entry.q = third.entry.out; // reads what the third writes
     worker_queue(&a, &fourth);
     fake_engine_finish(world.engine);
     world_step(&world);

@@ -134,14 +134,16 @@ static enum status advance(struct error *error)
 static enum status run(uint32_t layer, struct error *error)
 {
     const struct wire_tensor rows = {.dtype = DTYPE_F16, .token_stride = 16, .head_stride = 16};
-    struct core_run_params params = {.batch = batch,
-                                     .layer = layer,
-                                     .num_heads = 1,
-                                     .q = rows,
-                                     .k = rows,
-                                     .v = rows,
-                                     .out = rows};
-    params.out.offset = 8192;
+    struct core_run_params params = {.entry = {.batch = batch,
+                                               .layer = layer,
+                                               .num_heads = 1,
+                                               .q = rows,
+                                               .k = rows,
+                                               .v = rows,
+                                               .out = rows,
+                                               .window_left = -1,
+                                               .window_right = -1}};
+    params.entry.out.offset = 8192;
     return core_run(worker.session, &params, &ticket, error);
 }
 
@@ -175,19 +177,22 @@ static enum status run_local(struct error *error)
 {
     const struct wire_tensor rows = {.dtype = DTYPE_F16, .token_stride = 16, .head_stride = 16};
     const double frequencies[] = {1.0};
-    struct core_run_params params = {.batch = local,
-                                     .num_heads = 1,
-                                     .q = rows,
-                                     .k = rows,
-                                     .v = rows,
-                                     .out = rows,
-                                     .keys = rows,
-                                     .values = rows};
-    params.out.offset = 8192;
-    params.keys.offset = 16384;
-    params.values.offset = 32768;
-    params.keys.outer_stride = params.values.outer_stride = 128;
-    params.rope = (struct engine_rope){.dim = 2, .frequencies = frequencies};
+    struct core_run_params params = {.entry = {.batch = local,
+                                               .num_heads = 1,
+                                               .q = rows,
+                                               .k = rows,
+                                               .v = rows,
+                                               .out = rows,
+                                               .keys = rows,
+                                               .values = rows,
+                                               .rope_dim = 2,
+                                               .window_left = -1,
+                                               .window_right = -1},
+                                     .frequencies = frequencies};
+    params.entry.out.offset = 8192;
+    params.entry.keys.offset = 16384;
+    params.entry.values.offset = 32768;
+    params.entry.keys.outer_stride = params.entry.values.outer_stride = 128;
     return core_run(worker.session, &params, &ticket, error);
 }
 

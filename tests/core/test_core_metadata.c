@@ -182,13 +182,11 @@ END_TEST
 
 // ---- entries that are missing ----
 
-static enum status run_window(uint64_t batch, bool windowed, int32_t left, struct error *error)
+static enum status run_window(uint64_t batch, int32_t left, struct error *error)
 {
     struct core_run_params params = worker_run_params(&a, batch, 0, 7, tokens);
     uint64_t ticket;
-    params.windowed = windowed;
-    params.window_left = left;
-    params.window_right = -1;
+    params.entry.window_left = left;
     enum status status = core_run(a.session, &params, &ticket, error);
     world_finish_all(&world); // the fake engine looks for itself which blocks are seen
     return status;
@@ -206,24 +204,21 @@ START_TEST(entries_before_the_left_window_may_be_missing)
     make_good();
     good.table[0] = -1; // keys 0..7; the queries stand at 16..19
     uint64_t batch = create_good();
-    ck_assert_status(run_window(batch, true, 8, &error), STATUS_OK);
-    ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
-    ck_assert_refused(run_window(batch, true, 9, &error), STATUS_INVALID,
+    ck_assert_status(run_window(batch, 8, &error), STATUS_OK);
+    ck_assert_status(run_window(batch, 0, &error), STATUS_OK);
+    ck_assert_refused(run_window(batch, 9, &error), STATUS_INVALID,
                       "block_table[0][0] = -1, but with window_left 9 queries of that sequence see "
                       "keys there; at most "
                       "8 hides them");
-    ck_assert_refused(run_window(batch, true, -1, &error), STATUS_INVALID,
-                      "the run has no left window");
-    ck_assert_refused(run_window(batch, false, 5, &error), STATUS_INVALID,
-                      "the run has no left window");
+    ck_assert_refused(run_window(batch, -1, &error), STATUS_INVALID, "the run has no left window");
     make_good();
     good.table[0] = good.table[1] = -1;
     batch = create_good();
-    ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
-    ck_assert_refused(run_window(batch, true, 1, &error), STATUS_INVALID, "block_table[0][1] = -1");
+    ck_assert_status(run_window(batch, 0, &error), STATUS_OK);
+    ck_assert_refused(run_window(batch, 1, &error), STATUS_INVALID, "block_table[0][1] = -1");
     make_good(); // no queries, nothing seen: any window, or none
     memset(good.table + 3, -1, 3 * sizeof(*good.table));
-    ck_assert_status(run_window(create_good(), false, 0, &error), STATUS_OK);
+    ck_assert_status(run_window(create_good(), -1, &error), STATUS_OK);
 }
 END_TEST
 
@@ -236,8 +231,8 @@ START_TEST(the_strictest_sequence_bounds_the_window)
     good.table[0] = good.table[6] = -1;
     good.table[7] = blocks[7];
     uint64_t batch = create_good();
-    ck_assert_status(run_window(batch, true, 5, &error), STATUS_OK);
-    ck_assert_refused(run_window(batch, true, 6, &error), STATUS_INVALID,
+    ck_assert_status(run_window(batch, 5, &error), STATUS_OK);
+    ck_assert_refused(run_window(batch, 6, &error), STATUS_INVALID,
                       "block_table[2][0] = -1, but with window_left 6 queries of that sequence see "
                       "keys there; at most 5");
 }
@@ -253,16 +248,15 @@ START_TEST(positions_decide_what_a_window_hides)
     good.positions[1] = good.positions[2] = 30;
     good.table[0] = good.table[1] = -1;
     uint64_t batch = create_good();
-    ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
-    ck_assert_refused(run_window(batch, true, 1, &error), STATUS_INVALID, "at most 0");
+    ck_assert_status(run_window(batch, 0, &error), STATUS_OK);
+    ck_assert_refused(run_window(batch, 1, &error), STATUS_INVALID, "at most 0");
     make_good(); // all stand behind the last key: a row may have no block at all
     give_positions(7);
     good.positions[0] = good.positions[1] = good.positions[2] = 100;
     good.table[0] = good.table[1] = good.table[2] = -1;
     batch = create_good();
-    ck_assert_status(run_window(batch, true, 80, &error), STATUS_OK);
-    ck_assert_refused(run_window(batch, true, 81, &error), STATUS_INVALID,
-                      "block_table[0][2] = -1");
+    ck_assert_status(run_window(batch, 80, &error), STATUS_OK);
+    ck_assert_refused(run_window(batch, 81, &error), STATUS_INVALID, "block_table[0][2] = -1");
 }
 END_TEST
 

@@ -17,7 +17,8 @@
     do {                                                                                           \
         struct core_run_params p = worker_run_params(&a, batch_a, 0, 8, tokens);                   \
         uint64_t none_ = 0;                                                                        \
-        p.q.offset = 0, p.k.offset = 4096, p.v.offset = 8192, p.out.offset = 16384;                \
+        p.entry.q.offset = 0, p.entry.k.offset = 4096, p.entry.v.offset = 8192,                    \
+        p.entry.out.offset = 16384;                                                                \
         change;                                                                                    \
         ck_assert_refused(core_run(a.session, &p, &none_, &error), status, text);                  \
         ck_assert_uint_eq(none_, 0);                                                               \
@@ -27,7 +28,8 @@
     do {                                                                                           \
         struct core_run_params p = worker_run_params(&a, batch_a, 0, 8, tokens);                   \
         uint64_t ticket_ = 0;                                                                      \
-        p.q.offset = 0, p.k.offset = 4096, p.v.offset = 8192, p.out.offset = 16384;                \
+        p.entry.q.offset = 0, p.entry.k.offset = 4096, p.entry.v.offset = 8192,                    \
+        p.entry.out.offset = 16384;                                                                \
         change;                                                                                    \
         ck_assert_status(core_run(a.session, &p, &ticket_, &error), STATUS_OK);                    \
         world_finish_all(&world);                                                                  \
@@ -36,31 +38,32 @@
 
 START_TEST(each_kind_of_bad_run_has_its_status_and_a_sentence_with_the_values)
 {
-    REFUSED(p.batch = 999, STATUS_NOT_FOUND, "no batch 999");
-    REFUSED(p.batch = batch_b, STATUS_NOT_FOUND, "no batch"); // another session's
-    REFUSED(p.layer = 2, STATUS_OUT_OF_RANGE, "layer 2 of a cache with 2");
-    REFUSED(p.num_heads = 0, STATUS_INVALID, "num_heads 0");
-    REFUSED(p.scale = NAN, STATUS_INVALID, "scale is");
-    REFUSED(p.scale = INFINITY, STATUS_INVALID, "scale is inf");
-    REFUSED(p.q.memory = 1, STATUS_UNSUPPORTED, "q lies in memory kind 1");
-    REFUSED(p.k.dtype = DTYPE_F32, STATUS_MISMATCH, "k is f32, but out is f16");
-    REFUSED(p.v.dtype = 99, STATUS_INVALID, "v has dtype 99");
-    REFUSED(p.out.dtype = DTYPE_INT8, STATUS_UNSUPPORTED,
+    REFUSED(p.entry.batch = 999, STATUS_NOT_FOUND, "no batch 999");
+    REFUSED(p.entry.batch = batch_b, STATUS_NOT_FOUND, "no batch"); // another session's
+    REFUSED(p.entry.layer = 2, STATUS_OUT_OF_RANGE, "layer 2 of a cache with 2");
+    REFUSED(p.entry.num_heads = 0, STATUS_INVALID, "num_heads 0");
+    REFUSED(p.entry.scale = NAN, STATUS_INVALID, "scale is");
+    REFUSED(p.entry.scale = INFINITY, STATUS_INVALID, "scale is inf");
+    REFUSED(p.entry.q.memory = 1, STATUS_UNSUPPORTED, "q lies in memory kind 1");
+    REFUSED(p.entry.k.dtype = DTYPE_F32, STATUS_MISMATCH, "k is f32, but out is f16");
+    REFUSED(p.entry.v.dtype = 99, STATUS_INVALID, "v has dtype 99");
+    REFUSED(p.entry.out.dtype = DTYPE_INT8, STATUS_UNSUPPORTED,
             "out is int8; it may be f32, f16 or bf16");
-    REFUSED(p.q.offset = 8, STATUS_MISALIGNED, "offset 8");
-    REFUSED(p.k.token_stride = 24, STATUS_MISALIGNED, "token stride 24");
-    REFUSED(p.out.head_stride = 4, STATUS_MISALIGNED, "head stride 4");
-    REFUSED(p.out.offset = WORLD_ARENA - 112, STATUS_OUT_OF_RANGE, "ends past the arena's 1048576");
-    REFUSED(p.q.offset = UINT64_MAX - 15, STATUS_OUT_OF_RANGE, "q at 18446744073709551600");
-    REFUSED(p.q.token_stride = UINT64_MAX - 15, STATUS_OUT_OF_RANGE, "q at 0");
-    REFUSED(p.v.token_stride = (uint64_t)1 << 62, STATUS_OUT_OF_RANGE,
+    REFUSED(p.entry.q.offset = 8, STATUS_MISALIGNED, "offset 8");
+    REFUSED(p.entry.k.token_stride = 24, STATUS_MISALIGNED, "token stride 24");
+    REFUSED(p.entry.out.head_stride = 4, STATUS_MISALIGNED, "head stride 4");
+    REFUSED(p.entry.out.offset = WORLD_ARENA - 112, STATUS_OUT_OF_RANGE,
+            "ends past the arena's 1048576");
+    REFUSED(p.entry.q.offset = UINT64_MAX - 15, STATUS_OUT_OF_RANGE, "q at 18446744073709551600");
+    REFUSED(p.entry.q.token_stride = UINT64_MAX - 15, STATUS_OUT_OF_RANGE, "q at 0");
+    REFUSED(p.entry.v.token_stride = (uint64_t)1 << 62, STATUS_OUT_OF_RANGE,
             "v at"); // times 4 it would wrap to 0
-    REFUSED(p.out.token_stride = 0, STATUS_INVALID, "out's rows of 16 bytes overlap");
-    REFUSED((p.num_heads = 2, p.out.head_stride = 0), STATUS_INVALID, "overlap");
-    REFUSED((p.num_heads = 2, p.out.head_stride = 16, p.out.token_stride = 16), STATUS_INVALID,
-            "overlap");
-    REFUSED(p.out.offset = 112, STATUS_INVALID, "out at 112 overlaps q at 0");
-    REFUSED(p.out = p.v, STATUS_INVALID, "out at 8192 overlaps v");
+    REFUSED(p.entry.out.token_stride = 0, STATUS_INVALID, "out's rows of 16 bytes overlap");
+    REFUSED((p.entry.num_heads = 2, p.entry.out.head_stride = 0), STATUS_INVALID, "overlap");
+    REFUSED((p.entry.num_heads = 2, p.entry.out.head_stride = 16, p.entry.out.token_stride = 16),
+            STATUS_INVALID, "overlap");
+    REFUSED(p.entry.out.offset = 112, STATUS_INVALID, "out at 112 overlaps q at 0");
+    REFUSED(p.entry.out = p.entry.v, STATUS_INVALID, "out at 8192 overlaps v");
     ck_assert_uint_eq(run(&a, 0), 1); // the session lives on, and no ticket was used up
 }
 END_TEST
@@ -70,15 +73,15 @@ START_TEST(a_stride_beyond_what_the_engine_counts_is_refused)
     a.session->arena_size = UINT64_C(1) << 42; // of which nothing is touched
     fake_engine_widen_arena(a.arena, a.session->arena_size);
     const uint64_t most = (uint64_t)UINT32_MAX * 16;
-    REFUSED(p.q.token_stride = most + 16, STATUS_OUT_OF_RANGE,
+    REFUSED(p.entry.q.token_stride = most + 16, STATUS_OUT_OF_RANGE,
             "q has a stride of 68719476736 bytes");
-    REFUSED((p.num_heads = 2, p.out.head_stride = most + 16), STATUS_OUT_OF_RANGE,
+    REFUSED((p.entry.num_heads = 2, p.entry.out.head_stride = most + 16), STATUS_OUT_OF_RANGE,
             "out has a stride of 68719476736");
-    REFUSED(
-        (p.lse = (struct wire_tensor){.dtype = DTYPE_F32, .offset = 20480, .token_stride = most}),
-        STATUS_OUT_OF_RANGE, "lse has a stride of 68719476720 bytes; at most 17179869180");
-    ACCEPTED(p.q.token_stride = most);
-    ACCEPTED(p.q.head_stride = most + 16); // one head: its stride means nothing
+    REFUSED((p.entry.lse =
+                 (struct wire_tensor){.dtype = DTYPE_F32, .offset = 20480, .token_stride = most}),
+            STATUS_OUT_OF_RANGE, "lse has a stride of 68719476720 bytes; at most 17179869180");
+    ACCEPTED(p.entry.q.token_stride = most);
+    ACCEPTED(p.entry.q.head_stride = most + 16); // one head: its stride means nothing
 }
 END_TEST
 
@@ -92,68 +95,75 @@ START_TEST(heads_must_divide)
     int32_t block;
     worker_lease(&a, 1, &block);
     uint64_t batch = worker_batch(&a, &block, 8, 8);
-    REFUSED((p.batch = batch, p.num_heads = 6), STATUS_INVALID,
+    REFUSED((p.entry.batch = batch, p.entry.num_heads = 6), STATUS_INVALID,
             "num_heads 6 is not a multiple of the cache's 4");
 }
 END_TEST
 
 START_TEST(rows_may_lie_in_any_order_that_does_not_overlap)
 {
-    ACCEPTED(p.out.offset = WORLD_ARENA - 128);        // to the last byte
-    ACCEPTED((p.q.token_stride = 0, p.num_heads = 1)); // one query for all: reading may overlap
-    ACCEPTED((p.num_heads = 3, p.out.head_stride = 16, p.out.token_stride = 48)); // [tokens, heads]
-    ACCEPTED(
-        (p.num_heads = 3, p.out.head_stride = 128, p.out.token_stride = 16)); // [heads, tokens]
-    ACCEPTED(p.out.head_stride = 0); // one head: its stride means nothing
+    ACCEPTED(p.entry.out.offset = WORLD_ARENA - 128); // to the last byte
+    ACCEPTED((p.entry.q.token_stride = 0,
+              p.entry.num_heads = 1)); // one query for all: reading may overlap
+    ACCEPTED((p.entry.num_heads = 3, p.entry.out.head_stride = 16,
+              p.entry.out.token_stride = 48)); // [tokens, heads]
+    ACCEPTED((p.entry.num_heads = 3, p.entry.out.head_stride = 128,
+              p.entry.out.token_stride = 16)); // [heads, tokens]
+    ACCEPTED(p.entry.out.head_stride = 0);     // one head: its stride means nothing
 }
 END_TEST
 
 START_TEST(slices_of_one_fused_tensor_interleave_without_overlapping)
 {
     // [8 tokens][q 2 heads | k | v | out 2 heads], 16 bytes a head
-    ACCEPTED((p.num_heads = 2,
-              p.q.token_stride = p.k.token_stride = p.v.token_stride = p.out.token_stride = 96,
-              p.q.offset = 0, p.k.offset = 32, p.v.offset = 48, p.out.offset = 64));
+    ACCEPTED((p.entry.num_heads = 2,
+              p.entry.q.token_stride = p.entry.k.token_stride = p.entry.v.token_stride =
+                  p.entry.out.token_stride = 96,
+              p.entry.q.offset = 0, p.entry.k.offset = 32, p.entry.v.offset = 48,
+              p.entry.out.offset = 64));
     // out one head too early: its first head is v
-    REFUSED((p.num_heads = 2,
-             p.q.token_stride = p.k.token_stride = p.v.token_stride = p.out.token_stride = 96,
-             p.q.offset = 0, p.k.offset = 32, p.v.offset = 48, p.out.offset = 48),
+    REFUSED((p.entry.num_heads = 2,
+             p.entry.q.token_stride = p.entry.k.token_stride = p.entry.v.token_stride =
+                 p.entry.out.token_stride = 96,
+             p.entry.q.offset = 0, p.entry.k.offset = 32, p.entry.v.offset = 48,
+             p.entry.out.offset = 48),
             STATUS_INVALID, "overlaps v");
     // out behind a stride that reaches into the next token's q
-    REFUSED((p.num_heads = 2,
-             p.q.token_stride = p.k.token_stride = p.v.token_stride = p.out.token_stride = 96,
-             p.q.offset = 0, p.k.offset = 32, p.v.offset = 48, p.out.offset = 80),
+    REFUSED((p.entry.num_heads = 2,
+             p.entry.q.token_stride = p.entry.k.token_stride = p.entry.v.token_stride =
+                 p.entry.out.token_stride = 96,
+             p.entry.q.offset = 0, p.entry.k.offset = 32, p.entry.v.offset = 48,
+             p.entry.out.offset = 80),
             STATUS_INVALID, "overlaps q");
     // other strides, but q is dense and out steps into it
-    REFUSED((p.q.offset = 0, p.out.offset = 64, p.out.token_stride = 160), STATUS_INVALID,
-            "overlaps q");
+    REFUSED((p.entry.q.offset = 0, p.entry.out.offset = 64, p.entry.out.token_stride = 160),
+            STATUS_INVALID, "overlaps q");
     // other strides: out lies in the gaps of q
-    ACCEPTED((p.q.offset = 0, p.q.token_stride = 256, p.out.offset = 16, p.out.token_stride = 16));
+    ACCEPTED((p.entry.q.offset = 0, p.entry.q.token_stride = 256, p.entry.out.offset = 16,
+              p.entry.out.token_stride = 16));
     // without K/V writes, k and v are not looked at
     uint64_t reader = make_reader(&a, blocks[0], 8, 8);
-    ACCEPTED((p.batch = reader, p.k = (struct wire_tensor){.offset = UINT64_MAX}, p.v = p.out));
+    ACCEPTED((p.entry.batch = reader, p.entry.k = (struct wire_tensor){.offset = UINT64_MAX},
+              p.entry.v = p.entry.out));
 }
 END_TEST
 
 START_TEST(each_parameter_of_attention_has_its_range)
 {
     const float plain[] = {1.0f}, none[] = {-INFINITY}, nan[] = {NAN}, inf[] = {INFINITY};
-    REFUSED((p.windowed = true, p.window_left = -2), STATUS_INVALID,
-            "window_left -2, window_right 0");
-    REFUSED((p.windowed = true, p.window_right = INT32_MIN), STATUS_INVALID,
-            "window_right -2147483648");
-    REFUSED(p.soft_cap = -1, STATUS_INVALID, "logits_soft_cap is -1;");
-    REFUSED(p.soft_cap = NAN, STATUS_INVALID, "logits_soft_cap is nan");
-    REFUSED(p.soft_cap = INFINITY, STATUS_INVALID, "logits_soft_cap is inf");
+    REFUSED(p.entry.window_left = -2, STATUS_INVALID, "window_left -2, window_right -1");
+    REFUSED(p.entry.window_right = INT32_MIN, STATUS_INVALID, "window_right -2147483648");
+    REFUSED(p.entry.logits_soft_cap = -1, STATUS_INVALID, "logits_soft_cap is -1;");
+    REFUSED(p.entry.logits_soft_cap = NAN, STATUS_INVALID, "logits_soft_cap is nan");
+    REFUSED(p.entry.logits_soft_cap = INFINITY, STATUS_INVALID, "logits_soft_cap is inf");
     REFUSED(p.slopes = nan, STATUS_INVALID, "slopes[0] is nan");
     REFUSED(p.slopes = inf, STATUS_INVALID, "slopes[0] is inf");
     REFUSED(p.slopes = none, STATUS_INVALID, "slopes[0] is -inf");
     REFUSED(p.sinks = nan, STATUS_INVALID, "sinks[0] is nan");
     REFUSED(p.sinks = inf, STATUS_INVALID, "sinks[0] is inf");
-    ACCEPTED((p.windowed = true, p.window_left = p.window_right = -1));
-    ACCEPTED((p.windowed = true, p.window_left = p.window_right = INT32_MAX));
-    ACCEPTED((p.slopes = plain, p.sinks = none, p.soft_cap = FLT_MIN));
-    ACCEPTED((p.window_left = p.window_right = -9)); // not windowed: they mean nothing
+    ACCEPTED((p.entry.window_left = p.entry.window_right = -1));
+    ACCEPTED((p.entry.window_left = p.entry.window_right = INT32_MAX));
+    ACCEPTED((p.slopes = plain, p.sinks = none, p.entry.logits_soft_cap = FLT_MIN));
 }
 END_TEST
 
@@ -167,30 +177,33 @@ static struct wire_tensor lse_at(uint64_t offset, uint64_t token_stride, uint64_
 
 START_TEST(lse_is_an_output_of_its_own_type_and_place)
 {
-    REFUSED((p.lse = lse_at(20480, 16, 0), p.lse.dtype = DTYPE_F16), STATUS_MISMATCH,
+    REFUSED((p.entry.lse = lse_at(20480, 16, 0), p.entry.lse.dtype = DTYPE_F16), STATUS_MISMATCH,
             "lse is f16; it must be f32");
-    REFUSED((p.lse = lse_at(20480, 16, 0), p.lse.dtype = 77), STATUS_INVALID, "lse has dtype 77");
-    REFUSED((p.lse = lse_at(20480, 16, 0), p.lse.memory = 2), STATUS_UNSUPPORTED,
+    REFUSED((p.entry.lse = lse_at(20480, 16, 0), p.entry.lse.dtype = 77), STATUS_INVALID,
+            "lse has dtype 77");
+    REFUSED((p.entry.lse = lse_at(20480, 16, 0), p.entry.lse.memory = 2), STATUS_UNSUPPORTED,
             "lse lies in memory kind 2");
-    REFUSED(p.lse = lse_at(20482, 16, 0), STATUS_MISALIGNED, "lse has offset 20482");
-    REFUSED(p.lse = lse_at(20480, 6, 0), STATUS_MISALIGNED,
+    REFUSED(p.entry.lse = lse_at(20482, 16, 0), STATUS_MISALIGNED, "lse has offset 20482");
+    REFUSED(p.entry.lse = lse_at(20480, 6, 0), STATUS_MISALIGNED,
             "outer stride 0: each must be a multiple of 4");
-    REFUSED(p.lse = lse_at(20480, 16, 16), STATUS_INVALID, "lse has head stride 16");
-    REFUSED(p.lse = lse_at(20480, 0, 4), STATUS_INVALID, "lse's rows of 4 bytes overlap");
-    REFUSED((p.num_heads = 5, p.q.head_stride = 16, p.q.token_stride = p.out.token_stride = 80,
-             p.out.head_stride = 16, p.lse = lse_at(20480, 16, 4)),
+    REFUSED(p.entry.lse = lse_at(20480, 16, 16), STATUS_INVALID, "lse has head stride 16");
+    REFUSED(p.entry.lse = lse_at(20480, 0, 4), STATUS_INVALID, "lse's rows of 4 bytes overlap");
+    REFUSED((p.entry.num_heads = 5, p.entry.q.head_stride = 16,
+             p.entry.q.token_stride = p.entry.out.token_stride = 80, p.entry.out.head_stride = 16,
+             p.entry.lse = lse_at(20480, 16, 4)),
             STATUS_INVALID, "lse's rows of 20 bytes overlap");
-    REFUSED(p.lse = lse_at(WORLD_ARENA - 112, 16, 4), STATUS_OUT_OF_RANGE, "lse at 1048464");
-    REFUSED(p.lse = lse_at(0, (uint64_t)1 << 62, 4), STATUS_OUT_OF_RANGE, "lse at 0");
-    REFUSED(p.lse = lse_at(64, 16, 4), STATUS_INVALID, "lse at 64 overlaps q at 0");
-    REFUSED(p.lse = lse_at(4096, 16, 4), STATUS_INVALID, "lse at 4096 overlaps k at 4096");
-    REFUSED(p.lse = lse_at(8192 + 112, 16, 4), STATUS_INVALID, "overlaps v at 8192");
-    REFUSED(p.lse = lse_at(16384, 16, 4), STATUS_INVALID, "out at 16384 overlaps lse at 16384");
-    ACCEPTED(p.lse = lse_at(20480, 16, 4));
-    ACCEPTED(p.lse =
+    REFUSED(p.entry.lse = lse_at(WORLD_ARENA - 112, 16, 4), STATUS_OUT_OF_RANGE, "lse at 1048464");
+    REFUSED(p.entry.lse = lse_at(0, (uint64_t)1 << 62, 4), STATUS_OUT_OF_RANGE, "lse at 0");
+    REFUSED(p.entry.lse = lse_at(64, 16, 4), STATUS_INVALID, "lse at 64 overlaps q at 0");
+    REFUSED(p.entry.lse = lse_at(4096, 16, 4), STATUS_INVALID, "lse at 4096 overlaps k at 4096");
+    REFUSED(p.entry.lse = lse_at(8192 + 112, 16, 4), STATUS_INVALID, "overlaps v at 8192");
+    REFUSED(p.entry.lse = lse_at(16384, 16, 4), STATUS_INVALID,
+            "out at 16384 overlaps lse at 16384");
+    ACCEPTED(p.entry.lse = lse_at(20480, 16, 4));
+    ACCEPTED(p.entry.lse =
                  lse_at(WORLD_ARENA - 128, 16, 0)); // the last row ends 12 bytes before the arena
     uint64_t reader = make_reader(&a, blocks[0], 8, 8);
-    ACCEPTED((p.batch = reader, p.lse = lse_at(4096, 16, 4))); // k is not looked at
+    ACCEPTED((p.entry.batch = reader, p.entry.lse = lse_at(4096, 16, 4))); // k is not looked at
 }
 END_TEST
 
@@ -198,23 +211,24 @@ END_TEST
 START_TEST(a_dense_lse_of_any_number_of_heads_is_taken)
 {
 #define THREE_HEADS                                                                                \
-    p.num_heads = 3, p.q.token_stride = p.out.token_stride = 48,                                   \
-    p.q.head_stride = p.out.head_stride = 16
-    ACCEPTED(p.lse = lse_at(20484, 4, 0));
-    ACCEPTED(p.lse = lse_at(WORLD_ARENA - 32, 4, 4));
-    REFUSED(p.lse = lse_at(WORLD_ARENA - 28, 4, 4), STATUS_OUT_OF_RANGE, "lse at 1048548");
-    ACCEPTED((THREE_HEADS, p.lse = lse_at(20484, 12, 4)));
-    ACCEPTED((THREE_HEADS, p.lse = lse_at(WORLD_ARENA - 96, 12, 0)));
-    ACCEPTED((THREE_HEADS, p.lse = lse_at(4096 - 96, 12, 0)));
-    REFUSED((THREE_HEADS, p.lse = lse_at(4096 - 92, 12, 0)), STATUS_INVALID,
+    p.entry.num_heads = 3, p.entry.q.token_stride = p.entry.out.token_stride = 48,                 \
+    p.entry.q.head_stride = p.entry.out.head_stride = 16
+    ACCEPTED(p.entry.lse = lse_at(20484, 4, 0));
+    ACCEPTED(p.entry.lse = lse_at(WORLD_ARENA - 32, 4, 4));
+    REFUSED(p.entry.lse = lse_at(WORLD_ARENA - 28, 4, 4), STATUS_OUT_OF_RANGE, "lse at 1048548");
+    ACCEPTED((THREE_HEADS, p.entry.lse = lse_at(20484, 12, 4)));
+    ACCEPTED((THREE_HEADS, p.entry.lse = lse_at(WORLD_ARENA - 96, 12, 0)));
+    ACCEPTED((THREE_HEADS, p.entry.lse = lse_at(4096 - 96, 12, 0)));
+    REFUSED((THREE_HEADS, p.entry.lse = lse_at(4096 - 92, 12, 0)), STATUS_INVALID,
             "lse at 4004 overlaps k at 4096");
-    REFUSED((THREE_HEADS, p.lse = lse_at(WORLD_ARENA - 92, 12, 0)), STATUS_OUT_OF_RANGE,
+    REFUSED((THREE_HEADS, p.entry.lse = lse_at(WORLD_ARENA - 92, 12, 0)), STATUS_OUT_OF_RANGE,
             "lse at 1048484");
-    REFUSED((THREE_HEADS, p.lse = lse_at(20484, 8, 0)), STATUS_INVALID,
+    REFUSED((THREE_HEADS, p.entry.lse = lse_at(20484, 8, 0)), STATUS_INVALID,
             "lse's rows of 12 bytes overlap");
-    REFUSED((THREE_HEADS, p.lse = lse_at(20481, 12, 0)), STATUS_MISALIGNED, "lse has offset 20481");
-    REFUSED((THREE_HEADS, p.out.offset += 4, p.lse = lse_at(20484, 12, 0)), STATUS_MISALIGNED,
-            "a multiple of 16");
+    REFUSED((THREE_HEADS, p.entry.lse = lse_at(20481, 12, 0)), STATUS_MISALIGNED,
+            "lse has offset 20481");
+    REFUSED((THREE_HEADS, p.entry.out.offset += 4, p.entry.lse = lse_at(20484, 12, 0)),
+            STATUS_MISALIGNED, "a multiple of 16");
 #undef THREE_HEADS
 }
 END_TEST
@@ -224,11 +238,12 @@ START_TEST(parameters_reach_the_engine_and_arrays_are_copied)
     float slopes[] = {0.5f, 0.25f}, sinks[] = {1.0f, -2.0f};
     struct core_run_params p = worker_run_params(&a, batch_a, 1, 8, tokens);
     uint64_t ticket;
-    p.num_heads = 2;
-    p.q.token_stride = p.out.token_stride = 32;
-    p.q.offset = 4096, p.out.offset = 8192, p.k.offset = 0, p.v.offset = 512;
-    p.windowed = true, p.window_left = 3, p.window_right = -1, p.soft_cap = 30.0f;
-    p.slopes = slopes, p.sinks = sinks, p.lse = lse_at(20480, 16, 4);
+    p.entry.num_heads = 2;
+    p.entry.q.token_stride = p.entry.out.token_stride = 32;
+    p.entry.q.offset = 4096, p.entry.out.offset = 8192, p.entry.k.offset = 0,
+    p.entry.v.offset = 512;
+    p.entry.window_left = 3, p.entry.window_right = -1, p.entry.logits_soft_cap = 30.0f;
+    p.slopes = slopes, p.sinks = sinks, p.entry.lse = lse_at(20480, 16, 4);
     ck_assert_status(core_run(a.session, &p, &ticket, &error), STATUS_OK);
     p.slopes = NULL;
     ck_assert_status(core_run(a.session, &p, &ticket, &error), STATUS_OK);
@@ -253,15 +268,17 @@ END_TEST
 
 START_TEST(a_window_makes_a_run_weigh_less)
 {
-    ACCEPTED((p.windowed = true, p.window_left = 1, p.window_right = -1)); // causal: 2 keys a query
+    ACCEPTED((p.entry.window_left = 1, p.entry.window_right = -1)); // causal: 2 keys a query
     const uint64_t *totals = core_metrics(world.core);
     ck_assert_uint_eq(totals[METRIC_TOKENS_ATTENDED], 16);
-    ACCEPTED((p.windowed = true, p.window_left = 1, p.window_right = -1, p.causal = false));
+    ACCEPTED((p.entry.window_left = 1, p.entry.window_right = -1,
+              p.entry.flags &= ~(uint32_t)WIRE_RUN_CAUSAL));
     ck_assert_uint_eq(totals[METRIC_TOKENS_ATTENDED], 16 + 64);
-    ACCEPTED((p.windowed = true, p.window_left = 1, p.window_right = 2, p.causal = false));
+    ACCEPTED((p.entry.window_left = 1, p.entry.window_right = 2,
+              p.entry.flags &= ~(uint32_t)WIRE_RUN_CAUSAL));
     ck_assert_uint_eq(totals[METRIC_TOKENS_ATTENDED], 16 + 64 + 32);
-    ACCEPTED((p.windowed = true, p.window_left = INT32_MAX, p.window_right = INT32_MAX,
-              p.causal = false));
+    ACCEPTED((p.entry.window_left = INT32_MAX, p.entry.window_right = INT32_MAX,
+              p.entry.flags &= ~(uint32_t)WIRE_RUN_CAUSAL));
     ck_assert_uint_eq(totals[METRIC_TOKENS_ATTENDED], 16 + 64 + 32 + 64);
 }
 END_TEST
@@ -271,8 +288,8 @@ START_TEST(scale_is_by_default_one_over_the_root_of_the_head_dimension)
     struct core_run_params p = worker_run_params(&a, batch_a, 1, 8, tokens);
     uint64_t ticket;
     ck_assert_status(core_run(a.session, &p, &ticket, &error), STATUS_OK);
-    p.scale = 0.25f;
-    p.causal = false;
+    p.entry.scale = 0.25f;
+    p.entry.flags &= ~(uint32_t)WIRE_RUN_CAUSAL;
     ck_assert_status(core_run(a.session, &p, &ticket, &error), STATUS_OK);
     world_step(&world);
     const struct fake_submission *s = fake_engine_oldest(world.engine);
@@ -307,7 +324,7 @@ START_TEST(a_session_without_an_arena_cannot_run)
     batch_params.cu_seqlens_q = none;
     ck_assert_status(core_batch_create(session, &batch_params, &batch, &made, &error), STATUS_OK);
     const struct core_run_params run_params = {
-        .batch = batch, .num_heads = 1, .q.dtype = DTYPE_F16, .out.dtype = DTYPE_F16};
+        .entry = {.batch = batch, .num_heads = 1, .q.dtype = DTYPE_F16, .out.dtype = DTYPE_F16}};
     ck_assert_refused(core_run(session, &run_params, &ticket, &error), STATUS_INVALID,
                       "has no arena");
     world_close(&bare);

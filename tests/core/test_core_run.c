@@ -15,9 +15,10 @@ START_TEST(a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else)
 {
     uint64_t batch = writer(0);
     put_numbers(AT_K, 5, 100);
-    ACCEPTED(run_of(batch, ENGINE_WRITE),
-             (p.q = p.out = p.lse = (struct wire_tensor){.memory = 9, .offset = 3}, p.num_heads = 0,
-              p.scale = NAN, p.layer = 1, p.windowed = true, p.window_left = -7));
+    ACCEPTED(
+        run_of(batch, ENGINE_WRITE),
+        (p.entry.q = p.entry.out = p.entry.lse = (struct wire_tensor){.memory = 9, .offset = 3},
+         p.entry.num_heads = 0, p.entry.scale = NAN, p.entry.layer = 1, p.entry.window_left = -7));
     const struct engine_cache *cache = core_engine_cache(world.core, a.cache);
     const int32_t expected[] = {100, 101, 0, 104, 103};
     for (uint32_t i = 0; i < 5; i++) {
@@ -36,10 +37,10 @@ START_TEST(what_writes_alone_have_written_can_be_published)
         slots[i] = blocks[0] * 8 + i;
     uint64_t batch = create(&(struct core_batch_params){
         .cache = a.cache, .slot_mapping = slots, .num_slot_mapping = 8});
-    ACCEPTED(run_of(batch, ENGINE_WRITE), p.layer = 0);
+    ACCEPTED(run_of(batch, ENGINE_WRITE), p.entry.layer = 0);
     ck_assert_refused(worker_try_publish(&a, tokens, 8, given, &existing, &error), STATUS_UNWRITTEN,
                       "layer 1");
-    ACCEPTED(run_of(batch, ENGINE_WRITE), p.layer = 1);
+    ACCEPTED(run_of(batch, ENGINE_WRITE), p.entry.layer = 1);
     ck_assert_uint_eq(worker_publish(&a, tokens, 8, given), 0);
 }
 END_TEST
@@ -57,19 +58,19 @@ START_TEST(each_kind_says_what_its_batch_lacks)
     REFUSED(run_of(reads, ENGINE_COPY), (void)0, STATUS_INVALID, "kind 3 is none");
     REFUSED(run_of(reads, ENGINE_MERGE), (void)0, STATUS_INVALID, "kind 4 is none");
     REFUSED(run_of(reads, (enum engine_kind)77), (void)0, STATUS_INVALID, "kind 77 is none");
-    REFUSED(run_of(reads, ENGINE_ATTEND), p.layer = 1, STATUS_OUT_OF_RANGE,
+    REFUSED(run_of(reads, ENGINE_ATTEND), p.entry.layer = 1, STATUS_OUT_OF_RANGE,
             "layer 1 of K and V in the arena");
-    REFUSED(run_of(only_writes, ENGINE_WRITE), p.layer = 2, STATUS_OUT_OF_RANGE,
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.entry.layer = 2, STATUS_OUT_OF_RANGE,
             "layer 2 of a cache with 2 layers");
-    REFUSED(run_of(only_writes, ENGINE_WRITE), p.k.dtype = DTYPE_FP8_E4M3, STATUS_UNSUPPORTED,
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.entry.k.dtype = DTYPE_FP8_E4M3, STATUS_UNSUPPORTED,
             "k is fp8_e4m3");
-    REFUSED(run_of(only_writes, ENGINE_WRITE), p.v.dtype = DTYPE_BF16, STATUS_MISMATCH,
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.entry.v.dtype = DTYPE_BF16, STATUS_MISMATCH,
             "v is bf16, but k is f16");
-    REFUSED(run_of(only_writes, ENGINE_WRITE), p.v.offset = WORLD_ARENA - 64, STATUS_OUT_OF_RANGE,
-            "v at 1048512");
-    ACCEPTED(run_of(only_writes, ENGINE_WRITE), p.k.dtype = p.v.dtype = DTYPE_BF16);
+    REFUSED(run_of(only_writes, ENGINE_WRITE), p.entry.v.offset = WORLD_ARENA - 64,
+            STATUS_OUT_OF_RANGE, "v at 1048512");
+    ACCEPTED(run_of(only_writes, ENGINE_WRITE), p.entry.k.dtype = p.entry.v.dtype = DTYPE_BF16);
     ACCEPTED(run_of(only_writes, ENGINE_WRITE),
-             (p.k.dtype = p.v.dtype = DTYPE_F32, p.k.token_stride = 32));
+             (p.entry.k.dtype = p.entry.v.dtype = DTYPE_F32, p.entry.k.token_stride = 32));
 }
 END_TEST
 
@@ -77,12 +78,13 @@ START_TEST(outer_strides_step_over_the_sequences_of_a_write)
 {
     put_numbers(AT_K, 3, 100);
     put_numbers(AT_K + 512, 2, 200);
-    ACCEPTED(run_of(writer(2), ENGINE_WRITE), (p.k.outer_stride = 512, p.v.outer_stride = 48));
+    ACCEPTED(run_of(writer(2), ENGINE_WRITE),
+             (p.entry.k.outer_stride = 512, p.entry.v.outer_stride = 48));
     const struct engine_cache *cache = core_engine_cache(world.core, a.cache);
     ck_assert_int_eq(fake_engine_slot(cache, 0, blocks[0], 1), 101);
     ck_assert_int_eq(fake_engine_slot(cache, 0, blocks[0], 4), 200);
     ck_assert_int_eq(fake_engine_slot(cache, 0, blocks[0], 3), 201);
-    REFUSED(run_of(writer(0), ENGINE_WRITE), p.k.outer_stride = 512, STATUS_INVALID,
+    REFUSED(run_of(writer(0), ENGINE_WRITE), p.entry.k.outer_stride = 512, STATUS_INVALID,
             "k has outer stride 512, but the batch has no sequences");
 }
 END_TEST
@@ -100,20 +102,21 @@ START_TEST(a_gather_lays_the_sequences_one_after_the_other)
     uint64_t batch = create(&params);
     const uint64_t *metrics = core_metrics(world.core), done = metrics[METRIC_RUNS_DONE],
                    attended = metrics[METRIC_TOKENS_ATTENDED];
-    ACCEPTED(run_of(batch, ENGINE_GATHER), p.layer = 1);
+    ACCEPTED(run_of(batch, ENGINE_GATHER), p.entry.layer = 1);
     ck_assert_uint_eq(metrics[METRIC_RUNS_DONE], done + 1);
     ck_assert_uint_eq(metrics[METRIC_TOKENS_ATTENDED], attended); // nothing was attended
     for (uint32_t i = 0; i < 13; i++)
         ck_assert_int_eq(number_at(AT_K + 16ull * i), i < 10 ? tokens[i] : tokens[30 + i - 10]);
-    REFUSED(run_of(batch, ENGINE_GATHER), p.k.offset = WORLD_ARENA - 12 * 16, STATUS_OUT_OF_RANGE,
-            "for 13 tokens");
-    REFUSED(run_of(batch, ENGINE_GATHER), p.v.offset = AT_K + 12 * 16, STATUS_INVALID,
+    REFUSED(run_of(batch, ENGINE_GATHER), p.entry.k.offset = WORLD_ARENA - 12 * 16,
+            STATUS_OUT_OF_RANGE, "for 13 tokens");
+    REFUSED(run_of(batch, ENGINE_GATHER), p.entry.v.offset = AT_K + 12 * 16, STATUS_INVALID,
             "k at 4096 overlaps v at 4288");
-    REFUSED(run_of(batch, ENGINE_GATHER), p.k.outer_stride = 512, STATUS_INVALID,
+    REFUSED(run_of(batch, ENGINE_GATHER), p.entry.k.outer_stride = 512, STATUS_INVALID,
             "k has outer stride 512, but a gather's rows lie one after the other");
-    REFUSED(run_of(batch, ENGINE_GATHER), p.k.token_stride = 0, STATUS_INVALID,
+    REFUSED(run_of(batch, ENGINE_GATHER), p.entry.k.token_stride = 0, STATUS_INVALID,
             "k's rows of 16 bytes overlap");
-    REFUSED(run_of(batch, ENGINE_GATHER), p.k.dtype = DTYPE_INT8, STATUS_UNSUPPORTED, "k is int8");
+    REFUSED(run_of(batch, ENGINE_GATHER), p.entry.k.dtype = DTYPE_INT8, STATUS_UNSUPPORTED,
+            "k is int8");
 }
 END_TEST
 
@@ -126,8 +129,7 @@ START_TEST(a_gather_reads_every_block_and_says_which_it_may_not)
     REFUSED(run_of(windowed, ENGINE_GATHER), (void)0, STATUS_INVALID,
             "block_table[0][0] = -1 names no block that the session may read; a gather reads every "
             "block");
-    ACCEPTED(run_of(windowed, ENGINE_ATTEND),
-             (p.windowed = true, p.window_left = 2, p.window_right = -1));
+    ACCEPTED(run_of(windowed, ENGINE_ATTEND), (p.entry.window_left = 2, p.entry.window_right = -1));
     table[0] = blocks[0];
     table[4] = 4711;
     uint64_t unseen = create(&params); // of a sequence without queries
@@ -153,7 +155,7 @@ START_TEST(attention_writes_and_reads_the_sessions_own_blocks)
     ck_assert_int_eq(number_at(AT_KEYS + 6 * 128 + 7 * 16), 100);
     ck_assert_int_eq(number_at(AT_KEYS + 2 * 128), 101);
     ck_assert_int_eq(number_at(AT_KEYS + 4 * 128 + 3 * 16), 104);
-    ACCEPTED(over_blocks(local_blocks(&layout, true), ENGINE_GATHER), p.k.offset = 0);
+    ACCEPTED(over_blocks(local_blocks(&layout, true), ENGINE_GATHER), p.entry.k.offset = 0);
     ck_assert_int_eq(number_at(7 * 16), 100);
     ck_assert_int_eq(number_at(8 * 16), 101);
     ck_assert_int_eq(number_at(13 * 16), 104);
@@ -164,40 +166,43 @@ START_TEST(the_arena_has_to_reach_as_far_as_the_largest_block_named)
 {
     const struct core_layout layout = layout_of(8);
     uint64_t reads = local_blocks(&layout, false), writes = local_blocks(&layout, true);
-    ACCEPTED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = WORLD_ARENA - 7 * 128); // of 64
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = WORLD_ARENA - 7 * 128 + 16,
+    ACCEPTED(over_blocks(reads, ENGINE_ATTEND),
+             p.entry.keys.offset = WORLD_ARENA - 7 * 128); // of 64
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.keys.offset = WORLD_ARENA - 7 * 128 + 16,
             STATUS_OUT_OF_RANGE, "an outer stride of 128 for 7, each for 8 tokens");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.values.outer_stride = UINT64_MAX - 15,
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.values.outer_stride = UINT64_MAX - 15,
             STATUS_OUT_OF_RANGE, "values at");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.outer_stride = 0, STATUS_INVALID,
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.keys.outer_stride = 0, STATUS_INVALID,
             "keys has no outer stride, that of a block, but 7 blocks");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.outer_stride = 136, STATUS_MISALIGNED,
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.keys.outer_stride = 136, STATUS_MISALIGNED,
             "outer stride 136");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.dtype = DTYPE_F32, STATUS_MISMATCH,
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.keys.dtype = DTYPE_F32, STATUS_MISMATCH,
             "keys is f32; it must be f16");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.values.dtype = 0, STATUS_INVALID,
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.values.dtype = 0, STATUS_INVALID,
             "values has dtype 0");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.memory = 1, STATUS_UNSUPPORTED,
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.keys.memory = 1, STATUS_UNSUPPORTED,
             "keys lies in memory kind 1");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = AT_OUT, STATUS_INVALID,
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.keys.offset = AT_OUT, STATUS_INVALID,
             "out at 16384 overlaps keys");
     ACCEPTED(over_blocks(reads, ENGINE_ATTEND),
-             p.keys.offset = p.values.offset = AT_Q); // reading may overlap
-    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.keys.offset = AT_Q, STATUS_INVALID,
+             p.entry.keys.offset = p.entry.values.offset = AT_Q); // reading may overlap
+    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.entry.keys.offset = AT_Q, STATUS_INVALID,
             "keys at 0 overlaps q at 0");
-    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.values.offset = AT_K, STATUS_INVALID,
+    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.entry.values.offset = AT_K, STATUS_INVALID,
             "values at 4096 overlaps k");
-    REFUSED(over_blocks(writes, ENGINE_WRITE), p.values.offset = AT_KEYS, STATUS_INVALID,
+    REFUSED(over_blocks(writes, ENGINE_WRITE), p.entry.values.offset = AT_KEYS, STATUS_INVALID,
             "overlaps");
-    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.keys.outer_stride = 64, STATUS_INVALID,
+    REFUSED(over_blocks(writes, ENGINE_ATTEND), p.entry.keys.outer_stride = 64, STATUS_INVALID,
             "keys's rows of 16 bytes overlap: token stride 16, head stride 16, outer stride 64");
     ACCEPTED(over_blocks(reads, ENGINE_ATTEND),
-             p.keys.outer_stride = 64); // it is the client's own affair
+             p.entry.keys.outer_stride = 64); // it is the client's own affair
     // [blocks, K and V, tokens]: the two interleave
     ACCEPTED(over_blocks(writes, ENGINE_ATTEND),
-             (p.keys.outer_stride = p.values.outer_stride = 256, p.values.offset = AT_KEYS + 128));
+             (p.entry.keys.outer_stride = p.entry.values.outer_stride = 256,
+              p.entry.values.offset = AT_KEYS + 128));
     REFUSED(over_blocks(writes, ENGINE_ATTEND),
-            (p.keys.outer_stride = p.values.outer_stride = 256, p.values.offset = AT_KEYS + 112),
+            (p.entry.keys.outer_stride = p.entry.values.outer_stride = 256,
+             p.entry.values.offset = AT_KEYS + 112),
             STATUS_INVALID, "overlaps");
 }
 END_TEST
@@ -205,9 +210,9 @@ END_TEST
 START_TEST(a_batch_of_the_cache_has_no_keys_and_values)
 {
     uint64_t batch = worker_batch(&a, blocks, 8, 8);
-    REFUSED(run_of(batch, ENGINE_ATTEND), p.keys.dtype = DTYPE_F16, STATUS_INVALID,
+    REFUSED(run_of(batch, ENGINE_ATTEND), p.entry.keys.dtype = DTYPE_F16, STATUS_INVALID,
             "keys is given, but K and V of batch");
-    REFUSED(run_of(batch, ENGINE_WRITE), p.values.dtype = DTYPE_F16, STATUS_INVALID,
+    REFUSED(run_of(batch, ENGINE_WRITE), p.entry.values.dtype = DTYPE_F16, STATUS_INVALID,
             "values is given");
 }
 END_TEST
@@ -220,12 +225,13 @@ START_TEST(a_layout_of_8_bits_takes_keys_of_its_own_dtype_beside_any_query)
     layout.kv.head_dim_k = layout.kv.head_dim_v = 16;
     layout.kv.scale_mode = SCALE_PER_TENSOR;
     struct core_run_params good = over_blocks(local_blocks(&layout, true), ENGINE_ATTEND);
-    good.keys.dtype = DTYPE_INT8;
-    good.values.dtype = DTYPE_FP8_E4M3;
-    good.q.token_stride = good.k.token_stride = good.v.token_stride = good.out.token_stride = 32;
+    good.entry.keys.dtype = DTYPE_INT8;
+    good.entry.values.dtype = DTYPE_FP8_E4M3;
+    good.entry.q.token_stride = good.entry.k.token_stride = good.entry.v.token_stride =
+        good.entry.out.token_stride = 32;
     ACCEPTED(good, (void)0);
-    ACCEPTED(good, (p.k_scale = 0.5f, p.v_scale = 2.0f));
-    REFUSED(good, p.keys.dtype = DTYPE_FP8_E5M2, STATUS_MISMATCH,
+    ACCEPTED(good, (p.entry.k_scale = 0.5f, p.entry.v_scale = 2.0f));
+    REFUSED(good, p.entry.keys.dtype = DTYPE_FP8_E5M2, STATUS_MISMATCH,
             "keys is fp8_e5m2; it must be int8");
 }
 END_TEST
@@ -235,8 +241,8 @@ END_TEST
 static struct core_run_params over_rows(uint64_t batch, uint64_t outer_stride)
 {
     struct core_run_params p = run_of(batch, ENGINE_ATTEND);
-    p.keys = tensor(AT_KEYS, outer_stride);
-    p.values = tensor(AT_VALUES, outer_stride);
+    p.entry.keys = tensor(AT_KEYS, outer_stride);
+    p.entry.values = tensor(AT_VALUES, outer_stride);
     return p;
 }
 
@@ -244,16 +250,17 @@ START_TEST(ragged_rows_reach_as_far_as_the_last_key)
 {
     const struct core_layout layout = layout_of(0);
     uint64_t ragged = local_rows(&layout, true), padded = local_rows(&layout, false);
-    ACCEPTED(over_rows(ragged, 0), p.keys.offset = WORLD_ARENA - 14 * 16);
-    REFUSED(over_rows(ragged, 0), p.keys.offset = WORLD_ARENA - 13 * 16, STATUS_OUT_OF_RANGE,
+    ACCEPTED(over_rows(ragged, 0), p.entry.keys.offset = WORLD_ARENA - 14 * 16);
+    REFUSED(over_rows(ragged, 0), p.entry.keys.offset = WORLD_ARENA - 13 * 16, STATUS_OUT_OF_RANGE,
             "for 14 tokens");
     REFUSED(over_rows(padded, 0), (void)0, STATUS_INVALID,
             "keys has no outer stride, that of a sequence, and batch");
-    ACCEPTED(over_rows(padded, 160), p.keys.offset = WORLD_ARENA - 20 * 16);
-    REFUSED(over_rows(padded, 160), p.values.offset = WORLD_ARENA - 19 * 16, STATUS_OUT_OF_RANGE,
-            "an outer stride of 160 for 2, each for 10 tokens");
-    ACCEPTED(over_rows(ragged, 0), p.keys.outer_stride = 160); // each for itself
-    REFUSED(over_rows(ragged, 0), p.kind = ENGINE_WRITE, STATUS_INVALID, "without a slot_mapping");
+    ACCEPTED(over_rows(padded, 160), p.entry.keys.offset = WORLD_ARENA - 20 * 16);
+    REFUSED(over_rows(padded, 160), p.entry.values.offset = WORLD_ARENA - 19 * 16,
+            STATUS_OUT_OF_RANGE, "an outer stride of 160 for 2, each for 10 tokens");
+    ACCEPTED(over_rows(ragged, 0), p.entry.keys.outer_stride = 160); // each for itself
+    REFUSED(over_rows(ragged, 0), p.entry.kind = ENGINE_WRITE, STATUS_INVALID,
+            "without a slot_mapping");
 }
 END_TEST
 
@@ -262,7 +269,7 @@ START_TEST(a_gather_over_rows_makes_padded_sequences_ragged)
     const struct core_layout layout = layout_of(0);
     put_numbers(AT_KEYS, 10, 100);
     put_numbers(AT_KEYS + 512, 4, 200);
-    ACCEPTED(over_rows(local_rows(&layout, false), 512), p.kind = ENGINE_GATHER);
+    ACCEPTED(over_rows(local_rows(&layout, false), 512), p.entry.kind = ENGINE_GATHER);
     ck_assert_int_eq(number_at(AT_K + 9 * 16), 109);
     ck_assert_int_eq(number_at(AT_K + 10 * 16), 200);
 }
@@ -274,28 +281,32 @@ START_TEST(queries_may_lie_padded)
 {
     const struct core_layout layout = layout_of(0);
     uint64_t batch = local_rows(&layout, true);
-    ACCEPTED(over_rows(batch, 0), (p.q.outer_stride = 48, p.out.outer_stride = 1024));
-    ACCEPTED(over_rows(batch, 0),
-             (p.out.outer_stride = 48, p.out.offset = WORLD_ARENA - 96)); // 2 times 3 rows
-    REFUSED(over_rows(batch, 0), (p.out.outer_stride = 64, p.out.offset = WORLD_ARENA - 96),
-            STATUS_OUT_OF_RANGE, "an outer stride of 64 for 2, each for 3 tokens");
-    REFUSED(over_rows(batch, 0), p.out.outer_stride = 32, STATUS_INVALID,
-            "out's rows of 16 bytes overlap");
-    REFUSED(over_rows(batch, 0), (p.out.outer_stride = AT_KEYS, p.out.offset = 64), STATUS_INVALID,
-            "out at 64 overlaps q at 0");
-    REFUSED(over_rows(batch, 0), (p.out.outer_stride = AT_KEYS, p.out.offset = 128), STATUS_INVALID,
-            "out at 128 overlaps keys at 32768");
-    REFUSED(over_rows(batch, 0), p.q.outer_stride = 24, STATUS_MISALIGNED, "outer stride 24");
+    ACCEPTED(over_rows(batch, 0), (p.entry.q.outer_stride = 48, p.entry.out.outer_stride = 1024));
+    ACCEPTED(over_rows(batch, 0), (p.entry.out.outer_stride = 48,
+                                   p.entry.out.offset = WORLD_ARENA - 96)); // 2 times 3 rows
     REFUSED(over_rows(batch, 0),
-            p.lse = ((struct wire_tensor){
+            (p.entry.out.outer_stride = 64, p.entry.out.offset = WORLD_ARENA - 96),
+            STATUS_OUT_OF_RANGE, "an outer stride of 64 for 2, each for 3 tokens");
+    REFUSED(over_rows(batch, 0), p.entry.out.outer_stride = 32, STATUS_INVALID,
+            "out's rows of 16 bytes overlap");
+    REFUSED(over_rows(batch, 0), (p.entry.out.outer_stride = AT_KEYS, p.entry.out.offset = 64),
+            STATUS_INVALID, "out at 64 overlaps q at 0");
+    REFUSED(over_rows(batch, 0), (p.entry.out.outer_stride = AT_KEYS, p.entry.out.offset = 128),
+            STATUS_INVALID, "out at 128 overlaps keys at 32768");
+    REFUSED(over_rows(batch, 0), p.entry.q.outer_stride = 24, STATUS_MISALIGNED, "outer stride 24");
+    REFUSED(over_rows(batch, 0),
+            p.entry.lse = ((struct wire_tensor){
                 .dtype = DTYPE_F32, .offset = AT_V, .token_stride = 16, .outer_stride = 64}),
             STATUS_INVALID, "lse has outer stride 64");
     // heads between tokens and sequences: [2][2 heads][3 rows]
-    ACCEPTED(over_rows(batch, 0), (p.num_heads = 2, p.q.head_stride = p.out.head_stride = 48,
-                                   p.q.outer_stride = p.out.outer_stride = 96));
+    ACCEPTED(over_rows(batch, 0),
+             (p.entry.num_heads = 2, p.entry.q.head_stride = p.entry.out.head_stride = 48,
+              p.entry.q.outer_stride = p.entry.out.outer_stride = 96));
     // q and out interleave: [2][q | out][3 rows]
-    ACCEPTED(over_rows(batch, 0), (p.q.outer_stride = p.out.outer_stride = 96, p.out.offset = 48));
-    REFUSED(over_rows(batch, 0), (p.q.outer_stride = p.out.outer_stride = 96, p.out.offset = 64),
+    ACCEPTED(over_rows(batch, 0),
+             (p.entry.q.outer_stride = p.entry.out.outer_stride = 96, p.entry.out.offset = 48));
+    REFUSED(over_rows(batch, 0),
+            (p.entry.q.outer_stride = p.entry.out.outer_stride = 96, p.entry.out.offset = 64),
             STATUS_INVALID, "out at 64 overlaps q at 0");
 }
 END_TEST
@@ -311,9 +322,9 @@ START_TEST(interleaved_tokens_have_no_outer_stride)
     params.num_token_rows = 5;
     uint64_t batch = create(&params);
     ACCEPTED(over_blocks(batch, ENGINE_ATTEND), (void)0);
-    REFUSED(over_blocks(batch, ENGINE_ATTEND), p.q.outer_stride = 64, STATUS_INVALID,
+    REFUSED(over_blocks(batch, ENGINE_ATTEND), p.entry.q.outer_stride = 64, STATUS_INVALID,
             "q has outer stride 64, but the batch has token_rows");
-    REFUSED(over_blocks(batch, ENGINE_ATTEND), p.out.outer_stride = 64, STATUS_INVALID,
+    REFUSED(over_blocks(batch, ENGINE_ATTEND), p.entry.out.outer_stride = 64, STATUS_INVALID,
             "out has outer stride 64");
 }
 END_TEST
@@ -328,16 +339,16 @@ START_TEST(values_that_are_a_part_of_the_keys_have_no_tensor)
     layout.kv.k_dtype = layout.kv.v_dtype = DTYPE_INT8;
     layout.kv.scale_mode = SCALE_PER_TENSOR;
     struct core_run_params good = over_blocks(local_blocks(&layout, true), ENGINE_ATTEND);
-    good.q.token_stride = good.k.token_stride = 32;
-    good.keys.dtype = DTYPE_INT8;
-    good.v = good.values =
+    good.entry.q.token_stride = good.entry.k.token_stride = 32;
+    good.entry.keys.dtype = DTYPE_INT8;
+    good.entry.v = good.entry.values =
         (struct wire_tensor){.memory = 3, .dtype = 99, .offset = 1}; // nobody looks
-    ACCEPTED(good, p.k_scale = 0.25f);
-    ACCEPTED(good, p.kind = ENGINE_GATHER);
-    ACCEPTED(good, p.kind = ENGINE_WRITE);
-    REFUSED(good, p.v_scale = 1.0f, STATUS_INVALID, "v_scale is given, but V is a part of K");
+    ACCEPTED(good, p.entry.k_scale = 0.25f);
+    ACCEPTED(good, p.entry.kind = ENGINE_GATHER);
+    ACCEPTED(good, p.entry.kind = ENGINE_WRITE);
+    REFUSED(good, p.entry.v_scale = 1.0f, STATUS_INVALID, "v_scale is given, but V is a part of K");
     uint64_t ticket;
-    good.k_scale = 0.25f;
+    good.entry.k_scale = 0.25f;
     ck_assert_status(core_run(a.session, &good, &ticket, &error), STATUS_OK);
     world_step(&world);
     ck_assert_float_eq(fake_engine_oldest(world.engine)->runs[0].run.v_scale, 0.25f);
@@ -367,9 +378,9 @@ START_TEST(writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_ro
     const struct core_layout rows = layout_of(0);
     WORKS(run_of(writer(0), ENGINE_WRITE), 5 * (8 + 8) * (2 + 2) + 1);
     struct core_run_params gather = over_rows(local_rows(&rows, true), 0);
-    gather.kind = ENGINE_GATHER;
-    gather.k.dtype = gather.v.dtype = DTYPE_F32;
-    gather.k.token_stride = gather.v.token_stride = 32;
+    gather.entry.kind = ENGINE_GATHER;
+    gather.entry.k.dtype = gather.entry.v.dtype = DTYPE_F32;
+    gather.entry.k.token_stride = gather.entry.v.token_stride = 32;
     WORKS(gather, 14 * (8 + 8) * (4 + 2) + 1);
     static const int32_t cu[] = {0, 4}, lens[] = {10}, q_lens[] = {1}, starts[] = {0};
     struct core_batch_params params = sequences_over(0, 1, cu, lens, NULL, 0);
@@ -400,11 +411,11 @@ START_TEST(keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them)
     struct core_params *limits = &world.core->params;
     const struct core_layout rows = layout_of(0), local = layout_of(8);
     struct core_run_params run = over_rows(without_queries(&rows, INT32_MAX, 0), 16);
-    run.keys.token_stride = run.values.token_stride = 0; // all of them in 32 bytes
+    run.entry.keys.token_stride = run.entry.values.token_stride = 0; // all of them in 32 bytes
     WORKS(run, (8 + 8) + 2 * (uint64_t)INT32_MAX * (8 + 8) * 2);
     struct core_run_params blocks_of = over_blocks(without_queries(&local, 9, 2), ENGINE_ATTEND);
     WORKS(blocks_of, (8 + 8) + 2 * 16 * (8 + 8) * 2); // whole blocks
-    blocks_of.kind = ENGINE_GATHER;
+    blocks_of.entry.kind = ENGINE_GATHER;
     WORKS(blocks_of, (2 * 9 + 2 * 16) * (8 + 8) * 2 + 1);
     uint64_t ticket;
     ck_assert_status(core_run(a.session, &run, &ticket, &error), STATUS_OK);

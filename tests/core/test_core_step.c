@@ -151,9 +151,9 @@ static void expect_alike(uint64_t advanced, uint64_t created)
     for (int i = 0; i < 2; i++) {
         struct core_run_params params = worker_run_params(&a, batches[i], 0, 4, NULL);
         uint64_t ticket;
-        params.kind = ENGINE_GATHER;
-        params.k.offset = params.v.offset = 0; // refused for that at the latest
-        params.windowed = true;
+        params.entry.kind = ENGINE_GATHER;
+        params.entry.k.offset = params.entry.v.offset = 0; // refused for that at the latest
+        params.entry.window_left = params.entry.window_right = 0;
         views[i].status = core_run(a.session, &params, &ticket, &views[i].error);
         ck_assert_int_ne((int)views[i].status, STATUS_OK);
     }
@@ -226,9 +226,9 @@ START_TEST(steps_with_runs_under_way_keep_what_they_name)
             worker_run_params(&a, batch, roll(WORLD_LAYERS), TOKENS, tokens);
         uint64_t ticket;
         grow_far();
-        params.detached = true;
-        params.windowed = true; // hides what may be missing
-        params.kind = ENGINE_WRITE;
+        params.entry.flags |= WIRE_RUN_DETACHED;
+        params.entry.window_left = params.entry.window_right = 0; // hides what may be missing
+        params.entry.kind = ENGINE_WRITE;
         switch (roll(6)) {
         case 0:
         case 1:
@@ -299,8 +299,8 @@ START_TEST(a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over
     struct core_run_params run = worker_run_params(&a, batch, 0, 1, tokens);
     ck_assert_refused(core_run(a.session, &run, &ticket, &error), STATUS_INVALID,
                       "block_table[0][0] = -1");
-    run.windowed = true;
-    run.window_left = 8;
+    run.entry.window_left = 8;
+    run.entry.window_right = 0;
     ck_assert_status(core_run(a.session, &run, &ticket, &error), STATUS_OK);
 }
 END_TEST
@@ -346,7 +346,7 @@ START_TEST(steps_under_way_count_a_table_that_they_share_once)
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
     ck_assert_uint_eq(a.session->kept_bytes, idle + 2 * OWN + names_left_bytes(1));
     struct core_run_params windowed = worker_run_params(&a, advance.batch, 0, 1, tokens);
-    windowed.windowed = true;
+    windowed.entry.window_left = windowed.entry.window_right = 0;
     worker_queue(&a, &windowed);
     advance.entries = &seen;
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);

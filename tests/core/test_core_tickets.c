@@ -94,7 +94,7 @@ START_TEST(a_detached_ticket_counts_while_in_flight_and_vanishes_when_done)
 {
     struct core_run_params params = worker_run_params(&a, batch_a, 0, 8, tokens);
     uint64_t ticket;
-    params.detached = true;
+    params.entry.flags |= WIRE_RUN_DETACHED;
     for (int i = 0; i < 64; i++)
         ck_assert_status(core_run(a.session, &params, &ticket, &error), STATUS_OK);
     ck_assert_uint_eq(ticket, 64);

@@ -153,17 +153,17 @@ START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
     worker_lease(&worker, 1, &block);
     struct core_run_params p =
         worker_run_params(&worker, worker_batch(&worker, &block, 8, 8), 0, 8, tokens);
-    p.causal = false;
+    p.entry.flags &= ~(uint32_t)WIRE_RUN_CAUSAL;
     snprintf(numbers, sizeof numbers, "%d multiply-adds; one run may take %d (--max-run-work)",
              FULL_WORK, CAUSAL_WORK);
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, numbers);
-    p.causal = true;
-    p.num_heads = 2;
-    p.out.offset = WORLD_ARENA / 2;
-    p.out.token_stride = 2 * 16;
+    p.entry.flags |= WIRE_RUN_CAUSAL;
+    p.entry.num_heads = 2;
+    p.entry.out.offset = WORLD_ARENA / 2;
+    p.entry.out.token_stride = 2 * 16;
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT,
                       "smaller chunks");
-    p.num_heads = 1;
+    p.entry.num_heads = 1;
     ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
     world_finish_all(&strict);
     worker_reap(&worker, ticket, STATUS_OK);
@@ -190,9 +190,7 @@ START_TEST(keys_count_as_often_as_they_are_named)
     struct core_run_params p = worker_run_params(&worker, batch, 0, 1000, NULL);
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT,
                       "--max-run-work");
-    p.windowed = true; // of which each query sees few
-    p.window_left = 4096;
-    p.window_right = -1;
+    p.entry.window_left = 4096; // of which each query sees few
     ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
     world_finish_all(&strict);
     world_close(&strict);
@@ -220,7 +218,7 @@ START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
         sequences_over(worker.cache, 1, cu, lens, table, 100000);
     struct core_run_params p =
         worker_run_params(&worker, worker_create(&worker, &params), 0, 1, NULL);
-    p.num_splits = 1;
+    p.entry.num_splits = 1;
     ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
     strict.core->params.max_run_work = most - 1;
     snprintf(
@@ -230,16 +228,15 @@ START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, words);
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT,
                       "num_splits other than 1");
-    p.windowed = true; // which leaves less of it
-    p.window_left = 4096;
-    p.window_right = 0;
+    p.entry.window_left = 4096; // which leaves less of it
+    p.entry.window_right = 0;
     ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
-    p.windowed = false;
-    for (p.num_splits = 0; p.num_splits <= 2; p.num_splits += 2)
+    p.entry.window_left = p.entry.window_right = -1;
+    for (p.entry.num_splits = 0; p.entry.num_splits <= 2; p.entry.num_splits += 2)
         ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
-    p.num_splits = 2;
-    p.num_heads = 9; // rows that some shaders cut no keys of
-    p.out.offset = WORLD_ARENA / 2;
+    p.entry.num_splits = 2;
+    p.entry.num_heads = 9; // rows that some shaders cut no keys of
+    p.entry.out.offset = WORLD_ARENA / 2;
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "in one piece");
     world_finish_all(&strict);
     world_close(&strict);
@@ -250,7 +247,11 @@ START_TEST(honest_sequences_in_one_piece_are_far_from_the_limit)
 {
     const uint64_t usual = 10000000000000; // of a GPU
     struct core_session session = {.ledger = &world.core->ledger};
-    struct core_run_params p = {.kind = ENGINE_ATTEND, .num_heads = 32, .num_splits = 1};
+    struct core_run_params p = {.entry = {.kind = WIRE_RUN_ATTEND,
+                                          .num_heads = 32,
+                                          .num_splits = 1,
+                                          .window_left = -1,
+                                          .window_right = -1}};
     struct batch decode = {.session = &session, .max_rows = 1, .max_seq_len = 1 << 20};
     decode.kv = (struct engine_kv){.num_kv_heads = 8, .head_dim_k = 128, .head_dim_v = 128};
     ck_assert_uint_lt(weight_alone(&decode, &p), usual / 20);

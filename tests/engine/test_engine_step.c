@@ -335,12 +335,18 @@ static uint64_t run_session(struct crowd_of_sessions *c, int i)
     struct error error = {0};
     uint64_t ticket = 0;
     struct wire_tensor tensor = {.dtype = DTYPE_F32, .token_stride = 32, .head_stride = 32};
-    struct core_run_params run = {
-        .kind = ENGINE_ATTEND, .batch = c->batches[i], .num_heads = 1, .causal = true};
-    run.q = run.k = run.v = run.out = tensor;
-    run.k.offset = K;
-    run.v.offset = V;
-    run.out.offset = OUT;
+    struct core_run_params run = {.entry = {.batch = c->batches[i],
+                                            .num_heads = 1,
+                                            .q = tensor,
+                                            .k = tensor,
+                                            .v = tensor,
+                                            .out = tensor,
+                                            .window_left = -1,
+                                            .window_right = -1,
+                                            .flags = WIRE_RUN_CAUSAL}};
+    run.entry.k.offset = K;
+    run.entry.v.offset = V;
+    run.entry.out.offset = OUT;
     run.layers = (struct wire_layers){.num_layers = 2, .out = WIDTH};
     fill((uint64_t)i * ARENA + V, 100 * (float)i);
     ck_assert_msg(core_run(c->sessions[i], &run, &ticket, &error) == STATUS_OK, "%s", error.text);

@@ -232,14 +232,19 @@ struct core_run_params worker_run_params(struct worker *worker, uint64_t batch, 
     for (uint32_t t = 0; tokens && t < num_new; t++)
         memcpy(worker->memory + tensors[1].offset + (size_t)t * 16, &tokens[t], sizeof(*tokens));
     return (struct core_run_params){
-        .batch = batch,
-        .layer = layer,
-        .num_heads = 1,
-        .q = tensors[0],
-        .k = tensors[1],
-        .v = tensors[2],
-        .out = tensors[3],
-        .causal = true,
+        .entry =
+            {
+                .batch = batch,
+                .layer = layer,
+                .num_heads = 1,
+                .q = tensors[0],
+                .k = tensors[1],
+                .v = tensors[2],
+                .out = tensors[3],
+                .window_left = -1,
+                .window_right = -1,
+                .flags = WIRE_RUN_CAUSAL,
+            },
     };
 }
 

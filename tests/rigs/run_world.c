@@ -39,13 +39,18 @@ struct wire_tensor tensor(uint64_t offset, uint64_t outer_stride)
 struct core_run_params run_of(uint64_t batch, enum engine_kind kind)
 {
     return (struct core_run_params){
-        .kind = kind,
-        .batch = batch,
-        .num_heads = 1,
-        .q = tensor(AT_Q, 0),
-        .k = tensor(AT_K, 0),
-        .v = tensor(AT_V, 0),
-        .out = tensor(AT_OUT, 0),
+        .entry =
+            {
+                .kind = kind,
+                .batch = batch,
+                .num_heads = 1,
+                .q = tensor(AT_Q, 0),
+                .k = tensor(AT_K, 0),
+                .v = tensor(AT_V, 0),
+                .out = tensor(AT_OUT, 0),
+                .window_left = -1,
+                .window_right = -1,
+            },
     };
 }
 
@@ -98,8 +103,8 @@ uint64_t writer(uint32_t seqs)
 struct core_run_params over_blocks(uint64_t batch, enum engine_kind kind)
 {
     struct core_run_params p = run_of(batch, kind);
-    p.keys = tensor(AT_KEYS, 128);
-    p.values = tensor(AT_VALUES, 128);
+    p.entry.keys = tensor(AT_KEYS, 128);
+    p.entry.values = tensor(AT_VALUES, 128);
     return p;
 }
 

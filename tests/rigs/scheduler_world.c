@@ -73,7 +73,7 @@ void occupy(void)
     for (int i = 0; i < SCHEDULER_MAX_IN_FLIGHT; i++) {
         struct core_run_params params = worker_run_params(&c, batch_c, 0, 8, tokens);
         uint64_t ticket;
-        params.detached = true;
+        params.entry.flags |= WIRE_RUN_DETACHED;
         ck_assert_status(core_run(c.session, &params, &ticket, &error), STATUS_OK);
         world_step(&world);
     }

@@ -420,17 +420,19 @@ static bool run(struct ledger *l, uint64_t batch, enum cost cost)
     struct core_ticket_result result;
     uint64_t ticket;
     const struct core_run_params params = {
-        .kind = ENGINE_ATTEND,
-        .batch = batch,
-        .num_heads = HEADS,
-        .q = tensor(0),
-        .k = tensor(0),
-        .v = tensor(0),
-        .out = tensor(l->arena_size / 2),
-        .causal = true,
-        .windowed = true, // so that the GPU, whose time is not the question, has little to do
-        .window_left = WINDOW,
-        .window_right = -1,
+        .entry =
+            {
+                .batch = batch,
+                .num_heads = HEADS,
+                .q = tensor(0),
+                .k = tensor(0),
+                .v = tensor(0),
+                .out = tensor(l->arena_size / 2),
+                // Few keys: the time of the GPU is not the question.
+                .window_left = WINDOW,
+                .window_right = -1,
+                .flags = WIRE_RUN_CAUSAL,
+            },
     };
     const struct moment before = begin();
     if (core_run(l->session, &params, &ticket, &error) != STATUS_OK)

@@ -114,7 +114,8 @@ struct arrays {
 static size_t measure_heads(const struct core_run_params *p, const float *values, uint64_t stride)
 {
     uint64_t times = p->layers.num_layers > 1 && stride ? p->layers.num_layers : 1;
-    return values && p->kind == ENGINE_ATTEND ? times * p->num_heads * sizeof(float) : 0;
+    return values && p->entry.kind == ENGINE_ATTEND ? times * p->entry.num_heads * sizeof(float)
+                                                    : 0;
 }
 
 static size_t measure_scales(const struct core_run_params *p, const float *scales)
@@ -125,8 +126,9 @@ static size_t measure_scales(const struct core_run_params *p, const float *scale
 static struct arrays measure(const struct core_run_params *p)
 {
     return (struct arrays){
-        .frequencies =
-            p->rope.frequencies && p->kind != ENGINE_GATHER ? p->rope.dim / 2 * sizeof(double) : 0,
+        .frequencies = p->frequencies && p->entry.kind != ENGINE_GATHER
+                           ? p->entry.rope_dim / 2 * sizeof(double)
+                           : 0,
         .slopes = measure_heads(p, p->slopes, p->layers.slopes),
         .sinks = measure_heads(p, p->sinks, p->layers.sinks),
         .k_scales = measure_scales(p, p->k_scales),
@@ -184,63 +186,68 @@ static void describe_kv(struct run *run, const struct core_run_params *p)
     const struct batch *batch = run->batch;
     struct engine_run *engine = &run->engine;
     bool two = !batch->kv.v_is_k_prefix;
-    if (batch->has_slots || p->kind == ENGINE_GATHER) {
-        engine->k = run_tensor(&p->k);
-        engine->v = two ? run_tensor(&p->v) : engine->v;
+    if (batch->has_slots || p->entry.kind == ENGINE_GATHER) {
+        engine->k = run_tensor(&p->entry.k);
+        engine->v = two ? run_tensor(&p->entry.v) : engine->v;
     }
     if (!batch->table) {
-        engine->keys = run_tensor(&p->keys);
-        engine->values = two ? run_tensor(&p->values) : engine->values;
+        engine->keys = run_tensor(&p->entry.keys);
+        engine->values = two ? run_tensor(&p->entry.values) : engine->values;
     }
-    describe_scales(engine, run, 0, p->k_scale, p->v_scale);
+    describe_scales(engine, run, 0, p->entry.k_scale, p->entry.v_scale);
 }
 
 static void describe_rope(struct run *run, const struct core_run_params *p)
 {
-    if (!p->rope.dim || p->kind == ENGINE_GATHER)
+    if (!p->entry.rope_dim || p->entry.kind == ENGINE_GATHER)
         return;
-    run->engine.rope = p->rope;
-    if (run->engine.rope.theta == 0.0f)
-        run->engine.rope.theta = 10000.0f;
+    run->engine.rope = (struct engine_rope){
+        .dim = p->entry.rope_dim,
+        .interleaved = p->entry.flags & WIRE_RUN_ROPE_INTERLEAVED,
+        .theta = p->entry.rope_theta != 0.0f ? p->entry.rope_theta : 10000.0f,
+    };
 }
 
 static void describe_attention(struct run *run, const struct core_run_params *p)
 {
     struct engine_run *engine = &run->engine;
-    engine->num_heads = p->num_heads;
-    engine->q = run_tensor(&p->q);
-    engine->out = run_tensor(&p->out);
-    engine->scale = p->scale != 0.0f ? p->scale : 1.0f / sqrtf((float)run->batch->kv.head_dim_k);
-    engine->causal = p->causal;
-    engine->windowed = p->windowed;
-    engine->window_left = p->window_left;
-    engine->window_right = p->window_right;
-    engine->soft_cap = p->soft_cap;
-    engine->lse = run_tensor(&p->lse);
-    engine->num_splits = p->num_splits;
+    engine->num_heads = p->entry.num_heads;
+    engine->q = run_tensor(&p->entry.q);
+    engine->out = run_tensor(&p->entry.out);
+    engine->scale =
+        p->entry.scale != 0.0f ? p->entry.scale : 1.0f / sqrtf((float)run->batch->kv.head_dim_k);
+    engine->causal = run_is_causal(p);
+    engine->windowed = p->entry.window_left != -1 || p->entry.window_right != -1;
+    engine->window_left = p->entry.window_left;
+    engine->window_right = p->entry.window_right;
+    engine->soft_cap = p->entry.logits_soft_cap;
+    engine->lse = run_tensor(&p->entry.lse);
+    engine->num_splits = p->entry.num_splits;
 }
 
 static void describe(struct run *run, const struct core_run_params *p, const struct arrays *sizes)
 {
     char *at = (char *)run->arrays;
     // In the order of struct arrays; scales before describe_kv(), which reads them.
-    const void *frequencies = copy_array(&at, p->rope.frequencies, sizes->frequencies);
+    const void *frequencies = copy_array(&at, p->frequencies, sizes->frequencies);
     const float *slopes =
-        copy_heads(&at, p->slopes, sizes->slopes, p->num_heads, &run->layers.slopes);
-    const float *sinks = copy_heads(&at, p->sinks, sizes->sinks, p->num_heads, &run->layers.sinks);
+        copy_heads(&at, p->slopes, sizes->slopes, p->entry.num_heads, &run->layers.slopes);
+    const float *sinks =
+        copy_heads(&at, p->sinks, sizes->sinks, p->entry.num_heads, &run->layers.sinks);
     run->k_scales = copy_array(&at, p->k_scales, sizes->k_scales);
     run->v_scales = copy_array(&at, p->v_scales, sizes->v_scales);
     run->engine = (struct engine_run){
-        .kind = p->kind,
+        .kind = (enum engine_kind)p->entry.kind,
         .batch = run->batch->engine,
         .arena = run->session->arena,
-        .layer = p->layer,
+        .layer = p->entry.layer,
         .num_heads = run->batch->kv.num_kv_heads,
         .scale = 1.0f,
+        .options = p->options,
     };
     describe_kv(run, p);
     describe_rope(run, p);
-    if (p->kind == ENGINE_ATTEND)
+    if (p->entry.kind == ENGINE_ATTEND)
         describe_attention(run, p);
     run->engine.rope.frequencies = frequencies;
     run->engine.slopes = slopes;
@@ -305,7 +312,7 @@ static enum status check_all(struct core_session *session, const struct core_run
 {
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
-        status = batch_find(session, params->batch, batch, error);
+        status = batch_find(session, params->entry.batch, batch, error);
     if (status == STATUS_OK)
         status = run_check(*batch, params, tensors, error);
     if (status == STATUS_OK)
@@ -336,11 +343,11 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     run->weight = weight_in_queue(batch, params);
     run->work = weight_work(batch, params);
     describe(run, params, &sizes);
-    status = params->kind == ENGINE_ATTEND
+    status = params->entry.kind == ENGINE_ATTEND
                  ? engine_run_check(session->ledger->engine, &run->engine, error)
                  : STATUS_OK;
     if (status == STATUS_OK)
-        status = run_queue(run, params->detached, ticket, error);
+        status = run_queue(run, params->entry.flags & WIRE_RUN_DETACHED, ticket, error);
     if (status != STATUS_OK) {
         run_free(run);
         return status;

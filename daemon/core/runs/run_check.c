@@ -12,6 +12,11 @@
 #include <math.h>
 #include <stdio.h>
 
+_Static_assert((int)WIRE_RUN_ATTEND == (int)ENGINE_ATTEND &&
+                   (int)WIRE_RUN_WRITE == (int)ENGINE_WRITE &&
+                   (int)WIRE_RUN_GATHER == (int)ENGINE_GATHER,
+               "one numbering");
+
 // ---- kind and layer ----
 
 static enum status check_gather(const struct batch *batch, struct error *error)
@@ -34,17 +39,23 @@ static enum status check_kind(const struct batch *batch, const struct core_run_p
 {
     static const char *const names[] = {
         [ENGINE_ATTEND] = "attention", [ENGINE_WRITE] = "a write", [ENGINE_GATHER] = "a gather"};
-    if (p->kind != ENGINE_ATTEND && p->kind != ENGINE_WRITE && p->kind != ENGINE_GATHER)
-        return error_set(error, STATUS_INVALID, "kind %d is none of a batch's runs", (int)p->kind);
-    if (p->kind != ENGINE_WRITE && !batch->has_keys)
+    const uint32_t kind = p->entry.kind;
+    if (kind >= sizeof names / sizeof *names)
+        return error_set(error, STATUS_INVALID, "kind %" PRIu32 " is none of a batch's runs", kind);
+    if (kind != ENGINE_WRITE && !batch->has_keys)
         return error_set(error, STATUS_INVALID,
                          "batch %" PRIu64 " was created without seq_lens_kv, which %s needs",
-                         batch->id, names[p->kind]);
-    if (p->kind == ENGINE_WRITE && !batch->has_slots)
+                         batch->id, names[kind]);
+    if (kind == ENGINE_WRITE && !batch->has_slots)
         return error_set(error, STATUS_INVALID,
                          "batch %" PRIu64 " was created without a slot_mapping, which %s needs",
-                         batch->id, names[p->kind]);
-    return p->kind == ENGINE_GATHER ? check_gather(batch, error) : STATUS_OK;
+                         batch->id, names[kind]);
+    return kind == ENGINE_GATHER ? check_gather(batch, error) : STATUS_OK;
+}
+
+bool run_is_causal(const struct core_run_params *p)
+{
+    return p->entry.flags & WIRE_RUN_CAUSAL;
 }
 
 uint32_t core_run_layers(const struct core_run_params *p)
@@ -57,13 +68,14 @@ static enum status check_layer(const struct batch *batch, const struct core_run_
 {
     const struct wire_layers *l = &p->layers;
     uint64_t count = core_run_layers(p), step = l->layer_step ? l->layer_step : 1;
-    uint64_t last = p->layer + (count - 1) * step;
+    uint64_t last = p->entry.layer + (count - 1) * step;
     if (count > CORE_MAX_LAYERS)
         return error_set(error, STATUS_LIMIT, "a run of %" PRIu32 " layers; at most %d are one run",
                          l->num_layers, CORE_MAX_LAYERS);
-    if (!batch->table && p->layer)
+    if (!batch->table && p->entry.layer)
         return error_set(error, STATUS_OUT_OF_RANGE,
-                         "layer %" PRIu32 " of K and V in the arena, which have one, 0", p->layer);
+                         "layer %" PRIu32 " of K and V in the arena, which have one, 0",
+                         p->entry.layer);
     if (batch->table && last >= batch->table->cache->identity.num_layers)
         return error_set(error, STATUS_OUT_OF_RANGE,
                          "layer %" PRIu64 " of a cache with %" PRIu32 " layers", last,
@@ -84,10 +96,10 @@ static bool is_finite_in_log2(double value)
 static enum status check_head_count(const struct batch *batch, const struct core_run_params *p,
                                     struct error *error)
 {
-    if (p->num_heads == 0 || p->num_heads % batch->kv.num_kv_heads)
+    if (p->entry.num_heads == 0 || p->entry.num_heads % batch->kv.num_kv_heads)
         return error_set(error, STATUS_INVALID,
                          "num_heads %" PRIu32 " is not a multiple of the %s %" PRIu32 " KV heads",
-                         p->num_heads, batch->table ? "cache's" : "layout's",
+                         p->entry.num_heads, batch->table ? "cache's" : "layout's",
                          batch->kv.num_kv_heads);
     return STATUS_OK;
 }
@@ -96,7 +108,7 @@ static enum status missing_error(const struct missing *missing, const struct cor
                                  struct error *error)
 {
     uint32_t last = missing->num_entries - 1;
-    if (!p->windowed || p->window_left < 0)
+    if (p->entry.window_left < 0)
         return error_set(error, STATUS_INVALID,
                          "block_table[%" PRIu32 "][%" PRIu32
                          "] = -1, but the run has no left window, and only a "
@@ -105,19 +117,19 @@ static enum status missing_error(const struct missing *missing, const struct cor
     return error_set(error, STATUS_INVALID,
                      "block_table[%" PRIu32 "][%" PRIu32 "] = -1, but with window_left %" PRId32
                      " queries of that sequence see keys there; at most %" PRId64 " hides them",
-                     missing->seq, last, p->window_left, missing->max_left);
+                     missing->seq, last, p->entry.window_left, missing->max_left);
 }
 
 static enum status check_window(const struct batch *batch, const struct core_run_params *p,
                                 struct error *error)
 {
     const struct missing *missing = &batch->missing;
-    if (p->windowed && (p->window_left < -1 || p->window_right < -1))
+    if (p->entry.window_left < -1 || p->entry.window_right < -1)
         return error_set(error, STATUS_INVALID,
                          "window_left %" PRId32 ", window_right %" PRId32
                          ": neither may be below -1, unbounded",
-                         p->window_left, p->window_right);
-    bool hidden = p->windowed && p->window_left >= 0 && p->window_left <= missing->max_left;
+                         p->entry.window_left, p->entry.window_right);
+    bool hidden = p->entry.window_left >= 0 && p->entry.window_left <= missing->max_left;
     return missing->num_entries && !hidden ? missing_error(missing, p, error) : STATUS_OK;
 }
 
@@ -126,7 +138,7 @@ uint64_t core_run_heads(const struct core_run_params *p, uint64_t stride)
     uint64_t more = p->layers.num_layers > 1 ? p->layers.num_layers - 1 : 0,
              floats = stride / sizeof(float), all;
     if (__builtin_mul_overflow(more, floats, &all) ||
-        __builtin_add_overflow(all, p->num_heads, &all))
+        __builtin_add_overflow(all, p->entry.num_heads, &all))
         return UINT64_MAX;
     return all;
 }
@@ -188,12 +200,13 @@ static enum status check_soft_cap(const struct batch *batch, const struct core_r
                                   struct error *error)
 {
     (void)batch;
-    if (p->soft_cap == 0.0f || (p->soft_cap >= FLT_MIN && is_finite_in_log2(p->soft_cap)))
+    if (p->entry.logits_soft_cap == 0.0f ||
+        (p->entry.logits_soft_cap >= FLT_MIN && is_finite_in_log2(p->entry.logits_soft_cap)))
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
                      "logits_soft_cap is %g; it must be 0, or at least 2^-126 and finite in f32, "
                      "also times log2(e)",
-                     (double)p->soft_cap);
+                     (double)p->entry.logits_soft_cap);
 }
 
 enum status run_check_lse(const struct wire_tensor *lse, struct error *error)
@@ -216,7 +229,7 @@ static enum status check_lse(const struct batch *batch, const struct core_run_pa
                              struct error *error)
 {
     (void)batch;
-    return run_check_lse(&p->lse, error);
+    return run_check_lse(&p->entry.lse, error);
 }
 
 // ---- keys and values ----
@@ -225,10 +238,11 @@ static enum status check_score_scale(const struct batch *batch, const struct cor
                                      struct error *error)
 {
     (void)batch;
-    if (is_finite_in_log2(p->scale))
+    if (is_finite_in_log2(p->entry.scale))
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
-                     "scale is %g; it must be finite in f32, also times log2(e)", (double)p->scale);
+                     "scale is %g; it must be finite in f32, also times log2(e)",
+                     (double)p->entry.scale);
 }
 
 // A run's scale for all its layers, or each layer's own; 0 is none.
@@ -283,9 +297,11 @@ static enum status check_scale(const struct batch *batch, const struct scales *s
 static enum status check_product(const struct batch *batch, const struct core_run_params *p,
                                  const struct scales *scales, uint32_t i, struct error *error)
 {
-    double scale = p->scale != 0.0f ? (double)p->scale : 1.0 / sqrt(batch->kv.head_dim_k);
+    double scale =
+        p->entry.scale != 0.0f ? (double)p->entry.scale : 1.0 / sqrt(batch->kv.head_dim_k);
     char name[32];
-    if (scales->is_v || p->kind != ENGINE_ATTEND || is_finite_in_log2(scale * scales->values[i]))
+    if (scales->is_v || p->entry.kind != ENGINE_ATTEND ||
+        is_finite_in_log2(scale * scales->values[i]))
         return STATUS_OK;
     name_scale(scales, i, name, sizeof name);
     return error_set(
@@ -298,8 +314,8 @@ static enum status check_scales(const struct batch *batch, const struct core_run
                                 struct error *error)
 {
     const struct scales all[] = {
-        {"k_scale", &p->k_scale, 1, false, false},
-        {"v_scale", &p->v_scale, 1, true, false},
+        {"k_scale", &p->entry.k_scale, 1, false, false},
+        {"v_scale", &p->entry.v_scale, 1, true, false},
         {"k_scales", p->k_scales, core_run_layers(p), false, true},
         {"v_scales", p->v_scales, core_run_layers(p), true, true},
     };
@@ -314,40 +330,50 @@ static enum status check_scales(const struct batch *batch, const struct core_run
     return status;
 }
 
-static enum status check_frequencies(const struct engine_rope *rope, struct error *error)
+static enum status check_frequencies(const struct core_run_params *p, struct error *error)
 {
-    for (uint32_t n = 0; rope->frequencies && n < rope->dim / 2; n++) {
-        if (!isfinite(rope->frequencies[n]))
+    for (uint32_t n = 0; p->frequencies && n < p->entry.rope_dim / 2; n++) {
+        if (!isfinite(p->frequencies[n]))
             return error_set(error, STATUS_INVALID, "rope.frequencies[%" PRIu32 "] is %f", n,
-                             rope->frequencies[n]);
+                             p->frequencies[n]);
     }
     return STATUS_OK;
+}
+
+static const char *given_of_rope(const struct core_run_params *p)
+{
+    if (p->frequencies)
+        return "frequencies";
+    if (p->entry.rope_theta != 0.0f)
+        return "theta";
+    return p->entry.flags & WIRE_RUN_ROPE_INTERLEAVED ? "interleaved" : NULL;
 }
 
 static enum status check_rope(const struct batch *batch, const struct core_run_params *p,
                               struct error *error)
 {
-    const struct engine_rope *rope = &p->rope;
-    const char *given = rope->frequencies ? "frequencies" : rope->theta != 0.0f ? "theta" : NULL;
-    if (!rope->dim && (given || rope->interleaved))
+    const uint32_t dim = p->entry.rope_dim;
+    const float theta = p->entry.rope_theta;
+    const char *given = given_of_rope(p);
+    if (!dim && given)
         return error_set(error, STATUS_INVALID, "rope.%s is given, but rope.dim is 0: no rotation",
-                         given ? given : "interleaved");
-    if (!rope->dim)
+                         given);
+    if (!dim)
         return STATUS_OK;
-    if (rope->dim % 2 || rope->dim > batch->kv.head_dim_k)
+    if (dim % 2 || dim > batch->kv.head_dim_k)
         return error_set(error, STATUS_INVALID,
                          "rope.dim is %" PRIu32 "; it must be even and at most head_dim_k %" PRIu32,
-                         rope->dim, batch->kv.head_dim_k);
-    if (!(rope->theta >= 0.0f && rope->theta <= FLT_MAX))
+                         dim, batch->kv.head_dim_k);
+    if (!(theta >= 0.0f && theta <= FLT_MAX))
         return error_set(error, STATUS_INVALID,
                          "rope.theta is %f; it must be finite and above 0, or 0 for 10000",
-                         (double)rope->theta);
+                         (double)theta);
     if (!batch->has_keys && !batch->has_positions)
         return error_set(error, STATUS_INVALID,
                          "rope is given, but batch %" PRIu64
                          " has neither seq_lens_kv nor positions to turn by",
                          batch->id);
-    return check_frequencies(rope, error);
+    return check_frequencies(p, error);
 }
 
 // ---- all ----
@@ -381,7 +407,7 @@ enum status run_check(const struct batch *batch, const struct core_run_params *p
     if (status == STATUS_OK)
         status = check_layer(batch, params, error);
     for (size_t i = 0; status == STATUS_OK && i < sizeof checks / sizeof *checks; i++) {
-        if (checks[i].kinds >> params->kind & 1)
+        if (checks[i].kinds >> params->entry.kind & 1)
             status = checks[i].check(batch, params, error);
     }
     return status == STATUS_OK ? run_check_tensors(batch, params, tensors, error) : status;

@@ -12,6 +12,7 @@
 // What a kind of run does not use is not looked at.
 enum status run_check(const struct batch *batch, const struct core_run_params *params,
                       struct run_tensors *tensors, struct error *error);
+bool run_is_causal(const struct core_run_params *params);
 // The heads of one token of an LSE are one row.
 enum status run_check_lse(const struct wire_tensor *lse, struct error *error);
 

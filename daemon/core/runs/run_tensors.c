@@ -31,7 +31,8 @@ static const struct role {
     unsigned kinds, written; // by these kinds of run
 } roles[] = {
 #define FIELD(name)                                                                                \
-#name, offsetof(struct core_run_params, name), offsetof(struct core_run_params, layers.name)
+#name, offsetof(struct core_run_params, entry.name),                                           \
+        offsetof(struct core_run_params, layers.name)
     {FIELD(out), QUERY, true, ATTENDS, ATTENDS},
     {FIELD(q), QUERY, false, ATTENDS, 0},
     {FIELD(k), FRESH, false, ANY, GATHERS},
@@ -55,11 +56,11 @@ static uint64_t layer_stride_of(const struct core_run_params *p, const struct ro
 static bool has_role(const struct batch *batch, const struct core_run_params *p,
                      const struct role *role)
 {
-    if (!(role->kinds >> p->kind & 1) ||
+    if (!(role->kinds >> p->entry.kind & 1) ||
         (role->is_v && role->rows != QUERY && batch->kv.v_is_k_prefix))
         return false;
     if (role->rows == FRESH)
-        return batch->has_slots || p->kind == ENGINE_GATHER;
+        return batch->has_slots || p->entry.kind == ENGINE_GATHER;
     return role->rows == QUERY || !batch->table;
 }
 
@@ -77,10 +78,10 @@ static enum status extend_rows(const struct batch *batch, const struct core_run_
 {
     uint64_t outer = use->tensor->outer_stride;
     use->num_outer = 1;
-    use->num_tokens = p->kind == ENGINE_GATHER ? batch->all_keys : batch->num_tokens;
+    use->num_tokens = p->entry.kind == ENGINE_GATHER ? batch->all_keys : batch->num_tokens;
     if (!outer)
         return STATUS_OK;
-    if (p->kind == ENGINE_GATHER)
+    if (p->entry.kind == ENGINE_GATHER)
         return outer_error(use->name, outer, "a gather's rows lie one after the other", error);
     if (batch->has_token_rows)
         return outer_error(use->name, outer, "the batch has token_rows", error);
@@ -124,9 +125,9 @@ static enum status describe_use(const struct batch *batch, const struct core_run
     *use = (struct tensor_use){
         .name = role->name,
         .tensor = tensor_of(p, role),
-        .heads = role->rows == QUERY ? p->num_heads : kv->num_kv_heads,
+        .heads = role->rows == QUERY ? p->entry.num_heads : kv->num_kv_heads,
         .head_dim = role->is_v ? kv->head_dim_v : kv->head_dim_k,
-        .written = role->written >> p->kind & 1,
+        .written = role->written >> p->entry.kind & 1,
         .layer_stride = layer_stride_of(p, role),
     };
     if (role->rows != STORED)
@@ -139,7 +140,7 @@ static enum status describe_use(const struct batch *batch, const struct core_run
 static enum status check_stored_absent(const struct batch *batch, const struct core_run_params *p,
                                        struct error *error)
 {
-    const char *given = p->keys.dtype ? "keys" : p->values.dtype ? "values" : NULL;
+    const char *given = p->entry.keys.dtype ? "keys" : p->entry.values.dtype ? "values" : NULL;
     if (!batch->table || !given)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
@@ -156,7 +157,7 @@ enum status run_check_tensors(const struct batch *batch, const struct core_run_p
         .num_layers = p->layers.num_layers,
     };
     struct tensor_use uses[NUM_ROLES + 1];
-    struct wire_tensor lse = p->lse;
+    struct wire_tensor lse = p->entry.lse;
     uint32_t count = 0;
     if (!batch->session->arena)
         return error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to run in",
@@ -169,13 +170,13 @@ enum status run_check_tensors(const struct batch *batch, const struct core_run_p
     if (status != STATUS_OK)
         return status;
     lse.head_stride = 0; // the heads of a token are one row
-    if (p->kind == ENGINE_ATTEND && lse.dtype)
+    if (p->entry.kind == ENGINE_ATTEND && lse.dtype)
         uses[count++] = (struct tensor_use){.name = "lse",
                                             .tensor = &lse,
                                             .num_outer = 1,
                                             .num_tokens = batch->num_tokens,
                                             .heads = 1,
-                                            .head_dim = p->num_heads,
+                                            .head_dim = p->entry.num_heads,
                                             .dtype = DTYPE_F32,
                                             .written = true,
                                             .counts_elements = true,

@@ -7,6 +7,7 @@
 
 #include "core/pool/ledger.h"
 #include "core/pool/session.h"
+#include "run_check.h"
 
 enum {
     // Attending one token of a common model reads so much: K and V of 8 heads of 128 dims in 16
@@ -51,11 +52,11 @@ static unsigned __int128 row_bytes(const struct engine_kv *kv, enum dtype k_dtyp
 static unsigned __int128 moved_bytes(const struct batch *batch, const struct core_run_params *p)
 {
     const struct engine_kv *kv = &batch->kv;
-    bool gathers = p->kind == ENGINE_GATHER;
+    bool gathers = p->entry.kind == ENGINE_GATHER;
     uint64_t fresh = gathers ? batch->all_keys : batch->num_tokens, stored = fresh;
     if (gathers && batch->local_keys > stored)
         stored = batch->local_keys;
-    return (fresh * row_bytes(kv, (enum dtype)p->k.dtype, (enum dtype)p->k.dtype) +
+    return (fresh * row_bytes(kv, (enum dtype)p->entry.k.dtype, (enum dtype)p->entry.k.dtype) +
             stored * row_bytes(kv, kv->k_dtype, kv->v_dtype)) *
            kv->num_kv_heads;
 }
@@ -73,9 +74,9 @@ static unsigned __int128 local_bytes(const struct batch *batch)
 // UINT64_MAX: it has no bound on both sides.
 static uint64_t keys_in_window(const struct batch *batch, const struct core_run_params *p)
 {
-    int64_t right = p->causal && !batch->has_mask ? 0 : p->window_right;
-    return p->windowed && p->window_left >= 0 && right >= 0 ? (uint64_t)(p->window_left + right + 1)
-                                                            : UINT64_MAX;
+    int64_t left = p->entry.window_left;
+    int64_t right = run_is_causal(p) && !batch->has_mask ? 0 : p->entry.window_right;
+    return left >= 0 && right >= 0 ? (uint64_t)(left + right + 1) : UINT64_MAX;
 }
 
 // No query sees more keys than its window has.
@@ -92,19 +93,19 @@ static uint64_t seen_tokens(const struct batch *batch, const struct core_run_par
 static uint64_t keys_in_one_piece(const struct batch *batch, const struct core_run_params *p)
 {
     uint64_t keys = batch->max_seq_len,
-             rows = (uint64_t)batch->max_rows * (p->num_heads / batch->kv.num_kv_heads);
+             rows = (uint64_t)batch->max_rows * (p->entry.num_heads / batch->kv.num_kv_heads);
     uint64_t window =
         batch->has_mask || batch->has_positions ? UINT64_MAX : keys_in_window(batch, p);
-    bool is_cut = p->num_splits != 1 && rows <= BATCH_TILE_ROWS;
+    bool is_cut = p->entry.num_splits != 1 && rows <= BATCH_TILE_ROWS;
     if (is_cut)
-        keys = p->num_splits ? (keys + p->num_splits - 1) / p->num_splits : 0;
+        keys = p->entry.num_splits ? (keys + p->entry.num_splits - 1) / p->entry.num_splits : 0;
     return keys > BATCH_TILE_KEYS && window < keys - BATCH_TILE_KEYS ? window + BATCH_TILE_KEYS
                                                                      : keys;
 }
 
 uint64_t weight_alone(const struct batch *batch, const struct core_run_params *p)
 {
-    if (p->kind != ENGINE_ATTEND)
+    if (p->entry.kind != ENGINE_ATTEND)
         return 0;
     bool software = engine_device(batch->session->ledger->engine)->software;
     unsigned __int128 pairs = (unsigned __int128)keys_in_one_piece(batch, p) * BATCH_TILE_ROWS;
@@ -120,13 +121,13 @@ static uint64_t attention_work(const struct batch *batch, const struct core_run_
 {
     const struct engine_kv *kv = &batch->kv;
     uint64_t pairs = batch->attended, in_window = seen_tokens(batch, p);
-    if (p->causal && !batch->has_mask && !batch->has_positions)
+    if (run_is_causal(p) && !batch->has_mask && !batch->has_positions)
         pairs = batch->causal;
     if (in_window < pairs && !batch->has_positions)
         pairs = in_window;
     unsigned __int128 rows =
         (unsigned __int128)pairs + (uint64_t)batch->num_tokens * BATCH_TILE_KEYS;
-    rows *= p->num_heads / kv->num_kv_heads;
+    rows *= p->entry.num_heads / kv->num_kv_heads;
     rows += (unsigned __int128)batch->keys * (BATCH_TILE_ROWS - 1);
     uint64_t dims = (uint64_t)kv->head_dim_k + kv->head_dim_v;
     unsigned __int128 most = UINT64_MAX / dims / kv->num_kv_heads;
@@ -137,14 +138,14 @@ static uint64_t attention_work(const struct batch *batch, const struct core_run_
 
 uint64_t weight_attended(const struct batch *batch, const struct core_run_params *p)
 {
-    return p->kind == ENGINE_ATTEND ? seen_tokens(batch, p) : 0;
+    return p->entry.kind == ENGINE_ATTEND ? seen_tokens(batch, p) : 0;
 }
 
 // A token that is attended is read once, wherever it lies: of attending and copying the larger
 // counts.
 uint64_t weight_in_queue(const struct batch *batch, const struct core_run_params *p)
 {
-    if (p->kind != ENGINE_ATTEND)
+    if (p->entry.kind != ENGINE_ATTEND)
         return weight_moved_in_queue(moved_bytes(batch, p));
     uint64_t seen = seen_tokens(batch, p),
              copied = at_most_64_bits(local_bytes(batch) / BYTES_A_TOKEN);
@@ -153,7 +154,7 @@ uint64_t weight_in_queue(const struct batch *batch, const struct core_run_params
 
 uint64_t weight_work(const struct batch *batch, const struct core_run_params *p)
 {
-    if (p->kind != ENGINE_ATTEND)
+    if (p->entry.kind != ENGINE_ATTEND)
         return weight_moved_work(moved_bytes(batch, p));
     uint64_t spread = attention_work(batch, p), alone = weight_alone(batch, p);
     return at_most_64_bits((spread > alone ? spread : alone) + local_bytes(batch));
