@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - a batch and a layer, or several, queued. What a run may be is the daemon's to say: every
-// parameter goes out, so that it can name the one it refuses. Slopes, sinks, frequencies and the
-// scales of layers go through the arena, for as long as the call takes: the daemon copies them when
-// the command arrives. Any thread.
+// run.c - queues a batch for one layer or several. The daemon decides what a run may be: every
+// parameter goes out, so that the daemon can name the one it refuses. Slopes, sinks, frequencies
+// and scales of layers lie in the arena during the call: the daemon copies them when the command
+// arrives. Any thread.
 
 #include "run.h"
 
@@ -15,13 +15,13 @@
 
 enum { MOST_LAYERS = 1024 };
 
-// Of runs that are not asked for several.
+// For a call without layers.
 static const struct aule_layers one_layer = {.num_layers = 1};
 
-// A run on its way. Points into itself: it stays where it is.
+// A run that is about to be sent. It points into itself and must not be copied.
 struct prepared {
     struct work work;
-    float scales[2 * MOST_LAYERS]; // as many as there are layers of K's, then of V's
+    float scales[2 * MOST_LAYERS]; // K's of each layer, then V's of each layer
 };
 
 static enum aule_status check_tensors(const struct attachment *attachment,
@@ -39,37 +39,7 @@ static enum aule_status check_tensors(const struct attachment *attachment,
     return status;
 }
 
-static struct wire_run_entry entry_of(uint64_t batch, enum wire_run_kind kind,
-                                      const struct aule_run_params *params)
-{
-    return (struct wire_run_entry){
-        .batch = batch,
-        .kind = kind,
-        .layer = params->layer,
-        .num_heads = params->num_heads,
-        .q = work_tensor(&params->q),
-        .k = work_tensor(&params->k),
-        .v = work_tensor(&params->v),
-        .out = work_tensor(&params->out),
-        .lse = work_tensor(&params->lse),
-        .keys = work_tensor(&params->keys),
-        .values = work_tensor(&params->values),
-        .scale = params->scale,
-        .logits_soft_cap = params->logits_soft_cap,
-        .mask_value = params->mask_value,
-        .window_left = params->window.enabled ? params->window.left : -1,
-        .window_right = params->window.enabled ? params->window.right : -1,
-        .num_splits = params->num_splits,
-        .rope_dim = params->rope.dim,
-        .rope_theta = params->rope.theta,
-        .k_scale = params->k_scale,
-        .v_scale = params->v_scale,
-        .flags = (params->causal ? WIRE_RUN_CAUSAL : 0u) |
-                 (params->rope.interleaved ? WIRE_RUN_ROPE_INTERLEAVED : 0u),
-    };
-}
-
-static struct wire_layers wire_layers(const struct aule_layers *layers)
+static struct wire_layers layers_of(const struct aule_layers *layers)
 {
     return (struct wire_layers){
         .num_layers = layers->num_layers,
@@ -84,6 +54,45 @@ static struct wire_layers wire_layers(const struct aule_layers *layers)
         .slopes = layers->slopes_stride,
         .sinks = layers->sinks_stride,
     };
+}
+
+// Public structs become the wire's here and nowhere else: both lanes send the result. Arrays are
+// missing; prepare() adds them.
+static struct wire_run run_of(uint64_t batch, enum wire_run_kind kind,
+                              const struct aule_run_params *params,
+                              const struct aule_layers *layers)
+{
+    struct wire_run run = {
+        .entry =
+            {
+                .batch = batch,
+                .kind = kind,
+                .layer = params->layer,
+                .num_heads = params->num_heads,
+                .q = work_tensor(&params->q),
+                .k = work_tensor(&params->k),
+                .v = work_tensor(&params->v),
+                .out = work_tensor(&params->out),
+                .lse = work_tensor(&params->lse),
+                .keys = work_tensor(&params->keys),
+                .values = work_tensor(&params->values),
+                .scale = params->scale,
+                .logits_soft_cap = params->logits_soft_cap,
+                .mask_value = params->mask_value,
+                .window_left = params->window.enabled ? params->window.left : -1,
+                .window_right = params->window.enabled ? params->window.right : -1,
+                .num_splits = params->num_splits,
+                .rope_dim = params->rope.dim,
+                .rope_theta = params->rope.theta,
+                .k_scale = params->k_scale,
+                .v_scale = params->v_scale,
+                .flags = (params->causal ? WIRE_RUN_CAUSAL : 0u) |
+                         (params->rope.interleaved ? WIRE_RUN_ROPE_INTERLEAVED : 0u),
+            },
+    };
+    if (layers->num_layers > 1)
+        run.layers = layers_of(layers);
+    return run;
 }
 
 static enum aule_status check_layers(const struct attachment *attachment,
@@ -102,8 +111,8 @@ static enum aule_status check_layers(const struct attachment *attachment,
     return AULE_OK;
 }
 
-// How many floats a caller's array has whose part of a layer lies `stride` bytes behind that of the
-// layer before.
+// The number of floats in a caller's array in which the parts of two layers lie `stride` bytes
+// apart.
 static uint64_t num_heads_given(const struct aule_run_params *params,
                                 const struct aule_layers *layers, uint64_t stride)
 {
@@ -120,7 +129,7 @@ static void add_array(struct work *work, const void *data, uint64_t count, uint3
     work->spans[work->num_arrays++] = span;
 }
 
-// One array of both; whichever is not given says for each layer what the run says.
+// One array for K and V. A list that is not given repeats the run's own scale.
 static uint32_t fill_scales(const struct aule_run_params *params, const struct aule_layers *layers,
                             float *scales)
 {
@@ -145,14 +154,12 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
     if (status != AULE_OK)
         return status;
     *work = (struct work){
-        .request = {.command = WIRE_COMMAND_RUN, .run.entry = entry_of(batch->id, kind, params)},
+        .request = {.command = WIRE_COMMAND_RUN, .run = run_of(batch->id, kind, params, layers)},
         .what = "slopes, sinks, frequencies and scales",
     };
     struct wire_run *run = &work->request.run;
     work->timeout_ms = &run->timeout_ms;
     work->flags = &run->entry.flags;
-    if (layers->num_layers > 1)
-        run->layers = wire_layers(layers);
     uint64_t num_slopes = num_heads_given(params, layers, layers->slopes_stride);
     uint64_t num_sinks = num_heads_given(params, layers, layers->sinks_stride);
     add_array(work, params->alibi_slopes, num_slopes, sizeof(float), &run->entry.slopes);
