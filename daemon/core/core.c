@@ -60,7 +60,7 @@ static void drain(struct core *core)
         if (engine_wait(core->ledger.engine, s->in_flight[s->first_in_flight].sequence, -1) !=
             STATUS_OK)
             break;
-        core_step(core, core->now_ns);
+        core_step(core, core->ledger.now_ns);
     }
     if (core->scheduler.num_in_flight)
         scheduler_lost(core);
@@ -124,7 +124,7 @@ static void device_news(struct core *core, const struct engine_event *event)
 bool core_step(struct core *core, int64_t now_ns)
 {
     struct engine_event event;
-    core->now_ns = now_ns;
+    core->ledger.now_ns = now_ns;
     while (engine_poll(core->ledger.engine, &event)) {
         switch (event.kind) {
         case ENGINE_EVENT_DONE: scheduler_done(core, &event); break;
@@ -147,6 +147,7 @@ int64_t core_wake_ns(const struct core *core)
 
 void core_slept(struct core *core, int64_t until_ns, int64_t now_ns, bool woken)
 {
+    core->ledger.now_ns = now_ns;
     forecast_watch_slept(&core->delay.watch, until_ns, now_ns);
     core->woken = woken;
 }

@@ -250,7 +250,8 @@ static void watch_first(struct core *core)
         return;
     if (core->delay.sequence && s->prepared_ns)
         delay_prepared(&core->delay, (int64_t)s->prepared_ns);
-    delay_next(&core->delay, sequence, first ? kind_of(first) : 0, core->now_ns, core->woken);
+    delay_next(&core->delay, sequence, first ? kind_of(first) : 0, core->ledger.now_ns,
+               core->woken);
 }
 
 static bool keeps_back(struct core *core)
@@ -259,7 +260,7 @@ static bool keeps_back(struct core *core)
     if (!s->num_in_flight || !s->turns.num_expected || core->pool.num_zeroes)
         return false;
     watch_first(core);
-    return delay_keep_back(&core->delay, core->now_ns);
+    return delay_keep_back(&core->delay, core->ledger.now_ns);
 }
 
 void scheduler_submit(struct core *core)
@@ -281,7 +282,7 @@ void scheduler_submit(struct core *core)
 int64_t scheduler_wake_ns(struct core *core)
 {
     watch_first(core);
-    return delay_wake_ns(&core->delay, core->now_ns);
+    return delay_wake_ns(&core->delay, core->ledger.now_ns);
 }
 
 // ---- after the GPU ----

@@ -22,7 +22,6 @@ struct core {
     struct pool pool;
     struct scheduler scheduler;
     struct delay delay;
-    int64_t now_ns;  // of the last core_step()
     int64_t wake_ns; // core_wake_ns()
     bool woken;      // by the engine's news, since the last core_step()
 
