@@ -13,6 +13,8 @@
 #include "ticket.h"
 #include "work.h"
 
+#include <string.h>
+
 enum { MOST_LAYERS = 1024 };
 
 // For a call without layers.
@@ -89,6 +91,7 @@ static struct wire_run run_of(uint64_t batch, enum wire_run_kind kind,
                 .flags = (params->causal ? WIRE_RUN_CAUSAL : 0u) |
                          (params->rope.interleaved ? WIRE_RUN_ROPE_INTERLEAVED : 0u),
             },
+        .options = {.max_queue_ms = params->max_queue_ms},
     };
     if (layers->num_layers > 1)
         run.layers = layers_of(layers);
@@ -109,6 +112,17 @@ static enum aule_status check_layers(const struct attachment *attachment,
                     "the daemon's protocol %u.%u knows no scales of single layers",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
     return AULE_OK;
+}
+
+// Before minor 5 a daemon sees no option and would do the run without.
+static enum aule_status check_options(const struct attachment *attachment,
+                                      const struct wire_run_options *options)
+{
+    static const struct wire_run_options none;
+    if (attachment->info.protocol_minor >= 5 || memcmp(options, &none, sizeof none) == 0)
+        return AULE_OK;
+    return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no max_queue_ms",
+                attachment->info.protocol_major, attachment->info.protocol_minor);
 }
 
 // The number of floats in a caller's array in which the parts of two layers lie `stride` bytes
@@ -158,6 +172,9 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
         .what = "slopes, sinks, frequencies and scales",
     };
     struct wire_run *run = &work->request.run;
+    status = check_options(batch->attachment, &run->options);
+    if (status != AULE_OK)
+        return status;
     work->timeout_ms = &run->timeout_ms;
     work->flags = &run->entry.flags;
     uint64_t num_slopes = num_heads_given(params, layers, layers->slopes_stride);

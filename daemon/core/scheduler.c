@@ -64,11 +64,19 @@ static struct link pick(struct scheduler *scheduler, uint64_t number)
     return link;
 }
 
-// The work of the link whose turn it is; there is one.
-static uint64_t next_work(const struct scheduler *scheduler)
+static struct run *first_run(const struct scheduler *scheduler)
 {
-    return container_of(heap_first(&scheduler->turns.ready), struct core_session, ready)
-        ->queued->work;
+    struct heap_node *first = heap_first(&scheduler->turns.ready);
+    return first ? container_of(first, struct core_session, ready)->queued : NULL;
+}
+
+// The run whose turn it is, NULL: none. Runs that waited too long end here.
+static const struct run *next_run(const struct scheduler *scheduler)
+{
+    struct run *run = first_run(scheduler);
+    while (run && run_expire(run))
+        run = first_run(scheduler);
+    return run;
 }
 
 static uint32_t pick_links(struct core *core, uint64_t number)
@@ -77,8 +85,9 @@ static uint32_t pick_links(struct core *core, uint64_t number)
     uint32_t count = 0;
     uint64_t budget = scheduler->budget,
              room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
-    while (count < SCHEDULER_MAX_RUNS && budget && heap_first(&scheduler->turns.ready)) {
-        if (count && next_work(scheduler) > room)
+    const struct run *run;
+    while (count < SCHEDULER_MAX_RUNS && budget && (run = next_run(scheduler))) {
+        if (count && run->work > room)
             break;
         const struct link link = pick(scheduler, number);
         budget -= link.run->weight < budget ? link.run->weight : budget;
@@ -184,6 +193,8 @@ static void submit_runs(struct core *core)
     struct submission *submission = next_submission(s);
     struct error error = {0};
     submission->num_links = pick_links(core, ++s->submissions);
+    if (!submission->num_links) // all that was ready had waited too long
+        return;
     const struct engine_submission order = {
         .runs = s->engine_runs,
         .num_runs = submission->num_links,

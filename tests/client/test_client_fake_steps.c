@@ -196,6 +196,23 @@ START_TEST(a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more)
 }
 END_TEST
 
+START_TEST(options_reach_a_daemon_that_knows_them_and_no_other)
+{
+    const struct aule_run_params plain = {.num_heads = 1},
+                                 run = {.num_heads = 1, .max_queue_ms = 77};
+    open_all(5);
+    ck_assert_int_eq(aule_run(batch, &run, 1000, NULL), AULE_OK);
+    ck_assert_uint_eq(seen.run.options.max_queue_ms, 77);
+    close_all();
+    fake_stop(&fake);
+    open_all(4);
+    expect(aule_run(batch, &run, 0, NULL), AULE_UNSUPPORTED, "protocol 2.4 knows no max_queue_ms");
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
+    ck_assert_int_eq(aule_run(batch, &plain, 1000, NULL), AULE_OK);
+    close_all();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("client_fake_steps");
@@ -206,6 +223,7 @@ int main(void)
             {what_a_step_changes_reaches_the_daemon, 0},
             {a_daemon_of_before_is_asked_for_neither, 0},
             {a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more, 0},
+            {options_reach_a_daemon_that_knows_them_and_no_other, 0},
             {NULL, 0}});
     return check_main(suite);
 }

@@ -608,6 +608,92 @@ START_TEST(ends_are_counted_by_whether_they_woke_the_caller)
 }
 END_TEST
 
+// ---- runs that wait too long ----
+
+static uint64_t run_within(struct worker *worker, uint64_t batch, uint32_t max_queue_ms)
+{
+    struct core_run_params p = worker_run_params(worker, batch, 0, 8, tokens);
+    p.options.max_queue_ms = max_queue_ms;
+    return worker_queue(worker, &p);
+}
+
+// finish_one() takes one of the four milliseconds.
+START_TEST(a_run_that_waited_too_long_ends_when_its_turn_comes)
+{
+    struct core_ticket_result result;
+    struct error why = {0};
+    occupy();
+    uint64_t late = run_within(&a, batch_a, 4), other = run(&a, 1),
+             patient = run_within(&b, batch_b, 5);
+    world.now_ns += 3 * NS_PER_MS;
+    ck_assert(finish_one());
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 2);
+    ck_assert_int_eq((int)core_ticket_reap(a.session, late, &result, &why), STATUS_OK);
+    ck_assert_int_eq((int)result.status, STATUS_LIMIT);
+    ck_assert_str_eq(why.text, "it waited 4 ms for its turn; max_queue_ms is 4");
+    ck_assert_uint_eq(core_metrics(world.core)[METRIC_RUNS_FAILED], 1);
+    world_finish_all(&world);
+    worker_reap(&a, other, STATUS_OK);
+    worker_reap(&b, patient, STATUS_OK);
+}
+END_TEST
+
+START_TEST(what_a_late_run_would_have_written_counts_as_unwritten)
+{
+    uint32_t existing;
+    run(&a, 1);
+    world_finish_all(&world);
+    occupy();
+    uint64_t late = run_within(&a, batch_a, 1); // layer 0
+    ck_assert(finish_one());
+    worker_reap(&a, late, STATUS_LIMIT);
+    world_finish_all(&world);
+    ck_assert_refused(worker_try_publish(&a, tokens, 8, blocks[0], &existing, &error),
+                      STATUS_UNWRITTEN, "");
+    run(&a, 0);
+    world_finish_all(&world);
+    ck_assert_uint_eq(worker_publish(&a, tokens, 8, blocks[0]), 0);
+}
+END_TEST
+
+START_TEST(runs_that_all_waited_too_long_leave_the_gpu_alone)
+{
+    struct core_run_params p = worker_run_params(&a, batch_a, 0, 8, tokens);
+    struct core_session_counts counts;
+    uint64_t detached;
+    occupy();
+    p.options.max_queue_ms = 1;
+    p.entry.flags |= WIRE_RUN_DETACHED;
+    ck_assert_status(core_run(a.session, &p, &detached, &error), STATUS_OK);
+    uint64_t late = run_within(&b, batch_b, 1);
+    ck_assert(finish_one());
+    ck_assert_uint_eq(core_metrics(world.core)[METRIC_SUBMISSIONS], SCHEDULER_MAX_IN_FLIGHT);
+    worker_reap(&b, late, STATUS_LIMIT);
+    core_session_counts(a.session, &counts);
+    ck_assert_uint_eq(counts.tickets_unreaped, 0);
+    uint64_t next = run_within(&a, batch_a, 1);
+    world_finish_all(&world);
+    worker_reap(&a, next, STATUS_OK);
+}
+END_TEST
+
+START_TEST(a_run_whose_first_layer_had_its_turn_goes_on_however_late_the_others_are)
+{
+    struct core_run_params p = worker_run_params(&a, batch_a, 0, 8, tokens);
+    p.options.max_queue_ms = 1;
+    p.layers.num_layers = 2;
+    world.core->scheduler.budget = 1; // a layer in each submission
+    run(&c, 0);
+    world_step(&world);
+    uint64_t ticket = worker_queue(&a, &p);
+    world_step(&world);
+    world.now_ns += 100 * NS_PER_MS;
+    ck_assert(finish_one());
+    world_finish_all(&world);
+    worker_reap(&a, ticket, STATUS_OK);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("scheduler");
@@ -633,6 +719,13 @@ int main(void)
                    a_slow_device_is_given_less_at_a_time_and_a_quick_one_more_again,
                    small_work_says_nothing_about_how_much_is_too_much,
                    a_session_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
+               1);
+    check_case(suite, "too late", open_three, close_all,
+               (const TTest *const[]){
+                   a_run_that_waited_too_long_ends_when_its_turn_comes,
+                   what_a_late_run_would_have_written_counts_as_unwritten,
+                   runs_that_all_waited_too_long_leave_the_gpu_alone,
+                   a_run_whose_first_layer_had_its_turn_goes_on_however_late_the_others_are, NULL},
                1);
     check_case(suite, "kept back", open_three_forecast, close_all,
                (const TTest *const[]){

@@ -125,6 +125,8 @@ START_TEST(an_option_that_the_daemon_does_not_know_is_refused)
     start(NULL);
     struct ring_end end = open_end();
     struct wire_submission run = run_of(fresh_batch(end.raw, open_cache(end.raw, "c")));
+    run.run.options.max_queue_ms = UINT32_MAX;
+    ck_assert_int_eq(call(&end, wait_of(call(&end, run).ticket)).run_status, STATUS_OK);
     run.run.options.reserved[0] = 7;
     struct wire_completion answer = call(&end, run);
     ck_assert_int_eq(answer.status, STATUS_UNSUPPORTED);

@@ -501,6 +501,9 @@ struct aule_run_params {
     struct aule_rope rope;
     float k_scale, v_scale;       /* AULE_SCALE_PER_TENSOR: what a stored element is multiplied by; 0: 1 */
     struct aule_tensor keys, values; /* only over K and V in the arena; the layout says their shape and type */
+    uint32_t max_queue_ms;        /* 0: no limit; else a run that waited this long when its turn came ends
+                                     with AULE_LIMIT: it writes and computes nothing. The time counts
+                                     from the moment the run got its ticket to its first layer's turn */
 };
 
 /*

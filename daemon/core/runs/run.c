@@ -6,6 +6,7 @@
 
 #include "run.h"
 
+#include "base/clock.h"
 #include "core/pool/ledger.h"
 #include "core/pool/session.h"
 #include "run_check.h"
@@ -15,6 +16,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +80,7 @@ enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct e
     struct core_session *session = run->session;
     run->ticket = session->last_ticket + 1;
     run->detached = detached;
+    run->queued_ns = session->ledger->now_ns;
     if (!detached) {
         HASH_ADD(hh, session->tickets, ticket, sizeof run->ticket, run);
         if (!HASH_ADDED(run))
@@ -449,6 +452,25 @@ void run_drop_queued(struct core_session *session, enum status status)
     for (; run != first; run = run->prev)
         run_drop(run, status);
     run_drop(first, status);
+}
+
+bool run_expire(struct run *run)
+{
+    struct core_session *session = run->session;
+    const uint32_t most_ms = run->engine.options.max_queue_ms;
+    const int64_t waited_ms = (session->ledger->now_ns - run->queued_ns) / NS_PER_MS;
+    char why[96];
+    if (!most_ms || run->num_picked || waited_ms < most_ms)
+        return false;
+    snprintf(why, sizeof why, "it waited %" PRId64 " ms for its turn; max_queue_ms is %" PRIu32,
+             waited_ms, most_ms);
+    session->queued = run->next;
+    if (!session->queued)
+        turns_forget(session);
+    run_fail(run, STATUS_LIMIT, why);
+    run_link_over(run);
+    run_deliver(session);
+    return true;
 }
 
 enum status core_ticket_reap(struct core_session *session, uint64_t ticket,

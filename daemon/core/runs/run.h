@@ -19,6 +19,7 @@ struct run {
     struct batch *batch; // ATTEND, WRITE, GATHER: referenced until the run is over
     struct copy *copy;   // COPY: owned until the run is over
     uint64_t ticket;
+    int64_t queued_ns; // the caller's clock
     uint64_t attended; // tokens; this and the next two of each layer
     uint64_t weight;   // in the queue: tokens, or what moving bytes counts as
     uint64_t work;     // multiply-adds
@@ -63,6 +64,9 @@ struct engine_run run_link(const struct run *run, uint32_t link); // as the engi
 // A link of it has failed, before or on the GPU; `why` is copied, NULL = no sentence. The first
 // failure is the run's; none of its links is picked any more.
 void run_fail(struct run *run, enum status status, const char *why);
+// The turn of the session's first queued run has come. True: it had waited too long and has ended;
+// it may be freed.
+bool run_expire(struct run *run);
 // A link is over. With the last one the run is: run_deliver() then shows it, once the earlier ones
 // are over too.
 void run_link_over(struct run *run);
