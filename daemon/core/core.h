@@ -202,10 +202,9 @@ enum status core_run(struct core_session *session, const struct core_run_params 
 enum status core_blocks_copy(struct core_session *session, uint64_t cache, const int32_t *from, const int32_t *to, uint32_t count,
                              bool detached, uint64_t *ticket, struct error *error);
 
-struct core_part { struct wire_tensor out, lse; };
 struct core_merge_params {
     uint32_t num_tokens, num_heads, head_dim;
-    const struct core_part *parts;       // [num_parts], copied
+    const struct engine_part *parts;       // [num_parts], copied
     uint32_t num_parts;
     struct wire_tensor out, lse;         // lse.dtype 0 = not wanted
     bool detached;

@@ -226,12 +226,9 @@ void engine_batch_destroy(struct engine_batch *batch);
 
 // ---- submissions ----
 
-// Token t, or with an outer stride token i of sequence (or block) s: offset + s * outer_stride + i * token_stride + h * head_stride.
-struct engine_tensor {
-    uint64_t offset, token_stride, head_stride;   // bytes, multiples of 16, inside the run's arena
-    enum dtype dtype;
-    uint64_t outer_stride;                        // 0 = none
-};
+// Tensors are the schema's: token t, or with an outer stride token i of sequence (or block) s, head h
+// lies at offset + s * outer_stride + t (or i) * token_stride + h * head_stride. All are bytes inside
+// the run's arena. The engine looks at no `memory`.
 
 enum { ENGINE_RANGE_BYTES = 24 };
 enum engine_kind {
@@ -251,7 +248,7 @@ struct engine_rope {
 
 struct engine_copy { int32_t from, to; };   // from -1: fill with zeroes
 
-struct engine_part { struct engine_tensor out, lse; };
+struct engine_part { struct wire_tensor out, lse; };
 
 // Arrays are copied by engine_submit().
 struct engine_run {
@@ -259,8 +256,8 @@ struct engine_run {
     struct engine_batch *batch;          // ATTEND, WRITE, GATHER
     struct engine_arena *arena;          // all but COPY
     uint32_t layer, num_heads;
-    struct engine_tensor q, k, v, out;   // k and v are read only if the batch has a slot mapping; GATHER writes them
-    struct engine_tensor keys, values;   // ENGINE_BLOCKS and ENGINE_ROWS; values unused if v_is_k_prefix
+    struct wire_tensor q, k, v, out;   // k and v are read only if the batch has a slot mapping; GATHER writes them
+    struct wire_tensor keys, values;   // ENGINE_BLOCKS and ENGINE_ROWS; values unused if v_is_k_prefix
     float scale;                         // final: never 0
     bool causal;                         // a batch with a mask ignores it
     // What is off when zero or NULL.
@@ -268,7 +265,7 @@ struct engine_run {
     int32_t window_left, window_right;   // only if windowed; -1 = unbounded
     float soft_cap;
     const float *slopes, *sinks;         // [num_heads]
-    struct engine_tensor lse;            // dtype 0 = none, else f32 [num_tokens, num_heads], heads contiguous; head_stride and
+    struct wire_tensor lse;            // dtype 0 = none, else f32 [num_tokens, num_heads], heads contiguous; head_stride and
                                          //   outer_stride unused, offset and token_stride multiples of 4
     uint32_t num_splits;                 // 0 = by the variant's rule, 1 = none, n = that many, each rounded up as the shader wants and
                                          //   256 keys at least; a shader that never cuts does not

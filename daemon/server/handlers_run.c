@@ -213,17 +213,17 @@ enum status handle_blocks_copy(struct call *call)
 }
 
 static enum status parts_of(struct call *call, const struct wire_merge *merge,
-                            const struct core_part **out)
+                            const struct engine_part **out)
 {
     if (merge->outs.count != merge->lses.count)
         return error_set(&call->error, STATUS_INVALID,
                          "a merge of %" PRIu32 " outs and %" PRIu32 " lses", merge->outs.count,
                          merge->lses.count);
-    struct core_part *parts = call_alloc(call, (size_t)merge->outs.count + 1, sizeof *parts);
+    struct engine_part *parts = call_alloc(call, (size_t)merge->outs.count + 1, sizeof *parts);
     if (!parts)
         return call->error.status;
     for (uint32_t i = 0; i < merge->outs.count; i++)
-        parts[i] = (struct core_part){merge->outs.data[i], merge->lses.data[i]};
+        parts[i] = (struct engine_part){merge->outs.data[i], merge->lses.data[i]};
     *out = parts;
     return STATUS_OK;
 }
@@ -231,7 +231,7 @@ static enum status parts_of(struct call *call, const struct wire_merge *merge,
 enum status handle_merge(struct call *call)
 {
     const struct wire_merge *merge = &call->request->merge;
-    const struct core_part *parts = NULL;
+    const struct engine_part *parts = NULL;
     enum status status = check_queued(call, merge->flags, WIRE_RUN_DETACHED, merge->timeout_ms);
     if (status == STATUS_OK)
         status = parts_of(call, merge, &parts);

@@ -64,7 +64,7 @@ uint32_t attention_batch_seq(const struct attention_batch *batch, uint32_t token
     return seq;
 }
 
-uint64_t attention_batch_at(const struct attention_batch *batch, const struct engine_tensor *tensor,
+uint64_t attention_batch_at(const struct attention_batch *batch, const struct wire_tensor *tensor,
                             uint32_t seq, uint32_t i)
 {
     if (tensor->outer_stride)
@@ -265,7 +265,7 @@ static struct oracle_kv oracle_pool(const struct attention_batch *batch, bool va
     };
 }
 
-static struct oracle_kv oracle_tensor(const struct engine_tensor *tensor, const uint8_t *arena)
+static struct oracle_kv oracle_tensor(const struct wire_tensor *tensor, const uint8_t *arena)
 {
     return (struct oracle_kv){
         .dtype = tensor->dtype,

@@ -40,9 +40,9 @@ struct attention_batch {
     uint8_t *mask;         // NULL = none
     uint64_t *mask_starts; // [num_seqs], in bits
     uint64_t mask_bytes;
-    struct engine_tensor q, k, v, out,
+    struct wire_tensor q, k, v, out,
         lse; // lse.dtype 0 = not wanted; k and v are placed if something is written
-    struct engine_tensor keys, values; // dtype 0 = not there
+    struct wire_tensor keys, values; // dtype 0 = not there
 };
 
 // Where the next tensor may go in an arena image; all that was not given to a tensor's elements
@@ -52,7 +52,7 @@ struct attention_image {
     uint64_t size, used;
     uint64_t poisoned; // so many bytes are poison where no tensor lies; those behind them nobody
                        // has touched
-    struct engine_tensor keys,
+    struct wire_tensor keys,
         values; // the case's blocks, once a batch over block tensors has placed them: all share one
 };
 
@@ -67,7 +67,7 @@ bool attention_batch_init(struct attention_batch *batch, const struct attention_
 void attention_batch_finish(struct attention_batch *batch); // takes a zeroed one
 
 // Where token i of sequence s lies in a tensor of the batch, head 0; and its LSE.
-uint64_t attention_batch_at(const struct attention_batch *batch, const struct engine_tensor *tensor,
+uint64_t attention_batch_at(const struct attention_batch *batch, const struct wire_tensor *tensor,
                             uint32_t seq, uint32_t i);
 uint64_t attention_batch_lse_at(const struct attention_batch *batch, uint32_t seq, uint32_t i);
 // The sequence of a token and which of its tokens it is.
@@ -85,10 +85,10 @@ void attention_image_block(const struct attention_image *image,
 // Room for `bytes` at a multiple of 16, some way behind what is used; and a tensor of [tokens,
 // heads, head_dim] with strides by the dice.
 uint64_t attention_image_take(struct attention_image *image, struct dice *dice, uint64_t bytes);
-struct engine_tensor attention_image_place(struct attention_image *image, struct dice *dice,
-                                           enum dtype dtype, uint32_t tokens, uint32_t heads,
-                                           uint32_t head_dim);
-struct engine_tensor attention_image_place_lse(struct attention_image *image, struct dice *dice,
-                                               uint32_t tokens, uint32_t heads);
+struct wire_tensor attention_image_place(struct attention_image *image, struct dice *dice,
+                                         enum dtype dtype, uint32_t tokens, uint32_t heads,
+                                         uint32_t head_dim);
+struct wire_tensor attention_image_place_lse(struct attention_image *image, struct dice *dice,
+                                             uint32_t tokens, uint32_t heads);
 
 #endif

@@ -41,7 +41,7 @@ static uint64_t round16(uint64_t bytes)
 
 // Strides for [tokens, heads] rows: dense, with gaps between heads and tokens, or head by head.
 // Returns the bytes between the begins of two such things.
-static uint64_t strides_draw(struct engine_tensor *tensor, struct dice *dice, uint64_t row,
+static uint64_t strides_draw(struct wire_tensor *tensor, struct dice *dice, uint64_t row,
                              uint32_t tokens, uint32_t heads)
 {
     tensor->head_stride = row;
@@ -60,11 +60,11 @@ static uint64_t strides_draw(struct engine_tensor *tensor, struct dice *dice, ui
     return tensor->token_stride * (tokens + 1);
 }
 
-static struct engine_tensor tensor_place(struct attention_image *image, struct dice *dice,
-                                         enum dtype dtype, uint32_t outer, uint32_t tokens,
-                                         uint32_t heads, uint32_t head_dim)
+static struct wire_tensor tensor_place(struct attention_image *image, struct dice *dice,
+                                       enum dtype dtype, uint32_t outer, uint32_t tokens,
+                                       uint32_t heads, uint32_t head_dim)
 {
-    struct engine_tensor tensor = {.dtype = dtype};
+    struct wire_tensor tensor = {.dtype = dtype};
     uint64_t row = round16((uint64_t)head_dim * dtype_size((int)dtype));
     uint64_t bytes = strides_draw(&tensor, dice, row, tokens, heads);
     if (outer)
@@ -73,19 +73,19 @@ static struct engine_tensor tensor_place(struct attention_image *image, struct d
     return tensor;
 }
 
-struct engine_tensor attention_image_place(struct attention_image *image, struct dice *dice,
-                                           enum dtype dtype, uint32_t tokens, uint32_t heads,
-                                           uint32_t head_dim)
+struct wire_tensor attention_image_place(struct attention_image *image, struct dice *dice,
+                                         enum dtype dtype, uint32_t tokens, uint32_t heads,
+                                         uint32_t head_dim)
 {
     return tensor_place(image, dice, dtype, 0, tokens, heads, head_dim);
 }
 
 // [tokens, heads] f32: not only at multiples of 16.
-struct engine_tensor attention_image_place_lse(struct attention_image *image, struct dice *dice,
-                                               uint32_t tokens, uint32_t heads)
+struct wire_tensor attention_image_place_lse(struct attention_image *image, struct dice *dice,
+                                             uint32_t tokens, uint32_t heads)
 {
-    struct engine_tensor lse = {.dtype = DTYPE_F32,
-                                .token_stride = 4 * (heads + dice_below(dice, 3))};
+    struct wire_tensor lse = {.dtype = DTYPE_F32,
+                              .token_stride = 4 * (heads + dice_below(dice, 3))};
     lse.offset =
         attention_image_take(image, dice, tokens * lse.token_stride + 32) + 4 * dice_below(dice, 4);
     return lse;
@@ -103,9 +103,9 @@ static uint32_t tokens_longest(const struct attention_batch *batch)
     return longest;
 }
 
-static struct engine_tensor io_place(const struct attention_batch *batch,
-                                     struct attention_image *image, struct dice *dice,
-                                     uint32_t heads, uint32_t head_dim)
+static struct wire_tensor io_place(const struct attention_batch *batch,
+                                   struct attention_image *image, struct dice *dice, uint32_t heads,
+                                   uint32_t head_dim)
 {
     bool outer = batch->form.tokens == TOKENS_DENSE && dice_chance(dice, 75);
     return tensor_place(image, dice, batch->problem->shape.io_dtype, outer ? batch->num_seqs : 0,
@@ -121,7 +121,7 @@ static void fused_place(struct attention_batch *batch, struct attention_image *i
     uint64_t k_row = shape->kv.head_dim_k * size, v_row = shape->kv.head_dim_v * size;
     uint64_t k_at = k_row * shape_heads(shape), v_at = k_at + k_row * shape->kv.num_kv_heads;
     uint64_t stride = v_at + v_row * shape->kv.num_kv_heads + 16 * dice_below(dice, 3);
-    struct engine_tensor tensor = {
+    struct wire_tensor tensor = {
         .dtype = shape->io_dtype, .head_stride = k_row, .token_stride = stride};
     tensor.offset = attention_image_take(image, dice, batch->num_tokens * stride + stride);
     batch->q = batch->k = batch->v = tensor;
@@ -142,14 +142,14 @@ static void io_tensors_place(struct attention_batch *batch, struct attention_ima
         batch->v = io_place(batch, image, dice, shape->kv.num_kv_heads, shape->kv.head_dim_v);
     }
     if (shape->kv.v_is_k_prefix)
-        batch->v = (struct engine_tensor){0};
+        batch->v = (struct wire_tensor){0};
     batch->out = io_place(batch, image, dice, shape_heads(shape), shape->kv.head_dim_v);
     if (batch->parameters->features & FEATURE_LSE)
         batch->lse = attention_image_place_lse(image, dice, batch->num_tokens, shape_heads(shape));
 }
 
 static void tensor_fill(const struct attention_batch *batch, uint8_t *arena,
-                        const struct engine_tensor *tensor, uint32_t seq, uint32_t tokens,
+                        const struct wire_tensor *tensor, uint32_t seq, uint32_t tokens,
                         uint32_t heads, uint32_t head_dim, const uint8_t *from)
 {
     uint64_t row = (uint64_t)head_dim * dtype_size((int)tensor->dtype);
@@ -186,7 +186,7 @@ static void blocks_place(struct attention_image *image, const struct attention_c
     const struct attention_shape *shape = &problem->shape;
     uint32_t heads = shape->kv.num_kv_heads, tokens = shape->kv.block_size,
              blocks = problem->num_blocks;
-    struct engine_tensor keys = {.dtype = shape->kv.k_dtype}, values = {.dtype = shape->kv.v_dtype};
+    struct wire_tensor keys = {.dtype = shape->kv.k_dtype}, values = {.dtype = shape->kv.v_dtype};
     keys.outer_stride = strides_draw(&keys, dice, round16(shape_k_bytes(shape)), tokens, heads);
     values.outer_stride = strides_draw(&values, dice, round16(shape_v_bytes(shape)), tokens, heads);
     if (dice_chance(dice, 30)) { // [blocks, 2, ...]
@@ -213,7 +213,7 @@ static void block_copy(const struct attention_image *image, const struct attenti
     for (uint32_t i = 0; i < rows * (shape->kv.v_is_k_prefix ? 1 : 2); i++) {
         bool value = i >= rows;
         uint32_t head = i % rows / shape->kv.block_size, token = i % shape->kv.block_size;
-        const struct engine_tensor *tensor = value ? &image->values : &image->keys;
+        const struct wire_tensor *tensor = value ? &image->values : &image->keys;
         uint8_t *in_image = image->bytes + tensor->offset + block * tensor->outer_stride +
                             token * tensor->token_stride + head * tensor->head_stride;
         uint8_t *in_block = bytes + block_row_at(shape, head, token, value);
@@ -249,7 +249,7 @@ static void rows_copy(const struct attention_batch *batch, uint8_t *arena, const
                       bool value)
 {
     const struct attention_shape *shape = &batch->problem->shape;
-    const struct engine_tensor *tensor = value ? &batch->values : &batch->keys;
+    const struct wire_tensor *tensor = value ? &batch->values : &batch->keys;
     for (uint32_t s = 0; s < batch->num_seqs; s++) {
         const struct attention_seq *seq = &batch->problem->seqs[order[s]];
         uint64_t begin = tensor->offset + (tensor->outer_stride ? s * tensor->outer_stride
@@ -295,7 +295,7 @@ static bool rows_fill(struct attention_image *image, struct attention_batch *bat
             (uint32_t)batch->seq_lens_kv[s] > longest ? (uint32_t)batch->seq_lens_kv[s] : longest;
     for (int value = 0; value < (shape->kv.v_is_k_prefix ? 1 : 2); value++) {
         bool outer = form >> value & 1;
-        struct engine_tensor *tensor = value ? &batch->values : &batch->keys;
+        struct wire_tensor *tensor = value ? &batch->values : &batch->keys;
         *tensor = tensor_place(image, dice, value ? shape->kv.v_dtype : shape->kv.k_dtype,
                                outer ? batch->num_seqs : 0, outer ? longest : rows,
                                shape->kv.num_kv_heads,

@@ -299,7 +299,7 @@ void rig_arena_clear(struct rig *rig)
 {
     memset(rig->image.bytes, 0xff, rig->image.used + GUARD);
     rig->image.used = 0;
-    rig->image.keys = rig->image.values = (struct engine_tensor){0};
+    rig->image.keys = rig->image.values = (struct wire_tensor){0};
 }
 
 void rig_batch_init(struct rig *rig, struct attention_batch *batch,
@@ -403,7 +403,7 @@ static void writes_copy(const struct attention_batch *batch, uint8_t *to, const 
         return;
     for (uint32_t t = 0; t < batch->num_tokens; t++)
         for (uint32_t h = 0; h < 2 * shape->kv.num_kv_heads && batch->slot_mapping[t] >= 0; h++) {
-            const struct engine_tensor *tensor = h % 2 ? &batch->values : &batch->keys;
+            const struct wire_tensor *tensor = h % 2 ? &batch->values : &batch->keys;
             uint64_t slot = (uint64_t)batch->slot_mapping[t];
             uint64_t at = tensor->offset + slot / shape->kv.block_size * tensor->outer_stride +
                           slot % shape->kv.block_size * tensor->token_stride +

@@ -458,7 +458,7 @@ END_TEST
 
 // ---- merges ----
 
-static struct core_part parts[3];
+static struct engine_part parts[3];
 
 static struct wire_tensor tensor(enum dtype dtype, uint64_t offset)
 {
@@ -556,9 +556,9 @@ START_TEST(a_merge_takes_dense_lses_of_any_number_of_heads)
                                            .head_stride = 16};
         }
 #define DENSE                                                                                      \
-    p.num_heads = (uint32_t)heads, parts[0] = (struct core_part){outs[0], lses[0]},                \
-    parts[1] = (struct core_part){outs[1], lses[1]},                                               \
-    parts[2] = (struct core_part){outs[2], lses[2]}, p.out = outs[3], p.lse = lses[3]
+    p.num_heads = (uint32_t)heads, parts[0] = (struct engine_part){outs[0], lses[0]},              \
+    parts[1] = (struct engine_part){outs[1], lses[1]},                                             \
+    parts[2] = (struct engine_part){outs[2], lses[2]}, p.out = outs[3], p.lse = lses[3]
         MERGE_ACCEPTED((DENSE));
         MERGE_ACCEPTED((DENSE, p.out = outs[1], p.lse = lses[1]));
         MERGE_REFUSED((DENSE, p.lse.offset -= 4), STATUS_INVALID, "overlaps lses[2]");

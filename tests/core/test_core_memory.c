@@ -204,8 +204,8 @@ static enum status copy_blocks(struct error *error)
 static enum status merge(struct error *error)
 {
     const struct wire_tensor rows = {.dtype = DTYPE_F16, .token_stride = 16, .head_stride = 16};
-    const struct core_part part = {.out = rows,
-                                   .lse = {.dtype = DTYPE_F32, .offset = 8192, .token_stride = 16}};
+    const struct engine_part part = {
+        .out = rows, .lse = {.dtype = DTYPE_F32, .offset = 8192, .token_stride = 16}};
     struct core_merge_params params = {.num_tokens = 4,
                                        .num_heads = 1,
                                        .head_dim = 8,

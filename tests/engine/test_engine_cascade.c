@@ -155,7 +155,7 @@ static struct engine_run run_of(struct engine_batch *batch, const struct look *l
     run.soft_cap = 5;
     run.slopes = slopes;
     run.sinks = sinks;
-    run.lse = (struct engine_tensor){
+    run.lse = (struct wire_tensor){
         .offset = lse + token * LSE_ROW, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
     return run;
 }
@@ -232,8 +232,7 @@ START_TEST(keys_that_sequences_share_count_once)
     struct engine_batch *sharing = batch_over(table, 0, SEQS), *alone = batch_over(own, 0, SEQS);
     struct engine_run runs[] = {run_of(sharing, &looks[0], 0, OUT, LSE),
                                 run_of(alone, &looks[0], 0, OTHER, LSE)};
-    runs[1].lse =
-        (struct engine_tensor){.offset = LSE, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
+    runs[1].lse = (struct wire_tensor){.offset = LSE, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
     struct engine_event event = expect_done(submit_runs(runs, 2));
     ck_assert_uint_eq(event.num_dispatches, 3);
     double keys = 0, shared = (8 + 4) * 256,

@@ -278,9 +278,13 @@ static struct engine_kv plain_kv(uint32_t block_size)
 
 // A tensor of 8 f32 whose rows lie 64 bytes apart, so that staging can be seen to spare what is
 // between.
-static struct engine_tensor wide(uint64_t offset, uint64_t outer)
+static struct wire_tensor wide(uint64_t offset, uint64_t outer)
 {
-    return (struct engine_tensor){offset, 64, 32, DTYPE_F32, outer};
+    return (struct wire_tensor){.offset = offset,
+                                .token_stride = 64,
+                                .head_stride = 32,
+                                .dtype = DTYPE_F32,
+                                .outer_stride = outer};
 }
 
 static struct engine_run local_run(struct engine_batch *batch, uint64_t outer)

@@ -61,10 +61,16 @@ static void check_kv_write(enum dtype dtype)
         .arena = arena,
         .layer = LAYER,
         .num_heads = 4,
-        .q = {base, token_stride, row, dtype},
-        .k = {base + 4 * row, token_stride, row, dtype},
-        .v = {base + 6 * row, token_stride, row, dtype},
-        .out = {out, out_stride, row, dtype},
+        .q = {.offset = base, .token_stride = token_stride, .head_stride = row, .dtype = dtype},
+        .k = {.offset = base + 4 * row,
+              .token_stride = token_stride,
+              .head_stride = row,
+              .dtype = dtype},
+        .v = {.offset = base + 6 * row,
+              .token_stride = token_stride,
+              .head_stride = row,
+              .dtype = dtype},
+        .out = {.offset = out, .token_stride = out_stride, .head_stride = row, .dtype = dtype},
         .scale = 1,
         .causal = true,
     };
@@ -166,9 +172,13 @@ START_TEST(run_of_heads_before_tokens_layout_touches_only_its_rows)
     ck_assert_int_eq(engine_block_write(cache, 0, 2, key), STATUS_OK);
     memset(memory, 0, ARENA_BYTES);
     run.num_heads = 2;
-    run.q = (struct engine_tensor){1024, 32, 512, DTYPE_F32,
-                                   0}; // [heads, tokens, dim], a gap between the heads
-    run.out = (struct engine_tensor){8192, 32, 1024, DTYPE_F32, 0};
+    run.q =
+        (struct wire_tensor){.offset = 1024,
+                             .token_stride = 32,
+                             .head_stride = 512,
+                             .dtype = DTYPE_F32}; // [heads, tokens, dim], a gap between the heads
+    run.out = (struct wire_tensor){
+        .offset = 8192, .token_stride = 32, .head_stride = 1024, .dtype = DTYPE_F32};
     memset(memory + 8192, 0x55, 4096);
     memcpy(before, memory, ARENA_BYTES);
     for (int head = 0; head < 2; head++) {

@@ -122,7 +122,7 @@ static struct engine_run split_run(struct engine_batch *batch, uint32_t num_spli
     run.q = dense(0, 2, 8, DTYPE_F32);
     run.out = dense(out, 2, 8, DTYPE_F32);
     run.num_splits = num_splits;
-    run.lse = (struct engine_tensor){.offset = out + 16384, .token_stride = 8, .dtype = DTYPE_F32};
+    run.lse = (struct wire_tensor){.offset = out + 16384, .token_stride = 8, .dtype = DTYPE_F32};
     return run;
 }
 

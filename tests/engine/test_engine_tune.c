@@ -117,8 +117,12 @@ static struct engine_batch *batch_of(enum engine_place place, int32_t kv_len, bo
 static struct engine_run run_of(struct engine_batch *batch, uint64_t out)
 {
     uint64_t outer = batch->place == ENGINE_BLOCKS ? KEYS * DIM * 2 : 0;
-    struct engine_tensor keys = {TENSOR_K, DIM * 2, KEYS * DIM * 2, DTYPE_F16, outer};
-    struct engine_tensor values = keys;
+    struct wire_tensor keys = {.offset = TENSOR_K,
+                               .token_stride = DIM * 2,
+                               .head_stride = KEYS * DIM * 2,
+                               .dtype = DTYPE_F16,
+                               .outer_stride = outer};
+    struct wire_tensor values = keys;
     values.offset = TENSOR_V;
     return (struct engine_run){
         .batch = batch,
@@ -126,8 +130,8 @@ static struct engine_run run_of(struct engine_batch *batch, uint64_t out)
         .num_heads = HEADS,
         .q = dense(Q, HEADS, DIM, DTYPE_F16),
         .out = dense(out, HEADS, DIM, DTYPE_F16),
-        .keys = batch->place == ENGINE_POOL ? (struct engine_tensor){0} : keys,
-        .values = batch->place == ENGINE_POOL ? (struct engine_tensor){0} : values,
+        .keys = batch->place == ENGINE_POOL ? (struct wire_tensor){0} : keys,
+        .values = batch->place == ENGINE_POOL ? (struct wire_tensor){0} : values,
         .scale = 1,
         .causal = true,
         .k_scale = 1,
@@ -442,7 +446,7 @@ static void add_features(struct engine_run *run)
     run->window_right = -1;
     run->soft_cap = 20;
     run->slopes = run->sinks = zeroes;
-    run->lse = (struct engine_tensor){.offset = LSE, .token_stride = HEADS * 4, .dtype = DTYPE_F32};
+    run->lse = (struct wire_tensor){.offset = LSE, .token_stride = HEADS * 4, .dtype = DTYPE_F32};
     run->rope = (struct engine_rope){.dim = DIM, .interleaved = true, .theta = 10000};
 }
 

@@ -43,7 +43,7 @@ static uint8_t *write_numbers(struct engine_kv kv, enum dtype io, float k_scale,
     struct engine_cache *cache = kv_cache(kv, BLOCKS);
     struct engine_batch *batch = open_batch((struct engine_batch_params){
         .engine = engine, .cache = cache, .num_tokens = SLOTS, .slot_mapping = slots, .kv = kv});
-    struct engine_tensor rows = dense(0, HEADS, DIM, io);
+    struct wire_tensor rows = dense(0, HEADS, DIM, io);
     kv_run(&(struct engine_run){.kind = ENGINE_WRITE,
                                 .batch = batch,
                                 .arena = arena,

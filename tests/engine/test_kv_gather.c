@@ -39,16 +39,16 @@ static uint64_t round_up(uint64_t bytes)
 }
 
 // [blocks, heads, tokens, dim] or [blocks, tokens, heads, dim], rows at multiples of 16.
-static struct engine_tensor block_tensor(const struct trip *trip, uint64_t offset, enum dtype dtype,
-                                         uint32_t dim)
+static struct wire_tensor block_tensor(const struct trip *trip, uint64_t offset, enum dtype dtype,
+                                       uint32_t dim)
 {
     uint64_t row = round_up((uint64_t)dim * dtype_size(dtype));
     bool heads_first = trip->layout == HEADS_FIRST;
-    return (struct engine_tensor){.offset = offset,
-                                  .dtype = dtype,
-                                  .outer_stride = row * HEADS * BLOCK_TOKENS + 32,
-                                  .token_stride = heads_first ? row : row * HEADS,
-                                  .head_stride = heads_first ? row * BLOCK_TOKENS : row};
+    return (struct wire_tensor){.offset = offset,
+                                .dtype = dtype,
+                                .outer_stride = row * HEADS * BLOCK_TOKENS + 32,
+                                .token_stride = heads_first ? row : row * HEADS,
+                                .head_stride = heads_first ? row * BLOCK_TOKENS : row};
 }
 
 static enum engine_place place_of(const struct trip *trip)
@@ -58,7 +58,7 @@ static enum engine_place place_of(const struct trip *trip)
 
 // ---- what may change ----
 
-static void allow(uint8_t *allowed, const struct engine_tensor *tensor, uint64_t outer,
+static void allow(uint8_t *allowed, const struct wire_tensor *tensor, uint64_t outer,
                   uint64_t token, uint32_t dim)
 {
     for (uint32_t h = 0; h < HEADS; h++)
@@ -104,7 +104,7 @@ static struct engine_run base_run(const struct trip *trip, enum engine_kind kind
     };
 }
 
-static struct engine_tensor moved(struct engine_tensor tensor, uint32_t tokens)
+static struct wire_tensor moved(struct wire_tensor tensor, uint32_t tokens)
 {
     tensor.offset += tokens * tensor.token_stride;
     return tensor;
@@ -158,7 +158,7 @@ static void go_there_and_back(const struct trip *trip, struct engine_cache *cach
 
 // ---- and what must come back ----
 
-static float float_at(const struct engine_tensor *tensor, uint32_t row, uint32_t head, uint32_t d)
+static float float_at(const struct wire_tensor *tensor, uint32_t row, uint32_t head, uint32_t d)
 {
     return word_float(numbers_widen(tensor->dtype, tensor_bits(tensor, row, head, d)));
 }
@@ -167,8 +167,8 @@ static void expect_row(const struct trip *trip, uint32_t row, uint32_t head, boo
 {
     uint32_t dim = v ? trip->kv.head_dim_v : trip->kv.head_dim_k;
     enum dtype dtype = v ? trip->kv.v_dtype : trip->kv.k_dtype, io = trip->io;
-    struct engine_tensor from = dense(v ? V_AT : K_AT, HEADS, dim, io),
-                         to = dense(v ? V_TO : K_TO, HEADS, dim, io);
+    struct wire_tensor from = dense(v ? V_AT : K_AT, HEADS, dim, io),
+                       to = dense(v ? V_TO : K_TO, HEADS, dim, io);
     bool is_scaled = trip->kv.scale_mode != SCALE_NONE && dtype_size(dtype) == 1;
     float values[128], scale = v ? trip->v_scale : trip->k_scale, inverse = 1 / scale;
     for (uint32_t d = 0; d < dim; d++)
@@ -205,8 +205,8 @@ static void fill_rows(const struct trip *trip)
 static void allow_trip(const struct trip *trip, uint8_t *allowed)
 {
     struct engine_run run = base_run(trip, ENGINE_GATHER, NULL);
-    struct engine_tensor k = dense(K_TO, HEADS, trip->kv.head_dim_k, trip->io);
-    struct engine_tensor v = dense(V_TO, HEADS, trip->kv.head_dim_v, trip->io);
+    struct wire_tensor k = dense(K_TO, HEADS, trip->kv.head_dim_k, trip->io);
+    struct wire_tensor v = dense(V_TO, HEADS, trip->kv.head_dim_v, trip->io);
     for (uint32_t s = 0, row = 0; s < SEQS; s++)
         for (uint32_t j = 0; j < (uint32_t)kv_lens[s]; j++, row++) {
             uint64_t block = (uint64_t)slot_of(s, j) / BLOCK_TOKENS, token = j % BLOCK_TOKENS;
@@ -290,8 +290,13 @@ START_TEST(contiguous_rows_are_gathered_by_their_starts_or_by_an_outer_stride)
         .kind = ENGINE_GATHER, .arena = arena, .num_heads = HEADS, .k_scale = 1, .v_scale = 1};
     run.k = dense(K_TO, HEADS, 24, DTYPE_F16);
     run.v = dense(V_TO, HEADS, 8, DTYPE_F16);
-    run.keys = (struct engine_tensor){KEYS_AT, 112, 48, DTYPE_BF16, 0};
-    run.values = (struct engine_tensor){VALUES_AT, 16, 6416, DTYPE_FP8_E4M3, _i ? 1600 : 0};
+    run.keys = (struct wire_tensor){
+        .offset = KEYS_AT, .token_stride = 112, .head_stride = 48, .dtype = DTYPE_BF16};
+    run.values = (struct wire_tensor){.offset = VALUES_AT,
+                                      .token_stride = 16,
+                                      .head_stride = 6416,
+                                      .dtype = DTYPE_FP8_E4M3,
+                                      .outer_stride = _i ? 1600 : 0};
     for (uint32_t i = 0; i < 64 << 10; i++)
         memory[KEYS_AT + i] = (char)(i * 7 % 251);
     for (uint32_t i = 0; i < 64 << 10; i++)
@@ -332,7 +337,7 @@ static const int32_t row_cu[] = {0, 5, 5, 12, ROWS}, row_kv_lens[] = {5, 9, 7, 8
 
 // Slots 0 .. 4 * BLOCK_TOKENS of layer 0 are as before but for those of the mapping.
 static void expect_slots(const uint8_t *before, const uint8_t *after, const struct engine_kv *kv,
-                         const struct engine_tensor *v, const int64_t *slots)
+                         const struct wire_tensor *v, const int64_t *slots)
 {
     for (int64_t slot = 0; slot < 4 * BLOCK_TOKENS; slot++) {
         uint32_t writer = ROWS;
@@ -374,7 +379,11 @@ START_TEST(a_token_is_found_by_its_row_or_by_its_place_in_its_sequence)
     uint8_t *before = kv_blocks(cache, 4);
     struct engine_run run = {
         .kind = ENGINE_WRITE, .arena = arena, .num_heads = HEADS, .k_scale = 1, .v_scale = 1};
-    run.k = (struct engine_tensor){256, 48, 16, DTYPE_F16, 1024};
+    run.k = (struct wire_tensor){.offset = 256,
+                                 .token_stride = 48,
+                                 .head_stride = 16,
+                                 .dtype = DTYPE_F16,
+                                 .outer_stride = 1024};
     run.v = dense(16384, HEADS, ROW_DIM, DTYPE_F16);
     run.batch = open_batch((struct engine_batch_params){.engine = engine,
                                                         .cache = cache,
@@ -432,7 +441,7 @@ START_TEST(three_hundred_kv_heads_get_a_scale_each)
     uint8_t *blocks = kv_blocks(cache, 1);
     for (uint32_t i = 0; i < 2 * MANY * 2; i++) {
         bool v = i >= 2 * MANY;
-        const struct engine_tensor *tensor = v ? &run.v : &run.k;
+        const struct wire_tensor *tensor = v ? &run.v : &run.k;
         uint32_t token = i / MANY % 2, head = i % MANY, dim = v ? 16 : 8;
         const char *row =
             memory + tensor->offset + token * tensor->token_stride + head * tensor->head_stride;

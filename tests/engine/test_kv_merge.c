@@ -19,9 +19,9 @@ static struct engine_part part_at(uint32_t part, enum dtype dtype)
     self.out.head_stride =
         DIM * dtype_size(dtype) + (part % 2 ? 0 : 16) * (dtype == DTYPE_F32 ? 0 : 1);
     self.out.token_stride += (uint64_t)HEADS * 16;
-    self.lse = (struct engine_tensor){.offset = (uint64_t)part * PART_BYTES + (48 << 10),
-                                      .token_stride = (HEADS + part) * 4,
-                                      .dtype = DTYPE_F32};
+    self.lse = (struct wire_tensor){.offset = (uint64_t)part * PART_BYTES + (48 << 10),
+                                    .token_stride = (HEADS + part) * 4,
+                                    .dtype = DTYPE_F32};
     return self;
 }
 
@@ -108,7 +108,7 @@ static void merge(const struct engine_part *parts, uint32_t num_parts,
                                 .parts = parts,
                                 .num_parts = num_parts,
                                 .out = result->out,
-                                .lse = lse ? result->lse : (struct engine_tensor){0}});
+                                .lse = lse ? result->lse : (struct wire_tensor){0}});
     for (uint32_t t = 0; t < TOKENS; t++)
         for (uint32_t h = 0; h < HEADS; h++) {
             uint64_t at =

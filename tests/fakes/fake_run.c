@@ -150,7 +150,7 @@ void engine_batch_destroy(struct engine_batch *batch)
 // The number at row (outer, inner), head 0 of a tensor; aborts unless all heads of the row lie in
 // the arena.
 static uint8_t *row_at(const struct engine_arena *arena, const char *name,
-                       const struct engine_tensor *tensor, uint64_t outer, uint64_t inner,
+                       const struct wire_tensor *tensor, uint64_t outer, uint64_t inner,
                        uint32_t heads, uint32_t dim)
 {
     unsigned __int128 at = tensor->offset;
@@ -180,7 +180,7 @@ static uint32_t q_len_of(const struct engine_batch *batch, uint32_t s)
 
 // Token `t`, the i-th of sequence `s`, in a tensor of the batch's rows.
 static uint8_t *token_at(const struct fake_run *run, const char *name,
-                         const struct engine_tensor *tensor, uint32_t s, uint32_t i, int64_t t,
+                         const struct wire_tensor *tensor, uint32_t s, uint32_t i, int64_t t,
                          uint32_t heads, uint32_t dim)
 {
     if (tensor->outer_stride && run->batch->token_rows)
@@ -213,7 +213,7 @@ static void *slot_of(const struct fake_run *run, int64_t block, uint32_t slot)
 static void *key_of(const struct fake_run *run, uint32_t s, int64_t key)
 {
     const struct engine_batch *batch = run->batch;
-    const struct engine_tensor *keys = &run->run.keys;
+    const struct wire_tensor *keys = &run->run.keys;
     if (batch->place != ENGINE_ROWS) {
         int64_t size = batch->kv.block_size;
         return slot_of(run, batch->block_table[(int64_t)s * batch->max_blocks + key / size],

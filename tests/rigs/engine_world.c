@@ -221,10 +221,11 @@ struct engine_batch *one_key(struct engine_cache *cache, int32_t block, bool wri
 }
 
 // A dense [tokens, heads, dim] tensor at `offset` of the arena.
-struct engine_tensor dense(uint64_t offset, uint32_t heads, uint32_t dim, enum dtype dtype)
+struct wire_tensor dense(uint64_t offset, uint32_t heads, uint32_t dim, enum dtype dtype)
 {
     uint64_t row = (uint64_t)dim * dtype_size(dtype);
-    return (struct engine_tensor){offset, heads * row, row, dtype, 0};
+    return (struct wire_tensor){
+        .offset = offset, .token_stride = heads * row, .head_stride = row, .dtype = dtype};
 }
 
 // Of the plain cache: one head; q, k, v and out at the given offsets.

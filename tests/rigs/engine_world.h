@@ -62,7 +62,7 @@ struct engine_batch *open_batch(struct engine_batch_params params);
 // if `write`.
 struct engine_batch *one_key(struct engine_cache *cache, int32_t block, bool write);
 // A dense [tokens, heads, dim] tensor at `offset` of the arena.
-struct engine_tensor dense(uint64_t offset, uint32_t heads, uint32_t dim, enum dtype dtype);
+struct wire_tensor dense(uint64_t offset, uint32_t heads, uint32_t dim, enum dtype dtype);
 // Of the plain cache: one head; q, k, v and out at the given offsets.
 struct engine_run plain_run(struct engine_batch *batch, uint32_t layer, uint64_t q, uint64_t k,
                             uint64_t v, uint64_t out);

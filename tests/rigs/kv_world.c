@@ -114,8 +114,7 @@ void kv_run(const struct engine_run *run)
     expect_done(submit_runs(run, 1));
 }
 
-uint32_t tensor_bits(const struct engine_tensor *tensor, uint32_t token, uint32_t head,
-                     uint32_t dim)
+uint32_t tensor_bits(const struct wire_tensor *tensor, uint32_t token, uint32_t head, uint32_t dim)
 {
     const char *row =
         memory + tensor->offset + token * tensor->token_stride + head * tensor->head_stride;

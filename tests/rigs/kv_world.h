@@ -32,8 +32,7 @@ float kv_scale(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, 
 // One run as one wave, waited for.
 void kv_run(const struct engine_run *run);
 // Bits of element (token, head, dim) of a tensor of the arena without an outer stride.
-uint32_t tensor_bits(const struct engine_tensor *tensor, uint32_t token, uint32_t head,
-                     uint32_t dim);
+uint32_t tensor_bits(const struct wire_tensor *tensor, uint32_t token, uint32_t head, uint32_t dim);
 
 // ---- the tests, file by file ----
 

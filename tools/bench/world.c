@@ -424,23 +424,23 @@ void world_close(struct world *world)
 
 // ---- steps ----
 
-static struct engine_tensor tensor(const struct world *world, uint64_t offset, uint32_t heads)
+static struct wire_tensor tensor(const struct world *world, uint64_t offset, uint32_t heads)
 {
     uint64_t head = (uint64_t)world->workload->head_dim * dtype_size(world->params.dtype);
-    return (struct engine_tensor){.offset = offset,
-                                  .token_stride = head * heads,
-                                  .head_stride = head,
-                                  .dtype = world->params.dtype};
+    return (struct wire_tensor){.offset = offset,
+                                .token_stride = head * heads,
+                                .head_stride = head,
+                                .dtype = world->params.dtype};
 }
 
 // [KV heads, keys, dim]
-static struct engine_tensor rows_tensor(const struct world *world, uint64_t offset)
+static struct wire_tensor rows_tensor(const struct world *world, uint64_t offset)
 {
     uint64_t row = (uint64_t)world->workload->head_dim * dtype_size(world->params.kv_dtype);
-    return (struct engine_tensor){.offset = offset,
-                                  .token_stride = row,
-                                  .head_stride = row * world->shape.num_keys,
-                                  .dtype = world->params.kv_dtype};
+    return (struct wire_tensor){.offset = offset,
+                                .token_stride = row,
+                                .head_stride = row * world->shape.num_keys,
+                                .dtype = world->params.kv_dtype};
 }
 
 uint64_t world_out_at(const struct world *world, uint32_t set)

@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     MERGE_MAX_PARTS = 65535,
@@ -82,7 +83,7 @@ static struct tensor_use use_lse(const struct core_merge_params *p, const char *
 static enum status check_part(const struct core_merge_params *p, const struct wire_tensor *lse,
                               uint32_t index, struct tensor_check *check, struct error *error)
 {
-    const struct core_part *part = &p->parts[index];
+    const struct engine_part *part = &p->parts[index];
     struct wire_tensor part_lse = part->lse;
     struct tensor_use uses[4];
     uint32_t count = 0;
@@ -179,15 +180,13 @@ static struct run_tensors tensors_of(const struct core_merge_params *p)
 static void describe(struct run *run, const struct core_merge_params *p)
 {
     struct engine_part *parts = (struct engine_part *)run->arrays;
-    for (uint32_t i = 0; i < p->num_parts; i++)
-        parts[i] = (struct engine_part){.out = run_tensor(&p->parts[i].out),
-                                        .lse = run_tensor(&p->parts[i].lse)};
+    memcpy(parts, p->parts, p->num_parts * sizeof *parts);
     run->engine = (struct engine_run){
         .kind = ENGINE_MERGE,
         .arena = run->session->arena,
         .num_heads = p->num_heads,
-        .out = run_tensor(&p->out),
-        .lse = run_tensor(&p->lse),
+        .out = p->out,
+        .lse = p->lse,
         .parts = parts,
         .num_parts = p->num_parts,
         .num_tokens = p->num_tokens,

@@ -96,17 +96,6 @@ enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct e
     return STATUS_OK;
 }
 
-struct engine_tensor run_tensor(const struct wire_tensor *t)
-{
-    return (struct engine_tensor){
-        .offset = t->offset,
-        .token_stride = t->token_stride,
-        .head_stride = t->head_stride,
-        .dtype = t->dtype,
-        .outer_stride = t->outer_stride,
-    };
-}
-
 // ---- runs of a batch ----
 
 // Frequencies come first: they are the widest.
@@ -190,12 +179,12 @@ static void describe_kv(struct run *run, const struct core_run_params *p)
     struct engine_run *engine = &run->engine;
     bool two = !batch->kv.v_is_k_prefix;
     if (batch->has_slots || p->entry.kind == ENGINE_GATHER) {
-        engine->k = run_tensor(&p->entry.k);
-        engine->v = two ? run_tensor(&p->entry.v) : engine->v;
+        engine->k = p->entry.k;
+        engine->v = two ? p->entry.v : engine->v;
     }
     if (!batch->table) {
-        engine->keys = run_tensor(&p->entry.keys);
-        engine->values = two ? run_tensor(&p->entry.values) : engine->values;
+        engine->keys = p->entry.keys;
+        engine->values = two ? p->entry.values : engine->values;
     }
     describe_scales(engine, run, 0, p->entry.k_scale, p->entry.v_scale);
 }
@@ -215,8 +204,8 @@ static void describe_attention(struct run *run, const struct core_run_params *p)
 {
     struct engine_run *engine = &run->engine;
     engine->num_heads = p->entry.num_heads;
-    engine->q = run_tensor(&p->entry.q);
-    engine->out = run_tensor(&p->entry.out);
+    engine->q = p->entry.q;
+    engine->out = p->entry.out;
     engine->scale =
         p->entry.scale != 0.0f ? p->entry.scale : 1.0f / sqrtf((float)run->batch->kv.head_dim_k);
     engine->causal = run_is_causal(p);
@@ -224,7 +213,7 @@ static void describe_attention(struct run *run, const struct core_run_params *p)
     engine->window_left = p->entry.window_left;
     engine->window_right = p->entry.window_right;
     engine->soft_cap = p->entry.logits_soft_cap;
-    engine->lse = run_tensor(&p->entry.lse);
+    engine->lse = p->entry.lse;
     engine->num_splits = p->entry.num_splits;
 }
 

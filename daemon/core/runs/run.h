@@ -58,7 +58,6 @@ void run_free(struct run *run);
 // Puts it into the queue. NO_MEMORY: the run is as it was. The caller then takes the references,
 // which cannot fail.
 enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error);
-struct engine_tensor run_tensor(const struct wire_tensor *tensor);
 
 struct engine_run run_link(const struct run *run, uint32_t link); // as the engine gets it
 // A link of it has failed, before or on the GPU; `why` is copied, NULL = no sentence. The first

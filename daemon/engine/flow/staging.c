@@ -26,7 +26,7 @@ static uint64_t row_bytes(uint32_t head_dim, enum dtype dtype)
 
 // The rows of all tokens: with an outer stride sequence by sequence.
 static void stage_tokens(const struct engine_run *run, struct arena_pass *pass,
-                         const struct engine_tensor *tensor, uint32_t num_heads, uint32_t head_dim)
+                         const struct wire_tensor *tensor, uint32_t num_heads, uint32_t head_dim)
 {
     const struct engine_batch *batch = run->batch;
     uint64_t bytes = row_bytes(head_dim, tensor->dtype);
@@ -34,7 +34,7 @@ static void stage_tokens(const struct engine_run *run, struct arena_pass *pass,
         arena_stage(run->arena, pass, tensor, batch->num_tokens, num_heads, bytes);
         return;
     }
-    struct engine_tensor part = *tensor;
+    struct wire_tensor part = *tensor;
     for (uint32_t seq = 0; batch->cu_seqlens_q && seq < batch->num_seqs; seq++) {
         uint32_t num_tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
         part.offset = tensor->offset + seq * tensor->outer_stride;
@@ -43,9 +43,9 @@ static void stage_tokens(const struct engine_run *run, struct arena_pass *pass,
 }
 
 static void stage_lse(const struct engine_arena *arena, struct arena_pass *pass,
-                      const struct engine_tensor *lse, uint32_t num_tokens, uint32_t num_heads)
+                      const struct wire_tensor *lse, uint32_t num_tokens, uint32_t num_heads)
 {
-    struct engine_tensor rows = *lse;
+    struct wire_tensor rows = *lse;
     rows.head_stride = 0; // a token's heads are contiguous: one row
     if (lse->dtype)
         arena_stage(arena, pass, &rows, num_tokens, 1, num_heads * sizeof(float));
@@ -55,8 +55,8 @@ static void stage_lse(const struct engine_arena *arena, struct arena_pass *pass,
 
 // Whether `num_tokens` tokens of all heads at `tensor` lie inside the arena: a block that no query
 // sees may be any number.
-static bool fits(const struct engine_arena *arena, const struct engine_tensor *tensor,
-                 uint64_t outer, uint32_t num_tokens, uint32_t num_heads, uint64_t bytes)
+static bool fits(const struct engine_arena *arena, const struct wire_tensor *tensor, uint64_t outer,
+                 uint32_t num_tokens, uint32_t num_heads, uint64_t bytes)
 {
     uint64_t heads = 0, tokens = 0, blocks = 0, end = 0;
     return !__builtin_mul_overflow(tensor->head_stride, num_heads - 1, &heads) &&
@@ -70,11 +70,11 @@ static bool fits(const struct engine_arena *arena, const struct engine_tensor *t
 
 // `num_tokens` tokens from `offset` on in part `outer` of keys or values.
 static void stage_part(const struct engine_run *run, struct arena_pass *pass,
-                       const struct engine_tensor *tensor, uint64_t outer, uint64_t offset,
+                       const struct wire_tensor *tensor, uint64_t outer, uint64_t offset,
                        uint32_t num_tokens, uint64_t bytes)
 {
     uint32_t num_heads = run->batch->kv.num_kv_heads;
-    struct engine_tensor part = *tensor;
+    struct wire_tensor part = *tensor;
     part.offset += offset;
     if (num_tokens == 0 || !fits(run->arena, &part, outer, num_tokens, num_heads, bytes))
         return;
@@ -83,7 +83,7 @@ static void stage_part(const struct engine_run *run, struct arena_pass *pass,
 }
 
 static void stage_blocks(const struct engine_run *run, struct arena_pass *pass,
-                         const struct engine_tensor *tensor, uint64_t bytes)
+                         const struct wire_tensor *tensor, uint64_t bytes)
 {
     struct engine_batch *batch = run->batch;
     batch_sort_blocks(batch);
@@ -92,7 +92,7 @@ static void stage_blocks(const struct engine_run *run, struct arena_pass *pass,
 }
 
 static void stage_rows(const struct engine_run *run, struct arena_pass *pass,
-                       const struct engine_tensor *tensor, uint64_t bytes)
+                       const struct wire_tensor *tensor, uint64_t bytes)
 {
     const struct engine_batch *batch = run->batch;
     for (uint32_t seq = 0; batch->seq_lens_kv && seq < batch->num_seqs; seq++) {
@@ -106,7 +106,7 @@ static void stage_rows(const struct engine_run *run, struct arena_pass *pass,
 }
 
 static void stage_keys(const struct engine_run *run, struct arena_pass *pass,
-                       const struct engine_tensor *tensor, uint64_t bytes)
+                       const struct wire_tensor *tensor, uint64_t bytes)
 {
     if (run->batch->place == ENGINE_BLOCKS)
         stage_blocks(run, pass, tensor, bytes);
@@ -116,7 +116,7 @@ static void stage_keys(const struct engine_run *run, struct arena_pass *pass,
 
 // The rows that slots wrote, and nothing beside them.
 static void stage_slots(const struct engine_run *run, struct arena_pass *pass,
-                        const struct engine_tensor *tensor, uint64_t bytes)
+                        const struct wire_tensor *tensor, uint64_t bytes)
 {
     const struct engine_batch *batch = run->batch;
     uint32_t size = batch->kv.block_size;

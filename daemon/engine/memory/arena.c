@@ -120,7 +120,7 @@ static void unite(uint64_t *count, uint64_t stride, uint64_t *bytes)
     *count = 1;
 }
 
-static struct walk plan_walk(const struct engine_tensor *tensor, uint32_t num_tokens,
+static struct walk plan_walk(const struct wire_tensor *tensor, uint32_t num_tokens,
                              uint32_t num_heads, uint64_t row_bytes)
 {
     struct walk walk = {num_tokens, tensor->token_stride, num_heads, tensor->head_stride,
@@ -146,7 +146,7 @@ static void measure(struct arena_pass *pass, uint64_t offset, const struct walk 
 }
 
 void arena_stage(const struct engine_arena *arena, struct arena_pass *pass,
-                 const struct engine_tensor *tensor, uint32_t num_tokens, uint32_t num_heads,
+                 const struct wire_tensor *tensor, uint32_t num_tokens, uint32_t num_heads,
                  uint64_t row_bytes)
 {
     if (arena->imported)

@@ -33,7 +33,7 @@ struct arena_pass {
 // imported arena. Submitter (in), completer (out); no lock may be held: a vanished segment faults
 // here.
 void arena_stage(const struct engine_arena *arena, struct arena_pass *pass,
-                 const struct engine_tensor *tensor, uint32_t num_tokens, uint32_t num_heads,
+                 const struct wire_tensor *tensor, uint32_t num_tokens, uint32_t num_heads,
                  uint64_t row_bytes);
 // In: all from `begin` to `end`.
 void arena_stage_span(const struct engine_arena *arena, uint64_t begin, uint64_t end);

@@ -150,27 +150,32 @@ static uint64_t take(struct probe *probe, uint64_t bytes)
     return at;
 }
 
-static struct engine_tensor rows(struct probe *probe, enum dtype dtype, uint64_t num_rows,
-                                 uint64_t num_heads, uint64_t head_bytes)
+static struct wire_tensor rows(struct probe *probe, enum dtype dtype, uint64_t num_rows,
+                               uint64_t num_heads, uint64_t head_bytes)
 {
-    return (struct engine_tensor){take(probe, num_rows * num_heads * head_bytes),
-                                  num_heads * head_bytes, head_bytes, dtype, 0};
+    return (struct wire_tensor){.offset = take(probe, num_rows * num_heads * head_bytes),
+                                .token_stride = num_heads * head_bytes,
+                                .head_stride = head_bytes,
+                                .dtype = dtype};
 }
 
 // [blocks, heads, block_size, dim]
-static struct engine_tensor blocks(struct probe *probe, enum dtype dtype, const struct shape *shape,
-                                   uint64_t row_bytes)
+static struct wire_tensor blocks(struct probe *probe, enum dtype dtype, const struct shape *shape,
+                                 uint64_t row_bytes)
 {
     uint64_t head = shape->kv.block_size * row_bytes, block = shape->kv.num_kv_heads * head;
-    return (struct engine_tensor){take(probe, shape->num_blocks * block), row_bytes, head, dtype,
-                                  block};
+    return (struct wire_tensor){.offset = take(probe, shape->num_blocks * block),
+                                .token_stride = row_bytes,
+                                .head_stride = head,
+                                .dtype = dtype,
+                                .outer_stride = block};
 }
 
-static struct engine_tensor kv_tensor(struct probe *probe, enum dtype dtype,
-                                      const struct shape *shape, uint64_t row_bytes)
+static struct wire_tensor kv_tensor(struct probe *probe, enum dtype dtype,
+                                    const struct shape *shape, uint64_t row_bytes)
 {
     if (shape->place == ENGINE_POOL || row_bytes == 0)
-        return (struct engine_tensor){0};
+        return (struct wire_tensor){0};
     return shape->place == ENGINE_ROWS
                ? rows(probe, dtype, shape->num_blocks, shape->kv.num_kv_heads, row_bytes)
                : blocks(probe, dtype, shape, row_bytes);
@@ -185,7 +190,7 @@ static enum status make_arena(struct probe *probe, const struct shape *shape, st
     run->q = rows(probe, shape->io, shape->num_seqs, shape->num_heads, shape->query_row);
     run->out = rows(probe, shape->io, shape->num_seqs, shape->num_heads, shape->out_row);
     if (lse)
-        run->lse = (struct engine_tensor){
+        run->lse = (struct wire_tensor){
             .offset = take(probe, (uint64_t)shape->num_seqs * shape->num_heads * 4),
             .token_stride = shape->num_heads * sizeof(float),
             .dtype = DTYPE_F32};
