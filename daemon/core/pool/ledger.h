@@ -15,7 +15,7 @@ struct ledger {
     uint64_t last_id;  // of caches, batches, salts, roots, nodes: never used twice
     uint64_t last_use; // the use counter
     uint64_t last_stamp;
-    bool news; // something came free or finished since core_step() last said so
+    bool news;      // something came free or finished since core_step() last said so
     int64_t now_ns; // the caller's clock, at the last core_step() or core_slept()
     bool lost;
     struct error lost_why;
