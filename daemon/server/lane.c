@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lane.c - see lane.h. A session's ring is awake or asleep. The dispatcher looks at the awake ones
-// in every turn; of those asleep the client rings the doorbell, whose datagrams say nothing: all
-// rings that sleep are looked at then, one load each, so that a datagram that found the socket's
-// queue full is missed by nobody, and one that a stranger sent costs nothing more.
+// lane.c - see lane.h. A session's ring is awake or asleep. The dispatcher looks at awake rings in
+// every turn. The client of a ring that sleeps rings the doorbell. A datagram says nothing: the
+// dispatcher then looks at every sleeping ring, with one load each. So a datagram that is lost to a
+// full queue does no harm, and one from a stranger costs little.
 
 #include "lane.h"
 
@@ -31,7 +31,7 @@ static const int64_t default_spin_ns = 50000;
 
 // ---- the doorbell ----
 
-// False: it does not fit.
+// False: the name does not fit.
 static bool name_bell(struct server *server)
 {
     static const char bell[] = ".bell";
@@ -52,7 +52,7 @@ static struct sockaddr_un bell_address(const struct server *server)
     return address;
 }
 
-// A socket that nobody has bound, as a killed daemon leaves it.
+// A socket that no process has bound, as a killed daemon leaves it.
 static bool bell_is_dead(const struct server *server)
 {
     const struct sockaddr_un address = bell_address(server);
@@ -105,7 +105,7 @@ enum status lane_open_bell(struct server *server, struct error *error)
 {
     const bool wanted = server->params->ring_entries > 0;
     bool named = name_bell(server);
-    struct error unheard; // what lies there is in nobody's way
+    struct error unheard; // without a doorbell, a file of its name does no harm
     if (!wanted) {
         if (named)
             clear_bell(server, &unheard);
@@ -249,7 +249,7 @@ static void serve(struct session *session, const struct wire_submission *submiss
     dispatch_request(server, session->peer, &asker, &request);
 }
 
-// One entry; false: there is none, or the session has ended over it.
+// Serves one entry. False: there is none, or the entry has ended the session.
 static bool serve_next(struct session *session)
 {
     // The private copy; the rest is 0 if the client's entries are smaller.
@@ -279,8 +279,8 @@ static void serve_session(struct session *session)
         session->lane.busy_ns = clock_now_ns();
 }
 
-// Who was served goes to the end of the list, so that a turn that ends early goes on with the
-// others.
+// A session that was served goes to the end of the list: if a turn ends early, the next one goes on
+// with the others.
 void lane_serve(struct server *server)
 {
     if (!server->awake)
@@ -331,15 +331,16 @@ static void post(const struct asker *asker, const struct wire_reply *reply)
 void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply)
 {
     if (!asker->ring->lane.open)
-        return; // the session has ended: nobody reads it, and its segment may be gone
+        return; // the session has ended, and its segment may be gone
     if (server->ring_spin_ns)
-        wake_up(asker->ring); // who has an answer often asks the next thing soon
+        wake_up(asker->ring); // a client that has its answer often asks the next thing soon
     post(asker, reply);
 }
 
 // ---- the end ----
 
-// As many as the ring had room for when it ended; a client that goes on and on is not listened to.
+// Refuses as many entries as the ring has room for. A client that goes on submitting gets no more
+// answers.
 void lane_close(struct session *session, const char *why)
 {
     uint64_t entry[WIRE_SUBMISSION_SIZE / sizeof(uint64_t)];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// copy.c - core_blocks_copy(): blocks of one cache copied or zeroed on the GPU, in the session's
-// order.
+// copy.c - core_blocks_copy(): copies or zeroes blocks of one cache on the GPU, in the order of the
+// session's runs. Dispatcher thread.
 
 #include "copy.h"
 
@@ -33,7 +33,7 @@ static enum status pair_error(const struct request *r, const struct hold_table *
                      name, i, id);
 }
 
-// `mark` under the stamp: the block is in `to`.
+// A block with this stamp is in `to`.
 static enum status check_to(const struct request *r, struct copy *copy, uint32_t i, uint64_t stamp)
 {
     struct block *block;
@@ -83,8 +83,8 @@ static unsigned __int128 moved_bytes(const struct hold_table *table, uint32_t co
     return (unsigned __int128)2 * count * table->cache->block_bytes; // read and written
 }
 
-// No more blocks than the session has can stand in `to`, so that the lists of what follows are
-// bounded by it.
+// `to` names each block once, so it cannot be longer than the session's blocks. That bounds the
+// lists below.
 static enum status check_count(const struct hold_table *table, const struct request *r)
 {
     if (r->count == 0)
@@ -111,7 +111,7 @@ static void describe(struct run *run, const struct request *r)
     };
 }
 
-// What it names stays until it is over.
+// The blocks and the table stay until the copy is over.
 static void take_references(struct copy *copy)
 {
     copy->table->num_users++;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// copy.h - one queued copying or zeroing of blocks: what it names and keeps until it is over. In
-// the queue it is a run (run.h).
+// copy.h - a queued copy or zeroing of blocks: its blocks, which it holds until it is over. In the
+// queue it is a run (run.h). Dispatcher thread.
 
 #ifndef AULE_CORE_COPY_H
 #define AULE_CORE_COPY_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// merge.c - core_merge(): partial results in the arena made one by their LSE. Names no batch and no
-// block.
+// merge.c - core_merge(): merges partial results in the arena by their LSE. Knows no batch and no
+// block. Dispatcher thread.
 
 #include "core/pool/session.h"
 #include "run.h"
@@ -19,8 +19,8 @@ enum {
     MERGE_MAX_PARTS = 65535,
     MERGE_MAX_HEADS = 65535, // workgroups in a row
     MERGE_MAX_HEAD_DIM = 512,
-    // All 128 invocations of a head of a token go over the LSE of every part, once for the largest
-    // and once for the sum.
+    // 128 invocations work on a head of a token. Each reads the LSE of every part twice: once for
+    // the largest, once for the sum.
     LSE_READS = 256,
 };
 
@@ -79,7 +79,8 @@ static struct tensor_use use_lse(const struct core_merge_params *p, const char *
                                .counts_elements = true};
 }
 
-// The four of one part and the result: out and lse may be the part's own, written in place.
+// The two tensors of a part against the two of the result. A result may lie in place of the part's
+// own tensor.
 static enum status check_part(const struct core_merge_params *p, const struct wire_tensor *lse,
                               uint32_t index, struct tensor_check *check, struct error *error)
 {
@@ -126,9 +127,8 @@ static enum status check_tensors(const struct core_session *session,
     return status;
 }
 
-// All parts are read, one result is written; an LSE that is read counts as a byte, because it is in
-// a cache by then. No factor has more than 32 bits, and head_dim and num_parts together less: 128
-// hold the sum.
+// Bytes moved: all parts are read, one result is written. Reading an LSE counts as one byte,
+// because it is in a cache by then. No factor has more than 32 bits, so 128 bits hold the sum.
 static unsigned __int128 cost(const struct core_merge_params *p)
 {
     unsigned __int128 heads = (unsigned __int128)p->num_tokens * p->num_heads;
@@ -158,7 +158,7 @@ static struct tensor_extent both(struct tensor_extent a, struct tensor_extent b)
                                   a.end > b.end ? a.end : b.end, a.written};
 }
 
-// All parts' outs are one range, their lses another.
+// The outs of all parts count as one range, their lses as another.
 static struct run_tensors tensors_of(const struct core_merge_params *p)
 {
     enum { OUT, LSE, OUTS, LSES, COUNT };

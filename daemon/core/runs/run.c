@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - makes a checked run, queues it, and keeps its ticket until it is reaped. What runs when
-// is the scheduler's.
+// run.c - makes a checked run, queues it, and keeps its ticket until it is reaped. The scheduler
+// decides what runs when. Dispatcher thread.
 
 #include "run.h"
 
@@ -142,8 +142,7 @@ static const void *copy_array(char **at, const void *from, size_t size)
     return to;
 }
 
-// Those of the layers one after the other; *stride, from one's to the next one's, is that of the
-// copy then.
+// Copies the parts of all layers, one after the other; *stride becomes the stride of the copy.
 static const float *copy_heads(char **at, const float *from, size_t size, uint32_t num_heads,
                                uint64_t *stride)
 {
@@ -377,7 +376,7 @@ static void run_end(struct run *run)
     run->copy = NULL;
 }
 
-// It stands first in its session's queue if some of it is picked and some not.
+// If only some of the run's layers are picked, the run is the first in its session's queue.
 static void run_cut(struct run *run)
 {
     struct core_session *session = run->session;
@@ -419,18 +418,20 @@ void run_deliver(struct core_session *session)
     }
 }
 
-// Of one that is partly in flight the rest: it is over with that.
+// Drops a run. If some of its layers are in flight, only the others are dropped, and the run ends
+// with those in flight.
 static void run_drop(struct run *run, enum status status)
 {
     bool partly = run->num_picked > run->num_over;
     run_fail(run, status, NULL);
     if (partly)
         return;
-    run->num_links = run->num_over + 1; // of those that will never be, one stands for all
+    run->num_links = run->num_over + 1; // one link stands for all that will never run
     run_link_over(run);
 }
 
-// The last first, so that none has to tell those behind it that they copy what it never wrote.
+// Drops the last run first: then no dropped run has copies behind it that would read what it never
+// wrote.
 void run_drop_queued(struct core_session *session, enum status status)
 {
     turns_forget(session);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.h - one accepted run, copy or merge, from the queue to its reaped ticket. All three are
-// `runs` to whoever only queues, counts or reaps them; what they name is a batch, a copy, or the
-// session's arena alone.
+// run.h - an accepted run, copy or merge, from the queue to its reaped ticket. All three are `runs`
+// in the queue: a run names a batch, a copy its blocks, a merge the session's arena alone.
+// Dispatcher thread.
 
 #ifndef AULE_CORE_RUN_H
 #define AULE_CORE_RUN_H
@@ -27,9 +27,9 @@ struct run {
     struct wire_layers layers; // num_layers and layer_step are not 0, but a copy's and a merge's
     const float *k_scales, *v_scales; // [layers.num_layers], in `arrays`; NULL = none
     struct run_tensors tensors;       // what its layers touch in the arena
-    // Links: a layer each; a copy and a merge have one. They go in order, each into a submission of
-    // its own or one with others.
-    uint32_t num_links;  // there will be no more: all, or those that were picked before it failed
+    // A link is one layer; a copy and a merge have one link. Links are picked in order, and a
+    // submission may have several.
+    uint32_t num_links;  // all, or those that were picked before the run failed
     uint32_t num_picked; // by the scheduler
     uint32_t num_over;
     struct run *beside; // scratch: another run of its session in the same wave
@@ -38,7 +38,7 @@ struct run {
     bool over;      // `result` is final
     bool delivered; // and every earlier ticket of the session is over too
     struct core_ticket_result result;
-    char *why; // it failed, in a sentence; owned; NULL = the result's status has to do
+    char *why; // why the run failed, in a sentence; owned; NULL = the status says it
     struct engine_run engine;
     uint64_t arrays[]; // what the arrays of `engine` point to
 };
@@ -49,30 +49,29 @@ enum status run_check_tickets(const struct core_session *session, enum status so
 // LIMIT if `work` exceeds --max-run-work; `what` is the sentence's subject, `advice` its end.
 enum status run_check_work(const struct core_session *session, uint64_t work, const char *what,
                            const char *advice, struct error *error);
-// Zeroed, with room for so many bytes of arrays; these and the `beside` ones that belong to it
-// count for the session. LIMIT names
-// --max-batch-memory. Ends with run_free().
+// Makes a zeroed run with room for `arrays_size` bytes of arrays. These bytes and `beside` count
+// for the session. LIMIT names --max-batch-memory. run_free() ends the run.
 enum status run_create(struct core_session *session, size_t arrays_size, size_t beside,
                        struct run **out, struct error *error);
 void run_free(struct run *run);
-// Puts it into the queue. NO_MEMORY: the run is as it was. The caller then takes the references,
-// which cannot fail.
+// Puts the run into the queue. NO_MEMORY: the run is as it was. After OK the caller takes the
+// references, which cannot fail.
 enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error);
 
 struct engine_run run_link(const struct run *run, uint32_t link); // as the engine gets it
-// A link of it has failed, before or on the GPU; `why` is copied, NULL = no sentence. The first
-// failure is the run's; none of its links is picked any more.
+// A link has failed, before or on the GPU. `why` is copied; NULL = no sentence. The run keeps its
+// first failure, and no further link of it is picked.
 void run_fail(struct run *run, enum status status, const char *why);
-// The turn of the session's first queued run has come. True: it had waited too long and has ended;
-// it may be freed.
+// Call this when the turn of its session's first queued run has come. True: the run waited longer
+// than its max_queue_ms and has ended; it may be freed.
 bool run_expire(struct run *run);
-// A link is over. With the last one the run is: run_deliver() then shows it, once the earlier ones
-// are over too.
+// A link is over. The last one ends the run. run_deliver() shows a run when all earlier runs of the
+// session are over, too.
 void run_link_over(struct run *run);
 void run_drop_queued(struct core_session *session,
                      enum status status); // ends what was not submitted
-// Makes what is over reapable, in the order of tickets. Frees runs that nobody can reap: detached,
-// or of a closed session.
+// Makes runs that are over reapable, in the order of tickets. Frees runs that are detached or whose
+// session is closed: no call can reap these.
 void run_deliver(struct core_session *session);
 
 #endif

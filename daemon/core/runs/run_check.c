@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run_check.c - checks a run's parameters against its batch.
+// run_check.c - checks a run's parameters against its batch. A new option of a run has its rule
+// here. Dispatcher thread.
 
 #include "run_check.h"
 
@@ -85,8 +86,8 @@ static enum status check_layer(const struct batch *batch, const struct core_run_
 
 // ---- attention ----
 
-// Shaders weigh in powers of 2, in f32: what they multiply by log2(e) must stay a number. Not for a
-// NaN, nor an infinity.
+// Shaders compute softmax with exp2 in f32: a value that they multiply by log2(e) must stay finite.
+// False for NaN and infinity.
 static bool is_finite_in_log2(double value)
 {
     const double log2_e = 1.4426950408889634;
@@ -143,8 +144,7 @@ uint64_t core_run_heads(const struct core_run_params *p, uint64_t stride)
     return all;
 }
 
-// Arrays that the caller could have must be as long as strides say: the product is counted, and
-// elements lie at multiples of 4.
+// A layer stride of slopes or sinks is a multiple of 4 bytes and fits into 32 bits.
 static enum status check_head_strides(const struct batch *batch, const struct core_run_params *p,
                                       struct error *error)
 {
@@ -168,8 +168,8 @@ static enum status check_head_strides(const struct batch *batch, const struct co
     return STATUS_OK;
 }
 
-// Attention of a head whose slope or sink is no number would be none; a sink of -inf is none at
-// all, and harms nobody.
+// A slope or sink that is not finite would make the head's output NaN. A sink of -inf is allowed:
+// it means no sink for this head.
 static enum status check_heads(const struct batch *batch, const struct core_run_params *p,
                                struct error *error)
 {
@@ -195,7 +195,7 @@ static enum status check_heads(const struct batch *batch, const struct core_run_
     return STATUS_OK;
 }
 
-// Scores are divided by it, and a device may take a subnormal for 0.
+// Scores are divided by the cap, and a device may read a subnormal as 0.
 static enum status check_soft_cap(const struct batch *batch, const struct core_run_params *p,
                                   struct error *error)
 {
@@ -245,7 +245,7 @@ static enum status check_score_scale(const struct batch *batch, const struct cor
                      (double)p->entry.scale);
 }
 
-// A run's scale for all its layers, or each layer's own; 0 is none.
+// A run's scale for all its layers, or a scale for each layer. 0: not given.
 struct scales {
     const char *name;
     const float *values; // [count]; NULL: not given
@@ -293,7 +293,7 @@ static enum status check_scale(const struct batch *batch, const struct scales *s
                      (double)scale);
 }
 
-// K is multiplied by its scale together with the scores.
+// Kernels multiply the score scale and the scale of K into one factor.
 static enum status check_product(const struct batch *batch, const struct core_run_params *p,
                                  const struct scales *scales, uint32_t i, struct error *error)
 {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run_check.h - may this run of this batch be queued? Parameters and tensors alone: neither work,
-// tickets nor seals.
+// run_check.h - checks whether a run of a batch may be queued, by its parameters and tensors. Other
+// files check its work, its ticket and seals. Dispatcher thread.
 
 #ifndef AULE_CORE_RUN_CHECK_H
 #define AULE_CORE_RUN_CHECK_H
 
 #include "run_tensors.h"
 
-// What a kind of run does not use is not looked at.
+// Ignores what this kind of run does not use.
 enum status run_check(const struct batch *batch, const struct core_run_params *params,
                       struct run_tensors *tensors, struct error *error);
 bool run_is_causal(const struct core_run_params *params);

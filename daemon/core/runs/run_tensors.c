@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run_tensors.c - which tensors a run has, how many rows of each it can touch, and which it writes.
+// run_tensors.c - the tensors of a run: how many rows of each the run can touch, and which tensors
+// it writes. Dispatcher thread.
 
 #include "run_tensors.h"
 
@@ -18,7 +19,8 @@ enum {
     ANY = ATTENDS | WRITES | GATHERS,
 };
 
-// The first that a run has gives the element type of all without one of their own.
+// A tensor without an element type of its own must have that of the first tensor here that the run
+// has.
 static const struct role {
     const char *name;
     size_t offset, layer; // of the tensor, of its layer stride, in struct core_run_params
@@ -26,7 +28,7 @@ static const struct role {
         QUERY,
         FRESH,
         STORED
-    } rows;                  // of the queries; of K and V on their way; of K and V where they stay
+    } rows;                  // of queries; of new K and V; of K and V where they are kept
     bool is_v;               // head_dim_v, and not there if V is a part of K
     unsigned kinds, written; // by these kinds of run
 } roles[] = {

@@ -11,7 +11,7 @@
 
 enum { RUN_MAX_EXTENTS = 8 };
 
-// What its tensors come to.
+// Where the tensors of a run lie.
 struct run_tensors {
     bool chained; // its layers must be done one after the other
     uint32_t num_extents;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tensor.c - see tensor.h. All sums of offsets are made in 128 bits, where none can wrap.
+// tensor.c - see tensor.h. Sums of offsets have 128 bits, so that none can wrap.
 
 #include "tensor.h"
 
@@ -48,7 +48,7 @@ static wide rows_end(const struct rows *r)
     return end;
 }
 
-// Of the last layer.
+// The end of the last layer's tensor.
 static wide layers_end(const struct rows *r)
 {
     return rows_end(r) + (r->layers - 1) * r->layer;
@@ -82,7 +82,7 @@ static enum status check_type(const struct tensor_use *use, const struct tensor_
     return STATUS_OK;
 }
 
-// What its offset and strides are multiples of, in bytes.
+// The offset and the strides must be multiples of this, in bytes.
 static uint32_t unit_of(const struct tensor_use *use)
 {
     return use->counts_elements ? dtype_size((int)use->tensor->dtype) : 16;
@@ -207,9 +207,9 @@ static bool axis_cut(struct axis *axis, wide at, wide low, wide high)
     return axis->first <= axis->last;
 }
 
-// Is there a sum of one step of each axis with low < at + sum < high? Two rows overlap if the
-// distance of their begins is so bounded. Goes along the longest strides, only where what the
-// others can add reaches.
+// Is there one step on each axis, so that low < at + the sum of these steps < high? Two rows
+// overlap if the distance between their first bytes has such bounds. The search goes along the
+// longest strides, and only as far as the shorter ones can reach.
 static bool axes_meet(const struct axis *axes, int count, wide at, wide low, wide high,
                       uint32_t *steps)
 {
@@ -253,8 +253,7 @@ static bool same_strides(const struct rows *a, const struct rows *b)
     return true;
 }
 
-// Of one stride in each dimension; `more`: another axis of distances beside those of the rows,
-// NULL: none.
+// Both tensors have the same strides. `more`: one more axis of distances; NULL: none.
 static bool rows_touch_rows(const struct rows *a, const struct rows *b, const struct axis *more,
                             uint32_t *steps)
 {
@@ -289,7 +288,7 @@ static bool apart_in_all(const struct rows *a, const struct rows *b)
            layers_end(b) <= a->offset;
 }
 
-// In one and the same layer.
+// Whether two tensors overlap in one layer.
 static bool overlap_in_some(const struct rows *out, const struct rows *in, uint32_t *steps)
 {
     wide different = out->layer == in->layer ? 1 : out->layers;
@@ -318,7 +317,8 @@ static bool meets_another(const struct rows *a, const struct rows *b, wide i)
     return last - first + 1 - (first <= i && i <= last) > 0;
 }
 
-// In two different layers; exact for tensors with the same strides, else by their ranges.
+// Whether two tensors overlap in two different layers. This is exact for tensors with the same
+// strides; other tensors are compared by their ranges.
 static bool layers_meet(const struct rows *a, const struct rows *b, uint32_t *steps)
 {
     if (a->layers == 1 || apart_in_all(a, b))
@@ -354,7 +354,7 @@ static bool is_twin(const struct tensor_use *use, const struct wire_tensor *othe
            (t->head_stride == other->head_stride || use->heads < 2);
 }
 
-// Tensor `i` against those before it: one of the two must be written to matter.
+// Tensor `i` against those before it. A pair matters only if one of the two is written.
 static enum status check_apart(struct tensor_check *check, const struct tensor_use *uses,
                                uint32_t i, struct error *error)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tensor.h - do the tensors of a run lie inside the arena, aligned, of the right element type, and
-// is what the run writes free to be written? Arithmetic only: knows no session, and not what a
-// tensor is for.
+// tensor.h - checks tensors: they must lie inside the arena, be aligned and have the right element
+// type, and no output may overlap another tensor. Arithmetic only: knows no session, and not what a
+// tensor is for. Dispatcher thread.
 
 #ifndef AULE_CORE_TENSOR_H
 #define AULE_CORE_TENSOR_H
@@ -33,25 +33,25 @@ struct tensor_check {
     bool chained;        // found: one layer writes what another one reads or writes, or may do so
 };
 
-// Bytes of the arena, of all layers; begin = end: none.
+// A range of bytes in the arena, over all layers. begin = end: no bytes.
 struct tensor_extent {
     uint64_t begin, end;
     bool written;
 };
 
-// Rows of nested tensors are compared in some ten steps. Only strides that make no sense need more,
-// and a client that gives such shall not keep the dispatcher busy.
+// Comparing rows of nested tensors takes some ten steps. Only strides that make no sense need more;
+// the limit keeps a client from occupying the dispatcher with them.
 enum { TENSOR_STEPS = 1 << 16 };
 
 // The rows of a tensor that is written must nest: one stride steps over all rows of the other
-// dimensions. They must not overlap any other tensor: this is exact if both have the same strides
-// (slices of one fused tensor interleave) or one of the two fills its range without gaps; any other
-// pair is refused only if shown to overlap by that, and else is the client's own affair, since
-// nothing outside its arena can be touched. So in each layer; between layers an overlap is no
-// error, but makes the run `chained`, for which a doubt is enough.
+// dimensions. They must not overlap any other tensor in the same layer. The check is exact if both
+// tensors have the same strides (slices of one fused tensor interleave), or if one of them fills
+// its range without gaps. Any other pair passes unless the check proves an overlap: a run can touch
+// nothing outside its client's arena. An overlap between two layers is no error. It makes the run
+// `chained`, and so does a pair of layers that only might overlap.
 enum status tensor_check_all(struct tensor_check *check, const struct tensor_use *uses,
                              uint32_t count, struct error *error);
-// Of one that was checked with so many layers.
+// Of a tensor that was checked with so many layers.
 struct tensor_extent tensor_extent(const struct tensor_use *use, uint32_t num_layers);
 
 #endif
