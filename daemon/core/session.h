@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.h - the life of a session: see session.c.
+// session.h - the end of a closed session, for the scheduler; see session.c. Dispatcher thread
+// only.
 
 #ifndef AULE_CORE_SESSION_H
 #define AULE_CORE_SESSION_H
 
 #include "core.h"
 
-void session_passed(struct core_session *session); // ends a closed session without work in flight,
-                                                   // and tells the server
+// Call this when a session is closed, or has one run less in flight. If it is closed and has none
+// left, it is freed, and core_params.session_gone() tells the server.
+void session_passed(struct core_session *session);
 
 #endif
