@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// metadata.c - see metadata.h.
+// metadata.c - see metadata.h. The lost pages of a shrunk segment read as zeroes, so copy_span()
+// asks after the copy whether the segment is dead.
 
 #include "metadata.h"
 

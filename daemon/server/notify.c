@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// notify.c - see notify.h.
+// notify.c - see notify.h. A failure is only logged, because the daemon works without a manager.
 
 #include "notify.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// socket_path.c - see socket_path.h.
+// socket_path.c - see socket_path.h. The lock is flock() on a file, so it ends with its process;
+// the file only makes it visible.
 
 #include "socket_path.h"
 
@@ -28,6 +29,7 @@ static enum status too_long(const char *path, struct error *error)
                      strlen(path), SOCKET_PATH_ROOM - 1);
 }
 
+// The folder that is used without --socket.
 static enum status rule_folder(char *folder, size_t room, struct error *error)
 {
     const char *own = getenv("AULE_RUNTIME_DIR"), *session = getenv("XDG_RUNTIME_DIR");
@@ -44,7 +46,7 @@ static enum status rule_folder(char *folder, size_t room, struct error *error)
     return STATUS_OK;
 }
 
-// Only the last one of the path: where more is missing, the path is likely to be a mistake.
+// Makes only the last folder of the path. If more is missing, the path is probably a mistake.
 static enum status make_folder(const char *folder, const char *advice, struct error *error)
 {
     if (mkdir(folder, 0700) == 0 || errno == EEXIST)
@@ -53,7 +55,7 @@ static enum status make_folder(const char *folder, const char *advice, struct er
                      "cannot make the folder %s: %s%s", folder, strerror(errno), advice);
 }
 
-// Who can write into the folder can replace socket and lock.
+// A user who can write into the folder could replace socket and lock.
 static enum status check_folder(const char *folder, struct error *error)
 {
     struct stat info;
@@ -73,7 +75,8 @@ static enum status check_folder(const char *folder, struct error *error)
     return STATUS_OK;
 }
 
-// `name` in the real path of `folder`, so that one place has one lock and one segment prefix.
+// Joins `name` to the real path of `folder`, so that all ways to write one place lead to the same
+// lock and segment prefix.
 static enum status join_real(const char *folder, const char *name, const char *advice,
                              char path[SOCKET_PATH_ROOM], struct error *error)
 {
@@ -136,8 +139,8 @@ static enum status lock_refused(const struct socket_lock *lock, int fd, struct e
                      owner[0] ? owner : "unknown", lock->path);
 }
 
-// The file may have been removed by its last owner between open and flock: then the lock is on a
-// file that nobody else sees.
+// False: the last owner removed the file between open() and flock(), so this lock is on a file that
+// no other daemon can open.
 static bool lock_is_current(const struct socket_lock *lock, int fd)
 {
     struct stat held, seen;
@@ -180,14 +183,14 @@ void socket_lock_release(struct socket_lock *lock)
     lock->fd = -1;
 }
 
-// Under the lock no aule-daemon listens here; whoever accepts is something else.
+// With the lock held, no aule-daemon listens here, so a listener is another program.
 static bool somebody_listens(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
-        return true; // cannot tell: do not delete
+        return true; // unknown, so the file must stay
     bool listens =
         connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno != ECONNREFUSED;
     close(fd);
