@@ -34,11 +34,13 @@ static enum status check_limits(struct call *call, const struct parked *command)
                          session->id, session->num_parked, params->max_tickets);
     if (command->bytes > params->max_parked_bytes ||
         session->parked_bytes > params->max_parked_bytes - command->bytes)
-        return error_set(
-            &call->error, STATUS_LIMIT,
-            "a command with %" PRIu64 " bytes of arrays cannot wait for a ticket beside %" PRIu64
-            " of session %" PRIu64 "; --max-parked-memory is %" PRIu64,
-            command->bytes, session->parked_bytes, session->id, params->max_parked_bytes);
+        return error_set(&call->error, STATUS_LIMIT,
+                         "a command with %" PRIu64
+                         " bytes of arrays cannot wait for a ticket beside the %" PRIu64
+                         " bytes of other waiting commands of session %" PRIu64
+                         "; --max-parked-memory is %" PRIu64,
+                         command->bytes, session->parked_bytes, session->id,
+                         params->max_parked_bytes);
     return STATUS_OK;
 }
 
@@ -76,7 +78,7 @@ enum status park(struct call *call, const struct parked *command)
     struct parked *parked = copy_of(command);
     if (!parked)
         return error_set(&call->error, STATUS_NO_MEMORY,
-                         "the daemon has no memory to let a command wait");
+                         "the daemon has no memory for a waiting command");
     parked->session = call->session;
     parked->asker = call->asker;
     DL_APPEND(server->parked, parked);
@@ -276,7 +278,7 @@ static void expire(struct server *server, struct parked *parked)
         break;
     case PARKED_WORK:
         error_set(&error, STATUS_BUSY,
-                  "none of the session's --max-tickets %u tickets came free in time",
+                  "no ticket of the session came free in time; it has %u (--max-tickets)",
                   server->params->max_tickets);
         break;
     }

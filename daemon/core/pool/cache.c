@@ -462,8 +462,8 @@ void cache_grown(struct cache *cache, uint32_t number, const struct error *outco
     chunk_clear(cache, chunk);
     pool_refused(pool, cache);
     ledger_log(pool->ledger, CORE_LOG_WARNING,
-               "cache %" PRIu64 " \"%s\": no %" PRIu64 " bytes more: %s", cache->id, cache->name,
-               cache->chunk_bytes, outcome->text);
+               "cache %" PRIu64 " \"%s\": the device gave no %" PRIu64 " bytes more: %s", cache->id,
+               cache->name, cache->chunk_bytes, outcome->text);
 }
 
 bool cache_shrink(struct cache *cache)

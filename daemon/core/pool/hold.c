@@ -257,7 +257,7 @@ enum status hold_check_quota(const struct core_session *session, uint64_t more, 
     if (!quota || (session->num_blocks <= quota && more <= quota - session->num_blocks))
         return STATUS_OK;
     return error_set(error, STATUS_QUOTA,
-                     "%" PRIu64 " blocks more would exceed the session's %" PRIu64
-                     ", of which it has %" PRIu64 " (--session-blocks)",
+                     "%" PRIu64 " blocks more would exceed the session's limit of %" PRIu64
+                     " (--session-blocks); it has %" PRIu64,
                      more, quota, session->num_blocks);
 }

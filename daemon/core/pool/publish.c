@@ -44,8 +44,9 @@ static enum status prepare_hold(struct hold_table *table, const struct block *bl
     const struct hold hold = hold_find(table, block->id);
     if (hold.holds == UINT32_MAX)
         return error_set(error, STATUS_LIMIT,
-                         "block %" PRId32 " is held %" PRIu32 " times; release it", block->id,
-                         hold.holds);
+                         "block %" PRId32 " is held %" PRIu32
+                         " times, which is the most; release it",
+                         block->id, hold.holds);
     *fresh += !hold.holds && !hold.refs;
     return STATUS_OK;
 }

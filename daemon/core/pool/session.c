@@ -25,8 +25,7 @@ enum status session_check_kept(const struct core_session *session, uint64_t byte
     if (!most || (has <= most && bytes <= most - has))
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
-                     "%" PRIu64 " bytes of %s more would exceed the session's %" PRIu64
-                     ", of which its batches and unreaped runs have %" PRIu64
-                     " (--max-batch-memory)",
+                     "%" PRIu64 " bytes of %s more would exceed the session's limit of %" PRIu64
+                     " (--max-batch-memory); its batches and unreaped runs have %" PRIu64,
                      bytes, what, most, has);
 }

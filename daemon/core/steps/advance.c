@@ -22,11 +22,11 @@ static enum status check_lengths(const struct batch *batch, const struct core_ad
     enum status status = STATUS_OK;
     if (batch->has_mask)
         return error_set(error, STATUS_INVALID,
-                         "batch %" PRIu64 " has a mask, which is one step's: create a new batch",
+                         "batch %" PRIu64 " has a mask, so it cannot advance: create a new batch",
                          batch->id);
     if (!batch->has_keys)
         return error_set(error, STATUS_INVALID,
-                         "batch %" PRIu64 " was created without seq_lens_kv, which would grow",
+                         "batch %" PRIu64 " was created without seq_lens_kv, so it cannot advance",
                          batch->id);
     if (a->num_seq_lens_kv)
         status = draft_check_length("seq_lens_kv", a->num_seq_lens_kv, batch->num_seqs, error);
@@ -45,14 +45,14 @@ static enum status check_entries(const struct batch *batch, const struct core_ad
     uint32_t columns = batch->place == ENGINE_ROWS ? 0 : batch->kept.max_blocks;
     if (a->num_entries > batch->kept.num_block_table)
         return error_set(error, STATUS_INVALID,
-                         "%" PRIu32 " entries change; the block table has %" PRIu64, a->num_entries,
-                         batch->kept.num_block_table);
+                         "%" PRIu32 " entries change; the block table has only %" PRIu64,
+                         a->num_entries, batch->kept.num_block_table);
     for (uint32_t i = 0; i < a->num_entries; i++) {
         const struct core_entry *entry = &a->entries[i];
         if (entry->seq >= batch->num_seqs || entry->column >= columns)
             return error_set(error, STATUS_OUT_OF_RANGE,
-                             "entries[%" PRIu32 "] is of block_table[%" PRIu32 "][%" PRIu32
-                             "]; the table has %" PRIu32 " rows of %" PRIu32,
+                             "entries[%" PRIu32 "] sets block_table[%" PRIu32 "][%" PRIu32
+                             "]; the table has %" PRIu32 " rows of %" PRIu32 " columns",
                              i, entry->seq, entry->column, batch->num_seqs, columns);
     }
     return STATUS_OK;
