@@ -148,9 +148,9 @@ struct core_prefix {
     const uint8_t *extra_key; // a LoRA adapter, an image's hash, ...; NULL = none
     uint32_t extra_key_size;  // bytes
 };
-// Finds the longest visible chain of full blocks for the first min(num_tokens, max_tokens) tokens,
-// and holds each of its blocks for the session. max_tokens 0 = all tokens.
-// `blocks` has room for num_tokens / block_size ids.
+// Finds the longest chain of visible blocks for the first min(num_tokens, max_tokens) tokens, and
+// holds each of them for the session. A block is visible when it is published and all writes to it
+// have ended. max_tokens 0 = all tokens. `blocks` has room for num_tokens / block_size ids.
 enum status core_prefix_lookup(struct core_session *session, uint64_t cache,
                                const struct core_prefix *prefix, uint32_t max_tokens,
                                int32_t *blocks, uint32_t *num_blocks, struct error *error);
@@ -293,8 +293,10 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket,
 uint64_t *core_metrics(struct core *core);
 
 struct core_session_counts {
-    uint64_t blocks_held, quota_blocks; // a block held twice counts once
+    uint64_t blocks_held;  // blocks that it holds or that its batches name, each counted once
+    uint64_t quota_blocks; // --session-blocks; 0 = no limit
     uint32_t batches, tickets_unreaped;
+    // Totals since it was opened.
     uint64_t runs_done, tokens_attended, gpu_ns, lookup_tokens, hit_tokens;
 };
 void core_session_counts(const struct core_session *session, struct core_session_counts *out);

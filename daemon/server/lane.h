@@ -21,8 +21,8 @@ void lane_close_bell(struct server *server); // removes its file; takes a server
 
 void lane_open(struct session *session); // call this when the client has mapped the segment
 // Call this when the session ends, after its parked commands were answered. It answers the entries
-// that are left in the submission ring with NO_SESSION, because of `why`, and uses the rings no
-// more.
+// that are left in the submission ring with NO_SESSION and `why`. Then the rings are not used
+// again.
 void lane_close(struct session *session, const char *why);
 void lane_hear_bell(struct server *server); // the doorbell's descriptor is readable
 // Serves requests from all rings in turns; number and time are bounded.

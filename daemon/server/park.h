@@ -27,9 +27,9 @@ void park_retry(struct server *server); // call this when something came free
 void park_retry_leases(struct server *server, uint64_t cache);
 // Answers the commands whose deadline has passed, and arms the other deadlines.
 void park_expire(struct server *server, int64_t now_ns);
-// The session ends: its commands are answered NO_SESSION, because of `why`.
+// The session ends: its commands are answered NO_SESSION, with `why` in the text.
 void park_drop_session(struct session *session, const char *why);
-// Answers all parked leases and work with `why`; with `waits_too` all waits for runs as well.
+// Answers all parked leases and work with the error `why`; if `waits_too`, also all waits for runs.
 void park_refuse_all(struct server *server, const struct error *why, bool waits_too);
 
 #endif

@@ -22,9 +22,9 @@ struct server_params {
     uint32_t tune_time_ms;      // --tune-time: for measuring one kind of dispatch
     uint32_t max_tuned;         // --max-tuned: kinds of dispatches to measure
     uint64_t tune_memory_bytes; // --tune-memory: device memory while it measures
-    bool force_staging, validation;
-    double memory_fraction; // --memory-fraction: of the device's budget, for the pool
-    uint64_t max_blocks;    // --max-blocks of all caches; 0 = only memory_fraction limits
+    bool force_staging, validation; // --force-staging, --validation
+    double memory_fraction;         // --memory-fraction: of the device's budget, for the pool
+    uint64_t max_blocks;            // --max-blocks of all caches; 0 = only memory_fraction limits
     uint32_t max_sessions, max_connections, max_caches;
     uint32_t max_batches, max_tickets; // live batches, unreaped tickets of a session
     uint64_t max_kept_bytes;   // --max-batch-memory: metadata of a session's batches and arrays of

@@ -11,12 +11,13 @@
 
 enum { SOCKET_PATH_ROOM = 108 }; // sizeof sun_path: at most 107 bytes and the NUL
 
-// Finds the absolute path of the socket: `option` if it is not NULL. Otherwise it is NUMBER.sock in
-// the first of $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule and /run/aule. `number` is the device's
-// place in --list-devices; a client that is told nothing looks for 0, the best device.
-// The folder is made with mode 0700, if only that one is missing. It must belong to this user or
-// root. Other users must not be able to write there, unless it is sticky. INVALID, DENIED: the
-// error has the path.
+// Finds the absolute path of the socket. It is `option` if that is not NULL. Otherwise it is
+// NUMBER.sock in $AULE_RUNTIME_DIR if that is set, else in $XDG_RUNTIME_DIR/aule if that is set,
+// else in /run/aule. `number` is the device's place in --list-devices. A client that is told
+// nothing looks for 0, the best device.
+// If the folder is missing and its parent is not, it is made with mode 0700. It must belong to this
+// user or root. Other users must not be able to write there, unless it is sticky.
+// INVALID, DENIED: the error has the path.
 enum status socket_path_resolve(const char *option, uint32_t number, char path[SOCKET_PATH_ROOM],
                                 struct error *error);
 

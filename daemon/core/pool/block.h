@@ -54,7 +54,7 @@ struct chunk {
     struct heap_node spare;  // in cache->absent while ABSENT, in cache->empty while all are free
 };
 
-// Any number may be asked for. NULL: no present chunk has this block.
+// `id` may be any number. NULL: no present chunk has this block.
 struct block *block_find(const struct cache *cache, int64_t id);
 struct chunk *block_chunk(const struct cache *cache, const struct block *block);
 // The block's bits of one layer in chunk->written: block_size / 8 bytes.

@@ -58,8 +58,8 @@ void hold_table_release_all(struct hold_table *table); // all holds; batches kee
 // The session died: it becomes a dead user of all its blocks.
 void hold_table_bury(struct hold_table *table);
 
-// The page that has block `id`; NULL if the session never had a block there. Any number may be
-// asked for.
+// The page of block `id`, which may be any number. NULL: the session never had a block of that
+// page.
 static inline struct hold_page *hold_page(const struct hold_table *table, int64_t id)
 {
     uint64_t page = (uint64_t)id >> table->cache->chunk_shift;

@@ -51,14 +51,19 @@ struct core_session {
     struct heap_node ready; // in turns->ready while runs are queued
     uint64_t served;        // weight of its picked links, in tokens of virtual time; turns.h
     uint64_t submission;    // scheduler.submissions when a link of it was last picked
-    uint64_t expected;      // last ended submission that served it, until it queues a run; 0 = none
+    uint64_t expected;      // number of the last ended submission that served it; 0 = none, or it
+                            // has queued a run since then
     uint32_t wave;          // its latest wave in the submission that is being built; beside.h
     struct run *beside;     // scratch: its runs in that wave, linked by run->beside
     uint32_t num_beside;    // scratch: their number
     uint64_t stamp;         // scratch: counted already, if it is the count's own stamp
 
-    // Since it was opened: runs, tokens, ns, tokens, tokens.
-    uint64_t runs_done, tokens_attended, gpu_ns, lookup_tokens, hit_tokens;
+    // Totals since it was opened.
+    uint64_t runs_done;       // runs that succeeded
+    uint64_t tokens_attended; // by these runs
+    uint64_t gpu_ns;          // GPU time of its layers of runs
+    uint64_t lookup_tokens;   // tokens in prefix look-ups
+    uint64_t hit_tokens;      // of these, tokens that were found
 };
 
 // OK, or DEVICE_LOST.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// zeroes.h - the list of blocks to zero before the next run is submitted: blocks that were leased
-// and last written under another salt, so that no tenant reads another one's K and V. Knows blocks,
-// not why they are zeroed; the scheduler submits them. Dispatcher thread only.
+// zeroes.h - the list of blocks to zero before the next run is submitted. A leased block is zeroed
+// if its last lease had another salt, so that no tenant can read another one's K and V. Knows
+// blocks, not salts; lease.c adds the blocks, and the scheduler submits them. Dispatcher thread
+// only.
 
 #ifndef AULE_CORE_ZEROES_H
 #define AULE_CORE_ZEROES_H

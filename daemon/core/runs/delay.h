@@ -18,8 +18,8 @@ struct delay {
     int64_t prepares_ns; // recent time from engine_submit() until the GPU has the submission
     int64_t until_ns;    // runs wait until then at most; 0 = none waited during this submission
     bool keeps;          // runs wait now
-    uint64_t ends_awake,
-        ends_asleep; // submissions that ended while the dispatcher was awake, slept
+    // Submissions whose end the awake dispatcher saw; submissions whose end woke it.
+    uint64_t ends_awake, ends_asleep;
 };
 
 void delay_init(struct delay *delay, int64_t look_ns); // look_ns as in core_params

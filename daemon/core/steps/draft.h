@@ -10,9 +10,11 @@
 
 #include "batch.h"
 
-// How a check marks what it has seen: a block of the cache that is named by its `seen` bit in the
-// hold table; a block that is written by `stamp`, with its place in batch->writes plus 1 in `mark`;
-// a slot in the arena by its entry in draft->seen.
+// How a check marks what it has seen:
+// - a named block of the cache: the `seen` bit in the hold table;
+// - a written block of the cache: block->stamp is draft->stamp, and block->mark is the block's
+//   place in batch->writes plus 1;
+// - a written slot in the arena: an entry in draft->seen.
 struct draft {
     const struct core_batch_params *params;
     struct core_session *session;

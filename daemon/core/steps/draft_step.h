@@ -18,8 +18,7 @@ struct draft_change {
 };
 // A list of block ids; a block stands there once for each mention.
 struct draft_pile {
-    int32_t
-        *blocks; // [capacity], the first `count` used; the caller of draft_check_step() frees it
+    int32_t *blocks; // [capacity], the first `count` used; freed by the caller of the check
     size_t count, capacity;
 };
 struct draft_step {
@@ -28,7 +27,7 @@ struct draft_step {
     const struct draft_change *changes; // [num_changes], sorted by seq, column, index; already made
     uint32_t num_changes, next_change;  // next_change: of the sequence that is checked next
     struct named *named;                // [num_seqs], filled by the check; the caller's
-    struct draft_pile adds, drops;      // mentions that the next step has more, has less
+    struct draft_pile adds, drops;      // mentions that the next step adds, that it drops
 };
 // draft->batch must already have what does not change from `old`.
 enum status draft_check_step(struct draft_step *step);
