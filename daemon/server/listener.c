@@ -129,7 +129,8 @@ static int set_options(nng_socket socket, const struct listener_params *params)
 {
     int reason = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, params->max_message);
     if (!reason)
-        reason = nng_socket_set_int(socket, NNG_OPT_MAXTTL, 1); // no hops: a header is 8 bytes
+        // Clients connect directly, so the header of a message has 8 bytes: struct route.
+        reason = nng_socket_set_int(socket, NNG_OPT_MAXTTL, 1);
     if (!reason)
         reason = nng_socket_set_int(socket, NNG_OPT_RECVBUF, REQUEST_QUEUE);
     if (!reason)

@@ -3,9 +3,8 @@
 //
 // session.c - see session.h. A session has two jobs, one after the other: make_segment() and
 // unmake_segment(). While one runs, segment and arena belong to the job thread.
-// If a session ends before its making has begun, the job is cancelled. Unmaking goes before making,
-// so that a client that gives up and tries again finds the shared memory free that its last attempt
-// took.
+// If a session ends before its making has begun, the job is cancelled. Unmaking goes before making.
+// So a client that gives up and tries again does not find /dev/shm filled by its last attempt.
 
 #include "session.h"
 
@@ -309,7 +308,7 @@ static void abandon(struct session *session, const char *why)
     struct server *server = session->server;
     struct error error;
     if (!jobs_cancel(server->jobs, &session->job)) {
-        session->abandoned = true; // made() sees to the rest
+        session->abandoned = true; // made() ends it when the job is done
         return;
     }
     not_made(server, why, &error);
@@ -335,7 +334,7 @@ void session_end(struct session *session, bool died, const char *why)
     segment_unlink(&session->segment);
     struct core_session *core = session->core;
     session->core = NULL;
-    core_session_close(core, died); // session_gone() follows, maybe from inside
+    core_session_close(core, died); // calls session_gone(), now or when the last run has ended
 }
 
 struct session *session_find(struct server *server, uint64_t id)

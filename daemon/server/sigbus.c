@@ -88,9 +88,9 @@ static bool put_zeros(uintptr_t base, size_t size)
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
 }
 
-// Maps zero pages over the whole segment at its first fault. If that is refused, because of strict
-// overcommit or a limit of the process, it maps the page of the access; later lost pages then cause
-// faults of their own.
+// Maps zero pages over the whole segment at its first fault. Strict overcommit or a limit of the
+// process may refuse that. Then it maps only the page of the access, and other lost pages cause
+// further faults.
 static bool put_memory(struct guarded *entry, uintptr_t base, size_t size, uintptr_t address)
 {
     bool first = !atomic_exchange(&entry->dead, true);

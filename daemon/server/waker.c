@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// waker.c - see waker.h. The atomics default to sequential consistency, and the proof needs it.
+// waker.c - see waker.h. The plain atomic calls are sequentially consistent, as the proof needs.
+// Only waker_wake_up() may be weaker: a thread that still reads `asleep` makes a needless write, no
+// more.
 
 #include "waker.h"
 

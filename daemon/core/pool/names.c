@@ -51,7 +51,7 @@ static void give_place(struct names *names, struct name *place)
     names->count--;
 }
 
-// Stores `name`. A block with one mention since step 0 is plain: its bit says it all, and it has no
+// Stores `name`. A block with one mention since step 0 is plain: its bit is enough, and it has no
 // place. So a block may gain or lose its place here.
 static void set(struct names *names, struct name *place, struct name name)
 {

@@ -143,7 +143,7 @@ void prefix_detach(struct cache *cache, struct prefix_node *node)
     block_settle(cache, block);
 }
 
-// A node without children.
+// Removes a node without children, and a root that then has none.
 static void node_remove(struct cache *cache, struct prefix_node *node)
 {
     struct prefix_node *parent = node->parent;

@@ -107,7 +107,7 @@ enum status core_prefix_lookup(struct core_session *session, uint64_t cache,
     if (status != STATUS_OK)
         return status;
     *num_blocks = hit.count;
-    // Deepest first, so that ancestors are used later and evicted later.
+    // Deepest first, so that an ancestor has a later last_use and is evicted after its descendants.
     for (struct prefix_node *node = hit.last; node; node = node->parent) {
         block_touch(table->cache, node->block);
         hold_take(table, node->block);
@@ -282,7 +282,7 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
         status = extend_chain(p, error);
     if (status != STATUS_OK)
         return status;
-    for (uint32_t i = p->num_blocks; i-- > 0;) // deepest first, so that ancestors are evicted later
+    for (uint32_t i = p->num_blocks; i-- > 0;) // deepest first, as in core_prefix_lookup()
         *num_existing += publish_block(p, i);
     session->ledger->news = true;
     return STATUS_OK;

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // batch.c - the life of a batch: it is made from a checked draft, holds references to the blocks
-// that it names, and is freed when it is destroyed and its last run is over. Here are also the
-// parts of a step that every step needs; advance.c makes the next one. Dispatcher thread only.
+// that it names, and is freed when it is destroyed and its last run is over. It also replaces a
+// batch by its next step, which advance.c makes. Dispatcher thread only.
 
 #include "batch.h"
 

@@ -298,9 +298,9 @@ static uint64_t local_keys(const struct draft *d, uint64_t seq_len)
     return (seq_len + block_size - 1) / block_size * block_size;
 }
 
-// Adds the sequence's work to the sums of the batch. In a causal run query i sees keys 0 to seq_len
-// - q_len + i (bottom-right aligned). So with n = min(q_len, seq_len) queries that see any key,
-// there are n * seq_len - n * (n - 1) / 2 pairs.
+// Adds the sequence's work to the sums of the batch. Causal runs are aligned bottom-right: the last
+// query sees seq_len keys, and each earlier one sees one key less, down to none. So n = min(q_len,
+// seq_len) queries see keys, and there are n * seq_len - n * (n - 1) / 2 pairs.
 static void weigh(const struct draft *d, uint32_t s)
 {
     struct batch *batch = d->batch;

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // draft_step.c - see draft_step.h. `used` is the number of columns of a row that its sequence
-// reaches. A mention that moves is first added, then dropped, so its block stays named.
+// reaches. A block may be in both lists, adds and drops; it stays named, because advance.c adds
+// first.
 
 #include "draft_step.h"
 
