@@ -278,7 +278,7 @@ static void expire(struct server *server, struct parked *parked)
         break;
     case PARKED_WORK:
         error_set(&error, STATUS_BUSY,
-                  "no ticket of the session came free in time; it has %u (--max-tickets)",
+                  "no ticket of the session came free in time (--max-tickets %u)",
                   server->params->max_tickets);
         break;
     }

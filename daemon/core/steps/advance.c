@@ -45,8 +45,8 @@ static enum status check_entries(const struct batch *batch, const struct core_ad
     uint32_t columns = batch->place == ENGINE_ROWS ? 0 : batch->kept.max_blocks;
     if (a->num_entries > batch->kept.num_block_table)
         return error_set(error, STATUS_INVALID,
-                         "%" PRIu32 " entries change; the block table has only %" PRIu64,
-                         a->num_entries, batch->kept.num_block_table);
+                         "%" PRIu32 " entries change; the block table has %" PRIu64, a->num_entries,
+                         batch->kept.num_block_table);
     for (uint32_t i = 0; i < a->num_entries; i++) {
         const struct core_entry *entry = &a->entries[i];
         if (entry->seq >= batch->num_seqs || entry->column >= columns)
