@@ -41,7 +41,8 @@ void scheduler_init(struct scheduler *scheduler)
 
 // ---- building a submission ----
 
-// Takes the next link of the session whose turn it is; there is one. `number`: of the submission.
+// Takes the next link of the session whose turn it is; there is one. `number` is that of the
+// submission.
 static struct link pick(struct scheduler *scheduler, uint64_t number)
 {
     struct core_session *session =
@@ -299,7 +300,7 @@ static int by_dispatch(const void *a, const void *b, void *results)
     return (x > y) - (x < y);
 }
 
-// The counter for a dispatch that served so many sessions: 1, 2, 3 to 4, 5 to 8, or more.
+// The counter for a dispatch that served `sessions` sessions: 1, 2, 3 to 4, 5 to 8, or more.
 static enum metric served_class(uint32_t sessions)
 {
     uint32_t class = sessions > 1 ? 32 - (uint32_t)__builtin_clz(sessions - 1) : 0,

@@ -40,7 +40,7 @@ struct submission {
 
 struct scheduler {
     struct turns turns;
-    uint64_t submissions; // built so far; session->submission has such a number
+    uint64_t submissions; // built so far; the number of one is kept in session->submission
     uint64_t budget;      // tokens attended after which the next submission is closed
     uint64_t prepared_ns; // of the last submission that ended: from engine_submit() to the GPU
     uint32_t num_in_flight, first_in_flight; // `in_flight` is a ring: entries, and the oldest one

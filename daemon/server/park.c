@@ -227,8 +227,8 @@ static bool retry_work(struct server *server, struct parked *parked)
     return true;
 }
 
-// Once work of a session found no free ticket, younger work of the session is not tried in the same
-// pass, so that it does not overtake.
+// Once work of a session found no free ticket, its younger work is not tried in the same pass. So
+// it cannot overtake.
 static void retry_work_in_turn(struct server *server, struct parked *parked)
 {
     struct session *session = parked->session;

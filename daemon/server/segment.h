@@ -41,8 +41,8 @@ void segment_destroy(struct segment *segment); // takes a zeroed or half-made on
 // True: the client shrank it, and a thread touched a lost page.
 bool segment_is_dead(const struct segment *segment);
 
-// Removes every segment whose name begins with `prefix`: those that a killed daemon left. Returns
-// their number.
+// Removes every segment whose name begins with `prefix`: these are what a killed daemon left.
+// Returns their number.
 unsigned segment_sweep(const char *prefix);
 
 #endif

@@ -205,8 +205,8 @@ static enum status open_listener(struct server *server, struct error *error)
         .max_connections = server->params->max_connections,
         // All parked commands of a session and all messages of one turn may be answered at once.
         .max_replies = park_max(server->params) + MESSAGES_A_TURN,
-        // nng closes the connection of a message that is too long, without a word. With some bytes
-        // to spare, the decoder sees most of these messages and can say what is wrong.
+        // nng closes the connection of a longer message without a reason. With some bytes to spare,
+        // a message that is a little too long reaches the decoder, which answers with a reason.
         .max_message = WIRE_MAX_MESSAGE + 4096,
         .wake_fd = server->wake_fd,
     };

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // sigbus.c - see sigbus.h. The handler runs on the thread that faulted. It uses only atomics, mmap,
-// write and signal, and it returns to the fault instead of jumping away, because the fault may be
-// inside a driver. An entry's `size` is written last, so the handler sees only whole entries.
+// write and signal. It returns to the fault and never jumps away, because the fault may be inside a
+// driver. An entry's `size` is written last, so the handler sees only whole entries.
 
 #include "sigbus.h"
 

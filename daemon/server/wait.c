@@ -3,8 +3,8 @@
 //
 // wait.c - see wait.h. To sleep is one epoll_pwait2() over nng's receive descriptor, an eventfd
 // (engine, jobs, connections, SIGBUS guard), a signalfd, the doorbell and the pidfds of sessions.
-// To poll is to read rings and the engine's news with plain loads, for some microseconds, however
-// many rings are awake, and then to ask epoll without sleeping.
+// To poll is to read rings and the engine's news with plain loads, then to ask epoll without
+// sleeping. The loads take some microseconds, however many rings are awake.
 
 #include "wait.h"
 

@@ -62,7 +62,7 @@ static void push_free(struct cache *cache, struct block *block)
         heap_add(&cache->empty, &chunk->spare, UINT32_MAX - chunk->number);
 }
 
-// What follows from the block's new state.
+// Updates all that depends on the block's new state.
 static void enter(struct cache *cache, struct block *block)
 {
     cache->counts[block->state]++;

@@ -4,8 +4,8 @@
 // hold.h - which blocks of a cache a session holds, how often, and how many of its batches and
 // copies name each. Dispatcher thread only.
 // The counts are in pages, one for each chunk, apart from struct block. Whether a session holds a
-// block is one bit, so the bits of 100,000 blocks fit into the L1 cache of a CPU core, and checking
-// a block table entry reads nothing else.
+// block is one bit. Checking a block table entry reads nothing else, and the bits of 100,000 blocks
+// fit into the L1 cache of a CPU core.
 
 #ifndef AULE_CORE_HOLD_H
 #define AULE_CORE_HOLD_H

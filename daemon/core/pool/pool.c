@@ -14,9 +14,10 @@ enum {
     POOL_CHUNK_BLOCKS = 512,
     // A pool of at least four chunks can serve several caches and move chunks between them.
     POOL_MIN_CHUNKS = 4,
-    // After a refusal by the device, so many leases that need memory pass before it is asked again:
-    // another process may have freed some. Asking for each lease would let parked leases cause one
-    // refusal after the other. Memory that comes back to the pool ends the waiting, too.
+    // After the device refused memory, this many leases that need some pass before it is asked
+    // again, because another process may have freed some. If every lease asked, parked leases would
+    // cause one refusal after the other. The device is also asked again when memory comes back to
+    // the pool.
     POOL_RETRY_AFTER = 64,
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// pool.h - how much memory all caches together may have, in bytes and blocks, and which cache gives
-// some back when another needs it. Counts chunks; knows nothing of single blocks. Dispatcher thread
-// only.
+// pool.h - the memory that all caches together may have, in bytes and blocks. It decides which
+// cache gives some back when another needs it. Counts chunks; knows nothing of single blocks.
+// Dispatcher thread only.
 
 #ifndef AULE_CORE_POOL_H
 #define AULE_CORE_POOL_H

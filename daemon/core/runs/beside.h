@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // beside.h - which links of one session may share a wave of a submission. Links of a wave run in
-// any order, so two of them must not touch the same range of the arena or the same layer of a
-// cache, unless both only read it. Knows ranges, nothing of turns. Dispatcher thread only.
+// any order. So if one writes a range of the arena or a layer of a cache, no other may touch it.
+// Knows ranges, nothing of turns. Dispatcher thread only.
 
 #ifndef AULE_CORE_BESIDE_H
 #define AULE_CORE_BESIDE_H

@@ -11,8 +11,8 @@ static const int64_t ahead_ns = 35000;
 enum {
     KINDS_KNOWN = 64, // kinds of submissions that the forecast remembers
     CAUTION = 4,      // forecast.h; a long time may be other processes' work on the GPU
-    // If the GPU's end is at most so many look_ns away when a wait ends, the dispatcher polls until
-    // then. If it is further away, there is time to sleep.
+    // When a wait ends, the GPU's end may be near. If it is at most MOST_LOOKS * look_ns away, the
+    // dispatcher polls until then; else it has time to sleep.
     MOST_LOOKS = 2,
 };
 

@@ -31,7 +31,7 @@ uint64_t weight_moved_in_queue(unsigned __int128 bytes)
 }
 
 // One multiply-add a byte. Decode is bound by memory, too, and does about one multiply-add for each
-// two bytes of 16-bit K and V, so moving never counts less than decode of the same bytes.
+// two bytes of 16-bit K and V. So moving never counts less than decode of the same bytes.
 uint64_t weight_moved_work(unsigned __int128 bytes)
 {
     return at_most_64_bits(bytes + 1);

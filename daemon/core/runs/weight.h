@@ -17,8 +17,8 @@ uint64_t weight_in_queue(const struct batch *batch, const struct core_run_params
 // The cost that --max-run-work limits, in multiply-adds.
 uint64_t weight_work(const struct batch *batch, const struct core_run_params *params);
 // Multiply-adds that the longest sequence counts for if its keys are not split. One workgroup then
-// goes over all its keys, however idle the device is, so its work counts as if the whole device did
-// it for as long. weight_work() is at least this. 0 unless the run attends.
+// goes over all its keys while the rest of the device may be idle. So its work counts as if the
+// whole device were busy for that time. weight_work() is at least this. 0 unless the run attends.
 uint64_t weight_alone(const struct batch *batch, const struct core_run_params *params);
 // The same two costs for bytes that are read or written; at least 1 each.
 uint64_t weight_moved_in_queue(unsigned __int128 bytes);

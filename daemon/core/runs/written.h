@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // written.h - which slots of a block count as written while runs and copies are queued or in
-// flight, and what a failed run takes back. Knows claims, not contents: it never reads a block.
-// Dispatcher thread only.
+// flight. After a failure, the slots of the failed run no longer do. Knows claims, not contents: it
+// never reads a block. Dispatcher thread only.
 
 #ifndef AULE_CORE_WRITTEN_H
 #define AULE_CORE_WRITTEN_H

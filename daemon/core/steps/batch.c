@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - the life of a batch: it is made from a checked draft, holds references to the blocks
-// that it names, and is freed when it is destroyed and its last run is over. It also replaces a
-// batch by its next step, which advance.c makes. Dispatcher thread only.
+// batch.c - the life of a batch: it is made from a checked draft and references the blocks that it
+// names. It is freed when it is destroyed and its last run is over. It also replaces a batch by its
+// next step, which advance.c makes. Dispatcher thread only.
 
 #include "batch.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// draft_step.h - checks the next step of a batch in a cache. It reads only what changes or comes
-// into sight: all lengths, all slots, and those block table entries. Its result says which blocks
-// are mentioned more and which less (names.h). Dispatcher thread only.
+// draft_step.h - checks the next step of a batch in a cache. It reads all lengths, all slots, and
+// only those block table entries that change or come within their sequence's length. Its result
+// says which blocks are mentioned more and which less (names.h). Dispatcher thread only.
 
 #ifndef AULE_CORE_DRAFT_STEP_H
 #define AULE_CORE_DRAFT_STEP_H
@@ -16,7 +16,7 @@ struct draft_change {
     uint32_t index;       // of the change in core_advance.entries
     int32_t was;          // the entry before this change
 };
-// A list of block ids; a block stands there once for each mention.
+// A list of block ids; a block occurs once for each mention.
 struct draft_pile {
     int32_t *blocks; // [capacity], the first `count` used; freed by the caller of the check
     size_t count, capacity;
