@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.h - the command line of aule-daemon as a struct. Main thread, before others start.
+// options.h - the command line of aule-daemon as a struct. Knows names, ranges and defaults, not
+// what an option does. Main thread, before others start.
 
 #ifndef AULE_DAEMON_OPTIONS_H
 #define AULE_DAEMON_OPTIONS_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.h - the end of a closed session, for the scheduler; see session.c. Dispatcher thread
-// only.
+// session.h - the end of a closed session, for the scheduler; see session.c. Knows when a session
+// may be freed, not what its runs did. Dispatcher thread only.
 
 #ifndef AULE_CORE_SESSION_H
 #define AULE_CORE_SESSION_H

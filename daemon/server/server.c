@@ -3,7 +3,8 @@
 //
 // server.c - makes the daemon, runs the dispatcher's loop, and ends it. Each turn of the loop waits
 // for events (wait.c), then takes connections, messages, ring entries, finished jobs, deadlines and
-// finished runs. Nothing in the loop blocks on a client or on the GPU.
+// finished runs. Nothing in the loop blocks on a client or on the GPU. The main thread runs it and
+// becomes the dispatcher; wake() and log_below() are called on any thread.
 
 #include "server.h"
 

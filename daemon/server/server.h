@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // server.h - the daemon as one object: engine, core, listener and sessions. The thread that calls
-// server_run() is the dispatcher. This is what main() may use; state.h has what is inside.
+// server_run() is the dispatcher. This is what main() may use; state.h has what is inside. Knows no
+// command line: options.c fills struct server_params.
 
 #ifndef AULE_SERVER_H
 #define AULE_SERVER_H

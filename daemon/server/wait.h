@@ -3,7 +3,8 @@
 //
 // wait.h - how the dispatcher waits for events. It polls for --ring-spin after the last entry or
 // answer of a ring (lane.h), and around the predicted end of GPU work (core_wake_ns()). Otherwise
-// it sleeps until an event or the nearest deadline. Dispatcher thread.
+// it sleeps until an event or the nearest deadline. Knows where events come from, not what they ask
+// for. Dispatcher thread.
 
 #ifndef AULE_SERVER_WAIT_H
 #define AULE_SERVER_WAIT_H

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // session.h - struct core_session: one worker's salt, arena, hold tables, batches, tickets and
-// place in the scheduler. It outlives core_session_close() until its last GPU work has passed. Each
-// file of core uses its own fields; the life of a session is core/session.c. Dispatcher thread
-// only.
+// place in the scheduler. It outlives core_session_close() until its last GPU work has passed.
+// Each file of core uses its own fields and leaves the others alone; core/session.c has the life of
+// a session. Dispatcher thread only.
 
 #ifndef AULE_CORE_POOL_SESSION_H
 #define AULE_CORE_POOL_SESSION_H

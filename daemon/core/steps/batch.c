@@ -296,6 +296,7 @@ static struct names_left *sift_left(struct batch *batch, struct names_left *left
     return left;
 }
 
+// Moves the lists of blocks that later steps stopped naming to the step before.
 static void hand_on_left(struct batch *batch)
 {
     while (batch->left) {
@@ -329,6 +330,7 @@ static void hand_on_names(struct batch *batch)
     }
 }
 
+// If the next step shares the engine's block table, its bytes count there from now on.
 static void hand_on_table(struct batch *batch)
 {
     if (!batch->newer || !batch->newer->shares_table)

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // draft.c - checks the lengths and numbers of one model step's metadata, and adds up the work that
-// it gives the GPU. See draft.h.
+// it gives the GPU. See draft.h. It changes only the new batch and scratch marks, so a failed check
+// leaves no trace. Dispatcher thread only.
 
 #include "draft.h"
 

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // draft_blocks.h - checks the block table entries and slots of a draft: may the session read and
-// write these blocks? It also lists the blocks that the batch names. Dispatcher thread only.
+// write these blocks? It also lists the blocks that the batch names. Knows holds and seals, not how
+// long sequences may be. Dispatcher thread only.
 
 #ifndef AULE_CORE_DRAFT_BLOCKS_H
 #define AULE_CORE_DRAFT_BLOCKS_H

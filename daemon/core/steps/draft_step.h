@@ -3,7 +3,8 @@
 //
 // draft_step.h - checks the next step of a batch in a cache. It reads all lengths, all slots, and
 // only those block table entries that change or come within their sequence's length. Its result
-// says which blocks are mentioned more and which less (names.h). Dispatcher thread only.
+// says which blocks are mentioned more and which less (names.h); it counts nothing itself.
+// Dispatcher thread only.
 
 #ifndef AULE_CORE_DRAFT_STEP_H
 #define AULE_CORE_DRAFT_STEP_H
