@@ -389,7 +389,8 @@ static uint64_t read_results(struct core *core, struct submission *submission,
 
 // Adapts the budget to the device. After a submission that took longer than SCHEDULER_TIME_NS, the
 // budget becomes what would have taken that long at the same speed. After one that was at least
-// half full and took less than half that time, the budget doubles.
+// half full and took less than half that time, the budget doubles. It stays between TURNS_QUANTUM
+// and SCHEDULER_BUDGET.
 static void learn_budget(struct scheduler *scheduler, const struct submission *submission,
                          uint64_t gpu_ns)
 {
@@ -414,7 +415,7 @@ static struct submission *take_first(struct scheduler *scheduler)
     return submission;
 }
 
-// Sessions that `submission` served, that are open and have no queued run: their next step is
+// Notes which sessions `submission` served that are open and have no queued run. Their next step is
 // likely to come soon.
 static void expect_back(struct scheduler *scheduler, const struct submission *submission)
 {
