@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.h - the life of a session: see session.c.
+// session_life.h - the life of a session: see session_life.c.
 
-#ifndef AULE_CORE_SESSION_H
-#define AULE_CORE_SESSION_H
+#ifndef AULE_CORE_SESSION_LIFE_H
+#define AULE_CORE_SESSION_LIFE_H
 
 #include "core.h"
 

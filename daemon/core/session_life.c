@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - the life of a session: open, what it holds, closed or dead, and gone once the GPU is
-// done with its arena.
+// session_life.c - the life of a session: open, what it holds, closed or dead, and gone once the
+// GPU is done with its arena.
 
-#include "session.h"
+#include "session_life.h"
 
 #include "core/runs/run.h"
 #include "state.h"
