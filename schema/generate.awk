@@ -131,6 +131,23 @@ function take_record(kind,    name)
     at++
 }
 
+# "= 3" behind a value. flatc takes more than this, such as "= 0x3" and a member of a union with
+# another name; what is not read here is refused.
+function take_number(kind, name,    text)
+{
+    if (kind == "enum" && token[at] == "=") {
+        at++
+        text = take()
+        if (text !~ /^[0-9]+$/)
+            fail("\"" text "\" is no whole number (" name "." values[name, num_values[name]] ")")
+        number_of[name, num_values[name]] = text
+        about[name, num_values[name]] = note[at - 1]
+    }
+    if (token[at] != "," && token[at] != "}")
+        fail("\",\" or \"}\" is expected behind \"" token[at - 1] "\" of " name \
+             ", not \"" token[at] "\"")
+}
+
 # An enum's values or a union's members.
 function take_list(kind,    name)
 {
@@ -147,6 +164,7 @@ function take_list(kind,    name)
     while (token[at] != "}") {
         values[name, ++num_values[name]] = take()
         about[name, num_values[name]] = note[at - 1]
+        take_number(kind, name)
         if (token[at] == ",") {
             at++
             if (note[at - 1])
@@ -236,12 +254,15 @@ function visit_members(name,    i)
 
 # ---- wire_structs.h and wire_types.h ----
 
-function print_enum(name,    i)
+# A value without a number is one more than the one before it. Of bits the number is the place.
+function print_enum(name,    i, number)
 {
     printf "enum wire_%s {\n", snake(name)
-    for (i = 1; i <= num_values[name]; i++)
+    for (i = 1; i <= num_values[name]; i++) {
+        number = (name, i) in number_of ? number_of[name, i] : i == 1 ? 0 : number + 1
         print_line("WIRE_" toupper(without_last_word(name) "_" snake(values[name, i])) \
-                   (is_bits[name] ? " = 1u << " i - 1 : "") ",", about[name, i])
+                   (is_bits[name] ? " = 1u << " number : " = " number) ",", about[name, i])
+    }
     print "};\n"
 }
 
@@ -308,11 +329,16 @@ function print_map(name,    i, t)
     printf "    WIRE_%s_COUNT\n};\n\n", toupper(snake(name))
 }
 
-# Lists of strings and of structs: decoding may allocate one array for each.
+# Lists of strings and of structs, those of tables in the table too: decoding may allocate one array
+# for each.
 function num_lists(record,    i, n)
 {
-    for (i = 1; i <= num_fields[record]; i++)
-        n += is_vector[record, i] && (type[record, i] == "string" || kind_of[type[record, i]] == "struct")
+    for (i = 1; i <= num_fields[record]; i++) {
+        if (is_vector[record, i])
+            n += type[record, i] == "string" || kind_of[type[record, i]] == "struct"
+        else if (is_table(record, i))
+            n += num_lists(type[record, i])
+    }
     return n + 0
 }
 
@@ -322,18 +348,40 @@ function most_lists(    i, n, most)
         n = num_lists(values["Answer", i])
         most = n > most ? n : most
     }
-    return most
+    return most + num_lists("Reply")
 }
 
-# A command owns no memory, so none of its fields may need some.
-function check_commands(    i, k, t)
+# A command owns no memory, so neither its fields nor those of tables in it may need some.
+function check_command(record,    i)
 {
-    for (i = 1; i <= num_values["Command"]; i++) {
-        t = values["Command", i]
-        for (k = 1; k <= num_fields[t]; k++)
-            if (is_vector[t, k] && type[t, k] == "string")
-                fail("a command has no list of strings (" t "." field[t, k] "): nothing frees it")
+    for (i = 1; i <= num_fields[record]; i++) {
+        if (is_vector[record, i] && type[record, i] == "string")
+            fail("a command has no list of strings (" record "." field[record, i] \
+                 "): nothing frees it")
+        if (is_table(record, i))
+            check_command(type[record, i])
     }
+}
+
+function check_commands(    i)
+{
+    check_command("Request")
+    for (i = 1; i <= num_values["Command"]; i++)
+        check_command(values["Command", i])
+}
+
+# A table that contains itself would be a struct of no size.
+function check_nesting(record,    i, kind)
+{
+    if (record in opened)
+        fail("a table contains itself (" record ")")
+    opened[record] = 1
+    for (i = 1; i <= num_fields[record]; i++) {
+        kind = kind_of[type[record, i]]
+        if (!is_vector[record, i] && (kind == "table" || kind == "struct"))
+            check_nesting(type[record, i])
+    }
+    delete opened[record]
 }
 
 function print_all(kind,    i)
@@ -428,18 +476,26 @@ function print_listed(    i, record)
     print "\n"
 }
 
-# X(FlatBuffers name, plain name) of those that a command has a vector of
-function print_listed_by_commands(    i, k, t, done)
+function print_lists_of(record, done,    i, t)
 {
-    printf "#define WIRE_LISTED_BY_COMMANDS(X)"
-    for (i = 1; i <= num_values["Command"]; i++) {
-        t = values["Command", i]
-        for (k = 1; k <= num_fields[t]; k++)
-            if (is_vector[t, k] && kind_of[type[t, k]] == "struct" && !(type[t, k] in done)) {
-                done[type[t, k]] = 1
-                printf " \\\n    X(%s, %s)", type[t, k], snake(type[t, k])
-            }
+    for (i = 1; i <= num_fields[record]; i++) {
+        t = type[record, i]
+        if (is_table(record, i))
+            print_lists_of(t, done)
+        if (is_vector[record, i] && kind_of[t] == "struct" && !(t in done)) {
+            done[t] = 1
+            printf " \\\n    X(%s, %s)", t, snake(t)
+        }
     }
+}
+
+# X(FlatBuffers name, plain name) of those that a command, or a table in it, has a vector of
+function print_listed_by_commands(    i, done)
+{
+    split("", done)
+    printf "#define WIRE_LISTED_BY_COMMANDS(X)"
+    for (i = 1; i <= num_values["Command"]; i++)
+        print_lists_of(values["Command", i], done)
     print "\n"
 }
 
@@ -485,6 +541,8 @@ END {
     vector_type["ubyte"] = "struct wire_bytes"
     vector_type["string"] = "struct wire_names"
     parse()
+    for (name in kind_of)
+        check_nesting(name)
     check_commands()
     visit("Request")
     visit("Reply")

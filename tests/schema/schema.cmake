@@ -15,3 +15,8 @@ add_test(NAME schema_links_as_plain_c
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/schema/schema_plain.sh ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} $<TARGET_FILE:aule_schema>
           ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/schema/schema_plain.c ${schema_flags})
 set_tests_properties(schema_links_as_plain_c PROPERTIES TIMEOUT 600 LABELS unit)
+
+add_test(NAME schema_generate
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/schema/schema_generate.sh ${AWK}
+          ${PROJECT_SOURCE_DIR}/schema/generate.awk)
+set_tests_properties(schema_generate PROPERTIES TIMEOUT 60 LABELS unit)
