@@ -636,11 +636,14 @@ enum status check(checker &c, const wire_tune_reply &m)
 
 enum status check(checker &c, const wire_inspect_daemon_reply &m)
 {
-    enum status status =
-        c.equal("metric_units", m.metric_units.count, "metric_names", m.metric_names.count);
+    const uint32_t count = m.metric_names.count;
+    enum status status = c.equal("metric_units", m.metric_units.count, "metric_names", count);
     if (!status)
-        status =
-            c.equal("metric_helps", m.metric_helps.count, "metric_names", m.metric_names.count);
+        status = c.equal("metric_helps", m.metric_helps.count, "metric_names", count);
+    if (!status)
+        status = c.equal("metric_kinds", m.metric_kinds.count, "metric_names", count);
+    if (!status)
+        status = c.equal("metric_values", m.metric_values.count, "metric_names", count);
     if (!status)
         status = c.names("metric_names", m.metric_names);
     if (!status)
