@@ -11,9 +11,11 @@ enum { FORGETS = 8 };    // what is not confirmed goes by eighths
 
 // ---- how long ----
 
+// A zeroed table works too.
 static uint32_t place_of(const struct forecast *forecast, uint64_t kind)
 {
-    return (uint32_t)(kind % forecast->num_kinds);
+    const uint32_t given = forecast->num_kinds;
+    return (uint32_t)(kind % (given && given < FORECAST_KINDS ? given : FORECAST_KINDS));
 }
 
 int64_t forecast_time(const struct forecast *forecast, uint64_t kind)
@@ -26,7 +28,7 @@ void forecast_learn(struct forecast *forecast, uint64_t kind, int64_t took_ns)
 {
     const int64_t known_ns = forecast_time(forecast, kind);
     if (known_ns && took_ns > known_ns)
-        took_ns = known_ns + (took_ns - known_ns) / forecast->caution;
+        took_ns = known_ns + (took_ns - known_ns) / (forecast->caution ? forecast->caution : 1);
     forecast->kinds[place_of(forecast, kind)] =
         (struct forecast_kind){kind, took_ns > 0 ? took_ns : 1};
 }

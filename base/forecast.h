@@ -20,10 +20,11 @@
 enum { FORECAST_KINDS = 256, FORECAST_TICKETS = 64 };
 
 struct forecast {
-    // At most FORECAST_KINDS are remembered; two kinds that share a place forget each other.
+    // How many kinds are remembered; 0 or more than FORECAST_KINDS: FORECAST_KINDS. Two kinds that
+    // share a place forget each other.
     uint32_t num_kinds;
-    // A shorter time than the known one is believed at once. Of a longer one the excess counts for
-    // 1 / caution, because the work may have waited for other work.
+    // A shorter time than the known one is believed at once. A longer one adds 1 / caution of the
+    // excess, because the work may have waited for other work. 0: as 1.
     uint32_t caution;
     struct forecast_kind {
         uint64_t kind;

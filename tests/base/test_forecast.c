@@ -142,6 +142,20 @@ START_TEST(two_kinds_in_one_place_forget_each_other)
 }
 END_TEST
 
+START_TEST(a_table_without_rules_has_all_places_and_believes_each_time)
+{
+    struct forecast forecast = {.num_kinds = 0};
+    forecast_learn(&forecast, 7, 100);
+    forecast_learn(&forecast, 7, 300);
+    ck_assert_int_eq(forecast_time(&forecast, 7), 300);
+    forecast_learn(&forecast, 7 + FORECAST_KINDS - 1, 50);
+    ck_assert_int_eq(forecast_time(&forecast, 7), 300);
+    forecast.num_kinds = UINT32_MAX; // more than there are places
+    forecast_learn(&forecast, 1000, 20);
+    ck_assert_int_eq(forecast_time(&forecast, 1000), 20);
+}
+END_TEST
+
 // ---- by ticket ----
 
 START_TEST(a_ticket_is_forecast_from_its_own_start)
@@ -418,6 +432,7 @@ int main(void)
         what_never_ran_is_unknown,
         a_shorter_time_is_believed_at_once_and_a_longer_one_in_part,
         two_kinds_in_one_place_forget_each_other,
+        a_table_without_rules_has_all_places_and_believes_each_time,
         a_ticket_is_forecast_from_its_own_start,
         what_ended_long_before_it_was_asked_for_says_only_that_it_took_no_longer,
         NULL,
