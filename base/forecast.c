@@ -144,6 +144,29 @@ void forecast_watch_end(struct forecast_watch *watch, int64_t now_ns, bool woken
     watch->watched = false;
 }
 
+bool forecast_watch_await(struct forecast_watch *watch, uint64_t kind, int64_t sent_ns,
+                          const struct forecast_waiter *waiter, void *context)
+{
+    bool ended = false, woken = false;
+    forecast_watch_begin(watch, kind, sent_ns);
+    while (!ended) {
+        const int64_t now_ns = waiter->now_ns(context),
+                      wake_ns = forecast_watch_wake_ns(watch, now_ns);
+        if (wake_ns <= now_ns) {
+            ended = waiter->look(context);
+        } else if (wake_ns < FOREVER) {
+            waiter->sleep(context, wake_ns);
+            forecast_watch_slept(watch, wake_ns, waiter->now_ns(context));
+        } else if (waiter->wait(context)) {
+            ended = woken = true;
+        } else {
+            return false;
+        }
+    }
+    forecast_watch_end(watch, waiter->now_ns(context), woken);
+    return true;
+}
+
 int64_t forecast_look_ns(int64_t look_ns, long num_cores, long least_cores)
 {
     return num_cores >= least_cores ? look_ns : 0;

@@ -97,6 +97,17 @@ void forecast_watch_slept(struct forecast_watch *watch, int64_t until_ns, int64_
 // The work has ended. `woken`: its end woke the thread; else a look saw it.
 void forecast_watch_end(struct forecast_watch *watch, int64_t now_ns, bool woken);
 
+// The whole wait of a thread that waits for nothing else.
+struct forecast_waiter {
+    int64_t (*now_ns)(void *context);
+    bool (*look)(void *context);                    // once; true: the work has ended
+    void (*sleep)(void *context, int64_t until_ns); // the end of the work does not end it
+    bool (*wait)(void *context);                    // until the end; false: there will be none
+};
+// Waits for work of `kind` that was sent at `sent_ns`. False: wait() failed; nothing is learned.
+bool forecast_watch_await(struct forecast_watch *watch, uint64_t kind, int64_t sent_ns,
+                          const struct forecast_waiter *waiter, void *context);
+
 // A default for look_ns: 0 if the process has fewer than `least_cores`, because a look takes one.
 int64_t forecast_look_ns(int64_t look_ns, long num_cores, long least_cores);
 
