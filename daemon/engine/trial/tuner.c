@@ -155,7 +155,7 @@ static void *tuner_thread(void *argument)
     struct tune_task task;
     while (tune_wait(&tuner->tuning->table, &task)) {
         if (task.save)
-            tune_store_save(&tuner->tuning->store);
+            tune_store_save(&tuner->tuning->store, task.clear);
         if (task.measure && !measure(tuner, &task.entry))
             break;
     }

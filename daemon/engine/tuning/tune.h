@@ -43,6 +43,7 @@ struct tune {
     bool lock_made, changed_made;
     bool enabled, stopping;
     bool unsaved; // the file is behind
+    bool cleared; // since the last save
     bool
         failed; // the last write of the file failed; the next measurement and tune_stop() try again
     bool full;  // an entry was refused because the table is full
@@ -50,6 +51,8 @@ struct tune {
     struct tune_row *by_key; // uthash
     struct tune_row **rows;  // [HASH_COUNT(by_key) <= capacity], in the order of arrival
     uint32_t capacity;
+    struct tune_row *spare; // uthash: entries of the file beyond max_entries, which only go back
+                            // into it
 };
 
 enum status tune_init(struct tune *tune, bool enabled, uint32_t max_entries, struct error *error);
@@ -62,12 +65,15 @@ bool tune_lacks(struct tune *tune,
 // There was such a dispatch: what is not known is to be measured, if there is room. `entry` says
 // all but state and results.
 void tune_want(struct tune *tune, const struct tune_entry *entry);
-// Adds an entry that the file has. false: the table has that key already, or it is full.
-bool tune_add(struct tune *tune, const struct tune_entry *entry);
+// Adds an entry of the file. A full table keeps it aside for the next write of the file. UNUSED:
+// the table has this key already, or there is no memory.
+enum tune_added { TUNE_ADDED, TUNE_SPARE, TUNE_UNUSED };
+enum tune_added tune_add(struct tune *tune, const struct tune_entry *entry);
 
 // For the thread that measures: waits for something to do. false: it is to end.
 struct tune_task {
     bool measure, save;
+    bool clear;              // with `save`: tune_clear() was called, so the file goes in any case
     struct tune_entry entry; // to measure
 };
 bool tune_wait(struct tune *tune, struct tune_task *task);
@@ -83,8 +89,9 @@ void tune_clear(struct tune *tune);
 
 // Entry `index` in the order of arrival, all of them, and what there is of all.
 bool tune_at(struct tune *tune, uint32_t index, struct tune_entry *out);
-struct tune_entry *tune_copy(struct tune *tune, uint32_t *count); // malloc'd; NULL without memory
-void tune_not_saved(struct tune *tune);                           // the file could not be written
+// What the file shall have: all entries, then the spare ones. Malloc'd; NULL without memory.
+struct tune_entry *tune_copy(struct tune *tune, uint32_t *count);
+void tune_not_saved(struct tune *tune); // the file could not be written
 struct tune_counts {
     bool enabled, full;
     uint32_t num_entries, num_waiting;

@@ -25,8 +25,9 @@ struct tune_list {
     uint32_t num_damaged; // that were left out
     char damage[160];     // what is wrong with the first of them
 };
-// NOT_FOUND: there is no file. MALFORMED, MISMATCH (another device's) and others, with why: nothing
-// of it is of use.
+// NOT_FOUND: there is no file. VERSION: an older aule wrote it. MALFORMED, which a newer aule's
+// file is, too; MISMATCH (another device's) and others. `error` says why nothing of the file is of
+// use.
 enum status tune_file_read(const char *path, const struct tune_device *device,
                            struct tune_list *out, struct error *error);
 void tune_list_finish(struct tune_list *list); // takes a zeroed one

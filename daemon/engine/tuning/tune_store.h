@@ -3,7 +3,8 @@
 //
 // tune_store.h - the tuning table and its file: checks which entries of the file this engine may
 // use, and writes the table to the file. Two daemons of one device have one file: each replaces it
-// as a whole, and the last one to write wins. tuning.c's init, then its thread.
+// as a whole, and the last one to write wins. A file that cannot be read is left alone until it
+// can. tuning.c's init, then its thread.
 
 #ifndef AULE_ENGINE_TUNE_STORE_H
 #define AULE_ENGINE_TUNE_STORE_H
@@ -22,6 +23,7 @@ struct tune_store {
     struct tune *table;
     struct tune_device device;
     char *path;                     // of the file; NULL = none; owned
+    bool unread;                    // something is there that could not be read
     uint64_t kernels[MOST_KERNELS]; // kernel_hash() of each of the variant's
 };
 
@@ -33,8 +35,9 @@ uint64_t kernel_hash(const struct kernel *kernel);
 enum status tune_store_init(struct tune_store *store, struct engine *engine, struct tune *table,
                             const char *folder, struct error *error);
 void tune_store_finish(struct tune_store *store); // takes a zeroed one
-// Replaces the file by the table. A failure is logged; tune_wait() says when to try again.
-void tune_store_save(struct tune_store *store);
+// Replaces the file by the table. A file that cannot be read is replaced only after a `clear`. A
+// failure is logged; tune_wait() says when to try again.
+void tune_store_save(struct tune_store *store, bool clear);
 // Number of the variant's kernel with that hash; MOST_KERNELS: it has none.
 uint32_t tune_store_kernel(const struct tune_store *store, uint64_t hash);
 
