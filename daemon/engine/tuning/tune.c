@@ -5,11 +5,10 @@
 
 #include "tune.h"
 
+#include "base/hash.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 
 struct tune_row {
     struct tune_entry entry;
@@ -99,7 +98,7 @@ static struct tune_row *add_row(struct tune_row **table, const struct tune_entry
         return NULL;
     row->entry = *entry;
     HASH_ADD(hh, *table, entry.key, sizeof row->entry.key, row);
-    if (row->hh.tbl)
+    if (HASH_ADDED(row))
         return row;
     free(row);
     return NULL;
@@ -130,8 +129,8 @@ static struct tune_row *first_waiting(struct tune *tune)
 
 // ---- choosing ----
 
-// Where the rule won it stays in charge: it may know better than one size inside the range that a
-// key stands for.
+// Where the rule won, it stays in charge: a key stands for a range of dispatches, and the rule may
+// choose different sizes within that range.
 static uint32_t choice(const struct tune_entry *entry)
 {
     return entry->local_size == entry->rule_local_size ? 0 : entry->local_size;

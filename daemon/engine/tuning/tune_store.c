@@ -38,8 +38,8 @@ uint64_t kernel_hash(const struct kernel *kernel)
     return hash;
 }
 
-// Several kernels may have one shader. *known: there is one of that name; NULL: but none with that
-// hash.
+// NULL: no kernel of this name has this hash. *known: there is a kernel of this name. Several
+// kernels may share a shader.
 static const struct kernel *find_kernel(const char *name, uint64_t hash, bool *known)
 {
     const struct variant *variant;
@@ -64,9 +64,9 @@ uint32_t tune_store_kernel(const struct tune_store *store, uint64_t hash)
     return number < variant->num_kernels ? number : MOST_KERNELS;
 }
 
-// ---- entries: each returns what is wrong, NULL = nothing ----
+// ---- checks of an entry: each returns what is wrong, NULL = nothing ----
 
-// A local size that is no candidate would compute something else.
+// A local size that is no candidate would give other results.
 static bool is_candidate(const struct kernel *kernel, uint32_t local_size)
 {
     for (const uint32_t *at = kernel->candidates; at && *at; at++)
@@ -85,7 +85,7 @@ static const char *check_sizes(const struct tune_key *key)
     return "it is of a size that is none";
 }
 
-// What geometry_of_run() and the plan make for some run.
+// Some run must lead geometry_of_run() and the plan to this geometry.
 static const char *check_geometry(const struct engine *engine, const struct kernel *kernel,
                                   const struct tune_key *key)
 {
@@ -133,7 +133,7 @@ static void tell(const struct tune_store *store, const struct tune_entry *entry,
                entry->kernel, entry->local_size, wrong);
 }
 
-// Those entries of the list that are sound stay in it, in their order.
+// Drops unsound entries from the list, and keeps the order of the others.
 static void keep_sound(const struct tune_store *store, struct tune_list *list)
 {
     uint32_t kept = 0;

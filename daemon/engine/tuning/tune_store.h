@@ -13,7 +13,7 @@
 #include "tune_file.h"
 
 enum {
-    MOST_WORKGROUPS = 4096, // of a key; more fill any device, and a measurement is to be short
+    MOST_WORKGROUPS = 4096, // of a key; more fill any device, and a measurement must be short
     MOST_KEYS = 131072,
     MOST_SPLITS = 512, // more have no keys
 };
@@ -27,8 +27,8 @@ struct tune_store {
     uint64_t kernels[MOST_KERNELS]; // kernel_hash() of each of the variant's
 };
 
-// Of the kernel's code and of all that says how its work is cut: another one's measurements say
-// nothing of it.
+// A hash over the kernel's code and over all that says how its work is cut. Measurements hold only
+// for a kernel with the same hash.
 uint64_t kernel_hash(const struct kernel *kernel);
 
 // Reads the file of the folder, if there is one; NULL: no folder.
@@ -38,7 +38,7 @@ void tune_store_finish(struct tune_store *store); // takes a zeroed one
 // Replaces the file by the table. A file that cannot be read is replaced only after a `clear`. A
 // failure is logged; tune_wait() says when to try again.
 void tune_store_save(struct tune_store *store, bool clear);
-// Number of the variant's kernel with that hash; MOST_KERNELS: it has none.
+// The number of the variant's kernel with that hash; MOST_KERNELS: the variant has none.
 uint32_t tune_store_kernel(const struct tune_store *store, uint64_t hash);
 
 #endif
