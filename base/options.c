@@ -91,6 +91,7 @@ const char *options_value(const struct option *option, char *to, size_t size)
 
 // ---- values ----
 
+// OPTION_FIELD() allows 4 and 8 bytes.
 static void store(const struct option *option, void *field, uint64_t value)
 {
     if (option->size == sizeof(uint32_t)) {

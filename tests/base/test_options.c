@@ -21,7 +21,7 @@ struct settings {
     const char *name, *note;
 };
 
-#define FIELD(member) OPTION_FIELD(struct settings, member)
+#define FIELD(KIND, member) OPTION_FIELD(KIND, struct settings, member)
 
 static const char *const colours[] = {"red", "green", "blue", NULL};
 
@@ -29,25 +29,25 @@ enum { PAINTS = 1, DRAWS = 2 };
 
 static const struct option entries[] = {
     OPTION_SECTION("Paint"),
-    {"colour", "NAME", OPTION_CHOICE, FIELD(colour), FIRST_COLOUR, .words = colours,
+    {"colour", "NAME", FIELD(OPTION_CHOICE, colour), FIRST_COLOUR, .words = colours,
      .initial = "green", .help = "what to paint in", .groups = PAINTS},
-    {"colder", NULL, OPTION_CONSTANT, FIELD(colour), FIRST_COLOUR + 2,
+    {"colder", NULL, FIELD(OPTION_CONSTANT, colour), FIRST_COLOUR + 2,
      .help = "the same as `--colour blue`"},
-    {"mode", NULL, OPTION_CHOICE, FIELD(mode), 0, .words = colours, .help = "the other colour"},
+    {"mode", NULL, FIELD(OPTION_CHOICE, mode), 0, .words = colours, .help = "the other colour"},
     OPTION_SECTION("Numbers"),
-    {"count", "N", OPTION_COUNT, FIELD(count), 2, 9, .initial = "4", .help = "how many",
+    {"count", "N", FIELD(OPTION_COUNT, count), 2, 9, .initial = "4", .help = "how many",
      .details = "A \\ and a .dot."},
-    {"entries", "N", OPTION_COUNT, FIELD(entries), 0, 64, .power_of_two = true,
+    {"entries", "N", FIELD(OPTION_COUNT, entries), 0, 64, .power_of_two = true,
      .help = "a power of two"},
-    {"poll", "US", OPTION_COUNT, FIELD(poll), 0, 1000, .word = "auto", .word_value = (uint64_t)AUTO,
+    {"poll", "US", FIELD(OPTION_COUNT, poll), 0, 1000, .word = "auto", .word_value = (uint64_t)AUTO,
      .initial = "auto", .help = "how long"},
-    {"size", "BYTES", OPTION_BYTES, FIELD(size), 1, UINT64_C(1) << 40, .help = "how large"},
-    {"share", "F", OPTION_NUMBER, FIELD(share), 0, 1, .initial = "0.5", .help = "which part"},
+    {"size", "BYTES", FIELD(OPTION_BYTES, size), 1, UINT64_C(1) << 40, .help = "how large"},
+    {"share", "F", FIELD(OPTION_NUMBER, share), 0, 1, .initial = "0.5", .help = "which part"},
     OPTION_SECTION("General"),
-    {"name", "A|B", OPTION_TEXT, FIELD(name), 1, .otherwise = "none", .help = "a name",
+    {"name", "A|B", FIELD(OPTION_TEXT, name), 1, .otherwise = "none", .help = "a name",
      .groups = DRAWS},
-    {"note", "TEXT", OPTION_TEXT, FIELD(note), .help = NULL},
-    {"loud", NULL, OPTION_FLAG, FIELD(loud), .help = "say more"},
+    {"note", "TEXT", FIELD(OPTION_TEXT, note), .help = NULL},
+    {"loud", NULL, FIELD(OPTION_FLAG, loud), .help = "say more"},
 };
 
 static const struct options_program plain = {
@@ -303,7 +303,7 @@ END_TEST
 START_TEST(long_help_is_wrapped_and_no_line_of_it_looks_like_an_option)
 {
     static const struct option wordy[] = {
-        {"a", NULL, OPTION_FLAG, FIELD(loud),
+        {"a", NULL, FIELD(OPTION_FLAG, loud),
          .help = "one two three four five six seven eight nine ten eleven twelve 13 with `--b` --c "
                  "and so on and on"}};
     const struct options_program program = {"prog", "prog", "About.", "End.", wordy, 1, NULL, 0};
