@@ -138,12 +138,33 @@ static bool set_whole(const struct option *option, const char *text, void *field
     return true;
 }
 
+static size_t num_digits(const char *text)
+{
+    return strspn(text, "0123456789");
+}
+
+// "12", "0.5", "1e-3" and the like; strtod() also takes spaces, hexadecimal digits and words.
+static bool is_decimal(const char *text)
+{
+    const size_t whole = num_digits(text);
+    text += whole;
+    const size_t part = *text == '.' ? num_digits(text + 1) : 0;
+    text += *text == '.' ? 1 + part : 0;
+    if (whole + part == 0)
+        return false;
+    if (*text != 'e' && *text != 'E')
+        return !*text;
+    text += 1 + (text[1] == '-' || text[1] == '+');
+    return *text && !text[num_digits(text)];
+}
+
+// Where a program sets a locale whose numbers have a comma, strtod() stops at the point.
 static bool set_number(const struct option *option, const char *text, double *field, char *error)
 {
     char *end;
     double number = strtod(text, &end);
-    if (end == text || *end ||
-        !(number > (double)option->least && number <= (double)option->most)) // nor NaN
+    if (!is_decimal(text) || *end ||
+        !(number > (double)option->least && number <= (double)option->most))
         return fail(error, "--%s \"%s\" is not a number above %" PRIu64 " and up to %" PRIu64,
                     option->name, text, option->least, option->most);
     *field = number;
@@ -250,21 +271,35 @@ struct reader {
     bool common[NUM_COMMON]; // which of these were given
 };
 
-enum { NONE = -1, SEVERAL = -2 };
+enum { NONE = -1 };
 
-// The place of the option of this name, or of the only one whose name begins so.
+// The place of the option of this name.
 static int find(const struct options_program *program, const char *name, size_t length)
 {
-    int found = NONE;
     for (size_t i = 0; i < options_count(program); i++) {
         const char *known = options_at(program, i)->name;
-        if (!known || strncmp(known, name, length) != 0)
-            continue;
-        if (!known[length])
+        if (known && strncmp(known, name, length) == 0 && !known[length])
             return (int)i;
-        found = found == NONE ? (int)i : SEVERAL;
     }
-    return found;
+    return NONE;
+}
+
+// Names the options that begin with the word. Those without help are no one's business.
+static bool fail_unknown(const struct reader *reader, const char *name, size_t length)
+{
+    const char *names[MAX_OPTIONS + NUM_COMMON + 1] = {NULL};
+    char list[OPTIONS_ERROR_SIZE / 2];
+    size_t count = 0;
+    for (size_t i = 0; i < options_count(reader->program); i++) {
+        const struct option *option = options_at(reader->program, i);
+        if (length && option->help && strncmp(option->name, name, length) == 0)
+            names[count++] = option->name;
+    }
+    if (!count)
+        return fail(reader->line->error, "--%.*s is no option; see %s --help", (int)length, name,
+                    reader->program->name);
+    return fail(reader->line->error, "--%.*s is no option; write the whole name: --%s", (int)length,
+                name, options_join(list, sizeof list, names, ", --", " or --"));
 }
 
 // --name, --name=value or --name value.
@@ -276,9 +311,8 @@ static bool read_long(struct reader *reader, const char *word)
     const size_t length = strcspn(name, "=");
     const char *value = name[length] ? name + length + 1 : NULL;
     const int place = find(program, name, length);
-    if (place < 0)
-        return fail(error, "--%.*s %s; see %s --help", (int)length, name,
-                    place == NONE ? "is no option" : "begins several options", program->name);
+    if (place == NONE)
+        return fail_unknown(reader, name, length);
     const struct option *option = options_at(program, (size_t)place);
     if (!options_takes_value(option) && value)
         return fail(error, "--%s takes no value, but got \"%s\"", option->name, value);

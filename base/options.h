@@ -73,11 +73,10 @@ struct option {
 
 // Begins the struct that describes a command of the program.
 struct options_command {
-    const char *name; // NULL ends the array
-    const char
-        *argument; // what usage calls the words behind it, as "ID" or "NAME..."; NULL: takes none
-    const char *help; // NULL: the command is hidden
-    unsigned groups;  // it takes the options that have one of these bits
+    const char *name;     // NULL ends the array
+    const char *argument; // usage's word for what follows it: "ID", "NAME..."; NULL: nothing does
+    const char *help;     // NULL: the command is hidden
+    unsigned groups;      // it takes the options that have one of these bits
 };
 
 struct options_program {
@@ -107,15 +106,16 @@ struct options_line {
     char error[OPTIONS_ERROR_SIZE];
 };
 
-// Sets the fields of `settings` that have a default, then those that the command line names. Names
-// may be cut where they stay unique; "--" ends the options. Strings point into argv, whose words
-// change places. Also answers --help, -h, --version and
-// --print-options FORMAT, which the build uses.
+// Sets the fields of `settings` that have a default, then those that the command line names. A
+// shortened name is refused: the next version may have another option that begins so. "--" ends the
+// options. Strings point into argv, whose words change places. Also answers --help, -h, --version
+// and --print-options FORMAT, which the build uses.
 enum options_result options_read(const struct options_program *program, int argc, char **argv,
                                  void *settings, struct options_line *line);
 
-// The way of a configuration file: the defaults, then one option by its whole name. A flag takes
-// "yes" and "no", or NULL for yes. False: `error` says why.
+// The defaults, then one option by its name. A flag takes "yes" and "no", or NULL for yes. False:
+// `error` says why. A configuration file will be read through options_set(), which so far only
+// tests call.
 bool options_set_defaults(const struct options_program *program, void *settings,
                           char error[OPTIONS_ERROR_SIZE]);
 bool options_set(const struct options_program *program, const char *name, const char *value,

@@ -12,11 +12,6 @@
 
 enum { TEXT_SIZE = 512, LEFT_WIDTH = 24, LINE_WIDTH = 100 };
 
-static bool shown(const struct option *option)
-{
-    return option->section || option->help;
-}
-
 static bool is_help(const struct option *option)
 {
     return option->name && strcmp(option->name, "help") == 0;
@@ -280,7 +275,7 @@ static void put_bash_values(FILE *out, const struct options_program *program)
     for (size_t i = 0; i < options_count(program); i++) {
         const struct option *option = options_at(program, i);
         char words[256] = "";
-        if (!shown(option) || option->section || !options_takes_value(option))
+        if (!option->help || !options_takes_value(option))
             continue;
         if (option->words)
             options_join(words, sizeof words, option->words, " ", " ");

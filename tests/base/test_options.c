@@ -136,11 +136,17 @@ START_TEST(the_last_of_two_options_holds)
 }
 END_TEST
 
-START_TEST(a_name_may_be_cut_where_it_stays_unique)
+START_TEST(a_number_may_have_a_point_and_an_exponent)
 {
-    ck_assert_int_eq(read_text(&plain, "--cou 5 --lo"), OPTIONS_RUN);
-    ck_assert_uint_eq(settings.count, 5);
-    ck_assert(settings.loud);
+    static const struct {
+        const char *words;
+        double number;
+    } cases[] = {
+        {"--share .5", 0.5}, {"--share 1.", 1}, {"--share 25e-2", 0.25}, {"--share 0.01E+2", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ck_assert_int_eq(read_text(&plain, cases[i].words), OPTIONS_RUN);
+        ck_assert_double_eq(settings.share, cases[i].number);
+    }
 }
 END_TEST
 
@@ -176,13 +182,24 @@ static const struct {
                             "(K, M and G are allowed)"},
     {"--share 0", "--share \"0\" is not a number above 0 and up to 1"},
     {"--share nan", "--share \"nan\" is not a number above 0 and up to 1"},
+    {"--share 0x1p-1", "--share \"0x1p-1\" is not a number above 0 and up to 1"},
+    {"--share 0,5", "--share \"0,5\" is not a number above 0 and up to 1"},
+    {"--share +1", "--share \"+1\" is not a number above 0 and up to 1"},
+    {"--share .", "--share \".\" is not a number above 0 and up to 1"},
+    {"--share 1e", "--share \"1e\" is not a number above 0 and up to 1"},
+    {"--share 1e-", "--share \"1e-\" is not a number above 0 and up to 1"},
+    {"--share ''", "--share \"\" is not a number above 0 and up to 1"},
     {"--share 1x", "--share \"1x\" is not a number above 0 and up to 1"},
     {"--name ''", "--name \"\" is empty"},
     {"--name", "--name needs a value: A|B"},
     {"--mode", "--mode needs a value: red|green|blue"},
     {"--loud=yes", "--loud takes no value, but got \"yes\""},
     {"--bogus=3", "--bogus is no option; see prog --help"},
-    {"--co 3", "--co begins several options; see prog --help"},
+    {"--co 3", "--co is no option; write the whole name: --colour, --colder or --count"},
+    {"--cou=3", "--cou is no option; write the whole name: --count"},
+    {"--hel", "--hel is no option; write the whole name: --help"},
+    {"--not x", "--not is no option; see prog --help"}, // --note is hidden
+    {"--=x", "-- is no option; see prog --help"},
     {"-x", "-x is no option; see prog --help"},
     {"--help --bogus", "--bogus is no option; see prog --help"},
     {"--print-options html", "--print-options \"html\" is none of man, markdown and bash"},
@@ -391,7 +408,7 @@ int main(void)
     tcase_add_test(reading, defaults_are_set_by_the_table);
     tcase_add_test(reading, each_kind_sets_its_field);
     tcase_add_test(reading, the_last_of_two_options_holds);
-    tcase_add_test(reading, a_name_may_be_cut_where_it_stays_unique);
+    tcase_add_test(reading, a_number_may_have_a_point_and_an_exponent);
     tcase_add_test(reading, operands_keep_their_order);
     tcase_add_loop_test(reading, a_wrong_word_is_named_in_one_sentence, 0,
                         sizeof refused / sizeof *refused);
