@@ -28,22 +28,6 @@ static enum status too_long(const char *path, struct error *error)
                      strlen(path), SOCKET_PATH_ROOM - 1);
 }
 
-static enum status rule_folder(char *folder, size_t room, struct error *error)
-{
-    const char *own = getenv("AULE_RUNTIME_DIR"), *session = getenv("XDG_RUNTIME_DIR");
-    int size;
-    if (own && own[0])
-        size = snprintf(folder, room, "%s", own);
-    else if (session && session[0])
-        size = snprintf(folder, room, "%s/aule", session);
-    else
-        size = snprintf(folder, room, "/run/aule");
-    if (size < 0 || (size_t)size >= room)
-        return error_set(error, STATUS_INVALID,
-                         "the runtime folder's name has %d bytes, too many for a socket", size);
-    return STATUS_OK;
-}
-
 // Only the last one of the path: where more is missing, the path is likely to be a mistake.
 static enum status make_folder(const char *folder, const char *advice, struct error *error)
 {
@@ -117,11 +101,12 @@ enum status socket_path_resolve(const char *option, uint32_t number, char path[S
 {
     if (option)
         return resolve_option(option, path, error);
-    char folder[PATH_MAX], name[32];
-    enum status status = rule_folder(folder, sizeof folder, error);
-    if (status != STATUS_OK)
-        return status;
-    snprintf(name, sizeof name, "%" PRIu32 ".sock", number);
+    char folder[PATH_MAX], name[SOCKET_FILE_SIZE];
+    const size_t length = socket_rule_folder(folder, sizeof folder);
+    if (length >= sizeof folder)
+        return error_set(error, STATUS_INVALID,
+                         "the runtime folder's name has %zu bytes, too many for a socket", length);
+    socket_rule_file(number, name);
     return join_real(folder, name, " (set AULE_RUNTIME_DIR or --socket)", path, error);
 }
 
