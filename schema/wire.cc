@@ -354,10 +354,10 @@ void get(reader &from, wire_names &to, const fb::Vector<fb::Offset<fb::String>> 
 {
     if (!names || names->size() == 0)
         return;
-    to.data = static_cast<const char **>(from.allocate(names->size(), sizeof *to.data));
-    for (fb::uoffset_t i = 0; to.data && from.status == STATUS_OK && i < names->size(); i++)
-        get_name(from, to.data[i], names->Get(i));
-    to.count = names->size();
+    auto *texts = static_cast<const char **>(from.allocate(names->size(), sizeof *to.data));
+    for (fb::uoffset_t i = 0; texts && from.status == STATUS_OK && i < names->size(); i++)
+        get_name(from, texts[i], names->Get(i));
+    to = {texts, names->size()};
 }
 
 template <class Plain, class Packed>

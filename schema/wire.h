@@ -37,7 +37,7 @@ extern "C" {
 struct wire_ints  { const int32_t *data; uint32_t count; };
 struct wire_longs { const int64_t *data; uint32_t count; };
 struct wire_bytes { const uint8_t *data; uint32_t count; };
-struct wire_names { const char **data; uint32_t count; };   // decoded: the array is owned by the wire_reply, see wire_reply_finish()
+struct wire_names { const char *const *data; uint32_t count; };   // decoded: the array is owned by the wire_reply, see wire_reply_finish()
 
 #include "schema/wire_types.h"   // generated: the tables, WIRE_COMMAND_MAP, WIRE_ANSWER_MAP, wire_request, wire_reply
 
