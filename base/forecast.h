@@ -60,7 +60,7 @@ void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, in
 
 struct forecast_watch {
     struct forecast times;
-    // Rules. look_ns: the longest look for one piece of work; 0 = never looks.
+    // Rules. look_ns: how long a look lasts, unless forecast_watch_look() says; 0: there is none.
     int64_t look_ns;
     // Work that is expected to take longer is not looked for: its times differ by more than a look.
     // 0 = no limit.

@@ -138,19 +138,13 @@ static const struct option entries[] = {
     {"ring-spin", "US", FIELD(OPTION_COUNT, server.ring_spin_us), 0, 1000000, AUTO,
      .help = "poll a ring for this long before sleeping; auto: 50 with 3 cores, else 0",
      .details = "The time runs from the last request or answer of a ring. After it the daemon "
-                "sleeps until the client rings "
-                "the "
-                "doorbell. While the GPU does work of a kind that the daemon has seen before, the "
-                "daemon sleeps until shortly "
-                "before "
-                "the predicted end, then polls for at most this long, so that the end need not "
-                "wake it. `aule-ctl status` "
-                "counts the "
-                "ends that did. Until such an end is near, new runs wait for the sessions that "
-                "were just served, so that they "
-                "share "
-                "the next dispatch. No run waits like this with 0, with `--ring-entries 0`, or if "
-                "the doorbell's path is too "
+                "sleeps until the client rings the doorbell. While the GPU does work of a kind "
+                "that the daemon has seen before, the daemon sleeps until shortly before the "
+                "predicted end. Then it polls, so that the end need not wake it: for this long at "
+                "most, or for three times as long after runs were kept waiting. `aule-ctl status` "
+                "counts the ends that woke it. Until such an end is near, new runs wait for the "
+                "sessions that were just served, so that they share the next dispatch. No run "
+                "waits like this with 0, with `--ring-entries 0`, or if the doorbell's path is too "
                 "long."},
     {"completion-poll", "US", FIELD(OPTION_COUNT, server.completion_poll_us), 0, 10000, AUTO,
      .help = "poll the GPU for this long around the predicted end of work; auto: 100 on a GPU with "

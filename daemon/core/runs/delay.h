@@ -12,8 +12,9 @@
 #include "base/forecast.h"
 
 struct delay {
-    struct forecast_watch
-        watch;           // over the submission that ends next; look_ns 0: nothing is kept back
+    // Over the submission that ends next. look_ns 0: nothing is kept back. A look behind a delay
+    // lasts up to 3 times as long, because another sleep would miss the end.
+    struct forecast_watch watch;
     uint64_t sequence;   // that submission's; 0 = the GPU has none
     int64_t prepares_ns; // from a submission until the GPU has it, of late
     int64_t
