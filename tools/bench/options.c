@@ -33,8 +33,8 @@ static const struct option entries[] = {
      .initial = "engine",
      .help = "the engine in this process, or a lane of a daemon that is started for it",
      .details = "With `engine`, q and out are in the device's memory. With `nng` and `ring`, "
-                "client processes run the "
-                "workload, and its time is wall time from a run's submission to its end."},
+                "client processes run the workload, and its time is wall time from a run's "
+                "submission to its end."},
     {"clients", "N", FIELD(OPTION_COUNT, clients), 1, MAX_COUNT, .groups = BOTH, .initial = "1",
      .help = "processes that share a workload's sequences, with `--via nng` or `ring`"},
     {"daemon", "FILE", FIELD(OPTION_TEXT, daemon), .groups = RUN,
@@ -79,8 +79,7 @@ static const struct option entries[] = {
                 "reports GFLOP/s."},
     {"check", NULL, FIELD(OPTION_FLAG, check), .groups = BOTH, .help = "check, and measure nothing",
      .details = "Prints a line for people for each workload, also where standard output is no "
-                "terminal. `--json` "
-                "prints lines for programs."},
+                "terminal. `--json` prints lines for programs."},
 
     OPTION_SECTION("General"),
     {"json", NULL, FIELD(OPTION_FLAG, json), .groups = RUN,
@@ -116,14 +115,12 @@ static const struct options_program program = {
     .name = "aule-bench",
     .usage = "aule-bench COMMAND [ARGUMENT]... [OPTION]...",
     .about = "Times attention on real workloads beside the device's ceilings. Checks each workload "
-             "against float64 before\n"
-             "and after. NAME is a workload that list has; all; sharing, the studies of several "
-             "cases side by side;\n"
-             "lengths or batches, decodes to plot; decode:NxLENGTH or prefill:NxLENGTH.",
+             "against float64 before\nand after. NAME is a workload that list has; all; sharing, "
+             "the studies of several cases side by side;\nlengths or batches, decodes to plot; "
+             "decode:NxLENGTH or prefill:NxLENGTH.",
     .epilogue = "Exit codes: 0 all is right, 1 a result is wrong, or could not be written or "
-                "drawn, 2 the command line is\n"
-                "wrong, 3 it could not be measured (no such device or variant; its daemon or the "
-                "GPU is gone).",
+                "drawn, 2 the command line is\nwrong, 3 it could not be measured (no such device "
+                "or variant; its daemon or the GPU is gone).",
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
     .commands = commands,

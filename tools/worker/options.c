@@ -41,8 +41,7 @@ static const struct option entries[] = {
     {"path", NULL, FIELD(OPTION_CHOICE, path), ATTENTION_PAGED, .words = path_words,
      .initial = "paged",
      .help = "`paged`: aule, over blocks that workers share; `contiguous`: aule, over rows of this "
-             "worker's own in its "
-             "arena; `reference`: this process, on the CPU, without a daemon"},
+             "worker's own in its arena; `reference`: this process, on the CPU, without a daemon"},
     {"reference", NULL, FIELD(OPTION_CONSTANT, path), ATTENTION_REFERENCE,
      .help = "the same as `--path reference`"},
     {"dtype", NULL, FIELD(OPTION_CHOICE, dtype), AULE_F32, .words = dtype_words, .initial = "f32",
@@ -52,8 +51,8 @@ static const struct option entries[] = {
     {"kv-scale", NULL, FIELD(OPTION_CHOICE, kv_scale), AULE_SCALE_NONE, .words = scale_words,
      .otherwise = "token_head for int8, else none", .help = "what fp8 and int8 are scaled by",
      .details = "`tensor` is one number for all, `token_head` one for each token and head. With "
-                "`--path contiguous` a "
-                "scale needs `--dtype f32`, which alone can hold the result."},
+                "`--path contiguous` a scale needs `--dtype f32`, which alone can hold the "
+                "result."},
     {"block-size", "N", FIELD(OPTION_COUNT, block_size), 8, 256, .power_of_two = true,
      .initial = "32", .help = "tokens of a block of the cache, a power of two"},
     {"cache-name", "NAME", FIELD(OPTION_TEXT, cache_name), .initial = "aule-worker",
@@ -76,22 +75,19 @@ static const struct option entries[] = {
     {"logits", "FILE", FIELD(OPTION_TEXT, logits_file),
      .help = "write each step's logits: raw f32 [tokens, 256]",
      .details = "The order of bytes is this machine's. A file that is there keeps its contents "
-                "until the run has "
-                "succeeded. A file that `--prompt` or `--compare` reads is refused."},
+                "until the run has succeeded. A file that `--prompt` or `--compare` reads is "
+                "refused."},
     {"compare", "FILE", FIELD(OPTION_TEXT, compare_file),
      .help = "say how far the logits are from those in FILE, which another run's `--logits` wrote",
      .details = "Both runs must have the same `--tokens`."},
     {"json", NULL, FIELD(OPTION_FLAG, json), .otherwise = "text",
      .help = "print one JSON document, also of a failure",
      .details = "Its key `schema_version` is 1; it is raised when a key changes its meaning or "
-                "goes, not when one is "
-                "added. `token_ids` are the tokens. `hit_blocks` and `hit_tokens` are what the "
-                "look-up found. "
-                "`smallest_gap` is the smallest lead of the best logit over the second. "
-                "`prefill_seconds` and "
-                "`decode_seconds` are the times of the two parts. `session` is the daemon's number "
-                "for this worker "
-                "(0: none). `largest_logit_difference` is there with `--compare`."},
+                "goes, not when one is added. `token_ids` are the tokens. `hit_blocks` and "
+                "`hit_tokens` are what the look-up found. `smallest_gap` is the smallest lead of "
+                "the best logit over the second. `prefill_seconds` and `decode_seconds` are the "
+                "times of the two parts. `session` is the daemon's number for this worker (0: "
+                "none). `largest_logit_difference` is there with `--compare`."},
 };
 
 static const struct options_program program = {
@@ -99,8 +95,7 @@ static const struct options_program program = {
     .usage = "aule-worker --prompt FILE [OPTION]...",
     .about = "Continues a text with a small transformer whose attention and KV cache are aule's.",
     .epilogue = "Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 no daemon answers or "
-                "the GPU was lost; "
-                "standard\nerror says why.",
+                "the GPU was lost; standard\nerror says why.",
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
 };
