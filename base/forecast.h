@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// forecast.h - how long work takes, by what work of its kind took lately, and when to be awake for
-// its end. A sleeping thread runs 20 to 50 us after the end that wakes it. A looking thread sees
-// the end at once, but uses a core. So a thread sleeps until shortly before the expected end, looks
-// for a bounded time, and then sleeps until it is woken. Knows numbers only: no clock, no GPU, no
-// lock.
+// forecast.h - predicts how long work takes from recent work of its kind, and when a thread should
+// be awake for the end. A sleeping thread runs 20 to 50 us after the end that wakes it. A thread
+// that polls sees the end at once, but uses a core. So a thread sleeps until shortly before the
+// predicted end, polls ("looks") for a bounded time, and then sleeps until it is woken. Knows
+// numbers only: no clock, no GPU, no lock.
 
 #ifndef AULE_FORECAST_H
 #define AULE_FORECAST_H
@@ -51,8 +51,7 @@ void forecast_ticket_began(struct forecast_tickets *tickets, uint64_t ticket, ui
                            int64_t start_ns);
 int64_t forecast_ticket_end(const struct forecast_tickets *tickets,
                             uint64_t ticket); // expected; 0: unknown
-// The answer came at `end_ns` to a question of `asked_ns`, which may be long after the end of the
-// work.
+// The answer came at `end_ns` to a question of `asked_ns`. The work may have ended long before.
 void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, int64_t asked_ns,
                            int64_t end_ns);
 
@@ -62,20 +61,20 @@ struct forecast_watch {
     struct forecast times;
     // Rules. look_ns: how long a look lasts, unless forecast_watch_look() says; 0: there is none.
     int64_t look_ns;
-    // Work that is expected to take longer is not looked for: its times differ by more than a look.
-    // 0 = no limit.
+    // There is no look for work that is expected to take longer, because its times differ by more
+    // than a look. 0 = no limit.
     int64_t longest_ns;
-    // From the end of the work until the thread that it wakes has noticed; taken off the measured
-    // time. If it is too long, the next look begins earlier.
+    // How long a woken thread takes to notice the end; subtracted from the measured time. If it is
+    // too long, the next look begins earlier.
     int64_t wake_delay_ns;
-    // Unknown work is looked for at once; false: the thread sleeps until the end wakes it.
+    // A look for unknown work begins at once; false: the thread sleeps until the end wakes it.
     bool looks_at_unknown;
-    // The end of the work does not end a sleep that has an end of its own. If the first look after
-    // such a sleep sees the end, nobody knows when it was.
+    // The end of the work does not end a timed sleep. If the first look after such a sleep sees the
+    // end, the time of the end is unknown.
     bool sleep_ignores_end;
 
-    int64_t late_ns;  // that sleeps are too long, of late
-    int64_t ended_ns; // when the last work ended; what was sent before began then
+    int64_t late_ns;  // by which recent sleeps were too long
+    int64_t ended_ns; // when the last work ended; work that was sent earlier began then
     // The work that ends next.
     uint64_t kind;
     bool watched; // there is such work

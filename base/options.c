@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - see options.h. Sets one option by its name; reads a command line by that.
+// options.c - see options.h. Reads a command line option by option, and sets each by its name.
 
 #include "options.h"
 
@@ -13,7 +13,7 @@
 
 enum { MAX_OPTIONS = 64 }; // bits of options_line.given
 
-// Every program has these, behind its own.
+// Every program has these behind its own options.
 enum { HELP, VERSION, NUM_COMMON };
 static const struct option common[NUM_COMMON] = {
     [HELP] = {"help", .help = "print this and end"},
@@ -102,7 +102,7 @@ static void store(const struct option *option, void *field, uint64_t value)
     }
 }
 
-// All digits, and with_unit one of K, M and G behind them.
+// Digits only; with_unit, one of K, M and G may follow them.
 static bool parse_whole(const char *text, bool with_unit, uint64_t *out)
 {
     static const char units[] = "KMG";
@@ -261,7 +261,7 @@ bool options_given(const struct options_program *program, const struct options_l
 
 // ---- the command line ----
 
-// Where the reading stands.
+// How far the command line was read.
 struct reader {
     const struct options_program *program;
     char **argv;
