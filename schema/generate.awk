@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# generate.awk - reads aule.fbs and writes C. `-v part=structs` writes wire_structs.h: the enums and what aule.fbs calls structs,
-# such as a tensor and a run's entry, which core uses as well. `-v part=types` writes wire_types.h: the lists of commands and
-# answers, their structs, wire_request and wire_reply. `-v part=fields` writes wire_fields.h: the fields of all structs as lists
-# of macro calls. Runs at build time, with any awk. wire.cc compares the result with what flatc makes of the same file.
+# generate.awk - reads aule.fbs and writes C. `-v part=...` says which header:
+# structs  wire_structs.h: enums, and what aule.fbs calls structs; core uses them, too
+# types    wire_types.h: the lists of commands and answers, their structs, wire_request, wire_reply
+# fields   wire_fields.h: the fields of all structs as lists of macro calls
+# Runs at build time, with any awk. wire.cc compares the result with flatc's of the same file.
 #
 # aule.fbs                      C
 # ---------------------------   ----------------------------------------------------------------
@@ -38,7 +39,7 @@ function snake(name,    i, c, out)
     return out
 }
 
-# "RunReply" to "run", "RunFlag" to "run": the name of an answer without Reply, the prefix of an enum's values
+# "RunReply" to "run": the name of an answer. "RunFlag" to "run": the prefix of an enum's values.
 function without_last_word(name)
 {
     sub(/[A-Z][a-z0-9]*$/, "", name)
@@ -74,7 +75,8 @@ function expect(wanted,    found)
 {
     found = take()
     if (found != wanted)
-        fail("\"" wanted "\" is expected behind \"" token[at - 3] " " token[at - 2] "\", not \"" found "\"")
+        fail("\"" wanted "\" is expected behind \"" token[at - 3] " " token[at - 2] \
+             "\", not \"" found "\"")
 }
 
 # ---- declarations ----
@@ -306,7 +308,8 @@ function print_record(record,    i)
         print_line("void *owned[" most_lists() "];", "// arrays that decoding allocated")
     print "};"
     if (record in listed)
-        printf "struct wire_%s_list { const struct wire_%s *data; uint32_t count; };\n", snake(record), snake(record)
+        printf "struct wire_%s_list { const struct wire_%s *data; uint32_t count; };\n",
+            snake(record), snake(record)
     print ""
 }
 
@@ -321,7 +324,8 @@ function print_map(name,    i, t)
     printf "#define WIRE_%s_MAP(X)", toupper(snake(name))
     for (i = 1; i <= num_values[name]; i++) {
         t = values[name, i]
-        printf " \\\n    X(%s, %s, %s)", toupper(member_name(t)), num_fields[t] ? member_name(t) : "none", t
+        printf " \\\n    X(%s, %s, %s)", toupper(member_name(t)),
+            num_fields[t] ? member_name(t) : "none", t
     }
     printf "\n\nenum wire_%s {\n    WIRE_%s_NONE,\n", snake(name), toupper(snake(name))
     for (i = 1; i <= num_values[name]; i++)
@@ -426,10 +430,12 @@ function kind_and_type(record, i,    t)
 
 function print_call(macro, record, i)
 {
-    printf " \\\n    %s(%s, %s, %s)", macro, snake(record), field[record, i], kind_and_type(record, i)
+    printf " \\\n    %s(%s, %s, %s)", macro, snake(record), field[record, i],
+        kind_and_type(record, i)
 }
 
-# F(owner, field, kind, of) is for the first field of a struct, X for the others: a constructor's arguments have commas between them.
+# F(owner, field, kind, of) is for the first field of a struct, X for the others. So commas can
+# stand between the arguments of a constructor.
 function print_struct_fields(record,    i)
 {
     printf "#define WIRE_%s_FIELDS(F, X)", toupper(snake(record))
@@ -440,7 +446,9 @@ function print_struct_fields(record,    i)
 
 function callback(record, i)
 {
-    return is_union(record, i) ? "U" : is_table(record, i) ? "T" : is_required[record, i] ? "R" : "X"
+    if (is_union(record, i))
+        return "U"
+    return is_table(record, i) ? "T" : is_required[record, i] ? "R" : "X"
 }
 
 # T is for a table in the table, R for a struct that must be there, U for a union, X for all others.
@@ -459,7 +467,8 @@ function print_records(name, kind, empty,    i, record)
     for (i = 1; i <= num_records; i++) {
         record = order[i]
         if (kind_of[record] == kind && (num_fields[record] == 0) == empty)
-            printf " \\\n    X(%s, %s, WIRE_%s_FIELDS)", record, snake(record), toupper(snake(record))
+            printf " \\\n    X(%s, %s, WIRE_%s_FIELDS)", record, snake(record),
+                toupper(snake(record))
     }
     print "\n"
 }
@@ -515,7 +524,8 @@ function print_enums(    i, k, name)
 
 function print_fields(    i)
 {
-    print "// Made from aule.fbs by generate.awk: the fields of the structs of wire_types.h, for wire.cc and the tests.\n"
+    print "// Made from aule.fbs by generate.awk: the fields of the structs of wire_types.h, for wire.cc"
+    print "// and the tests.\n"
     for (i = 1; i <= num_records; i++) {
         if (kind_of[order[i]] == "struct")
             print_struct_fields(order[i])
@@ -531,8 +541,8 @@ function print_fields(    i)
 }
 
 END {
-    split("bool bool byte int8_t ubyte uint8_t short int16_t ushort uint16_t int int32_t uint uint32_t long int64_t " \
-          "ulong uint64_t float float double double", pairs, " ")
+    split("bool bool byte int8_t ubyte uint8_t short int16_t ushort uint16_t int int32_t " \
+          "uint uint32_t long int64_t ulong uint64_t float float double double", pairs, " ")
     for (i = 1; i in pairs; i += 2)
         scalar_type[pairs[i]] = pairs[i + 1]
     scalar_type["string"] = "const char *"

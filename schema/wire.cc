@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// wire.cc - all the C++ there is: the structs of wire.h to and from the tables of aule.fbs, by
-// FlatBuffers. Knows nothing of sockets or sessions. generate.awk lists each table's fields in
-// wire_fields.h; a list makes its measuring, writing and reading. What stands here by hand is a
-// type's way onto the wire, and the rules that a type cannot say. Compiled without exceptions and
-// RTTI; the C++ runtime that FlatBuffers still wants stands at the end. Any thread.
+// wire.cc - converts the structs of wire.h to and from the tables of aule.fbs, with FlatBuffers. It
+// has all C++ of the project, and knows nothing of sockets or sessions. generate.awk lists each
+// table's fields in wire_fields.h; measuring, writing and reading are made from these lists.
+// Written by hand are the conversion of each type, and the rules that a type cannot express.
+// Compiled without exceptions and RTTI; the C++ runtime that FlatBuffers still needs is at the end.
+// Any thread.
 
 #include "wire.h"
 
@@ -27,8 +28,8 @@ namespace
 namespace fb = flatbuffers;
 namespace w = aule::wire;
 
-// ---- generate.awk and flatc read aule.fbs alike: the same fields in the same order, the same
-// numbers ---- Their types are compared where fields are read: see get() and unpack().
+// ---- generate.awk and flatc must read aule.fbs alike ----
+// Here names, order and numbers are compared; get() and unpack() compare types.
 
 constexpr bool same_text(const char *a, const char *b)
 {
@@ -76,8 +77,8 @@ static_assert(int(WIRE_ANSWER_COUNT) == int(w::Answer::MAX) + 1,
 
 template <class T> using scalar = typename std::enable_if<std::is_arithmetic<T>::value, T>::type;
 
-// True: one layout on the wire and in C, and each pattern of bits has a meaning, so that a vector
-// can be handed out as it lies.
+// True: the layout is the same on the wire and in C, and each pattern of bits has a meaning. Then a
+// vector can be handed out in place.
 template <class T>
 constexpr bool in_place = std::is_arithmetic<T>::value && !std::is_same<T, bool>::value;
 
@@ -116,14 +117,13 @@ template <class T, class From, class = scalar<T>> void unpack(T &to, From from)
 // clang-format on
 WIRE_STRUCTS(STRUCT)
 
-// ---- measuring: an upper bound before a byte is written, so that the one allocation can fail in
-// peace ----
+// ---- measuring: an upper bound before a byte is written ----
+// So there is one allocation, and it fails before anything has happened.
 
 struct measure {
-    uint64_t payload = 0; // bytes of vectors and strings: no message can be smaller
-    uint64_t overhead =
-        0;                // bytes that their lengths, terminators, padding and offsets take at most
-    uint32_t missing = 0; // elements of a vector that has a count but no data
+    uint64_t payload = 0;  // bytes of vectors and strings: no message can be smaller
+    uint64_t overhead = 0; // the most bytes of their lengths, terminators, padding and offsets
+    uint32_t missing = 0;  // elements of a vector that has a count but no data
 
     void vector(const void *data, uint64_t count, uint64_t size)
     {
@@ -209,8 +209,7 @@ template <size_t N> fb::Offset<fb::Vector<uint8_t>> put(writer &to, const uint8_
 
 fb::Offset<fb::Vector<fb::Offset<fb::String>>> put(writer &to, const wire_names &names)
 {
-    // Strings first, the vector of their offsets after them: FlatBuffers does not nest while
-    // writing.
+    // Strings first, then the vector of their offsets: FlatBuffers cannot nest while writing.
     auto *offsets = static_cast<fb::Offset<fb::String> *>(
         malloc((names.count + size_t(1)) * sizeof(fb::uoffset_t)));
     if (!offsets) {
@@ -236,8 +235,7 @@ fb::Offset<fb::Vector<const Packed *>> put_list(writer &to, const Plain *from, u
     return vector;
 }
 
-// What a table's add_...() takes: structs by address and left out if they are all 0, all else as it
-// is.
+// What a table's add_...() takes: a struct by address, or NULL if it is all 0; all else as it is.
 template <class T> scalar<T> argument(const T &value)
 {
     return value;
@@ -265,7 +263,7 @@ WIRE_LISTED(PUT_LIST)
 
 struct reader {
     struct error *error;
-    void **owned; // where the reply keeps what is allocated, one place after the other
+    void **owned; // the next place in wire_reply.owned
     const char *field = "";
     enum status status = STATUS_OK;
 
@@ -296,8 +294,8 @@ void get(reader &from, const char *&to, const fb::String *text)
         from.fail(STATUS_MALFORMED, "%s holds a NUL byte inside its %u bytes", text->size());
 }
 
-// The verifier checks where a vector's length lies, not where its elements do. An empty one has
-// none, and is as good as absent.
+// The verifier checks where a vector's length lies, not where its elements lie. An empty vector
+// counts as absent.
 template <class T> bool has_elements(reader &from, const fb::Vector<T> *vector, size_t alignment)
 {
     if (!vector || vector->size() == 0)
@@ -339,8 +337,8 @@ template <size_t N> void get(reader &from, uint8_t (&to)[N], const fb::Vector<ui
         memcpy(to, bytes->data(), N);
 }
 
-// Length first: the entries may all be one long string, and reading it for each would take for
-// ever.
+// The length is checked first: all entries may be one long string, and reading it for each entry
+// would take too long.
 void get_name(reader &from, const char *&to, const fb::String *text)
 {
     if (text->size() > WIRE_MAX_NAME)
@@ -394,8 +392,8 @@ WIRE_LISTED_BY_COMMANDS(OWNS_NOTHING)
 
 // ---- one table each: measure, write, read ----
 
-// The one of a request's commands, or of a reply's answers, that its type names; behind the tables,
-// see visit().
+// The member of a request's or a reply's union that its type names. Defined behind the tables; see
+// visit().
 template <class Any> void measure_union(measure &m, const Any &from);
 template <class Any> fb::Offset<void> put_union(writer &to, const Any &from);
 template <class Any, class Type>
@@ -449,8 +447,7 @@ template <class Table> void get_table(reader &, wire_nothing &, const Table *)
 
 // ---- requests and replies: from a type to its table ----
 
-// A number that is none of the enum's may lie in the caller's struct; C++ must not load it as the
-// enum.
+// The caller's struct may hold a number that is not in the enum; C++ must not load it as the enum.
 template <class Enum> int number(const Enum &value)
 {
     int plain;
@@ -539,8 +536,8 @@ void get_union(reader &from, Any &to, Type &type, int number, const void *value)
     });
 }
 
-// ---- what a verifier does not see: the same checks before writing (INVALID) and after reading
-// (MALFORMED) ----
+// ---- rules that the verifier does not check ----
+// They hold before writing (INVALID) and after reading (MALFORMED).
 
 struct checker {
     struct error *error;
@@ -684,7 +681,7 @@ enum status check_message(checker &c, const wire_reply &in)
 
 // ---- encode ----
 
-// Hands out the one block that encode() made; measuring has shown that no second one is asked for.
+// Hands out the one block that encode() made. It is large enough: see struct measure.
 class one_block final : public fb::Allocator
 {
   public:
@@ -708,7 +705,7 @@ class one_block final : public fb::Allocator
     bool taken_ = false;
 };
 
-// The root, one table, their vtables and FlatBuffers' own list of a table's fields at the block's
+// Bytes of the root, one table, their vtables, and FlatBuffers' own list of fields at the block's
 // other end.
 enum { TABLES_AT_MOST = 4096 };
 
@@ -731,7 +728,7 @@ enum status build(const Any &in, uint8_t *memory, size_t size, wire_buffer *out,
         return error_set(error, STATUS_NO_MEMORY, "no memory to write a list of names");
     if (builder.GetSize() > WIRE_MAX_MESSAGE)
         return too_large(error, "", builder.GetSize());
-    // FlatBuffers writes from the block's end; whoever frees the message knows its beginning only.
+    // FlatBuffers writes from the block's end, but free() needs its beginning.
     memmove(memory, builder.GetBufferPointer(), builder.GetSize());
     *out = {memory, builder.GetSize()};
     return STATUS_OK;
@@ -806,7 +803,7 @@ enum status decode(const void *data, size_t size, Any &to, void **owned, error *
     return check_message(c, to);
 }
 
-// All bytes, unlike `= {}`, which may leave those of a union's other members.
+// All bytes; `= {}` may leave those of a union's other members.
 template <class Any> void clear(Any &any)
 {
     memset(&any, 0, sizeof any);
@@ -932,9 +929,9 @@ void wire_reply_finish(wire_reply *reply)
     clear(*reply);
 }
 
-// ---- the C++ runtime, as far as FlatBuffers refers to it; CMakeLists.txt makes these names local
-// to this object ---- Never called on our paths: encode() brings the allocator. They exist so that
-// a plain C link needs no libstdc++.
+// ---- the C++ runtime, as far as FlatBuffers refers to it ----
+// Never called, because encode() brings its own allocator. These functions let a plain C program
+// link without libstdc++. CMakeLists.txt makes their names local to this object.
 
 void *operator new(size_t size)
 {
