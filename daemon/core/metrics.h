@@ -4,8 +4,8 @@
 // metrics.h - the table of the daemon's counters and gauges. A new counter is a line here and the
 // line that counts: ledger->metrics[METRIC_...]++, outside core core_metrics(core)[METRIC_...]++. A
 // new gauge is a line here and one in core_metrics() or in the server's measure(). All else (the
-// message, aule.h, aule-ctl metrics) carries names and values. There is no column for the source of a
-// figure: METRIC_... leads to the one line that sets it. Dispatcher thread only.
+// message, aule.h, aule-ctl metrics) carries names and values. There is no column for the source of
+// a figure: METRIC_... leads to the one line that sets it. Dispatcher thread only.
 
 // Laid out by hand, one metric a line.
 // clang-format off
