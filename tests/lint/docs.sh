@@ -7,6 +7,7 @@
 # - The commands of sh blocks exist, and so do the options that they give to aule's programs and scripts.
 # - Tables of options, and the man pages, name exactly the options of --help. A table between "<!-- options of PROGRAM -->" and
 #   "<!-- end of options -->" is the program's own; with `write` it is put there.
+# - The table of aule-ctl's commands is that of its --help.
 # - Functions, variables of the environment and files that a document names exist.
 # - Links lead to files and headings. Named tests are in the files that are named for them. Each feature has a test.
 # - The worker's tolerances are those that are tested.
@@ -153,6 +154,20 @@ same_options()
     difference=$(diff <(manual "$page") <(echo "$help")) || complain "$4 (<) and $3 --help (>) differ: $difference"
 }
 
+# The commands of aule-ctl, with their arguments and in their order.
+# shellcheck disable=SC2016 # the back quotes are Markdown's
+same_commands()
+{
+    local table help difference
+    table=$(section docs/operating.md "aule-ctl: looking inside" |
+        sed -nE 's/^\| `aule-ctl ([^`]*)`.*/\1/p' | sed 's/\\|/|/g')
+    help=$("$(program aule-ctl)" --help |
+        sed -n '/^Commands:$/,/^$/p' | sed -nE 's/^  ([^ ].*)/\1/p' | sed 's/  .*//')
+    [ -n "$help" ] || complain "aule-ctl --help names no command"
+    difference=$(diff <(echo "$table") <(echo "$help")) ||
+        complain "docs/operating.md (<) and aule-ctl --help (>) differ in commands: $difference"
+}
+
 # ---- names ----
 
 # spans FILE: what stands between back quotes, outside of code blocks.
@@ -251,6 +266,7 @@ same_options docs/operating.md "Options of aule-daemon" aule-daemon daemon/aule-
 same_options docs/operating.md "aule-ctl: looking inside" aule-ctl tools/ctl/aule-ctl.1
 same_options docs/operating.md "aule-worker: a model to try" aule-worker tools/worker/aule-worker.1
 same_options docs/measuring.md "Options" aule-bench tools/bench/aule-bench.1
+same_commands
 check_names
 check_links
 check_features
