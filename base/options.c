@@ -284,7 +284,7 @@ static int find(const struct options_program *program, const char *name, size_t 
     return NONE;
 }
 
-// Names the options that begin with the word. Those without help are no one's business.
+// The error names the options that begin with the word, except hidden ones.
 static bool fail_unknown(const struct reader *reader, const char *name, size_t length)
 {
     const char *names[MAX_OPTIONS + NUM_COMMON + 1] = {NULL};
