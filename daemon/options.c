@@ -166,7 +166,9 @@ static const struct option entries[] = {
                 "log says so."},
     {"max-tuned", "N", FIELD(OPTION_COUNT, server.max_tuned), 1, 65536, .initial = "256",
      .help = "kinds of dispatches to measure and remember",
-     .details = "Further kinds keep their kernels' rules."},
+     .details =
+         "Further kinds keep their kernels' rules. Further entries of the tuning file stay in "
+         "the file, unused."},
 
     OPTION_SECTION("General"),
     {"cache-folder", "FOLDER", FIELD(OPTION_TEXT, cache_folder), 1,
@@ -174,7 +176,8 @@ static const struct option entries[] = {
      .help = "keep compiled pipelines and measurements there; none: nowhere",
      .details = "Each device has files of its own. The daemon makes the folder if only its last "
                 "part is missing, and all parts of the default. /var/cache/aule is for a user "
-                "without a home."},
+                "without a home. A tuning file that cannot be read, perhaps because a newer aule "
+                "wrote it, is left alone; `aule-ctl tune clear` removes it."},
     {"log-level", "LEVEL", FIELD(OPTION_CHOICE, log_level), LOG_LEVEL_ERROR,
      .words = log_level_names, .initial = "info",
      .help = "how much goes to the log, on standard error"},
