@@ -28,7 +28,7 @@ static enum status too_long(const char *path, struct error *error)
                      strlen(path), SOCKET_PATH_ROOM - 1);
 }
 
-// Only the last one of the path: where more is missing, the path is likely to be a mistake.
+// Makes only the last folder of the path: if more is missing, the path is probably a mistake.
 static enum status make_folder(const char *folder, const char *advice, struct error *error)
 {
     if (mkdir(folder, 0700) == 0 || errno == EEXIST)
@@ -37,7 +37,7 @@ static enum status make_folder(const char *folder, const char *advice, struct er
                      "cannot make the folder %s: %s%s", folder, strerror(errno), advice);
 }
 
-// Who can write into the folder can replace socket and lock.
+// A user who can write into the folder can replace the socket and the lock.
 static enum status check_folder(const char *folder, struct error *error)
 {
     struct stat info;
@@ -121,8 +121,8 @@ static enum status lock_refused(const struct socket_lock *lock, int fd, struct e
                      owner[0] ? owner : "unknown", lock->path);
 }
 
-// The file may have been removed by its last owner between open and flock: then the lock is on a
-// file that nobody else sees.
+// The last owner may have removed the file between open() and flock(). Then the lock is on a file
+// that no other process finds.
 static bool lock_is_current(const struct socket_lock *lock, int fd)
 {
     struct stat held, seen;
@@ -165,7 +165,7 @@ void socket_lock_release(struct socket_lock *lock)
     lock->fd = -1;
 }
 
-// Under the lock no aule-daemon listens here; whoever accepts is something else.
+// Under the lock no aule-daemon listens here; a program that accepts is another one.
 static bool somebody_listens(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -28,12 +28,12 @@ enum status socket_lock_take(const char *socket_path, struct socket_lock *lock,
                              struct error *error);
 void socket_lock_release(struct socket_lock *lock); // removes the file; takes one that is not held
 
-// Under the lock: make the path free. A socket that nobody listens on is removed. INVALID, and the
-// file stays, if something else lies there: nng would delete it.
+// Frees the path; call this under the lock. Removes a socket that no program listens on. INVALID:
+// something else lies there, which stays; nng would delete it.
 enum status socket_path_clear(const char *path, struct error *error);
 
-// What the names of this daemon's segments begin with, in /dev/shm and without a slash: derived
-// from the path, so that the next start under the same lock finds what a killed one left.
+// The prefix of the names of this daemon's segments in /dev/shm, without a slash. It is derived
+// from the path, so that the next daemon under the same lock finds what a killed one left.
 enum { SEGMENT_PREFIX_ROOM = 32 };
 void socket_path_segment_prefix(const char *path, char prefix[SEGMENT_PREFIX_ROOM]);
 
