@@ -51,16 +51,18 @@ constexpr bool same_names(const std::array<const char *, N> &names,
 // clang-format off
 #define NAME(owner, f, ...)       #f,
 #define NAME_UNION(owner, f, ...) #f "_type", #f,
-#define SAME_STRUCT(packed, plain, FIELDS)                                                                             \
+#define SAME_STRUCT(packed, plain, FIELDS)                                                         \
     static_assert(same_names(w::packed::Traits::field_names, {FIELDS(NAME, NAME)}), #packed);
-#define SAME_TABLE(packed, plain, FIELDS)                                                                              \
-    static_assert(same_names(w::packed::Traits::field_names, {FIELDS(NAME, NAME, NAME, NAME_UNION)}), #packed);
-#define SAME_EMPTY(packed, plain, FIELDS) static_assert(w::packed::Traits::fields_number == 0, #packed);
-#define SAME_COMMAND(name, member, table)                                                                              \
+#define SAME_TABLE(packed, plain, FIELDS)                                                          \
+    static_assert(same_names(w::packed::Traits::field_names,                                       \
+                             {FIELDS(NAME, NAME, NAME, NAME_UNION)}), #packed);
+#define SAME_EMPTY(packed, plain, FIELDS)                                                          \
+    static_assert(w::packed::Traits::fields_number == 0, #packed);
+#define SAME_COMMAND(name, member, table)                                                          \
     static_assert(int(WIRE_COMMAND_##name) == int(w::CommandTraits<w::table>::enum_value), #table);
-#define SAME_ANSWER(name, member, table)                                                                               \
+#define SAME_ANSWER(name, member, table)                                                           \
     static_assert(int(WIRE_ANSWER_##name) == int(w::AnswerTraits<w::table>::enum_value), #table);
-#define SAME_COUNT(type, count)                                                                                        \
+#define SAME_COUNT(type, count)                                                                    \
     static_assert(sizeof(w::EnumValues##type()) / sizeof(w::type) == count, #type);
 #define SAME_VALUE(type, value, plain) static_assert(int(plain) == int(w::type::value), #plain);
 // clang-format on
@@ -101,18 +103,19 @@ template <class T, class From, class = scalar<T>> void unpack(T &to, From from)
 #define UNPACK(owner, f, ...)     unpack(to.f, from.f());
 #define IN_PLACE(owner, f, ...)   && in_place<decltype(wire_##owner::f)>
 #define SIZE(owner, f, ...)       + sizeof(wire_##owner::f)
-#define STRUCT(packed, plain, FIELDS)                                                                                  \
-    w::packed pack(const wire_##plain &from)                                                                           \
-    {                                                                                                                  \
-        return w::packed(FIELDS(PACK_FIRST, PACK));                                                                    \
-    }                                                                                                                  \
-    void unpack(wire_##plain &to, const w::packed &from)                                                               \
-    {                                                                                                                  \
-        FIELDS(UNPACK, UNPACK)                                                                                         \
-    }                                                                                                                  \
-    template <>                                                                                                        \
-    constexpr bool in_place<wire_##plain> =                                                                            \
-        sizeof(wire_##plain) == sizeof(w::packed) && alignof(wire_##plain) == alignof(w::packed) &&                    \
+#define STRUCT(packed, plain, FIELDS)                                                              \
+    w::packed pack(const wire_##plain &from)                                                       \
+    {                                                                                              \
+        return w::packed(FIELDS(PACK_FIRST, PACK));                                                \
+    }                                                                                              \
+    void unpack(wire_##plain &to, const w::packed &from)                                           \
+    {                                                                                              \
+        FIELDS(UNPACK, UNPACK)                                                                     \
+    }                                                                                              \
+    template <>                                                                                    \
+    constexpr bool in_place<wire_##plain> =                                                        \
+        sizeof(wire_##plain) == sizeof(w::packed) &&                                               \
+        alignof(wire_##plain) == alignof(w::packed) &&                                             \
         sizeof(wire_##plain) == (0 FIELDS(SIZE, SIZE)) FIELDS(IN_PLACE, IN_PLACE);
 // clang-format on
 WIRE_STRUCTS(STRUCT)
@@ -405,29 +408,34 @@ template <class Enum> int number(const Enum &value);
 #define MEASURE_TABLE(owner, f, ...) if (from.has_##f) measure_table(m, from.f);
 #define MEASURE_UNION(owner, f, ...) measure_union(m, from);
 #define PUT_FIELD(owner, f, ...)     auto put_##f = put(to, from.f);
-#define PUT_TABLE(owner, f, ...)     auto put_##f = from.has_##f ? put_table(to, from.f, decltype(type->f())()) : 0;
+#define PUT_TABLE(owner, f, ...)                                                                   \
+    auto put_##f = from.has_##f ? put_table(to, from.f, decltype(type->f())()) : 0;
 #define PUT_UNION(owner, f, ...)     auto put_##f = put_union(to, from);
 #define ADD_FIELD(owner, f, ...)     table.add_##f(argument(put_##f));
 #define ADD_STRUCT(owner, f, ...)    table.add_##f(&put_##f);
-#define ADD_UNION(owner, f, ...)     table.add_##f##_type(decltype(type->f##_type())(number(from.f))), table.add_##f(put_##f);
+#define ADD_UNION(owner, f, ...)                                                                   \
+    table.add_##f##_type(decltype(type->f##_type())(number(from.f))), table.add_##f(put_##f);
 #define GET_FIELD(owner, f, ...)     from.field = #f, get(from, to.f, table->f());
-#define GET_TABLE(owner, f, ...)     to.has_##f = table->f() != nullptr; if (to.has_##f) get_table(from, to.f, table->f());
-#define GET_UNION(owner, f, ...)     from.field = #f, get_union(from, to, to.f, int(table->f##_type()), table->f());
-#define TABLE(packed, plain, FIELDS)                                                                                   \
-    void measure_table(measure &m, const wire_##plain &from)                                                           \
-    {                                                                                                                  \
-        FIELDS(MEASURE_FIELD, MEASURE_TABLE, MEASURE_FIELD, MEASURE_UNION)                                             \
-    }                                                                                                                  \
-    fb::Offset<w::packed> put_table(writer &to, const wire_##plain &from, [[maybe_unused]] const w::packed *type)      \
-    {                                                                                                                  \
-        FIELDS(PUT_FIELD, PUT_TABLE, PUT_FIELD, PUT_UNION)                                                             \
-        w::packed##Builder table(to.builder);                                                                          \
-        FIELDS(ADD_FIELD, ADD_FIELD, ADD_STRUCT, ADD_UNION)                                                            \
-        return table.Finish();                                                                                         \
-    }                                                                                                                  \
-    void get_table(reader &from, wire_##plain &to, const w::packed *table)                                             \
-    {                                                                                                                  \
-        FIELDS(GET_FIELD, GET_TABLE, GET_FIELD, GET_UNION)                                                             \
+#define GET_TABLE(owner, f, ...)                                                                   \
+    to.has_##f = table->f() != nullptr; if (to.has_##f) get_table(from, to.f, table->f());
+#define GET_UNION(owner, f, ...)                                                                   \
+    from.field = #f, get_union(from, to, to.f, int(table->f##_type()), table->f());
+#define TABLE(packed, plain, FIELDS)                                                               \
+    void measure_table(measure &m, const wire_##plain &from)                                       \
+    {                                                                                              \
+        FIELDS(MEASURE_FIELD, MEASURE_TABLE, MEASURE_FIELD, MEASURE_UNION)                         \
+    }                                                                                              \
+    fb::Offset<w::packed> put_table(writer &to, const wire_##plain &from,                          \
+                                    [[maybe_unused]] const w::packed *type)                        \
+    {                                                                                              \
+        FIELDS(PUT_FIELD, PUT_TABLE, PUT_FIELD, PUT_UNION)                                         \
+        w::packed##Builder table(to.builder);                                                      \
+        FIELDS(ADD_FIELD, ADD_FIELD, ADD_STRUCT, ADD_UNION)                                        \
+        return table.Finish();                                                                     \
+    }                                                                                              \
+    void get_table(reader &from, wire_##plain &to, const w::packed *table)                         \
+    {                                                                                              \
+        FIELDS(GET_FIELD, GET_TABLE, GET_FIELD, GET_UNION)                                         \
     }
 // clang-format on
 WIRE_TABLES(TABLE)
