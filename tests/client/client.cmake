@@ -29,6 +29,9 @@ foreach(suite attention waits)
   aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_scene.c LIBS client_expect daemon_harness
              LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 endforeach()
+aule_check(test_client_sequence
+  SOURCES client/test_client_sequence.c rigs/text_world.c rigs/client_rig.c rigs/dice.c
+  LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 foreach(suite contiguous kv)
   aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_rig.c LIBS client_expect daemon_harness
              LABELS process VALIDATED COST 60)
@@ -42,6 +45,7 @@ aule_lanes(test_client_layers)
 aule_lanes(test_client_refused LONG)
 aule_lanes(test_client_refused_caches LONG)
 aule_lanes(test_client_attention LONG NARROW)
+aule_lanes(test_client_sequence)
 aule_lanes(test_client_waits LONG NARROW)
 aule_lanes(test_client_contiguous LONG)
 aule_lanes(test_client_kv LONG)
@@ -94,3 +98,15 @@ target_link_options(aule_client_grown PRIVATE -Wl,--version-script=${PROJECT_SOU
 set_target_properties(aule_client_grown PROPERTIES OUTPUT_NAME aule-client SOVERSION 0 LIBRARY_OUTPUT_DIRECTORY ${grown})
 add_dependencies(test_client_0_1 aule_client_grown)
 aule_twin(test_client_0_1 grown LD_LIBRARY_PATH=${grown})
+
+# The examples of sequence.h, as users write them: against the shared library and a daemon.
+add_library(toy_model STATIC client/examples/toy_model.c)
+target_include_directories(toy_model PUBLIC client/examples)
+target_link_libraries(toy_model PRIVATE aule_flags PUBLIC aule-client m)
+foreach(example speculative n_best beam)
+  add_executable(example_${example} client/examples/${example}.c)
+  target_link_libraries(example_${example} PRIVATE aule_flags toy_model)
+  add_test(NAME example_${example} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/client/examples/run.sh
+           $<TARGET_FILE:aule-daemon> $<TARGET_FILE:example_${example}>)
+  set_tests_properties(example_${example} PROPERTIES LABELS process TIMEOUT 300)
+endforeach()
