@@ -67,7 +67,10 @@ static int child_of(struct step *step, struct aule_batch *batch)
     int wrong = 0;
     wrong += aule_session_info(step->session, &info) != AULE_FORKED;
     wrong += aule_run(batch, &step->run, 0, NULL) != AULE_FORKED;
-    wrong += aule_session_open(&params, &own) != AULE_FORKED;
+    wrong += strstr(aule_error(), "spawn") == NULL;
+    wrong += aule_session_open(&params, &own) != AULE_OK;
+    wrong += aule_session_info(own, &info) != AULE_OK;
+    aule_session_close(own);
     aule_batch_destroy(batch);
     close_step(step);
     return wrong;
