@@ -380,7 +380,7 @@ static int open_with_descriptors(rlim_t limit)
     return WEXITSTATUS(status);
 }
 
-// From none to enough: nng's own, the socket, the segment.
+// From none to enough: the socket, the segment, the lane's bell.
 START_TEST(too_few_descriptors_are_no_memory_and_the_limit_is_named)
 {
     int status = AULE_NO_MEMORY;

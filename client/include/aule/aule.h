@@ -15,8 +15,8 @@
  * daemon; the objects made from it must still be closed or destroyed, before or after. Threads: any
  * thread may call any function; objects that one thread ends must not be in use by another. Fork:
  * in a child, every call on an object opened before fork() returns AULE_FORKED, and closing frees
- * only memory. Such a child can open nothing of its own before exec(), because nng cannot be used
- * again: fork first, then open. The library never prints, never exits, installs no signal handler.
+ * only memory and its copy of the connection. The child may open
+ * sessions of its own. The library never prints, never exits, installs no signal handler.
  */
 
 /* Laid out by hand, one thought a line. */
