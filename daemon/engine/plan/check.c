@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.c - whether a run can be done: what no shader can follow is refused before it, since a GPU
-// that follows an address that is not there is lost. Knows that the caller has checked every id and
-// range. Any thread, but for engine_run_check().
+// check.c - whether a run can be done. What no shader can do is refused here, before a shader runs:
+// an address that does not exist loses the device. The caller has checked every id and range. Any
+// thread, except engine_run_check(): caller's thread.
 
 #include "check.h"
 
@@ -53,7 +53,7 @@ static enum status check_sequences(const struct engine_run *run, struct error *e
     return STATUS_OK;
 }
 
-// Without these, shaders would follow address 0 to the keys that there are.
+// Without a block table or row starts, shaders would read keys at address 0.
 static enum status check_places(const struct engine_run *run, struct error *error)
 {
     const struct engine_batch *batch = run->batch;
@@ -128,7 +128,8 @@ enum status scratch_check(const struct engine_batch *batch, const struct partial
                      partials->count, partials->bytes, most);
 }
 
-// A batch's layers ask one after the other for the same thing.
+// The runs of a batch's layers ask for the same cutting, one after the other: the last answer is
+// kept.
 static const struct partials *count_partials(struct engine_batch *batch,
                                              const struct cutting *cutting)
 {
