@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_elements.glsl - eight or four consecutive elements from memory as floats, for products: every dtype, each value
-// exact, but a subnormal half may become zero (unpackHalf2x16 may flush; a product does not notice). Scales are not applied.
+// attention_elements.glsl - loads eight or four consecutive elements as floats, for products. Every
+// dtype is exact, except that a subnormal f16 may become zero (unpackHalf2x16 may flush it), which
+// products do not notice. Knows no scales and no layout of K and V.
 
 #ifndef AULE_ATTENTION_ELEMENTS_GLSL
 #define AULE_ATTENTION_ELEMENTS_GLSL
@@ -39,7 +40,7 @@ vec4 bfloats_load(uint64_t bits)
     return uintBitsToFloat(uvec4(words.x << 16, words.x & 0xffff0000u, words.y << 16, words.y & 0xffff0000u));
 }
 
-// Magnitude and sign apart. A number with exponent 0 counts in units of 2^-9; 0x7f is no number.
+// Magnitude and sign are converted apart. With exponent 0 the unit is 2^-9; 0x7f is NaN.
 vec4 e4m3_load(uvec4 bytes)
 {
     const uvec4 magnitude = bytes & 0x7fu;
@@ -49,7 +50,7 @@ vec4 e4m3_load(uvec4 bytes)
     return uintBitsToFloat(bits | (bytes & 0x80u) << 24);
 }
 
-// In units of 2^-16; from 0x7c on infinity, then no numbers.
+// With exponent 0 the unit is 2^-16. 0x7c is infinity, and larger magnitudes are NaN.
 vec4 e5m2_load(uvec4 bytes)
 {
     const uvec4 magnitude = bytes & 0x7fu;
@@ -68,7 +69,7 @@ vec4 bytes_load(uint word, uint dtype)
     return dtype == DTYPE_FP8_E4M3 ? e4m3_load(bytes) : e5m2_load(bytes);
 }
 
-// At a multiple of 16 bytes, of 8 for a dtype of 8 bits.
+// `address` is a multiple of 16, or of 8 for 8-bit dtypes.
 Eight eight_load(uint64_t address, uint dtype)
 {
     if (dtype == DTYPE_F32) {
@@ -85,7 +86,7 @@ Eight eight_load(uint64_t address, uint dtype)
     return Eight(bytes_load(words.x, dtype), bytes_load(words.y, dtype));
 }
 
-// At a multiple of the four elements' size.
+// `address` is a multiple of the size of four elements.
 vec4 four_load(uint64_t address, uint dtype)
 {
     if (dtype == DTYPE_F32) {
@@ -99,7 +100,7 @@ vec4 four_load(uint64_t address, uint dtype)
     return bytes_load(Words(address).at[0], dtype);
 }
 
-// Element `index` of a row of f32, f16 or bf16 at a multiple of 4.
+// Element `index` of a row of f32, f16 or bf16; `row` is a multiple of 4.
 float one_load(uint64_t row, uint index, uint dtype)
 {
     if (dtype == DTYPE_F32)

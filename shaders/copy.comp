@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// copy - the workgroups of one x, however many y there are, copy one range of memory, or fill it with zeroes: a block of a layer. Ranges of one
-// dispatch do not overlap, whether read or written.
+// copy - copies or zeroes ranges of memory: a block of one layer each. The workgroups with the same
+// x share range gl_WorkGroupID.x, however many y there are. Ranges of one dispatch do not overlap,
+// read or written.
 //
-// Bindings: none; the ranges are reached by address. The range's number is gl_WorkGroupID.x.
-// Push constants: struct gpu_copy. Specialisation constants: LOCAL_SIZE.
+// Grid: x = range, y = any number. Bindings: none; ranges are reached by address. Push constants:
+// struct gpu_copy, with struct gpu_range[num_ranges]. Specialisation constants: LOCAL_SIZE.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require

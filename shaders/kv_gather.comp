@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kv_gather - one workgroup fetches one key of one sequence and its value, all KV heads, from wherever they lie, to row r of the
-// run's k and v: the keys of the sequences one after the other (kv_offsets). What is stored scaled is multiplied out; equal types keep
-// their bits. The workgroup's number is gl_WorkGroupID.y + gl_WorkGroupID.z * items_y; the run is the one whose first_token is the last
-// not beyond it.
+// kv_gather - copies K and V of a batch's sequences into contiguous tensors. One workgroup copies
+// one key and its value, for all KV heads, to row r of the run's k and v: the keys of all sequences
+// in order (kv_offsets). Scaled elements are multiplied by their scale; equal types keep their
+// bits.
 //
-// Bindings: none; everything is reached by address.
-// Push constants: struct gpu_dispatch, num_items = rows of all runs.
-// Specialisation constants: LOCAL_SIZE, HEAD_DIM_K, HEAD_DIM_V, NUM_KV_HEADS, BLOCK_SIZE, K_DTYPE, V_DTYPE, IO_DTYPE, PLACE, V_IN_K,
-// SCALE_MODE.
+// Grid: number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. It belongs to the last run whose
+// first_token is not beyond it. Bindings: none; all memory is reached by address. Push constants:
+// struct gpu_dispatch; num_items is the number of rows of all runs. Specialisation constants (host:
+// struct geometry): LOCAL_SIZE, HEAD_DIM_K, HEAD_DIM_V, NUM_KV_HEADS, BLOCK_SIZE, K_DTYPE, V_DTYPE,
+// IO_DTYPE, PLACE, V_IN_K, SCALE_MODE.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
