@@ -75,7 +75,8 @@ Place tile_place(uint block, uint key)
 {
     const uint inside = key & BLOCK_SIZE - 1;
     if (PLACE == AULE_PLACE_BLOCKS)
-        return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside), 0);
+        return Place(key_block(block, kv_head) + key_offset(inside),
+                     value_block(block, kv_head) + value_offset(inside), 0);
     const uint64_t base = pool_block(block);
     return Place(base + kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES,
                  base + NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES,
@@ -94,7 +95,8 @@ void pieces_load(Place place, out uvec4 moved[MOVED], out float scale)
         [[unroll]] for (uint i = 0; i < 4; i++) {
             const uint64_t row = place.values + value_offset(2 * t + (i & 1) + (i >> 1) * 8);
             [[unroll]] for (uint n = 0; n < V_SHARE; n++)
-                moved[n * 4 + i] = Pieces(row).at[min((my_half() * V_SHARE + n) * 8 + g, V_PIECES - 1)];
+                moved[n * 4 + i] =
+                    Pieces(row).at[min((my_half() * V_SHARE + n) * 8 + g, V_PIECES - 1)];
         }
     else
         [[unroll]] for (uint n = 0; n < K_SHARE; n++) {
@@ -102,7 +104,9 @@ void pieces_load(Place place, out uvec4 moved[MOVED], out float scale)
             moved[n * 2] = Pieces(place.keys + key_offset(g)).at[piece];
             moved[n * 2 + 1] = Pieces(place.keys + key_offset(g + 8)).at[piece];
         }
-    scale = K_SCALES || V_SCALES ? Floats(place.scales + (brings_values() ? SCALES_BYTES : 0)).at[warp_lane() % KEYS] : 1;
+    scale = K_SCALES || V_SCALES
+                ? Floats(place.scales + (brings_values() ? SCALES_BYTES : 0)).at[warp_lane() % KEYS]
+                : 1;
 }
 
 void fragment_store(uint stage, uint number, uvec4 words)
@@ -116,8 +120,9 @@ void keys_store(uint stage, uvec4 moved[MOVED])
     [[unroll]] for (uint i = 0; i < K_SHARE * each; i++) {
         const uint number = my_half() * K_SHARE * each + i, n = i / each;
         if (number < Q_MATRICES)
-            fragment_store(stage, number,
-                           uvec4(key_words(moved[n * 2], i % each), key_words(moved[n * 2 + 1], i % each)));
+            fragment_store(
+                stage, number,
+                uvec4(key_words(moved[n * 2], i % each), key_words(moved[n * 2 + 1], i % each)));
     }
 }
 
@@ -126,8 +131,9 @@ void values_store(uint stage, uvec4 moved[MOVED])
     [[unroll]] for (uint i = 0; i < V_SHARE * V_MATRICES; i++) {
         const uint number = my_half() * V_SHARE * V_MATRICES + i, n = i / V_MATRICES * 4;
         if (number < SUM_MATRICES)
-            fragment_store(stage, Q_MATRICES + number,
-                           value_words(moved[n], moved[n + 1], moved[n + 2], moved[n + 3], i % V_MATRICES));
+            fragment_store(
+                stage, Q_MATRICES + number,
+                value_words(moved[n], moved[n + 1], moved[n + 2], moved[n + 3], i % V_MATRICES));
     }
 }
 
@@ -187,7 +193,8 @@ vec2 row_tops(vec4 low, vec4 high)
 // and 2t + 9. The logs are those of the same keys.
 MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high, vec4 low_logs, vec4 high_logs)
 {
-    const vec2 larger = max(tally.maxima, row_tops(low, high)), factor = exp2(tally.maxima - larger);
+    const vec2 larger = max(tally.maxima, row_tops(low, high)),
+               factor = exp2(tally.maxima - larger);
     tally.maxima = larger;
     if (!V_SCALES)
         [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
@@ -197,25 +204,32 @@ MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high, vec4 low_logs, vec4 
     precise vec4 weights = tally.weights * factor.xxyy + (p + q);
     tally.weights = weights;
     if (!V_SCALES)
-        return matrix_a(uvec4(halves_round(p.xy), halves_round(q.xy), halves_round(p.zw), halves_round(q.zw)));
+        return matrix_a(
+            uvec4(halves_round(p.xy), halves_round(q.xy), halves_round(p.zw), halves_round(q.zw)));
     precise vec4 low_values = low + low_logs, high_values = high + high_logs;
-    const vec2 top = max(tally.value_maxima, row_tops(low_values, high_values)), value_factor = exp2(tally.value_maxima - top);
+    const vec2 top = max(tally.value_maxima, row_tops(low_values, high_values)),
+               value_factor = exp2(tally.value_maxima - top);
     tally.value_maxima = top;
     [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
         matrix_scale(tally.sums[i], value_factor.xxyy);
     precise vec4 low_powers = low_values - top.xxyy, high_powers = high_values - top.xxyy;
     const vec4 v = exp2(low_powers), w = exp2(high_powers);
-    return matrix_a(uvec4(halves_round(v.xy), halves_round(w.xy), halves_round(v.zw), halves_round(w.zw)));
+    return matrix_a(
+        uvec4(halves_round(v.xy), halves_round(w.xy), halves_round(v.zw), halves_round(w.zw)));
 }
 
 // `at`: the lane's first fragment of the tile; `key`: the tile's first key.
-void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, vec4 low_logs, vec4 high_logs, inout Tally tally)
+void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, vec4 low_logs,
+                  vec4 high_logs, inout Tally tally)
 {
-    MatrixC even_low = matrix_c(vec4(0)), even_high = even_low, odd_low = even_low, odd_high = even_low;
+    MatrixC even_low = matrix_c(vec4(0)), even_high = even_low, odd_low = even_low,
+            odd_high = even_low;
     [[unroll]] for (uint i = 0; i < Q_MATRICES; i += 2) {
         const uvec4 even = fragments[at + i * WARP], odd = fragments[at + (i + 1) * WARP];
-        matrix_multiply_two(q_matrices[i], matrix_b(even.xy), matrix_b(even.zw), even_low, even_high);
-        matrix_multiply_two(q_matrices[i + 1], matrix_b(odd.xy), matrix_b(odd.zw), odd_low, odd_high);
+        matrix_multiply_two(q_matrices[i], matrix_b(even.xy), matrix_b(even.zw), even_low,
+                            even_high);
+        matrix_multiply_two(q_matrices[i + 1], matrix_b(odd.xy), matrix_b(odd.zw), odd_low,
+                            odd_high);
     }
     precise vec4 low = scores_scaled(even_low, odd_low), high = scores_scaled(even_high, odd_high);
     if (K_SCALES) {
@@ -229,7 +243,8 @@ void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, vec4 low
     const MatrixA weights = tally_weigh(tally, low, high, low_logs, high_logs);
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++) {
         const uvec4 words = fragments[at + (Q_MATRICES + i) * WARP];
-        matrix_multiply_two(weights, matrix_b(words.xy), matrix_b(words.zw), tally.sums[2 * i], tally.sums[2 * i + 1]);
+        matrix_multiply_two(weights, matrix_b(words.xy), matrix_b(words.zw), tally.sums[2 * i],
+                            tally.sums[2 * i + 1]);
     }
 }
 
@@ -253,8 +268,8 @@ void step_compute(uint stage, uint key, inout Tally tally)
 {
     STEP_LOOP for (uint tile = 0; tile < TILES; tile++) {
         const uint number = stage * TILES + tile, first = number * KEYS + 2 * t;
-        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales_of(first), scales_of(first + 8),
-                     logs_of(first), logs_of(first + 8), tally);
+        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales_of(first),
+                     scales_of(first + 8), logs_of(first), logs_of(first + 8), tally);
     }
 }
 
@@ -276,7 +291,10 @@ vec4 quad_of(Tally tally, uint m, uint c, uint i)
 }
 
 uint quad_piece(uint m, uint c) { return 8 * (m / V_MATRICES) + 2 * t + c; }
-uint quad_number(uint m, uint c) { return (quad_piece(m, c) * V_ELEMENTS + m % V_MATRICES * 2) / 4; }
+uint quad_number(uint m, uint c)
+{
+    return (quad_piece(m, c) * V_ELEMENTS + m % V_MATRICES * 2) / 4;
+}
 
 float row_sum(vec2 value)
 {
@@ -314,7 +332,8 @@ void half_leave(Half whole)
         [[unroll]] for (uint m = 0; m < SUM_MATRICES; m += 2)
             [[unroll]] for (uint c = 0; c < 2; c++)
                 if (V_WHOLE || quad_piece(m, c) < V_PIECES)
-                    PartSums(addresses[i]).at[inside[i] * (HEAD_DIM_V / 4) + quad_number(m, c)] = whole.sums[(m + c) * 2 + i];
+                    PartSums(addresses[i]).at[inside[i] * (HEAD_DIM_V / 4) + quad_number(m, c)] =
+                        whole.sums[(m + c) * 2 + i];
         if (t == 0) {
             PartFloats(addresses[i]).at[PARTIAL_MAXIMA + inside[i]] = whole.maxima[i];
             PartFloats(addresses[i]).at[PARTIAL_WEIGHTS + inside[i]] = whole.weights[i];
@@ -324,7 +343,9 @@ void half_leave(Half whole)
 
 // ---- the item ----
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Crowds { gpu_crowd at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Crowds {
+    gpu_crowd at[];
+};
 
 gpu_crowd crowd;
 
@@ -363,7 +384,8 @@ void rows_begin()
 // one's keys are in flight, and the block of the one after that is known.
 void units_compute(uint first, uint steps)
 {
-    const uint total = UNITS * steps, mine = first + my_tile() * STEP, last = mine + (total - 1) * STEP_KEYS;
+    const uint total = UNITS * steps, mine = first + my_tile() * STEP,
+               last = mine + (total - 1) * STEP_KEYS;
     uvec4 moved[MOVED];
     float scale;
     uint step = 0;
@@ -417,7 +439,8 @@ void members_end()
     barrier();
     groupMemoryBarrier(); // what they have acquired is visible to all
     const uint each = crowd.width * V_QUADS;
-    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < crowd.num_members * each; i += gl_WorkGroupSize.x) {
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < crowd.num_members * each;
+                         i += gl_WorkGroupSize.x) {
         const uint member = i / each, row = i % each / V_QUADS;
         if (!is_last[member])
             continue;

@@ -42,7 +42,9 @@ const uint Q_PAIRS = Q_MATRICES / 2;
 const uint SUM_MATRICES = V_STEPS * V_MATRICES;
 const bool V_WHOLE = V_PIECES % 8 == 0; // no lane has pieces beyond the row
 
-layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces {
+    uvec4 at[];
+};
 
 uint g, t; // the lane in its warp is 4 g + t
 
@@ -63,7 +65,9 @@ uvec4 q_halves(uint row, uint oct)
         halves = Pieces(q_address(at_row)).at[at];
     } else {
         const Eight q = q_oct(at_row, at);
-        halves = oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
+        halves = oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32,
+                             MATRIX_DTYPE)
+                     .first;
     }
     return mix(halves, uvec4(0), bvec4(idle));
 }
@@ -76,7 +80,8 @@ uvec4 q_pair_of(uint row, uint i)
     const uvec4 q = q_halves(row, (4 * (i / octs) + t) * octs + i % octs);
     if (DTYPE_BYTES(K_DTYPE) == 2)
         return q;
-    return uvec4(halves_low(q.x, q.y), halves_high(q.x, q.y), halves_low(q.z, q.w), halves_high(q.z, q.w));
+    return uvec4(halves_low(q.x, q.y), halves_high(q.x, q.y), halves_low(q.z, q.w),
+                 halves_high(q.z, q.w));
 }
 
 uvec4 q_pair(uint i)
@@ -85,7 +90,8 @@ uvec4 q_pair(uint i)
 }
 
 // ---- K and V ----
-// A lane has keys g and g + 8 of the tile, pieces 4j + t; and values 2t, 2t + 1, 2t + 8, 2t + 9, pieces 8s + g.
+// A lane has keys g and g + 8 of the tile, pieces 4j + t; and values 2t, 2t + 1, 2t + 8, 2t + 9,
+// pieces 8s + g.
 
 // Elements 4n to 4n + 3 of a key's piece. 8-bit elements come as 0, 2, 1, 3, which takes the fewest
 // operations.
@@ -104,7 +110,8 @@ uvec4 value_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, uint n)
     const uint w = n / 2;
     const uint x = n % 2 == 0 ? halves_low(a[w], b[w]) : halves_high(a[w], b[w]);
     const uint y = n % 2 == 0 ? halves_low(c[w], d[w]) : halves_high(c[w], d[w]);
-    return uvec4(halves_even(x, V_DTYPE), halves_even(y, V_DTYPE), halves_odd(x, V_DTYPE), halves_odd(y, V_DTYPE));
+    return uvec4(halves_even(x, V_DTYPE), halves_even(y, V_DTYPE), halves_odd(x, V_DTYPE),
+                 halves_odd(y, V_DTYPE));
 }
 
 // ---- one tile of keys ----
@@ -206,7 +213,8 @@ vec4 weigh(inout State state, vec4 s, bvec4 seen, vec2 logs)
         return p;
     precise vec4 scaled = s + logs.xxyy;
     const vec4 values = mix(vec4(NO_MAXIMUM), scaled, seen);
-    const vec2 top = max(state.value_maxima, column_tops(values)), value_factor = exp2(state.value_maxima - top);
+    const vec2 top = max(state.value_maxima, column_tops(values)),
+               value_factor = exp2(state.value_maxima - top);
     state.value_maxima = top;
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
         matrix_scale(state.sums[i], value_factor.xyxy);

@@ -59,7 +59,8 @@ const uint V_OCTS = HEAD_DIM_V / 8;
 
 #define MatrixA coopmat<float16_t, gl_ScopeSubgroup, MATRIX_ROWS, MATRIX_DEPTH, gl_MatrixUseA>
 #define MatrixB coopmat<float16_t, gl_ScopeSubgroup, MATRIX_DEPTH, MATRIX_COLUMNS, gl_MatrixUseB>
-#define MatrixC coopmat<float, gl_ScopeSubgroup, MATRIX_ROWS, MATRIX_COLUMNS, gl_MatrixUseAccumulator>
+#define MatrixC                                                                                    \
+    coopmat<float, gl_ScopeSubgroup, MATRIX_ROWS, MATRIX_COLUMNS, gl_MatrixUseAccumulator>
 
 uint band, band_share; // of the subgroup
 uint row, row_share;   // of the thread, when rows are weighed
@@ -94,17 +95,20 @@ uvec4 q_words(uint at_row, uint oct)
     if (!ROPE)
         return Pieces(q_address(at_row)).at[oct];
     const Eight q = q_oct(at_row, oct);
-    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, DTYPE_F16).first;
+    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, DTYPE_F16)
+        .first;
 }
 
 void q_load()
 {
     for (uint i = thread; i < TILE_ROWS * (K_DIMS / 8); i += THREADS)
-        units[i / (K_DIMS / 8) * K_ROW + i % (K_DIMS / 8)] = q_words(i / (K_DIMS / 8), i % (K_DIMS / 8));
+        units[i / (K_DIMS / 8) * K_ROW + i % (K_DIMS / 8)] =
+            q_words(i / (K_DIMS / 8), i % (K_DIMS / 8));
     barrier();
     [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
         [[unroll]] for (uint step = 0; step < TIMES(K_STEPS); step++)
-            coopMatLoad(q_matrices[block * K_STEPS + step], units, band_row(block) * K_ROW + step * DEPTH_UNITS, K_ROW,
+            coopMatLoad(q_matrices[block * K_STEPS + step], units,
+                        band_row(block) * K_ROW + step * DEPTH_UNITS, K_ROW,
                         gl_CooperativeMatrixLayoutRowMajor);
     barrier();
     key_pads_clear();
@@ -143,17 +147,19 @@ void tile_scores()
     [[unroll]] for (uint step = 0; step < TIMES(K_STEPS); step++)
         [[unroll]] for (uint i = 0; i < TIMES(SCORE_OWN); i++) {
             MatrixB keys;
-            coopMatLoad(keys, units, (band_share + i * SHARES) * MATRIX_COLUMNS * K_ROW + step * DEPTH_UNITS, K_ROW,
-                        gl_CooperativeMatrixLayoutColumnMajor);
+            coopMatLoad(keys, units,
+                        (band_share + i * SHARES) * MATRIX_COLUMNS * K_ROW + step * DEPTH_UNITS,
+                        K_ROW, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
-                scores[i * BAND_BLOCKS + block] =
-                    coopMatMulAdd(q_matrices[block * K_STEPS + step], keys, scores[i * BAND_BLOCKS + block]);
+                scores[i * BAND_BLOCKS + block] = coopMatMulAdd(
+                    q_matrices[block * K_STEPS + step], keys, scores[i * BAND_BLOCKS + block]);
         }
     [[unroll]] for (uint i = 0; i < TIMES(SCORE_OWN); i++)
         [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
             coopMatStore(scores[i * BAND_BLOCKS + block], units,
-                         SCORES_AT + band_row(block) * SCORE_ROW + (band_share + i * SHARES) * FACTOR_UNITS, SCORE_ROW,
-                         gl_CooperativeMatrixLayoutRowMajor);
+                         SCORES_AT + band_row(block) * SCORE_ROW +
+                             (band_share + i * SHARES) * FACTOR_UNITS,
+                         SCORE_ROW, gl_CooperativeMatrixLayoutRowMajor);
 }
 
 // Shapes four scores, of keys from `key` of the tile on.
@@ -205,7 +211,8 @@ void tile_weigh(uint start, uvec2 range)
         if (unit < SCORE_UNITS) {
             const vec4 weights = mix(vec4(0), exp2(scores[i] - maximum), seen[i]);
             weight_sum += weights.x + weights.y + (weights.z + weights.w);
-            const uvec2 words = uvec2(packFloat2x16(f16vec2(weights.xy)), packFloat2x16(f16vec2(weights.zw)));
+            const uvec2 words =
+                uvec2(packFloat2x16(f16vec2(weights.xy)), packFloat2x16(f16vec2(weights.zw)));
             if (unit % 2 == 0)
                 units[at + unit / 2].xy = words;
             else
@@ -222,23 +229,25 @@ void tile_sums()
     [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++) {
         const uint at = SCORES_AT + band_row(block) * SCORE_ROW;
         MatrixC factor;
-        coopMatLoad(factor, units, at + WEIGHT_UNITS, SCORE_ROW, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(factor, units, at + WEIGHT_UNITS, SCORE_ROW,
+                    gl_CooperativeMatrixLayoutRowMajor);
         [[unroll]] for (uint i = 0; i < TIMES(VALUE_OWN); i++)
             sums[block * VALUE_OWN + i] = sums[block * VALUE_OWN + i] * factor;
         [[unroll]] for (uint step = 0; step < TIMES(KEY_STEPS); step++)
-            coopMatLoad(weights[block * KEY_STEPS + step], units, at + step * DEPTH_UNITS, SCORE_ROW,
-                        gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(weights[block * KEY_STEPS + step], units, at + step * DEPTH_UNITS,
+                        SCORE_ROW, gl_CooperativeMatrixLayoutRowMajor);
     }
     [[unroll]] for (uint step = 0; step < TIMES(KEY_STEPS); step++)
         [[unroll]] for (uint i = 0; i < TIMES(VALUE_OWN); i++) {
             const uint column = band_share + i * SHARES;
             if (column < VALUE_BLOCKS) {
                 MatrixB values;
-                coopMatLoad(values, units, VALUES_AT + step * MATRIX_DEPTH * V_ROW + column * COLUMN_UNITS, V_ROW,
+                coopMatLoad(values, units,
+                            VALUES_AT + step * MATRIX_DEPTH * V_ROW + column * COLUMN_UNITS, V_ROW,
                             gl_CooperativeMatrixLayoutRowMajor);
                 [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
-                    sums[block * VALUE_OWN + i] =
-                        coopMatMulAdd(weights[block * KEY_STEPS + step], values, sums[block * VALUE_OWN + i]);
+                    sums[block * VALUE_OWN + i] = coopMatMulAdd(
+                        weights[block * KEY_STEPS + step], values, sums[block * VALUE_OWN + i]);
             }
         }
 }
@@ -266,8 +275,12 @@ void tiles_compute(uint first_key, uvec2 range)
 
 // ---- the end ----
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial { float at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer PartialOcts { vec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial {
+    float at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer PartialOcts {
+    vec4 at[];
+};
 
 shared float row_factors[TILE_ROWS];
 
@@ -301,8 +314,10 @@ void oct_finish(gpu_item item, bool partial, uint at_row, uint oct, vec4 low, ve
         return;
     }
     const float factor = row_factors[at_row];
-    const Oct f32 = Oct(plus_zero(factor == 0 ? vec4(0) : low * factor), plus_zero(factor == 0 ? vec4(0) : high * factor));
-    oct_store(out_address(at_row) + oct * IO_OCT_BYTES, IO_DTYPE, oct_convert(f32, DTYPE_F32, IO_DTYPE));
+    const Oct f32 = Oct(plus_zero(factor == 0 ? vec4(0) : low * factor),
+                        plus_zero(factor == 0 ? vec4(0) : high * factor));
+    oct_store(out_address(at_row) + oct * IO_OCT_BYTES, IO_DTYPE,
+              oct_convert(f32, DTYPE_F32, IO_DTYPE));
 }
 
 // Stores the sums through shared memory, one column of matrices of each subgroup at a time.
@@ -313,14 +328,16 @@ void sums_finish(gpu_item item, bool partial)
         barrier();
         if (band_share + i * SHARES < VALUE_BLOCKS)
             [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
-                coopMatStore(sums[block * VALUE_OWN + i], units, band_row(block) * SUM_ROW + band_share * FACTOR_UNITS, SUM_ROW,
+                coopMatStore(sums[block * VALUE_OWN + i], units,
+                             band_row(block) * SUM_ROW + band_share * FACTOR_UNITS, SUM_ROW,
                              gl_CooperativeMatrixLayoutRowMajor);
         barrier();
         for (uint n = thread; n < TILE_ROWS * octs; n += THREADS) {
             const uint at_row = n / octs, at = at_row * SUM_ROW + n % octs * 2;
             const uint oct = i * SHARES * COLUMN_UNITS + n % octs;
             if (at_row < num_rows && oct < V_OCTS)
-                oct_finish(item, partial, at_row, oct, uintBitsToFloat(units[at]), uintBitsToFloat(units[at + 1]));
+                oct_finish(item, partial, at_row, oct, uintBitsToFloat(units[at]),
+                           uintBitsToFloat(units[at + 1]));
         }
     }
 }

@@ -61,7 +61,8 @@ const bool OWN_ROWS = SHARES == 1; // these are in the subgroup of the row's ban
 const uint K_ROW = K_DIMS / 8 + 1;
 const uint V_ROW = V_DIMS / 8 + 1;
 // of a row
-const uint SCORE_UNITS = TILE_KEYS / 4, WEIGHT_UNITS = TILE_KEYS / 8, FACTOR_UNITS = MATRIX_COLUMNS / 4;
+const uint SCORE_UNITS = TILE_KEYS / 4, WEIGHT_UNITS = TILE_KEYS / 8,
+           FACTOR_UNITS = MATRIX_COLUMNS / 4;
 const uint SCORE_ROW = LARGER(SCORE_UNITS, WEIGHT_UNITS + FACTOR_UNITS) | 1;
 // columns of matrices at once
 const uint SUM_SHARES = SHARES < V_DIMS / MATRIX_COLUMNS ? SHARES : V_DIMS / MATRIX_COLUMNS;
@@ -84,7 +85,9 @@ const uint V_PIECES = HEAD_DIM_V * DTYPE_BYTES(V_DTYPE) / 16;
 const uint K_LOADS = (TILE_KEYS * K_PIECES + THREADS - 1) / THREADS; // loads of one thread
 const uint V_LOADS = (TILE_KEYS * V_PIECES + THREADS - 1) / THREADS;
 
-layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces {
+    uvec4 at[];
+};
 
 // addresses of the strips of the tile to be loaded next
 shared uint64_t strip_keys[STRIPS], strip_values[STRIPS];
@@ -110,7 +113,8 @@ void strips_find(uint start)
 {
     if (thread < STRIPS) {
         const uint strip = strip_clamp(start / STRIP_KEYS + thread);
-        const uint part = strip * STRIP_KEYS / BLOCK_SIZE, inside = strip * STRIP_KEYS & BLOCK_SIZE - 1;
+        const uint part = strip * STRIP_KEYS / BLOCK_SIZE,
+                   inside = strip * STRIP_KEYS & BLOCK_SIZE - 1;
         found_keys = part_keys(seq, part, kv_head) + key_offset(inside);
         found_values = part_values(seq, part, kv_head) + value_offset(inside);
     }
@@ -141,16 +145,21 @@ uint strip_row(uint start, uint key)
 void tile_load(uint start)
 {
     [[unroll]] for (uint i = 0; i < K_LOADS; i++) {
-        const uint piece = min(thread + i * THREADS, TILE_KEYS * K_PIECES - 1), key = piece / K_PIECES;
-        loaded_keys[i] = Pieces(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key))).at[piece % K_PIECES];
+        const uint piece = min(thread + i * THREADS, TILE_KEYS * K_PIECES - 1),
+                   key = piece / K_PIECES;
+        loaded_keys[i] = Pieces(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key)))
+                             .at[piece % K_PIECES];
     }
     [[unroll]] for (uint i = 0; i < V_LOADS; i++) {
-        const uint piece = min(thread + i * THREADS, TILE_KEYS * V_PIECES - 1), key = piece / V_PIECES;
+        const uint piece = min(thread + i * THREADS, TILE_KEYS * V_PIECES - 1),
+                   key = piece / V_PIECES;
         loaded_values[i] =
-            Pieces(strip_values[key / STRIP_KEYS] + value_offset(strip_row(start, key))).at[piece % V_PIECES];
+            Pieces(strip_values[key / STRIP_KEYS] + value_offset(strip_row(start, key)))
+                .at[piece % V_PIECES];
     }
     if (K_SCALES && thread < TILE_KEYS)
-        loaded_scale = Floats(key_scale_of(seq, clamp(start + thread, hull.x, hull.y - 1), kv_head)).at[0];
+        loaded_scale =
+            Floats(key_scale_of(seq, clamp(start + thread, hull.x, hull.y - 1), kv_head)).at[0];
     strips_find(start + TILE_KEYS);
 }
 
@@ -168,7 +177,8 @@ void piece_store(uint row, uint piece, uvec4 words, uint dtype)
         units[row + piece] = words;
     } else {
         units[row + piece * 2] = uvec4(bytes_widen(words.x, dtype), bytes_widen(words.y, dtype));
-        units[row + piece * 2 + 1] = uvec4(bytes_widen(words.z, dtype), bytes_widen(words.w, dtype));
+        units[row + piece * 2 + 1] =
+            uvec4(bytes_widen(words.z, dtype), bytes_widen(words.w, dtype));
     }
 }
 
@@ -186,7 +196,8 @@ void tile_store(uint start)
         const uint piece = thread + i * THREADS, key = piece / V_PIECES;
         const bool inside = start + key >= hull.x && start + key < hull.y;
         if (piece < TILE_KEYS * V_PIECES)
-            piece_store(VALUES_AT + key * V_ROW, piece % V_PIECES, inside ? loaded_values[i] : uvec4(0), V_DTYPE);
+            piece_store(VALUES_AT + key * V_ROW, piece % V_PIECES,
+                        inside ? loaded_values[i] : uvec4(0), V_DTYPE);
     }
     if (K_SCALES && thread < TILE_KEYS)
         key_scales[thread] = loaded_scale;

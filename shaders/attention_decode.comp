@@ -118,7 +118,8 @@ Place place_find(uint key)
 {
     const uint inside = key & BLOCK_SIZE - 1, part = key / BLOCK_SIZE;
     return Place(part_keys(seq, part, kv_head) + key_offset(inside),
-                 PLACE == AULE_PLACE_POOL ? 0 : part_values(seq, part, kv_head) + value_offset(inside));
+                 PLACE == AULE_PLACE_POOL ? 0
+                                          : part_values(seq, part, kv_head) + value_offset(inside));
 }
 
 uint64_t warp_shuffle(uint64_t value, uint lane)
@@ -135,7 +136,8 @@ Place place_of(Place found, uint lane, uint key)
     const uint64_t keys = warp_shuffle(found.keys, lane);
     if (PLACE != AULE_PLACE_POOL)
         return Place(keys, warp_shuffle(found.values, lane));
-    const uint64_t values = keys + (NUM_KV_HEADS * K_HEAD_BYTES - kv_head * K_HEAD_BYTES) + kv_head * V_HEAD_BYTES;
+    const uint64_t values =
+        keys + (NUM_KV_HEADS * K_HEAD_BYTES - kv_head * K_HEAD_BYTES) + kv_head * V_HEAD_BYTES;
     return Place(keys, values - inside * K_ROW_BYTES + inside * V_ROW_BYTES);
 }
 
@@ -156,7 +158,8 @@ uint seen_key(uint key, uint offset)
 // Indices of loads are constants where possible; then they cost no instruction.
 void key_load(Place place, uint key, out uvec4 low[K_STEPS], out uvec4 high[K_STEPS])
 {
-    const uint64_t first = place.keys + key_offset(safe_key(key, g)), second = place.keys + key_offset(safe_key(key, g + 8));
+    const uint64_t first = place.keys + key_offset(safe_key(key, g)),
+                   second = place.keys + key_offset(safe_key(key, g + 8));
     [[unroll]] for (uint j = 0; j < K_STEPS; j++) {
         const uint piece = K_WHOLE ? t : min(t, K_PIECES - 1 - 4 * j); // beyond the row Q is 0
         low[j] = Pieces(first + piece * 16).at[4 * j];
@@ -167,7 +170,8 @@ void key_load(Place place, uint key, out uvec4 low[K_STEPS], out uvec4 high[K_ST
 void value_load(Place place, uint key, out uvec4 v[V_LOADS])
 {
     [[unroll]] for (uint i = 0; i < 4; i++) {
-        const uint64_t row = place.values + value_offset(seen_key(key, 2 * t + (i & 1) + (i >> 1) * 8));
+        const uint64_t row =
+            place.values + value_offset(seen_key(key, 2 * t + (i & 1) + (i >> 1) * 8));
         [[unroll]] for (uint s = 0; s < V_STEPS; s++) {
             // beyond the row nothing is stored
             const uint piece = V_WHOLE ? g : min(g, V_PIECES - 1 - 8 * s);
@@ -180,7 +184,8 @@ void value_load(Place place, uint key, out uvec4 v[V_LOADS])
 vec2 scales_load(Place place, uint key, const uint offset)
 {
     const uint inside = key & BLOCK_SIZE - 1;
-    const uint64_t scales = place.keys - kv_head * K_HEAD_BYTES - inside * K_ROW_BYTES + (SCALES_AT + offset);
+    const uint64_t scales =
+        place.keys - kv_head * K_HEAD_BYTES - inside * K_ROW_BYTES + (SCALES_AT + offset);
     Floats floats = Floats(scales + (kv_head * BLOCK_SIZE + inside + g) * 4);
     return vec2(floats.at[0], floats.at[8]);
 }
@@ -191,7 +196,8 @@ struct Scales {
 
 Scales tile_scales(Place place, uint key)
 {
-    return Scales(K_SCALES ? scales_load(place, key, 0) : vec2(1), V_SCALES ? scales_load(place, key, SCALES_BYTES) : vec2(1));
+    return Scales(K_SCALES ? scales_load(place, key, 0) : vec2(1),
+                  V_SCALES ? scales_load(place, key, SCALES_BYTES) : vec2(1));
 }
 
 vec2 value_logs(Scales scales)
@@ -211,9 +217,10 @@ vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
             q_matrices[i] = matrix_b(pair.xy);
             q_matrices[i + 1] = matrix_b(pair.zw);
         }
-        even = matrix_multiply(matrix_a(uvec4(key_words(low[j], n), key_words(high[j], n))), q_matrices[i], even);
-        odd = matrix_multiply(matrix_a(uvec4(key_words(low[j], n + 1), key_words(high[j], n + 1))), q_matrices[i + 1],
-                              odd);
+        even = matrix_multiply(matrix_a(uvec4(key_words(low[j], n), key_words(high[j], n))),
+                               q_matrices[i], even);
+        odd = matrix_multiply(matrix_a(uvec4(key_words(low[j], n + 1), key_words(high[j], n + 1))),
+                              q_matrices[i + 1], odd);
     }
     return scores_scaled(even, odd);
 }
@@ -238,10 +245,13 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
         const uint s = i / V_MATRICES * 4, n = i % V_MATRICES;
         // The driver makes fewer instructions of named halves than of words.
         if (DTYPE_BYTES(V_DTYPE) == 2)
-            state.sums[i] = matrix_multiply(matrix_a_turned(uvec4(v[s][n], v[s + 1][n], v[s + 2][n], v[s + 3][n])), weights,
-                                            state.sums[i]);
+            state.sums[i] = matrix_multiply(
+                matrix_a_turned(uvec4(v[s][n], v[s + 1][n], v[s + 2][n], v[s + 3][n])), weights,
+                state.sums[i]);
         else
-            state.sums[i] = matrix_multiply(matrix_a(value_words(v[s], v[s + 1], v[s + 2], v[s + 3], n)), weights, state.sums[i]);
+            state.sums[i] =
+                matrix_multiply(matrix_a(value_words(v[s], v[s + 1], v[s + 2], v[s + 3], n)),
+                                weights, state.sums[i]);
     }
 }
 
@@ -259,14 +269,17 @@ void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
     if (mine) {
         [[unroll]] for (uint i = 0; i < 2; i++)
             folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
-        [[unroll]] for (uint k = 0; k < ROUND_MATRICES && begin + k < SUM_MATRICES && (ROUNDS_WHOLE || piece_of(begin + k) < V_PIECES); k++) {
+        [[unroll]] for (uint k = 0; k < ROUND_MATRICES && begin + k < SUM_MATRICES &&
+                                    (ROUNDS_WHOLE || piece_of(begin + k) < V_PIECES);
+                        k++) {
             const uint i = ROUNDS > 1 ? begin + k : k;
             precise vec4 sums = sums_numbers(state.sums[i]);
             if (V_SCALES)
                 sums *= frames.xyxy;
             [[unroll]] for (uint n = 0; n < 4; n++) {
                 const uint dim = piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2 + (n >> 1);
-                const uint at = (row + (n & 1)) * ROUND_DIMS + (ROUNDS > 1 ? dim - round * ROUND_DIMS : dim);
+                const uint at =
+                    (row + (n & 1)) * ROUND_DIMS + (ROUNDS > 1 ? dim - round * ROUND_DIMS : dim);
                 slot_sums[at] = joins ? fold(folds[n & 1], slot_sums[at], sums[n]) : sums[n];
             }
         }
@@ -274,7 +287,8 @@ void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
     warp_wait(); // all lanes have read the maxima before lane t changes them
     if (g == 0 && mine)
         [[unroll]] for (uint i = 0; i < 2; i++) {
-            slot_weights[row + i] = joins ? fold(folds[i], slot_weights[row + i], weights[i]) : weights[i];
+            slot_weights[row + i] =
+                joins ? fold(folds[i], slot_weights[row + i], weights[i]) : weights[i];
             slot_maxima[row + i] = joins ? folds[i].maximum : state.maxima[i];
         }
     warp_wait();
@@ -310,7 +324,9 @@ uint units_needed(uint first, uint count, uint tiles)
     const uint keys = first < hull.y ? hull.y - first : 0;
     if (EMULATED)
         return count;
-    return first + count * tiles * STEP <= hull.x ? 0 : min((keys + tiles * STEP - 1) / (tiles * STEP), count);
+    return first + count * tiles * STEP <= hull.x
+               ? 0
+               : min((keys + tiles * STEP - 1) / (tiles * STEP), count);
 }
 
 // Tiles that a unit of `tiles` tiles computes.
@@ -336,7 +352,8 @@ struct Walk {
 // The first key of tile `number`. `tiles`: tiles of a unit.
 uint walk_key(Walk walk, uint number, uint tiles)
 {
-    return tile_key(walk.begin + (SHARE > 1 || PAIRED ? number / tiles_counted(tiles) * walk.skip : 0), number);
+    return tile_key(
+        walk.begin + (SHARE > 1 || PAIRED ? number / tiles_counted(tiles) * walk.skip : 0), number);
 }
 
 void walk_begin(out Walk walk, uint first, uint number, uint tiles)
@@ -351,7 +368,8 @@ void walk_begin(out Walk walk, uint first, uint number, uint tiles)
     key_load(walk.place, tile_key(walk.first, number), walk.low, walk.high);
     if (PAIRED) {
         walk.other_place = place_of(walk.found, 1, tile_key(walk.first, number + 1));
-        key_load(walk.other_place, tile_key(walk.first, number + 1), walk.other_low, walk.other_high);
+        key_load(walk.other_place, tile_key(walk.first, number + 1), walk.other_low,
+                 walk.other_high);
     }
 }
 
@@ -382,15 +400,18 @@ void tile_compute(inout Walk walk, inout State state, uint end)
 void pair_compute(inout Walk walk, inout State state, uint end, bool odd)
 {
     const uint key = walk.first + walk.number * STEP;
-    const uint at = tile_key(walk.first, walk.number), other_at = tile_key(walk.first, walk.number + 1);
+    const uint at = tile_key(walk.first, walk.number),
+               other_at = tile_key(walk.first, walk.number + 1);
     const bool last = walk.number + 2 == end, alone = odd && last;
     walk.first += last ? walk.skip : 0;
     walk.number += 2;
-    const uint next = tile_key(walk.first, walk.number), other_next = tile_key(walk.first, walk.number + 1);
+    const uint next = tile_key(walk.first, walk.number),
+               other_next = tile_key(walk.first, walk.number + 1);
     uvec4 v[V_LOADS], other_v[V_LOADS];
     value_load(walk.place, at, v);
     value_load(walk.other_place, other_at, other_v);
-    const Scales scales = tile_scales(walk.place, at), other_scales = tile_scales(walk.other_place, other_at);
+    const Scales scales = tile_scales(walk.place, at),
+                 other_scales = tile_scales(walk.other_place, other_at);
     walk.place = place_of(walk.found, walk.number - walk.found_from, next);
     walk.other_place = place_of(walk.found, walk.number + 1 - walk.found_from, other_next);
     precise vec4 s = scores(walk.low, walk.high);
@@ -404,7 +425,8 @@ void pair_compute(inout Walk walk, inout State state, uint end, bool odd)
     const bvec4 seen = seen_of(key, s);
     const bvec4 other_seen = mix(seen_of(key + STEP, other_s), bvec4(false), bvec4(alone));
     values_add(state, v, weight_matrix(weigh(state, s, seen, value_logs(scales))));
-    values_add(state, other_v, weight_matrix(weigh(state, other_s, other_seen, value_logs(other_scales))));
+    values_add(state, other_v,
+               weight_matrix(weigh(state, other_s, other_seen, value_logs(other_scales))));
 }
 
 // Computes the tiles up to `end`. The inner loop has no branch.
@@ -465,7 +487,8 @@ Whole slots_fold(uint row, uint quad)
 
 void quad_store(uint row, uint quad, Whole whole)
 {
-    const vec2 end = row_end(row, whole.weights, ALIBI ? true_maximum(row_begin(row), whole.maximum) : whole.maximum);
+    const vec2 end = row_end(row, whole.weights,
+                             ALIBI ? true_maximum(row_begin(row), whole.maximum) : whole.maximum);
     if (LSE && quad == 0)
         lse_store(row, end.y);
     quad_end(row, quad, whole.sums * end.x);
@@ -489,7 +512,8 @@ bool tile_done(gpu_item item)
     groupMemoryBarrier(); // thread 0 releases what all threads have stored
     barrier();
     if (gl_LocalInvocationID.x == 0) {
-        Counter counter = Counter(run.counters + (uint64_t(item.merge) * NUM_KV_HEADS + kv_head) * 4);
+        Counter counter =
+            Counter(run.counters + (uint64_t(item.merge) * NUM_KV_HEADS + kv_head) * 4);
         memoryBarrierBuffer();
         is_last = atomicAdd(counter.done, 1) == item.num_partials - 1;
         if (is_last) {
@@ -624,12 +648,13 @@ void main()
     hull = uvec2(warp_first(hull.x), warp_first(hull.y));
     const uint count = HALVES ? 1 : UNITS / SHARE, tiles = item.span / (UNITS * STEP);
     const uint slot = HALVES ? warp_number() : warp_number() / SHARE;
-    const uint half_number = HALVES ? item.which_half : slot, unit = HALVES ? warp_number() : warp_number() % SHARE;
+    const uint half_number = HALVES ? item.which_half : slot,
+               unit = HALVES ? warp_number() : warp_number() % SHARE;
     part_first = SPLIT ? item.first_key : 0;
     const uint first = warp_first(part_first + half_number * KEYS + unit * tiles * STEP);
     // Warps that share halves all go through equally many rounds of units.
-    const uint needed =
-        warp_first(hull.x < hull.y ? units_needed(SHARE > 1 ? part_first : first, count, SHARE * tiles) : 0);
+    const uint needed = warp_first(
+        hull.x < hull.y ? units_needed(SHARE > 1 ? part_first : first, count, SHARE * tiles) : 0);
     uint round = ROUNDS - 1;
     if (Q_SHARED ? hull.x < hull.y : needed > 0) {
         units_compute(item, slot, first, needed, tiles);

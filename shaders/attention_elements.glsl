@@ -10,8 +10,12 @@
 
 #include "numbers.glsl"
 
-layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Longs2 { u64vec2 at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Longs1 { uint64_t at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Longs2 {
+    u64vec2 at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Longs1 {
+    uint64_t at[];
+};
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Words { uint at[]; };
 
 struct Eight {
@@ -37,7 +41,8 @@ vec4 halves_load(uint64_t bits)
 vec4 bfloats_load(uint64_t bits)
 {
     const uvec2 words = unpackUint2x32(bits);
-    return uintBitsToFloat(uvec4(words.x << 16, words.x & 0xffff0000u, words.y << 16, words.y & 0xffff0000u));
+    return uintBitsToFloat(
+        uvec4(words.x << 16, words.x & 0xffff0000u, words.y << 16, words.y & 0xffff0000u));
 }
 
 // Magnitude and sign are converted apart. With exponent 0 the unit is 2^-9; 0x7f is NaN.
@@ -56,7 +61,8 @@ vec4 e5m2_load(uvec4 bytes)
     const uvec4 magnitude = bytes & 0x7fu;
     const uvec4 small = floatBitsToUint(vec4(magnitude) * 1.52587890625e-5);
     uvec4 bits = mix((magnitude << 21) + 0x38000000u, small, lessThan(magnitude, uvec4(4)));
-    bits = mix(bits, 0x7f800000u | magnitude - 0x7cu << 22, greaterThanEqual(magnitude, uvec4(0x7cu)));
+    bits =
+        mix(bits, 0x7f800000u | magnitude - 0x7cu << 22, greaterThanEqual(magnitude, uvec4(0x7cu)));
     return uintBitsToFloat(bits | (bytes & 0x80u) << 24);
 }
 
@@ -75,7 +81,8 @@ Eight eight_load(uint64_t address, uint dtype)
     if (dtype == DTYPE_F32) {
         Longs2 longs = Longs2(address);
         const u64vec2 first = longs.at[0], second = longs.at[1];
-        return Eight(vec4(pair_load(first.x), pair_load(first.y)), vec4(pair_load(second.x), pair_load(second.y)));
+        return Eight(vec4(pair_load(first.x), pair_load(first.y)),
+                     vec4(pair_load(second.x), pair_load(second.y)));
     }
     if (dtype == DTYPE_F16 || dtype == DTYPE_BF16) {
         const u64vec2 bits = Longs2(address).at[0];
@@ -105,7 +112,8 @@ float one_load(uint64_t row, uint index, uint dtype)
 {
     if (dtype == DTYPE_F32)
         return uintBitsToFloat(Words(row).at[index]);
-    const uint word = Words(row).at[index / 2], half_bits = (index & 1) != 0 ? word >> 16 : word & 0xffffu;
+    const uint word = Words(row).at[index / 2],
+               half_bits = (index & 1) != 0 ? word >> 16 : word & 0xffffu;
     return dtype == DTYPE_F16 ? unpackHalf2x16(half_bits).x : uintBitsToFloat(half_bits << 16);
 }
 

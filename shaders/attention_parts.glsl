@@ -18,8 +18,12 @@
 #define PARTS_COHERENT
 #endif
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) PARTS_COHERENT buffer PartSums { vec4 at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) PARTS_COHERENT buffer PartFloats { float at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) PARTS_COHERENT buffer PartSums {
+    vec4 at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 4) PARTS_COHERENT buffer PartFloats {
+    float at[];
+};
 
 struct Fold {
     float maximum, first, second; // factors of the two sums; `maximum` is the new one
@@ -61,7 +65,8 @@ const uint PARTS_BATCH = 4; // parts whose loads are in flight together
 Part part_load(uint number, uint row, uint quad)
 {
     const uint64_t address = partial_address(number);
-    return Part(PartFloats(address).at[PARTIAL_MAXIMA + row], PartFloats(address).at[PARTIAL_WEIGHTS + row],
+    return Part(PartFloats(address).at[PARTIAL_MAXIMA + row],
+                PartFloats(address).at[PARTIAL_WEIGHTS + row],
                 PartSums(address).at[row * V_QUADS + quad]);
 }
 
@@ -110,7 +115,8 @@ void quad_end(uint row, uint quad, vec4 values)
     if (IO_DTYPE == DTYPE_F32)
         Units(address).at[0] = bits;
     else
-        Bytes8(address).bytes = uvec2(pair16(bits.x, bits.y, IO_DTYPE), pair16(bits.z, bits.w, IO_DTYPE));
+        Bytes8(address).bytes =
+            uvec2(pair16(bits.x, bits.y, IO_DTYPE), pair16(bits.z, bits.w, IO_DTYPE));
 }
 
 // Four dims of a row of the tile, from its parts. The thread that has the row's first dims also

@@ -78,7 +78,10 @@ MATRIX_PAIRS(sums, PAIRS);
 // sums have an additional factor of up to 2^LOG_MOST, which f32 holds although f16 would not.
 vec2 maxima, weights;
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Redo { gpu_redo head; uvec2 places[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Redo {
+    gpu_redo head;
+    uvec2 places[];
+};
 
 uvec2 place; // KV head and item number
 
@@ -91,7 +94,9 @@ uvec4 q_words[K_STEPS * 2];
 uvec4 q_turned(uint row, uint piece)
 {
     const Eight q = q_oct(row, piece);
-    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
+    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32,
+                       MATRIX_DTYPE)
+        .first;
 }
 
 // Requests the words of Q. Rows that are no queries load the first row's words, so there is no
@@ -106,7 +111,8 @@ void q_fetch()
         const uint64_t address = q_address(row);
         UNROLLED for (uint step = 0; step < K_STEPS; step++) {
             const uint piece = step * 4 + t;
-            const uvec4 words = ROPE ? q_turned(row, min(piece, last)) : Pieces(address).at[min(piece, last)];
+            const uvec4 words =
+                ROPE ? q_turned(row, min(piece, last)) : Pieces(address).at[min(piece, last)];
             q_words[step * 2 + i] = real && piece <= last ? query_words(words) ^ signs : uvec4(0);
         }
     }
@@ -173,9 +179,11 @@ void tile_scores(out vec4 s[SCORES])
         UNROLLED for (uint n = 0; n < SCORES; n++)
             keys[n] = staged_key(n, step, g, t);
         UNROLLED for (uint pair = 0; pair < SCORES / 2; pair++)
-            pair_multiply(products, pair, q_matrices[step * 2], keys[pair * 2].xy, keys[pair * 2 + 1].xy);
+            pair_multiply(products, pair, q_matrices[step * 2], keys[pair * 2].xy,
+                          keys[pair * 2 + 1].xy);
         UNROLLED for (uint pair = 0; pair < SCORES / 2; pair++)
-            pair_multiply(products, pair, q_matrices[step * 2 + 1], keys[pair * 2].zw, keys[pair * 2 + 1].zw);
+            pair_multiply(products, pair, q_matrices[step * 2 + 1], keys[pair * 2].zw,
+                          keys[pair * 2 + 1].zw);
     }
     UNROLLED for (uint n = 0; n < SCORES; n++)
         s[n] = pair_elements(products, n);
@@ -194,7 +202,8 @@ void scores_shape(uint start, inout vec4 s[SCORES])
 {
     UNROLLED for (uint n = 0; n < SCORES; n++)
         UNROLLED for (uint i = 0; i < 4; i++)
-            s[n][i] = score_shape(selves[i / 2], s[n][i] * bytes_factor(run.scale_log2e, K_DTYPE), start + n * 8 + t * 2 + i % 2);
+            s[n][i] = score_shape(selves[i / 2], s[n][i] * bytes_factor(run.scale_log2e, K_DTYPE),
+                                  start + n * 8 + t * 2 + i % 2);
 }
 
 void scores_hide(uint start, inout vec4 s[SCORES])
@@ -266,7 +275,8 @@ void scores_weigh(vec4 s[SCORES], bool exact, out uvec4 words[STRIPS])
             first *= scales.xyxy;
             second *= scales.zwzw;
         }
-        words[strip] = uvec4(halves_round(first.xy), halves_round(second.xy), halves_round(first.zw), halves_round(second.zw));
+        words[strip] = uvec4(halves_round(first.xy), halves_round(second.xy),
+                             halves_round(first.zw), halves_round(second.zw));
     }
     weights += added;
 }
@@ -350,7 +360,8 @@ void tiles_walk(inout uint tile, uint end, bool exact)
 void weights_bound()
 {
     if (!REDO && (MATRIX_DTYPE == DTYPE_BF16 || V_SCALES))
-        weights = mix(weights, vec2(uintBitsToFloat(INFINITE)), greaterThan(weights, vec2(MOST_WEIGHTS)));
+        weights =
+            mix(weights, vec2(uintBitsToFloat(INFINITE)), greaterThan(weights, vec2(MOST_WEIGHTS)));
 }
 
 void tiles_compute()
@@ -416,7 +427,8 @@ void redo_note()
 {
     if (telling_magnitude() < AULE_PREFILL_NO_SUM)
         return;
-    if (Items(run.items).at[place.y - run.first_item].tile.kv_len < DOUBTFUL_KEYS || atomicExchange(noted, 1) != 0)
+    if (Items(run.items).at[place.y - run.first_item].tile.kv_len < DOUBTFUL_KEYS ||
+        atomicExchange(noted, 1) != 0)
         return;
     Redo redo = Redo(dispatch.redo);
     const uint number = atomicAdd(redo.head.count, 1);
@@ -462,7 +474,8 @@ void row_store(uint i, float sum)
         vec4 low, high;
         UNROLLED for (uint n = 0; n < 4; n++) {
             const vec4 elements =
-                end.x == 0 ? vec4(0) : pair_elements(sums, step * 4 + n) * bytes_factor(end.x, V_DTYPE);
+                end.x == 0 ? vec4(0)
+                           : pair_elements(sums, step * 4 + n) * bytes_factor(end.x, V_DTYPE);
             low[n] = elements[i * 2];
             high[n] = elements[i * 2 + 1];
         }
@@ -470,8 +483,8 @@ void row_store(uint i, float sum)
         high = uintBitsToFloat(plus_zero(high));
         const uint piece = (value_share() * OWN_STEPS + step) * 4 + t;
         if (piece < HEAD_DIM_V / 8)
-            Units(address).at[piece] =
-                uvec4(halves_round(low.xy), halves_round(low.zw), halves_round(high.xy), halves_round(high.zw));
+            Units(address).at[piece] = uvec4(halves_round(low.xy), halves_round(low.zw),
+                                             halves_round(high.xy), halves_round(high.zw));
     }
 }
 
@@ -487,7 +500,8 @@ void main()
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     UNROLLED for (uint i = 0; i < 2; i++) {
-        rows[i] = (V_SHARES == 1 ? warp_number() : warp_number() / V_SHARES) * WARP_ROWS + g + i * 8;
+        rows[i] =
+            (V_SHARES == 1 ? warp_number() : warp_number() / V_SHARES) * WARP_ROWS + g + i * 8;
         selves[i] = row_begin(rows[i]);
     }
     factor = SHAPED ? 1 : max(abs(bytes_factor(run.scale_log2e, K_DTYPE)), LEAST_FACTOR);

@@ -32,18 +32,20 @@ float io_rounded(float value)
 // from memory again.
 Eight q_rotated(uint64_t address, uint oct, int position, Eight q)
 {
-    float values[8] = float[8](q.low.x, q.low.y, q.low.z, q.low.w, q.high.x, q.high.y, q.high.z, q.high.w);
+    float values[8] =
+        float[8](q.low.x, q.low.y, q.low.z, q.low.w, q.high.x, q.high.y, q.high.z, q.high.w);
     const uint pairs = run.rope_dim / 2;
     for (uint i = 0; i < 8; i++) {
         const uint dim = oct * 8 + i;
         if (dim < run.rope_dim) {
             const RopePlace place = rope_place(dim, pairs, ROPE_PAIRS);
             const float other = one_load(address, place.partner, IO_DTYPE);
-            values[i] =
-                io_rounded(rope_rotate(values[i], other, rope_turn(run.turns, position, place.pair), place.second));
+            values[i] = io_rounded(rope_rotate(
+                values[i], other, rope_turn(run.turns, position, place.pair), place.second));
         }
     }
-    return Eight(vec4(values[0], values[1], values[2], values[3]), vec4(values[4], values[5], values[6], values[7]));
+    return Eight(vec4(values[0], values[1], values[2], values[3]),
+                 vec4(values[4], values[5], values[6], values[7]));
 }
 
 // Elements [8 * oct, 8 * oct + 8) of row `row` of the tile, which must be a query.

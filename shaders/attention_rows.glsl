@@ -38,7 +38,8 @@ Row row_begin(uint row)
     if (ALIBI) {
         self.position = row_position(row);
         if (self.range.x < self.range.y)
-            self.nearest = max(max(int(self.range.x) - self.position, self.position - int(self.range.y - 1)), 0);
+            self.nearest = max(
+                max(int(self.range.x) - self.position, self.position - int(self.range.y - 1)), 0);
         self.slope_log2e = Floats(run.slopes).at[row_head(row)] * LOG2_E;
     }
     if (MASK)
@@ -74,7 +75,8 @@ float score_shape(Row self, float score, uint key)
     if (SOFT_CAP)
         shaped = self.cap_log2e * tanh_exact(score / self.cap_log2e);
     if (ALIBI)
-        shaped = fma(-self.slope_log2e, float(abs(self.position - int(key)) - self.nearest), shaped);
+        shaped =
+            fma(-self.slope_log2e, float(abs(self.position - int(key)) - self.nearest), shaped);
     return shaped;
 }
 
@@ -96,7 +98,8 @@ vec2 row_end(uint row, float sum, float maximum)
 {
     float keep = 1;
     if (SINKS && row_query(row) < q_len) {
-        const float sink = Floats(run.sinks).at[row_head(row)] * LOG2_E, larger = max(maximum, sink);
+        const float sink = Floats(run.sinks).at[row_head(row)] * LOG2_E,
+                    larger = max(maximum, sink);
         keep = exp2(maximum - larger);
         sum = fma(sum, keep, sink > NO_MAXIMUM ? exp2(sink - larger) : 0.0);
         maximum = larger;

@@ -64,7 +64,9 @@ const uint K_SWAP = K_STEPS % 2 == 0 ? 4 : 0; // distance by which odd keys' pie
                                               // odd number of steps needs none
 const uint QUAD_PIECES = V_STEPS * 16;
 
-layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces {
+    uvec4 at[];
+};
 
 // The scales follow the elements, as bits: one piece has those of a quad's four keys or values.
 const uint KEY_SCALES = TILE_KEYS * K_PIECES, VALUE_SCALES = TILE_KEYS / 4 * QUAD_PIECES;
@@ -95,7 +97,8 @@ uint strip_clamp(uint strip)
 
 uint strip_block(uint start)
 {
-    const uint part = strip_clamp(start / STRIP_KEYS + gl_LocalInvocationID.x) * STRIP_KEYS / BLOCK_SIZE;
+    const uint part =
+        strip_clamp(start / STRIP_KEYS + gl_LocalInvocationID.x) * STRIP_KEYS / BLOCK_SIZE;
     return PLACE == AULE_PLACE_ROWS ? part : seq_block(seq, part);
 }
 
@@ -106,7 +109,8 @@ void strips_find(uint next)
     if (gl_LocalInvocationID.x < STRIPS) {
         found_block = next_block;
         if (PLACE == AULE_PLACE_POOL)
-            found_chunk = Addresses(run.chunks).at[(found_block >> run.chunk_shift) * run.chunk_stride];
+            found_chunk =
+                Addresses(run.chunks).at[(found_block >> run.chunk_shift) * run.chunk_stride];
         next_block = strip_block(next);
     }
 }
@@ -117,11 +121,14 @@ void strips_store(uint start)
     if (number < STRIPS) {
         const uint inside = strip_clamp(start / STRIP_KEYS + number) * STRIP_KEYS & BLOCK_SIZE - 1;
         if (PLACE == AULE_PLACE_POOL) {
-            const uint64_t base = found_chunk + uint64_t(found_block & (1u << run.chunk_shift) - 1u) * BLOCK_BYTES;
+            const uint64_t base =
+                found_chunk + uint64_t(found_block & (1u << run.chunk_shift) - 1u) * BLOCK_BYTES;
             strip_keys[number] = base + (kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES);
-            strip_values[number] = base + (NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES);
+            strip_values[number] = base + (NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES +
+                                           inside * V_ROW_BYTES);
             if (SCALE_STRIPS > 0)
-                strip_keys[STRIPS + number] = base + (SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
+                strip_keys[STRIPS + number] =
+                    base + (SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
         } else if (PLACE == AULE_PLACE_BLOCKS) {
             strip_keys[number] = key_block(found_block, kv_head) + key_offset(inside);
             strip_values[number] = value_block(found_block, kv_head) + value_offset(inside);
@@ -161,20 +168,24 @@ uvec4 piece_load(uint64_t row, uint piece, uint pieces, bool bytes)
 void keys_load(uint start)
 {
     UNROLLED for (uint i = 0; i < K_LOADS; i++) {
-        const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES, piece = unit % K_PIECES;
+        const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES,
+                   piece = unit % K_PIECES;
         if (K_EVEN || unit < K_UNITS)
-            loaded_keys[i] = piece_load(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key)), piece,
-                                        HEAD_DIM_K / 8, K_BYTES); // beyond the row Q is 0
+            loaded_keys[i] =
+                piece_load(strip_keys[key / STRIP_KEYS] + key_offset(strip_row(start, key)), piece,
+                           HEAD_DIM_K / 8, K_BYTES); // beyond the row Q is 0
     }
 }
 
 void values_load(uint start)
 {
     UNROLLED for (uint i = 0; i < V_LOADS; i++) {
-        const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES, piece = unit % V_PIECES;
+        const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES,
+                   piece = unit % V_PIECES;
         if (V_EVEN || unit < V_UNITS)
             UNROLLED for (uint j = 0; j < 4; j++) {
-                const uint64_t row = strip_values[quad / 4] + value_offset(strip_row(start, quad_key(quad, j)));
+                const uint64_t row =
+                    strip_values[quad / 4] + value_offset(strip_row(start, quad_key(quad, j)));
                 // beyond the row nothing is stored
                 loaded_values[i * 4 + j] = piece_load(row, piece, HEAD_DIM_V / 8, V_BYTES);
             }
@@ -198,8 +209,8 @@ void scales_load()
 // Converts two e4m3 elements, the upper bytes of the halves of `bytes`, to 1/256 of their value;
 // all are exact. The NaN pattern is all ones, and only there a 1 added to the lowest bit
 // carries out of the magnitude. The carry makes it a NaN of f16. The infinity of halves.glsl would
-// do for sums at their end. But an infinite score might belong to a key with no weight, and there are more scores to
-// check than keys.
+// do for sums at their end. But an infinite score might belong to a key with no weight, and there
+// are more scores to check than keys.
 uint e4m3_halves(uint bytes)
 {
     const uint halves = bytes >> 1 & 0x3f803f80u | bytes & 0x80008000u;
@@ -233,7 +244,8 @@ uvec4 query_words(uvec4 q)
 {
     if (!K_BYTES)
         return q;
-    return uvec4(halves_low(q.x, q.y), halves_high(q.x, q.y), halves_low(q.z, q.w), halves_high(q.z, q.w));
+    return uvec4(halves_low(q.x, q.y), halves_high(q.x, q.y), halves_low(q.z, q.w),
+                 halves_high(q.z, q.w));
 }
 
 // ---- storing ----
@@ -247,7 +259,8 @@ void byte_keys_turn()
 void keys_store()
 {
     UNROLLED for (uint i = 0; i < K_LOADS; i++) {
-        const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES, piece = unit % K_PIECES;
+        const uint unit = gl_LocalInvocationID.x + i * THREADS, key = unit / K_PIECES,
+                   piece = unit % K_PIECES;
         if (K_EVEN || unit < K_UNITS)
             staged_keys[key * K_PIECES + (piece ^ (key & 1) * K_SWAP)] = loaded_keys[i];
     }
@@ -257,7 +270,8 @@ void keys_store()
 void scales_store(uint start)
 {
     const uint number = gl_LocalInvocationID.x, key = start + number;
-    const uint quad = number / STRIP_KEYS * 4 + number % 8 / 2, part = number % 2 + number % STRIP_KEYS / 8 * 2;
+    const uint quad = number / STRIP_KEYS * 4 + number % 8 / 2,
+               part = number % 2 + number % STRIP_KEYS / 8 * 2;
     if (SCALE_STRIPS > 0 && number < TILE_KEYS) {
         if (K_SCALES)
             staged_keys[KEY_SCALES + quad][part] = floatBitsToUint(loaded_key_scale);
@@ -292,14 +306,16 @@ uvec4 byte_pairs_turn(uvec4 a, uvec4 b, uvec4 c, uvec4 d, uint n)
     const uint w = n / 2;
     const uint x = n % 2 == 0 ? halves_low(a[w], b[w]) : halves_high(a[w], b[w]);
     const uint y = n % 2 == 0 ? halves_low(c[w], d[w]) : halves_high(c[w], d[w]);
-    return uvec4(bytes_even(x, V_DTYPE), bytes_even(y, V_DTYPE), bytes_odd(x, V_DTYPE), bytes_odd(y, V_DTYPE));
+    return uvec4(bytes_even(x, V_DTYPE), bytes_even(y, V_DTYPE), bytes_odd(x, V_DTYPE),
+                 bytes_odd(y, V_DTYPE));
 }
 
 // Transposes all four pairs of dims of four values, in place.
 void byte_values_turn()
 {
     UNROLLED for (uint i = 0; i < V_LOADS * 4; i += 4) {
-        const uvec4 a = loaded_values[i], b = loaded_values[i + 1], c = loaded_values[i + 2], d = loaded_values[i + 3];
+        const uvec4 a = loaded_values[i], b = loaded_values[i + 1], c = loaded_values[i + 2],
+                    d = loaded_values[i + 3];
         UNROLLED for (uint n = 0; n < 4; n++)
             loaded_values[i + n] = byte_pairs_turn(a, b, c, d, n);
     }
@@ -308,13 +324,15 @@ void byte_values_turn()
 // Index of piece c of half a step; `step` counts inside the warp's share.
 uint value_place(uint quad, uint share, uint step, uint half_step, uint c)
 {
-    return quad * QUAD_PIECES + (share * OWN_STEPS + step) * 16 + half_step * 8 + (c ^ (quad & 3) * 2 ^ step & 1);
+    return quad * QUAD_PIECES + (share * OWN_STEPS + step) * 16 + half_step * 8 +
+           (c ^ (quad & 3) * 2 ^ step & 1);
 }
 
 void values_store()
 {
     UNROLLED for (uint i = 0; i < V_LOADS; i++) {
-        const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES, piece = unit % V_PIECES;
+        const uint unit = gl_LocalInvocationID.x + i * THREADS, quad = unit / V_PIECES,
+                   piece = unit % V_PIECES;
         const uint share = V_SHARES == 1 ? 0 : piece / (OWN_STEPS * 4);
         const uint own = V_SHARES == 1 ? piece : piece % (OWN_STEPS * 4);
         if (V_EVEN || unit < V_UNITS)

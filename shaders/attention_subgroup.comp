@@ -49,7 +49,8 @@ void scores_begin()
 {
     if (OWN_Q)
         [[dont_unroll]] for (uint i = 0; i < LANE_OCTS * TILE_ROWS; i++)
-            own_q[i] = q_eight(i % TILE_ROWS, min(lane_of_eight() + i / TILE_ROWS * LANES, K_OCTS - 1));
+            own_q[i] =
+                q_eight(i % TILE_ROWS, min(lane_of_eight() + i / TILE_ROWS * LANES, K_OCTS - 1));
 }
 
 // ---- scores ----
@@ -57,11 +58,12 @@ void scores_begin()
 // Halves the number of sums in a lane and adds two lanes' sums: the lane keeps the half that its
 // bit names, and gets its neighbour's sums for it. After three folds each lane has SUMS / 8 whole
 // dot products.
-#define FOLD(FROM, TO, COUNT, BIT)                                                                                     \
-    for (uint i = 0; i < (COUNT) / 2; i++) {                                                                           \
-        const bool upper = (lane & (BIT)) != 0;                                                                        \
-        const float keep = upper ? FROM[i + (COUNT) / 2] : FROM[i], give = upper ? FROM[i] : FROM[i + (COUNT) / 2];    \
-        TO[i] = keep + subgroupShuffleXor(give, BIT);                                                                  \
+#define FOLD(FROM, TO, COUNT, BIT)                                                                 \
+    for (uint i = 0; i < (COUNT) / 2; i++) {                                                       \
+        const bool upper = (lane & (BIT)) != 0;                                                    \
+        const float keep = upper ? FROM[i + (COUNT) / 2] : FROM[i],                                \
+                    give = upper ? FROM[i] : FROM[i + (COUNT) / 2];                                \
+        TO[i] = keep + subgroupShuffleXor(give, BIT);                                              \
     }
 
 // Adds the products of four keys with the lane's oct number `i` of all rows.
@@ -117,7 +119,8 @@ void cluster_scores(uint slot, uvec2 keys, uint key, uint lane)
 
 void scores(uint slot, uvec2 keys)
 {
-    const uint lane = lane_of_eight(), clusters = LOCAL_SIZE / LANES, cluster = values_thread() / LANES;
+    const uint lane = lane_of_eight(), clusters = LOCAL_SIZE / LANES,
+               cluster = values_thread() / LANES;
     uint first = keys.x / (clusters * KEYS) * (clusters * KEYS); // the same for all clusters
     do {
         cluster_scores(slot, keys, first + cluster * KEYS, lane);
@@ -155,18 +158,21 @@ void values_shared(uint slot, uvec2 keys, uint quad, uint group_index, inout vec
         const uint end = min((round / CHUNK_PAIRS + 1) * CHUNK_PAIRS, rounds);
         do {
             const uint pair = min(round + lane, end - 1) * GROUPS + group_index;
-            const uint first = clamp(pair * 2, keys.x, keys.y - 1), second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
+            const uint first = clamp(pair * 2, keys.x, keys.y - 1),
+                       second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
             const bool weighed = pair * 2 < keys.y && (!WINDOW || pair * 2 + 1 >= keys.x);
             const uvec2 own_value = unpackUint2x32(tile_value(slot, first));
             uvec2 own_weights[TILE_ROWS];
             for (uint r = 0; r < TILE_ROWS; r++)
-                own_weights[r] = weighed ? unpackUint2x32(weight_pairs[r * TILE_PAIRS + pair]) : floatBitsToUint(vec2(UNSEEN));
+                own_weights[r] = weighed ? unpackUint2x32(weight_pairs[r * TILE_PAIRS + pair])
+                                         : floatBitsToUint(vec2(UNSEEN));
             const uint last = first_lane + min(LANES, end - round);
             uint from = first_lane;
             [[dont_unroll]] do {
                 const uint64_t v = packUint2x32(from_lane(own_value, from)) + quad_bytes;
                 const vec4 v0 = four_load(v, V_DTYPE);
-                const vec4 v1 = four_load(v + value_offset(subgroupShuffle(second - first, from)), V_DTYPE);
+                const vec4 v1 =
+                    four_load(v + value_offset(subgroupShuffle(second - first, from)), V_DTYPE);
                 for (uint r = 0; r < TILE_ROWS; r++) {
                     const vec2 w = uintBitsToFloat(from_lane(own_weights[r], from));
                     sums[r] = weighted(weighted(sums[r], w.x, v0), w.y, v1);

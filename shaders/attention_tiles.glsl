@@ -90,9 +90,11 @@ void parts_load(uint start, uvec2 keys, uint slot)
 {
     const uint number = gl_LocalInvocationID.x;
     if (number >= keys.x / BLOCK_SIZE && number < (keys.y + BLOCK_SIZE - 1) / BLOCK_SIZE) {
-        key_parts[slot * TILE_PARTS + number] = part_keys(seq, start / BLOCK_SIZE + number, kv_head);
+        key_parts[slot * TILE_PARTS + number] =
+            part_keys(seq, start / BLOCK_SIZE + number, kv_head);
         if (V_APART)
-            value_parts[slot * TILE_PARTS + number] = part_values(seq, start / BLOCK_SIZE + number, kv_head);
+            value_parts[slot * TILE_PARTS + number] =
+                part_values(seq, start / BLOCK_SIZE + number, kv_head);
     }
 }
 
@@ -104,9 +106,11 @@ uint64_t tile_key(uint slot, uint key)
 uint64_t tile_value(uint slot, uint key)
 {
     const uint part = slot * TILE_PARTS + key / BLOCK_SIZE;
-    const uint64_t base = V_APART         ? value_parts[part]
-                          : V_IN_K != 0   ? key_parts[part]
-                                          : key_parts[part] + ((NUM_KV_HEADS - kv_head) * K_HEAD_BYTES + kv_head * V_HEAD_BYTES);
+    const uint64_t base =
+        V_APART ? value_parts[part]
+        : V_IN_K != 0
+            ? key_parts[part]
+            : key_parts[part] + ((NUM_KV_HEADS - kv_head) * K_HEAD_BYTES + kv_head * V_HEAD_BYTES);
     return base + value_offset(key & BLOCK_SIZE - 1);
 }
 
@@ -122,7 +126,8 @@ float tile_scale(uint slot, uint key, bool value)
 
 void scores_store(uint slot, uint row, uint key, float first, float second)
 {
-    weight_pairs[row * TILE_PAIRS + key / 2] = pair_store(first * run.scale_log2e, second * run.scale_log2e);
+    weight_pairs[row * TILE_PAIRS + key / 2] =
+        pair_store(first * run.scale_log2e, second * run.scale_log2e);
 }
 
 void scores_begin(); // called when Q is in shared memory
@@ -222,13 +227,15 @@ void values_add(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 t
         const uint end = min((round / CHUNK_PAIRS + 1) * CHUNK_PAIRS, rounds);
         do {
             const uint pair = round * GROUPS + group_index;
-            const uint first = clamp(pair * 2, keys.x, keys.y - 1), second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
+            const uint first = clamp(pair * 2, keys.x, keys.y - 1),
+                       second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
             const bool weighed = pair * 2 < keys.y && (!WINDOW || pair * 2 + 1 >= keys.x);
             const uint64_t v = tile_value(slot, first) + quad_bytes;
             const vec4 v0 = four_load(v, V_DTYPE);
             const vec4 v1 = four_load(v + value_offset(second - first), V_DTYPE);
             for (uint r = 0; r < TILE_ROWS; r++) {
-                const vec2 w = weighed ? pair_load(weight_pairs[r * TILE_PAIRS + pair]) : vec2(UNSEEN);
+                const vec2 w =
+                    weighed ? pair_load(weight_pairs[r * TILE_PAIRS + pair]) : vec2(UNSEEN);
                 sums[r] = weighted(weighted(sums[r], w.x, v0), w.y, v1);
             }
         } while (++round < end);
@@ -283,12 +290,17 @@ void out_store()
         if (LSE && oct == 0)
             lse_store(row, end.y);
         oct_store(out_address(row) + oct * IO_OCT_BYTES, IO_DTYPE,
-                  oct_convert(Oct(plus_zero(total.low * end.x), plus_zero(total.high * end.x)), DTYPE_F32, IO_DTYPE));
+                  oct_convert(Oct(plus_zero(total.low * end.x), plus_zero(total.high * end.x)),
+                              DTYPE_F32, IO_DTYPE));
     }
 }
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial { float at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer PartialOcts { u64vec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial {
+    float at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer PartialOcts {
+    u64vec4 at[];
+};
 
 // Stores the result of a part, not normalised. Its maxima count ALiBi from the row's nearest key,
 // as in all parts of the row.
@@ -337,7 +349,8 @@ void tiles_main()
     if (range.x < range.y) {
         uint start = first_key + (WINDOW ? (range.x - first_key) / TILE_KEYS * TILE_KEYS : 0);
         do {
-            const uvec2 keys = uvec2(WINDOW ? max(range.x, start) - start : 0, min(range.y - start, TILE_KEYS));
+            const uvec2 keys =
+                uvec2(WINDOW ? max(range.x, start) - start : 0, min(range.y - start, TILE_KEYS));
             const uvec2 seen = max(own, start) - start;
             parts_load(start, keys, slot);
             barrier(); // also: all threads have finished with the last tile's weights

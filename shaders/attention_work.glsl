@@ -29,7 +29,9 @@ const float LOG2_E = 1.4426950408889634;
 const float LN_2 = 0.6931471805599453;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Floats { float at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Result { float value; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Result {
+    float value;
+};
 
 // This workgroup's work, the same in every thread.
 uint seq;
@@ -122,7 +124,8 @@ uvec2 row_range(uint row)
     if (row >= num_rows || row_query(row) >= q_len)
         return uvec2(0);
     if (!WINDOW) {
-        const int last = run.causal != 0 ? min(row_position(row), int(kv_len) - 1) : int(kv_len) - 1;
+        const int last =
+            run.causal != 0 ? min(row_position(row), int(kv_len) - 1) : int(kv_len) - 1;
         return uvec2(0, uint(max(last + 1, 0)));
     }
     const int64_t position = row_position(row);
@@ -141,7 +144,8 @@ uvec2 row_range(uint row)
 uvec2 tile_range()
 {
     if (!WINDOW && !POSITIONS)
-        return first_row / group >= q_len ? uvec2(0) : row_range(min(num_rows, q_len * group - first_row) - 1);
+        return first_row / group >= q_len ? uvec2(0)
+                                          : row_range(min(num_rows, q_len * group - first_row) - 1);
     uvec2 hull = uvec2(0xffffffffu, 0);
     uint row = 0;
     do {
@@ -167,8 +171,9 @@ uint row_head(uint row)
 uint64_t row_address(uint64_t base, uint64_t outer, uint token_stride, uint head_stride, uint row)
 {
     const uint query = row_query(row);
-    const uint64_t place = outer != 0 ? seq * outer + uint64_t(query) * token_stride * 16
-                                      : uint64_t(token_row(first_token + query)) * token_stride * 16;
+    const uint64_t place = outer != 0
+                               ? seq * outer + uint64_t(query) * token_stride * 16
+                               : uint64_t(token_row(first_token + query)) * token_stride * 16;
     return base + place + uint64_t(row_head(row)) * head_stride * 16;
 }
 
@@ -187,8 +192,8 @@ void lse_store(uint row, float lse)
 // f32[TILE_ROWS], weights f32[TILE_ROWS].
 uint64_t partial_address(uint partial)
 {
-    return run.partials +
-           (uint64_t(partial) * NUM_KV_HEADS + kv_head) * (AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) * 4);
+    return run.partials + (uint64_t(partial) * NUM_KV_HEADS + kv_head) *
+                              (AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) * 4);
 }
 
 const uint PARTIAL_MAXIMA = TILE_ROWS * HEAD_DIM_V; // in floats from that address

@@ -19,7 +19,9 @@
 layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = AULE_SPEC_LOCAL_SIZE) in;
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ranges { gpu_range at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ranges {
+    gpu_range at[];
+};
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer Units { uvec4 at[]; };
 layout(push_constant, scalar) uniform Push { gpu_copy push; };
 
@@ -30,6 +32,7 @@ void main()
     const gpu_range range = Ranges(push.ranges).at[gl_WorkGroupID.x];
     Units from = Units(range.from), to = Units(range.to);
     const uint units = uint(range.bytes / 16), step = gl_NumWorkGroups.y * gl_WorkGroupSize.x;
-    for (uint i = gl_WorkGroupID.y * gl_WorkGroupSize.x + gl_LocalInvocationID.x; i < units; i += step)
+    for (uint i = gl_WorkGroupID.y * gl_WorkGroupSize.x + gl_LocalInvocationID.x; i < units;
+         i += step)
         to.at[i] = range.from != 0 ? from.at[i] : uvec4(0);
 }

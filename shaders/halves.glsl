@@ -23,7 +23,8 @@ vec4 halves_numbers(vec4 sums, uint dtype)
     if (dtype != DTYPE_FP8_E4M3)
         return sums;
     const uvec4 bits = floatBitsToUint(sums);
-    return uintBitsToFloat(mix(bits, uvec4(0x7fc00000u), equal(bits & 0x7fffffffu, uvec4(0x7f800000u))));
+    return uintBitsToFloat(
+        mix(bits, uvec4(0x7fc00000u), equal(bits & 0x7fffffffu, uvec4(0x7f800000u))));
 }
 
 // Two floats as one word, rounded to nearest, ties to even. What f16 cannot hold becomes infinite.
@@ -57,9 +58,11 @@ uint halves_minus(uint words, float value)
 uint halves_times(uint words, float value)
 {
     const vec2 product = unpackHalf2x16(words) * value;
-    const uvec2 bits = mix(floatBitsToUint(product), floatBitsToUint(product) & 0x80000000u | 0x7f800000u,
-                           greaterThan(abs(product), vec2(65504)));
-    return MATRIX_DTYPE == DTYPE_BF16 ? halves_high(bits.x, bits.y) : packHalf2x16(uintBitsToFloat(bits));
+    const uvec2 bits =
+        mix(floatBitsToUint(product), floatBitsToUint(product) & 0x80000000u | 0x7f800000u,
+            greaterThan(abs(product), vec2(65504)));
+    return MATRIX_DTYPE == DTYPE_BF16 ? halves_high(bits.x, bits.y)
+                                      : packHalf2x16(uintBitsToFloat(bits));
 }
 #else
 uint halves_minus(uint words, float value)

@@ -94,8 +94,10 @@ MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
     [[dont_unroll]] do {
         const uint of_a = first + (row * 4 + k % 8 / 2) * 6 + k / 8;
         const uint of_b = first + (column * 4 + k % 8 / 2) * 6 + 4 + k / 8;
-        const vec2 upper = matrix_pair(matrix_words[of_a]), lower = matrix_pair(matrix_words[of_a + 2]);
-        const vec2 left = matrix_pair(matrix_words[of_b]), right = matrix_pair(matrix_words[of_b + 4 * 6]);
+        const vec2 upper = matrix_pair(matrix_words[of_a]),
+                   lower = matrix_pair(matrix_words[of_a + 2]);
+        const vec2 left = matrix_pair(matrix_words[of_b]),
+                   right = matrix_pair(matrix_words[of_b + 4 * 6]);
         sums = fma(vec4(upper.xx, lower.xx), vec4(left.x, right.x, left.x, right.x), sums);
         sums = fma(vec4(upper.yy, lower.yy), vec4(left.y, right.y, left.y, right.y), sums);
         k += 2;
@@ -161,15 +163,16 @@ MatrixA matrix_a_halves(f16vec2 x, f16vec2 y, f16vec2 z, f16vec2 w)
 
 MatrixA matrix_a(uvec4 words)
 {
-    return matrix_a_halves(unpackFloat2x16(words.x), unpackFloat2x16(words.y), unpackFloat2x16(words.z),
-                           unpackFloat2x16(words.w));
+    return matrix_a_halves(unpackFloat2x16(words.x), unpackFloat2x16(words.y),
+                           unpackFloat2x16(words.z), unpackFloat2x16(words.w));
 }
 
 MatrixA matrix_a_turned(uvec4 columns)
 {
     const f16vec2 x = unpackFloat2x16(columns.x), y = unpackFloat2x16(columns.y);
     const f16vec2 z = unpackFloat2x16(columns.z), w = unpackFloat2x16(columns.w);
-    return matrix_a_halves(f16vec2(x.x, y.x), f16vec2(z.x, w.x), f16vec2(x.y, y.y), f16vec2(z.y, w.y));
+    return matrix_a_halves(f16vec2(x.x, y.x), f16vec2(z.x, w.x), f16vec2(x.y, y.y),
+                           f16vec2(z.y, w.y));
 }
 
 #ifdef MATRIX_BF16
@@ -203,7 +206,8 @@ MatrixWideB matrix_wide_b(uvec2 left, uvec2 right)
 }
 
 // Makes one wide product of two products with the same A.
-void matrix_multiply_two(MatrixA a, MatrixB b, MatrixB right_b, inout MatrixC c, inout MatrixC right_c)
+void matrix_multiply_two(MatrixA a, MatrixB b, MatrixB right_b, inout MatrixC c,
+                         inout MatrixC right_c)
 {
     MatrixWideC sums;
     sums[0] = c.elements.x;
@@ -309,10 +313,10 @@ void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
 #if defined(MATRIX_EMULATED) || !defined(MATRIX_BF16)
 
 // Two products with the same A. A macro, so that no sum is copied.
-#define matrix_multiply_two(A, B, RIGHT_B, C, RIGHT_C)                                                                 \
-    {                                                                                                                  \
-        C = matrix_multiply(A, B, C);                                                                                  \
-        RIGHT_C = matrix_multiply(A, RIGHT_B, RIGHT_C);                                                                \
+#define matrix_multiply_two(A, B, RIGHT_B, C, RIGHT_C)                                             \
+    {                                                                                              \
+        C = matrix_multiply(A, B, C);                                                              \
+        RIGHT_C = matrix_multiply(A, RIGHT_B, RIGHT_C);                                            \
     }
 
 #endif
@@ -325,36 +329,36 @@ void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
 
 #define MATRIX_PAIRS(PAIRS, COUNT) MatrixWideC PAIRS[COUNT]
 #define pair_clear(PAIRS, I)       PAIRS[I] = MatrixWideC(0.0)
-#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                                    \
+#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                \
     PAIRS[I] = coopMatMulAdd(A, matrix_wide_b(LEFT_B, RIGHT_B), PAIRS[I])
-#define pair_scale(PAIRS, I, UPPER, LOWER)                                                                             \
-    {                                                                                                                  \
-        UNROLLED for (uint element = 0; element < 4; element++)                                                        \
-            PAIRS[I][element] *= UPPER;                                                                                \
-        UNROLLED for (uint element = 4; element < 8; element++)                                                        \
-            PAIRS[I][element] *= LOWER;                                                                                \
+#define pair_scale(PAIRS, I, UPPER, LOWER)                                                         \
+    {                                                                                              \
+        UNROLLED for (uint element = 0; element < 4; element++)                                    \
+            PAIRS[I][element] *= UPPER;                                                            \
+        UNROLLED for (uint element = 4; element < 8; element++)                                    \
+            PAIRS[I][element] *= LOWER;                                                            \
     }
-#define pair_elements(PAIRS, N)                                                                                        \
-    vec4(PAIRS[(N) / 2][(N) % 2 * 2], PAIRS[(N) / 2][(N) % 2 * 2 + 1], PAIRS[(N) / 2][(N) % 2 * 2 + 4],                \
-         PAIRS[(N) / 2][(N) % 2 * 2 + 5])
+#define pair_elements(PAIRS, N)                                                                    \
+    vec4(PAIRS[(N) / 2][(N) % 2 * 2], PAIRS[(N) / 2][(N) % 2 * 2 + 1],                             \
+         PAIRS[(N) / 2][(N) % 2 * 2 + 4], PAIRS[(N) / 2][(N) % 2 * 2 + 5])
 
 #else
 
 #define MATRIX_PAIRS(PAIRS, COUNT) MatrixC PAIRS[(COUNT) * 2]
-#define pair_clear(PAIRS, I)                                                                                           \
-    {                                                                                                                  \
-        PAIRS[(I) * 2] = matrix_c(vec4(0));                                                                            \
-        PAIRS[(I) * 2 + 1] = matrix_c(vec4(0));                                                                        \
+#define pair_clear(PAIRS, I)                                                                       \
+    {                                                                                              \
+        PAIRS[(I) * 2] = matrix_c(vec4(0));                                                        \
+        PAIRS[(I) * 2 + 1] = matrix_c(vec4(0));                                                    \
     }
-#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                                    \
-    {                                                                                                                  \
-        PAIRS[(I) * 2] = matrix_multiply(A, matrix_b(LEFT_B), PAIRS[(I) * 2]);                                         \
-        PAIRS[(I) * 2 + 1] = matrix_multiply(A, matrix_b(RIGHT_B), PAIRS[(I) * 2 + 1]);                                \
+#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                \
+    {                                                                                              \
+        PAIRS[(I) * 2] = matrix_multiply(A, matrix_b(LEFT_B), PAIRS[(I) * 2]);                     \
+        PAIRS[(I) * 2 + 1] = matrix_multiply(A, matrix_b(RIGHT_B), PAIRS[(I) * 2 + 1]);            \
     }
-#define pair_scale(PAIRS, I, UPPER, LOWER)                                                                             \
-    {                                                                                                                  \
-        matrix_scale(PAIRS[(I) * 2], vec4(UPPER, UPPER, LOWER, LOWER));                                                \
-        matrix_scale(PAIRS[(I) * 2 + 1], vec4(UPPER, UPPER, LOWER, LOWER));                                            \
+#define pair_scale(PAIRS, I, UPPER, LOWER)                                                         \
+    {                                                                                              \
+        matrix_scale(PAIRS[(I) * 2], vec4(UPPER, UPPER, LOWER, LOWER));                            \
+        matrix_scale(PAIRS[(I) * 2 + 1], vec4(UPPER, UPPER, LOWER, LOWER));                        \
     }
 #define pair_elements(PAIRS, N) matrix_elements(PAIRS[N])
 
@@ -363,8 +367,8 @@ void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
 // The words of A from those of its columns, as for matrix_a_turned().
 uvec4 matrix_words_turned(uvec4 columns)
 {
-    return uvec4(halves_low(columns.x, columns.y), halves_low(columns.z, columns.w), halves_high(columns.x, columns.y),
-                 halves_high(columns.z, columns.w));
+    return uvec4(halves_low(columns.x, columns.y), halves_low(columns.z, columns.w),
+                 halves_high(columns.x, columns.y), halves_high(columns.z, columns.w));
 }
 
 float warp_xor(float value, uint mask)

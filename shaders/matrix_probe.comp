@@ -39,8 +39,8 @@ void main()
     matrix_multiply_two(a, matrix_b(uvec2(0)), b, left, right);
     const uint large = halves_round(vec2(GIVEN.large, 1));
     const MatrixB times = matrix_b(uvec2(GIVEN.times[0], GIVEN.times[1]));
-    const uvec4 beyond =
-        floatBitsToUint(matrix_elements(matrix_multiply(matrix_a(uvec4(large)), times, matrix_c(vec4(0)))));
+    const uvec4 beyond = floatBitsToUint(
+        matrix_elements(matrix_multiply(matrix_a(uvec4(large)), times, matrix_c(vec4(0)))));
     if (matrix_elements(left) != vec4(0) || matrix_elements(right) != sums)
         return; // after all products, which the whole warp must make
     for (uint i = 0; i < 4; i++) {

@@ -43,7 +43,8 @@ uint narrow(uint bits, uint digits, uint bias, uint most, uint nan)
     // A carry out of the mantissa raises the exponent.
     const uint round = (1u << dropped - 1u) - 1u + (magnitude >> dropped & 1u);
     const uint normal = magnitude + round - (127u - bias << 23) >> dropped;
-    const uint shift = clamp(151u - bias - digits - min(exponent, 151u - bias - digits), dropped + 1u, 25u);
+    const uint shift =
+        clamp(151u - bias - digits - min(exponent, 151u - bias - digits), dropped + 1u, 25u);
     // in units of the smallest number
     const uint subnormal = shift_round(mantissa_of(magnitude), shift);
     uint result = exponent > 127u - bias ? min(normal, most) : subnormal;
@@ -79,7 +80,8 @@ uint e5m2_from_float(uint bits)
 uint int8_from_float(uint bits)
 {
     const uint magnitude = bits & 0x7fffffffu, exponent = magnitude >> 23;
-    const uint whole = shift_round(mantissa_of(magnitude), clamp(150u - min(exponent, 150u), 16u, 25u));
+    const uint whole =
+        shift_round(mantissa_of(magnitude), clamp(150u - min(exponent, 150u), 16u, 25u));
     uint result = exponent >= 134u ? 127u : min(whole, 127u); // 2^7
     result = magnitude > 0x7f800000u ? 0u : result;
     return (bits >> 31 != 0 ? ~result + 1u : result) & 0xffu;
@@ -177,7 +179,8 @@ uint pair16(uint low, uint high, uint dtype)
 
 uint quad8(uvec4 f32, uint dtype)
 {
-    return narrow8(f32.x, dtype) | narrow8(f32.y, dtype) << 8 | narrow8(f32.z, dtype) << 16 | narrow8(f32.w, dtype) << 24;
+    return narrow8(f32.x, dtype) | narrow8(f32.y, dtype) << 8 | narrow8(f32.z, dtype) << 16 |
+           narrow8(f32.w, dtype) << 24;
 }
 
 Oct oct_narrow(Oct f32, uint dtype)
@@ -187,20 +190,21 @@ Oct oct_narrow(Oct f32, uint dtype)
         return f32;
     if (dtype > DTYPE_BF16)
         return Oct(uvec4(quad8(a, dtype), quad8(b, dtype), 0, 0), uvec4(0));
-    return Oct(uvec4(pair16(a.x, a.y, dtype), pair16(a.z, a.w, dtype), pair16(b.x, b.y, dtype), pair16(b.z, b.w, dtype)),
+    return Oct(uvec4(pair16(a.x, a.y, dtype), pair16(a.z, a.w, dtype), pair16(b.x, b.y, dtype),
+                     pair16(b.z, b.w, dtype)),
                uvec4(0));
 }
 
 uvec4 widen_pairs(uvec2 pairs, uint dtype)
 {
-    return uvec4(widen16(pairs.x & 0xffffu, dtype), widen16(pairs.x >> 16, dtype), widen16(pairs.y & 0xffffu, dtype),
-                 widen16(pairs.y >> 16, dtype));
+    return uvec4(widen16(pairs.x & 0xffffu, dtype), widen16(pairs.x >> 16, dtype),
+                 widen16(pairs.y & 0xffffu, dtype), widen16(pairs.y >> 16, dtype));
 }
 
 uvec4 widen_quad(uint quad, uint dtype)
 {
-    return uvec4(widen8(quad & 0xffu, dtype), widen8(quad >> 8 & 0xffu, dtype), widen8(quad >> 16 & 0xffu, dtype),
-                 widen8(quad >> 24, dtype));
+    return uvec4(widen8(quad & 0xffu, dtype), widen8(quad >> 8 & 0xffu, dtype),
+                 widen8(quad >> 16 & 0xffu, dtype), widen8(quad >> 24, dtype));
 }
 
 Oct oct_widen(Oct oct, uint dtype)

@@ -12,28 +12,36 @@
 #include "geometry.glsl"
 
 layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Runs { gpu_run at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Items { gpu_item at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer MergeItems { gpu_merge_item at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Items {
+    gpu_item at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer MergeItems {
+    gpu_merge_item at[];
+};
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Ints { int at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Longs { int64_t at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Addresses { uint64_t at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Longs {
+    int64_t at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Addresses {
+    uint64_t at[];
+};
 
 gpu_run run;
 
 // Finds the run of entry `number` by binary search: the last run whose first entry is not beyond
 // it. A run without entries begins where the next one does, so it is never found. FIELD is
 // first_item, first_token or first_merge.
-#define RUN_FIND(RUNS, NUM_RUNS, FIELD, NUMBER, FOUND)                                                                 \
-    {                                                                                                                  \
-        uint low = 0, high = (NUM_RUNS);                                                                               \
-        while (high - low > 1) {                                                                                       \
-            const uint middle = (low + high) / 2;                                                                      \
-            if ((RUNS).at[middle].FIELD <= (NUMBER))                                                                   \
-                low = middle;                                                                                          \
-            else                                                                                                       \
-                high = middle;                                                                                         \
-        }                                                                                                              \
-        FOUND = low;                                                                                                   \
+#define RUN_FIND(RUNS, NUM_RUNS, FIELD, NUMBER, FOUND)                                             \
+    {                                                                                              \
+        uint low = 0, high = (NUM_RUNS);                                                           \
+        while (high - low > 1) {                                                                   \
+            const uint middle = (low + high) / 2;                                                  \
+            if ((RUNS).at[middle].FIELD <= (NUMBER))                                               \
+                low = middle;                                                                      \
+            else                                                                                   \
+                high = middle;                                                                     \
+        }                                                                                          \
+        FOUND = low;                                                                               \
     }
 
 // The sequence that owns entry `number`, by prefix sums i32[num_seqs + 1]; never an empty one.
@@ -68,7 +76,8 @@ const uint K_HEAD_BYTES = BLOCK_SIZE * K_ROW_BYTES; // one KV head of one block
 const uint V_HEAD_BYTES = V_IN_K != 0 ? 0 : BLOCK_SIZE * V_ROW_BYTES;
 // offset in a block; K's scales come first
 const uint SCALES_AT = NUM_KV_HEADS * (K_HEAD_BYTES + V_HEAD_BYTES);
-const uint SCALES_BYTES = SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE ? NUM_KV_HEADS * BLOCK_SIZE * 4 : 0;
+const uint SCALES_BYTES =
+    SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE ? NUM_KV_HEADS * BLOCK_SIZE * 4 : 0;
 const uint BLOCK_BYTES = SCALES_AT + (V_IN_K != 0 ? 1 : 2) * SCALES_BYTES;
 
 // Address of block `block` of this run's layer in the pool.
@@ -98,14 +107,16 @@ uint64_t value_block(uint block, uint head)
 
 uint64_t key_offset(uint row)
 {
-    return PLACE == AULE_PLACE_POOL ? uint64_t(row * K_ROW_BYTES) : uint64_t(row) * run.keys_token_stride * 16;
+    return PLACE == AULE_PLACE_POOL ? uint64_t(row * K_ROW_BYTES)
+                                    : uint64_t(row) * run.keys_token_stride * 16;
 }
 
 uint64_t value_offset(uint row)
 {
     if (V_IN_K != 0)
         return key_offset(row);
-    return PLACE == AULE_PLACE_POOL ? uint64_t(row * V_ROW_BYTES) : uint64_t(row) * run.values_token_stride * 16;
+    return PLACE == AULE_PLACE_POOL ? uint64_t(row * V_ROW_BYTES)
+                                    : uint64_t(row) * run.values_token_stride * 16;
 }
 
 // ---- slots: slot = block * BLOCK_SIZE + row; not in PLACE_ROWS ----
@@ -122,7 +133,8 @@ uint64_t slot_value(uint64_t slot, uint head)
 
 uint64_t slot_key_scale(uint64_t slot, uint head)
 {
-    return pool_block(uint(slot / BLOCK_SIZE)) + SCALES_AT + (head * BLOCK_SIZE + (uint(slot) & BLOCK_SIZE - 1)) * 4;
+    return pool_block(uint(slot / BLOCK_SIZE)) + SCALES_AT +
+           (head * BLOCK_SIZE + (uint(slot) & BLOCK_SIZE - 1)) * 4;
 }
 
 uint64_t slot_value_scale(uint64_t slot, uint head)
@@ -144,14 +156,16 @@ uint64_t rows_begin(uint64_t base, uint64_t outer, uint token_stride, uint seq)
 {
     if (outer != 0)
         return base + seq * outer;
-    return base + uint64_t(uint(Ints(run.kv_starts).at[seq * run.kv_start_step])) * token_stride * 16;
+    return base +
+           uint64_t(uint(Ints(run.kv_starts).at[seq * run.kv_start_step])) * token_stride * 16;
 }
 
 uint64_t part_keys(uint seq, uint part, uint head)
 {
     if (PLACE == AULE_PLACE_ROWS)
         return rows_begin(run.keys, run.keys_outer, run.keys_token_stride, seq) +
-               uint64_t(part) * BLOCK_SIZE * run.keys_token_stride * 16 + uint64_t(head) * run.keys_head_stride * 16;
+               uint64_t(part) * BLOCK_SIZE * run.keys_token_stride * 16 +
+               uint64_t(head) * run.keys_head_stride * 16;
     return key_block(seq_block(seq, part), head);
 }
 
@@ -161,7 +175,8 @@ uint64_t part_values(uint seq, uint part, uint head)
         return part_keys(seq, part, head);
     if (PLACE == AULE_PLACE_ROWS)
         return rows_begin(run.values, run.values_outer, run.values_token_stride, seq) +
-               uint64_t(part) * BLOCK_SIZE * run.values_token_stride * 16 + uint64_t(head) * run.values_head_stride * 16;
+               uint64_t(part) * BLOCK_SIZE * run.values_token_stride * 16 +
+               uint64_t(head) * run.values_head_stride * 16;
     return value_block(seq_block(seq, part), head);
 }
 
@@ -178,7 +193,8 @@ uint64_t value_row(uint seq, uint key, uint head)
 // Address of the scale of key `key`; in the pool only.
 uint64_t key_scale_of(uint seq, uint key, uint head)
 {
-    return slot_key_scale(uint64_t(seq_block(seq, key / BLOCK_SIZE)) * BLOCK_SIZE + (key & BLOCK_SIZE - 1), head);
+    return slot_key_scale(
+        uint64_t(seq_block(seq, key / BLOCK_SIZE)) * BLOCK_SIZE + (key & BLOCK_SIZE - 1), head);
 }
 
 uint64_t value_scale_of(uint seq, uint key, uint head)

@@ -22,7 +22,8 @@ ivec2 split(uint magnitude)
 // a * b, rounded to nearest, ties to even; subnormal numbers included.
 uint product_exact(uint a, uint b)
 {
-    const uint sign = (a ^ b) & 0x80000000u, x = a & 0x7fffffffu, y = b & 0x7fffffffu, larger = max(x, y);
+    const uint sign = (a ^ b) & 0x80000000u, x = a & 0x7fffffffu, y = b & 0x7fffffffu,
+               larger = max(x, y);
     if (larger > 0x7f800000u)
         return (x > 0x7f800000u ? a : b) | 0x400000u;
     if (min(x, y) == 0)
@@ -52,11 +53,11 @@ bool product_plain(uint a, uint b)
 
 uvec4 products(uvec4 values, uint factor)
 {
-    if (product_plain(values.x, factor) && product_plain(values.y, factor) && product_plain(values.z, factor) &&
-        product_plain(values.w, factor))
+    if (product_plain(values.x, factor) && product_plain(values.y, factor) &&
+        product_plain(values.z, factor) && product_plain(values.w, factor))
         return floatBitsToUint(uintBitsToFloat(values) * uintBitsToFloat(factor));
-    return uvec4(product_exact(values.x, factor), product_exact(values.y, factor), product_exact(values.z, factor),
-                 product_exact(values.w, factor));
+    return uvec4(product_exact(values.x, factor), product_exact(values.y, factor),
+                 product_exact(values.z, factor), product_exact(values.w, factor));
 }
 
 // `oct` and `factor` are f32, as bits.
@@ -103,7 +104,8 @@ uint row_inverse(uint largest, uint dtype)
 uint larger_finite(uint largest, uvec4 f32)
 {
     const uvec4 magnitudes = f32 & 0x7fffffffu;
-    const uvec4 finite = mix(magnitudes, uvec4(0), greaterThanEqual(magnitudes, uvec4(0x7f800000u)));
+    const uvec4 finite =
+        mix(magnitudes, uvec4(0), greaterThanEqual(magnitudes, uvec4(0x7f800000u)));
     return max(max(largest, max(finite.x, finite.y)), max(finite.z, finite.w));
 }
 

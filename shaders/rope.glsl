@@ -9,7 +9,9 @@
 #ifndef AULE_ROPE_GLSL
 #define AULE_ROPE_GLSL
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Turns { uint64_t at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Turns {
+    uint64_t at[];
+};
 
 // Angle in radians, -pi / 4 to pi / 4, of a signed part of an eighth of a turn in units of 2^-31.
 // Rounded once.
@@ -32,7 +34,8 @@ float sin_eighth(float x)
 float cos_eighth(float x)
 {
     const float z = x * x;
-    const float series = fma(z, fma(z, 2.443315711809948e-5, -1.388731625493765e-3), 4.166664568298827e-2);
+    const float series =
+        fma(z, fma(z, 2.443315711809948e-5, -1.388731625493765e-3), 4.166664568298827e-2);
     return fma(z * z, series, fma(z, -0.5, 1.0));
 }
 
@@ -65,7 +68,8 @@ RopePlace rope_place(uint dim, uint pairs, bool interleaved)
 {
     if (interleaved)
         return RopePlace(dim / 2, dim ^ 1u, (dim & 1u) != 0);
-    return dim < pairs ? RopePlace(dim, dim + pairs, false) : RopePlace(dim - pairs, dim - pairs, true);
+    return dim < pairs ? RopePlace(dim, dim + pairs, false)
+                       : RopePlace(dim - pairs, dim - pairs, true);
 }
 
 #endif
