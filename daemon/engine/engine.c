@@ -345,7 +345,7 @@ bool engine_destroy_within(struct engine *engine, int timeout_ms)
     if ((engine->changed_made && engine->more_made && !stop_threads(engine, deadline_ns)) ||
         !at_rest(engine, grace_left(deadline_ns))) {
         device_log(&engine->device, 0,
-                   "device %s does not come to rest; its memory is left to the driver",
+                   "device %s does not become idle; its memory is left to the driver",
                    engine->device.adapter.info.name);
         return false; // the GPU may still use all memory
     }

@@ -53,7 +53,7 @@ static enum status read_open(int fd, size_t most, char **data, size_t *size, str
                          (long long)info.st_size, most);
     char *text = malloc((size_t)info.st_size + 1);
     if (!text)
-        return error_set(error, STATUS_NO_MEMORY, "there is no memory for it");
+        return error_set(error, STATUS_NO_MEMORY, "there is no memory to read it");
     ssize_t got = read_up_to(fd, text, (size_t)info.st_size);
     if (got < 0) {
         free(text);

@@ -18,7 +18,7 @@ enum status submit_queue(struct engine *engine, const struct engine_submission *
     if (submission_count_ranges(params) > UINT32_MAX)
         return error_set(
             error, STATUS_NO_MEMORY,
-            "%u blocks to zero and those that %u runs copy are too many for one submission",
+            "%u blocks to zero and the blocks that %u runs copy are too many for one submission",
             params->num_zeroes, params->num_runs);
     struct submission *submission = submission_create(engine, params);
     if (!submission)

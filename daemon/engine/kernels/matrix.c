@@ -28,9 +28,9 @@ static void any_missing(const struct adapter *adapter, bool sized, const char *s
 {
     const struct matrices *matrices = &adapter->matrices;
 #ifndef AULE_HAVE_MATRIX
-    snprintf(text, size,
-             "nothing that is known, but aule was built without the shader compiler or headers for "
-             "matrices");
+    snprintf(
+        text, size,
+        "support in this build: aule was built without a shader compiler or headers for matrices");
     return;
 #endif
     text[0] = '\0';
@@ -52,8 +52,7 @@ static void write_lanes(enum matrix_lanes lanes, const char *what, char *text, s
         snprintf(text, size, "%s that it can use: their elements lie in other lanes than expected",
                  what);
     else if (lanes == MATRIX_LANES_BOUNDED)
-        snprintf(text, size,
-                 "%s that it can use: what is too large comes out as if it were a number", what);
+        snprintf(text, size, "%s that it can use: a sum that is too large becomes a number", what);
 }
 
 void matrix_missing(const struct adapter *adapter, char *text, size_t size)
@@ -317,7 +316,7 @@ static enum matrix_lanes look(struct device *device, struct transfer *transfer,
     enum matrix_lanes found = MATRIX_LANES_DIFFER;
     struct error error = {0};
     if (matrix_probe(transfer, shader, dtype, &found, &error) != STATUS_OK)
-        device_log(device, 1, "%s cannot look at matrices: %s", shader->name, error.text);
+        device_log(device, 1, "%s could not check the matrices: %s", shader->name, error.text);
     return found;
 }
 #endif

@@ -71,8 +71,7 @@ static const struct variant variants[] = {
     {
         .name = "matrix_shared",
         .needs = "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32), full "
-                 "subgroups of 8 to "
-                 "64 invocations",
+                 "subgroups of 8 to 64 invocations",
 #ifdef AULE_HAVE_MATRIX
         .kernels = {&kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
         .num_kernels = 3,
@@ -97,9 +96,8 @@ static const struct variant variants[] = {
     },
     {
         .name = "matrix_emulated",
-        .needs = "to be named, for it is for tests: what matrix does, with products made in shared "
-                 "memory, on any "
-                 "Vulkan 1.2 device",
+        .needs = "to be chosen by name, for tests: the kernels of matrix with products in shared "
+                 "memory, on any Vulkan 1.2 device",
         .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
                     &kernel_prefill_emulated_bf16, &kernel_cascade_emulated,
                     &kernel_cascade_emulated_bf16, &kernel_plain},

@@ -47,7 +47,7 @@ static enum status make_memory(struct engine_arena *arena, struct error *error)
                    (unsigned long long)arena->size, why.text);
     } else if (device->adapter.info.host_import) {
         device_log(device, 1,
-                   "an arena of %llu bytes at %p is mirrored: imports want multiples of %llu bytes",
+                   "an arena of %llu bytes at %p is mirrored: imports need multiples of %llu bytes",
                    (unsigned long long)arena->size, (void *)arena->base,
                    (unsigned long long)device->adapter.info.import_alignment);
     }

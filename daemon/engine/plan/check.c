@@ -43,10 +43,10 @@ static enum status check_sequences(const struct engine_run *run, struct error *e
     const struct engine_batch *batch = run->batch;
     if (batch->num_seqs == 0 || !batch->seq_lens_kv || !batch->cu_seqlens_q)
         return error_set(error, STATUS_INVALID,
-                         "a batch of %u tokens and %u sequences%s is only written through: nothing "
-                         "attends or gathers",
+                         "a batch of %u tokens and %u sequences%s can only be written: attention "
+                         "and gathers need sequences with lengths",
                          batch->num_tokens, batch->num_seqs,
-                         batch->num_seqs ? " of no lengths" : "");
+                         batch->num_seqs ? " without lengths" : "");
     if (run->kind == ENGINE_GATHER && batch->num_keys > INT32_MAX)
         return error_set(error, STATUS_LIMIT, "a gather of %" PRIu64 " keys; one takes %d at most",
                          batch->num_keys, INT32_MAX);

@@ -410,10 +410,10 @@ static enum status make_items(struct engine_batch *batch, const struct cutting *
         return error_set(error, STATUS_NO_MEMORY, "no memory to cut %u sequences into work",
                          batch->num_seqs);
     if (rows > INT32_MAX || !count_work(batch, &cuts, works))
-        status = error_set(
-            error, STATUS_LIMIT,
-            "%u tokens of %u heads a KV head in %u splits are more than %d rows of attention",
-            batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
+        status = error_set(error, STATUS_LIMIT,
+                           "%u tokens with %u query heads a KV head and %u splits: one dispatch "
+                           "takes at most %d rows",
+                           batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
     else
         status = make_list(batch, cutting, &cuts, works, error);
     cuts_finish(&cuts);

@@ -69,8 +69,8 @@ static enum status count_blocks(struct shape *shape, uint64_t most, struct error
     uint64_t one = (rows ? shape->num_keys : shape->kv.block_size) * pair_bytes(shape);
     if (one > left)
         return error_set(error, STATUS_LIMIT,
-                         "%u sequences of %u keys take at least %" PRIu64
-                         " bytes to measure, and --tune-memory allows %" PRIu64,
+                         "measuring %u sequences of %u keys takes at least %" PRIu64
+                         " bytes; --tune-memory allows %" PRIu64,
                          shape->num_seqs, shape->num_keys, one + rows_bytes(shape), most);
     if (rows) {
         shape->num_blocks =
@@ -100,7 +100,8 @@ static enum status shape_of(const struct engine *engine, const struct tune_key *
     if (status != STATUS_OK)
         return status;
     if (key->num_keys == 0 || dtype_size(shape->io) == 0)
-        return error_set(error, STATUS_UNSUPPORTED, "%u keys of a sequence, queries of dtype %d",
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "cannot measure sequences of %u keys with queries of dtype %d",
                          key->num_keys, shape->io);
     const struct engine_kv *kv = &shape->kv;
     uint64_t num_seqs =
@@ -123,9 +124,8 @@ static enum status check_budget(struct engine *engine, uint64_t bytes, struct er
     if (bytes <= left / BUDGET_SHARE)
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY,
-                     "%" PRIu64 " bytes are wanted to measure, and of the %" PRIu64
-                     " that the device has left no more than a quarter is taken; --tune-memory "
-                     "says how much at most",
+                     "measuring takes %" PRIu64 " bytes, more than a quarter of the %" PRIu64
+                     " that the device has left; --tune-memory sets a lower limit",
                      bytes, left);
 }
 
@@ -355,6 +355,7 @@ enum status probe_time(struct probe *probe, uint32_t local_size, uint64_t *gpu_n
     }
     if (!probe->sample.is_kind)
         return error_set(error, STATUS_MISMATCH,
-                         "what was made up came out as another kind of dispatch");
-    return *gpu_ns ? STATUS_OK : error_set(error, STATUS_UNSUPPORTED, "the device has no clock");
+                         "the measured run became another kind of dispatch");
+    return *gpu_ns ? STATUS_OK
+                   : error_set(error, STATUS_UNSUPPORTED, "the device has no timestamps");
 }

@@ -92,7 +92,7 @@ static enum status measure_with(struct tuner *tuner, struct tune_entry *entry, u
                 tuner->tuning->time_ms * UINT64_C(1000000));
     status = try_candidates(tuner, entry, &trial, error);
     if (status == STATUS_OK && !trial_end(&trial, entry))
-        status = error_set(error, STATUS_TIMEOUT, "--tune-time %u ms were too short",
+        status = error_set(error, STATUS_TIMEOUT, "--tune-time %u ms is too short",
                            tuner->tuning->time_ms);
     return status;
 }
@@ -105,7 +105,7 @@ static void tell(struct tuner *tuner, const struct tune_entry *entry, const stru
     // Too little time is common while shapes change, and the rule is a good choice.
     if (error->status != STATUS_OK)
         device_log(device, error->status == STATUS_TIMEOUT ? 3 : 1,
-                   "tuning: %s %s keeps to its rule: %s", entry->kernel, text, error->text);
+                   "tuning: %s %s uses its own rule: %s", entry->kernel, text, error->text);
     else
         device_log(device, 2,
                    "tuning: %s %s, %u workgroups, %u keys: %u invocations, %" PRIu64
@@ -137,7 +137,7 @@ static bool measure(struct tuner *tuner, const struct tune_entry *waiting)
     struct tune_entry entry = blank(tuner, waiting, number);
     error.status = number < MOST_KERNELS
                        ? measure_with(tuner, &entry, number, &error)
-                       : error_set(&error, STATUS_NOT_FOUND, "it is of another variant");
+                       : error_set(&error, STATUS_NOT_FOUND, "it belongs to another variant");
     if (engine_lost(tuner->engine))
         return false;
     probe_close(&tuner->probe);

@@ -102,7 +102,7 @@ static enum status allocate_for(struct device *device, enum memory_use use,
         return STATUS_OK;
     vk_failed(device, "vkAllocateMemory", result, NULL);
     return error_set(error, vk_result_status(result),
-                     "the device gave no %llu bytes of memory (%s)",
+                     "the device has no %llu bytes of memory left (%s)",
                      (unsigned long long)needs->size, vk_result_name(result));
 }
 
