@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_cascade - attention for decode on matrix units, for parts of keys that several
-// sequences share (a shared prefix): K and V are read once for all of them. One workgroup computes
-// one work item (struct gpu_crowd): half a part of the keys, for the rows of up to
-// AULE_MOST_MEMBERS sequences and one KV head. A warp has 16 rows, of any of these sequences. The
-// operations for a row, and their order, are those of attention_decode, so its bits are the same.
-// Only the lanes that compute them differ:
+// attention_cascade - attention for decode on matrix units, where several sequences share parts of
+// their keys (a shared prefix). K and V are read once for all of them. One workgroup computes one
+// work item (struct gpu_crowd): half a part of the keys, against rows of up to AULE_MOST_MEMBERS
+// sequences, for one KV head. A warp has 16 rows, of any of these sequences. The operations for a
+// row, and their order, are those of attention_decode, so its bits are the same. Only the lanes
+// that compute them differ:
 //
 //   S[16 rows, 16 keys] = Q K^T       Q is A, K^T is B; keys 0 to 7 and 8 to 15 apart
 //   P = 2^(S - m)                     each lane: 2 rows x 4 keys; C has them where A needs them
 //   O[16 rows, d] += P V              V is B, its columns permuted: see quad_number()
 //
-// This relies on a matrix unit adding alike along rows of A and columns of B. Tests check it bit by
-// bit.
+// This needs a matrix unit that adds rows of A and columns of B in the same order. Tests check it
+// bit by bit.
 //
 // The warp that has the rows folds the units, as in attention_decode. A step is TILES tiles of 16
 // keys. All warps load it into shared memory as fragments: the words that a lane needs for B. Two

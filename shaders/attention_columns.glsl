@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_columns.glsl - what attention_decode and attention_cascade do for a row inside a unit
-// of keys: everything that its bits depend on, except the order of the products. Rows of the tile
-// are columns of matrices; keys and values are rows. Knows no items, no shared memory, and not
-// where keys lie.
+// of keys. The row's bits depend on this and on the order of the products, which is not here. Rows
+// of the tile are columns of matrices; keys and values are rows. Knows no items, no shared memory,
+// and not where keys lie.
 //
 //   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; dims are permuted alike: q_pair_of()
 //   P = 2^(S^T - m)                   each lane: 2 keys x 2 rows
@@ -90,8 +90,8 @@ uvec4 q_pair(uint i)
 }
 
 // ---- K and V ----
-// A lane has keys g and g + 8 of the tile, pieces 4j + t; and values 2t, 2t + 1, 2t + 8, 2t + 9,
-// pieces 8s + g.
+// A lane has pieces 4j + t of keys g and g + 8 of the tile. It has pieces 8s + g of values 2t, 2t +
+// 1, 2t + 8 and 2t + 9.
 
 // Elements 4n to 4n + 3 of a key's piece. 8-bit elements come as 0, 2, 1, 3, which takes the fewest
 // operations.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_coop - attention on matrix units of any size and layout: matrices are loaded from
-// shared memory and stored there, and it does not matter which lane has which element. Sizes of
+// attention_coop - attention on matrix units of any size and layout. Matrices are loaded from
+// shared memory and stored there, so it does not matter which lane has which element. Sizes of
 // matrices and subgroups are the device's. One workgroup computes one work item: TILE_ROWS rows of
 // one sequence and KV head against all their keys, or one part of them. TILE_ROWS is small for
 // decode and large for prefill. attention_coop_staging.glsl loads the keys and assigns matrices to

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_coop_staging.glsl - how attention_coop.comp assigns matrices to subgroups, rows to
-// threads, and shared memory to its uses; and how a tile of K and V gets from memory through
+// threads, and shared memory to its uses. Also the way of a tile of K and V: from memory through
 // registers to shared memory. A tile is loaded while the one before is computed, and then stored.
 // Knows where keys lie and which of them a row may see (`hull`); nothing of scores.
 //
@@ -64,7 +64,7 @@ const uint V_ROW = V_DIMS / 8 + 1;
 const uint SCORE_UNITS = TILE_KEYS / 4, WEIGHT_UNITS = TILE_KEYS / 8,
            FACTOR_UNITS = MATRIX_COLUMNS / 4;
 const uint SCORE_ROW = LARGER(SCORE_UNITS, WEIGHT_UNITS + FACTOR_UNITS) | 1;
-// columns of matrices at once
+// columns of matrices stored together
 const uint SUM_SHARES = SHARES < V_DIMS / MATRIX_COLUMNS ? SHARES : V_DIMS / MATRIX_COLUMNS;
 const uint SUM_ROW = SUM_SHARES * FACTOR_UNITS | 1;
 

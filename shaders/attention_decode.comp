@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_decode - attention for few rows (decode) against many keys, on matrix units. One
-// workgroup computes one work item: up to TILE_ROWS = 8 rows of one sequence and KV head against
-// one part of the keys, or half a part. Memory bounds it. A lane reads K and V in pieces of 16
-// bytes that are its own matrix elements, so the loop needs no shared memory, and no lane waits for
-// another before the end. NOTEBOOK.md has the measurements.
+// workgroup computes one work item: up to TILE_ROWS = 8 rows of one sequence and KV head, against a
+// part of the keys or half a part. Memory bandwidth bounds it. A lane reads K and V in pieces of 16
+// bytes, which are its own matrix elements. So the loop needs no shared memory, and no lane waits
+// for another before the end. NOTEBOOK.md has the measurements.
 //
 //   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; dims are permuted alike in both: key_load()
 //   P = 2^(S^T - m)                   each lane: 2 keys x 2 rows
@@ -13,8 +13,8 @@
 //
 // A part has gpu_item.span keys. Its tiles of 16 keys belong in turn to two halves. A half has
 // UNITS units; a unit is a run of equally many of the half's tiles. Each unit is computed from
-// scratch. Units are folded from the left (attention_parts.glsl): a half is ((unit + unit)
-// + unit) + .., a part is half + half. LOCAL_SIZE decides who computes what:
+// scratch. Units are folded from the left (attention_parts.glsl): a half is ((unit + unit) + unit)
+// + .., a part is half + half. LOCAL_SIZE decides what a workgroup and a warp compute:
 //
 //   2 warps       a workgroup computes a part; each warp folds its half as it goes
 //   more warps    the same; the warps of a half take turns with its units, then fold in turn
@@ -395,8 +395,8 @@ void tile_compute(inout Walk walk, inout State state, uint end)
     values_add(state, v, weight_matrix(weigh(state, s, seen, value_logs(scales))));
 }
 
-// Two tiles at once. If the unit has an odd number of tiles, the last pair's second one is not the
-// unit's.
+// Computes two tiles together. If the unit has an odd number of tiles, the last pair's second one
+// is not the unit's.
 void pair_compute(inout Walk walk, inout State state, uint end, bool odd)
 {
     const uint key = walk.first + walk.number * STEP;

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_merge - merges the results of split-KV. One workgroup computes the rows of one tile
-// from the results of its parts (struct gpu_item says what each leaves), in the order of the parts.
-// Sink, V's scale and LSE follow as in a tile that was not split. attention_parts.glsl has the
-// formula.
+// from the results of its parts, in the order of the parts. struct gpu_item says what a part
+// leaves. Sink, V's scale and LSE follow as in a tile that was not split. attention_parts.glsl has
+// the formula.
 //
 // Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
 // to the last run whose first_merge is not beyond it; the run's `items` are struct gpu_merge_item.

@@ -81,8 +81,8 @@ Halved halved_load(uint first, uint pairs, uint number, uint row, uint quad)
     return Halved(part_load(at, row, quad), part_load(number < pairs ? at + 1 : at, row, quad));
 }
 
-// Joins the partial results [first, first + count) of a row. Of the first `halved`, two neighbours
-// each are the halves of one part.
+// Joins the partial results [first, first + count) of a row. The first `halved` are halves of
+// parts: two neighbours are one part.
 Part parts_join(uint first, uint count, uint halved, uint row, uint quad)
 {
     const uint pairs = halved / 2, last = count - pairs - 1;

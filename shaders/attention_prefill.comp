@@ -5,23 +5,23 @@
 // one work item: TILE_ROWS rows of one sequence and KV head against all keys that a row of them
 // sees. A warp has 16 rows and all of V's dims up to 128. With more dims, two warps have the same
 // rows, compute the same scores, and have half of V's dims each. All warps share the tiles of
-// TILE_KEYS keys that attention_staging.glsl loads. Reading these tiles from shared memory and the
-// products bound it, about alike. NOTEBOOK.md has the measurements.
+// TILE_KEYS keys that attention_staging.glsl loads. Its time goes about equally to reading these
+// tiles from shared memory and to the products. NOTEBOOK.md has the measurements.
 //
 //   S[16 rows, 8 keys] = Q K^T        Q is A, in registers; K^T is B; scaled only if SHAPED
 //   P = 2^(factor (S - m))            in place: two matrices of S lie in a lane as A needs them
 //   O[16 rows, 8 dims] += P V         V is B
 //
-// Tiles are walked from the last to the first. Maxima are followed, as in online softmax, in the
-// first tiles of the walk, up to one of which every row sees every key, and in its very last tile.
-// In between every row sees every key, and rows keep their maxima. Weights may then grow to f16's
+// Tiles are walked from the last to the first. The first tiles of the walk follow the maxima, as in
+// online softmax, up to a tile of which every row sees every key. So does the very last tile. In
+// between every row sees every key, and rows keep their maxima. Weights may then grow to f16's
 // largest number: a score may be 16 (in log2 units) above those of the nearest keys. More is rare.
-// Then the weight is infinite, and no sum of the row is finite any more. (bf16: weights or sums
-// become too large; see AULE_PREFILL_NO_SUM.) Such an item is noted (struct gpu_redo) and computed
-// again by another pipeline, the one with REDO, which follows maxima in every tile. One pipeline
-// for both would need more registers than there are.
+// Then the weight is infinite, and no sum of the row is finite any more. With bf16, weights or sums
+// become too large instead (AULE_PREFILL_NO_SUM). Such an item is noted (struct gpu_redo). Another
+// pipeline, the one with REDO, computes it again and follows maxima in every tile. One pipeline for
+// both would need more registers than there are.
 //
-// So there are three loops, two of them alike. A branch in one loop would cost registers: the
+// So there are three loops, two of them equal. A branch in one loop would cost registers: the
 // compiler would keep the sums in two places.
 //
 // Same bits: the rows of a tile belong to one sequence and always have the same row numbers in it.
@@ -72,10 +72,10 @@ float factor; // from a score to log2 units
 
 MatrixA q_matrices[K_STEPS * 2];
 MATRIX_PAIRS(sums, PAIRS);
-// For both rows. Weights are each lane's own. A maximum is a score, to be multiplied by `factor`.
-// With V_SCALES it is the largest of score + log2(V's scale), in log2 units: then weight times
-// scale, which is multiplied with the value, is near 1. The weights have the same frame, so their
-// sums have an additional factor of up to 2^LOG_MOST, which f32 holds although f16 would not.
+// For both rows. Weights are each lane's own. A maximum is a score; times `factor` it is in log2
+// units. With V_SCALES it is the largest score + log2(V's scale), in log2 units. Then weight times
+// scale, the factor of the value, is near 1. The weights have the same frame, so their sums have an
+// additional factor of up to 2^LOG_MOST, which f32 holds although f16 would not.
 vec2 maxima, weights;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Redo {

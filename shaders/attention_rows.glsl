@@ -27,7 +27,7 @@ struct Row {
 
 // ALiBi counts distances from the nearest key: far from all keys the bias is large, and only
 // differences matter. It is the nearest of all the row's keys, so that all parts of the row count
-// alike.
+// from the same key.
 Row row_begin(uint row)
 {
     Row self = Row(row_range(row), 0, 0, 0.0, 0.0, uint64_t(0));
@@ -54,8 +54,8 @@ bool mask_seen(Row self, uint key)
 }
 
 // tanh to about 2.5e-7 of its value, also for small arguments, by the polynomial of Cephes' tanhf.
-// `precise`, like everything that shapes a score: a compiler may fuse a product and a sum in one
-// pipeline and not in another, and the row's bits must not change.
+// It is `precise`, like everything that shapes a score. A compiler may fuse a product and a sum in
+// one pipeline and not in another, and the row's bits must not change.
 float tanh_exact(float x)
 {
     precise const float z = x * x;

@@ -7,8 +7,8 @@
 // (halves.glsl). Knows where keys lie and which of them a row may see (`hull`); nothing of scores.
 //
 // The order of the index over which a product adds does not matter, if both factors use the same.
-// So a lane takes 16 bytes of a key as they lie. Piece 4j + t has the dims from 8 (4j + t) on; they
-// serve as elements 2t, 2t + 1, 2t + 8 and 2t + 9 of the products 2j and 2j + 1 over 16 dims each.
+// So a lane takes 16 bytes of a key as they lie. Piece 4j + t has 8 dims, from 8 (4j + t) on. They
+// are elements 2t, 2t + 1, 2t + 8 and 2t + 9 of products 2j and 2j + 1, which have 16 dims each.
 // Converted 8-bit elements come as 0, 2, 1, 3 of each four dims, so Q needs the same order:
 // query_words(). Values are transposed here, once: what a lane needs of two columns is one piece of
 // 16 bytes.

@@ -3,16 +3,16 @@
 //
 // attention_subgroup - attention with shuffles. One workgroup computes one work item: TILE_ROWS
 // rows of one sequence and KV head against all their keys, or one part of them. Here eight lanes of
-// a subgroup multiply four keys: neighbouring lanes read neighbouring pieces of a key, so K is read
-// in whole lines of memory, and shuffles add the lanes' partial dot products. It needs full
-// subgroups of 8 lanes or more, with shuffle. Everything else, with grid, push constants and
-// specialisation constants, is in attention_tiles.glsl.
+// a subgroup multiply four keys. Neighbouring lanes read neighbouring pieces of a key, so K is read
+// in whole lines of memory. Shuffles add the lanes' partial dot products. It needs full subgroups
+// of 8 lanes or more, with shuffle. Everything else, with grid, push constants and specialisation
+// constants, is in attention_tiles.glsl.
 //
 // Same bits: a lane takes every LANES-th oct of the head, and the lanes' sums are added as a tree.
 // Neither depends on the size of the subgroup.
 //
-// On a software device (SOFTWARE) a load is a loop over lanes, even from shared memory, while a
-// shuffle is one instruction and a lane's own array is as near as shared memory. So there each lane
+// On a software device (SOFTWARE) a load is a loop over lanes, even from shared memory. A shuffle
+// is one instruction there, and a lane's own array is as near as shared memory. So there each lane
 // keeps its Q, and shuffles pass on weights and addresses of values. The sums are the same, in the
 // same order.
 #version 460
@@ -55,9 +55,8 @@ void scores_begin()
 
 // ---- scores ----
 
-// Halves the number of sums in a lane and adds two lanes' sums: the lane keeps the half that its
-// bit names, and gets its neighbour's sums for it. After three folds each lane has SUMS / 8 whole
-// dot products.
+// Halves the number of sums in a lane. The lane keeps the half that its bit names, and adds its
+// neighbour's sums for this half. After three folds each lane has SUMS / 8 whole dot products.
 #define FOLD(FROM, TO, COUNT, BIT)                                                                 \
     for (uint i = 0; i < (COUNT) / 2; i++) {                                                       \
         const bool upper = (lane & (BIT)) != 0;                                                    \
@@ -141,8 +140,8 @@ uvec2 from_lane(uvec2 value, uint lane)
     return uvec2(subgroupShuffle(value.x, lane), subgroupShuffle(value.y, lane));
 }
 
-// SOFTWARE, when all eight lanes of a cluster belong to one group: as values_add(), but each lane
-// looks up one of the next eight pairs for all of them.
+// SOFTWARE, if all eight lanes of a cluster belong to one group. As values_add(), but each lane
+// looks up one of the next eight pairs for all eight.
 void values_shared(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 totals[TILE_ROWS])
 {
     for (uint r = 0; r < TILE_ROWS; r++)

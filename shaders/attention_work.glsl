@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_work.glsl - the work of one attention workgroup: its run, its sequence, its tile of
-// rows, the keys that each row may see, and where a row lies in q, out and lse. All attention
+// attention_work.glsl - the work of one attention workgroup: its run, its sequence and its tile of
+// rows. Also the keys that a row may see, and a row's place in q, out and lse. All attention
 // kernels use it. Knows nothing of how K and V are stored.
 //
 // A row is one query token and one of the query heads of a KV head. A sequence's

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// bfloat.c - a build step: changes the 16-bit type of a SPIR-V module from f16 to bf16, so that
+// bfloat.c - a build step that changes the 16-bit type of a SPIR-V module from f16 to bf16. So
 // compilers that do not know bf16 can make such modules. This is right for shaders that only move
 // such numbers as bits, convert them from and to f32, and multiply matrices of them. It refuses all
 // others. Usage: bfloat MODULE RESULT HEADER NAME; HEADER gets the result as `static const uint32_t

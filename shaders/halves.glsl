@@ -27,8 +27,8 @@ vec4 halves_numbers(vec4 sums, uint dtype)
         mix(bits, uvec4(0x7fc00000u), equal(bits & 0x7fffffffu, uvec4(0x7f800000u))));
 }
 
-// Two floats as one word, rounded to nearest, ties to even. What f16 cannot hold becomes infinite.
-// Vulkan promises neither; matrix_probe.comp checks the latter.
+// Two floats as one word, rounded to nearest, ties to even. A number that f16 cannot hold becomes
+// infinite. Vulkan promises neither; matrix_probe.comp checks the latter.
 uint halves_round(vec2 pair)
 {
 #ifdef MATRIX_EMULATED

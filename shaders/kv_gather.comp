@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // kv_gather - copies K and V of a batch's sequences into contiguous tensors. One workgroup copies
-// one key and its value, for all KV heads, to row r of the run's k and v: the keys of all sequences
-// in order (kv_offsets). Scaled elements are multiplied by their scale; equal types keep their
-// bits.
+// one key and its value, for all KV heads, to one row of the run's k and v. Rows are the keys of
+// all sequences in order (kv_offsets). Scaled elements are multiplied by their scale; equal types
+// keep their bits.
 //
 // Grid: number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. It belongs to the last run whose
 // first_token is not beyond it. Bindings: none; all memory is reached by address. Push constants:

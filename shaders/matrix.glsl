@@ -9,7 +9,7 @@
 //
 // With MATRIX_BF16 elements are bf16; MATRIX_DTYPE names the type. float16_t then stands for bf16,
 // because the build changes the module (bfloat.c). So code may move such elements as words, but
-// must not compute with them or look at their bits.
+// must not compute with them or read their bits.
 //
 // Lane = 4 g + t. A word has a pair of elements, the lower index in the lower half:
 //
@@ -20,11 +20,11 @@
 //        column g           column g
 //   C    row g, column 2t   row g, column 2t+1   row g+8, column 2t   row g+8, column 2t+1
 //
-// matrix_a_turned() takes A by columns: x, y, z, w have columns 2t, 2t+1, 2t+8, 2t+9, with row g in
-// the lower half and row g+8 in the upper.
+// matrix_a_turned() takes A by columns: x, y, z, w have columns 2t, 2t+1, 2t+8, 2t+9. Row g is in
+// the lower half, row g+8 in the upper.
 //
 // With MATRIX_EMULATED all operations of a warp contain barriers. So all warps of the workgroup
-// must make the same calls in the same order, and none may stand in a branch that only some warps
+// must make the same calls in the same order, and no call may be in a branch that only some warps
 // take.
 
 #ifndef AULE_MATRIX_GLSL

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// paging.glsl - the host's structs as buffer references; searches for the run and the sequence that
-// own a number; and the address of a key and its value, from a slot or from a sequence and key,
-// wherever K and V lie (PLACE). Knows addresses, no contents. The includer sets the global `run`
-// first.
+// paging.glsl - the host's structs as buffer references, and searches for the run and the sequence
+// that own a number. Also the address of a key and its value, from a slot or from a sequence and
+// key, for every PLACE. Knows addresses, no contents. The includer sets the global `run` first.
 
 #ifndef AULE_PAGING_GLSL
 #define AULE_PAGING_GLSL

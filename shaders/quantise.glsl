@@ -43,7 +43,7 @@ uint product_exact(uint a, uint b)
 }
 
 // Whether the exponents show that neither factor nor product is subnormal or too large. All devices
-// multiply such numbers alike.
+// give the same product then.
 bool product_plain(uint a, uint b)
 {
     const uint x = a >> 23 & 0xffu, y = b >> 23 & 0xffu, sum = x + y;

@@ -182,9 +182,9 @@ struct engine_cache_params {
 // device's largest allocation.
 enum status engine_cache_check(const struct engine *engine,
                                const struct engine_cache_params *params, struct error *error);
-// Bytes of a block: in one layer, and in all layers. A block of one layer has K as
-// [kv head][token][dim], V likewise, and with PER_TOKEN_HEAD the f32 scales of K as
-// [kv head][token], then those of V.
+// Bytes of a block: in one layer, and in all layers. In one layer a block has K as [kv
+// head][token][dim], then V likewise. With PER_TOKEN_HEAD the f32 scales of K follow as [kv
+// head][token], then those of V.
 uint64_t engine_layer_block_bytes(const struct engine_cache_params *params);
 uint64_t engine_block_bytes(const struct engine_cache_params *params);
 
@@ -267,9 +267,9 @@ struct engine_advance {
     const int32_t *positions;    // likewise
     bool is_used;                // `batch` has unfinished runs, submitted or not
 };
-// Makes the batch of the next step from `batch`, which has a cache and no mask. What
-// `struct engine_advance` lacks stays the same. `batch` itself does not change; the caller destroys
-// both.
+// Makes the batch of the next step from `batch`, which has a cache and no mask. Metadata that
+// `struct engine_advance` does not have stays the same. `batch` itself does not change; the caller
+// destroys both.
 enum status engine_batch_advance(struct engine_batch *batch, const struct engine_advance *params,
                                  struct engine_batch **out, struct error *error);
 // Whether `next`, made from `batch`, uses the same block table in memory.
@@ -328,11 +328,11 @@ struct engine_run {
     int32_t window_left, window_right; // keys beside the query; -1 = unbounded
     float soft_cap;
     const float *slopes, *sinks; // [num_heads]
-    // f32 [num_tokens, num_heads] with contiguous heads; dtype 0 = not wanted. offset and
-    // token_stride are multiples of 4; head_stride and outer_stride are not used.
+    // f32 [num_tokens, num_heads] with contiguous heads; dtype 0 = no LSE. offset and token_stride
+    // are multiples of 4; head_stride and outer_stride are not used.
     struct engine_tensor lse;
-    // Split-KV: 0 = the kernel's rule; 1 = no splits; n = n splits, or fewer: each has at least 256
-    // keys, and the kernel rounds its length up. Kernels without splits ignore it.
+    // Split-KV: 0 = the kernel's rule; 1 = no splits; n = n splits or fewer, because each has at
+    // least 256 keys and the kernel rounds its length up. Kernels without splits ignore it.
     uint32_t num_splits;
     struct engine_rope rope;
     float k_scale, v_scale;           // SCALE_PER_TENSOR; final: never 0

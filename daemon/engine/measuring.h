@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // measuring.h - what aule-bench may use below engine.h: the Vulkan device, buffers and command
-// buffers for its own shaders, and questions about how the engine serves a run. Other programs
-// include only engine.h. Caller's thread.
+// buffers for its own shaders. It can also ask how the engine serves a run. Other programs include
+// only engine.h. Caller's thread.
 
 #ifndef AULE_ENGINE_MEASURING_H
 #define AULE_ENGINE_MEASURING_H
@@ -35,8 +35,8 @@ uint32_t measuring_most_head_dim(void); // of V
 const char *measuring_kernel(const struct engine *engine, uint32_t index);
 // Index of the kernel that attends a sequence of `q_len` queries and `kv_len` keys.
 uint32_t measuring_kernel_of(const struct engine_run *run, uint64_t q_len, uint64_t kv_len);
-// Number of parts that a cascade computes for several sequences at once, and the name of its
-// kernel. 0: none, or no memory to find out.
+// Number of parts that a cascade computes for several sequences together. *kernel: its name. 0:
+// none, or no memory to find out.
 uint32_t measuring_shared_parts(const struct engine_run *run, const char **kernel);
 
 #endif

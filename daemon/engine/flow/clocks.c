@@ -16,8 +16,8 @@
 
 enum {
     CLOCKS = 2, // timestamps of a wave; those of wave w begin at w * CLOCKS
-    // Rows whose products with a key take about as long as loading the key, for 16-bit elements on
-    // a GPU with matrix units: 300 TFLOP/s and 4.3 TB/s give 70 (docs/performance.md).
+    // Rows whose products with a key take about as long as loading the key. For 16-bit elements on
+    // matrix units, 300 TFLOP/s and 4.3 TB/s give 70 (docs/performance.md).
     ROWS_A_LOAD = 64,
 };
 

@@ -59,7 +59,7 @@ static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
     return rows <= 64 ? 2048 : 0;
 }
 
-// What the two kernels have in common.
+// Fields that the two kernels have in common.
 #define TILES_JOB                                                                                  \
     .tile_rows = tiles_rows, .most_rows = UINT32_MAX, .part_keys = tiles_part_keys,                \
     .part_grain = 256, .shared_memory = TILES_SHARED_MEMORY
@@ -91,9 +91,9 @@ static bool dims_within(const uint32_t *spec, uint32_t most)
     return spec[AULE_SPEC_HEAD_DIM_K] <= most && spec[AULE_SPEC_HEAD_DIM_V] <= most;
 }
 
-// What all matrix kernels require; `element` is the dtype of the matrices, f16 or bf16. All
-// features are served except the custom mask: a masked value may be NaN, and matrix
-// units multiply it by a weight of 0, which is NaN.
+// The conditions of all matrix kernels; `element` is the dtype of the matrices, f16 or bf16. They
+// serve all features except the custom mask. A masked value may be NaN, and matrix units multiply
+// it by its weight: 0 * NaN is NaN.
 static bool matrix_serves(const uint32_t *spec, enum dtype element)
 {
     return dims_within(spec, MATRIX_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == element &&
@@ -207,7 +207,7 @@ static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP,
 static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX_WARP,
                                                       DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, 0};
 
-// What decode has in common on matrix units and emulated.
+// Fields that decode has in common on matrix units and emulated.
 #define DECODE_JOB                                                                                 \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
     .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,   \

@@ -11,7 +11,7 @@
 enum {
     KV_MOST_HEAD_DIM_K = 576,
     KV_MOST_HEAD_DIM_V = 512,
-    // ENGINE_ROWS has no blocks: shaders find the addresses of so many keys at once.
+    // ENGINE_ROWS has no blocks. There shaders look up the address of so many keys together.
     KV_ROWS_BLOCK_SIZE = 32,
 };
 

@@ -21,7 +21,7 @@ static void write_old_layer(uint32_t layer, const char *what, char *text, size_t
              VK_API_VERSION_MAJOR(layer), VK_API_VERSION_MINOR(layer), VK_API_VERSION_PATCH(layer));
 }
 
-// What every shader with matrices needs. `sized`: the device has matrices of the sizes that `sizes`
+// Needs of every shader with matrices. `sized`: the device has matrices of the sizes that `sizes`
 // names.
 static void any_missing(const struct adapter *adapter, bool sized, const char *sizes, char *text,
                         size_t size)

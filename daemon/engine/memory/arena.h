@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// arena.h - memory that a client writes, as the GPU sees it: the memory itself, or a mirror that
-// the engine copies before and after each submission. Knows offsets and strides, not what they
-// mean.
+// arena.h - memory that a client writes, as the GPU sees it. It is the memory itself, or a mirror;
+// the engine copies a mirror's rows before and after each submission. Knows offsets and strides,
+// not what they mean.
 
 #ifndef AULE_ENGINE_ARENA_H
 #define AULE_ENGINE_ARENA_H
@@ -22,9 +22,9 @@ struct engine_arena {
     struct engine_arena *prev, *next;
 };
 
-// What arena_stage() does with a tensor. ARENA_IN and ARENA_OUT copy its rows. ARENA_MEASURE copies
-// nothing: it adds up in `bytes` what ARENA_IN would copy, and widens [begin, end) to where it
-// lies.
+// One pass of arena_stage() over a run's tensors. ARENA_IN and ARENA_OUT copy its rows.
+// ARENA_MEASURE copies nothing: it adds up in `bytes` what ARENA_IN would copy, and widens [begin,
+// end) to where it lies.
 struct arena_pass {
     enum { ARENA_IN, ARENA_OUT, ARENA_MEASURE } what;
     uint64_t begin, end; // offsets in the arena; set begin to UINT64_MAX first

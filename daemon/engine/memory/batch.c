@@ -407,7 +407,7 @@ static bool may_begin(const struct engine_batch *old, const struct engine_advanc
     return begins;
 }
 
-// Whether the sharing found for the step before is still right: no entry that sequences have in
+// Whether the sharing found for the step before is still right. No entry that sequences have in
 // common has changed, and no further sequence may share.
 static bool sharing_stands(const struct engine_batch *old, const struct engine_advance *a)
 {

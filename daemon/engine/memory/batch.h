@@ -33,7 +33,7 @@ enum batch_array {
 // A block table on the GPU. The steps of a batch share it. An entry changes in place if no
 // unfinished run can read it, that is, beyond the columns in `seen`. Replacing an entry that
 // unfinished runs can still read copies the table first. An entry that becomes -1 keeps its old
-// value here, because no run of a later step reads it; so the table may hold blocks that the batch
+// value here, because no run of a later step reads it. So the table may hold blocks that the batch
 // no longer names. Caller's thread, except `users`.
 struct table {
     struct piece piece; // owned
@@ -65,7 +65,7 @@ struct engine_batch {
     uint64_t num_blocks;              // submitter only
     bool blocks_sorted;               // `blocks` is sorted and has no duplicates; submitter only
     bool sharing_known;               // `sharing` was copied from the step before
-    struct sharing sharing;           // sequences with few queries whose block tables begin alike
+    struct sharing sharing;           // sequences with few queries that share leading blocks
     bool checked;                     // the next two fields are set; caller's thread, like them
     struct cutting checked_cutting;   // of the run that was checked last
     struct partials checked_partials; // the partial results that it makes

@@ -4,8 +4,8 @@
 // cache.c - memory for blocks. A chunk is as few allocations as the device allows, each of whole
 // layers. Shaders find a chunk by a table of addresses [chunk][layer]. Blocks never move: growing
 // adds chunks, and a full table is replaced by a longer copy. The old table is freed when the
-// submissions that may read it have completed. Knows nothing of who holds a block. The caller's
-// thread asks; the maker allocates and frees.
+// submissions that may read it have completed. Knows nothing of holds. The caller's thread asks;
+// the maker allocates and frees.
 
 #include "cache.h"
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // cache.h - a cache's memory: chunks of blocks, and the table of their addresses that shaders read.
-// Knows nothing of who holds a block.
+// Knows nothing of holds.
 
 #ifndef AULE_ENGINE_CACHE_H
 #define AULE_ENGINE_CACHE_H

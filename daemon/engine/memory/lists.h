@@ -26,7 +26,7 @@ struct partials {
     uint64_t count, bytes;
 };
 
-// What one kernel computes of a run.
+// One kernel's part of a run.
 struct work {
     // Addresses of struct gpu_item[] (gpu_crowd[] for a cascade) and of gpu_merge_item[]; 0 = none.
     uint64_t items, merges;

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // sharing.c - sorts sequences by their block tables, as strings are sorted, by merging sorted runs.
-// Each place in a run knows how many leading entries it has in common with the place before, so a
-// merge never compares these entries again. Most sequences share nothing; only their first entry is
-// read. Any thread; no state.
+// Each place in a run knows how many leading entries it shares with the place before. So a merge
+// never compares these entries again. Most sequences share nothing; only their first entry is read.
+// Any thread; no state.
 
 #include "sharing.h"
 

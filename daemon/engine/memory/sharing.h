@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// sharing.h - which sequences of a batch share a prefix: their block tables begin alike. Once for a
-// batch, sharing_find() orders the sequences so that those with equal leading blocks are
-// neighbours. For sequences that are cut into parts, crowds_find() then lists the crowds: the
-// sequences that share one part, which a cascade computes together. Knows block tables and lengths
-// only, nothing of kernels. Any thread; no lock.
+// sharing.h - which sequences of a batch share a prefix: their block tables begin with the same
+// blocks. Once for a batch, sharing_find() orders the sequences so that those with equal leading
+// blocks are neighbours. For sequences that are cut into parts, crowds_find() then lists the
+// crowds: the sequences that share one part, which a cascade computes together. Knows block tables
+// and lengths only, nothing of kernels. Any thread; no lock.
 
 #ifndef AULE_ENGINE_SHARING_H
 #define AULE_ENGINE_SHARING_H

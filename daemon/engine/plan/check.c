@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.c - whether a run can be done. What no shader can do is refused here, before a shader runs:
-// an address that does not exist loses the device. The caller has checked every id and range. Any
-// thread, except engine_run_check(): caller's thread.
+// check.c - whether a run can be done. A run that no shader can do is refused before it reaches the
+// GPU, because reading an address that does not exist loses the device. The caller has checked
+// every id and range. Any thread, except engine_run_check(): caller's thread.
 
 #include "check.h"
 

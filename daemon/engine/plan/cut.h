@@ -3,7 +3,7 @@
 //
 // cut.h - how the sequences of a batch are cut. Each sequence goes to one kernel; its rows are cut
 // into that kernel's tiles, and the keys of a tile into parts (split-KV). The cut depends only on
-// the sequence's own q_len and kv_len and on the run's parameters, so its rows get the same bits in
+// the sequence's own q_len and kv_len and on the run's parameters. So its rows get the same bits in
 // any batch. Which parts a cascade computes for several sequences does depend on the batch, but
 // changes no bit.
 

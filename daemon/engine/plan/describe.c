@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// describe.c - writes what shaders read about each planned run into the slot's piece, in this
-// order: struct gpu_run, ranges, the extras of each run (slopes, sinks, turns, parts), and room for
-// the notes of first passes. Knows layout.h and the plan; records nothing. Submitter only.
+// describe.c - writes what shaders read about each planned run into the slot's piece. The order is:
+// struct gpu_run, ranges, the extras of each run (slopes, sinks, turns, parts), room for the notes
+// of first passes. Knows layout.h and the plan; records nothing. Submitter only.
 
 #include "describe.h"
 

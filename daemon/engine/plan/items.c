@@ -3,7 +3,7 @@
 //
 // items.c - makes work lists. Each sequence goes to one kernel; its rows are cut into that kernel's
 // tiles, and the keys of a tile into parts (split-KV). The cut depends only on the sequence's own
-// q_len and kv_len and on the run's parameters, so its rows get the same bits in any batch. The
+// q_len and kv_len and on the run's parameters. So its rows get the same bits in any batch. The
 // order of items changes no bit. Submitter only, except batch_partials() and batch_workgroups().
 
 #include "items.h"
@@ -97,8 +97,8 @@ static double tiles_keys(const struct engine_batch *batch, uint32_t seq, const s
            2;
 }
 
-// Counts a crowd's part for the cascade kernel, which reads its keys once for each work item, and
-// takes the part off the tiles of the members.
+// Counts a crowd's part for the cascade kernel, which reads the part's keys once for each work
+// item. Takes the part off the tiles of the members.
 static void count_crowd(const struct cuts *cuts, const struct crowd *crowd,
                         struct work works[MOST_KERNELS])
 {

@@ -26,7 +26,7 @@ static bool writes(const struct engine_run *run)
            run->batch->address[BATCH_SLOT_MAPPING];
 }
 
-// Gets the pipelines that one run's share needs in `group`.
+// Gets the pipelines that the share of `run` needs in `group`.
 static enum status get_pipelines(struct submission *s, const struct engine_run *run,
                                  struct group *group, struct error *error)
 {

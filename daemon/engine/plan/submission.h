@@ -99,7 +99,7 @@ struct submission {
     struct submission *prev, *next;
 };
 
-// Copies what the caller wants done and allocates for its plan. NULL: no memory. Caller's thread.
+// Copies the caller's submission and allocates for its plan. NULL: no memory. Caller's thread.
 struct submission *submission_create(struct engine *engine, const struct engine_submission *params);
 // Ranges that it needs: one for each block and layer that it zeroes or copies.
 uint64_t submission_count_ranges(const struct engine_submission *params);

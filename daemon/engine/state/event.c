@@ -55,7 +55,7 @@ void event_post(struct engine *engine, struct event_node *node)
 
 void engine_wake(struct engine *engine)
 {
-    // Set without the lock: a thread that sees the flag takes the lock at once.
+    // Set without the lock: a thread that sees the flag takes the lock immediately.
     atomic_store(&engine->has_news, true);
     if (engine->wake)
         engine->wake(engine->context);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// maker.c - the maker thread does what takes long or has to wait for the GPU: it allocates chunks,
+// maker.c - the maker thread does slow work and work that waits for the GPU. It allocates chunks,
 // frees destroyed objects and saves compiled pipelines. Knows only jobs; the code of a job is
 // beside the object that it serves.
 

@@ -13,7 +13,7 @@ struct engine;
 
 // A job of the maker. The owner embeds it, so queueing cannot fail.
 struct job {
-    uint64_t after; // runs when this submission is done; 0 = at once
+    uint64_t after; // runs when this submission is done; 0 = now
     void (*run)(struct engine *engine, struct job *job); // also frees the job's memory
     struct job *prev, *next;
 };

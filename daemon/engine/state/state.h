@@ -28,7 +28,7 @@
 // One submission runs on the GPU, one waits behind it, and one is being staged and recorded.
 enum { ENGINE_SLOTS = 3 };
 
-// What one submission needs while it is on the GPU. Slots are reused. The submitter uses a slot
+// The objects of one submission while it is on the GPU. Slots are reused. The submitter uses a slot
 // first, then the completer.
 struct slot {
     bool busy; // guard: engine->lock

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// probe.h - made-up work of one kind (struct tune_key), to time the candidates: decodes of
-// sequences of equal length over zeros, in memory of the engine's own. It takes the way of every
+// probe.h - made-up work of one kind (struct tune_key), to time the candidates. It is decodes of
+// sequences of equal length over zeros, in the engine's own memory. It takes the way of every
 // submission but posts no event. The tuning thread uses it; submitter and completer fill in the
 // sample while that thread waits.
 

@@ -21,7 +21,7 @@ struct shader {
 enum status shader_module(struct device *device, const struct shader *shader, VkShaderModule *out,
                           struct error *error);
 // Makes a stage ask for full subgroups of the usual size, in *size, which must live until the
-// pipeline is created. What the device does not allow is left to the driver.
+// pipeline is created. If the device does not allow this, the driver decides.
 void shader_ask_for_subgroups(const struct adapter *adapter, VkPipelineShaderStageCreateInfo *stage,
                               VkPipelineShaderStageRequiredSubgroupSizeCreateInfo *size);
 

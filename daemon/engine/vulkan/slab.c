@@ -13,7 +13,7 @@
 
 static const uint64_t smallest_piece = 256;
 static const uint64_t smallest_slab = UINT64_C(1) << 20;
-// Bytes; a larger empty slab is freed at once.
+// Bytes; an empty slab of larger pieces is freed immediately.
 static const uint64_t largest_kept = UINT64_C(4) << 20;
 
 struct slab {
