@@ -45,8 +45,8 @@ const uint STEP_KEYS = TILES * STEP; // of both halves; only the half's own tile
 const uint FRAGMENTS = Q_MATRICES + SUM_MATRICES; // of a tile of keys, each a pair of matrices B
 const uint K_SHARE = (K_STEPS + 1) / 2;           // steps of a tile's K that one of two warps loads
 const uint V_SHARE = (V_STEPS + 1) / 2;           // likewise for V, by two other warps
-const uint MOVED = 4; // pieces of 16 bytes that a lane has in flight; enough for head dims up to
-                      // 128
+// Pieces of 16 bytes that a lane has in flight; enough for head dims up to 128.
+const uint MOVED = 4;
 
 shared uvec4 fragments[2 * TILES * FRAGMENTS * WARP];
 shared float key_scales[K_SCALES ? 2 * TILES * KEYS : 1];

@@ -51,7 +51,7 @@ const uint VALUE_BLOCKS = V_DIMS / MATRIX_COLUMNS;
 const uint VALUE_OWN = (VALUE_BLOCKS + SHARES - 1) / SHARES;
 const uint K_STEPS = K_DIMS / MATRIX_DEPTH;
 const uint KEY_STEPS = TILE_KEYS / MATRIX_DEPTH;
-// units of a row's scores for one of its threads
+// Units of a row's scores for one of its threads.
 const uint ROW_UNITS = (SCORE_UNITS + ROW_THREADS - 1) / ROW_THREADS;
 // 16-byte units of f16
 const uint DEPTH_UNITS = MATRIX_DEPTH / 8, COLUMN_UNITS = MATRIX_COLUMNS / 8;

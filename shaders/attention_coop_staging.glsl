@@ -60,11 +60,11 @@ const bool OWN_ROWS = SHARES == 1; // these are in the subgroup of the row's ban
 
 const uint K_ROW = K_DIMS / 8 + 1;
 const uint V_ROW = V_DIMS / 8 + 1;
-// of a row
+// Units of a row of scores, of weights and of the factor.
 const uint SCORE_UNITS = TILE_KEYS / 4, WEIGHT_UNITS = TILE_KEYS / 8,
            FACTOR_UNITS = MATRIX_COLUMNS / 4;
 const uint SCORE_ROW = LARGER(SCORE_UNITS, WEIGHT_UNITS + FACTOR_UNITS) | 1;
-// columns of matrices stored together
+// Columns of matrices stored together.
 const uint SUM_SHARES = SHARES < V_DIMS / MATRIX_COLUMNS ? SHARES : V_DIMS / MATRIX_COLUMNS;
 const uint SUM_ROW = SUM_SHARES * FACTOR_UNITS | 1;
 
@@ -77,7 +77,7 @@ shared uvec4 units[UNITS];
 
 // ---- loads: of 16 bytes ----
 
-// keys that share one look-up; never across a block's end
+// Keys that share one look-up; never across a block's end.
 const uint STRIP_KEYS = BLOCK_SIZE < 16 ? BLOCK_SIZE : 16;
 const uint STRIPS = TILE_KEYS / STRIP_KEYS;
 const uint K_PIECES = HEAD_DIM_K * DTYPE_BYTES(K_DTYPE) / 16; // pieces of a key
@@ -89,7 +89,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pi
     uvec4 at[];
 };
 
-// addresses of the strips of the tile to be loaded next
+// Addresses of the strips of the tile to be loaded next.
 shared uint64_t strip_keys[STRIPS], strip_values[STRIPS];
 shared float key_scales[K_SCALES ? TILE_KEYS : 1];        // of the stored tile
 

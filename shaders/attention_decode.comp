@@ -44,15 +44,14 @@
 
 const bool HALVES = WARPS == UNITS;        // an item is half a part
 const uint SHARE = HALVES ? 1 : WARPS / 2; // warps that take turns with the units of a half
-const uint SLOTS = HALVES ? WARPS : 2;
-// SLOTS: results in shared memory, one for each half or, with HALVES, for each unit.
+const uint SLOTS = HALVES ? WARPS : 2;     // results of a half each; with HALVES of a unit each
 const uint V_LOADS = V_STEPS * 4;          // pieces of a tile's values that a lane loads
 const bool K_WHOLE = K_PIECES % 4 == 0;    // no lane reads beyond the row
 
 // Beyond a head dim of 128 there are too few registers. Then Q lies in shared memory, once for all
 // warps, which therefore begin together.
 const bool Q_SHARED = HEAD_DIM_K > AULE_NARROW_HEAD_DIM || HEAD_DIM_V > AULE_NARROW_HEAD_DIM;
-// pairs of Q matrices that a lane loads
+// Pairs of Q matrices that a lane loads.
 const uint Q_LOADS = Q_SHARED ? (Q_PAIRS + WARPS - 1) / WARPS : Q_PAIRS;
 
 // There shared memory is too small for whole rows of UNITS warps, so rows go through it in rounds
@@ -74,8 +73,8 @@ shared float slot_maxima[SLOTS * ROWS], slot_weights[SLOTS * ROWS];
 shared uvec4 q_words[Q_SHARED ? Q_PAIRS * WARP : 1]; // [pair][lane]
 
 uint part_first; // first key of the part
-uvec2 hull;    // no row sees a key outside
-Row selves[2]; // rows 2t and 2t + 1
+uvec2 hull;      // no row sees a key outside
+Row selves[2];   // rows 2t and 2t + 1
 
 MatrixB q_matrices[Q_MATRICES];
 
@@ -173,7 +172,7 @@ void value_load(Place place, uint key, out uvec4 v[V_LOADS])
         const uint64_t row =
             place.values + value_offset(seen_key(key, 2 * t + (i & 1) + (i >> 1) * 8));
         [[unroll]] for (uint s = 0; s < V_STEPS; s++) {
-            // beyond the row nothing is stored
+            // Pieces beyond the row are not stored.
             const uint piece = V_WHOLE ? g : min(g, V_PIECES - 1 - 8 * s);
             v[s * 4 + i] = Pieces(row + piece * 16).at[8 * s];
         }
@@ -298,7 +297,7 @@ void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
 uint tile_key(uint first, uint number)
 {
     const uint key = first + number * STEP, last = hull.y - 1 & ~(KEYS - 1);
-    // without a window the hull begins at key 0
+    // Without a window the hull begins at key 0.
     return WINDOW ? clamp(key, hull.x & ~(KEYS - 1), last) : min(key, last);
 }
 
@@ -376,7 +375,7 @@ void walk_begin(out Walk walk, uint first, uint number, uint tiles)
 // `end`: the first tile behind the unit.
 void tile_compute(inout Walk walk, inout State state, uint end)
 {
-    // may lie beyond the keys; then none is seen, and other memory is loaded
+    // The tile may lie beyond the keys; then no row sees it, and other keys are loaded.
     const uint key = walk.first + walk.number * STEP;
     const uint at = tile_key(walk.first, walk.number);
     if (SHARE > 1)
@@ -555,7 +554,7 @@ void slots_end(gpu_item item, const uint round)
 // the end.
 void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
 {
-    // computes one tile of which no row sees anything
+    // An idle warp computes one tile that no row sees.
     const bool idle = Q_SHARED && SHARE == 1 && units == 0;
     const uint hidden = idle ? 0 : hidden_tiles(first, tiles), last = idle ? 1 : units;
     const uint counted = tiles_counted(tiles);

@@ -61,7 +61,7 @@ const float MOST_WEIGHTS = V_SCALES ? 18014398509481984.0 : 16777216;
 const float LOG_MOST = 30;
 const uint INFINITE = 0x7f800000u; // bits of infinity
 const bool REDO = (FEATURES & AULE_FEATURE_REDO) != 0;
-// with fewer keys, maxima are followed in every tile
+// With fewer keys, maxima are followed in every tile.
 const uint DOUBTFUL_KEYS = AULE_PREFILL_DOUBTFUL_TILES * MOST_TILE_KEYS;
 
 uint g, t;    // the lane in its warp is 4 g + t

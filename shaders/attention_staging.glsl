@@ -6,12 +6,11 @@
 // one before is computed, then stores it as f16 or bf16. 8-bit elements are converted on the way
 // (halves.glsl). Knows where keys lie and which of them a row may see (`hull`); nothing of scores.
 //
-// The order of the index over which a product adds does not matter, if both factors use the same.
-// So a lane takes 16 bytes of a key as they lie. Piece 4j + t has 8 dims, from 8 (4j + t) on. They
-// are elements 2t, 2t + 1, 2t + 8 and 2t + 9 of products 2j and 2j + 1, which have 16 dims each.
-// Converted 8-bit elements come as 0, 2, 1, 3 of each four dims, so Q needs the same order:
-// query_words(). Values are transposed here, once: what a lane needs of two columns is one piece of
-// 16 bytes.
+// A product may add its terms in any order, if both factors have the same order. So a lane takes 16
+// bytes of a key as they lie. Piece 4j + t has 8 dims, from 8 (4j + t) on. They are elements 2t, 2t
+// + 1, 2t + 8 and 2t + 9 of products 2j and 2j + 1, which have 16 dims each. Converted 8-bit
+// elements come as 0, 2, 1, 3 of each four dims, so Q needs the same order: query_words(). Values
+// are transposed here, once: what a lane needs of two columns is one piece of 16 bytes.
 //
 //   keys     [key][piece]: K_PIECES pieces a key
 //   values   [quad][step][half][c]: quad 4b + t has keys 16b + {2t, 2t + 1, 2t + 8, 2t + 9};
@@ -19,9 +18,9 @@
 //
 // Pieces are permuted in both, so that eight lanes that read together use all banks.
 //
-// So column g of output matrix n is dim 32 (n / 4) + 4g + n % 4, and a lane ends with eight
-// successive dims. If V has more than 128 dims, two warps share them: n / 4 then counts the steps
-// of the warp's own half.
+// Column g of output matrix n is dim 32 (n / 4) + 4g + n % 4. So a lane ends with eight successive
+// dims. If V has more than 128 dims, two warps share them: n / 4 then counts the steps of the
+// warp's own half.
 
 #ifndef AULE_ATTENTION_STAGING_GLSL
 #define AULE_ATTENTION_STAGING_GLSL
@@ -47,7 +46,7 @@ const uint STRIPS = TILE_KEYS / STRIP_KEYS;
 const uint THREADS = gl_WorkGroupSize.x;
 
 const uint K_STEPS = (HEAD_DIM_K + 31) / 32; // steps of 32 dims
-// warps that share V's dims for the same rows
+// Warps that share V's dims for the same rows.
 const uint V_SHARES = HEAD_DIM_V > AULE_NARROW_HEAD_DIM ? 2 : 1;
 const uint OWN_STEPS = (HEAD_DIM_V + V_SHARES * 32 - 1) / (V_SHARES * 32); // steps of one warp
 const uint V_STEPS = V_SHARES * OWN_STEPS; // the last one may be unused
@@ -58,10 +57,10 @@ const uint K_UNITS = TILE_KEYS * K_PIECES; // pieces of a tile's keys
 const uint V_UNITS = TILE_KEYS / 4 * V_PIECES; // pieces of a tile's quads of values
 const uint K_LOADS = (K_UNITS + THREADS - 1) / THREADS; // loads of one thread
 const uint V_LOADS = (V_UNITS + THREADS - 1) / THREADS;
-// all threads load equally often
+// All threads load equally often.
 const bool K_EVEN = K_UNITS % THREADS == 0, V_EVEN = V_UNITS % THREADS == 0;
-const uint K_SWAP = K_STEPS % 2 == 0 ? 4 : 0; // distance by which odd keys' pieces are moved; an
-                                              // odd number of steps needs none
+// Distance by which odd keys' pieces are moved. An odd number of steps needs none.
+const uint K_SWAP = K_STEPS % 2 == 0 ? 4 : 0;
 const uint QUAD_PIECES = V_STEPS * 16;
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces {
@@ -79,8 +78,8 @@ shared uint64_t strip_keys[STRIPS + SCALE_STRIPS], strip_values[STRIPS];
 
 uvec2 hull; // no row of the tile sees a key outside; set by the includer, not empty
 
-uvec4 loaded_keys[K_LOADS]; // this thread's part of the tile in flight; 8-bit: x and y, until
-                            // tile_turn()
+// This thread's part of the tile in flight. 8-bit elements: in x and y, until tile_turn().
+uvec4 loaded_keys[K_LOADS];
 uvec4 loaded_values[V_LOADS * 4];
 float loaded_key_scale, loaded_value_scale; // of key number gl_LocalInvocationID.x of the tile
 uint found_block, next_block; // of this thread's strip: in the next tile, and in the one after it
@@ -186,7 +185,7 @@ void values_load(uint start)
             UNROLLED for (uint j = 0; j < 4; j++) {
                 const uint64_t row =
                     strip_values[quad / 4] + value_offset(strip_row(start, quad_key(quad, j)));
-                // beyond the row nothing is stored
+                // Pieces beyond the row are not stored.
                 loaded_values[i * 4 + j] = piece_load(row, piece, HEAD_DIM_V / 8, V_BYTES);
             }
     }

@@ -38,13 +38,13 @@ const uint TILE_PAIRS = TILE_KEYS / 2;
 const uint ROW_THREADS = LOCAL_SIZE / TILE_ROWS; // for each row, in step 2
 const uint QUADS = HEAD_DIM_V / 4;
 const uint GROUPS = LOCAL_SIZE / QUADS;         // of threads, in step 3
-const uint CHUNK_PAIRS = 32; // a thread adds so many pairs before it touches its total; see
-                             // docs/kernels.md
+// A thread adds so many pairs before it touches its total; see docs/kernels.md.
+const uint CHUNK_PAIRS = 32;
 const uint TILE_PARTS = TILE_KEYS / 8;          // the most blocks in a tile: those of 8 keys
 const uint K_OCTS = HEAD_DIM_K / 8;
 const uint V_OCTS = HEAD_DIM_V / 8;
 const uint K_OCT_BYTES = 8 * DTYPE_BYTES(K_DTYPE);
-// a value is not at a fixed distance from its key
+// A value is not at a fixed distance from its key.
 const bool V_APART = V_IN_K == 0 && PLACE != AULE_PLACE_POOL;
 
 const float UNSEEN = -1.0; // a weight is never negative
@@ -56,8 +56,8 @@ shared uint64_t q_pairs[TILE_ROWS * HEAD_DIM_K / 2];    // [row][pair of dims]
 shared uint64_t weight_pairs[TILE_ROWS * TILE_PAIRS];
 shared float row_partials[LOCAL_SIZE];                  // [row][ROW_THREADS]
 shared float row_rescale[TILE_ROWS]; // factor of the row's sums; at the end its maximum
-shared uint64_t key_parts[2 * TILE_PARTS]; // addresses of the tile's blocks, for this KV head; two
-                                           // tiles take turns
+// Addresses of the tile's blocks, for this KV head. Two tiles take turns.
+shared uint64_t key_parts[2 * TILE_PARTS];
 shared uint64_t value_parts[V_APART ? 2 * TILE_PARTS : 1];
 
 // ---- Q ----
@@ -329,7 +329,7 @@ void tiles_main()
 
     const uint thread = gl_LocalInvocationID.x;
     const uint row = thread / ROW_THREADS, share = thread % ROW_THREADS; // in step 2
-    // in step 3; idle from GROUPS on
+    // For step 3; a thread without a group is idle there.
     const uint group_index = values_thread() / QUADS, quad = values_thread() % QUADS;
     const uint first_key = SPLIT ? item.first_key : 0;
     const Row self = row_begin(row);

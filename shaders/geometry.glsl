@@ -35,7 +35,7 @@ const bool ROPE_PAIRS = (FEATURES & AULE_FEATURE_ROPE_PAIRS) != 0;
 // scales. (For glslang 12 a conditional below && is no constant, and the module is not valid.)
 const bool K_SCALED = SCALE_MODE != AULE_SCALE_NONE_MODE && K_DTYPE > 3;
 const bool V_SCALED = SCALE_MODE != AULE_SCALE_NONE_MODE && V_DTYPE > 3;
-// beside the elements in a block
+// The scales lie in the block, behind the elements.
 const bool K_SCALES = K_SCALED && SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE;
 const bool V_SCALES = V_SCALED && SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE;
 const bool V_FACTOR = V_SCALED && SCALE_MODE == AULE_SCALE_TENSOR_MODE; // one factor for all of V

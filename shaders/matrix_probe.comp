@@ -29,8 +29,8 @@ void main()
     const uint lane = warp_number() * WARP + warp_lane();
     if (!matrix_sizes_fit())
         return;
-#define GIVEN lanes.at[lane] // a copy of the struct would have memory layout, which newer
-                             // validators reject
+// A copy of the struct would have memory layout, which newer validators reject.
+#define GIVEN lanes.at[lane]
     const MatrixA a = matrix_a(uvec4(GIVEN.a[0], GIVEN.a[1], GIVEN.a[2], GIVEN.a[3]));
     const MatrixB b = matrix_b(uvec2(GIVEN.b[0], GIVEN.b[1]));
     const MatrixC c = matrix_c(vec4(GIVEN.c[0], GIVEN.c[1], GIVEN.c[2], GIVEN.c[3]));

@@ -45,7 +45,7 @@ uint narrow(uint bits, uint digits, uint bias, uint most, uint nan)
     const uint normal = magnitude + round - (127u - bias << 23) >> dropped;
     const uint shift =
         clamp(151u - bias - digits - min(exponent, 151u - bias - digits), dropped + 1u, 25u);
-    // in units of the smallest number
+    // In units of the format's smallest number.
     const uint subnormal = shift_round(mantissa_of(magnitude), shift);
     uint result = exponent > 127u - bias ? min(normal, most) : subnormal;
     return magnitude > 0x7f800000u ? nan : result;
@@ -92,7 +92,7 @@ uint int8_from_float(uint bits)
 uint float_from_half(uint bits)
 {
     const uint magnitude = bits & 0x7fffu;
-    // times 2^-24, a normal float, so exact
+    // Times 2^-24, a normal float, so exact.
     const uint subnormal = floatBitsToUint(float(magnitude) * 5.9604644775390625e-8);
     uint result = magnitude >= 0x400u ? (magnitude << 13) + 0x38000000u : subnormal;
     result = magnitude >= 0x7c00u ? 0x7f800000u | magnitude << 13 : result;

@@ -73,7 +73,7 @@ const uint K_ROW_BYTES = HEAD_DIM_K * DTYPE_BYTES(K_DTYPE);
 const uint V_ROW_BYTES = HEAD_DIM_V * DTYPE_BYTES(V_DTYPE);
 const uint K_HEAD_BYTES = BLOCK_SIZE * K_ROW_BYTES; // one KV head of one block
 const uint V_HEAD_BYTES = V_IN_K != 0 ? 0 : BLOCK_SIZE * V_ROW_BYTES;
-// offset in a block; K's scales come first
+// Offset of the scales in a block; K's come first.
 const uint SCALES_AT = NUM_KV_HEADS * (K_HEAD_BYTES + V_HEAD_BYTES);
 const uint SCALES_BYTES =
     SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE ? NUM_KV_HEADS * BLOCK_SIZE * 4 : 0;

@@ -38,7 +38,7 @@ uint product_exact(uint a, uint b)
     const int shift = min(23 + carry + max(1 - exponent, 0), 60);
     const uint64_t odd = whole >> shift & 1ul;
     const uint mantissa = uint(whole + (1ul << shift - 1) - 1ul + odd >> shift);
-    // a carry raises the exponent, up to infinity
+    // A carry raises the exponent, up to infinity.
     return sign | (uint(max(exponent, 1) - 1) << 23) + mantissa;
 }
 
@@ -74,8 +74,8 @@ uint quotient(uint a, uint b)
     const uint64_t x = uint64_t(mantissa_of(a)), y = uint64_t(mantissa_of(b));
     const uint borrow = x < y ? 1u : 0u, exponent = (a >> 23) - (b >> 23) + 127u - borrow;
     const uint64_t whole = x << 24 + borrow;
-    const uint digits = uint(whole / y); // 25 digits; a quotient of two numbers of 24 digits is
-                                         // never a tie
+    // 25 digits. A quotient of two numbers of 24 digits is never a tie.
+    const uint digits = uint(whole / y);
     const bool rest = uint64_t(digits) * y != whole;
     const uint up = (digits & 1u) != 0 && (rest || (digits & 2u) != 0) ? 1u : 0u;
     return (exponent - 1u << 23) + (digits >> 1) + up;

@@ -168,7 +168,7 @@ void pipelines_finish(struct pipelines *pipelines)
     if (pipelines->layout)
         vkDestroyPipelineLayout(device->handle, pipelines->layout, NULL);
     for (int kind = 0; kind < PIPELINE_KINDS; kind++)
-        // takes VK_NULL_HANDLE
+        // Takes VK_NULL_HANDLE.
         vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL);
     for (uint32_t i = 0; i < MOST_KERNELS; i++)
         vkDestroyShaderModule(device->handle, pipelines->kernels[i], NULL);

@@ -317,8 +317,7 @@ static void place_runs(const struct submission *s, bool writers, uint64_t *next_
             continue;
         struct extras extras = extras_of(run);
         uint64_t address = s->slot->piece.address + at;
-        if (writers) // for each run once
-            // once for each run
+        if (writers) // once for each run
             put_extras(s, run, &extras, (char *)s->slot->piece.mapped + at, address);
         if (run->kind == ENGINE_COPY || run->kind == ENGINE_MERGE) // they have no gpu_run
             continue;

@@ -106,7 +106,7 @@ static uint64_t count_kept(const struct engine_submission *params)
         struct array arrays[RUN_ARRAYS];
         run_arrays(&params->runs[i], arrays);
         for (int j = 0; j < RUN_ARRAYS; j++)
-            // each below 2^40, so the sum fits
+            // Each below 2^40, so the sum fits.
             bytes += arrays[j].from ? padded(arrays[j].bytes) : 0;
     }
     return bytes;

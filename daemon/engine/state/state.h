@@ -4,8 +4,8 @@
 // state.h - struct engine: what memory, tuning, plan, flow and trial share. It holds by value only
 // what lower rooms define. Its threads:
 //
-// - submitter: takes a submission from `waiting`, plans it, stages in, records, gives it to the GPU
-// and appends it to `flying`.
+// - submitter: takes a submission from `waiting`, plans, stages in, records, gives it to the GPU
+//   and appends it to `flying`.
 // - completer: waits for the head of `flying`, stages out, reads the clocks and posts the event.
 // - maker: runs jobs. A job makes a chunk, or frees an object when `completed` has reached it.
 // - tuner: measures. To the others it is one more caller.
