@@ -303,7 +303,7 @@ float row_sum(vec2 value)
     return sum + warp_xor(sum, 2);
 }
 
-// Makes the unit's state the half's, or folds it with the half's.
+// Takes over the first unit's result, or folds a later unit's with it.
 void unit_take(inout Half whole, Tally tally, bool joins)
 {
     const vec2 weights = vec2(row_sum(tally.weights.xy), row_sum(tally.weights.zw));

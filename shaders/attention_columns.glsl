@@ -195,8 +195,8 @@ vec2 column_tops(vec4 s)
 }
 
 // Turns scores into weights. x, y: key g, rows 2t, 2t + 1; z, w: key g + 8. Each row follows its
-// maximum by its own scores only. There is no branch for the rare case, because all loads in flight
-// are waited for at a branch. `logs`: scale_log2() for both keys' values.
+// maximum by its own scores only. Sums are scaled even if the maximum stays: at a branch, all loads
+// in flight would be waited for. `logs`: scale_log2() for both keys' values.
 vec4 weigh(inout State state, vec4 s, bvec4 seen, vec2 logs)
 {
     s = mix(vec4(NO_MAXIMUM), s, seen);

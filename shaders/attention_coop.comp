@@ -70,7 +70,7 @@ float maximum = NO_MAXIMUM, weight_sum; // of the row; of this thread's part of 
 MatrixA q_matrices[BAND_BLOCKS * K_STEPS];
 MatrixC sums[BAND_BLOCKS * VALUE_OWN];
 
-// Waits for what the subgroup itself stores or, if subgroups share a band, for the others too.
+// Waits for the stores of the subgroup or, if subgroups share a band, of the workgroup.
 void band_wait()
 {
     if (OWN_ROWS) {
@@ -284,8 +284,8 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer P
 
 shared float row_factors[TILE_ROWS];
 
-// Ends a row. A part stores the row's maximum and sum of weights, for the merge. Else this stores
-// the LSE and the factor of the row's sums.
+// Ends a row. For a part it stores the maximum and the sum of weights, for the merge. Else it
+// stores the LSE and the factor of the row's sums.
 void row_finish(gpu_item item, bool partial)
 {
     [[unroll]] for (uint mask = 1; mask < ROW_THREADS; mask *= 2)

@@ -78,7 +78,7 @@ Row selves[2];   // rows 2t and 2t + 1
 
 MatrixB q_matrices[Q_MATRICES];
 
-// Number of the pair that is a lane's load `i`; Q_PAIRS or more: there is none.
+// Number of the pair of Q matrices that a lane loads as its load `i`. Q_PAIRS or more: none.
 uint q_number(uint i)
 {
     return Q_SHARED ? warp_number() * Q_LOADS + i : i;
@@ -111,8 +111,8 @@ struct Place {
     uint64_t keys, values; // of the tile's first key
 };
 
-// Finds a tile's address by block table and chunk. Each lane does it for a tile of its own, so one
-// step serves 32 tiles, long before they are loaded.
+// Finds a tile's address by block table and chunk. Each lane does it for a tile of its own. So the
+// look-ups of 32 tiles happen together, long before the tiles are loaded.
 Place place_find(uint key)
 {
     const uint inside = key & BLOCK_SIZE - 1, part = key / BLOCK_SIZE;
@@ -257,8 +257,7 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 // ---- units ----
 
 // Puts a unit's state into a slot, or folds it with what is there. Weights are first added over all
-// lanes with the same t. `mine`: it is this warp's turn. Only the dims of round number `round` are
-// put.
+// lanes with the same t. `mine`: it is this warp's turn. `round`: which dims of a row are put.
 void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
 {
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
@@ -550,15 +549,15 @@ void slots_end(gpu_item item, const uint round)
 
 // Computes `units` units of `tiles` tiles each into the slot. The first begins at key `first`, and
 // SHARE - 1 units of other warps lie between two. Warps that share a half compute equally many
-// units and wait for their turns to fold them. With several ROUNDS, the slots hold the last one at
-// the end.
+// units and wait for their turns to fold them. If there are several ROUNDS, the slots hold the last
+// round at the end.
 void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
 {
     // An idle warp computes one tile that no row sees.
     const bool idle = Q_SHARED && SHARE == 1 && units == 0;
     const uint hidden = idle ? 0 : hidden_tiles(first, tiles), last = idle ? 1 : units;
     const uint counted = tiles_counted(tiles);
-    // The tile behind the first unit with a visible key; units before it would fold as nothing.
+    // The tile behind the first unit with a visible key. Units before it are skipped.
     const uint first_end = (hidden / counted + 1) * counted;
     const uint turn = SHARE > 1 ? warp_number() % SHARE : 0;
     Walk walk;
@@ -574,8 +573,8 @@ void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
         state_clear(state);
         tiles_compute(walk, state, idle ? 1 : end, tiles);
         if (SHARE > 1) {
-            // A unit without a visible key folds as nothing, unless a value is infinite. Other
-            // numbers of warps skip such units, so this one does, too.
+            // Folding a unit without a visible key changes nothing, unless a value is infinite.
+            // With other numbers of warps such units are skipped, so they are skipped here, too.
             const bool seen = unit_first < hull.y && unit_first + tiles * STEP > hull.x;
             unit_first += SHARE * tiles * STEP;
             [[dont_unroll]] for (uint i = 0; i < SHARE; i++) {

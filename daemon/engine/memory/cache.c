@@ -152,7 +152,7 @@ static void run_lost_end(struct engine *engine, struct job *job)
     chunk_free(engine, container_of(job, struct chunk, end));
 }
 
-// A transfer did not end, so the GPU may still write to the chunk. It is freed with the engine, if
+// The device was lost, and the GPU may still write to the chunk. It is freed with the engine, if
 // the GPU ever becomes idle; usually the process ends before.
 static void chunk_lose(struct engine *engine, struct chunk *chunk)
 {
@@ -198,8 +198,8 @@ static void fill_row(const struct engine_cache *cache, uint64_t *table, uint32_t
             chunk ? layer_address(cache, chunk, layer) : 0;
 }
 
-// Frees a chunk that was given back. Its cache still lives: the job that frees the cache
-// stands behind this one.
+// Frees a chunk that was given back. Its cache still lives: the job that frees the cache stands
+// behind this one.
 static void run_chunk_end(struct engine *engine, struct job *job)
 {
     struct chunk *chunk = container_of(job, struct chunk, end);

@@ -56,7 +56,7 @@ static void put(struct run *from, struct sharing_place **to)
 }
 
 // The run whose next place has more in common with the output's last place goes first: its entries
-// sort closer to that place. With as many in common, the entries behind decide.
+// sort closer to that place. If both have as many in common, the next entries decide.
 static void merge(const struct sharing_tables *tables, struct run a, struct run b,
                   struct sharing_place *to)
 {

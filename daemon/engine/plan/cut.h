@@ -41,9 +41,9 @@ struct cuts {
     uint32_t rows;        // rows of one of its work items
 };
 
-// Rows of each member in a work item: the most that a member has, rounded up to a power of two. And
-// the number of work items for one half of the crowd's part.
+// Rows of each member in a work item: the most that a member has, rounded up to a power of two.
 uint32_t cuts_crowd_width(const struct cuts *cuts, const struct crowd *crowd);
+// Work items for one half of the crowd's part.
 uint32_t cuts_crowd_items(const struct cuts *cuts, const struct crowd *crowd);
 
 bool cuts_make(struct cuts *cuts, const struct engine_batch *batch,

@@ -196,7 +196,8 @@ static void fill_part(struct fill *fill, const struct gpu_item *tile, const stru
               (item.end_key - item.first_key) / (which_half == AULE_BOTH_HALVES ? 1 : 2));
 }
 
-// Adds the items of a split tile. Returns the tile's own item, which crowds copy.
+// Adds the items of a split tile. Returns the item of the whole tile, from which crowds make
+// theirs.
 static struct gpu_item fill_split_tile(struct fill *fill, struct gpu_item tile,
                                        const struct cut *cut)
 {

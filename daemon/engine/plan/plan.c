@@ -326,8 +326,8 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
     return status;
 }
 
-// Takes a failed run's share out of `group`. place_groups() counts items, tokens and merges again,
-// so they stay here.
+// Takes a failed run's share out of `group`. The counts of items, tokens and merges stay, because
+// place_groups() counts them again.
 static void leave_group(const struct submission *s, struct group *group, const struct share *share)
 {
     group->num_runs--;
@@ -396,7 +396,8 @@ static uint64_t count_counters(const struct submission *s, uint32_t run)
     return count;
 }
 
-// Gives runs the counters that there are, in order; runs that get none fail.
+// Gives out the counters that there are, in the order of runs. A run that does not get enough
+// fails.
 static void fail_runs_without_counters(struct submission *s, const struct error *why)
 {
     uint64_t there = s->slot->counters_size / sizeof(uint32_t), used = 0;
@@ -424,7 +425,7 @@ static void plan_all_counters(struct submission *s)
 }
 
 // Gives each group of a wave its place in scratch memory. When the memory is full, the next group
-// begins at its start, after the merges of the groups before it.
+// uses it from offset 0, after the merges of the groups before it.
 static void place_partials(struct submission *s, uint32_t wave)
 {
     uint64_t used = 0;
@@ -449,8 +450,8 @@ static bool is_split(const struct planned *planned)
     return false;
 }
 
-// Without scratch memory, runs with splits fail, and what they would have written is not written. A
-// group may stay without a run.
+// Without scratch memory, runs with splits fail and write nothing. A group may be left without
+// runs.
 static void fail_split_runs(struct submission *s, const struct error *error)
 {
     for (uint32_t i = 0; i < s->num_runs; i++)

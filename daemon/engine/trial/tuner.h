@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // tuner.h - the tuning thread: it measures what tuning/tuning.h asks for, beside the daemon's work,
-// and saves the results. Caller's thread, except the thread itself.
+// and saves the results. The functions are for the caller's thread.
 
 #ifndef AULE_ENGINE_TUNER_H
 #define AULE_ENGINE_TUNER_H
