@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_decode - attention for few rows (decode) against many keys, on matrix units. One
-// workgroup computes one work item: up to TILE_ROWS = 8 rows of one sequence and KV head, against a
-// part of the keys or half a part. Memory bandwidth bounds it. A lane reads K and V in pieces of 16
+// workgroup computes one work item: TILE_ROWS = 8 rows of one sequence and KV head, against one
+// part of the keys or half of it. Memory bandwidth bounds it. A lane reads K and V in pieces of 16
 // bytes, which are its own matrix elements. So the loop needs no shared memory, and no lane waits
 // for another before the end. NOTEBOOK.md has the measurements.
 //

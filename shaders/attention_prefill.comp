@@ -25,7 +25,7 @@
 // compiler would keep the sums in two places.
 //
 // Same bits: the rows of a tile belong to one sequence and always have the same row numbers in it.
-// Rows beyond its end are zeros.
+// Rows that are no queries are zeros.
 //
 // Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
 // to the last run whose first_item is not beyond it. With REDO: as struct gpu_redo says. Bindings:

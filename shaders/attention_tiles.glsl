@@ -3,9 +3,9 @@
 //
 // attention_tiles.glsl - attention with a tile's scores in shared memory: the main part of
 // attention_plain and attention_subgroup. One workgroup computes one work item (struct gpu_item):
-// TILE_ROWS rows of one sequence and KV head, against all keys that they see or one part of them.
-// After including this file a shader defines scores_begin() and scores(), which multiply Q and K,
-// and values_thread() and values(), which may call values_add(). Then it calls tiles_main().
+// TILE_ROWS rows of one sequence and KV head, against all their keys or one part of them. After
+// including this file a shader defines scores_begin() and scores(), which multiply Q and K, and
+// values_thread() and values(), which may call values_add(). Then it calls tiles_main().
 // docs/kernels.md gives the reasons.
 //
 // Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs

@@ -24,8 +24,7 @@
 // the lower half, row g+8 in the upper.
 //
 // With MATRIX_EMULATED all operations of a warp contain barriers. So all warps of the workgroup
-// must make the same calls in the same order, and no call may be in a branch that only some warps
-// take.
+// must make the same calls in the same order. No call may be in a branch that only some warps take.
 
 #ifndef AULE_MATRIX_GLSL
 #define AULE_MATRIX_GLSL

@@ -49,7 +49,8 @@ struct engine_params {
     // after it for the next submission. 0 = 100 with 4 cores and a GPU, else no polling.
     // ENGINE_NO_POLL = no polling.
     uint32_t completion_poll_us;
-    const char *variant; // list of attention kernels (AULE_VARIANT); NULL = the best that fits
+    // Name of a variant, a list of attention kernels (AULE_VARIANT). NULL = the best that fits.
+    const char *variant;
     // Folder for two files: compiled pipelines, one file for each device, and tuning results, one
     // for each device and driver. NULL = nothing is kept.
     const char *cache_folder;
@@ -278,9 +279,9 @@ void engine_batch_destroy(struct engine_batch *batch);
 
 // ---- submissions ----
 
-// Token t, head h lies at  offset + t * token_stride + h * head_stride.  With an outer stride,
-// token i of sequence (or block) s lies at
-// offset + s * outer_stride + i * token_stride + h * head_stride.
+// Token t, head h lies at  offset + t * token_stride + h * head_stride.  With an outer stride:
+// token i of sequence (or block) s, at offset + s * outer_stride + i * token_stride + h *
+// head_stride.
 struct engine_tensor {
     uint64_t offset, token_stride, head_stride; // bytes in the run's arena, multiples of 16
     enum dtype dtype;
@@ -331,8 +332,8 @@ struct engine_run {
     // f32 [num_tokens, num_heads] with contiguous heads; dtype 0 = no LSE. offset and token_stride
     // are multiples of 4; head_stride and outer_stride are not used.
     struct engine_tensor lse;
-    // Split-KV: 0 = the kernel's rule; 1 = no splits; n = n splits or fewer, because each has at
-    // least 256 keys and the kernel rounds its length up. Kernels without splits ignore it.
+    // Split-KV: 0 = the kernel's rule; 1 = no splits; n = at most n splits. Each has at least 256
+    // keys, and the kernel rounds its length up. Kernels without splits ignore it.
     uint32_t num_splits;
     struct engine_rope rope;
     float k_scale, v_scale;           // SCALE_PER_TENSOR; final: never 0
@@ -366,7 +367,7 @@ struct engine_submission {
     uint32_t num_waves;
 };
 
-// Copies and queues the submission and returns at once. *sequence becomes 1, 2, ...; submissions
+// Copies and queues the submission; does not wait for it. *sequence becomes 1, 2, ...; submissions
 // run in this order. STATUS_NO_MEMORY, STATUS_DEVICE_LOST: nothing was queued.
 enum status engine_submit(struct engine *engine, const struct engine_submission *submission,
                           uint64_t *sequence, struct error *error);

@@ -174,9 +174,9 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
     return keys < 16384 ? keys : 16384;
 }
 
-// Warps for a part. About 8 warps a multiprocessor hide its memory latency. Many parts get two
-// warps each. Parts that do not fill three rounds of the multiprocessors get four. Fewer are cut
-// into halves of eight warps. Measured on the H200.
+// Warps for a part. About 8 warps a multiprocessor hide its memory latency. With more than three
+// parts a multiprocessor, a part gets two warps; with more than one, four. Fewer parts are cut into
+// halves of eight warps each. Measured on the H200.
 static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocessors, uint32_t least)
 {
     if (num_workgroups > 3 * num_multiprocessors)
@@ -232,7 +232,8 @@ const struct kernel kernel_decode_emulated_bf16 = {
     DECODE_JOB,
     .serves = decode_serves_bf16,
     .local_size = decode_local_size_emulated,
-    // As many units as on a device, so that warps share units and this is tested.
+    // bf16 has 8 units, as on a device, and at most 4 warps here. So no item is half a part, and
+    // warps share units.
     .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
     .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
@@ -248,7 +249,7 @@ enum {
     // K and V of this step and of the next.
     CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM * 2,
     CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4, // the same, of K and V
-    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4, // one word a member: it was the last
+    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,              // is_last of each member
     CASCADE_SHARED_MEMORY =
         CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
     CASCADE_SHARED_MEMORY_EMULATED =

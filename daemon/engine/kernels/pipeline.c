@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows
-// nothing of runs. The submitter compiles on first use, the tuning thread before that. The
-// maker saves, and so does pipelines_finish().
+// nothing of runs. The submitter compiles on first use, the tuning thread before that. The maker
+// saves, and so does pipelines_finish().
 
 #include "pipeline.h"
 

@@ -2,8 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // transfer.h - small pieces of GPU work beside the submissions: zeroing new memory, copying a
-// block. Knows buffers only. Any thread that may wait for the GPU, except the submitter and the
-// completer.
+// block. Knows buffers only. Any thread that may wait for the GPU.
 
 #ifndef AULE_ENGINE_TRANSFER_H
 #define AULE_ENGINE_TRANSFER_H
