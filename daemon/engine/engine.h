@@ -279,9 +279,10 @@ void engine_batch_destroy(struct engine_batch *batch);
 
 // ---- submissions ----
 
-// Token t, head h lies at  offset + t * token_stride + h * head_stride.  With an outer stride:
-// token i of sequence (or block) s, at offset + s * outer_stride + i * token_stride + h *
-// head_stride.
+// Element 0 of head h of token t lies at
+//   offset + t * token_stride + h * head_stride
+// and with an outer stride, for token i of sequence (or block) s, at
+//   offset + s * outer_stride + i * token_stride + h * head_stride
 struct engine_tensor {
     uint64_t offset, token_stride, head_stride; // bytes in the run's arena, multiples of 16
     enum dtype dtype;
