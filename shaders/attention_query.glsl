@@ -28,8 +28,8 @@ float io_rounded(float value)
     return uintBitsToFloat(widen16(narrow16(floatBitsToUint(value), IO_DTYPE), IO_DTYPE));
 }
 
-// Rotates eight elements of a row of Q. An element's partner may lie in another oct, so it is read
-// from memory again.
+// Rotates eight elements of a row of Q. An element's partner may lie in another oct (eight
+// elements), so it is read from memory again.
 Eight q_rotated(uint64_t address, uint oct, int position, Eight q)
 {
     float values[8] =

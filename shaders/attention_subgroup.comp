@@ -8,8 +8,8 @@
 // of 8 lanes or more, with shuffle. Everything else, with grid, push constants and specialisation
 // constants, is in attention_tiles.glsl.
 //
-// Same bits: a lane takes every LANES-th oct of the head, and the lanes' sums are added as a tree.
-// Neither depends on the size of the subgroup.
+// Same bits: a lane takes every LANES-th oct (eight dims) of the head, and the lanes' sums are
+// added as a tree. Neither depends on the size of the subgroup.
 //
 // On a software device (SOFTWARE) a load is a loop over lanes, even from shared memory. A shuffle
 // is one instruction there, and a lane's own array is as near as shared memory. So there each lane
