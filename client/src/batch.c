@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - one model step's metadata, sent to the daemon, and what the next step changes of it.
-// Checks only what it needs to know how long the caller's arrays are; the daemon checks what is in
-// them. Any thread.
+// batch.c - sends one model step's metadata to the daemon, and what the next step changes. Checks
+// only the values that say how long the caller's arrays are; the daemon checks their contents. Any
+// thread.
 
 #include "batch.h"
 
@@ -35,8 +35,8 @@ enum {
     NUM_VECTORS
 };
 
-// A mask of no bytes looks to the daemon as if there were none, so it may be meant only where there
-// is nothing to mask. All other sizes are the daemon's to check.
+// To the daemon a mask of 0 bytes looks like no mask. So it is allowed only if there is nothing to
+// mask. The daemon checks all other sizes.
 enum aule_status batch_check_mask(const struct aule_batch_params *params)
 {
     if (!params->mask && params->mask_size > 0)
@@ -67,7 +67,7 @@ static enum aule_status check_params(const struct aule_batch_params *params)
     return batch_check_mask(params);
 }
 
-// One number for each of `count`, or none.
+// `data` may be NULL: an absent array.
 static struct vector ints_of(const int32_t *data, uint64_t count)
 {
     return (struct vector){.data = data, .count = data ? count : 0, .element_size = sizeof *data};

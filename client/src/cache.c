@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cache.c - caches and their blocks, each a command to the daemon. What is a valid identity, who
-// holds what: the daemon knows. Any thread.
+// cache.c - caches and their blocks; each call is one command to the daemon. The daemon knows which
+// identities are valid and which session holds what. Any thread.
 
 #include "cache.h"
 
@@ -79,8 +79,8 @@ enum aule_status cache_open_in(struct attachment *attachment,
     return AULE_OK;
 }
 
-// The daemon's sentence, and what helps: a name keeps its identity while the cache is there, opened
-// or not.
+// Adds advice to the daemon's sentence: a name keeps its identity as long as the cache exists,
+// whether a session has it open or not.
 static enum aule_status other_identity(const struct attachment *attachment, const char *name)
 {
     char why[512], socket[QUOTE_SIZE(SOCKET_PATH_MAX)], word[QUOTE_SIZE(WIRE_MAX_NAME)];

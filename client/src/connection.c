@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// connection.c - an nng REQ socket with one pipe for its whole life: when the pipe goes, the
-// connection is gone, and nothing is sent twice or to another daemon. A call takes a context of its
-// own, so that calls of several threads run side by side; contexts are kept for the next call.
+// connection.c - an nng REQ socket with one pipe for its whole life. When the pipe goes, the
+// connection is gone, so nothing is sent twice or to another daemon. Each call takes an nng context
+// of its own, so that calls of several threads run side by side; contexts are kept for later calls.
 // Knows nothing of sessions. Any thread; nng's threads run the callbacks.
 //
-// Why the mutex is held while an nng operation starts: the pipe's end sets `gone` and aborts what
-// is pending under the same mutex, so an operation either starts before and is aborted, or sees
-// `gone`. None can be left waiting for a pipe that never comes.
+// The mutex is held while an nng operation starts. The end of the pipe sets `gone` and aborts
+// pending operations under the same mutex. So an operation either starts before and is aborted, or
+// it sees `gone`. None can wait for a pipe that never comes.
 //
-// What nng 1.5.2 leaves open (the daemon's nng_cures.c says how): a pipe that is closed within the
-// microseconds between the head and the body of a message that comes is never taken apart, and
-// nng_close() waits for ever. So the farewell's answer is the last thing that a daemon sends, it is
-// waited for longer than any daemon at work needs, and only an answer that comes in the very moment
-// when it, or by connection_hang_up() the connection, is given up can still meet it.
+// Known limitation of nng 1.5.2 (the daemon's nng_cures.c explains it): a pipe may be closed in the
+// microseconds between the head and the body of an incoming message. nng then never destroys the
+// pipe, and nng_close() waits for ever. So the farewell's answer is the last message of a daemon,
+// and this side waits longer for it than any working daemon needs. A hang remains possible only if
+// an answer arrives at the very moment when the farewell or connection_hang_up() gives up.
 
 #include "connection.h"
 
@@ -46,20 +46,20 @@ struct connection {
     bool socket_open;
     pthread_mutex_t mutex; // guards the rest
     struct call *pending;  // owned by their callers
-    struct call *spare;    // owned; as many as calls ever ran side by side
+    struct call *spare;    // owned; at most as many as ever ran side by side
     nng_dialer dialer;
     nng_pipe pipe;
     pthread_cond_t changed; // ready or gone
-    bool piped;             // the one pipe has come
-    bool ready;             // and can be used
-    bool gone;              // and went
+    bool piped;             // the one pipe exists, or existed
+    bool ready;             // it could be used
+    bool gone;              // it is gone
     bool interrupted;
     const char *unanswered; // the command that ended the connection, or NULL
     void (*ended)(void *context);
     void *ended_context;
 };
 
-// nng's word for what is left of a timeout.
+// What is left of a timeout, as nng wants it.
 static nng_duration time_left(const struct timeout *timeout)
 {
     int left = timeout_left(timeout);
@@ -75,7 +75,7 @@ static void abort_pending(struct connection *connection)
     nng_aio_abort(call->aio, NNG_ECONNRESET);
 }
 
-// What is pending is aborted already.
+// Tells the watcher if the connection has ended. Pending operations are aborted already.
 static void tell_end(struct connection *connection)
 {
     pthread_mutex_lock(&connection->mutex);
@@ -96,7 +96,8 @@ void connection_watch(struct connection *connection, void (*ended)(void *context
     tell_end(connection);
 }
 
-// nng dials again when a pipe is lost; another daemon's life must not get this one's requests.
+// nng dials again when a pipe is lost. But requests to one life of the daemon must not reach
+// another one, so a second pipe is closed.
 static void on_pipe_adding(nng_pipe pipe, nng_pipe_ev event, void *context)
 {
     struct connection *connection = context;
@@ -159,10 +160,10 @@ static int socket_prepare(struct connection *connection)
     return error;
 }
 
-// nng dials again by itself, in ever longer pauses of no fixed length, until there is a pipe: while
-// more wait to be accepted than the socket's queue holds (128), as when a host's workers start at
-// once. Not by nng's synchronous start: it knows no deadline, and never returns if the dialer is
-// closed just before.
+// nng dials by itself, with growing pauses, until there is a pipe. It must dial again if more
+// clients wait to be accepted than the socket's queue holds (128), as when all workers of a host
+// start at once. nng's synchronous start is no choice: it knows no deadline, and never returns if
+// the dialer is closed just before.
 static int dial(struct connection *connection)
 {
     enum { FIRST_PAUSE_MS = 10, LONGEST_PAUSE_MS = 320 };
@@ -178,14 +179,14 @@ static int dial(struct connection *connection)
     return error;
 }
 
-// One pipe is all there ever is.
+// The first pipe is also the last one.
 static void dial_no_more(struct connection *connection)
 {
     nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMINT, INT_MAX);
     nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMAXT, INT_MAX);
 }
 
-// For at most `left_ms`.
+// Waits for at most `left_ms`.
 static enum {
     NO_PIPE,
     PIPE_READY,
@@ -200,8 +201,8 @@ static enum {
     return gone ? PIPE_GONE : ready ? PIPE_READY : NO_PIPE;
 }
 
-// Looks now and then whether the daemon still lives that it waits for. The greeting is over when it
-// returns: a client that leaves in the middle of one can stop an nng 1.5.2 listener from accepting.
+// Checks now and then whether the daemon still lives. Returns only after nng's greeting is over: a
+// client that leaves in the middle of it can stop an nng 1.5.2 listener from accepting.
 static enum aule_status await_pipe(struct connection *connection, const struct timeout *timeout)
 {
     enum { LOOK_MS = 200 };
@@ -281,7 +282,7 @@ const char *connection_path(const struct connection *connection)
 
 // ---- closing ----
 
-// nng's objects of a forked child's parent are left alone; what malloc gave goes in both.
+// In a forked child (`ours` is false) nng's objects are left alone; memory is freed in any process.
 static void call_destroy(struct call *call, bool ours)
 {
     if (ours) {
@@ -297,7 +298,7 @@ void connection_close(struct connection *connection)
         return;
     bool ours = connection->pid == getpid();
     struct call *call, *next;
-    // Another thread of the parent may have been inside the list when the parent forked.
+    // At a fork another thread of the parent may have been changing the list.
     if (pthread_mutex_trylock(&connection->mutex) == 0) {
         DL_FOREACH_SAFE(connection->spare, call, next)
         call_destroy(call, ours);
@@ -332,8 +333,8 @@ enum aule_status connection_hang_up(struct connection *connection, const char *c
     nng_pipe pipe = connection->pipe;
     pthread_mutex_unlock(&connection->mutex);
     tell_end(connection);
-    nng_dialer_close(
-        connection->dialer); // it would dial again; both unlocked, because they call back
+    // Without the mutex, because both call back. An open dialer would dial again.
+    nng_dialer_close(connection->dialer);
     nng_pipe_close(pipe);
     return fail(AULE_TIMEOUT,
                 "the daemon at %s did not answer %s within %d ms; the session is ended, "
@@ -376,7 +377,7 @@ static struct call *call_begin(struct connection *connection)
     return call;
 }
 
-// A context whose exchange failed may still get the late answer: it is not used again.
+// A context whose exchange failed may still get its late answer, so it is not used again.
 static void call_end(struct connection *connection, struct call *call, bool reusable)
 {
     pthread_mutex_lock(&connection->mutex);
@@ -388,7 +389,7 @@ static void call_end(struct connection *connection, struct call *call, bool reus
         call_destroy(call, true);
 }
 
-// Start one half of an exchange and wait for it; an nng error.
+// Starts one half of an exchange and waits for it. Returns an nng error.
 static int call_step(struct connection *connection, struct call *call,
                      void (*start)(nng_ctx, nng_aio *), nng_duration timeout_ms, bool farewell)
 {
@@ -404,7 +405,7 @@ static int call_step(struct connection *connection, struct call *call,
     return nng_aio_result(call->aio);
 }
 
-// *message goes out, and the answer comes back in it; NULL after a failure.
+// Sends *message; *message then is the answer, or NULL after a failure. Returns an nng error.
 static int exchange(struct connection *connection, nng_msg **message, const struct timeout *timeout,
                     bool farewell)
 {
@@ -414,7 +415,7 @@ static int exchange(struct connection *connection, nng_msg **message, const stru
         nng_aio_set_msg(call->aio, *message);
         error = call_step(connection, call, nng_ctx_send, time_left(timeout), farewell);
     }
-    if (error) { // on success the message is nng's
+    if (error) { // after success nng owns the message
         nng_msg_free(*message);
         *message = NULL;
     } else {
@@ -485,7 +486,7 @@ static enum aule_status encode(const struct wire_request *request, nng_msg **mes
     return result;
 }
 
-// nng's body lies at any address; the decoder wants an aligned one that nobody else touches.
+// nng's message body may have any alignment. The decoder wants a private, aligned copy.
 static enum aule_status decode(nng_msg *message, const char *command, struct answer *answer)
 {
     size_t size = nng_msg_len(message);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fork.c - keeps a forked child away from its parent's connections. nng aborts a child that touches
-// it when the parent had used it, so the child gets a status instead; its copy of the connection's
-// descriptor cannot be closed safely and goes with exec() (it is close-on-exec) or with the child's
-// end. getpid() at every entry costs well below a microsecond and, unlike pthread_atfork(), also
-// sees a bare clone(). Any thread.
+// fork.c - keeps a forked child away from its parent's connections. If the parent has used nng, nng
+// aborts a child that uses it. So the child gets a status instead. Its copy of the connection's
+// descriptor cannot be closed safely; it closes at exec() (it is close-on-exec) or when the child
+// ends. getpid() at every entry costs well below a microsecond. Unlike pthread_atfork() it also
+// notices a bare clone(). Any thread.
 
 #include "fork.h"
 
@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-static _Atomic pid_t claimant; // the process that first used nng; 0 = none yet
+static _Atomic pid_t claimant; // the process that first used nng; 0: none yet
 
 enum aule_status fork_check(pid_t owner, const char *what)
 {

@@ -11,11 +11,11 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-// AULE_FORKED if `owner`, who made `what`, is not the calling process.
+// AULE_FORKED: the process `owner`, which opened `what`, is not the calling one.
 enum aule_status fork_check(pid_t owner, const char *what);
 
-// To be called before the first use of nng. AULE_FORKED if a parent of this process used it already
-// through this library: nng would abort this process.
+// Call this before the first use of nng. AULE_FORKED: a parent of this process has used nng through
+// this library, so nng would abort this process.
 enum aule_status fork_claim(void);
 
 #endif
