@@ -56,7 +56,7 @@ enum aule_status connection_call(struct connection *connection, const struct wir
 
 // Calls `ended` as soon as no call can be answered any more, because the pipe is gone or after
 // connection_hang_up() or connection_interrupt(). It may be called at once, more than once and in
-// any thread, but not after connection_close(). `ended` must not call this file's functions.
+// any thread, but not after connection_close(). It must not call functions of the connection.
 void connection_watch(struct connection *connection, void (*ended)(void *context), void *context);
 // AULE_OK while calls can be answered; else the status that connection_call() of `command` would
 // return.

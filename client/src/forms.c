@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// forms.c - other forms of a step's metadata, turned into aule_batch_params. Pure functions: no
-// session, no daemon, and of the caller's arrays only those copied that must differ. What blocks
-// are whose, and whether a slot occurs twice: the daemon knows. Any thread.
+// forms.c - turns other forms of a step's metadata into aule_batch_params. Pure functions, without
+// session and daemon. They copy only those of the caller's arrays that must change. The daemon
+// checks who holds a block and whether a slot occurs twice. Any thread.
 
 #include "caller.h"
 #include "error.h"
@@ -14,8 +14,8 @@
 
 enum { MIN_BLOCK_SIZE = 8, MAX_BLOCK_SIZE = 256 }; // tokens
 
-// Room for `count` numbers of `size` bytes, `extra` more bytes behind them; never NULL for want of
-// anything to hold.
+// Allocates `count` numbers of `size` bytes and `extra` bytes behind them. After AULE_OK `owned` is
+// not NULL, even if all are 0.
 static enum aule_status allocate(uint64_t count, size_t size, uint64_t extra,
                                  struct aule_metadata *metadata)
 {
@@ -30,8 +30,8 @@ static enum aule_status allocate(uint64_t count, size_t size, uint64_t extra,
                 size);
 }
 
-// The caller's struct has its own size of `params`; `owned` is its last member. False: `size` is
-// that of no such struct.
+// The caller's struct aule_metadata may have a `params` of another size than the library's; `owned`
+// is its last member. False: no such struct can have this size.
 static bool is_size(size_t size)
 {
     return size >= sizeof(void *) && size % _Alignof(void *) == 0;
@@ -52,7 +52,7 @@ void aule_metadata_finish_sized(struct aule_metadata *metadata, size_t metadata_
     memset(metadata, 0, metadata_size);
 }
 
-// What every form returns: on failure nothing is left.
+// Hands `whole` to the caller, or frees it after a failure. Returns `status`.
 static enum aule_status finish(enum aule_status status, const struct aule_metadata *whole,
                                struct aule_metadata *metadata, size_t size)
 {
@@ -151,7 +151,7 @@ struct grouping {
     int32_t *lens;    // [num_seqs]
     int32_t *last;    // [num_seqs] position of the latest token seen, -1 = none yet
     int32_t *rows;    // [num_tokens] the stable order
-    bool consecutive; // each sequence's positions are what bottom-right alignment says
+    bool consecutive; // all positions are those of bottom-right alignment
 };
 
 static enum aule_status check_token(const struct aule_token_form *form, uint32_t t)
@@ -167,7 +167,7 @@ static enum aule_status check_token(const struct aule_token_form *form, uint32_t
     return AULE_OK;
 }
 
-// Token `t` against the one before it in its sequence.
+// Compares token `t` with the one before it in its sequence.
 static enum aule_status check_order(const struct grouping *grouping, uint32_t t)
 {
     const struct aule_token_form *form = grouping->form;
@@ -209,7 +209,7 @@ static enum aule_status scan_tokens(struct grouping *grouping)
     return AULE_OK;
 }
 
-// Where positions rise by one the last token decides whether they are bottom-right aligned.
+// If a sequence's positions rise by one, they are bottom-right aligned if the last one is.
 static enum aule_status take_lens(struct grouping *grouping)
 {
     const struct aule_token_form *form = grouping->form;
@@ -228,7 +228,7 @@ static enum aule_status take_lens(struct grouping *grouping)
     return AULE_OK;
 }
 
-// The counting sort: cu[s + 1] holds the count of s, and then the end of s.
+// A stable counting sort. cu[s + 1] is the number of tokens of s before, and the end of s after.
 static void sort_tokens(struct grouping *grouping)
 {
     const struct aule_token_form *form = grouping->form;
@@ -351,7 +351,7 @@ static enum aule_status check_append(uint32_t num_seqs, const int32_t *cache_seq
     return AULE_OK;
 }
 
-// Where sequence `s` takes its new token.
+// Finds the slot for the new token of sequence `s`, which has `len` tokens.
 static enum aule_status find_slot(const struct aule_batch_params *params, uint32_t s, int32_t len,
                                   uint32_t block_size, int64_t *slot)
 {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kv.c - keys and values into blocks, and out of them again, without attention. Writing goes
-// through a batch of its own, which lives as long as the call: the daemon keeps what is queued. Any
-// thread.
+// kv.c - writes keys and values into blocks and reads them back, without attention. A write uses a
+// batch of its own that ends with the call; the daemon keeps it for the queued run. Any thread.
 
 #include "kv.h"
 

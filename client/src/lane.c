@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lane.c - see lane.h. What finds no place in the ring goes as a message: a full ring may be full
-// of runs that wait for tickets, which only a wait can bring; and when the session or the
-// connection has ended, a message gets the reason. So both lanes tell the same.
+// lane.c - see lane.h. A command that finds no place in the ring goes as a message, for two
+// reasons. A ring may be full of runs that wait for tickets, and only a wait frees tickets. And
+// after the end of the session or connection, a message gets the reason. So both lanes give the
+// same answers.
 
 #include "lane.h"
 
@@ -25,7 +26,7 @@ struct lane {
     pid_t pid;
     struct connection *connection;
     int bell;
-    bool open; // `answers` is there
+    bool open; // `answers` is initialised
     struct answers answers;
 };
 
@@ -92,7 +93,7 @@ static enum aule_status check_rings(const struct wire_hello_reply *hello)
                 (uintmax_t)end);
 }
 
-// The doorbell lies beside the socket.
+// The doorbell is a socket in the folder of the daemon's socket.
 static enum aule_status connect_bell(struct lane *lane, const char *path, const char *name)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -131,7 +132,7 @@ static void open_answers(struct lane *lane, const struct wire_hello_reply *hello
     connection_watch(lane->connection, on_connection_end, lane);
 }
 
-// Nobody asked for the ring: where its doorbell cannot be reached, messages do as well.
+// With LANE_AUTO an unreachable doorbell is no failure: messages do as well.
 static enum aule_status reach_bell(struct lane *lane, enum lane_choice choice, const char *path,
                                    const char *name, bool *reached)
 {
@@ -214,7 +215,7 @@ static enum aule_status no_answer(struct lane *lane, const char *command,
     return fail(AULE_TIMEOUT, "the daemon did not answer %s within %d ms", command, timeout->ms);
 }
 
-// False: there was no place.
+// False: the ring had no place.
 static bool ask(struct lane *lane, struct wire_submission *submission,
                 const struct timeout *timeout, struct answer *answer,
                 struct wire_completion *completion, enum aule_status *status)
@@ -224,9 +225,9 @@ static bool ask(struct lane *lane, struct wire_submission *submission,
     if (place == ANSWERS_NO_PLACE)
         return false;
     if (place == ANSWERS_PLACED_ASLEEP)
-        send(lane->bell, "", 1,
-             MSG_NOSIGNAL); // a full queue has rung already, and a daemon that is gone is seen
-                            // elsewhere
+        // Failures do not matter: a full queue has rung already, and a dead daemon is noticed
+        // elsewhere.
+        send(lane->bell, "", 1, MSG_NOSIGNAL);
     *status = AULE_OK;
     if (answers_await(&lane->answers, &waiter, timeout))
         *completion = waiter.completion;
@@ -235,7 +236,7 @@ static bool ask(struct lane *lane, struct wire_submission *submission,
     return true;
 }
 
-// The completion as the answer that a message would have brought.
+// Turns the completion into the answer that a message would have brought.
 static enum aule_status judge(const struct wire_completion *completion, enum wire_answer expected,
                               const char *command, struct answer *answer)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// merge.c - partial results of attention made one, on the GPU. Any thread.
+// merge.c - merges partial results of attention on the GPU. Any thread.
 
 #include "caller.h"
 #include "error.h"
@@ -25,8 +25,7 @@ static enum aule_status check_lives(const struct attachment *attachment,
     return status;
 }
 
-// The wire's tensor is smaller than the public one, whose size may grow: this is a sentence earlier
-// than the encoder's.
+// Checks the count here, so that the sentence names parts. The encoder would only name bytes.
 static enum aule_status check_params(const struct attachment *attachment,
                                      const struct aule_merge_params *params)
 {
@@ -43,7 +42,7 @@ static enum aule_status check_params(const struct attachment *attachment,
     return check_lives(attachment, params);
 }
 
-// outs, then lses.
+// An array of the outs, then the lses.
 static enum aule_status list_tensors(const struct aule_merge_params *params,
                                      struct wire_tensor **out)
 {

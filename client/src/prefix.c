@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// prefix.c - publish a prompt's blocks, look a prompt up. Only the daemon compares tokens. Any
+// prefix.c - publishes a prompt's blocks and looks prompts up. Only the daemon compares tokens. Any
 // thread.
 
 #include "cache.h"
@@ -41,12 +41,12 @@ static enum aule_status copy_blocks(const struct wire_ints *blocks, uint32_t roo
     return AULE_OK;
 }
 
-// A command over a prefix, complete but for its tokens.
+// A command over a prefix, complete except for its tokens.
 struct question {
     struct wire_request request;
-    struct wire_ints *tokens; // where in the request its tokens go
+    struct wire_ints *tokens; // the place of its tokens inside the request
     struct wire_span *token_span;
-    uint64_t beside; // bytes of the message that are block ids
+    uint64_t beside; // bytes of block ids in the message
     enum wire_answer expected;
 };
 

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // segment.c - maps the one shared-memory segment of a session. The daemon makes and unlinks it;
-// this side maps it while it has a name. Knows the layout of wire.h, nothing of what lies in the
-// arena. Thread of the session's open.
+// this side maps it while it has a name. Knows the layout of wire.h, but not what lies in the
+// arena. Runs on the thread that opens the session.
 
 #include "segment.h"
 

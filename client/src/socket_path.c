@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// socket_path.c - the rule that finds a daemon's socket; the daemon's server follows the same one.
-// Reads the environment only; any thread, as far as getenv() allows.
+// socket_path.c - the rule for where a daemon's socket is; the daemon's server has the same one.
+// Reads only the environment. Any thread, unless another one changes the environment.
 
 #include "socket_path.h"
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// socket_path.h - where a daemon's socket is.
+// socket_path.h - finds a daemon's socket.
 
 #ifndef AULE_CLIENT_SOCKET_PATH_H
 #define AULE_CLIENT_SOCKET_PATH_H
 
 #include "aule/aule.h"
 
-enum { SOCKET_PATH_MAX = 107 }; // bytes, without the NUL: what sockaddr_un takes
+enum { SOCKET_PATH_MAX = 107 }; // bytes that sockaddr_un takes, without the NUL
 
 // The first of: `given`, $AULE_SOCKET, $AULE_RUNTIME_DIR/0.sock, $XDG_RUNTIME_DIR/aule/0.sock,
 // /run/aule/0.sock. An empty variable counts as unset. *path is malloc'd, the caller's.

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // tensor.c - memory in a session's arena, and the tensors that lie in it. Knows offsets and
-// strides; whether a run may use a tensor is the daemon's to check. Any thread.
+// strides. The daemon checks whether a run may use a tensor. Any thread.
 
 #include "error.h"
 #include "session.h"
@@ -37,8 +37,8 @@ enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, v
     return status;
 }
 
-// A pointer from elsewhere begins no allocation: aule_error() says so and nothing happens. One from
-// before a reconnect cannot be told from a new one at the same place.
+// A pointer that begins no allocation changes nothing, and aule_error() says so. A pointer from
+// before a reconnect looks like a new one at the same place.
 void aule_arena_free(struct aule_session *session, void *data)
 {
     struct attachment *attachment;
@@ -93,8 +93,8 @@ enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtyp
         return status;
     void *data;
     uint64_t offset;
-    status = alloc_in(attachment, size ? size : TENSOR_ALIGNMENT, &data,
-                      &offset); // no token still wants a place
+    // A tensor without tokens needs a place, too.
+    status = alloc_in(attachment, size ? size : TENSOR_ALIGNMENT, &data, &offset);
     if (status == AULE_OK)
         *tensor = (struct aule_tensor){.dtype = dtype,
                                        .offset = offset,
@@ -117,7 +117,7 @@ void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *t
     return base ? base + tensor->offset : NULL;
 }
 
-// Its arena has another life or none: then the memory is gone already.
+// If the session has another arena by now, or none, the tensor's memory is gone already.
 void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tensor)
 {
     struct attachment *attachment;
