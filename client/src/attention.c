@@ -41,12 +41,12 @@ static enum aule_status check_lens(const struct aule_attention_params *params)
 {
     for (uint32_t s = 0; params->kv_lens && s < params->num_seqs; s++)
         if (params->kv_lens[s] < 0 || (uint32_t)params->kv_lens[s] > params->kv_len)
-            return fail(AULE_OUT_OF_RANGE, "kv_lens[%u] = %d, kv_len %u", s, params->kv_lens[s],
-                        params->kv_len);
+            return fail(AULE_OUT_OF_RANGE, "kv_lens[%u] = %d is not from 0 to kv_len %u", s,
+                        params->kv_lens[s], params->kv_len);
     for (uint32_t s = 0; params->q_lens && s < params->num_seqs; s++)
         if (params->q_lens[s] < 0 || (uint32_t)params->q_lens[s] > params->q_len)
-            return fail(AULE_OUT_OF_RANGE, "q_lens[%u] = %d, q_len %u", s, params->q_lens[s],
-                        params->q_len);
+            return fail(AULE_OUT_OF_RANGE, "q_lens[%u] = %d is not from 0 to q_len %u", s,
+                        params->q_lens[s], params->q_len);
     return AULE_OK;
 }
 
@@ -56,7 +56,7 @@ static enum aule_status check_types(const struct aule_run_params *run)
 {
     enum aule_dtype dtype = run->q.dtype;
     if (aule_dtype_size(dtype) == 0)
-        return fail(AULE_INVALID, "q has dtype %d, which is none", (int)dtype);
+        return fail(AULE_INVALID, "q has the unknown dtype %d", (int)dtype);
     if (dtype != AULE_F32 && dtype != AULE_F16 && dtype != AULE_BF16)
         return fail(AULE_UNSUPPORTED, "q is %s; it may be f32, f16 or bf16",
                     aule_dtype_name(dtype));
@@ -75,7 +75,7 @@ static enum aule_status check_params(const struct aule_attention_params *params)
 {
     enum aule_status status = AULE_OK;
     if (params->path < AULE_PATH_AUTO || params->path > AULE_PATH_PAGED)
-        return fail(AULE_INVALID, "path = %d is none", (int)params->path);
+        return fail(AULE_INVALID, "path = %d is unknown", (int)params->path);
     status = check_rows("q_len", params->num_seqs, params->q_len);
     if (status == AULE_OK)
         status = check_rows("kv_len", params->num_seqs, params->kv_len);

@@ -212,9 +212,8 @@ static enum aule_status await_pipe(struct connection *connection, const struct t
         case PIPE_READY: return AULE_OK;
         case PIPE_GONE:
             return fail(AULE_DAEMON_GONE,
-                        "what listens at %s hung up at once: it is no daemon, has just ended, or "
-                        "has as many "
-                        "connections as it may (--max-connections; its log says so)",
+                        "the process that listens at %s hung up at once: it is no daemon, it "
+                        "has just ended, or it has reached --max-connections (its log says so)",
                         connection->path);
         case NO_PIPE: break;
         }
@@ -246,7 +245,7 @@ static enum aule_status connection_dial(struct connection *connection,
     if (error == NNG_ENOMEM || error == NNG_ENOFILES)
         return no_room(connection->path, error);
     if (error)
-        return fail(AULE_INTERNAL, "nng for %s: %s", connection->path, nng_strerror(error));
+        return fail(AULE_INTERNAL, "nng failed for %s: %s", connection->path, nng_strerror(error));
     status = await_pipe(connection, timeout);
     if (status == AULE_OK)
         dial_no_more(connection);
@@ -338,8 +337,7 @@ enum aule_status connection_hang_up(struct connection *connection, const char *c
     nng_pipe_close(pipe);
     return fail(AULE_TIMEOUT,
                 "the daemon at %s did not answer %s within %d ms; the session is ended, "
-                "aule_session_reconnect() begins "
-                "another",
+                "aule_session_reconnect() begins another",
                 connection->path, command, timeout_ms);
 }
 
@@ -450,7 +448,8 @@ static enum aule_status call_error(struct connection *connection, int error, con
             return fail(AULE_DAEMON_GONE, "the session was closed before %s was answered", command);
         if (unanswered)
             return fail(AULE_DAEMON_GONE,
-                        "no %s: the session ended when the daemon at %s did not answer %s in time",
+                        "%s failed: the session ended when the daemon at %s did not answer %s in "
+                        "time",
                         command, connection->path, unanswered);
         return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer",
                     connection->path, command);

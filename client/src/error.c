@@ -35,8 +35,8 @@ enum aule_status fail_no_descriptor(const char *what)
     struct rlimit limit = {.rlim_cur = 0};
     getrlimit(RLIMIT_NOFILE, &limit);
     return fail(AULE_NO_MEMORY,
-                "%s: no file descriptor is left; this process may have %ju (ulimit -n), the system "
-                "what fs.file-max says",
+                "%s: no file descriptor is left; this process may have %ju (ulimit -n), and "
+                "fs.file-max limits the system",
                 what, (uintmax_t)limit.rlim_cur);
 }
 

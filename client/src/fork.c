@@ -31,8 +31,7 @@ enum aule_status fork_claim(void)
     if (atomic_compare_exchange_strong(&claimant, &expected, getpid()) || expected == getpid())
         return AULE_OK;
     return fail(AULE_FORKED,
-                "process %d forked from process %d after that had opened a session; it can open "
-                "one after exec(), or if "
-                "the parent forks before its first session",
+                "process %d was forked by process %d, which had opened a session before; it can "
+                "open none before exec(): fork first, then open",
                 (int)getpid(), (int)expected);
 }

@@ -40,13 +40,12 @@ static enum aule_status nobody_listens(const char *path)
     if (stat(path, &info) != 0)
         why = errno == ENOENT || errno == ENOTDIR ? "there is no such socket" : strerror(errno);
     else if (!S_ISSOCK(info.st_mode))
-        return fail(
-            AULE_DAEMON_GONE,
-            "no daemon listens at %s: that is no socket but %s, and a daemon leaves it alone", path,
-            S_ISDIR(info.st_mode) ? "a folder" : "another file");
+        return fail(AULE_DAEMON_GONE,
+                    "no daemon listens at %s: this is %s, no socket, and a daemon leaves it alone",
+                    path, S_ISDIR(info.st_mode) ? "a folder" : "another file");
     if (!folder_can_be(path))
         return fail(AULE_DAEMON_GONE,
-                    "no daemon listens at %s: the folder that it would be in is not there", path);
+                    "no daemon listens at %s: the folder of the socket does not exist", path);
     char word[QUOTE_SIZE(SOCKET_PATH_MAX)];
     return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one",
                 path, why, quote(word, sizeof word, path));

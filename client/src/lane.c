@@ -39,7 +39,7 @@ static enum aule_status choose_lane(struct lane_plan *plan)
     if (!asked || !asked[0])
         return AULE_OK;
     if (strcmp(asked, "nng") != 0 && strcmp(asked, "ring") != 0)
-        return fail(AULE_INVALID, "AULE_LANE is \"%s\"; nng and ring are known", asked);
+        return fail(AULE_INVALID, "AULE_LANE is \"%s\"; it may be nng or ring", asked);
     plan->choice = asked[0] == 'n' ? LANE_NNG : LANE_RING;
     return AULE_OK;
 }
@@ -56,7 +56,7 @@ static enum aule_status choose_spin(int spin_us, struct lane_plan *plan)
     const char *asked = getenv("AULE_RING_SPIN");
     unsigned long us = spin_us > 0 ? (unsigned long)spin_us : 0;
     if (spin_us < -1 || us > MAX_SPIN_US)
-        return fail(AULE_INVALID, "ring_spin_us = %d; 0, -1 and up to %d are known", spin_us,
+        return fail(AULE_INVALID, "ring_spin_us = %d; it may be from -1 to %d", spin_us,
                     MAX_SPIN_US);
     if (spin_us == 0 && asked && asked[0]) {
         char *end;
@@ -101,7 +101,8 @@ static enum aule_status connect_bell(struct lane *lane, const char *path, const 
     int folder = slash ? (int)(slash - path) + 1 : 0;
     int size = snprintf(address.sun_path, sizeof address.sun_path, "%.*s%s", folder, path, name);
     if (strchr(name, '/') || size < 0 || (size_t)size >= sizeof address.sun_path)
-        return fail(AULE_MISMATCH, "the doorbell %s of the daemon at %s is none", name, path);
+        return fail(AULE_MISMATCH, "the name %s of the doorbell of the daemon at %s is not valid",
+                    name, path);
     lane->bell = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (lane->bell < 0 && (errno == EMFILE || errno == ENFILE))
         return fail_no_descriptor(address.sun_path);
@@ -209,7 +210,7 @@ static enum aule_status no_answer(struct lane *lane, const char *command,
     if (status != AULE_OK)
         return status;
     if (answers_broken(&lane->answers))
-        return fail(AULE_MALFORMED, "%s: the daemon's ring claims answers to what was never asked",
+        return fail(AULE_MALFORMED, "%s: the daemon's ring has more answers than requests",
                     command);
     answer->missing = true;
     return fail(AULE_TIMEOUT, "the daemon did not answer %s within %d ms", command, timeout->ms);

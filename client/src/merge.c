@@ -34,10 +34,10 @@ static enum aule_status check_params(const struct attachment *attachment,
         return fail(AULE_INVALID, "num_parts = 0: there is nothing to merge");
     if (params->num_parts > most)
         return fail(AULE_LIMIT,
-                    "a merge of %u parts: one message of %" PRIu64 " bytes takes %" PRIu64,
+                    "a merge of %u parts: a message of %" PRIu64 " bytes holds %" PRIu64,
                     params->num_parts, attachment->info.max_message, most);
     if (!params->outs || !params->lses)
-        return fail(AULE_INVALID, "%s is NULL, num_parts %u", params->outs ? "lses" : "outs",
+        return fail(AULE_INVALID, "%s is NULL, but num_parts is %u", params->outs ? "lses" : "outs",
                     params->num_parts);
     return check_lives(attachment, params);
 }

@@ -207,7 +207,7 @@ static enum aule_status copy_metrics(const struct wire_inspect_daemon_reply *rep
 {
     uint32_t count = reply->metric_names.count;
     if (count == 0)
-        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it tells no metrics",
+        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it has no metrics",
                     reply->version);
     if (reply->metric_kinds.count != count || reply->metric_values.count != count)
         return fail(AULE_MALFORMED,

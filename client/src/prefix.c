@@ -15,12 +15,13 @@ static enum aule_status check_prefix(const struct aule_cache *cache,
                                      const struct aule_prefix *prefix)
 {
     if (prefix->num_tokens > 0 && !prefix->tokens)
-        return fail(AULE_INVALID, "tokens is NULL, num_tokens %u", prefix->num_tokens);
+        return fail(AULE_INVALID, "tokens is NULL, but num_tokens is %u", prefix->num_tokens);
     if (prefix->extra_key_size > WIRE_MAX_EXTRA_KEY)
-        return fail(AULE_INVALID, "extra_key_size = %zu, more than %u", prefix->extra_key_size,
-                    WIRE_MAX_EXTRA_KEY);
+        return fail(AULE_INVALID, "extra_key_size = %zu; at most %u are allowed",
+                    prefix->extra_key_size, WIRE_MAX_EXTRA_KEY);
     if (prefix->extra_key_size > 0 && !prefix->extra_key)
-        return fail(AULE_INVALID, "extra_key is NULL, its size %zu", prefix->extra_key_size);
+        return fail(AULE_INVALID, "extra_key is NULL, but extra_key_size is %zu",
+                    prefix->extra_key_size);
     return cache_check_count(cache, "a prefix", prefix->num_tokens / cache->block_size);
 }
 

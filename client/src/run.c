@@ -96,8 +96,7 @@ static enum aule_status check_layers(const struct attachment *attachment,
         return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no runs of several layers",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
     if ((layers->k_scales || layers->v_scales) && attachment->info.protocol_minor < 2)
-        return fail(AULE_UNSUPPORTED,
-                    "the daemon's protocol %u.%u knows no scales of single layers",
+        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no scales for each layer",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
     return AULE_OK;
 }

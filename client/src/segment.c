@@ -21,7 +21,7 @@ static enum aule_status check_layout(const struct wire_hello_reply *hello)
 {
     if (strncmp(hello->segment_name, WIRE_SEGMENT_PREFIX, sizeof WIRE_SEGMENT_PREFIX - 1) != 0 ||
         strchr(hello->segment_name + 1, '/'))
-        return fail(AULE_MISMATCH, "the segment's name %s is none of aule's", hello->segment_name);
+        return fail(AULE_MISMATCH, "%s is not the name of an aule segment", hello->segment_name);
     if (hello->header_offset != 0 || hello->arena_offset % WIRE_PAGE != 0 ||
         hello->arena_offset < sizeof(struct wire_segment_header) ||
         hello->arena_offset > hello->segment_size ||

@@ -23,8 +23,8 @@ static const struct {
 static enum aule_status join(const char *folder, const char *file, char **path)
 {
     if (strlen(folder) + strlen(file) > SOCKET_PATH_MAX)
-        return fail(AULE_INVALID, "the socket path %s%s has %zu bytes, more than %d", folder, file,
-                    strlen(folder) + strlen(file), SOCKET_PATH_MAX);
+        return fail(AULE_INVALID, "the socket path %s%s has %zu bytes; at most %d are allowed",
+                    folder, file, strlen(folder) + strlen(file), SOCKET_PATH_MAX);
     if (asprintf(path, "%s%s", folder, file) < 0)
         return fail(AULE_NO_MEMORY, "no memory for the socket's path");
     return AULE_OK;

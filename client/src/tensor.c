@@ -63,12 +63,13 @@ static enum aule_status check_shape(enum aule_dtype dtype, uint32_t num_heads, u
 {
     uint64_t element = aule_dtype_size(dtype);
     if (element == 0)
-        return fail(AULE_INVALID, "%d is no element type", (int)dtype);
+        return fail(AULE_INVALID, "%d is not an element type", (int)dtype);
     if (num_heads == 0 || head_dim == 0)
-        return fail(AULE_INVALID, "a tensor of %u heads of %u elements", num_heads, head_dim);
+        return fail(AULE_INVALID, "a tensor of %u heads of %u elements; neither may be 0",
+                    num_heads, head_dim);
     if (head_dim * element % TENSOR_ALIGNMENT != 0)
         return fail(AULE_MISALIGNED,
-                    "a head of %u %s elements has %" PRIu64 " bytes, which is no multiple of %d",
+                    "a head of %u %s elements has %" PRIu64 " bytes, which is not a multiple of %d",
                     head_dim, aule_dtype_name(dtype), head_dim * element, TENSOR_ALIGNMENT);
     return AULE_OK;
 }
@@ -85,8 +86,8 @@ enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtyp
     uint64_t head_stride = head_dim * (uint64_t)aule_dtype_size(dtype), token_stride, size;
     if (__builtin_mul_overflow(head_stride, num_heads, &token_stride) ||
         __builtin_mul_overflow(token_stride, num_tokens, &size))
-        return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements", num_tokens,
-                    num_heads, head_dim, aule_dtype_name(dtype));
+        return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements is too large",
+                    num_tokens, num_heads, head_dim, aule_dtype_name(dtype));
     struct attachment *attachment;
     status = session_get(session, &attachment);
     if (status != AULE_OK)
