@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// wire.cc - all the C++ there is: the structs of wire.h to and from the tables of aule.fbs, by
-// FlatBuffers. Knows nothing of sockets or sessions. generate.awk lists each table's fields in
-// wire_fields.h; a list makes its measuring, writing and reading. What stands here by hand is a
-// type's way onto the wire, and the rules that a type cannot say. Compiled without exceptions and
-// RTTI; the C++ runtime that FlatBuffers still wants stands at the end. Any thread.
+// wire.cc - all C++ of the project: converts the structs of wire.h to FlatBuffers tables of
+// aule.fbs and back. Knows nothing of sockets or sessions. generate.awk lists each table's fields
+// in wire_fields.h; macros make the code that measures, writes and reads a table of this list.
+// Written by hand are only the conversion of each type and the rules that a type cannot express.
+// Compiled without exceptions and RTTI; the C++ runtime that FlatBuffers still needs is at the end.
+// Any thread.
 
 #include "wire.h"
 
@@ -27,8 +28,8 @@ namespace
 namespace fb = flatbuffers;
 namespace w = aule::wire;
 
-// ---- generate.awk and flatc read aule.fbs alike: the same fields in the same order, the same
-// numbers ---- Their types are compared where fields are read: see get() and unpack().
+// ---- checks that generate.awk and flatc read aule.fbs alike ----
+// Compared here: names of fields in their order, and numbers. get() and unpack() compare types.
 
 constexpr bool same_text(const char *a, const char *b)
 {
@@ -50,16 +51,18 @@ constexpr bool same_names(const std::array<const char *, N> &names,
 // clang-format off
 #define NAME(owner, f, ...)       #f,
 #define NAME_UNION(owner, f, ...) #f "_type", #f,
-#define SAME_STRUCT(packed, plain, FIELDS)                                                                             \
+#define SAME_STRUCT(packed, plain, FIELDS)                                                         \
     static_assert(same_names(w::packed::Traits::field_names, {FIELDS(NAME, NAME)}), #packed);
-#define SAME_TABLE(packed, plain, FIELDS)                                                                              \
-    static_assert(same_names(w::packed::Traits::field_names, {FIELDS(NAME, NAME, NAME, NAME_UNION)}), #packed);
-#define SAME_EMPTY(packed, plain, FIELDS) static_assert(w::packed::Traits::fields_number == 0, #packed);
-#define SAME_COMMAND(name, member, table)                                                                              \
+#define SAME_TABLE(packed, plain, FIELDS)                                                          \
+    static_assert(same_names(w::packed::Traits::field_names,                                       \
+                             {FIELDS(NAME, NAME, NAME, NAME_UNION)}), #packed);
+#define SAME_EMPTY(packed, plain, FIELDS)                                                          \
+    static_assert(w::packed::Traits::fields_number == 0, #packed);
+#define SAME_COMMAND(name, member, table)                                                          \
     static_assert(int(WIRE_COMMAND_##name) == int(w::CommandTraits<w::table>::enum_value), #table);
-#define SAME_ANSWER(name, member, table)                                                                               \
+#define SAME_ANSWER(name, member, table)                                                           \
     static_assert(int(WIRE_ANSWER_##name) == int(w::AnswerTraits<w::table>::enum_value), #table);
-#define SAME_COUNT(type, count)                                                                                        \
+#define SAME_COUNT(type, count)                                                                    \
     static_assert(sizeof(w::EnumValues##type()) / sizeof(w::type) == count, #type);
 #define SAME_VALUE(type, value, plain) static_assert(int(plain) == int(w::type::value), #plain);
 // clang-format on
@@ -76,8 +79,8 @@ static_assert(int(WIRE_ANSWER_COUNT) == int(w::Answer::MAX) + 1,
 
 template <class T> using scalar = typename std::enable_if<std::is_arithmetic<T>::value, T>::type;
 
-// True: one layout on the wire and in C, and each pattern of bits has a meaning, so that a vector
-// can be handed out as it lies.
+// True: T has the same layout on the wire and in C, and every bit pattern is valid. So a vector can
+// be handed out in place.
 template <class T>
 constexpr bool in_place = std::is_arithmetic<T>::value && !std::is_same<T, bool>::value;
 
@@ -100,30 +103,30 @@ template <class T, class From, class = scalar<T>> void unpack(T &to, From from)
 #define UNPACK(owner, f, ...)     unpack(to.f, from.f());
 #define IN_PLACE(owner, f, ...)   && in_place<decltype(wire_##owner::f)>
 #define SIZE(owner, f, ...)       + sizeof(wire_##owner::f)
-#define STRUCT(packed, plain, FIELDS)                                                                                  \
-    w::packed pack(const wire_##plain &from)                                                                           \
-    {                                                                                                                  \
-        return w::packed(FIELDS(PACK_FIRST, PACK));                                                                    \
-    }                                                                                                                  \
-    void unpack(wire_##plain &to, const w::packed &from)                                                               \
-    {                                                                                                                  \
-        FIELDS(UNPACK, UNPACK)                                                                                         \
-    }                                                                                                                  \
-    template <>                                                                                                        \
-    constexpr bool in_place<wire_##plain> =                                                                            \
-        sizeof(wire_##plain) == sizeof(w::packed) && alignof(wire_##plain) == alignof(w::packed) &&                    \
+#define STRUCT(packed, plain, FIELDS)                                                              \
+    w::packed pack(const wire_##plain &from)                                                       \
+    {                                                                                              \
+        return w::packed(FIELDS(PACK_FIRST, PACK));                                                \
+    }                                                                                              \
+    void unpack(wire_##plain &to, const w::packed &from)                                           \
+    {                                                                                              \
+        FIELDS(UNPACK, UNPACK)                                                                     \
+    }                                                                                              \
+    template <>                                                                                    \
+    constexpr bool in_place<wire_##plain> =                                                        \
+        sizeof(wire_##plain) == sizeof(w::packed) && alignof(wire_##plain) == alignof(w::packed) &&\
         sizeof(wire_##plain) == (0 FIELDS(SIZE, SIZE)) FIELDS(IN_PLACE, IN_PLACE);
 // clang-format on
 WIRE_STRUCTS(STRUCT)
 
-// ---- measuring: an upper bound before a byte is written, so that the one allocation can fail in
-// peace ----
+// ---- measuring ----
+// The upper bound is known before a byte is written. So there is one allocation, whose failure is
+// handled.
 
 struct measure {
-    uint64_t payload = 0; // bytes of vectors and strings: no message can be smaller
-    uint64_t overhead =
-        0;                // bytes that their lengths, terminators, padding and offsets take at most
-    uint32_t missing = 0; // elements of a vector that has a count but no data
+    uint64_t payload = 0;  // bytes of vectors and strings: no message can be smaller
+    uint64_t overhead = 0; // at most these bytes of lengths, terminators, padding and offsets
+    uint32_t missing = 0;  // the count of a vector that has no data
 
     void vector(const void *data, uint64_t count, uint64_t size)
     {
@@ -209,8 +212,8 @@ template <size_t N> fb::Offset<fb::Vector<uint8_t>> put(writer &to, const uint8_
 
 fb::Offset<fb::Vector<fb::Offset<fb::String>>> put(writer &to, const wire_names &names)
 {
-    // Strings first, the vector of their offsets after them: FlatBuffers does not nest while
-    // writing.
+    // First the strings, then the vector of their offsets: FlatBuffers cannot write one inside the
+    // other.
     auto *offsets = static_cast<fb::Offset<fb::String> *>(
         malloc((names.count + size_t(1)) * sizeof(fb::uoffset_t)));
     if (!offsets) {
@@ -236,8 +239,8 @@ fb::Offset<fb::Vector<const Packed *>> put_list(writer &to, const Plain *from, u
     return vector;
 }
 
-// What a table's add_...() takes: structs by address and left out if they are all 0, all else as it
-// is.
+// The argument of a table's add_...(): a struct by address, or NULL to leave it out if it is all 0;
+// any other value as it is.
 template <class T> scalar<T> argument(const T &value)
 {
     return value;
@@ -261,11 +264,11 @@ template <class Packed, class = typename Packed::Traits> const Packed *argument(
     }
 WIRE_LISTED(PUT_LIST)
 
-// ---- reading: behind a verified message; keeps the first thing that is wrong ----
+// ---- reading a verified message; keeps the first error ----
 
 struct reader {
     struct error *error;
-    void **owned; // where the reply keeps what is allocated, one place after the other
+    void **owned; // the next free place where the reply keeps an allocation
     const char *field = "";
     enum status status = STATUS_OK;
 
@@ -288,7 +291,8 @@ template <class T, class From, class = scalar<T>> void get(reader &, T &to, From
     unpack(to, from);
 }
 
-// C reads up to the first NUL, so a string that holds another one would mean two things.
+// C reads up to the first NUL. A string with a NUL inside would mean one thing to C and another to
+// its length.
 void get(reader &from, const char *&to, const fb::String *text)
 {
     to = text ? text->c_str() : "";
@@ -296,8 +300,8 @@ void get(reader &from, const char *&to, const fb::String *text)
         from.fail(STATUS_MALFORMED, "%s holds a NUL byte inside its %u bytes", text->size());
 }
 
-// The verifier checks where a vector's length lies, not where its elements do. An empty one has
-// none, and is as good as absent.
+// The verifier checks the alignment of a vector's length, not that of its elements. An empty vector
+// counts as absent.
 template <class T> bool has_elements(reader &from, const fb::Vector<T> *vector, size_t alignment)
 {
     if (!vector || vector->size() == 0)
@@ -339,8 +343,8 @@ template <size_t N> void get(reader &from, uint8_t (&to)[N], const fb::Vector<ui
         memcpy(to, bytes->data(), N);
 }
 
-// Length first: the entries may all be one long string, and reading it for each would take for
-// ever.
+// Checks the length first: all entries may be the same long string, and reading it for each would
+// take very long.
 void get_name(reader &from, const char *&to, const fb::String *text)
 {
     if (text->size() > WIRE_MAX_NAME)
@@ -394,8 +398,8 @@ WIRE_LISTED_BY_COMMANDS(OWNS_NOTHING)
 
 // ---- one table each: measure, write, read ----
 
-// The one of a request's commands, or of a reply's answers, that its type names; behind the tables,
-// see visit().
+// For the member of a request's or reply's union that its type names. Defined below the tables; see
+// visit().
 template <class Any> void measure_union(measure &m, const Any &from);
 template <class Any> fb::Offset<void> put_union(writer &to, const Any &from);
 template <class Any, class Type>
@@ -407,29 +411,34 @@ template <class Enum> int number(const Enum &value);
 #define MEASURE_TABLE(owner, f, ...) if (from.has_##f) measure_table(m, from.f);
 #define MEASURE_UNION(owner, f, ...) measure_union(m, from);
 #define PUT_FIELD(owner, f, ...)     auto put_##f = put(to, from.f);
-#define PUT_TABLE(owner, f, ...)     auto put_##f = from.has_##f ? put_table(to, from.f, decltype(type->f())()) : 0;
+#define PUT_TABLE(owner, f, ...)                                                                   \
+    auto put_##f = from.has_##f ? put_table(to, from.f, decltype(type->f())()) : 0;
 #define PUT_UNION(owner, f, ...)     auto put_##f = put_union(to, from);
 #define ADD_FIELD(owner, f, ...)     table.add_##f(argument(put_##f));
 #define ADD_STRUCT(owner, f, ...)    table.add_##f(&put_##f);
-#define ADD_UNION(owner, f, ...)     table.add_##f##_type(decltype(type->f##_type())(number(from.f))), table.add_##f(put_##f);
+#define ADD_UNION(owner, f, ...)                                                                   \
+    table.add_##f##_type(decltype(type->f##_type())(number(from.f))), table.add_##f(put_##f);
 #define GET_FIELD(owner, f, ...)     from.field = #f, get(from, to.f, table->f());
-#define GET_TABLE(owner, f, ...)     to.has_##f = table->f() != nullptr; if (to.has_##f) get_table(from, to.f, table->f());
-#define GET_UNION(owner, f, ...)     from.field = #f, get_union(from, to, to.f, int(table->f##_type()), table->f());
-#define TABLE(packed, plain, FIELDS)                                                                                   \
-    void measure_table(measure &m, const wire_##plain &from)                                                           \
-    {                                                                                                                  \
-        FIELDS(MEASURE_FIELD, MEASURE_TABLE, MEASURE_FIELD, MEASURE_UNION)                                             \
-    }                                                                                                                  \
-    fb::Offset<w::packed> put_table(writer &to, const wire_##plain &from, [[maybe_unused]] const w::packed *type)      \
-    {                                                                                                                  \
-        FIELDS(PUT_FIELD, PUT_TABLE, PUT_FIELD, PUT_UNION)                                                             \
-        w::packed##Builder table(to.builder);                                                                          \
-        FIELDS(ADD_FIELD, ADD_FIELD, ADD_STRUCT, ADD_UNION)                                                            \
-        return table.Finish();                                                                                         \
-    }                                                                                                                  \
-    void get_table(reader &from, wire_##plain &to, const w::packed *table)                                             \
-    {                                                                                                                  \
-        FIELDS(GET_FIELD, GET_TABLE, GET_FIELD, GET_UNION)                                                             \
+#define GET_TABLE(owner, f, ...)                                                                   \
+    to.has_##f = table->f() != nullptr; if (to.has_##f) get_table(from, to.f, table->f());
+#define GET_UNION(owner, f, ...)                                                                   \
+    from.field = #f, get_union(from, to, to.f, int(table->f##_type()), table->f());
+#define TABLE(packed, plain, FIELDS)                                                               \
+    void measure_table(measure &m, const wire_##plain &from)                                       \
+    {                                                                                              \
+        FIELDS(MEASURE_FIELD, MEASURE_TABLE, MEASURE_FIELD, MEASURE_UNION)                         \
+    }                                                                                              \
+    fb::Offset<w::packed> put_table(writer &to, const wire_##plain &from,                          \
+                                    [[maybe_unused]] const w::packed *type)                        \
+    {                                                                                              \
+        FIELDS(PUT_FIELD, PUT_TABLE, PUT_FIELD, PUT_UNION)                                         \
+        w::packed##Builder table(to.builder);                                                      \
+        FIELDS(ADD_FIELD, ADD_FIELD, ADD_STRUCT, ADD_UNION)                                        \
+        return table.Finish();                                                                     \
+    }                                                                                              \
+    void get_table(reader &from, wire_##plain &to, const w::packed *table)                         \
+    {                                                                                              \
+        FIELDS(GET_FIELD, GET_TABLE, GET_FIELD, GET_UNION)                                         \
     }
 // clang-format on
 WIRE_TABLES(TABLE)
@@ -449,7 +458,7 @@ template <class Table> void get_table(reader &, wire_nothing &, const Table *)
 
 // ---- requests and replies: from a type to its table ----
 
-// A number that is none of the enum's may lie in the caller's struct; C++ must not load it as the
+// The caller's struct may hold a number that the enum does not have. C++ must not load it as the
 // enum.
 template <class Enum> int number(const Enum &value)
 {
@@ -459,8 +468,8 @@ template <class Enum> int number(const Enum &value)
     return plain;
 }
 
-// Calls act(member, null pointer to its table) for the member that the type names; false: it names
-// none.
+// Calls act(member, null pointer to its table) for the member that the type names. False: the type
+// names no member.
 #define CASE_COMMAND(name, member, table)                                                          \
     case WIRE_COMMAND_##name:                                                                      \
         act(any.member, static_cast<const w::table *>(nullptr));                                   \
@@ -539,8 +548,8 @@ void get_union(reader &from, Any &to, Type &type, int number, const void *value)
     });
 }
 
-// ---- what a verifier does not see: the same checks before writing (INVALID) and after reading
-// (MALFORMED) ----
+// ---- rules that the verifier does not check ----
+// The same rules hold before writing (INVALID) and after reading (MALFORMED).
 
 struct checker {
     struct error *error;
@@ -681,7 +690,7 @@ enum status check_message(checker &c, const wire_reply &in)
 
 // ---- encode ----
 
-// Hands out the one block that encode() made; measuring has shown that no second one is asked for.
+// Hands out the one block that encode() allocated. Measuring makes sure that one is enough.
 class one_block final : public fb::Allocator
 {
   public:
@@ -691,7 +700,7 @@ class one_block final : public fb::Allocator
     uint8_t *allocate(size_t size) override
     {
         if (size > size_ || taken_)
-            abort(); // a defect of struct measure: tests fill every message to the brim
+            abort(); // a defect of struct measure; tests fill every message up to its limit
         taken_ = true;
         return memory_;
     }
@@ -705,8 +714,8 @@ class one_block final : public fb::Allocator
     bool taken_ = false;
 };
 
-// The root, one table, their vtables and FlatBuffers' own list of a table's fields at the block's
-// other end.
+// Bytes for the root, one table, their vtables, and FlatBuffers' own list of a table's fields at
+// the other end of the block.
 enum { TABLES_AT_MOST = 4096 };
 
 enum status too_large(struct error *error, const char *about, uint64_t size)
@@ -728,7 +737,7 @@ enum status build(const Any &in, uint8_t *memory, size_t size, wire_buffer *out,
         return error_set(error, STATUS_NO_MEMORY, "no memory to write a list of names");
     if (builder.GetSize() > WIRE_MAX_MESSAGE)
         return too_large(error, "", builder.GetSize());
-    // FlatBuffers writes from the block's end; whoever frees the message knows its beginning only.
+    // FlatBuffers writes from the block's end, but free() needs the block's beginning.
     memmove(memory, builder.GetBufferPointer(), builder.GetSize());
     *out = {memory, builder.GetSize()};
     return STATUS_OK;
@@ -748,7 +757,7 @@ template <class Root, class Any> enum status encode(const Any &in, wire_buffer *
     if (m.payload > WIRE_MAX_MESSAGE)
         return too_large(error, "at least ", m.payload);
     size_t size =
-        (m.payload + m.overhead + TABLES_AT_MOST + 7) & ~size_t(7); // as FlatBuffers rounds it
+        (m.payload + m.overhead + TABLES_AT_MOST + 7) & ~size_t(7); // FlatBuffers rounds likewise
     auto *memory = static_cast<uint8_t *>(malloc(size));
     if (!memory)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a message of %zu bytes", size);
@@ -803,7 +812,7 @@ enum status decode(const void *data, size_t size, Any &to, void **owned, error *
     return check_message(c, to);
 }
 
-// All bytes, unlike `= {}`, which may leave those of a union's other members.
+// Clears all bytes. `= {}` may leave those of a union's other members.
 template <class Any> void clear(Any &any)
 {
     memset(&any, 0, sizeof any);
@@ -929,15 +938,15 @@ void wire_reply_finish(wire_reply *reply)
     clear(*reply);
 }
 
-// ---- the C++ runtime, as far as FlatBuffers refers to it; CMakeLists.txt makes these names local
-// to this object ---- Never called on our paths: encode() brings the allocator. They exist so that
-// a plain C link needs no libstdc++.
+// ---- the part of the C++ runtime that FlatBuffers refers to ----
+// These functions exist so that a plain C link needs no libstdc++. encode() brings an allocator, so
+// they are never called. CMakeLists.txt makes their names local to this object.
 
 void *operator new(size_t size)
 {
     void *memory = malloc(size ? size : 1);
     if (!memory)
-        abort(); // must not return NULL, and without exceptions there is no other way to say so
+        abort(); // it must not return NULL, and there are no exceptions
     return memory;
 }
 
