@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# generate.awk - reads aule.fbs and writes C. `-v part=structs` writes wire_structs.h: the enums and what aule.fbs calls structs,
-# such as a tensor and a run's entry, which core uses as well. `-v part=types` writes wire_types.h: the lists of commands and
-# answers, their structs, wire_request and wire_reply. `-v part=fields` writes wire_fields.h: the fields of all structs as lists
-# of macro calls. Runs at build time, with any awk. wire.cc compares the result with what flatc makes of the same file.
+# generate.awk - reads aule.fbs and writes C. Runs at build time, with any awk. wire.cc compares the
+# result with what flatc makes of the same file.
+#   -v part=structs   wire_structs.h: the enums, and the structs of aule.fbs, such as a tensor and a
+#                     run's entry; core uses them, too
+#   -v part=types     wire_types.h: the lists of commands and answers, their structs, wire_request
+#                     and wire_reply
+#   -v part=fields    wire_fields.h: the fields of all structs, as lists of macro calls
 #
 # aule.fbs                      C
 # ---------------------------   ----------------------------------------------------------------
@@ -18,7 +21,7 @@
 # a field of a struct's type    the struct; all 0 = absent
 # a field of a table's type     the struct behind `bool has_<field>`
 # union Command                 WIRE_COMMAND_MAP, enum wire_command, a C union of its members
-# enum RunFlag { Causal }       enum wire_run_flag { WIRE_RUN_CAUSAL }: the last word of the enum's name is left out
+# enum RunFlag { Causal }       enum wire_run_flag { WIRE_RUN_CAUSAL }: without the enum's last word
 
 function fail(text)
 {
@@ -38,14 +41,15 @@ function snake(name,    i, c, out)
     return out
 }
 
-# "RunReply" to "run", "RunFlag" to "run": the name of an answer without Reply, the prefix of an enum's values
+# "RunReply" to "run", "RunFlag" to "run": the name of an answer without Reply, and the prefix of an
+# enum's values
 function without_last_word(name)
 {
     sub(/[A-Z][a-z0-9]*$/, "", name)
     return snake(name)
 }
 
-# ---- tokens: all of the file, each with the comment behind it ----
+# ---- all tokens of the file, each with the comment behind it ----
 
 {
     line = $0
@@ -66,7 +70,7 @@ function without_last_word(name)
 function take()
 {
     if (at > num_tokens)
-        fail("it ends too early")
+        fail("the file ends too early")
     return token[at++]
 }
 
@@ -74,7 +78,8 @@ function expect(wanted,    found)
 {
     found = take()
     if (found != wanted)
-        fail("\"" wanted "\" is expected behind \"" token[at - 3] " " token[at - 2] "\", not \"" found "\"")
+        fail("\"" wanted "\" is expected behind \"" token[at - 3] " " token[at - 2] "\", not \"" \
+             found "\"")
 }
 
 # ---- declarations ----
@@ -209,7 +214,7 @@ function is_union(record, i)
     return kind_of[type[record, i]] == "union"
 }
 
-# ---- what messages are made of: each record behind those that it contains ----
+# ---- all records of messages, each behind those that it contains ----
 
 function visit(record,    i, t)
 {
@@ -258,7 +263,8 @@ function print_field(record, i,    name)
     if (is_table(record, i))
         print_line("bool has_" name ";")
     print_line(c_type(record, i) (c_type(record, i) ~ /\*$/ ? "" : " ") name \
-               (fixed_length[record, i] ? "[" fixed_length[record, i] "]" : "") ";", about[record, i])
+               (fixed_length[record, i] ? "[" fixed_length[record, i] "]" : "") ";",
+               about[record, i])
 }
 
 # The enum's value, then a C union of the members; `none` stands for those without fields.
@@ -285,7 +291,8 @@ function print_record(record,    i)
         print_line("void *owned[" most_lists() "];", "// arrays that decoding allocated")
     print "};"
     if (record in listed)
-        printf "struct wire_%s_list { const struct wire_%s *data; uint32_t count; };\n", snake(record), snake(record)
+        printf "struct wire_%s_list { const struct wire_%s *data; uint32_t count; };\n",
+            snake(record), snake(record)
     print ""
 }
 
@@ -300,7 +307,8 @@ function print_map(name,    i, t)
     printf "#define WIRE_%s_MAP(X)", toupper(snake(name))
     for (i = 1; i <= num_values[name]; i++) {
         t = values[name, i]
-        printf " \\\n    X(%s, %s, %s)", toupper(member_name(t)), num_fields[t] ? member_name(t) : "none", t
+        printf " \\\n    X(%s, %s, %s)", toupper(member_name(t)),
+            num_fields[t] ? member_name(t) : "none", t
     }
     printf "\n\nenum wire_%s {\n    WIRE_%s_NONE,\n", snake(name), toupper(snake(name))
     for (i = 1; i <= num_values[name]; i++)
@@ -308,11 +316,12 @@ function print_map(name,    i, t)
     printf "    WIRE_%s_COUNT\n};\n\n", toupper(snake(name))
 }
 
-# Lists of strings and of structs: decoding may allocate one array for each.
+# The number of lists of strings or structs; decoding may allocate an array for each.
 function num_lists(record,    i, n)
 {
     for (i = 1; i <= num_fields[record]; i++)
-        n += is_vector[record, i] && (type[record, i] == "string" || kind_of[type[record, i]] == "struct")
+        n += is_vector[record, i] && \
+             (type[record, i] == "string" || kind_of[type[record, i]] == "struct")
     return n + 0
 }
 
@@ -325,7 +334,7 @@ function most_lists(    i, n, most)
     return most
 }
 
-# A command owns no memory, so none of its fields may need some.
+# A command owns no memory, so no field of it may need any.
 function check_commands(    i, k, t)
 {
     for (i = 1; i <= num_values["Command"]; i++) {
@@ -356,7 +365,8 @@ function print_structs(    i)
 
 function print_types()
 {
-    print "// Made from aule.fbs by generate.awk. What the fields mean stands there. Include wire.h instead.\n"
+    print "// Made from aule.fbs by generate.awk. What the fields mean stands there."
+    print "// Include wire.h instead.\n"
     print_map("Command")
     print_map("Answer")
     print "struct wire_nothing { uint8_t unused; };   // a command or an answer without fields\n"
@@ -365,7 +375,7 @@ function print_types()
 
 # ---- wire_fields.h ----
 
-# The kind of a field, and the struct or table that it is of.
+# The kind of a field, and the name of its struct or table.
 function kind_and_type(record, i,    t)
 {
     t = type[record, i]
@@ -378,10 +388,12 @@ function kind_and_type(record, i,    t)
 
 function print_call(macro, record, i)
 {
-    printf " \\\n    %s(%s, %s, %s)", macro, snake(record), field[record, i], kind_and_type(record, i)
+    printf " \\\n    %s(%s, %s, %s)", macro, snake(record), field[record, i],
+        kind_and_type(record, i)
 }
 
-# F(owner, field, kind, of) is for the first field of a struct, X for the others: a constructor's arguments have commas between them.
+# F(owner, field, kind, of) for the first field of a struct, X for the others: a constructor's
+# arguments have commas between them.
 function print_struct_fields(record,    i)
 {
     printf "#define WIRE_%s_FIELDS(F, X)", toupper(snake(record))
@@ -392,10 +404,12 @@ function print_struct_fields(record,    i)
 
 function callback(record, i)
 {
-    return is_union(record, i) ? "U" : is_table(record, i) ? "T" : is_required[record, i] ? "R" : "X"
+    if (is_union(record, i))
+        return "U"
+    return is_table(record, i) ? "T" : is_required[record, i] ? "R" : "X"
 }
 
-# T is for a table in the table, R for a struct that must be there, U for a union, X for all others.
+# T for a table in the table, R for a required struct, U for a union, X for all other fields.
 function print_table_fields(record,    i)
 {
     printf "#define WIRE_%s_FIELDS(X, T, R, U)", toupper(snake(record))
@@ -411,12 +425,13 @@ function print_records(name, kind, empty,    i, record)
     for (i = 1; i <= num_records; i++) {
         record = order[i]
         if (kind_of[record] == kind && (num_fields[record] == 0) == empty)
-            printf " \\\n    X(%s, %s, WIRE_%s_FIELDS)", record, snake(record), toupper(snake(record))
+            printf " \\\n    X(%s, %s, WIRE_%s_FIELDS)", record, snake(record),
+                toupper(snake(record))
     }
     print "\n"
 }
 
-# X(FlatBuffers name, plain name) of the structs that there are vectors of
+# X(FlatBuffers name, plain name) for each struct of which a message has a vector
 function print_listed(    i, record)
 {
     printf "#define WIRE_LISTED(X)"
@@ -428,7 +443,7 @@ function print_listed(    i, record)
     print "\n"
 }
 
-# X(FlatBuffers name, plain name) of those that a command has a vector of
+# X(FlatBuffers name, plain name) for each struct of which a command has a vector
 function print_listed_by_commands(    i, k, t, done)
 {
     printf "#define WIRE_LISTED_BY_COMMANDS(X)"
@@ -443,7 +458,7 @@ function print_listed_by_commands(    i, k, t, done)
     print "\n"
 }
 
-# E(FlatBuffers enum, how many values) and X(FlatBuffers enum, its value, the value in C)
+# E(FlatBuffers enum, number of values) and X(FlatBuffers enum, its value, the value in C)
 function print_enums(    i, k, name)
 {
     printf "#define WIRE_ENUMS(E, X)"
@@ -459,7 +474,8 @@ function print_enums(    i, k, name)
 
 function print_fields(    i)
 {
-    print "// Made from aule.fbs by generate.awk: the fields of the structs of wire_types.h, for wire.cc and the tests.\n"
+    print "// Made from aule.fbs by generate.awk: the fields of the structs of wire_types.h."
+    print "// For wire.cc and the tests.\n"
     for (i = 1; i <= num_records; i++) {
         if (kind_of[order[i]] == "struct")
             print_struct_fields(order[i])
@@ -475,8 +491,8 @@ function print_fields(    i)
 }
 
 END {
-    split("bool bool byte int8_t ubyte uint8_t short int16_t ushort uint16_t int int32_t uint uint32_t long int64_t " \
-          "ulong uint64_t float float double double", pairs, " ")
+    split("bool bool byte int8_t ubyte uint8_t short int16_t ushort uint16_t int int32_t " \
+          "uint uint32_t long int64_t ulong uint64_t float float double double", pairs, " ")
     for (i = 1; i in pairs; i += 2)
         scalar_type[pairs[i]] = pairs[i + 1]
     scalar_type["string"] = "const char *"
