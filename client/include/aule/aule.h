@@ -125,7 +125,7 @@ enum aule_status {
  *   AULE_EPOCH         the object is from before the last reconnect: close it
  *   AULE_STOPPING, AULE_DEVICE_LOST, AULE_FORKED, AULE_MALFORMED, AULE_INTERNAL: as above
  *
- * timeout_ms, in every call: how long to wait, in milliseconds. 0: do not wait. -1: wait for ever.
+ * timeout_ms, in each of these calls: milliseconds to wait. 0: do not wait. -1: wait for ever.
  */
 
 /* "NOT_HELD", and "a block is not held by this session". "UNKNOWN" for other values. Static. */
@@ -184,14 +184,14 @@ struct aule_session_params {
  * reached, AULE_NO_MEMORY if no file descriptor is left. Any other value, or a bad value of
  * $AULE_RING_SPIN, is AULE_INVALID.
  *
- * Deadlines. A call waits for the daemon's answer as long as its own timeout_ms, if it has one, and
- * the session's grace together.
- *   If aule_cache_state() gets no answer, it returns AULE_TIMEOUT. The session goes on.
- *   Any other call may have been carried out although its answer is missing, and its result would
- *   be lost. So such a call ends the session, and the daemon takes back everything that the session
- *   has. The call returns AULE_TIMEOUT and a sentence that says so. Pending calls of other threads
- *   and later calls return AULE_DAEMON_GONE until aule_session_reconnect().
- *   A timeout_ms that passes in the daemon (of a lease, a submission or a wait) ends nothing.
+ * Deadlines. A call waits for the daemon's answer for the session's grace, plus its own timeout_ms
+ * if it has one.
+ *   A lease, a submission or a wait whose own timeout_ms passes in the daemon ends nothing.
+ *   If aule_cache_state() gets no answer, it returns AULE_TIMEOUT, and the session goes on.
+ *   If any other call gets no answer, the daemon may have carried it out, and the result is lost.
+ *   So the call ends the session, and the daemon takes back everything that the session has. The
+ *   call returns AULE_TIMEOUT, and its sentence says so. Pending calls of other threads and later
+ *   calls return AULE_DAEMON_GONE until aule_session_reconnect().
  */
 
 /*
@@ -218,8 +218,8 @@ AULE_API void aule_session_close(struct aule_session *session);
  * Call this after AULE_DAEMON_GONE. Connects and shakes hands anew, with the parameters of the
  * open, its timeout_ms included. A session that still lives is ended first, as by
  * aule_session_close().
- * Everything from before is gone: caches, batches, tickets and tensors return AULE_EPOCH, and must
- * still be closed or destroyed. Pointers into the arena are invalid.
+ * Everything from before is gone. Calls with its caches, batches, tickets and tensors return
+ * AULE_EPOCH; close or destroy them. Pointers into the arena are invalid.
  * Statuses: those of aule_session_open(). After a failure, except AULE_FORKED, the session has no
  * daemon and no arena. Calls on it return AULE_DAEMON_GONE; reconnect again, or close it.
  * If several threads call this, each makes a reconnect of its own, one after another.
@@ -261,9 +261,9 @@ AULE_INLINE enum aule_status aule_session_info(struct aule_session *session,
  *   of a block      [num_blocks, ...]: token i of block b begins at
  *                   offset + b * outer_stride + i * token_stride.
  *
- * A tensor does not know its number of rows: a run touches as many as its batch has. Rows outside
- * the arena are refused. Rows that lie in another tensor of the arena are not, unless the run names
- * that tensor, too.
+ * A tensor does not know its number of rows: a run touches as many as its batch has. It is refused
+ * if they end outside the arena, but not if they reach into memory of another tensor. So allocate
+ * enough rows.
  * The caller owns the bytes. A run reads or writes them until its ticket is done.
  */
 struct aule_tensor {
@@ -462,12 +462,13 @@ struct aule_batch;
  *
  * num_seqs 0 is refused (AULE_INVALID): skip such a step. A sequence without queries or without
  * keys is padding, which is allowed.
- * q_len may exceed seq_len in a sequence that writes nothing. Its first queries then stand before
- * key 0, and a causal run gives them no key. With a slot other than -1 such a sequence is refused
- * (AULE_INVALID).
- * A position may be seq_len or more. Such a query sees at most the seq_len keys: all of them if the
- * run is causal, fewer or none with a left window. ALiBi and RoPE use the position as it is, and so
- * does the K that the token writes. A negative position is AULE_OUT_OF_RANGE.
+ * q_len may exceed seq_len only in a sequence that writes nothing. With a slot other than -1 it is
+ * refused (AULE_INVALID). With bottom-right alignment its first queries stand before key 0, so a
+ * causal run gives them no key.
+ * A position may be seq_len or more. Such a query still sees only the seq_len keys, and with a left
+ * window only those of them inside it. ALiBi and RoPE use the position as it is. RoPE does so for
+ * the K that the token writes, too. A negative position is AULE_OUT_OF_RANGE.
+ * A key that no run has written is read as it is: its contents are undefined.
  */
 struct aule_batch_params {
     uint32_t num_seqs;            /* at least 1 */
@@ -505,8 +506,9 @@ struct aule_batch_params {
  * steps between. Checks the metadata once and keeps a reference on every block that it names. Ends
  * with aule_batch_destroy().
  * AULE_NOT_HELD: a block is not held by this session. AULE_SEALED: a slot lies in a sealed block.
- * AULE_DUPLICATE_SLOT. AULE_OUT_OF_RANGE, AULE_INVALID: an entry or a length. The sentence names
- * the entry and its value. AULE_LIMIT: --max-batches, --max-batch-memory or --max-metadata.
+ * AULE_DUPLICATE_SLOT: a slot occurs twice; slots of other batches are not compared.
+ * AULE_OUT_OF_RANGE, AULE_INVALID: an entry or a length; the sentence names it and its value.
+ * AULE_LIMIT: --max-batches, --max-batch-memory or --max-metadata.
  */
 AULE_INLINE enum aule_status aule_batch_create(struct aule_cache *cache,
                                                const struct aule_batch_params *params,
@@ -514,12 +516,12 @@ AULE_INLINE enum aule_status aule_batch_create(struct aule_cache *cache,
 /* Takes NULL. Runs of the batch that are queued or in flight finish first, in the daemon. */
 AULE_API void aule_batch_destroy(struct aule_batch *batch);
 
-/*
- * The next step of the same sequences, by what changes. The number of sequences, the rows of each,
- * q_lens, token_rows, kv_starts and the shape of the table stay.
- */
 /* block_table[seq][column] becomes `block`; -1: none. */
 struct aule_table_entry { uint32_t seq, column; int32_t block; };
+/*
+ * What changes from one step of the same sequences to the next. The number of sequences, the rows
+ * of each, q_lens, token_rows, kv_starts and the shape of the table stay.
+ */
 struct aule_advance {
     const int32_t *seq_lens_kv;   /* [num_seqs]; NULL: each grows by its number of queries */
     const int64_t *slot_mapping;  /* [T]; NULL only for a batch without slots */
@@ -531,11 +533,11 @@ struct aule_advance {
 
 /*
  * Call this once a step, then aule_run() for each layer. Makes `batch` the next step's. Runs that
- * are queued or in flight keep the step before, so there is no need to wait for them. Blocks that
- * only the step before names are released by the batch when those runs are over.
- * The cost grows with the sequences, tokens and entries given, not with the table. Two things look
- * at the whole table: a batch's first advance, and an entry that puts a block where unfinished runs
- * can still read, which copies the table. An entry of -1 copies nothing.
+ * are queued or in flight keep the step before, so there is no need to wait for them. The batch
+ * keeps its references to blocks that only the step before names until those runs are over.
+ * The cost grows with the sequences, tokens and entries given, not with the table. There are two
+ * exceptions. A batch's first advance looks at the whole table. Replacing an entry that unfinished
+ * runs can still read copies the table, unless the new entry is -1.
  * AULE_INVALID: the batch has a custom mask or no keys. AULE_UNSUPPORTED: the daemon is too old.
  * Other statuses: as aule_batch_create(). On failure the batch is as it was.
  * Threads: no other call may use the batch meanwhile.
@@ -544,13 +546,13 @@ AULE_INLINE enum aule_status aule_batch_advance(struct aule_batch *batch,
                                                 const struct aule_advance *advance);
 
 /*
- * How K and V lie in the session's own arena. A batch over them needs no cache. Each run names them
- * by its tensors `keys` and `values`, in one of two forms:
- *   block tensors   block_size is not 0: [num_blocks, block_size, num_kv_heads, head_dim], the
- *                   outer stride is that of a block. Read through block_table, written through
- *                   slot_mapping.
- *   contiguous      block_size is 0; no block table and no slot mapping. Key j of sequence s is row
- *                   kv_starts[s] + j, or, with an outer stride, row j of sequence s.
+ * How K and V lie in the session's own arena. A batch over them needs no cache. Each run gives them
+ * as its tensors `keys` and `values`, in one of two forms:
+ *   block tensors   block_size is not 0. [num_blocks, block_size, num_kv_heads, head_dim]; the
+ *                   outer stride is that of a block. They are read through block_table and written
+ *                   through slot_mapping.
+ *   contiguous      block_size is 0. There is no block table and no slot mapping. Key j of sequence
+ *                   s is row kv_starts[s] + j; with an outer stride it is row j of sequence s.
  */
 struct aule_kv_layout {
     uint32_t num_kv_heads;
