@@ -179,10 +179,12 @@ struct aule_session_params {
  * full goes as a message, too. The lanes differ in nothing but time.
  *
  * $AULE_LANE forces a lane. With "nng" the session uses messages only. With "ring" a session that
- * cannot have the ring lane is not opened: AULE_UNSUPPORTED if the daemon does not offer it,
- * AULE_VERSION if its rings have another version, AULE_DAEMON_GONE if the doorbell cannot be
- * reached, AULE_NO_MEMORY if no file descriptor is left. Any other value, or a bad value of
- * $AULE_RING_SPIN, is AULE_INVALID.
+ * cannot have the ring lane is not opened:
+ *   AULE_UNSUPPORTED   the daemon does not offer it
+ *   AULE_VERSION       the daemon's rings have another version
+ *   AULE_DAEMON_GONE   the doorbell cannot be reached
+ *   AULE_NO_MEMORY     no file descriptor is left
+ * Any other value, or a bad value of $AULE_RING_SPIN, is AULE_INVALID.
  *
  * Deadlines. A call waits for the daemon's answer for the session's grace, plus its own timeout_ms
  * if it has one.
@@ -760,8 +762,8 @@ AULE_INLINE enum aule_status aule_ticket_wait(struct aule_session *session,
  * result may be NULL.
  * AULE_BUSY: no ticket came free in time; nothing was queued. AULE_TIMEOUT, or no room for the
  * wait: the run may go on, and nothing can wait for it.
- * The copied arrays of aule_run_submit() keep their room in the arena until the run ends, so
- * threads that run side by side need room for each.
+ * The arrays that aule_run_submit() copies keep their room in the arena until the run ends. So
+ * several threads at once need room for the arrays of each.
  */
 AULE_INLINE enum aule_status aule_run(struct aule_batch *batch,
                                       const struct aule_run_params *params, int timeout_ms,
