@@ -160,10 +160,10 @@ static int socket_prepare(struct connection *connection)
     return error;
 }
 
-// nng dials by itself, with growing pauses, until there is a pipe. It must dial again if more
-// clients wait to be accepted than the socket's queue holds (128), as when all workers of a host
-// start at once. nng's synchronous start is no choice: it knows no deadline, and never returns if
-// the dialer is closed just before.
+// nng dials by itself, with growing pauses, until there is a pipe. The socket's queue holds 128
+// clients that wait to be accepted. If all workers of a host start at once, some must dial again.
+// nng's synchronous start is no choice: it knows no deadline, and never returns if the dialer is
+// closed just before.
 static int dial(struct connection *connection)
 {
     enum { FIRST_PAUSE_MS = 10, LONGEST_PAUSE_MS = 320 };
