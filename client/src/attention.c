@@ -265,8 +265,8 @@ static enum aule_status import(const struct step *step, const struct blocks *blo
 }
 
 // The import has a ticket, because nothing else would show its failure. One call then needs two
-// tickets. If the import has the session's last one, waiting for another would never end. So the
-// import is waited for here.
+// tickets. If the import has the session's last one, waiting for another could take for ever. So
+// the import is waited for here.
 static enum aule_status attend(const struct step *step, struct aule_batch *batch,
                                const struct aule_run_params *run, uint64_t *before, uint64_t *id)
 {
