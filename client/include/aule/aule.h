@@ -623,7 +623,7 @@ AULE_INLINE enum aule_status aule_metadata_tokens(const struct aule_token_form *
 /*
  * Decode with in-place append. Sequence s has cache_seqlens[s] tokens in its blocks and one new
  * token. A run writes the new K and V behind them and attends to all. cache_seqlens is [num_seqs],
- * block_table [num_seqs, max_blocks].
+ * block_table [num_seqs, max_blocks]. block_size is that of the cache or layout, in tokens.
  * AULE_OUT_OF_RANGE: the table has no block for a new token.
  */
 AULE_INLINE enum aule_status aule_metadata_append(uint32_t num_seqs, const int32_t *cache_seqlens,
