@@ -971,6 +971,7 @@ struct aule_ping_info {
     char version[32];
     uint32_t protocol_major, protocol_minor;
 };
+/* Asks whether the daemon answers, and measures the time from request to answer. */
 AULE_INLINE enum aule_status aule_monitor_ping(struct aule_monitor *monitor,
                                                struct aule_ping_info *info);
 
@@ -994,6 +995,7 @@ struct aule_daemon_state {
     uint64_t ends_asleep;         /* ends that woke it, which takes time. Ends that are noticed
                                      together count once, in both counters */
 };
+/* The daemon's limits and counters at one moment. */
 AULE_INLINE enum aule_status aule_monitor_daemon(struct aule_monitor *monitor,
                                                  struct aule_daemon_state *state);
 
@@ -1026,6 +1028,7 @@ struct aule_device_state {
     uint64_t heap_bytes, budget_bytes, max_allocation_bytes, import_alignment;
     uint32_t subgroup_size, shared_memory_bytes, pipelines;
 };
+/* The Vulkan device that the daemon owns. Sizes are bytes. */
 AULE_INLINE enum aule_status aule_monitor_device(struct aule_monitor *monitor,
                                                  struct aule_device_state *state);
 
