@@ -56,7 +56,7 @@ static enum aule_status place(struct attachment *attachment, struct vector *vect
     }
     arena_room(attachment->arena, &room, &largest);
     return fail(AULE_NO_MEMORY,
-                "%s: the arena has no room for %" PRIu64 " bytes: %" PRIu64
+                "%s: %" PRIu64 " bytes have no room in the arena: %" PRIu64
                 " bytes are free, the largest gap is %" PRIu64,
                 what, size, room, largest);
 }

@@ -171,7 +171,7 @@ START_TEST(a_daemon_of_before_is_asked_for_neither)
     expect(aule_run_layers(batch, &run, &(struct aule_layers){.num_layers = 2}, 0, NULL),
            AULE_UNSUPPORTED, "protocol 2.0 knows no runs of several layers");
     expect(aule_batch_advance(batch, &(struct aule_advance){.num_entries = 0}), AULE_UNSUPPORTED,
-           "protocol 2.0 knows no next step");
+           "protocol 2.0 cannot advance a batch");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_ADVANCE]), 0);
     close_all();

@@ -513,7 +513,7 @@ START_TEST(an_import_is_a_batch_that_is_only_written_through)
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_DESTROY]), 1);
     params.k.outer_stride = 1024;
     expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID,
-           "k.outer_stride = 1024 and outer_rows 0");
+           "k.outer_stride = 1024, but outer_rows is 0");
     params.outer_rows = 2;
     ck_assert_int_eq(aule_kv_import(cache, &params, 0, NULL), AULE_OK);
     ck_assert_uint_eq(seen.batch.num_seqs, 3);
