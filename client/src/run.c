@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - queues a batch for one layer or several. The daemon decides what a run may be: every
-// parameter goes out, so that the daemon can name the one it refuses. Slopes, sinks, frequencies
-// and scales of layers lie in the arena during the call: the daemon copies them when the command
+// run.c - queues runs of a batch for one layer or several. The daemon checks them: every parameter
+// is sent, so that the daemon can name the one that it refuses. Slopes, sinks, frequencies and the
+// scales of layers lie in the arena during the call; the daemon copies them when the command
 // arrives. Any thread.
 
 #include "run.h"
@@ -17,13 +17,13 @@
 
 enum { MOST_LAYERS = 1024 };
 
-// For a call without layers.
+// For runs of one layer.
 static const struct aule_layers one_layer = {.num_layers = 1};
 
-// A run that is about to be sent. It points into itself and must not be copied.
+// A run to be sent. Points into itself, so it must not be copied.
 struct prepared {
     struct work work;
-    float scales[2 * MOST_LAYERS]; // K's of each layer, then V's of each layer
+    float scales[2 * MOST_LAYERS]; // of K for each layer, then of V for each layer
 };
 
 static enum aule_status check_tensors(const struct attachment *attachment,
@@ -108,8 +108,7 @@ static enum aule_status check_layers(const struct attachment *attachment,
         return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no runs of several layers",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
     if ((layers->k_scales || layers->v_scales) && attachment->info.protocol_minor < 2)
-        return fail(AULE_UNSUPPORTED,
-                    "the daemon's protocol %u.%u knows no scales of single layers",
+        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no scales for each layer",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
     return AULE_OK;
 }
@@ -125,8 +124,8 @@ static enum aule_status check_options(const struct attachment *attachment,
                 attachment->info.protocol_major, attachment->info.protocol_minor);
 }
 
-// The number of floats in a caller's array in which the parts of two layers lie `stride` bytes
-// apart.
+// How many floats the caller's slopes or sinks have, if the part of each layer lies `stride` bytes
+// behind that of the layer before.
 static uint64_t num_heads_given(const struct aule_run_params *params,
                                 const struct aule_layers *layers, uint64_t stride)
 {
@@ -143,7 +142,7 @@ static void add_array(struct work *work, const void *data, uint64_t count, uint3
     work->spans[work->num_arrays++] = span;
 }
 
-// One array for K and V. A list that is not given repeats the run's own scale.
+// Makes one array of both. If one of them is not given, the run's scale holds for each layer.
 static uint32_t fill_scales(const struct aule_run_params *params, const struct aule_layers *layers,
                             float *scales)
 {
