@@ -694,9 +694,9 @@ struct aule_run_params {
     float k_scale, v_scale;       /* AULE_SCALE_PER_TENSOR: value = stored element * scale; 0: 1 */
     struct aule_tensor keys, values; /* K and V of all tokens, if they lie in the arena; the layout
                                         says shape and type */
-    uint32_t max_queue_ms;        /* the longest time from the ticket to the turn of the first layer; a
-                                     run that waited longer ends with AULE_LIMIT, and writes and computes
-                                     nothing; 0: no limit */
+    uint32_t max_queue_ms;        /* 0: no limit; else a run that has had its ticket this long when
+                                     the turn of its first layer comes ends with AULE_LIMIT: it
+                                     writes and computes nothing */
 };
 
 /* Where attention reads K and V. */
