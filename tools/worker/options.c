@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the table of aule-worker's options, and what options want of each other.
-// base/options.h says what an entry means.
+// options.c - the table of aule-worker's options, and the checks across options. base/options.h
+// says what an entry means.
 
 #include "options.h"
 
@@ -107,7 +107,7 @@ static const struct options_program program = {
 
 enum { SCALE_UNSAID = AULE_SCALE_PER_TOKEN_HEAD + 1 };
 
-// Without scales, whole numbers keep too little of most models.
+// Without scales, int8 keeps too little of most models.
 static void settle(struct options *options)
 {
     if (options->kv_scale == (enum aule_scale_mode)SCALE_UNSAID)
@@ -115,7 +115,7 @@ static void settle(struct options *options)
             options->kv_dtype == AULE_INT8 ? AULE_SCALE_PER_TOKEN_HEAD : AULE_SCALE_NONE;
 }
 
-// What concerns more than one option.
+// Checks that concern more than one option.
 static enum options_result check(const struct options *options, const struct options_line *line)
 {
     if (line->num_operands)
