@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// heed.c - see heed.h. Knows no device: what only that can tell is told by who opens it.
+// heed.c - see heed.h. It knows no device: what depends on the device is checked where it is
+// opened.
 
 #include "heed.h"
 
@@ -34,7 +35,7 @@ static bool types_heed(const struct workload *workload, const struct options *op
     return false;
 }
 
-// The check goes through elements by eights.
+// The check reads elements in groups of eight.
 static bool dim_heeds(const struct options *options)
 {
     if (options->head_dim % 8 == 0 && options->head_dim <= measuring_most_head_dim())
@@ -44,7 +45,7 @@ static bool dim_heeds(const struct options *options)
     return false;
 }
 
-// Workloads about blocks want some.
+// Workloads that measure blocks need blocks.
 static bool place_heeds(const struct workload *workload, const struct options *options)
 {
     if (!options->contiguous ||
@@ -74,7 +75,7 @@ static bool clients_heed(const struct workload *workload, const struct options *
     return false;
 }
 
-// A study says better than the options' own rules what it does not take.
+// A study names the options that it does not take itself, in clearer words.
 static bool heeds(const struct workload *workload, const struct options *options)
 {
     if (is_study(workload))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the tables of aule-bench's commands and options, and what does not go together.
-// base/options.h says what an entry means.
+// options.c - the tables of aule-bench's commands and options, and which of them exclude each
+// other. base/options.h says what an entry means.
 
 #include "options.h"
 
@@ -15,7 +15,7 @@
 
 #define FIELD(member) OPTION_FIELD(struct options, member)
 
-// The commands that take an option. fleet.c starts clients and tells them all.
+// Groups of commands that share options. CLIENT is the command that fleet.c starts.
 enum { RUN = 1 << 0, PLOT = 1 << 1, CLIENT = 1 << 2, BOTH = RUN | CLIENT };
 
 enum { MAX_COUNT = 4096, MAX_NUMBER = 1000000, POLL_AUTO = MAX_COUNT + 1 };
@@ -92,7 +92,7 @@ static const struct option entries[] = {
     {"output", "FILE", OPTION_TEXT, FIELD(output), .groups = PLOT, .otherwise = "standard output",
      .help = "where `plot` writes"},
 
-    // What fleet.c tells a client.
+    // Options that fleet.c passes to a client.
     {"socket", "PATH", OPTION_TEXT, FIELD(socket), .groups = CLIENT},
     {"part", "N", OPTION_COUNT, FIELD(part), 0, MAX_COUNT, .groups = CLIENT},
     {"in-flight", "N", OPTION_COUNT, FIELD(in_flight), 0, MAX_COUNT, .groups = CLIENT,
@@ -102,7 +102,7 @@ static const struct option entries[] = {
 
 static const struct command {
     struct options_command words;
-    const char *wants; // what the argument is
+    const char *wants; // name of the argument, for errors
 } commands[] = {
     {{"list", NULL, "list the workloads", 0}, NULL},
     {{"run", "NAME...", "run workloads or studies, and print how long each takes", RUN},
@@ -137,7 +137,7 @@ const char *via_name(enum via via)
 
 // ---- what goes with what ----
 
-// Of a run. `other` is an option as well.
+// Options of a run that exclude each other. `other` is an option, too.
 static const struct {
     const char *one, *other, *why;
 } apart[] = {
@@ -148,7 +148,7 @@ static const struct {
 };
 enum { NUM_APART = sizeof apart / sizeof *apart };
 
-// Of a run in this process only.
+// Options for a run in this process only.
 static const char *const engine_only[] = {"contiguous", "no-cascade", "token-scales", "verbose"};
 enum { NUM_ENGINE_ONLY = sizeof engine_only / sizeof *engine_only };
 
@@ -202,7 +202,8 @@ enum options_result options_parse(int argc, char **argv, struct options *options
     if (result != OPTIONS_RUN)
         return result;
     const struct command *command =
-        (const struct command *)(const void *)options->line.command; // its first member
+        // struct command begins with its options_command
+        (const struct command *)(const void *)options->line.command;
     options->command = command->words.name;
     options->names = options->line.operands;
     options->num_names = options->line.num_operands;
