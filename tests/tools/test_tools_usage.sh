@@ -30,8 +30,8 @@ refused "--jobs 'few' is not a number from 1" test --jobs few
 refused "--preset 'fast' is none of: release asan tsan" test --preset fast
 refused "'--foo' is neither make nor run" coop-root --foo
 refused "make has no option '--foo'" coop-root make --foo
-refused "run wants a command" coop-root run
-refused "FOLDER, SUITE and an ARGUMENT are wanted" apt-aside folder
+refused "run needs a command" coop-root run
+refused "it needs FOLDER, SUITE and an ARGUMENT" apt-aside folder
 for tool in test setup shader-compiler quickstart coop-root apt-aside; do
     "$tools/$tool" --help | grep -q "^usage: tools/$tool" || { echo "tools/$tool --help has no usage"; bad=1; }
 done
