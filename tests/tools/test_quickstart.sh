@@ -87,7 +87,7 @@ interrupted()
     log=$(mktemp -p /tmp)
     trap 'rm -rf "$TMPDIR" "$log"' EXIT
     interrupt_at 'Starting aule-daemon'
-    interrupt_at 'Computing what is right'
+    interrupt_at 'Computing the reference'
     interrupt_at 'Worker 1 computes'
 }
 
@@ -107,8 +107,8 @@ refused()
 {
     local empty=$TMPDIR/empty
     mkdir "$empty"
-    refuses 2 "--build-dir wants a folder (--help says more)" --build-dir
-    refuses 2 "--build-dir wants a folder (--help says more)" --build-dir ''
+    refuses 2 "--build-dir needs a folder (--help says more)" --build-dir
+    refuses 2 "--build-dir needs a folder (--help says more)" --build-dir ''
     refuses 2 "--build-dir '$TMPDIR/none' is no folder (--help says more)" --build-dir "$TMPDIR/none"
     refuses 2 "--build-dir '$empty' has no daemon/aule-daemon: build it there, or leave the option out (--help says more)" --build-dir "$empty"
     refuses 2 "there is no option '--fast' (--help says more)" --fast
