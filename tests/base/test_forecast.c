@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_forecast.c - how long work is expected to take, and when threads look for its end, sleep and
-// wait, under a clock of the test's own. Two threads with the rules of real ones: the engine's
-// completer, whose sleeps end at their time, and the daemon's dispatcher, whose sleeps end with the
-// work.
+// test_forecast.c - forecasts of how long work takes, and when threads poll for its end, sleep and
+// block, under a simulated clock. Two threads have the rules of real ones: the engine's completer,
+// whose sleeps end at a set time, and the daemon's dispatcher, whose sleeps end when the work ends.
 
 #include "base/forecast.h"
 #include "rigs/check_main.h"
 
 enum { US = 1000, LOOK = 100 * US, SPIN = 50 * US, A_LOOK = 200, KIND = 7, OTHER = 8 };
 
-// A thread that has nothing else to do, and what it did for the last work.
+// A thread with nothing else to do, and how it noticed the last end.
 struct thread {
     struct forecast_watch watch;
     int64_t now_ns, end_ns;
-    int64_t oversleeps_ns; // each sleep that ends at its time is so much longer
-    int64_t wake_delay_ns; // a thread that is woken goes on so long after the end
+    int64_t oversleeps_ns; // each timed sleep takes this much longer
+    int64_t wake_delay_ns; // a woken thread runs this long after the end
     int64_t pause_ns;      // between two pieces of work
     int64_t looked_ns, slept_ns;
     uint32_t waits;
@@ -62,7 +61,8 @@ static void sleep_until(struct thread *t, int64_t until_ns)
     forecast_watch_slept(&t->watch, until_ns, t->now_ns);
 }
 
-// Work that was sent at `sent_ns` ends at t->end_ns; returns how much later the thread notices.
+// Work that was submitted at `sent_ns` ends at t->end_ns. Returns how much later the thread
+// notices.
 static int64_t await(struct thread *t, uint64_t kind, int64_t sent_ns)
 {
     bool seen = false;
@@ -86,7 +86,7 @@ static int64_t await(struct thread *t, uint64_t kind, int64_t sent_ns)
     return late_ns;
 }
 
-// Work that is sent now.
+// Work that is submitted now.
 static int64_t pass(struct thread *t, uint64_t kind, int64_t takes_ns)
 {
     t->end_ns = t->now_ns + takes_ns;
@@ -101,7 +101,7 @@ static int64_t pass_times(struct thread *t, int times, int64_t takes_ns)
     return late_ns;
 }
 
-// ---- how long ----
+// ---- forecasts ----
 
 static struct forecast batches(void)
 {
@@ -142,7 +142,7 @@ START_TEST(two_kinds_in_one_place_forget_each_other)
 }
 END_TEST
 
-// ---- by ticket ----
+// ---- forecasts by ticket ----
 
 START_TEST(a_ticket_is_forecast_from_its_own_start)
 {
@@ -202,7 +202,7 @@ END_TEST
 START_TEST(known_work_is_slept_through_until_shortly_before_its_end)
 {
     struct thread t = completer();
-    pass(&t, KIND, 1000 * US); // unknown: noticed late
+    pass(&t, KIND, 1000 * US); // not seen before: noticed late
     for (int i = 0; i < 20; i++) {
         ck_assert_int_le(pass(&t, KIND, (1000 + i % 3 * 10) * US), A_LOOK);
         ck_assert_uint_eq(t.waits, 0);
@@ -237,10 +237,10 @@ START_TEST(one_that_took_long_does_not_make_the_next_ones_late)
 {
     struct thread t = completer();
     pass_times(&t, 5, 200 * US);
-    pass(&t, KIND, 500 * US); // other processes had the GPU
+    pass(&t, KIND, 500 * US); // other processes used the GPU
     ck_assert_int_le(pass(&t, KIND, 200 * US), A_LOOK);
     pass(&t, KIND, 1500 * US);
-    pass(&t, KIND, 200 * US); // late, by an eighth of that
+    pass(&t, KIND, 200 * US); // an eighth later than forecast
     ck_assert_int_le(pass(&t, KIND, 200 * US), t.wake_delay_ns);
     ck_assert_int_le(pass(&t, KIND, 200 * US), A_LOOK);
 }
@@ -272,7 +272,7 @@ START_TEST(what_waited_behind_others_is_counted_from_their_end)
 {
     struct thread t = completer();
     const int64_t sent_ns = t.now_ns;
-    for (int i = 0; i < 20; i++) { // all were sent at once
+    for (int i = 0; i < 20; i++) { // all are submitted at once
         t.end_ns = sent_ns + (i + 1) * 300 * US;
         await(&t, KIND, sent_ns);
         if (i > 2)
@@ -336,7 +336,7 @@ START_TEST(one_look_a_piece_of_work_is_as_long_as_the_spin_at_most)
     struct thread t = dispatcher();
     for (int n = 0; n < 400; n++) {
         pass(&t, n % 5 ? KIND : OTHER,
-             (n * 7919 % 500 + 1) * US); // it never does what it did before
+             (n * 7919 % 500 + 1) * US); // the duration never repeats
         ck_assert_int_le(t.looked_ns, SPIN + A_LOOK);
     }
 }
@@ -356,7 +356,7 @@ END_TEST
 START_TEST(sleeps_that_last_too_long_are_begun_to_end_earlier)
 {
     struct thread t = dispatcher();
-    t.oversleeps_ns = 60 * US; // more than half a look
+    t.oversleeps_ns = 60 * US; // more than half the polling time
     pass_times(&t, 10, 1000 * US);
     ck_assert(!t.woken);
     t.oversleeps_ns = 5 * US;
@@ -398,7 +398,7 @@ START_TEST(what_stood_behind_another_begins_with_the_other_ones_end)
     pass_times(&t, 11, 400 * US);
     forecast_watch_begin(&t.watch, KIND, t.now_ns);
     forecast_watch_end(&t.watch, t.now_ns + 400 * US, false);
-    forecast_watch_begin(&t.watch, KIND, t.now_ns); // was there since then
+    forecast_watch_begin(&t.watch, KIND, t.now_ns); // submitted at that time
     const int64_t wake_ns = forecast_watch_wake_ns(&t.watch, t.now_ns + 410 * US);
     ck_assert_int_gt(wake_ns, t.now_ns + 700 * US);
     ck_assert_int_lt(wake_ns, t.now_ns + 800 * US);

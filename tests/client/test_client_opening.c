@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_opening.c - how the client library opens a session: what it makes of a daemon that is
-// not there, broken or of another version, and of too little to open one with. Each test is a
-// process of its own with a fake daemon in it.
+// test_client_opening.c - opening a session: a daemon that is not there, is broken or has another
+// version, and a process that has too few resources. Each test is a process with a fake daemon in
+// it.
 
 #include "rigs/client_world.h"
 
@@ -86,7 +86,7 @@ START_TEST(a_daemon_that_never_greets_runs_into_the_timeout)
 }
 END_TEST
 
-// However little time there is.
+// However short the timeout is.
 START_TEST(what_is_no_daemon_is_told_and_not_waited_for)
 {
     enum { ATTEMPTS = 100 };
@@ -292,7 +292,7 @@ static enum fake_action offer_other_rings(struct fake_daemon *daemon,
     return FAKE_ANSWER;
 }
 
-// As a daemon of another version would have them.
+// The struct sizes of a daemon of another version.
 START_TEST(rings_of_other_entries_are_left_alone)
 {
     struct aule_session_info info;
@@ -322,8 +322,8 @@ static enum fake_action slow_handshake(struct fake_daemon *daemon,
     return FAKE_ANSWER;
 }
 
-// Each of them is in time, both are not; and the client is gone long before the second answer
-// comes.
+// Each answer alone is in time, but both together are not; the client is gone long before the
+// second answer.
 START_TEST(the_steps_of_a_handshake_share_one_timeout)
 {
     struct aule_session *session = NULL;
@@ -356,8 +356,8 @@ START_TEST(a_message_too_small_for_any_block_takes_none)
 }
 END_TEST
 
-// A process of its own that may open no descriptor above `limit`; it opens a session, and tells by
-// its exit code.
+// A process that may not open a descriptor above `limit`. It opens a session and reports by its
+// exit code.
 static int open_with_descriptors(rlim_t limit)
 {
     pid_t child = fork(); // before this process has a session
@@ -380,7 +380,7 @@ static int open_with_descriptors(rlim_t limit)
     return WEXITSTATUS(status);
 }
 
-// From none to enough: nng's own, the socket, the segment.
+// From none to enough descriptors: nng's own, the socket, the segment.
 START_TEST(too_few_descriptors_are_no_memory_and_the_limit_is_named)
 {
     int status = AULE_NO_MEMORY;
@@ -388,12 +388,12 @@ START_TEST(too_few_descriptors_are_no_memory_and_the_limit_is_named)
     int ends[2];
     char byte;
     ck_assert_int_eq(pipe(ends), 0);
-    pid_t server = fork(); // nng works in one process of a family only
+    pid_t server = fork(); // after a fork only one of the processes can use nng
     ck_assert_int_ge(server, 0);
     if (server == 0) {
         close(ends[1]);
         fake_start(&fake, path, NULL, NULL);
-        while (read(ends[0], &byte, 1) > 0) // until the test ends, in whatever way
+        while (read(ends[0], &byte, 1) > 0) // until the test ends, however it ends
             continue;
         fake_stop(&fake);
         _exit(0);
@@ -428,7 +428,7 @@ START_TEST(a_session_tells_what_the_handshake_said)
     ck_assert_str_eq(info.device_name, "fake");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_MAPPED]), 1);
     aule_session_close(session);
-    wait_until_seen(WIRE_COMMAND_CLOSE_SESSION, 1); // the library does not wait for ever
+    wait_until_seen(WIRE_COMMAND_CLOSE_SESSION, 1); // the library does not wait for good
 }
 END_TEST
 

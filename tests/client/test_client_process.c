@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_process.c - libaule-client against the real daemon: forks, deaths on both sides, what
-// they leave behind, and what a monitor sees. Each test is a process of its own with a daemon of
-// its own.
+// test_client_process.c - libaule-client with the real daemon: forks, deaths on both sides, what
+// they leave behind, and what a monitor sees. Each test is a process with its own daemon.
 
 #include "rigs/client_step.h"
 
@@ -93,7 +92,7 @@ START_TEST(a_forked_child_harms_nothing)
 }
 END_TEST
 
-// In a process of its own.
+// Runs in its own process.
 static void hold_blocks(void)
 {
     struct step step;
@@ -160,7 +159,7 @@ START_TEST(workers_that_leave_at_once_do_not_harm_the_daemon)
         ck_assert_int_ge(worker, 0);
         if (worker == 0) {
             open_session(NULL);
-            _exit(0); // without a close
+            _exit(0); // without closing the session
         }
         ck_assert_int_eq(waitpid(worker, &status, 0), worker);
         ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "worker %d's status is 0x%x",
@@ -173,7 +172,7 @@ START_TEST(workers_that_leave_at_once_do_not_harm_the_daemon)
 }
 END_TEST
 
-// A connection that nobody has accepted yet; false: the queue of those is full.
+// A connection that is not accepted yet. False: the queue of such connections is full.
 static bool queue_up(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -241,7 +240,8 @@ START_TEST(sessions_leave_no_descriptor_and_no_segment_behind)
         open_step(&step, NULL);
         close_step(&step);
     }
-    // On both sides nng closes pipes on threads of its own; what leaks would be 40, and stay.
+    // On both sides nng closes pipes on its own threads. A leak would be 40 pipes, and they would
+    // stay.
     for (int i = 0; i < DEADLINE_S * 200 &&
                     (count_descriptors(getpid()) > ours || count_descriptors(daemon_.pid) > theirs);
          i++)
