@@ -19,8 +19,7 @@ static void setup_staging(void)
     launch((const char *const[]){"--force-staging", NULL});
 }
 
-// ---- a scene: tensors for all layers, the keys and values of each sequence in each layer, and a
-// decode of two sequences ----
+// ---- a scene: tensors and histories for all layers, and a decode of two sequences ----
 
 enum { PROMPT = 17, STEPS = 12 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_device.c - which devices there are and which one is meant.
+// test_engine_device.c - the list of devices, and which one is chosen.
 
 #include "engine/vulkan/statistics.h"
 #include "rigs/engine_world.h"
@@ -38,7 +38,8 @@ START_TEST(list_describes_every_device)
         ck_assert_uint_gt(device->subgroup_size, 0);
         ck_assert_uint_ge(device->shared_memory_bytes, 16384);
         if (device->usable)
-            ck_assert_uint_ge(device->shared_memory_bytes, 27168); // attention at head_dim 256
+            // attention at head_dim 256 needs that
+            ck_assert_uint_ge(device->shared_memory_bytes, 27168);
         ck_assert_uint_eq(device->host_import, device->import_alignment != 0);
     }
     free(devices);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_tune.c - tuning without a device: the trial under a clock of the test's own, the table of
-// what was measured, and its file: there and back, spoilt, another device's, empty.
+// test_tune.c - tuning without a device: the trial under a simulated clock, the table of
+// measurements, and its file: written and read, damaged, of another device, empty.
 
 #include "engine/file.h"
 #include "engine/trial/trial.h"
@@ -41,8 +41,8 @@ static struct tune_entry entry(uint32_t number)
 
 static const uint32_t candidates[] = {64, 128, 256, 0};
 
-// All rounds, in which candidate i takes times[i]; in round `odd` ten times as long. The clock goes
-// on by `step` each.
+// Runs all rounds. Candidate i takes times[i], or ten times as long in round `odd`. The clock
+// advances by `step` each time.
 static struct trial run_trial(const uint64_t *times, int odd, uint64_t step, uint64_t budget,
                               uint64_t *end)
 {
@@ -66,8 +66,7 @@ START_TEST(the_fastest_candidate_wins_and_the_first_round_only_warms_up)
     static const uint64_t times[] = {900, 700, 800};
     uint64_t end;
     struct tune_entry won = entry(0);
-    for (int odd = 0; odd < 3;
-         odd++) { // the first, which counts nothing, or one that others disturb
+    for (int odd = 0; odd < 3; odd++) { // the first round, which does not count, or a disturbed one
         struct trial trial = run_trial(times, odd, 1, 1000000, &end);
         won.rule_local_size = 64;
         ck_assert(trial_end(&trial, &won));
@@ -101,14 +100,14 @@ START_TEST(no_measurement_begins_after_the_time_is_over)
     uint64_t end;
     struct tune_entry won = entry(0);
     won.rule_local_size = 64;
-    struct trial trial = run_trial(times, -1, 100, 650, &end); // two rounds and one
+    struct trial trial = run_trial(times, -1, 100, 650, &end); // two rounds and one sample
     ck_assert_uint_eq(end, 5000 + 700);
     ck_assert(trial_end(&trial, &won));
     ck_assert_uint_eq(won.num_samples, 1);
-    trial = run_trial(times, -1, 100, 450, &end); // the last of the second round is missing
+    trial = run_trial(times, -1, 100, 450, &end); // the last sample of the second round is missing
     ck_assert_uint_eq(end, 5000 + 500);
     ck_assert(!trial_end(&trial, &won));
-    trial = run_trial(times, -1, 1, 1u << 30, &end); // enough is enough
+    trial = run_trial(times, -1, 1, 1u << 30, &end); // the rounds are enough
     ck_assert_uint_lt(end, 5000 + 100);
 }
 END_TEST
@@ -160,7 +159,7 @@ START_TEST(what_is_not_known_waits_and_is_chosen_once_it_is_measured)
     wanted.local_size = 0;
     ck_assert_uint_eq(tune_choice(&tune, &wanted.key), 0);
     ck_assert(tune_lacks(&tune, &wanted.key));
-    ck_assert_uint_eq(tune_count(&tune).num_entries, 0); // asking alone wants nothing
+    ck_assert_uint_eq(tune_count(&tune).num_entries, 0); // a look-up alone requests no measurement
     tune_want(&tune, &wanted);
     tune_want(&tune, &wanted);
     ck_assert_uint_eq(tune_count(&tune).num_entries, 1);
@@ -372,7 +371,7 @@ START_TEST(entries_come_back_as_they_were)
     struct error error = {0};
     entries[1].gpu_ns = UINT64_C(123456789012345);
     entries[1].key.spec[AULE_SPEC_FEATURES] = UINT32_MAX;
-    entries[2].local_size = 0; // nobody measured it
+    entries[2].local_size = 0; // not measured
     write_entries(entries, 3);
     ck_assert_int_eq(tune_file_read(path, &device, &list, &error), STATUS_OK);
     ck_assert_uint_eq(list.count, 2);
@@ -396,7 +395,7 @@ START_TEST(a_file_without_entries_goes)
     write_entries(&one, 1);
     write_entries(NULL, 0);
     ck_assert_int_eq(access(path, F_OK), -1);
-    write_entries(NULL, 0); // and there need not be one
+    write_entries(NULL, 0); // the file may be missing
     ck_assert_int_eq(tune_file_read(path, &device, &list, &error), STATUS_NOT_FOUND);
 }
 END_TEST
@@ -441,7 +440,7 @@ START_TEST(a_file_that_another_is_writing_is_left_alone)
     ck_assert_int_eq(flock(his, LOCK_EX), 0);
     ck_assert_int_ne(file_replace(path, &piece, 1, &error), STATUS_OK);
     file_sweep(path);
-    ck_assert_int_eq(rename(beside, path), 0); // as he does at last
+    ck_assert_int_eq(rename(beside, path), 0); // the other daemon renames its file at last
     close(his);
     char *data;
     size_t size;
@@ -483,7 +482,7 @@ START_TEST(a_spoilt_file_or_another_devices_is_ignored_with_the_reason)
     ck_assert_int_eq(truncate(path, 65 << 20), 0);
     expect_ignored(STATUS_LIMIT, "it has 68157440 bytes, and no more than 67108864 are read");
     ck_assert_int_eq(unlink(path), 0);
-    ck_assert_int_eq(mkfifo(path, 0600), 0); // nobody writes there
+    ck_assert_int_eq(mkfifo(path, 0600), 0); // nothing is written there
     expect_ignored(STATUS_LIMIT, "no file");
 }
 END_TEST
