@@ -390,7 +390,7 @@ static void check(const struct fake_run *run)
 {
     switch (run->run.kind) {
     case ENGINE_ATTEND:
-        check_attention(run); // also checks what it writes
+        check_attention(run); // and then its writes
     // fall through
     case ENGINE_WRITE: write_slots(run, true); break;
     case ENGINE_GATHER: gather(run, true); break;
