@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_wait.c - how the dispatcher waits where epoll_pwait2() is refused: the linker leads
-// it through here. An eventfd and a deadline only; no device, no rings.
+// test_server_wait.c - how the dispatcher waits if epoll_pwait2() is refused; the linker redirects
+// it here. Only an eventfd and a deadline; no device, no rings.
 
 #include "rigs/check_main.h"
 #include "server/wait.h"
@@ -14,7 +14,8 @@
 
 static struct server server;
 static int refusal, refused;
-static int64_t wake_ns = FOREVER, slept_until_ns, slept_ns; // what core wants, and what it was told
+// what core asks for, and what it was told
+static int64_t wake_ns = FOREVER, slept_until_ns, slept_ns;
 
 int __wrap_epoll_pwait2(int fd, struct epoll_event *events, int room, const struct timespec *rest,
                         const sigset_t *set);
@@ -138,7 +139,7 @@ START_TEST(when_core_wants_to_look_the_dispatcher_stays_awake)
 {
     wake_ns = clock_now_ns();
     slept_ns = 0;
-    wait_for_events(&server); // comes back though nothing happens
+    wait_for_events(&server); // returns although nothing happens
     ck_assert_int_eq(slept_ns, 0);
 }
 END_TEST
