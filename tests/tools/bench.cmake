@@ -64,7 +64,7 @@ if(TARGET aule-bench)
   bench_test(bench_tells_at_once_that_a_daemon_has_ended process
     "the daemon ended before it answered" run decode:2x70 --via nng --daemon /bin/false --check)
   bench_test(bench_grows_no_pool_where_there_is_none process
-    "G1 is about blocks, and --contiguous has none" run G1 --contiguous --check)
+    "G1 measures blocks, and --contiguous has none" run G1 --contiguous --check)
   bench_test(bench_plots_results_only process "line 1 of .* is no result" plot
     ${CMAKE_CURRENT_LIST_FILE})
   add_test(NAME test_bench COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench.sh

@@ -31,10 +31,10 @@ static const struct option entries[] = {
     OPTION_SECTION("Where attention runs"),
     {"via", "LANE", OPTION_CHOICE, FIELD(via), VIA_ENGINE, .words = via_words, .groups = BOTH,
      .initial = "engine",
-     .help = "the engine in this process, or a lane of a daemon that is started for it",
+     .help = "the engine in this process, or a lane of a daemon that this program starts",
      .details = "With `engine`, q and out are in the device's memory. With `nng` and `ring`, "
-                "client processes run the "
-                "workload, and its time is wall time from a run's submission to its end."},
+                "client processes run the workload, and its time is wall time from a run's "
+                "submission to its end."},
     {"clients", "N", OPTION_COUNT, FIELD(clients), 1, MAX_COUNT, .groups = BOTH, .initial = "1",
      .help = "processes that share a workload's sequences, with `--via nng` or `ring`"},
     {"daemon", "FILE", OPTION_TEXT, FIELD(daemon), .groups = RUN,
@@ -47,7 +47,7 @@ static const struct option entries[] = {
     {"completion-poll", "US", OPTION_COUNT, FIELD(completion_poll_us), 0, MAX_COUNT, .groups = BOTH,
      .word = "auto", .word_value = POLL_AUTO, .initial = "auto",
      .help = "poll the GPU for this long before a submission's waiter sleeps; 0: never",
-     .details = "The option of the same name of aule-daemon says more."},
+     .details = "See the option of aule-daemon with this name."},
 
     OPTION_SECTION("Inputs"),
     {"dtype", "TYPE", OPTION_CHOICE, FIELD(dtype), DTYPE_F32, .words = dtype_words, .groups = BOTH,
@@ -55,8 +55,8 @@ static const struct option entries[] = {
     {"kv-dtype", "TYPE", OPTION_CHOICE, FIELD(kv_dtype), DTYPE_F32, .words = kv_dtype_words,
      .groups = BOTH, .otherwise = "as `--dtype`", .help = "element type of K and V"},
     {"token-scales", NULL, OPTION_FLAG, FIELD(token_scales), .groups = RUN,
-     .otherwise = "one scale a tensor (int8), or none",
-     .help = "K and V of 8 bits have a scale for each token and head, with `--via engine` only",
+     .otherwise = "one scale for the tensor (int8), or none",
+     .help = "8-bit K and V have a scale for each token and head; only with `--via engine`",
      .details = "K and V must be in blocks."},
     {"head-dim", "N", OPTION_COUNT, FIELD(head_dim), 0, 512, .groups = BOTH, .initial = "0",
      .help = "head dim of Q, K and V, a multiple of 8 up to 512; 0: the workload's own, 128"},
@@ -65,10 +65,10 @@ static const struct option entries[] = {
     {"contiguous", NULL, OPTION_FLAG, FIELD(contiguous), .groups = RUN,
      .help = "K and V in one piece for each head, without blocks"},
     {"no-cascade", NULL, OPTION_FLAG, FIELD(no_cascade), .groups = RUN,
-     .help = "read keys that sequences share once for each of them; the bits are the same"},
+     .help = "read shared keys once for each sequence, with the same bits"},
     {"pool", "GIB", OPTION_NUMBER, FIELD(pool_gib), 0, MAX_NUMBER, .groups = BOTH,
-     .otherwise = "4, in software 0.05; of E1 8, in software 0.25",
-     .help = "K and V to read in turns, more than any cache holds; E1's pool"},
+     .otherwise = "4 (E1: 8); on a software device 0.05 (E1: 0.25)",
+     .help = "size of all sets of K and V, larger than any cache; for E1 the pool"},
 
     OPTION_SECTION("Measuring"),
     {"seconds", "S", OPTION_NUMBER, FIELD(seconds), 0, MAX_NUMBER, .groups = BOTH, .initial = "2",
@@ -77,20 +77,20 @@ static const struct option entries[] = {
      .help = "also measure the same attention in plain C on all cores",
      .details = "It computes in f16, is compiled for the machine that aule was built on, and "
                 "reports GFLOP/s."},
-    {"check", NULL, OPTION_FLAG, FIELD(check), .groups = BOTH, .help = "check, and measure nothing",
-     .details = "Prints a line for people for each workload, also where standard output is no "
-                "terminal. `--json` "
-                "prints lines for programs."},
+    {"check", NULL, OPTION_FLAG, FIELD(check), .groups = BOTH,
+     .help = "check the results, and measure nothing",
+     .details = "Prints a line for people for each workload, even if standard output is no "
+                "terminal. `--json` prints lines for programs."},
 
     OPTION_SECTION("General"),
     {"json", NULL, OPTION_FLAG, FIELD(json), .groups = RUN,
-     .otherwise = "where standard output is no terminal, but for `--check`",
-     .help = "one line of JSON a workload",
-     .details = "With `--check`, what was not measured is null."},
+     .otherwise = "if standard output is no terminal, except with `--check`",
+     .help = "print one line of JSON for each workload",
+     .details = "With `--check`, measurements are null."},
     {"verbose", NULL, OPTION_FLAG, FIELD(verbose), .groups = RUN,
-     .help = "say on standard error what each workload is made of, and which kernels serve it"},
+     .help = "print on standard error the sizes of each workload, and which kernels serve it"},
     {"output", "FILE", OPTION_TEXT, FIELD(output), .groups = PLOT, .otherwise = "standard output",
-     .help = "where `plot` writes"},
+     .help = "the file that `plot` writes"},
 
     // Options that fleet.c passes to a client.
     {"socket", "PATH", OPTION_TEXT, FIELD(socket), .groups = CLIENT},
@@ -115,14 +115,15 @@ static const struct command {
 static const struct options_program program = {
     .name = "aule-bench",
     .usage = "aule-bench COMMAND [ARGUMENT]... [OPTION]...",
-    .about = "Times attention on real workloads beside the device's ceilings. Checks each workload "
-             "against float64 before\n"
-             "and after. NAME is a workload that list has; all; sharing, the studies of several "
-             "cases side by side;\n"
-             "lengths or batches, decodes to plot; decode:NxLENGTH or prefill:NxLENGTH.",
+    .about =
+        "Times attention on real workloads, and the device's ceilings. Compares each workload with "
+        "float64 before\n"
+        "and after. NAME is a workload of `aule-bench list`; all; sharing, which are the "
+        "studies; lengths or batches,\n"
+        "which are decodes to plot; decode:NxLENGTH or prefill:NxLENGTH.",
     .epilogue = "Exit codes: 0 all is right, 1 a result is wrong, or could not be written or "
                 "drawn, 2 the command line is\n"
-                "wrong, 3 it could not be measured (no such device or variant; its daemon or the "
+                "wrong, 3 it could not measure (no such device or variant; its daemon or the "
                 "GPU is gone).",
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
@@ -143,8 +144,8 @@ static const struct {
 } apart[] = {
     {"baseline", "check", "a check measures nothing"},
     {"seconds", "check", "a check measures nothing"},
-    {"no-cascade", "contiguous", "without blocks no sequence shares any"},
-    {"token-scales", "contiguous", "such scales lie in blocks"},
+    {"no-cascade", "contiguous", "sequences without blocks share none"},
+    {"token-scales", "contiguous", "these scales are in blocks"},
 };
 enum { NUM_APART = sizeof apart / sizeof *apart };
 
@@ -160,7 +161,7 @@ bool options_gave(const struct options *options, const char *name)
 static bool check_names(const struct command *command, const struct options *options)
 {
     if (command->wants && options->num_names < 1)
-        fprintf(stderr, "aule-bench: %s wants %s\n", command->words.name, command->wants);
+        fprintf(stderr, "aule-bench: %s needs %s\n", command->words.name, command->wants);
     else if (!command->wants && options->num_names)
         fprintf(stderr, "aule-bench: %s takes no '%s'\n", command->words.name, options->names[0]);
     else

@@ -236,7 +236,7 @@ static bool is_first_left_out(const struct points *points, uint32_t index)
 // Says which results are left out. False: all of them.
 static bool any_drawn(const struct points *points)
 {
-    const char *before = "aule-bench: not drawn, for they make neither bar nor curve:";
+    const char *before = "aule-bench: not drawn, because they are neither bar nor curve:";
     bool any = false, all = true;
     for (uint32_t i = 0; i < points->count; i++) {
         bool drawn = is_drawn(points, &points->list[i]);

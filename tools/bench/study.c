@@ -65,7 +65,7 @@ bool study_takes(const char *name, const struct options *options)
     for (int i = 0; known && i < NUM_PARTICULAR; i++) {
         if (!options_gave(options, particular[i]) || takes(known, particular[i]))
             continue;
-        fprintf(stderr, "aule-bench: study %s takes no --%s: its cases say that themselves\n", name,
+        fprintf(stderr, "aule-bench: study %s takes no --%s: its cases determine that\n", name,
                 particular[i]);
         return false;
     }

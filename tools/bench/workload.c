@@ -183,7 +183,7 @@ static void say_unknown(const char *name)
     for (uint32_t i = 0; i < num_workloads; i++) {
         if (strcasecmp(name, workloads[i].name) != 0)
             continue;
-        fprintf(stderr, "aule-bench: there is no workload '%s', but there is '%s'\n", name,
+        fprintf(stderr, "aule-bench: there is no workload '%s'; did you mean '%s'?\n", name,
                 workloads[i].name);
         return;
     }
