@@ -419,7 +419,7 @@ static const struct {
 };
 enum { NUM_WRONG_CASES = sizeof wrong_cases / sizeof *wrong_cases };
 
-START_TEST(what_the_daemon_refuses_leaves_nothing_behind_by_either_way)
+START_TEST(calls_that_the_daemon_refuses_leave_nothing_behind_on_either_path)
 {
     static const enum aule_path ways[] = {AULE_PATH_CONTIGUOUS, AULE_PATH_PAGED, AULE_PATH_AUTO};
     struct scene scene;
@@ -533,10 +533,11 @@ int main(void)
             (const TTest *const[]){no_room_for_another_cache_is_a_limit, NULL});
     rig_add(suite, "one ticket", setup_one_ticket,
             (const TTest *const[]){one_ticket_is_enough_for_the_paged_way, NULL});
-    rig_add(suite, "nothing is left", rig_setup,
-            (const TTest *const[]){what_the_daemon_refuses_leaves_nothing_behind_by_either_way,
-                                   another_cache_of_the_librarys_name_takes_the_pool_from_nobody,
-                                   threads_of_one_session_leave_nothing_behind,
-                                   after_a_reconnect_both_ways_work_again, NULL});
+    rig_add(
+        suite, "nothing is left", rig_setup,
+        (const TTest *const[]){calls_that_the_daemon_refuses_leave_nothing_behind_on_either_path,
+                               another_cache_of_the_librarys_name_takes_the_pool_from_nobody,
+                               threads_of_one_session_leave_nothing_behind,
+                               after_a_reconnect_both_ways_work_again, NULL});
     return check_main(suite);
 }

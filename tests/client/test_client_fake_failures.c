@@ -31,7 +31,7 @@ static const struct {
 };
 enum { NUM_FAILURE_CASES = sizeof failure_cases / sizeof *failure_cases };
 
-START_TEST(whichever_command_fails_everything_is_given_back_and_its_sentence_stays)
+START_TEST(if_a_command_fails_everything_is_released_and_its_error_stays)
 {
     const enum aule_path ways[] = {AULE_PATH_AUTO, AULE_PATH_PAGED};
     for (int i = 0; i < 4; i++) {
@@ -270,8 +270,7 @@ int main(void)
     Suite *suite = suite_create("client_fake_failures");
     add(suite, "giving back",
         (const struct entry[]){
-            {whichever_command_fails_everything_is_given_back_and_its_sentence_stays,
-             NUM_FAILURE_CASES},
+            {if_a_command_fails_everything_is_released_and_its_error_stays, NUM_FAILURE_CASES},
             {a_failure_while_giving_back_does_not_hide_the_first_one, 0},
             {the_contiguous_way_ends_its_batch_when_the_run_fails, 0},
             {NULL, 0},

@@ -164,7 +164,7 @@ START_TEST(what_a_step_changes_reaches_the_daemon)
 }
 END_TEST
 
-START_TEST(a_daemon_of_before_is_asked_for_neither)
+START_TEST(an_older_daemon_is_asked_for_neither)
 {
     const struct aule_run_params run = {.num_heads = 1};
     open_all(0);
@@ -204,7 +204,7 @@ int main(void)
             {layers_reach_the_daemon_with_arrays_as_long_as_their_strides_say, 0},
             {scales_of_layers_reach_the_daemon_as_one_array, 0},
             {what_a_step_changes_reaches_the_daemon, 0},
-            {a_daemon_of_before_is_asked_for_neither, 0},
+            {an_older_daemon_is_asked_for_neither, 0},
             {a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more, 0},
             {NULL, 0}});
     return check_main(suite);

@@ -214,7 +214,7 @@ static const struct {
 };
 enum { NUM_REFUSED_CASES = sizeof refused_cases / sizeof *refused_cases };
 
-START_TEST(what_cannot_be_is_refused_before_the_daemon_is_asked)
+START_TEST(impossible_arguments_are_refused_before_the_daemon_is_asked)
 {
     struct journal journal = {.commands = 0};
     struct aule_session *session = open_journal(&journal, 0);
@@ -241,7 +241,7 @@ int main(void)
         });
     add(suite, "refused",
         (const struct entry[]){
-            {what_cannot_be_is_refused_before_the_daemon_is_asked, NUM_REFUSED_CASES},
+            {impossible_arguments_are_refused_before_the_daemon_is_asked, NUM_REFUSED_CASES},
             {NULL, 0},
         });
     return check_main(suite);

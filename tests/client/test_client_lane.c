@@ -60,7 +60,7 @@ static void expect_entries(const char *lane, uint32_t expected)
     ck_assert_uint_eq(entries, expected);
 }
 
-START_TEST(a_lane_that_is_none_is_refused_by_its_name)
+START_TEST(an_unknown_lane_is_refused_with_its_name)
 {
     setenv("AULE_LANE", "highway", 1);
     expect(try_session(0, NULL), AULE_INVALID, "\"highway\"");
@@ -381,7 +381,7 @@ END_TEST
 int main(void)
 {
     const struct entry two[] = {
-        {a_lane_that_is_none_is_refused_by_its_name, 0},
+        {an_unknown_lane_is_refused_with_its_name, 0},
         {the_ring_is_taken_where_it_is_offered_and_nobody_says_otherwise, 0},
         {a_doorbell_that_cannot_be_reached_is_an_error_only_where_the_ring_is_asked_for, 0},
         {a_time_to_spin_that_is_none_is_refused_by_its_value, 0},

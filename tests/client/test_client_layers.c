@@ -294,7 +294,7 @@ START_TEST(layers_with_scales_of_their_own_are_bit_for_bit_single_runs)
 }
 END_TEST
 
-START_TEST(a_scale_that_is_none_is_refused_with_its_layer)
+START_TEST(an_invalid_scale_is_refused_with_its_layer)
 {
     const float negative[LAYERS] = {1, -2}, nothing[LAYERS] = {0.0f / 0.0f, 1};
     struct step *step = &scene.step;
@@ -316,7 +316,7 @@ END_TEST
 
 // ---- steps ----
 
-START_TEST(a_decode_goes_on_by_what_changes)
+START_TEST(a_decode_advances_by_its_changes)
 {
     open_scene();
     prefill();
@@ -333,7 +333,7 @@ START_TEST(a_decode_goes_on_by_what_changes)
 }
 END_TEST
 
-START_TEST(runs_under_way_are_done_over_the_step_before)
+START_TEST(runs_in_flight_use_the_step_before)
 {
     struct step *step = &scene.step;
     struct aule_tensor other;
@@ -408,16 +408,16 @@ int main(void)
             {a_layer_may_read_what_the_layer_before_it_wrote, 0},
             {a_run_of_layers_is_refused_as_a_whole_with_the_layer_that_is_wrong, 0},
             {layers_with_scales_of_their_own_are_bit_for_bit_single_runs, 0},
-            {a_scale_that_is_none_is_refused_with_its_layer, 0},
+            {an_invalid_scale_is_refused_with_its_layer, 0},
             {NULL, 0}});
     add(suite, "steps", setup,
-        (const struct entry[]){{a_decode_goes_on_by_what_changes, 0},
-                               {runs_under_way_are_done_over_the_step_before, 0},
+        (const struct entry[]){{a_decode_advances_by_its_changes, 0},
+                               {runs_in_flight_use_the_step_before, 0},
                                {a_step_that_is_refused_leaves_the_batch_as_it_was, 0},
                                {NULL, 0}});
     add(suite, "staging", setup_staging,
         (const struct entry[]){{layers_of_one_run_are_each_what_a_run_of_that_layer_is, 0},
-                               {a_decode_goes_on_by_what_changes, 0},
+                               {a_decode_advances_by_its_changes, 0},
                                {NULL, 0}});
     return check_main(suite);
 }

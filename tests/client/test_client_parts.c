@@ -283,7 +283,7 @@ START_TEST(a_newer_program_is_given_zero_for_what_the_library_does_not_know)
 }
 END_TEST
 
-START_TEST(what_an_older_program_cannot_say_is_zero)
+START_TEST(fields_that_an_older_program_lacks_are_zero)
 {
     const struct old from[2] = {{1}, {9}};
     struct now whole = {7, 7};
@@ -359,7 +359,7 @@ int main(void)
     add(suite, "sizes", NULL, NULL,
         (const TTest *const[]){an_older_program_is_given_what_it_knows,
                                a_newer_program_is_given_zero_for_what_the_library_does_not_know,
-                               what_an_older_program_cannot_say_is_zero,
+                               fields_that_an_older_program_lacks_are_zero,
                                a_newer_program_may_leave_what_the_library_does_not_know,
                                metadata_ends_where_the_callers_header_says, NULL});
     return check_main(suite);

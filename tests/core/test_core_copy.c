@@ -182,7 +182,7 @@ END_TEST
 
 // ---- what counts as written ----
 
-START_TEST(what_was_written_of_the_source_counts_of_the_copy)
+START_TEST(written_slots_of_the_source_count_as_written_in_the_copy)
 {
     worker_write(&a, &blocks[0], tokens, 8);
     worker_write(&a, &blocks[1], tokens, 5);
@@ -273,7 +273,7 @@ START_TEST(a_failed_write_is_not_believed_of_its_copies_nor_of_theirs)
 }
 END_TEST
 
-START_TEST(what_is_published_of_a_copy_of_a_failed_write_is_never_seen)
+START_TEST(a_published_copy_of_a_failed_write_is_never_found)
 {
     int32_t found[1];
     write_later(blocks[0]);
@@ -670,7 +670,7 @@ int main(void)
                1);
     check_case(
         suite, "written", open_two, close_two,
-        (const TTest *const[]){what_was_written_of_the_source_counts_of_the_copy,
+        (const TTest *const[]){written_slots_of_the_source_count_as_written_in_the_copy,
                                a_copy_counts_from_when_it_is_queued_and_is_seen_when_it_is_done,
                                a_copy_takes_what_was_written_before_it_not_what_comes_after,
                                writes_before_a_copy_into_their_block_count_no_more, NULL},
@@ -679,7 +679,7 @@ int main(void)
         suite, "failures", open_two, close_two,
         (const TTest *const[]){a_failed_copy_takes_the_bits_back_and_what_was_published_on_trust,
                                a_failed_write_is_not_believed_of_its_copies_nor_of_theirs,
-                               what_is_published_of_a_copy_of_a_failed_write_is_never_seen,
+                               a_published_copy_of_a_failed_write_is_never_found,
                                a_failed_write_before_a_copy_into_its_block_does_not_harm_the_copy,
                                a_refused_submission_of_a_copy_ends_before_what_is_in_flight,
                                a_lost_device_ends_copies_and_merges,

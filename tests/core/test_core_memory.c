@@ -287,7 +287,7 @@ START_TEST(every_failed_allocation_is_told_and_harms_nothing)
 }
 END_TEST
 
-START_TEST(a_core_without_memory_is_none)
+START_TEST(without_memory_no_core_is_created)
 {
     struct core *core = NULL;
     const struct core_params params = {.engine = fake_engine_create(),
@@ -311,7 +311,7 @@ int main(void)
     Suite *suite = suite_create("core memory");
     TCase *tcase = tcase_create("failing allocations");
     tcase_add_test(tcase, every_failed_allocation_is_told_and_harms_nothing);
-    tcase_add_test(tcase, a_core_without_memory_is_none);
+    tcase_add_test(tcase, without_memory_no_core_is_created);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

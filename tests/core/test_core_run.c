@@ -27,7 +27,7 @@ START_TEST(a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else)
 }
 END_TEST
 
-START_TEST(what_writes_alone_have_written_can_be_published)
+START_TEST(blocks_that_only_write_runs_have_written_can_be_published)
 {
     int64_t slots[8];
     int32_t given[1] = {blocks[0]};
@@ -423,7 +423,7 @@ int main(void)
     check_case(suite, "kinds", open_one, close_one,
                (const TTest *const[]){
                    a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else,
-                   what_writes_alone_have_written_can_be_published,
+                   blocks_that_only_write_runs_have_written_can_be_published,
                    each_kind_says_what_its_batch_lacks,
                    outer_strides_step_over_the_sequences_of_a_write,
                    a_gather_lays_the_sequences_one_after_the_other,

@@ -101,7 +101,7 @@ START_TEST(layers_have_scales_of_their_own_where_they_are_given)
 }
 END_TEST
 
-START_TEST(a_scale_that_is_none_is_named_with_its_layer)
+START_TEST(an_invalid_scale_is_named_with_its_layer)
 {
     const float none[] = {0, 0, 0}, bad[] = {1, 1, NAN}, negative[] = {1, -1, 1},
                 tiny[] = {1e-45f, 1, 1};
@@ -133,7 +133,7 @@ static float next(float value)
 }
 
 // FLT_MAX / log2(e), rounded down: the largest value that the shaders' f32 can hold.
-START_TEST(what_log2_of_e_makes_infinite_is_refused_by_its_value)
+START_TEST(a_scale_that_log2_of_e_makes_infinite_is_refused_with_its_value)
 {
     const float most = 0x1.62e42ep127f, slope = 3e38f, bad[] = {0, -3e38f},
                 none[] = {-INFINITY, -most};
@@ -248,14 +248,15 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("core scales");
-    check_case(suite, "parameters", open_one, close_one,
-               (const TTest *const[]){scales_are_given_for_8_bits_a_tensor_and_nothing_else,
-                                      layers_have_scales_of_their_own_where_they_are_given,
-                                      a_scale_that_is_none_is_named_with_its_layer,
-                                      what_log2_of_e_makes_infinite_is_refused_by_its_value,
-                                      each_part_of_rope_has_its_range,
-                                      rope_reaches_the_engine_and_frequencies_are_copied,
-                                      any_number_of_splits_that_the_engine_has_room_for, NULL},
-               1);
+    check_case(
+        suite, "parameters", open_one, close_one,
+        (const TTest *const[]){scales_are_given_for_8_bits_a_tensor_and_nothing_else,
+                               layers_have_scales_of_their_own_where_they_are_given,
+                               an_invalid_scale_is_named_with_its_layer,
+                               a_scale_that_log2_of_e_makes_infinite_is_refused_with_its_value,
+                               each_part_of_rope_has_its_range,
+                               rope_reaches_the_engine_and_frequencies_are_copied,
+                               any_number_of_splits_that_the_engine_has_room_for, NULL},
+        1);
     return check_main(suite);
 }

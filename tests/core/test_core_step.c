@@ -210,7 +210,7 @@ START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
 END_TEST
 
 // The audit counts every reference anew after each event.
-START_TEST(steps_with_runs_under_way_keep_what_they_name)
+START_TEST(steps_with_runs_in_flight_keep_their_blocks)
 {
     struct model m = {.table = {0}};
     random_state = 0x2545f4914f6cdd1dull * (uint64_t)(_i + 1);
@@ -268,7 +268,7 @@ START_TEST(steps_with_runs_under_way_keep_what_they_name)
 }
 END_TEST
 
-START_TEST(a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over)
+START_TEST(a_block_that_a_step_no_longer_uses_is_released_when_its_runs_are_done)
 {
     const int32_t q[] = {0, 1}, lens[] = {16};
     const int64_t slots[] = {-1};
@@ -498,7 +498,7 @@ int main(void)
     Suite *suite = suite_create("core step");
     check_case(suite, "steps", open_wide_world, close_all,
                (const TTest *const[]){
-                   a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over,
+                   a_block_that_a_step_no_longer_uses_is_released_when_its_runs_are_done,
                    only_what_changes_is_looked_at_again,
                    what_padding_could_not_read_is_looked_at_in_each_step,
                    steps_under_way_count_a_table_that_they_share_once,
@@ -510,7 +510,7 @@ int main(void)
                1);
     check_case(suite, "random steps", open_wide_world, close_all,
                (const TTest *const[]){an_advanced_batch_is_what_one_created_anew_would_be,
-                                      steps_with_runs_under_way_keep_what_they_name, NULL},
+                                      steps_with_runs_in_flight_keep_their_blocks, NULL},
                10);
     return check_main(suite);
 }

@@ -49,7 +49,7 @@ START_TEST(runs_are_kept_back_until_the_end_is_near_and_no_longer)
 }
 END_TEST
 
-START_TEST(what_is_no_longer_kept_back_wakes_nobody)
+START_TEST(a_wait_that_has_ended_wakes_no_thread)
 {
     begin_known(400 * US);
     ck_assert(keeps_back(0));
@@ -59,7 +59,7 @@ START_TEST(what_is_no_longer_kept_back_wakes_nobody)
 }
 END_TEST
 
-START_TEST(what_takes_long_to_prepare_is_kept_back_for_less_long)
+START_TEST(runs_that_take_long_to_prepare_wait_for_less_time)
 {
     begin_known(400 * US);
     delay_prepared(&delay, 250 * US);
@@ -107,7 +107,7 @@ START_TEST(nothing_is_kept_back_behind_work_whose_end_is_unknown_or_near)
 }
 END_TEST
 
-START_TEST(without_leave_to_look_nothing_is_kept_back)
+START_TEST(without_polling_no_run_waits_for_company)
 {
     begin_known(400 * US);
     delay.watch.look_ns = 0;
@@ -132,12 +132,12 @@ int main(void)
 {
     const TTest *const tests[] = {
         runs_are_kept_back_until_the_end_is_near_and_no_longer,
-        what_is_no_longer_kept_back_wakes_nobody,
-        what_takes_long_to_prepare_is_kept_back_for_less_long,
+        a_wait_that_has_ended_wakes_no_thread,
+        runs_that_take_long_to_prepare_wait_for_less_time,
         where_time_is_left_after_the_delay_the_dispatcher_sleeps_again,
         a_delay_that_is_over_keeps_the_dispatcher_awake_until_the_next_step,
         nothing_is_kept_back_behind_work_whose_end_is_unknown_or_near,
-        without_leave_to_look_nothing_is_kept_back,
+        without_polling_no_run_waits_for_company,
         ends_are_counted_by_whether_they_woke_the_dispatcher,
         NULL,
     };

@@ -68,7 +68,7 @@ START_TEST(the_sum_of_the_states_is_the_total_at_every_moment)
 }
 END_TEST
 
-START_TEST(what_is_not_held_cannot_be_released_and_nothing_of_the_list_is)
+START_TEST(if_one_block_is_not_held_no_block_of_the_list_is_released)
 {
     worker_lease(&a, 3, blocks);
     worker_lease(&b, 1, blocks + 3);
@@ -108,7 +108,7 @@ START_TEST(a_block_that_is_held_twice_wants_two_releases)
 }
 END_TEST
 
-START_TEST(what_was_looked_up_again_and_again_ends_with_its_session)
+START_TEST(repeated_look_ups_end_with_their_session)
 {
     worker_lease(&a, 1, blocks);
     worker_write(&a, blocks, tokens, WORLD_BLOCK);
@@ -278,15 +278,14 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("ownership");
-    check_case(
-        suite, "states", open_two, close_all,
-        (const TTest *const[]){a_block_goes_from_free_to_leased_to_held_to_cached_and_back,
-                               a_leased_block_that_was_not_published_becomes_free_again,
-                               the_sum_of_the_states_is_the_total_at_every_moment,
-                               what_is_not_held_cannot_be_released_and_nothing_of_the_list_is,
-                               a_block_that_is_held_twice_wants_two_releases,
-                               what_was_looked_up_again_and_again_ends_with_its_session, NULL},
-        1);
+    check_case(suite, "states", open_two, close_all,
+               (const TTest *const[]){a_block_goes_from_free_to_leased_to_held_to_cached_and_back,
+                                      a_leased_block_that_was_not_published_becomes_free_again,
+                                      the_sum_of_the_states_is_the_total_at_every_moment,
+                                      if_one_block_is_not_held_no_block_of_the_list_is_released,
+                                      a_block_that_is_held_twice_wants_two_releases,
+                                      repeated_look_ups_end_with_their_session, NULL},
+               1);
     check_case(suite, "batches", open_two, close_all,
                (const TTest *const[]){
                    a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone,

@@ -455,7 +455,7 @@ static void serve_two(void)
     finish_one();
 }
 
-START_TEST(what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served)
+START_TEST(runs_behind_the_gpus_work_wait_for_the_sessions_just_served)
 {
     serve_two();
     run(&a, 1);
@@ -488,7 +488,7 @@ START_TEST(nobody_is_waited_for_while_the_gpu_is_idle)
 }
 END_TEST
 
-START_TEST(who_ends_is_not_waited_for)
+START_TEST(a_session_that_ended_is_not_waited_for)
 {
     serve_two();
     run(&a, 1);
@@ -499,7 +499,7 @@ START_TEST(who_ends_is_not_waited_for)
 }
 END_TEST
 
-START_TEST(who_was_served_before_the_last_submission_is_not_waited_for)
+START_TEST(sessions_served_before_the_last_submission_are_not_waited_for)
 {
     serve_two();
     run(&a, 1);
@@ -511,7 +511,7 @@ START_TEST(who_was_served_before_the_last_submission_is_not_waited_for)
 }
 END_TEST
 
-START_TEST(whose_run_the_gpu_never_had_is_not_waited_for)
+START_TEST(a_session_whose_run_never_reached_the_gpu_is_not_waited_for)
 {
     fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
     run(&b, 0);
@@ -555,7 +555,7 @@ START_TEST(a_session_that_has_more_queued_is_not_waited_for)
 }
 END_TEST
 
-START_TEST(sessions_with_two_runs_under_way_each_stay_together)
+START_TEST(sessions_with_two_runs_in_flight_each_stay_together)
 {
     for (uint32_t i = 0; i < 2; i++) {
         run(&a, i);
@@ -634,17 +634,17 @@ int main(void)
                    a_session_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
                1);
     check_case(suite, "kept back", open_three_forecast, close_all,
-               (const TTest *const[]){
-                   what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served,
-                   nobody_is_waited_for_when_the_gpus_end_is_near,
-                   nobody_is_waited_for_while_the_gpu_is_idle, who_ends_is_not_waited_for,
-                   who_was_served_before_the_last_submission_is_not_waited_for,
-                   whose_run_the_gpu_never_had_is_not_waited_for,
-                   after_the_loss_of_the_device_nobody_is_waited_for,
-                   a_session_that_has_more_queued_is_not_waited_for,
-                   sessions_with_two_runs_under_way_each_stay_together,
-                   core_says_when_it_wants_to_step_again,
-                   ends_are_counted_by_whether_they_woke_the_caller, NULL},
+               (const TTest *const[]){runs_behind_the_gpus_work_wait_for_the_sessions_just_served,
+                                      nobody_is_waited_for_when_the_gpus_end_is_near,
+                                      nobody_is_waited_for_while_the_gpu_is_idle,
+                                      a_session_that_ended_is_not_waited_for,
+                                      sessions_served_before_the_last_submission_are_not_waited_for,
+                                      a_session_whose_run_never_reached_the_gpu_is_not_waited_for,
+                                      after_the_loss_of_the_device_nobody_is_waited_for,
+                                      a_session_that_has_more_queued_is_not_waited_for,
+                                      sessions_with_two_runs_in_flight_each_stay_together,
+                                      core_says_when_it_wants_to_step_again,
+                                      ends_are_counted_by_whether_they_woke_the_caller, NULL},
                1);
     return check_main(suite);
 }

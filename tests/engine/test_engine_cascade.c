@@ -294,7 +294,7 @@ VKAPI_ATTR VkResult VKAPI_CALL vkCreateComputePipelines(VkDevice device, VkPipel
     return create(device, cache, count, infos, allocator, pipelines);
 }
 
-START_TEST(without_a_pipeline_for_what_is_shared_runs_go_on)
+START_TEST(without_the_cascades_pipeline_runs_still_work)
 {
     open_world(&looks[0], false);
     const bool for_memory = _i == 1;
@@ -320,6 +320,6 @@ void add_cascade_tests(Suite *suite)
     tcase_add_test(tcase, an_engine_that_shares_nothing_gives_the_same_bits);
     tcase_add_test(tcase, keys_that_sequences_share_count_once);
     tcase_add_test(tcase, runs_that_share_a_dispatch_share_the_help_in_it);
-    tcase_add_loop_test(tcase, without_a_pipeline_for_what_is_shared_runs_go_on, 0, 2);
+    tcase_add_loop_test(tcase, without_the_cascades_pipeline_runs_still_work, 0, 2);
     suite_add_tcase(suite, tcase);
 }

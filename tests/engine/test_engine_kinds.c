@@ -50,7 +50,7 @@ static void expect_rows(uint64_t offset, float first)
         expect_floats(offset + i * 32, first + (float)i * 100);
 }
 
-START_TEST(what_a_write_run_stored_a_gather_brings_back)
+START_TEST(a_gather_returns_what_a_write_run_stored)
 {
     struct engine_cache *cache = plain_cache();
     struct engine_batch *writer = eight_keys(cache, 2, true), *reader = eight_keys(cache, 2, false);
@@ -577,7 +577,7 @@ END_TEST
 
 void add_kind_tests(Suite *suite)
 {
-    const TTest *const each[] = {what_a_write_run_stored_a_gather_brings_back,
+    const TTest *const each[] = {a_gather_returns_what_a_write_run_stored,
                                  batch_without_sequences_is_written_through,
                                  gathers_of_several_batches_share_a_dispatch_and_keep_their_rows,
                                  copies_move_whole_blocks_of_every_layer_before_the_wave_reads,

@@ -83,7 +83,7 @@ static void close_line(struct line *line)
     engine_cache_destroy(line->cache);
 }
 
-START_TEST(what_comes_into_sight_is_put_into_the_table_that_waiting_runs_read)
+START_TEST(entries_that_become_visible_are_added_to_the_table_that_waiting_runs_read)
 {
     struct line line = open_line();
     struct engine_batch *steps[3] = {begin_line(&line)};
@@ -109,7 +109,7 @@ START_TEST(what_comes_into_sight_is_put_into_the_table_that_waiting_runs_read)
 }
 END_TEST
 
-START_TEST(what_waiting_runs_see_changes_in_a_table_of_its_own)
+START_TEST(a_change_that_waiting_runs_can_see_copies_the_table)
 {
     struct line line = open_line();
     struct engine_batch *before = begin_line(&line);
@@ -131,7 +131,7 @@ START_TEST(what_waiting_runs_see_changes_in_a_table_of_its_own)
 }
 END_TEST
 
-START_TEST(what_a_window_leaves_behind_stays_in_the_table_that_waiting_runs_read)
+START_TEST(entries_left_of_the_window_stay_in_the_table_that_waiting_runs_read)
 {
     struct line line = open_line();
     struct engine_batch *steps[3] = {begin_line(&line)};
@@ -402,9 +402,10 @@ void add_step_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("steps");
     tcase_add_checked_fixture(tcase, setup_import, teardown);
-    tcase_add_test(tcase, what_comes_into_sight_is_put_into_the_table_that_waiting_runs_read);
-    tcase_add_test(tcase, what_waiting_runs_see_changes_in_a_table_of_its_own);
-    tcase_add_test(tcase, what_a_window_leaves_behind_stays_in_the_table_that_waiting_runs_read);
+    tcase_add_test(tcase,
+                   entries_that_become_visible_are_added_to_the_table_that_waiting_runs_read);
+    tcase_add_test(tcase, a_change_that_waiting_runs_can_see_copies_the_table);
+    tcase_add_test(tcase, entries_left_of_the_window_stay_in_the_table_that_waiting_runs_read);
     tcase_add_test(tcase, a_table_that_no_run_reads_changes_where_it_is);
     tcase_add_test(tcase, runs_of_a_batch_after_the_first_take_no_metadata);
     tcase_add_test(tcase, sequences_that_come_to_share_blocks_are_found_in_that_step);

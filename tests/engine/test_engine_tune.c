@@ -188,7 +188,7 @@ static void clear(void)
     await_file(state().path, false);
 }
 
-START_TEST(what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes_no_bit)
+START_TEST(measurements_outlive_the_engine_until_they_are_cleared_and_change_no_bit)
 {
     struct engine_event event;
     begin_life(ENGINE_TUNE_ON, 0);
@@ -410,7 +410,7 @@ START_TEST(other_splits_are_another_kind)
 }
 END_TEST
 
-START_TEST(what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so)
+START_TEST(a_kind_that_needs_too_much_memory_keeps_the_rule_and_says_so)
 {
     tune_memory = 4096;
     begin_life(ENGINE_TUNE_ON, 0);
@@ -523,15 +523,14 @@ void add_tune_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("tuning");
     tcase_add_checked_fixture(tcase, setup_folder, teardown_folder);
-    tcase_add_test(tcase,
-                   what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes_no_bit);
+    tcase_add_test(tcase, measurements_outlive_the_engine_until_they_are_cleared_and_change_no_bit);
     tcase_add_test(tcase, every_candidate_gives_the_same_bits_and_what_is_none_is_ignored);
     tcase_add_test(tcase, entries_that_no_run_can_ask_for_are_ignored_with_the_reason);
     tcase_add_test(tcase, a_file_that_cannot_be_written_is_tried_again_at_the_end);
     tcase_add_test(tcase, a_file_that_another_daemon_replaced_is_replaced_by_the_next_write);
     tcase_add_test(tcase, too_little_time_to_measure_is_a_debug_line);
     tcase_add_test(tcase, other_splits_are_another_kind);
-    tcase_add_test(tcase, what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so);
+    tcase_add_test(tcase, a_kind_that_needs_too_much_memory_keeps_the_rule_and_says_so);
     tcase_add_test(tcase, what_a_rule_says_is_among_the_candidates);
     tcase_add_test(tcase, every_place_and_feature_can_be_measured);
     tcase_add_test(tcase, a_full_table_measures_no_more_and_says_so);

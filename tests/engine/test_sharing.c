@@ -203,7 +203,7 @@ static void check_all(uint32_t num_seqs, uint32_t least)
     }
 }
 
-START_TEST(whoever_shares_a_part_is_found)
+START_TEST(all_sequences_that_share_a_part_are_found)
 {
     struct dice dice = {.state = 77};
     for (int i = 0; i < 3000; i++) {
@@ -239,7 +239,7 @@ int main(void)
     tcase_add_test(examples, parts_of_other_lengths_are_others);
     tcase_add_test(examples, a_small_crowd_is_none);
     tcase_add_test(examples, entries_that_do_not_count_are_not_compared);
-    tcase_add_test(pairs, whoever_shares_a_part_is_found);
+    tcase_add_test(pairs, all_sequences_that_share_a_part_are_found);
     suite_add_tcase(suite, examples);
     suite_add_tcase(suite, pairs);
     return check_main(suite);

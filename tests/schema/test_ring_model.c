@@ -250,7 +250,7 @@ START_TEST(an_interrupt_may_come_between_any_two_steps)
 END_TEST
 
 // Each thread that does not know yet that the ring is closed gets an answer.
-START_TEST(a_daemon_that_ends_the_ring_leaves_nobody_waiting)
+START_TEST(when_a_daemon_ends_the_ring_no_thread_keeps_waiting)
 {
     for (uint32_t last = 0; last < 3; last++) {
         expect_good(&(struct scenario){.num_entries = 2,
@@ -292,7 +292,7 @@ int main(void)
         two_threads_share_a_ring_with_room,
         an_interrupt_wakes_whoever_waits_for_a_daemon_that_is_gone,
         an_interrupt_may_come_between_any_two_steps,
-        a_daemon_that_ends_the_ring_leaves_nobody_waiting,
+        when_a_daemon_ends_the_ring_no_thread_keeps_waiting,
         without_its_fences_the_protocol_loses_a_wake_up,
     };
     Suite *suite = suite_create("ring model");

@@ -255,7 +255,7 @@ END_TEST
 
 // ---- blocks are released, also after every error ----
 
-START_TEST(whatever_fails_on_the_paged_way_gives_its_blocks_back)
+START_TEST(a_failure_on_the_paged_path_releases_its_blocks)
 {
     struct dense dense = {.session = seed_open(64), .num_seqs = 1, .q_len = 2, .kv_len = 128};
     struct aule_ticket ticket;
@@ -540,7 +540,7 @@ int main(void)
                  a_session_may_set_the_threshold_to_1024, both_ways_can_be_forced,
                  a_batch_of_1024_2048_and_4096_tokens_is_padded_with_zeroes,
                  the_last_16_32_and_64_of_1024_2048_and_4096_tokens_are_padded_with_zeroes,
-                 whatever_fails_on_the_paged_way_gives_its_blocks_back, NULL});
+                 a_failure_on_the_paged_path_releases_its_blocks, NULL});
     seed_add(suite, "a small pool", setup_small_pool,
              (const TTest *const[]){
                  without_blocks_the_automatic_way_is_contiguous_and_says_so,

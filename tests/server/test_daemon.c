@@ -81,7 +81,7 @@ START_TEST(a_second_daemon_on_the_same_socket_is_refused_with_a_sentence)
 }
 END_TEST
 
-START_TEST(what_a_killed_daemon_left_is_removed_by_the_next)
+START_TEST(the_next_daemon_removes_the_files_of_a_killed_one)
 {
     struct wire_reply reply;
     start(NULL);
@@ -126,7 +126,7 @@ static const struct {
                          {"/dev/null", "Not a directory"}};
 enum { NUM_BAD_CACHE_FOLDERS = sizeof bad_cache_folders / sizeof bad_cache_folders[0] };
 
-START_TEST(a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without)
+START_TEST(a_folder_that_cannot_be_written_is_reported_at_once_and_not_used)
 {
     char sentence[128];
     start((const char *const[]){"--cache-folder", bad_cache_folders[_i].folder, NULL});
@@ -297,7 +297,7 @@ int main(void)
                   starts_serves_and_leaves_nothing_behind,
                   without_options_the_best_device_listens_where_clients_look, the_socket_is_private,
                   a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
-                  what_a_killed_daemon_left_is_removed_by_the_next,
+                  the_next_daemon_removes_the_files_of_a_killed_one,
                   a_regular_file_at_the_path_is_refused_and_stays,
                   a_socket_path_beyond_107_bytes_is_refused, information_options_end_0,
                   a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing,
@@ -311,7 +311,7 @@ int main(void)
               NUM_NOT_HAD);
     suite_add(suite, "cache folder",
               (const TTest *const[]){
-                  a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without, NULL},
+                  a_folder_that_cannot_be_written_is_reported_at_once_and_not_used, NULL},
               NUM_BAD_CACHE_FOLDERS);
     return check_main(suite);
 }

@@ -62,7 +62,7 @@ static void gather(struct raw_client *raw, uint64_t cache, int32_t block)
 
 // ---- kinds ----
 
-START_TEST(what_a_write_wrote_a_gather_brings_back)
+START_TEST(a_gather_returns_what_a_write_wrote)
 {
     int32_t block;
     int64_t slots[BLOCK];
@@ -576,7 +576,7 @@ END_TEST
 
 // 16 bytes are one array of one head. So a run with slopes and sinks is too much, and so is a
 // second run with either.
-START_TEST(what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option)
+START_TEST(memory_of_waiting_commands_is_bounded_and_the_error_names_the_option)
 {
     struct raw_pending pending;
     start((const char *const[]){"--max-tickets", "1", "--max-parked-memory", "16", NULL});
@@ -609,7 +609,7 @@ int main(void)
     Suite *suite = suite_create("daemon, its commands");
     suite_add(suite, "queued",
               (const TTest *const[]){
-                  what_a_write_wrote_a_gather_brings_back, a_copied_block_attends_as_the_original,
+                  a_gather_returns_what_a_write_wrote, a_copied_block_attends_as_the_original,
                   a_block_copied_from_none_is_zeroed,
                   attention_over_block_tensors_writes_and_reads_the_arena,
                   attention_over_ragged_rows_finds_each_sequence,
@@ -625,7 +625,7 @@ int main(void)
                   a_run_that_waits_keeps_the_scales_of_its_layers,
                   copies_and_merges_wait_and_go_in_their_order,
                   a_waiting_command_is_not_looked_at_while_no_ticket_is_free,
-                  what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option, NULL},
+                  memory_of_waiting_commands_is_bounded_and_the_error_names_the_option, NULL},
               1);
     return check_main(suite);
 }

@@ -211,7 +211,7 @@ START_TEST(a_list_comes_in_small_pages_and_whole)
 }
 END_TEST
 
-START_TEST(a_client_that_never_reads_its_replies_holds_up_nobody)
+START_TEST(a_client_that_never_reads_its_replies_delays_no_other)
 {
     struct wire_buffer buffer;
     struct error error;
@@ -319,7 +319,7 @@ int main(void)
                   a_header_that_claims_a_huge_length_harms_nobody,
                   a_message_cut_off_by_the_end_of_its_connection_is_forgotten,
                   a_list_comes_in_small_pages_and_whole,
-                  a_client_that_never_reads_its_replies_holds_up_nobody, NULL},
+                  a_client_that_never_reads_its_replies_delays_no_other, NULL},
               1);
     if (geteuid() == 0)
         suite_add(suite, "another user",

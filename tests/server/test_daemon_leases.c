@@ -127,7 +127,7 @@ START_TEST(a_small_lease_goes_while_a_large_one_cannot_be_met)
 }
 END_TEST
 
-START_TEST(what_comes_free_goes_to_the_oldest_lease_first)
+START_TEST(freed_blocks_go_to_the_oldest_lease_first)
 {
     int32_t all[8], none;
     struct waiter waiters[2];
@@ -197,7 +197,7 @@ int main(void)
               (const TTest *const[]){a_lease_waits_until_another_session_releases,
                                      a_lease_waits_until_a_step_lets_go_of_a_block,
                                      a_small_lease_goes_while_a_large_one_cannot_be_met,
-                                     what_comes_free_goes_to_the_oldest_lease_first,
+                                     freed_blocks_go_to_the_oldest_lease_first,
                                      a_parked_lease_is_told_that_the_daemon_stops,
                                      a_session_that_ends_answers_everything_of_it_that_waits, NULL},
               1);

@@ -306,7 +306,7 @@ START_TEST(runs_with_bad_parameters_are_refused)
 }
 END_TEST
 
-START_TEST(slopes_sinks_and_rotations_that_are_none_are_refused)
+START_TEST(invalid_slopes_sinks_and_rotations_are_refused)
 {
     set_up();
     const uint64_t batch = world.batch;
@@ -357,7 +357,7 @@ START_TEST(slopes_sinks_and_rotations_that_are_none_are_refused)
 END_TEST
 
 // Two for each layer, for any claimed number of layers.
-START_TEST(scales_of_layers_that_are_none_are_refused)
+START_TEST(invalid_scales_of_layers_are_refused)
 {
     set_up();
     const uint64_t batch = world.batch;
@@ -521,15 +521,14 @@ int main(void)
     Suite *suite = suite_create("daemon, what it refuses");
     suite_add(
         suite, "refused",
-        (const TTest *const[]){caches_of_no_shape_are_refused, batches_of_no_layout_are_refused,
-                               metadata_that_contradicts_itself_is_refused,
-                               spans_of_metadata_outside_the_arena_are_refused,
-                               runs_with_bad_parameters_are_refused,
-                               slopes_sinks_and_rotations_that_are_none_are_refused,
-                               scales_of_layers_that_are_none_are_refused,
-                               runs_over_memory_that_is_not_theirs_are_refused,
-                               copies_that_are_not_the_sessions_to_make_are_refused,
-                               merges_that_fit_neither_one_another_nor_the_arena_are_refused, NULL},
+        (const TTest *const[]){
+            caches_of_no_shape_are_refused, batches_of_no_layout_are_refused,
+            metadata_that_contradicts_itself_is_refused,
+            spans_of_metadata_outside_the_arena_are_refused, runs_with_bad_parameters_are_refused,
+            invalid_slopes_sinks_and_rotations_are_refused, invalid_scales_of_layers_are_refused,
+            runs_over_memory_that_is_not_theirs_are_refused,
+            copies_that_are_not_the_sessions_to_make_are_refused,
+            merges_that_fit_neither_one_another_nor_the_arena_are_refused, NULL},
         1);
     return check_main(suite);
 }

@@ -134,7 +134,7 @@ START_TEST(two_daemons_never_share_a_doorbell)
 }
 END_TEST
 
-START_TEST(what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start)
+START_TEST(the_next_start_removes_the_doorbell_of_a_killed_daemon)
 {
     start(NULL);
     daemon_kill(&daemon_);
@@ -149,7 +149,7 @@ START_TEST(what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start)
 }
 END_TEST
 
-START_TEST(what_is_in_the_doorbells_way_stays_and_stops_only_a_daemon_that_wants_one)
+START_TEST(a_folder_at_the_doorbells_path_stays_and_stops_only_a_daemon_with_rings)
 {
     struct stat info;
     start(NULL);
@@ -384,8 +384,8 @@ int main(void)
         a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free,
         without_entries_there_is_no_ring_lane,
         two_daemons_never_share_a_doorbell,
-        what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start,
-        what_is_in_the_doorbells_way_stays_and_stops_only_a_daemon_that_wants_one,
+        the_next_start_removes_the_doorbell_of_a_killed_daemon,
+        a_folder_at_the_doorbells_path_stays_and_stops_only_a_daemon_with_rings,
         a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting,
         a_daemon_that_spins_serves_as_well,
         sessions_in_step_are_served_though_one_of_them_stays_away,

@@ -498,7 +498,7 @@ static void *bring_news(void *argument)
     return NULL;
 }
 
-START_TEST(who_sleeps_is_woken_by_the_last_news_whatever_the_schedule)
+START_TEST(a_sleeping_thread_is_woken_by_the_last_event)
 {
     struct pollfd woken = {.fd = waker.fd, .events = POLLIN};
     pthread_t thread;
@@ -516,7 +516,7 @@ START_TEST(who_sleeps_is_woken_by_the_last_news_whatever_the_schedule)
 }
 END_TEST
 
-START_TEST(who_is_awake_is_not_woken)
+START_TEST(a_thread_that_is_awake_is_not_woken)
 {
     struct pollfd woken = {.fd = waker.fd, .events = POLLIN};
     atomic_store(&num_news, 1);
@@ -561,8 +561,8 @@ int main(void)
     suite_add_tcase(suite, paths);
     suite_add_tcase(suite, segments);
     tcase_add_checked_fixture(wakers, open_waker, close_waker);
-    tcase_add_test(wakers, who_sleeps_is_woken_by_the_last_news_whatever_the_schedule);
-    tcase_add_test(wakers, who_is_awake_is_not_woken);
+    tcase_add_test(wakers, a_sleeping_thread_is_woken_by_the_last_event);
+    tcase_add_test(wakers, a_thread_that_is_awake_is_not_woken);
     suite_add_tcase(suite, jobs);
     suite_add_tcase(suite, wakers);
     return check_main(suite);

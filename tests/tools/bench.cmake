@@ -35,9 +35,9 @@ if(TARGET aule-bench)
   bench_test(bench_keeps_the_longest_batch_within_its_pool device "in 65 blocks of 72;" run E1
     --pool 0.3 --check --verbose)
   bench_test(bench_says_its_version process "^aule-bench ${PROJECT_VERSION}\n$" --version)
-  add_test(NAME bench_refuses_options_that_cannot_be_heeded COMMAND
+  add_test(NAME bench_refuses_options_that_exclude_each_other COMMAND
     ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench_usage.sh $<TARGET_FILE:aule-bench>)
-  set_tests_properties(bench_refuses_options_that_cannot_be_heeded PROPERTIES LABELS process
+  set_tests_properties(bench_refuses_options_that_exclude_each_other PROPERTIES LABELS process
     TIMEOUT 600)
   bench_test(bench_checks_through_a_ring device "decode:3x70 96 rows right" run decode:3x70 --via
     ring --clients 2 --check)

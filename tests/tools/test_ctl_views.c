@@ -292,7 +292,7 @@ START_TEST(blocks_can_be_chosen_by_cache_and_state)
 }
 END_TEST
 
-START_TEST(a_cache_or_state_that_is_none_is_refused)
+START_TEST(an_unknown_cache_or_state_is_refused)
 {
     open_worker("worker");
     assert_fails(ASK("blocks", "--cache", "nothing"), FAILED, "no cache \"nothing\" among its 1");
@@ -414,7 +414,7 @@ int main(void)
     tcase_add_test(tests, words_that_a_narrow_terminal_has_no_room_for_go_on_below);
     tcase_add_test(tests, names_reach_neither_the_terminal_nor_the_document_raw);
     tcase_add_test(tests, blocks_can_be_chosen_by_cache_and_state);
-    tcase_add_test(tests, a_cache_or_state_that_is_none_is_refused);
+    tcase_add_test(tests, an_unknown_cache_or_state_is_refused);
     tcase_add_test(tests, a_cache_is_known_by_its_name_before_its_id);
     tcase_add_test(tests, device_says_what_the_daemon_runs_on);
     tcase_add_test(tests, device_shows_every_shader_and_why_it_is_used_or_not);

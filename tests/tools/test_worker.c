@@ -108,7 +108,7 @@ START_TEST(help_and_version_are_answered)
 }
 END_TEST
 
-START_TEST(a_prompt_that_cannot_be_had_is_said_in_one_sentence)
+START_TEST(a_prompt_that_cannot_be_read_is_an_error_of_one_sentence)
 {
     static const char *const wrong[][2] = {
         {"/nowhere/text", "/nowhere/text: No such file or directory"},
@@ -497,7 +497,7 @@ static void launch_small(void)
     launch((const char *const[]){"--max-blocks", "4", NULL});
 }
 
-START_TEST(a_pool_that_is_too_small_is_said_with_its_option)
+START_TEST(a_pool_that_is_too_small_is_an_error_that_names_its_option)
 {
     struct run *run = start("%s --prompt %s --socket %s 2>&1", WORKER, WORKER_TEXT, server.socket);
     refused(run, EXIT_CODE_FAILED, "leasing blocks");
@@ -535,7 +535,7 @@ static Suite *worker_suite(void)
                         sizeof bad_options / sizeof *bad_options);
     tcase_add_test(program, with_json_a_failure_is_a_document);
     tcase_add_test(program, help_and_version_are_answered);
-    tcase_add_test(program, a_prompt_that_cannot_be_had_is_said_in_one_sentence);
+    tcase_add_test(program, a_prompt_that_cannot_be_read_is_an_error_of_one_sentence);
     tcase_add_test(program, without_a_daemon_its_socket_is_said_and_that_it_is_gone);
     tcase_add_test(program, logits_of_another_length_are_not_compared);
     tcase_add_test(
@@ -572,7 +572,7 @@ static Suite *worker_suite(void)
 
     TCase *small = tcase_create("daemon_small");
     tcase_add_checked_fixture(small, launch_small, stop);
-    tcase_add_test(small, a_pool_that_is_too_small_is_said_with_its_option);
+    tcase_add_test(small, a_pool_that_is_too_small_is_an_error_that_names_its_option);
     suite_add_tcase(suite, small);
 
     TCase *arenas = tcase_create("daemon_small_arenas");
