@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// main.c - aule-daemon: reads the options, sets up the process (umask, signals, descriptors), runs
-// the server. Ends as exit_code.h says.
+// main.c - aule-daemon: reads the options, sets up the process (umask, signals, descriptors, the
+// folder for files), and runs the server. Knows nothing of sessions, and asks the engine only for
+// --list-devices. The main thread becomes the dispatcher. exit_code.h has the exit codes.
 
 #include "base/exit_code.h"
 #include "base/uuid.h"
@@ -50,9 +51,9 @@ static int list_devices(void)
     return EXIT_CODE_DONE;
 }
 
-// ---- what is kept between lives ----
+// ---- the folder for pipelines and measurements ----
 
-// Makes PATH and the folders above it.
+// Makes `path` and the folders above it.
 static bool make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -65,7 +66,7 @@ static bool make_folders(char *path)
     return mkdir(path, 0700) == 0 || errno == EEXIST;
 }
 
-// Whether files can be made in the folder PATH; errno says why not.
+// True: files can be made in the folder `path`. False: errno says why not.
 static bool can_keep_files(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -91,7 +92,8 @@ static bool make_default_folder(char path[PATH_MAX])
     return size > 0 && size < PATH_MAX && make_folders(path);
 }
 
-// What was asked for is made if only its last part is missing.
+// The folder of --cache-folder, or the default. NULL: nothing is kept. A folder that was asked for
+// is made if only its last part is missing; the default is made with all its parts.
 static const char *cache_folder(const char *option, char path[PATH_MAX])
 {
     if (option && strcmp(option, "none") == 0)
@@ -100,7 +102,7 @@ static const char *cache_folder(const char *option, char path[PATH_MAX])
     const char *folder = option ? option : path;
     if (made && can_keep_files(folder))
         return folder;
-    log_warn("daemon: no folder at %s: %s; compiled pipelines and what is measured are not kept",
+    log_warn("daemon: no folder at %s: %s; compiled pipelines and measurements are not kept",
              folder, strerror(errno));
     return NULL;
 }
@@ -113,8 +115,8 @@ static const char *variant_name(const char *option)
 
 // ---- the process ----
 
-// Before any thread starts, so that all of them inherit the mask: signals come through the server's
-// signalfd.
+// Blocks the signals that the server reads from a signalfd. All threads inherit the mask, so this
+// comes before the first one starts.
 static void block_signals(void)
 {
     sigset_t signals;
@@ -126,7 +128,7 @@ static void block_signals(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-// Every session costs two descriptors.
+// Each session takes two descriptors: a connection and a pidfd.
 static void raise_descriptor_limit(void)
 {
     struct rlimit limit;
@@ -137,8 +139,8 @@ static void raise_descriptor_limit(void)
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// lavapipe is unloaded at the end and takes what it leaked with it, where the leak checker cannot
-// name it any more: keep it loaded.
+// Keeps lavapipe loaded until the process ends. Otherwise the leak checker could not name the
+// functions of the driver's own leaks.
 static void keep_software_driver(void)
 {
     dlopen("libvulkan_lvp.so", RTLD_NOW | RTLD_NODELETE);
@@ -150,8 +152,8 @@ static void keep_software_driver(void)
 #endif
 
 #ifdef __SANITIZE_THREAD__
-// The software driver synchronises by means that the sanitizer does not see; what is found inside
-// it is not ours.
+// The software driver synchronises in ways that the sanitizer does not see, so reports from inside
+// it are suppressed.
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {
@@ -174,7 +176,7 @@ static int serve(struct options *options)
     bool ended = server_destroy(server);
     log_info("daemon: ended with exit code %d", code);
     if (!ended)
-        _exit(code); // threads may still work: nothing is to be taken down under them
+        _exit(code); // threads still run and use memory that exit() would free
     return code;
 }
 

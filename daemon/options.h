@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.h - the command line of aule-daemon as a struct.
+// options.h - the command line of aule-daemon as a struct. Knows names, ranges and defaults, not
+// what an option does. Main thread, before others start.
 
 #ifndef AULE_DAEMON_OPTIONS_H
 #define AULE_DAEMON_OPTIONS_H
@@ -12,12 +13,12 @@
 
 struct options {
     struct server_params server;
-    const char *cache_folder; // --cache-folder: a folder, "none", or NULL = the rule
+    const char *cache_folder; // --cache-folder: a folder, or "none"; NULL = the default
     enum log_level log_level;
     bool list_devices;
 };
 
-// Strings point into argv. OPTIONS_BAD: standard error says why.
+// Strings of *options point into argv. OPTIONS_BAD: the reason was written to standard error.
 enum options_result options_parse(int argc, char **argv, struct options *options);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// monitor.c - looking into a daemon without a session: a connection, and what its inspection
-// commands answer, page by page. Any thread.
+// monitor.c - looks into a daemon without a session: a connection and the inspection commands,
+// whose lists come page by page. Any thread.
 
 #include "caller.h"
 #include "connection.h"
@@ -207,12 +207,8 @@ static enum aule_status copy_metrics(const struct wire_inspect_daemon_reply *rep
 {
     uint32_t count = reply->metric_names.count;
     if (count == 0)
-        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it tells no metrics",
+        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it has no metrics",
                     reply->version);
-    if (reply->metric_kinds.count != count || reply->metric_values.count != count)
-        return fail(AULE_MALFORMED,
-                    "the daemon answered %u names of metrics, %u kinds and %u values", count,
-                    reply->metric_kinds.count, reply->metric_values.count);
     if (!(*array = calloc(count, entry_size)))
         return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", count);
     for (uint32_t i = 0; i < count; i++) {
@@ -248,17 +244,18 @@ enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor,
     return status;
 }
 
-// ---- lists: one page an answer, until all that the daemon counts has come ----
+// ---- lists: one page an answer, until as many entries have come as the daemon counts ----
 
-// What differs between the lists.
+// What differs from list to list.
 struct list {
     struct wire_request request;
     uint32_t *first, *max; // of the range, inside the request
     enum wire_answer expected;
     size_t entry_size; // of the caller's array
     size_t whole_size; // of the library's struct
-    // The page's size and the list's; then the page's element `i`, converted.
+    // Tells the entries of this page and of the whole list.
     void (*measure)(const struct wire_reply *reply, uint32_t *count, uint32_t *total);
+    // Converts entry `i` of this page.
     void (*convert)(const struct wire_reply *reply, uint32_t i, void *element);
 };
 
@@ -294,7 +291,7 @@ static enum aule_status append_page(const struct list *list, const struct wire_r
     return AULE_OK;
 }
 
-// An empty page ends the list also where the total says more: entries may go while we ask.
+// An empty page ends the list even if the total says more: entries may go between two pages.
 static enum aule_status fetch_page(struct aule_monitor *monitor, struct list *list,
                                    struct array *array, bool *more)
 {
@@ -561,7 +558,7 @@ static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *elem
     COPY_TEXT(to->geometry, name_at(&reply->tune.geometries, i));
 }
 
-// The entries that come along are left: the list is asked for page by page.
+// Ignores the entries of this answer; the list is fetched afterwards, page by page.
 static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action action,
                             struct aule_tuning_state *state)
 {

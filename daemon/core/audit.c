@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// audit.c - counts everything anew, from the sessions' side and from the blocks', and compares.
-// Slow by design.
+// audit.c - counts everything again, once by sessions and once by blocks, and compares the sums
+// with core's counters. It changes only scratch stamps, and is slow by design. Runs on the
+// dispatcher thread, or on the thread of a test that calls core.
 
 #include "audit.h"
 
@@ -22,6 +23,7 @@
         }                                                                                          \
     } while (0)
 
+// What the counters of one block should be; see struct block.
 struct tally {
     uint32_t holders, users, dead_users, pending;
 };
@@ -34,7 +36,8 @@ static uint32_t writes(struct block *const *blocks, uint32_t count, const struct
     return found;
 }
 
-// Every batch that lives once: the registered ones, and those that only runs keep.
+// True if `run` is the session's first run of a batch that is not registered: a destroyed one or an
+// earlier step. With the registered batches, these runs then name every live batch once.
 static bool first_mention(const struct core_session *session, const struct run *run)
 {
     const struct run *earlier;
@@ -42,7 +45,7 @@ static bool first_mention(const struct core_session *session, const struct run *
         return false;
     const struct batch *found;
     HASH_FIND(hh, session->batches, &run->batch->id, sizeof run->batch->id, found);
-    if (found == run->batch) // else a step before it
+    if (found == run->batch) // registered; else `found` is a later step
         return false;
     for (earlier = session->runs; earlier != run; earlier = earlier->next) {
         if (!earlier->over && earlier->batch == run->batch)
@@ -101,7 +104,7 @@ static bool tally_session(const struct core_session *session, const struct cache
            "block %" PRId32 ": session %" PRIu64 " counts %" PRIu32 " batch refs, has %" PRIu32,
            block->id, session->id, hold.refs, refs);
     EXPECT(hold_has(table, block->id) == (hold.holds > 0),
-           "block %" PRId32 ": session %" PRIu64 " misstates its hold", block->id, session->id);
+           "block %" PRId32 ": session %" PRIu64 " has a wrong held bit", block->id, session->id);
     tally->holders += hold.holds > 0;
     tally->users += hold.holds || hold.refs;
     tally->dead_users += table->dead && (hold.holds || hold.refs);
@@ -151,11 +154,11 @@ static bool check_state(const struct cache *cache, const struct block *block, st
            "block %" PRId32 " in state %d has writer %" PRIu64, block->id, block->state,
            block->writer);
     EXPECT(in_heap(&cache->leaves, &block->eviction) == (cached && !inner),
-           "block %" PRId32 " in the leaves", block->id);
+           "block %" PRId32 " is wrongly in or not in the leaves heap", block->id);
     EXPECT(in_heap(&cache->inner, &block->eviction) == (cached && inner),
-           "block %" PRId32 " in the inner heap", block->id);
+           "block %" PRId32 " is wrongly in or not in the inner heap", block->id);
     EXPECT(!cached || block->eviction.key == block->last_use,
-           "block %" PRId32 " waits with a stale use", block->id);
+           "block %" PRId32 " is sorted by an old last_use", block->id);
     return true;
 }
 
@@ -191,9 +194,9 @@ static bool check_free_stack(const struct cache *cache, const struct chunk *chun
         block->stamp = stamp;
     }
     EXPECT(in_heap(&cache->usable, &chunk->usable) == (length > 0),
-           "chunk %" PRIu32 " in the usable heap", chunk->number);
+           "chunk %" PRIu32 " is wrongly in or not in the usable heap", chunk->number);
     EXPECT(in_heap(&cache->empty, &chunk->spare) == (length == cache->chunk_blocks),
-           "chunk %" PRIu32 " in the empty heap", chunk->number);
+           "chunk %" PRIu32 " is wrongly in or not in the empty heap", chunk->number);
     return true;
 }
 
@@ -202,7 +205,7 @@ static bool check_chunk(const struct core *core, const struct cache *cache,
                         struct error *error)
 {
     EXPECT(in_heap(&cache->absent, &chunk->spare) == (chunk->state == CHUNK_ABSENT),
-           "chunk %" PRIu32 " in the absent heap", chunk->number);
+           "chunk %" PRIu32 " is wrongly in or not in the absent heap", chunk->number);
     if (chunk->state != CHUNK_PRESENT)
         return true;
     for (uint32_t i = 0; i < cache->chunk_blocks; i++) {
@@ -268,7 +271,7 @@ static bool check_cache(const struct core *core, const struct cache *cache, stru
            "cache %" PRIu64 ": the states sum to %" PRIu64 " of %" PRIu64, cache->id, sum,
            cache_total(cache));
     EXPECT(cache->num_tables || cache->counts[CORE_CACHED],
-           "cache %" PRIu64 " has nobody and nothing", cache->id);
+           "cache %" PRIu64 " has neither a user nor a cached block", cache->id);
     return check_heaps(cache, error) && check_index(cache, error);
 }
 
@@ -288,14 +291,13 @@ static bool check_pages(const struct core_session *session, const struct hold_ta
     for (uint32_t page = 0; page < table->num_pages; page++) {
         for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i += 64)
             EXPECT(!table->pages[page]->bits[i / 64].seen,
-                   "session %" PRIu64 ": page %" PRIu32 " is seen outside a check", session->id,
-                   page);
+                   "session %" PRIu64 ": page %" PRIu32 " has a seen bit outside a check",
+                   session->id, page);
     }
     return true;
 }
 
-// What keeps a table is counted: its batches, registered or kept by runs, and the copies that are
-// not over.
+// Users of a table are its batches, registered or kept by runs, and its copies that are not over.
 static bool check_users(const struct core_session *session, const struct hold_table *table,
                         struct error *error)
 {
@@ -322,8 +324,7 @@ static uint64_t bytes_of(const struct batch *batch)
     return bytes;
 }
 
-// Of batches, registered or kept by runs; of runs in the queue or the air, and of those that wait
-// to be reaped.
+// kept_bytes counts batches, registered or kept by runs, and runs from queueing until reaping.
 static bool check_kept_bytes(const struct core_session *session, struct error *error)
 {
     const struct run *run;
@@ -367,7 +368,8 @@ static bool check_session(const struct core_session *session, struct error *erro
     }
     EXPECT((session->queued != NULL) ==
                in_heap(&session->core->scheduler.turns.ready, &session->ready),
-           "session %" PRIu64 " is queued but not ready, or the other way round", session->id);
+           "session %" PRIu64 " has queued runs but is not in the ready heap, or the reverse",
+           session->id);
     EXPECT(session->num_in_flight == in_flight,
            "session %" PRIu64 ": %" PRIu32 " layers of runs in flight, not %" PRIu32, session->id,
            session->num_in_flight, in_flight);

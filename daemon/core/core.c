@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// core.c - the whole: makes and ends it, takes the engine's news. Knows no single block's state and
-// no queue.
+// core.c - creates and destroys the core, and passes the engine's events on to cache and scheduler.
+// Knows neither the state of a block nor the queue of a session. Dispatcher thread only.
 
 #include "core.h"
 
@@ -52,7 +52,7 @@ enum status core_create(const struct core_params *params, struct core **out, str
     return STATUS_OK;
 }
 
-// Until the last arena of a closed session is out of the GPU's hands.
+// Waits until the GPU uses no arena of a closed session any more.
 static void drain(struct core *core)
 {
     while (core->scheduler.num_in_flight && !core->ledger.lost) {
@@ -100,7 +100,7 @@ enum status core_cache_drop(struct core *core, uint64_t id, struct error *error)
     return STATUS_OK;
 }
 
-// ---- the engine's news ----
+// ---- the engine's events ----
 
 static void chunk_news(struct core *core, const struct engine_event *event)
 {

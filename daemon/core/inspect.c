@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// inspect.c - what core shows of itself: sums, caches, blocks. Changes nothing.
+// inspect.c - what core shows to operators: metrics, counts, caches and blocks. Changes nothing but
+// the gauges among the metrics. Dispatcher thread only.
 
 #include "core/pool/hold.h"
 #include "core/pool/prefix.h"
@@ -139,8 +140,8 @@ enum status core_cache_find(const struct core *core, uint64_t id, uint32_t *num_
     return status;
 }
 
-// Stops when all sessions that have anything of the block were met: most blocks of many sessions
-// are one's own.
+// References to the block by batches and copies of all sessions. Most blocks have one user, so the
+// search stops when it has met as many sessions as use the block.
 static uint32_t count_batch_refs(const struct cache *cache, const struct block *block)
 {
     uint32_t refs = 0, users = block->users;

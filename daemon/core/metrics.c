@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// metrics.c - the columns of the table of metrics.h.
+// metrics.c - the table of metrics.h as one array for each column. Constant data: any thread.
 
 #include "metrics.h"
 
@@ -10,7 +10,7 @@
 #define HELP(id, kind, name, unit, help) help,
 #define KIND(id, kind, name, unit, help) METRIC_##kind,
 
-const char *metric_names[] = {METRIC_MAP(NAME)};
-const char *metric_units[] = {METRIC_MAP(UNIT)};
-const char *metric_helps[] = {METRIC_MAP(HELP)};
+const char *const metric_names[] = {METRIC_MAP(NAME)};
+const char *const metric_units[] = {METRIC_MAP(UNIT)};
+const char *const metric_helps[] = {METRIC_MAP(HELP)};
 const unsigned char metric_kinds[] = {METRIC_MAP(KIND)};

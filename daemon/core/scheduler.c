@@ -1,34 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// scheduler.c - deficit round robin by tokens attended. A session that was served `cost` tokens is
-// that much in debt; rounds pay TURNS_QUANTUM each, and the sessions wait in a heap for the round
-// in which their debt is paid, so that rounds in which nobody may go cost nothing, and one step
-// costs the logarithm of the waiting sessions. A layer of a run is never split: a big one goes when
-// its session's turn comes, and the debt keeps that session from going again before the others had
-// as much.
+// scheduler.c - builds submissions by deficit round robin, with tokens attended as the cost. It
+// does not compute costs (weight.c) and does not check for conflicts (beside.c). Dispatcher thread.
 //
-// A run of several layers goes layer by layer, each a link that is paid for by itself, so that a
-// long step holds nobody up longer than the same step in single runs would.
+// Turns. Each link adds its weight to its session's `served` count. Sessions with queued runs wait
+// in a heap ordered by served / TURNS_QUANTUM, so picking a link takes O(log sessions). A layer is
+// never split. A session that was served a heavy layer waits until the others were served as much.
 //
-// Which links go and how they lie in the submission are two questions: those of one session lie in
-// one wave while they touch nothing in common (beside.c), in the next one else, whatever the order
-// of picking; so sessions in step share waves and the engine merges their runs.
+// Layers. A run of several layers is scheduled layer by layer (struct link). So a run of many
+// layers delays other sessions no longer than the same layers in single runs.
 //
-// How much goes into one submission follows the device: see learn_budget().
+// Waves. Links of one session that touch nothing in common go into the same wave, others into the
+// next one. The order of picking does not matter, so sessions that run the same step share waves,
+// and the engine merges their runs into one dispatch.
 //
-// While the GPU is busy little is lost by keeping back what would stand behind it, so it waits for
-// the sessions that the last submission served, which are likely to have their next step soon: one
-// dispatch for many instead of a small one for each. Only until the GPU's end is near (delay.h),
-// for which the dispatcher wakes up; an end that comes earlier leaves the GPU idle for as long as
-// the next one takes to prepare. With the GPU idle, or nobody expected, what is ready goes at once.
+// Size. How much goes into one submission depends on the device: see learn_budget().
+//
+// Delay. While the GPU is busy, new runs wait for the sessions that it just served, so that they
+// share the next dispatch. The wait ends shortly before the GPU becomes idle (delay.h). If the GPU
+// finishes earlier than predicted, it idles while the next submission is prepared. If the GPU is
+// idle, or no session is expected, ready runs are submitted at once.
 
 #include "scheduler.h"
 
 #include "base/container_of.h"
 #include "core/pool/zeroes.h"
 #include "core/runs/beside.h"
-#include "session.h"
+#include "session_life.h"
 #include "state.h"
 
 #include <inttypes.h>
@@ -42,6 +41,8 @@ void scheduler_init(struct scheduler *scheduler)
 
 // ---- building a submission ----
 
+// Takes the next link of the session whose turn it is; there is one. `number` is that of the
+// submission.
 static struct link pick(struct scheduler *scheduler, uint64_t number)
 {
     struct core_session *session =
@@ -64,7 +65,7 @@ static struct link pick(struct scheduler *scheduler, uint64_t number)
     return link;
 }
 
-// The work of the link whose turn it is; there is one.
+// Multiply-adds of the link that pick() would take; there is one.
 static uint64_t next_work(const struct scheduler *scheduler)
 {
     return container_of(heap_first(&scheduler->turns.ready), struct core_session, ready)
@@ -88,7 +89,9 @@ static uint32_t pick_links(struct core *core, uint64_t number)
     return count;
 }
 
-// Sorts the picked links by wave, in the order of picking within one; returns the number of waves.
+// Sorts the picked links by wave, and within a wave in the order of picking. Returns the number of
+// waves. This is a counting sort: wave_ends[w] is first the size, then the begin, then the end of
+// wave w.
 static uint32_t lay_waves(struct scheduler *scheduler, struct submission *submission)
 {
     uint32_t *ends = scheduler->wave_ends, waves = 0;
@@ -98,7 +101,7 @@ static uint32_t lay_waves(struct scheduler *scheduler, struct submission *submis
             ends[waves++] = 0;
         ends[wave]++;
     }
-    for (uint32_t w = 0, before = 0; w < waves; w++) { // from counts to begins
+    for (uint32_t w = 0, before = 0; w < waves; w++) { // sizes become begins
         uint32_t size = ends[w];
         ends[w] = before;
         before += size;
@@ -125,7 +128,7 @@ static void end_all(struct submission *submission, enum status status, const str
     end_links(submission);
 }
 
-// Delivering may free the runs, and the last one its session.
+// run_deliver() may free runs, and session_passed() a session. So the sessions are noted first.
 static void deliver(struct scheduler *scheduler, struct submission *submission)
 {
     for (uint32_t i = 0; i < submission->num_links; i++)
@@ -144,6 +147,7 @@ static void count_in_flight(struct submission *submission)
         submission->links[i].run->session->num_in_flight++;
 }
 
+// After a submission was refused: if the device is lost, all other runs fail, too.
 static void refused(struct core *core, enum status status, const struct error *error)
 {
     if (status != STATUS_DEVICE_LOST)
@@ -196,9 +200,10 @@ static void submit_runs(struct core *core)
         fail_runs(core, submission, status, &error);
 }
 
-// Zeroes have submissions of their own, so that one that is refused takes no run with it: fewer
-// blocks are tried then, and the runs wait. With nothing in flight nothing would wake them, so they
-// fail; the blocks stay in the list.
+// Submits the zeroing of new blocks. It has submissions of its own, so that no run fails if one is
+// refused for lack of memory. Fewer blocks are tried then. If none fit, the runs wait for the
+// submissions in flight to end. If none is in flight, nothing would ever wake the runs, so they
+// fail; the blocks stay in the list of blocks to zero.
 static void submit_zeroes(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
@@ -221,17 +226,18 @@ static void submit_zeroes(struct core *core)
     fail_runs(core, submission, status, &error);
 }
 
-// The first four binary digits: what a sequence grows by in some steps makes no difference.
+// Keeps the four highest bits, so that a sequence that grows by some tokens stays of one kind.
 static uint64_t about(uint64_t number)
 {
     int rest = number >> 4 ? 60 - __builtin_clzll(number) : 0;
     return number >> rest << rest;
 }
 
-// Submissions of one kind take about as long.
+// Submissions of one kind take about the same time: they have as many links, and about as many
+// tokens attended and multiply-adds.
 static uint64_t kind_of(const struct submission *submission)
 {
-    uint64_t tokens = 0, work = 0; // one that wraps says as much
+    uint64_t tokens = 0, work = 0; // a sum that wraps still makes a kind
     for (uint32_t i = 0; i < submission->num_links; i++) {
         tokens += submission->links[i].run->weight;
         work += submission->links[i].run->work;
@@ -240,7 +246,7 @@ static uint64_t kind_of(const struct submission *submission)
     return XXH3_64bits(kind, sizeof kind);
 }
 
-// Another submission may be the next to end now.
+// Tells `delay` which submission ends next, if that has changed.
 static void watch_first(struct core *core)
 {
     const struct scheduler *s = &core->scheduler;
@@ -253,6 +259,7 @@ static void watch_first(struct core *core)
     delay_next(&core->delay, sequence, first ? kind_of(first) : 0, core->now_ns, core->woken);
 }
 
+// True: ready runs wait for sessions that are expected soon.
 static bool keeps_back(struct core *core)
 {
     const struct scheduler *s = &core->scheduler;
@@ -274,7 +281,7 @@ void scheduler_submit(struct core *core)
         else
             submit_zeroes(core);
         if (zeroes && zeroes == core->pool.num_zeroes && waiting)
-            return; // refused for now
+            return; // no memory for zeroes; the submissions in flight free some
     }
 }
 
@@ -293,7 +300,7 @@ static int by_dispatch(const void *a, const void *b, void *results)
     return (x > y) - (x < y);
 }
 
-// By how many sessions it served: 1, 2, 3 or 4, 5 to 8, more.
+// The counter for a dispatch that served `sessions` sessions: 1, 2, 3 to 4, 5 to 8, or more.
 static enum metric served_class(uint32_t sessions)
 {
     uint32_t class = sessions > 1 ? 32 - (uint32_t)__builtin_clz(sessions - 1) : 0,
@@ -315,7 +322,7 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-// A dispatch joins its run's result: what else the run had is there already.
+// Adds one dispatch to the result of a run, which may have had others.
 static void add_result(struct run *run, uint64_t gpu_ns, uint32_t runs, uint32_t sessions)
 {
     if (run->result.status != STATUS_OK)
@@ -325,7 +332,8 @@ static void add_result(struct run *run, uint64_t gpu_ns, uint32_t runs, uint32_t
     run->result.num_sessions = max_u32(run->result.num_sessions, sessions);
 }
 
-// order[0 .. count) are the links of one dispatch, or the one of none.
+// order[0 .. count) are the links that shared one dispatch, or one link that had no dispatch.
+// Counts the runs and sessions among them and adds the dispatch to each run's result.
 static void share(struct core *core, const struct submission *submission,
                   const struct engine_event *event, const uint32_t *order, uint32_t count)
 {
@@ -340,8 +348,8 @@ static void share(struct core *core, const struct submission *submission,
     stamp = ++core->ledger.last_stamp;
     for (uint32_t i = 0; i < count; i++) {
         struct run *run = submission->links[order[i]].run;
-        if (run->stamp !=
-            stamp) // of several layers the first speaks for all: they were computed at once
+        // All layers of a run in this dispatch report the same gpu_ns: add it once.
+        if (run->stamp != stamp)
             add_result(run, event->results[order[i]].gpu_ns, runs, sessions);
         run->stamp = stamp;
     }
@@ -349,7 +357,7 @@ static void share(struct core *core, const struct submission *submission,
         count_dispatch(core, sessions);
 }
 
-// Returns the GPU time of what succeeded.
+// Takes over the results of a submission. Returns the GPU time of the links that succeeded, in ns.
 static uint64_t read_results(struct core *core, struct submission *submission,
                              const struct engine_event *event)
 {
@@ -369,8 +377,8 @@ static uint64_t read_results(struct core *core, struct submission *submission,
     qsort_r(order, good, sizeof *order, by_dispatch, (void *)event->results);
     for (uint32_t first = 0, end; first < good; first = end) {
         uint32_t dispatch = event->results[order[first]].dispatch;
-        for (end = first + 1; end < good && dispatch < event->num_dispatches;
-             end++) { // from there on: none at all
+        // From num_dispatches on, a link had no dispatch and shares none.
+        for (end = first + 1; end < good && dispatch < event->num_dispatches; end++) {
             if (event->results[order[end]].dispatch != dispatch)
                 break;
         }
@@ -379,8 +387,10 @@ static uint64_t read_results(struct core *core, struct submission *submission,
     return gpu_ns;
 }
 
-// A submission that took too long says how much would not have; one that was full and quick makes
-// room for more.
+// Adapts the budget to the device. After a submission that took longer than SCHEDULER_TIME_NS, the
+// budget becomes what would have taken that long at the same speed. After one that was at least
+// half full and took less than half that time, the budget doubles. It stays between TURNS_QUANTUM
+// and SCHEDULER_BUDGET.
 static void learn_budget(struct scheduler *scheduler, const struct submission *submission,
                          uint64_t gpu_ns)
 {
@@ -405,6 +415,8 @@ static struct submission *take_first(struct scheduler *scheduler)
     return submission;
 }
 
+// Notes which sessions `submission` served that are open and have no queued run. Their next step is
+// likely to come soon.
 static void expect_back(struct scheduler *scheduler, const struct submission *submission)
 {
     scheduler->turns.last_ended = submission->sequence;
@@ -422,7 +434,7 @@ void scheduler_done(struct core *core, const struct engine_event *event)
 {
     struct scheduler *s = &core->scheduler;
     if (!s->num_in_flight || s->in_flight[s->first_in_flight].sequence != event->sequence) {
-        if (!core->ledger.lost) // after a loss they are over already
+        if (!core->ledger.lost) // scheduler_lost() has ended all submissions
             ledger_log(&core->ledger, CORE_LOG_ERROR,
                        "submission %" PRIu64 " is done, but is not the next one", event->sequence);
         return;

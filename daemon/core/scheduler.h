@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// scheduler.h - whose runs go into the next submission, and in which wave. Knows runs and their
-// cost, not what they compute.
+// scheduler.h - whose runs go into the next submission, and in which wave. Knows what a run costs,
+// not what it computes. Dispatcher thread only.
 
 #ifndef AULE_CORE_SCHEDULER_H
 #define AULE_CORE_SCHEDULER_H
@@ -11,42 +11,41 @@
 #include "core/runs/turns.h"
 
 enum {
-    // Submissions ahead of the GPU: one it works on and one that starts without waiting for this
-    // thread. A third would only
-    // take runs away from merging with those that are still to come.
+    // One submission runs on the GPU, and one starts behind it without waiting for this thread. A
+    // third would only take runs that could still share a dispatch with later ones.
     SCHEDULER_MAX_IN_FLIGHT = 2,
-    // Runs in one submission: bounds the time to record it when runs are tiny.
+    // Links in one submission: bounds the time to record many tiny runs.
     SCHEDULER_MAX_RUNS = 1024,
-    // Tokens attended after which a submission is closed at the latest: some milliseconds of decode
-    // on a large GPU. With two in
-    // flight it bounds how long a newcomer waits for others; smaller ones would leave the GPU to
-    // submission overhead.
+    // A submission is closed at the latest when its runs' weights (about tokens attended) reach
+    // this: some milliseconds of decode on a large GPU. With two submissions in flight, it bounds
+    // how long a new run waits. With a smaller bound, submission overhead would fill the GPU.
     SCHEDULER_BUDGET = 1 << 22,
-    // GPU time that a submission should not take: on slow devices it is closed sooner, as those
-    // before it tell.
+    // GPU time that a submission should not exceed. After one that does, learn_budget() closes the
+    // next ones sooner.
     SCHEDULER_TIME_NS = 20 * 1000 * 1000,
 };
 
-// One layer of a run, which is a run to the engine.
+// One layer of a run. The engine takes it as a run of its own.
 struct link {
     struct run *run;
-    uint32_t number, wave;
+    uint32_t number; // of the run's layers, from 0
+    uint32_t wave;   // of the submission, from 0
 };
 
 struct submission {
-    uint64_t sequence; // the engine's
+    uint64_t sequence; // engine_submit()'s number
     uint32_t num_links;
-    struct link links[SCHEDULER_MAX_RUNS]; // in the engine's order
+    struct link links[SCHEDULER_MAX_RUNS]; // [num_links] in the engine's order
 };
 
 struct scheduler {
     struct turns turns;
-    uint64_t submissions;
+    uint64_t submissions; // built so far; the number of one is kept in session->submission
     uint64_t budget;      // tokens attended after which the next submission is closed
-    uint64_t prepared_ns; // turns.last_ended took the engine so long until the GPU had it
-    uint32_t num_in_flight, first_in_flight; // ring positions in `in_flight`
+    uint64_t prepared_ns; // of the last submission that ended: from engine_submit() to the GPU
+    uint32_t num_in_flight, first_in_flight; // `in_flight` is a ring: entries, and the oldest one
     struct submission in_flight[SCHEDULER_MAX_IN_FLIGHT];
-    // Scratch of the submission that is being built or finished.
+    // Scratch for the submission that is being built or finished.
     struct link picked[SCHEDULER_MAX_RUNS];
     struct engine_run engine_runs[SCHEDULER_MAX_RUNS];
     uint32_t wave_ends[SCHEDULER_MAX_RUNS];
@@ -54,10 +53,12 @@ struct scheduler {
     struct core_session *served[SCHEDULER_MAX_RUNS];
 };
 
-void scheduler_init(struct scheduler *scheduler); // one of zeroes
-void scheduler_submit(struct core *core);         // while the GPU can take more
-int64_t scheduler_wake_ns(struct core *core);     // core_wake_ns(), after scheduler_submit()
-void scheduler_done(struct core *core, const struct engine_event *event);
-void scheduler_lost(struct core *core); // every run fails
+void scheduler_init(struct scheduler *scheduler); // takes a zeroed one
+// Submits ready runs until the GPU has enough or runs have to wait for other sessions.
+void scheduler_submit(struct core *core);
+// What core_wake_ns() returns. Call it after scheduler_submit().
+int64_t scheduler_wake_ns(struct core *core);
+void scheduler_done(struct core *core, const struct engine_event *event); // ENGINE_EVENT_DONE
+void scheduler_lost(struct core *core); // the device is lost: every run fails
 
 #endif

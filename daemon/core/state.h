@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// state.h - struct core: the parts of core.h's object. Only the top of core/ knows it; a room below
-// gets its own part. Dispatcher thread only.
+// state.h - struct core, the object behind core.h. Only the files of this folder know it; the files
+// of pool/, steps/ and runs/ get the part that they need. Dispatcher thread only.
 
 #ifndef AULE_CORE_STATE_H
 #define AULE_CORE_STATE_H
@@ -17,18 +17,19 @@
 #include "scheduler.h"
 
 struct core {
-    struct core_params params;
+    struct core_params params; // a copy; its pointers are the caller's
     struct ledger ledger;
     struct pool pool;
     struct scheduler scheduler;
     struct delay delay;
-    int64_t now_ns;  // of the last core_step()
-    int64_t wake_ns; // core_wake_ns()
-    bool woken;      // by the engine's news, since the last core_step()
+    int64_t now_ns;  // the caller's time at the last core_step()
+    int64_t wake_ns; // what core_wake_ns() returns
+    bool woken;      // an event of the engine ended the caller's last sleep
 
-    struct core_session *sessions, *leaving; // open; closed with work in flight
-    uint32_t num_sessions;                   // open
-    struct salt *salts;
+    struct core_session *sessions; // open ones; owned
+    struct core_session *leaving;  // closed ones with work in flight; owned
+    uint32_t num_sessions;         // in `sessions`
+    struct salt *salts;            // all that sessions or roots use; see salt.h
 };
 
 #endif

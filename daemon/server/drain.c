@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// drain.c - how the daemon comes to its end: on a signal it takes no new work, finishes what is in
-// flight, then stays a moment so that clients get their answers (nng drops what it has not written
-// when it closes). On a lost GPU it tells everybody and ends with another exit code. Dispatcher
-// thread.
+// drain.c - how the daemon ends. After a signal it takes no new work and finishes what is in
+// flight. Then it lingers for a moment, because nng drops answers that it has not written when it
+// closes. If the GPU is lost, it answers all waiting commands, lingers, and ends with another exit
+// code. Dispatcher thread.
 
 #include "dispatch.h"
 #include "log.h"
@@ -42,7 +42,7 @@ static void start_drain(struct server *server, const char *signal_name)
 void server_remove_traces(const struct server *server)
 {
     if (server->lock.fd < 0)
-        return; // all of it would be another daemon's
+        return; // without the lock these files are another daemon's
     segment_sweep(server->segment_prefix);
     if (server->listener)
         unlink(server->socket);
@@ -63,7 +63,7 @@ static void end_at_once(const struct server *server)
     _exit(server_exit_code(server));
 }
 
-// For the handler, which may use nothing else.
+// For on_signal(), which may use only async-signal-safe calls and constant data.
 static struct {
     char lock_path[sizeof((struct socket_lock *)NULL)->path];
     enum server_exit code;
@@ -129,7 +129,7 @@ static void lose_device(struct server *server, int64_t now_ns)
     server->stopping = true;
     refuse_parked(server, false, STATUS_DEVICE_LOST,
                   "the GPU stopped; reopen the session with the next daemon");
-    park_retry(server); // every ticket is done now, with DEVICE_LOST
+    park_retry(server); // answers the waits: every ticket is done, with DEVICE_LOST
     linger(server, now_ns);
 }
 

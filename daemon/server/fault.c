@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fault.c - see fault.h. Values stay finite (the sign bit is flipped), so that what notices is a
-// comparison of results, not a NaN.
+// fault.c - see fault.h. It flips only sign bits, so all values stay finite: a comparison of
+// results must notice the fault, not a check for NaN.
 
 #include "fault.h"
 
@@ -22,8 +22,8 @@ void fault_note_publish(struct fault_state *state, uint64_t cache, int32_t block
 
 static void flip_signs(uint8_t *bytes, uint64_t size, uint32_t element)
 {
-    for (uint64_t i = element - 1; i < size;
-         i += element) // little-endian: the sign is in the last byte, of int8 too
+    // Little-endian: the last byte has the sign bit, also of int8.
+    for (uint64_t i = element - 1; i < size; i += element)
         bytes[i] ^= 0x80;
 }
 
@@ -37,7 +37,7 @@ static enum status corrupt_layer(struct engine_cache *cache, const struct core_c
     uint64_t k_size = rows * kv->head_dim_k * dtype_size(kv->k_dtype);
     uint64_t v_size = kv->v_is_k_prefix ? 0 : rows * kv->head_dim_v * dtype_size(kv->v_dtype);
     uint8_t *bytes =
-        malloc(engine_layer_block_bytes(&params)); // scales, if any, lie behind K and V
+        malloc(engine_layer_block_bytes(&params)); // K, V, then scales if there are any
     if (!bytes)
         return STATUS_NO_MEMORY;
     enum status status = engine_block_read(cache, layer, block, bytes);

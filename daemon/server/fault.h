@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fault.h - faults that a test asks for by --fault, so that it can prove that they would be
-// noticed. Never on by itself.
+// fault.h - faults for tests, injected only if --fault asks for one: a test then proves that its
+// comparison of results notices it. Knows core's view of caches. Dispatcher thread.
 
 #ifndef AULE_SERVER_FAULT_H
 #define AULE_SERVER_FAULT_H
@@ -12,21 +12,21 @@
 
 enum fault {
     FAULT_NONE,
-    FAULT_CORRUPT_PREFIX, // "corrupt-prefix": negate K and V of the first block that is ever
-                          // published, once it is visible
+    // "corrupt-prefix": negates K and V of the first block that is ever published, when look-ups
+    // can find it.
+    FAULT_CORRUPT_PREFIX,
 };
 
 struct core;
 
 struct fault_state {
-    enum fault armed; // FAULT_NONE once it has struck
-    uint64_t cache;   // of the first published block; 0 = none yet
-    int32_t block;
+    enum fault armed; // FAULT_NONE once it was injected
+    uint64_t cache;   // cache of the noted block; 0 = no block is noted
+    int32_t block;    // the noted block
 };
-// After a publish that made `block` the first of its chain. Only the first call of a daemon's life
-// counts.
+// Notes `block`, which a publish has put into the prefix index. Only the first call counts.
 void fault_note_publish(struct fault_state *state, uint64_t cache, int32_t block);
-// Strike if the noted block has become visible to look-ups. Waits for the GPU.
+// Injects the fault if look-ups can find the noted block. Then it waits for the GPU.
 void fault_step(struct fault_state *state, struct core *core);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_batch.c - batches: from a verified command, whose vectors lie in it or in the arena, to
-// core's call and back. Core checks what they say. Dispatcher thread.
+// handlers_batch.c - the handlers of batches: from a verified command to a call of core and back.
+// The arrays are in the message or in the arena (metadata.h); core checks what they say. Dispatcher
+// thread.
 
 #include "dispatch.h"
 #include "metadata.h"
@@ -12,7 +13,7 @@
 static_assert(sizeof(struct core_entry) == 3 * sizeof(int32_t),
               "on the wire an entry is three numbers");
 
-// The vectors of a BatchCreate, in the order of the table below.
+// The arrays of a BatchCreate.
 enum vector {
     CU_SEQLENS_Q,
     SEQ_LENS_KV,

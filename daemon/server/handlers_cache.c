@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_cache.c - caches, blocks and prefixes: from a verified command to core's call and back.
-// Bounds the size of what is asked for and of what has to fit a reply; core checks the rest.
+// handlers_cache.c - the handlers of caches, blocks and prefixes: from a verified command to a call
+// of core and back. They limit sizes so that a reply can hold the result; core checks the rest.
 // Dispatcher thread.
 
 #include "dispatch.h"
@@ -95,7 +95,8 @@ static enum status check_lease(struct call *call, const struct wire_blocks_lease
     return STATUS_OK;
 }
 
-// NO_BLOCKS now: park it, if there is something to wait for.
+// There are not enough free blocks now. Parks the lease if it has a timeout, or if blocks of a
+// growing chunk come soon.
 static enum status wait_for_blocks(struct call *call, bool growing)
 {
     const struct wire_blocks_lease *lease = &call->request->blocks_lease;
@@ -118,8 +119,7 @@ enum status handle_blocks_lease(struct call *call)
     if (status != STATUS_OK)
         return status;
     if (call->server->retry)
-        park_retry_leases(call->server,
-                          lease->cache); // what came free in this turn is for the oldest first
+        park_retry_leases(call->server, lease->cache); // older leases get free blocks first
     int32_t *blocks = call_alloc(call, lease->count, sizeof *blocks);
     if (!blocks)
         return call->error.status;
@@ -167,8 +167,8 @@ static enum status fetch_prefix(struct call *call, const struct prefix_fields *f
     return STATUS_OK;
 }
 
-// How many full blocks the tokens make, 0 without a block size: core will say in its own words that
-// there is no such cache. LIMIT if their ids do not fit a reply.
+// Counts the full blocks of the tokens. block_size 0: no such cache is open; the count is 0, and
+// core then fails with an error text. LIMIT: their ids do not fit a reply.
 static enum status count_blocks(struct call *call, uint32_t num_tokens, uint32_t block_size,
                                 uint32_t *count)
 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_inspect.c - what an operator may see, KillSession and DropCache. Lists come in pages:
-// ask on from first + count until `total`. Dispatcher thread.
+// handlers_inspect.c - the handlers of an operator's commands: the inspections, KillSession and
+// DropCache. Lists come in pages: a client asks again from first + count until it has `total`.
+// They read other rooms' state and keep none. Dispatcher thread.
 
 #include "dispatch.h"
 #include "session.h"
@@ -11,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Entries a page. For a client that does not read as many answers are kept as may wait for it
-// (listener.h), so a page is far smaller than WIRE_MAX_MESSAGE.
+// Entries of a page. Many answers may be queued for a client that does not read them (listener.h),
+// so a page is far smaller than WIRE_MAX_MESSAGE.
 enum {
     PAGE_BYTES = 8192,
     NAME_BYTES = WIRE_MAX_NAME + 9, // length, terminator, padding
@@ -23,7 +24,7 @@ enum {
     BLOCK_PAGE = PAGE_BYTES / sizeof(struct wire_block_state),
 };
 
-// How many entries from `first` on; `max` 0 = as many as a page holds.
+// Number of entries to send, from `first`. `max` 0 = as many as fit a page.
 static uint32_t page_size(uint32_t total, uint32_t first, uint32_t max, uint32_t page)
 {
     uint32_t rest = first < total ? total - first : 0;
@@ -37,7 +38,7 @@ static uint64_t milliseconds_since(int64_t then_ns)
     return (uint64_t)((clock_now_ns() - then_ns) / NS_PER_MS);
 }
 
-// The gauges that core does not know.
+// All metrics, with the server's gauges brought up to date, too.
 static const uint64_t *measure(const struct server *server)
 {
     uint64_t *metrics = core_metrics(server->core);
@@ -48,7 +49,7 @@ static const uint64_t *measure(const struct server *server)
     return metrics;
 }
 
-// The fields that are also metrics are what clients of 0.1 read.
+// Fields that repeat metrics are for clients of 0.1, which do not read metrics.
 enum status handle_inspect_daemon(struct call *call)
 {
     const struct server *server = call->server;
@@ -129,8 +130,8 @@ static void fill_session(struct wire_session_state *out, const struct session *s
     };
 }
 
-// Those that are open, and those that have ended but whose segment the GPU still uses. While a
-// segment is being made or unmade it belongs to the job thread.
+// Shown are open sessions, and ended ones whose segment the GPU still uses. While a segment is made
+// or unmade, it belongs to the job thread, so its session is not shown.
 static bool is_shown(const struct session *session)
 {
     return session->core ||
@@ -294,7 +295,7 @@ enum status handle_inspect_blocks(struct call *call)
 
 // ---- the device ----
 
-// The table of attention shaders, best first, as three lists.
+// The attention shaders, best first, as three lists: names, needs, and what this device lacks.
 static enum status fill_variants(struct call *call, struct wire_inspect_device_reply *out)
 {
     const struct engine *engine = call->server->engine;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_session.c - the handshake, its Mapped, ping and close. Dispatcher thread.
+// handlers_session.c - the handlers of Hello, Mapped, Ping and CloseSession. session.c has the life
+// of a session. Dispatcher thread.
 
 #include "dispatch.h"
 #include "session.h"

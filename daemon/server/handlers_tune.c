@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_tune.c - what was measured of the ways that kernels have, and what an operator does
-// about it. Dispatcher thread.
+// handlers_tune.c - the handler of Tune: shows what tuning has measured, and renews, clears,
+// enables or disables it. Knows the engine's table of measurements, not how it measures. Dispatcher
+// thread.
 
 #include "dispatch.h"
 
 #include <string.h>
 
-enum { TUNE_PAGE = 128 }; // entries a page, with two names of up to 255 bytes each
+enum { TUNE_PAGE = 128 }; // entries of a page, with two names of up to 255 bytes each
 
 _Static_assert((int)WIRE_TUNE_WAITING == ENGINE_TUNE_WAITING &&
                    (int)WIRE_TUNE_MEASURED == ENGINE_TUNE_MEASURED &&
@@ -45,7 +46,7 @@ static void fill_entry(struct wire_tune_entry *out, const struct engine_tuned *t
     };
 }
 
-// The page's entries, as many as there still are: they come and go.
+// Fills the page with up to `most` entries. There may be fewer by now, because tuning goes on.
 static enum status fill_page(struct call *call, uint32_t first, uint32_t most,
                              struct wire_tune_reply *out)
 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// jobs.c - see jobs.h. Two lists under one lock: waiting and done.
+// jobs.c - see jobs.h. One lock guards two lists: jobs that wait and jobs that have ended. `work`
+// runs without the lock.
 
 #include "jobs.h"
 
@@ -14,14 +15,14 @@
 
 struct jobs {
     pthread_t thread;
-    pthread_mutex_t lock;   // guards all below
-    pthread_cond_t changed; // something came in, or it is to stop
+    pthread_mutex_t lock;   // guards waiting, done and stop
+    pthread_cond_t changed; // `waiting` or `stop` changed
     struct job *waiting, *done;
     bool stop;
-    int wake_fd; // not owned
+    int wake_fd; // constant; not owned
 };
 
-// Under the lock. Moves `job` to `done` and tells the dispatcher.
+// Called under the lock. Moves `job` to `done` and wakes the dispatcher.
 static void finish(struct jobs *jobs, struct job *job)
 {
     job->next = NULL;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// jobs.h - one worker thread for what may take long and so must not run on the dispatcher: making,
-// filling, importing and unmapping a segment. A job is embedded in what it works on, so that
-// starting one cannot fail. It belongs to the worker from jobs_start() until jobs_finish_done()
-// calls its `done`.
+// jobs.h - one worker thread, the job thread, for work that takes too long for the dispatcher:
+// making, filling, importing and unmapping a segment. Knows nothing of what a job does.
+// A struct job is part of the object that it works on, so starting one cannot fail. The job belongs
+// to the job thread from jobs_start() until jobs_finish_done() calls its `done`.
 
 #ifndef AULE_SERVER_JOBS_H
 #define AULE_SERVER_JOBS_H
@@ -14,21 +14,23 @@
 #include <stdbool.h>
 
 struct job {
-    void (*work)(struct job *job);                // on the worker thread
-    void (*done)(struct job *job, void *context); // on the dispatcher, in order; may free the job
-    struct job *next;
+    void (*work)(struct job *job);                // runs on the job thread
+    void (*done)(struct job *job, void *context); // runs on the dispatcher; may free the job
+    struct job *next;                             // jobs.c's
 };
 
 struct jobs;
 
-// `wake_fd`: an eventfd that is written when a job is done.
+// All functions: dispatcher thread. `wake_fd` is an eventfd that is written when a job is done; it
+// stays the caller's.
 enum status jobs_create(int wake_fd, struct jobs **out, struct error *error);
-// The dispatcher's, all of them.
-void jobs_start(struct jobs *jobs, struct job *job);
-void jobs_start_first(struct jobs *jobs, struct job *job); // before all that wait
-bool jobs_cancel(struct jobs *jobs,
-                 struct job *job); // true: it still waited; now nothing of it is called
-void jobs_finish_done(struct jobs *jobs, void *context); // call `done` of all that are
-void jobs_destroy(struct jobs *jobs);                    // nothing may be queued; takes NULL
+void jobs_start(struct jobs *jobs, struct job *job);       // jobs run in the order of their start
+void jobs_start_first(struct jobs *jobs, struct job *job); // runs before all waiting jobs
+// True: the job had not begun, and neither `work` nor `done` will be called.
+bool jobs_cancel(struct jobs *jobs, struct job *job);
+// Calls `done` of all jobs that have ended, in the order of their ends.
+void jobs_finish_done(struct jobs *jobs, void *context);
+// Waits for the job that runs. No other job may be waiting. Takes NULL.
+void jobs_destroy(struct jobs *jobs);
 
 #endif

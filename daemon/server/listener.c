@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // listener.c - see listener.h. nng calls on_pipe_event() on its own threads and under its own
-// locks, where nothing of nng but the pipe's options may be asked. One lock guards the table of
-// peers and the queue of events; a peer's two events are part of it, so that queueing cannot fail.
-// Only the dispatcher removes a peer, so a pointer that it found stays good.
+// locks; there only the pipe's options may be read. One lock guards the table of peers and the
+// queue of events. An entry contains its two events, so queueing them cannot fail. Only the
+// dispatcher removes entries, so its pointers to them stay valid.
 
 #include "listener.h"
 
@@ -23,7 +23,7 @@
 
 enum { REPLY_QUEUE = 1024, REQUEST_QUEUE = 64, MAX_SURPLUS = 16 };
 
-static atomic_uint max_replies; // nng's threads read it
+static atomic_uint max_replies; // read by nng's threads, through nng_cures.c
 
 struct event {
     struct entry *entry;
@@ -33,7 +33,7 @@ struct event {
 
 struct entry {
     struct peer peer;
-    bool gone; // removed in nng; messages may still arrive
+    bool gone; // the connection has ended, but messages of it may still be in nng's queue
     struct event added_event, removed_event;
     UT_hash_handle hh; // by peer.pipe
 };
@@ -41,16 +41,16 @@ struct entry {
 struct listener {
     nng_socket socket;
     bool is_open;
-    int receive_fd, wake_fd;
+    int receive_fd, wake_fd; // nng's; not owned
     uint32_t max_connections;
-    pthread_mutex_t lock;
-    struct entry *entries; // guarded
-    struct event *events;  // guarded, oldest first
-    uint32_t num_surplus;  // guarded: of the entries, those that are refused as LIMIT
-    uint32_t num_refused;  // guarded
+    pthread_mutex_t lock;  // guards all below
+    struct entry *entries; // by pipe; owned
+    struct event *events;  // oldest first
+    uint32_t num_surplus;  // entries that are refused with LIMIT
+    uint32_t num_refused;  // connections closed at once since listener_num_refused()
 };
 
-// Under the lock.
+// Called under the lock.
 static void push_event(struct listener *listener, struct event *event, struct entry *entry,
                        bool removed)
 {
@@ -72,7 +72,8 @@ static bool read_credentials(nng_pipe pipe, struct peer *peer)
     return true;
 }
 
-// Under the lock. Who is one too many is told so, where not too many are. False: there is no place.
+// Called under the lock. Up to MAX_SURPLUS connections above max_connections are accepted, so that
+// their commands can be answered LIMIT. False: this one must be closed at once.
 static bool find_place(struct listener *listener, struct peer *peer)
 {
     if (HASH_COUNT(listener->entries) - listener->num_surplus < listener->max_connections)
@@ -81,7 +82,7 @@ static bool find_place(struct listener *listener, struct peer *peer)
     return listener->num_surplus < MAX_SURPLUS;
 }
 
-// False: refuse the connection.
+// False: close the connection.
 static bool add(struct listener *listener, nng_pipe pipe)
 {
     struct entry *entry = calloc(1, sizeof *entry);
@@ -107,7 +108,7 @@ static void mark_removed(struct listener *listener, nng_pipe pipe)
     struct entry *entry;
     pthread_mutex_lock(&listener->lock);
     HASH_FIND(hh, listener->entries, &id, sizeof id, entry);
-    if (entry && !entry->gone) { // not there: it was refused
+    if (entry && !entry->gone) { // no entry: add() refused it
         entry->gone = true;
         push_event(listener, &entry->removed_event, entry, true);
     }
@@ -128,8 +129,8 @@ static int set_options(nng_socket socket, const struct listener_params *params)
 {
     int reason = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, params->max_message);
     if (!reason)
-        reason = nng_socket_set_int(socket, NNG_OPT_MAXTTL,
-                                    1); // clients connect directly: a header is 8 bytes
+        // Clients connect directly, so the header of a message has 8 bytes: struct route.
+        reason = nng_socket_set_int(socket, NNG_OPT_MAXTTL, 1);
     if (!reason)
         reason = nng_socket_set_int(socket, NNG_OPT_RECVBUF, REQUEST_QUEUE);
     if (!reason)
@@ -193,7 +194,7 @@ void listener_close(struct listener *listener)
         return;
     if (listener->is_open)
         nng_close(listener->socket);
-    nng_fini(); // joins nng's threads: no callback comes after this
+    nng_fini(); // joins nng's threads, so no callback comes after this
     struct entry *entry, *next;
     HASH_ITER(hh, listener->entries, entry, next)
     {
@@ -257,8 +258,7 @@ bool listener_reply(struct listener *listener, const struct route *route, const 
     nng_msg *message;
     if (nng_msg_alloc(&message, 0) != 0)
         return false;
-    // Without the NONBLOCK flag: nng's own thread empties this queue whatever the peers do, so the
-    // wait, if any, is a short one.
+    // This may block, but only briefly: an nng thread empties the queue, whatever the peers do.
     if (nng_msg_append(message, data, size) == 0 &&
         nng_msg_header_append(message, route->header, sizeof route->header) == 0 &&
         nng_sendmsg(listener->socket, message, 0) == 0)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// log.c - see log.h. Holds one word of state, the level, which is set before any other thread runs.
+// log.c - see log.h. Its only state is the level, which is set before other threads start.
 
 #include "log.h"
 
@@ -53,5 +53,5 @@ void log_write(enum log_level level, const char *format, ...)
     }
     line[end++] = '\n';
     if (write(STDERR_FILENO, line, end) < 0)
-        return; // nowhere left to say so
+        return; // there is no other place to report it
 }

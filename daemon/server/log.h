@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// log.h - leveled lines on stderr: time, level, text. Knows no object: a caller begins its text
-// with the object's name, as in "session 7 (worker, pid 123): opened". Any thread; a line is one
-// write, so that lines never mix.
+// log.h - lines on stderr: time, level, text. Knows no objects: the caller begins the text with the
+// object's name, as in "session 7 (worker, pid 123): opened". Any thread: a line is one write(), so
+// lines of several threads do not mix.
 
 #ifndef AULE_SERVER_LOG_H
 #define AULE_SERVER_LOG_H
@@ -17,13 +17,13 @@ enum log_level {
     LOG_LEVEL_DEBUG,
     LOG_LEVEL_COUNT
 };
-extern const char
-    *const log_level_names[LOG_LEVEL_COUNT + 1]; // "error", "warn", "info", "debug", NULL
+// "error", "warn", "info", "debug", NULL.
+extern const char *const log_level_names[LOG_LEVEL_COUNT + 1];
 
-void log_set_level(enum log_level level); // at start, before other threads; default info
-bool log_writes(enum log_level level);    // or is more than is wanted
+void log_set_level(enum log_level level); // before other threads start; without it, info
+bool log_writes(enum log_level level);    // true: lines of this level are written
 
-// Control characters (a client chose its name) become '?'. Text beyond 2 KiB is cut.
+// Control characters become '?', because clients choose their names. A line is cut at 2 KiB.
 void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_write(LOG_LEVEL_ERROR, __VA_ARGS__)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// metadata.c - see metadata.h.
+// metadata.c - see metadata.h. The lost pages of a shrunk segment read as zeroes, so copy_span()
+// asks after the copy whether the segment is dead.
 
 #include "metadata.h"
 
@@ -33,7 +34,7 @@ static enum status check_span(struct call *call, const struct metadata *field)
     if (size > limit || call->metadata_size > limit - size || span->count > UINT32_MAX)
         return error_set(&call->error, STATUS_LIMIT,
                          "%s: %" PRIu64 " bytes of metadata after %" PRIu64
-                         " exceed --max-metadata %" PRIu64,
+                         " bytes in other arrays exceed --max-metadata %" PRIu64,
                          field->name, size, call->metadata_size, limit);
     call->metadata_size += size;
     return STATUS_OK;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// nng_cures.c - functions of nng, wrapped by the linker (-Wl,--wrap; see CMakeLists.txt), because a
-// static library is the only place where they can be mended. Built for nng before 1.6 alone: from
-// there on nng itself has nni_plat_errno()'s cure, and is linked shared. But nni_aio_begin() has
-// its defect still in sources of 2024, and with a shared nng nobody mends it.
+// nng_cures.c - fixes for defects of nng. The linker wraps the functions (-Wl,--wrap; see
+// CMakeLists.txt), which works only with a static library. Knows nng's internals, nothing of aule
+// but listener_max_replies(). nng's threads run it.
+// It is built only for nng before 1.6. Later versions have the fix of nni_plat_errno() and are
+// linked shared. The defect of nni_aio_begin() is still in sources of 2024; with a shared nng it is
+// not fixed.
 
 #include "listener.h"
 
@@ -16,27 +18,28 @@ int __real_nni_plat_errno(int reason);
 int __wrap_nni_plat_errno(int reason);
 int __wrap_nni_plat_ncpu(void);
 
-// nng 1.5 turns EPIPE into NNG_ECLOSED, and its listener takes that for its own end: one client
-// that connects and closes at once would stop it from accepting for good.
+// nng 1.5 turns EPIPE into NNG_ECLOSED, and its listener takes that for its own close. So one
+// client that connects and closes at once would stop it from ever accepting again.
 int __wrap_nni_plat_errno(int reason)
 {
     return reason == EPIPE ? NNG_ECONNRESET : __real_nni_plat_errno(reason);
 }
 
-// nng starts three threads a core. The daemon's messages are small and one dispatcher answers them:
-// two cores' worth is plenty.
+// nng starts three threads for each core. The daemon's messages are small and one dispatcher
+// answers them, so threads for two cores are enough.
 int __wrap_nni_plat_ncpu(void)
 {
     return 2;
 }
 
-// nng refuses to begin an operation that was stopped without a word to its callback, which leaves
-// two things behind when a pipe is closed. Between a message's head and its body, the stream's
-// operation is one that somebody waits for: the one thread that takes pipes apart would wait for
-// ever, and no connection's end be told from then on. And a message that is handed over to a queue
-// or to the pipe, whose callback would have freed it, is lost. So where one of these cannot begin,
-// it is ended in nng's own way: its callback is told.
-static _Thread_local bool tells;
+// If an asynchronous operation (aio) was stopped, nng refuses to begin it and does not call its
+// callback. When a pipe is closed, that has two effects:
+// - If a message's head was read and its body was not, nng's one thread that destroys pipes waits
+//   for the stream's aio forever. No end of a connection is reported from then on.
+// - A message that is being handed to a queue or a pipe leaks, because the callback would free it.
+// So if one of the functions below cannot begin an aio, it ends the aio as nng does elsewhere: with
+// a call of its callback.
+static _Thread_local bool tells; // this thread is inside one of the functions below
 
 int __real_nni_aio_begin(nng_aio *aio);
 int __wrap_nni_aio_begin(nng_aio *aio);
@@ -45,7 +48,7 @@ void nni_aio_finish_error(nng_aio *aio, int reason);
 int __wrap_nni_aio_begin(nng_aio *aio)
 {
     int reason = __real_nni_aio_begin(aio);
-    // The callback runs in a thread of nng's: locks that are held here do no harm.
+    // The callback runs on another thread, so it cannot deadlock on locks that are held here.
     if (reason && tells)
         nni_aio_finish_error(aio, reason);
     return reason;
@@ -66,11 +69,11 @@ TELLS(nng_stream_send)
 TELLS(nni_msgq_aio_put)
 TELLS(nni_pipe_send)
 
-// nng keeps 64 answers for a peer and frees what comes beyond. Answers come faster than it sends
-// them, so that of many that are given at once some were lost even to a peer that reads, whose
-// threads would wait for ever. So a full queue grows, as far as the listener wants it to; but not
-// for a large answer, of which a peer that does not read would make the daemon keep much. It does
-// not shrink again. Only the one operation that moves answers to the peers' queues comes by here.
+// nng queues 64 answers for a peer and drops further ones. The daemon can give answers faster than
+// nng sends them. So a burst lost some even if the peer reads, and its threads waited forever.
+// Here a full queue grows, up to listener_max_replies(), and does not shrink again. It does not
+// grow beyond GROWN_BYTES of answers of this size, because a peer that does not read could make the
+// daemon keep much memory. nng calls nni_msgq_tryput() only to move answers to the peers' queues.
 enum { GROWN_BYTES = 2 << 20 };
 struct nni_msgq;
 int __real_nni_msgq_tryput(struct nni_msgq *queue, nng_msg *message);

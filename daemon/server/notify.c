@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// notify.c - see notify.h.
+// notify.c - see notify.h. A failure is only logged, because the daemon works without a manager.
 
 #include "notify.h"
 
@@ -28,7 +28,7 @@ void notify_manager(const char *state)
     }
     memcpy(address.sun_path, path, size);
     if (path[0] == '@')
-        address.sun_path[0] = 0; // the abstract name space
+        address.sun_path[0] = 0; // an abstract address, unix(7)
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size);
     if (fd < 0 ||

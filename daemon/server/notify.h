@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// notify.h - tells a service manager about readiness: one datagram to $NOTIFY_SOCKET, if it is set
-// (sd_notify(3) describes it).
+// notify.h - tells the service manager that the daemon is ready or stops: one datagram to
+// $NOTIFY_SOCKET, if that is set; see sd_notify(3). Knows no state of the daemon. Dispatcher
+// thread.
 
 #ifndef AULE_SERVER_NOTIFY_H
 #define AULE_SERVER_NOTIFY_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// park.c - see park.h. One list, oldest first; a pass over it costs one core call a record that may
-// go on.
+// park.c - see park.h. One list for all sessions, oldest first. A pass makes at most one call of
+// core for each command that may succeed.
 
 #include "park.h"
 
@@ -13,7 +13,8 @@
 #include <string.h>
 #include <utlist.h>
 
-enum { PARKED_BEYOND_TICKETS = 64 }; // a session's leases and the like, on top of one Wait a ticket
+// A session may have one Wait parked for each ticket, and this many leases and others on top.
+enum { PARKED_BEYOND_TICKETS = 64 };
 
 // ---- in and out ----
 
@@ -22,7 +23,7 @@ uint32_t park_max(const struct server_params *params)
     return params->max_tickets + PARKED_BEYOND_TICKETS;
 }
 
-// What the command's arrays take while it waits.
+// Limits on the number of parked commands and on the memory of their arrays.
 static enum status check_limits(struct call *call, const struct parked *command)
 {
     const struct server_params *params = call->server->params;
@@ -33,15 +34,17 @@ static enum status check_limits(struct call *call, const struct parked *command)
                          session->id, session->num_parked, params->max_tickets);
     if (command->bytes > params->max_parked_bytes ||
         session->parked_bytes > params->max_parked_bytes - command->bytes)
-        return error_set(
-            &call->error, STATUS_LIMIT,
-            "a command with %" PRIu64 " bytes of arrays cannot wait for a ticket beside %" PRIu64
-            " of session %" PRIu64 "; --max-parked-memory is %" PRIu64,
-            command->bytes, session->parked_bytes, session->id, params->max_parked_bytes);
+        return error_set(&call->error, STATUS_LIMIT,
+                         "a command with %" PRIu64
+                         " bytes of arrays cannot wait for a ticket beside the %" PRIu64
+                         " bytes of other waiting commands of session %" PRIu64
+                         "; --max-parked-memory is %" PRIu64,
+                         command->bytes, session->parked_bytes, session->id,
+                         params->max_parked_bytes);
     return STATUS_OK;
 }
 
-// A copy of *command with arrays of its own; NULL: no memory.
+// A copy of *command with copies of its arrays. NULL: no memory.
 static struct parked *copy_of(const struct parked *command)
 {
     struct parked *parked = malloc(sizeof *parked);
@@ -58,7 +61,7 @@ static void count(struct parked *parked, bool in)
 {
     struct server *server = parked->session->server;
     struct session *session = parked->session;
-    uint32_t one = in ? 1 : UINT32_MAX; // counts wrap
+    uint32_t one = in ? 1 : UINT32_MAX; // adding UINT32_MAX subtracts 1
     server->num_parked += one;
     session->num_parked += one;
     session->num_parked_work += parked->kind == PARKED_WORK ? one : 0;
@@ -75,7 +78,7 @@ enum status park(struct call *call, const struct parked *command)
     struct parked *parked = copy_of(command);
     if (!parked)
         return error_set(&call->error, STATUS_NO_MEMORY,
-                         "the daemon has no memory to let a command wait");
+                         "the daemon has no memory for a waiting command");
     parked->session = call->session;
     parked->asker = call->asker;
     DL_APPEND(server->parked, parked);
@@ -110,8 +113,8 @@ static void answer(struct server *server, struct parked *parked, const struct wi
 
 // ---- the end of a run ----
 
-// What Wait answers once its ticket is reaped; *reply points to the text of `error`, which
-// core_ticket_reap() filled.
+// The answer to a Wait whose ticket was reaped. *reply points into *error, which core_ticket_reap()
+// filled.
 static void fill_wait(struct wire_reply *reply, const struct core_ticket_result *result,
                       const struct error *error)
 {
@@ -158,8 +161,8 @@ static void retry_wait(struct server *server, struct parked *parked)
     }
 }
 
-// The command has its ticket, and its asker waits for the end: the record becomes a wait, in its
-// place.
+// Parked work has got its ticket, and its Run waits for the end: the record becomes a WAIT, at the
+// same place of the list.
 static void become_wait(struct server *server, struct parked *parked, uint64_t ticket)
 {
     count(parked, false);
@@ -175,13 +178,13 @@ static void become_wait(struct server *server, struct parked *parked, uint64_t t
 
 // ---- trying again ----
 
-// The last time it is a lease like any other, and refused with what the pool says of itself.
+// Answers the lease if there are enough blocks, or if it failed for good. `last`: its deadline has
+// passed, so that too few blocks are a failure, too; core's error says how many there are.
 static void retry_lease(struct server *server, struct parked *parked, bool last)
 {
     struct error error = {.status = STATUS_OK};
     bool growing = false;
-    int32_t *blocks =
-        malloc(parked->lease.count * sizeof *blocks); // written only if there are enough
+    int32_t *blocks = malloc(parked->lease.count * sizeof *blocks);
     if (!blocks) {
         error_set(&error, STATUS_NO_MEMORY, "the daemon has no memory for %u block ids",
                   parked->lease.count);
@@ -202,8 +205,8 @@ static void retry_lease(struct server *server, struct parked *parked, bool last)
     free(blocks);
 }
 
-// False: it still waits. Each thing given back comes by here, and a command may take long to check:
-// without a ticket it is not.
+// False: the work still waits. Checking a command takes long, and a retry comes with everything
+// that comes free. So without a free ticket nothing is checked.
 static bool retry_work(struct server *server, struct parked *parked)
 {
     struct error error = {.status = STATUS_OK};
@@ -224,13 +227,14 @@ static bool retry_work(struct server *server, struct parked *parked)
     return true;
 }
 
-// What some work of a session waits for, the younger of this pass waits for too.
+// Once work of a session found no free ticket, its younger work is not tried in the same pass. So
+// it cannot overtake.
 static void retry_work_in_turn(struct server *server, struct parked *parked)
 {
     struct session *session = parked->session;
     if (session->waiting_pass == server->park_pass)
         return;
-    session->waiting_pass = server->park_pass; // retry_work() may free the record, not the session
+    session->waiting_pass = server->park_pass; // before retry_work(), which may free `parked`
     if (retry_work(server, parked))
         session->waiting_pass = 0;
 }
@@ -274,7 +278,7 @@ static void expire(struct server *server, struct parked *parked)
         break;
     case PARKED_WORK:
         error_set(&error, STATUS_BUSY,
-                  "none of the session's --max-tickets %u tickets came free in time",
+                  "no ticket of the session came free in time (--max-tickets %u)",
                   server->params->max_tickets);
         break;
     }

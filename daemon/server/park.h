@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// park.h - commands that wait: a lease for blocks, a Wait for its ticket, GPU work for a free
-// ticket. Each is a record with a deadline, never a blocked thread. They are tried again in the
-// order of arrival when core says that something came free. Work never overtakes older work of its
-// session. A lease does, if it can be met while the older one cannot: who waits for many blocks may
-// wait for those that another session gives back only once its own small lease has let it go on.
-// What comes free is offered to the oldest first. Dispatcher thread.
+// park.h - commands that wait: a lease for free blocks, a Wait for the end of a run, GPU work for a
+// free ticket. Each is a record with a deadline, never a blocked thread. When something came free,
+// they are retried in the order of arrival. Dispatcher thread.
+// Work never overtakes older work of its session. A lease may overtake an older one that cannot be
+// met yet. Otherwise two sessions could block each other: a large lease waits for blocks that
+// another session releases only after its own small lease.
 
 #ifndef AULE_SERVER_PARK_H
 #define AULE_SERVER_PARK_H
 
 #include "dispatch.h"
 
-// Park a copy of *command (its kind, deadline, union and bytes; session and asker come from the
-// call); arrays of its work are copied. LIMIT: a session may have --max-tickets and a few more
-// commands parked, which keep --max-parked-memory bytes.
+// Parks a copy of *command with copies of its arrays. The caller sets kind, deadline, the union and
+// `bytes`; session and asker are the call's. LIMIT: the session has park_max() commands parked, or
+// their arrays would exceed --max-parked-memory.
 enum status park(struct call *call, const struct parked *command);
-uint32_t park_max(const struct server_params *params); // how many of a session's
-// Answers the call with the end of the ticket's run: at once if it is over, else parked until
-// `deadline_ns`. TIMEOUT: that has passed.
+uint32_t park_max(const struct server_params *params); // commands that a session may have parked
+// Answers the call with the result of a run: at once if the run is over, else when it ends, until
+// `deadline_ns`. TIMEOUT: the run is not over and the deadline has passed.
 enum status park_wait(struct call *call, uint64_t ticket, int64_t deadline_ns);
 
-void park_retry(struct server *server); // after core_step() said so
-void park_retry_leases(struct server *server,
-                       uint64_t cache);                  // before a new lease of `cache` is tried
-void park_expire(struct server *server, int64_t now_ns); // answers what is late, arms the rest
-void park_drop_session(struct session *session,
-                       const char *why); // its session ends: answered NO_SESSION
-// Answer what waits: leases and work, which are new, or tickets' waits too.
+void park_retry(struct server *server); // call this when something came free
+// Call this before a new lease of `cache`, so that older ones get free blocks first.
+void park_retry_leases(struct server *server, uint64_t cache);
+// Answers the commands whose deadline has passed, and arms the other deadlines.
+void park_expire(struct server *server, int64_t now_ns);
+// The session ends: its commands are answered NO_SESSION, with `why` in the text.
+void park_drop_session(struct session *session, const char *why);
+// Answers all parked leases and work with the error `why`; if `waits_too`, also all waits for runs.
 void park_refuse_all(struct server *server, const struct error *why, bool waits_too);
 
 #endif

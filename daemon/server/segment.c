@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// segment.c - see segment.h.
+// segment.c - see segment.h. The name has 64 random bits, so that no other process can make it
+// first.
 
 #include "segment.h"
 
@@ -36,7 +37,7 @@ static enum status open_random(const char *prefix, struct segment *segment, int 
     *fd = shm_open(segment->name, O_RDWR | O_CREAT | O_EXCL, 0600);
     if (*fd < 0) {
         int reason = errno;
-        segment->name[0] = 0; // not ours
+        segment->name[0] = 0; // it may be another process's: do not unlink it
         return error_set(error, STATUS_NO_MEMORY, "shm_open: %s", strerror(reason));
     }
     return STATUS_OK;
@@ -51,7 +52,8 @@ static enum status no_room(uint64_t size, int reason, struct error *error)
                      shm_folder, room, strerror(reason));
 }
 
-// ftruncate() would promise pages that are not there; this takes them now.
+// Allocates all pages now. After ftruncate() alone, a page that /dev/shm cannot provide would raise
+// SIGBUS at its first use.
 static enum status fill(int fd, uint64_t size, struct error *error)
 {
     int reason;
@@ -61,8 +63,8 @@ static enum status fill(int fd, uint64_t size, struct error *error)
     return reason ? no_room(size, reason, error) : STATUS_OK;
 }
 
-// Reserve enough address space to place the mapping at the GPU's import alignment, then map over
-// it.
+// Reserves more address space than needed, so that the mapping can begin at the GPU's import
+// alignment, then maps the segment over it.
 static enum status map(int fd, uint64_t alignment, struct segment *segment, struct error *error)
 {
     segment->reserved_size = segment->size + alignment;
@@ -109,7 +111,7 @@ static uint64_t round_up(uint64_t size, uint64_t alignment)
     return (size + alignment - 1) & ~(alignment - 1);
 }
 
-// The header, the rings, the arena.
+// Computes offsets and sizes: the header, the submission ring, the completion ring, the arena.
 static void lay_out(const struct segment_params *params, struct segment *segment)
 {
     uint64_t end = WIRE_PAGE;
@@ -162,7 +164,7 @@ void segment_destroy(struct segment *segment)
     if (!segment->reserved)
         return;
     sigbus_guard_remove(segment->guard);
-    munmap(segment->reserved, segment->reserved_size); // the mapping lies inside
+    munmap(segment->reserved, segment->reserved_size); // with the mapping inside
     *segment = (struct segment){.guard = -1};
 }
 
@@ -174,7 +176,7 @@ bool segment_is_dead(const struct segment *segment)
 unsigned segment_sweep(const char *prefix)
 {
     unsigned swept = 0;
-    DIR *entries = prefix[0] ? opendir(shm_folder) : NULL; // an empty one would be everybody's
+    DIR *entries = prefix[0] ? opendir(shm_folder) : NULL; // an empty prefix would match all files
     for (struct dirent *entry; entries && (entry = readdir(entries));) {
         if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 &&
             unlinkat(dirfd(entries), entry->d_name, 0) == 0)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// server.c - making, running and ending the daemon. The dispatcher waits for events (wait.c) and
-// takes each in its turn. Nothing it does blocks on a client or on the GPU.
+// server.c - makes the daemon, runs the dispatcher's loop, and ends it. Each turn of the loop waits
+// for events (wait.c), then takes connections, messages, ring entries, finished jobs, deadlines and
+// finished runs. Nothing in the loop blocks on a client or on the GPU. The main thread runs it and
+// becomes the dispatcher; wake() and log_below() are called on any thread.
 
 #include "server.h"
 
@@ -30,12 +32,13 @@
 #include <unistd.h>
 #include <utlist.h>
 
-static const int64_t farewell_ns =
-    2000 * NS_PER_MS; // the end may take as long, beyond --drain-timeout
-static const int64_t messages_ns = 4 * NS_PER_MS; // a turn
+// server_destroy() may take this long, or the rest of --drain-timeout if that is longer.
+static const int64_t farewell_ns = 2000 * NS_PER_MS;
+// Bounds on the messages of one turn: time and number.
+static const int64_t messages_ns = 4 * NS_PER_MS;
 enum { MESSAGES_A_TURN = 256 };
-static const int64_t refused_stay_ns =
-    3000 * NS_PER_MS; // long enough to ask and to read the refusal
+// A refused connection stays open this long, so that its client can ask and read why.
+static const int64_t refused_stay_ns = 3000 * NS_PER_MS;
 
 void server_arm(struct server *server, int64_t deadline_ns)
 {
@@ -115,7 +118,7 @@ static enum status open_engine(struct server *server, struct error *error)
     return engine_create(&engine_params, &server->engine, error);
 }
 
-// The device's place in --list-devices: the best one is 0.
+// The device's place in --list-devices, from 0 for the best one.
 static enum status device_number(const struct server *server, uint32_t *number, struct error *error)
 {
     const struct engine_device *own = engine_device(server->engine);
@@ -131,7 +134,7 @@ static enum status device_number(const struct server *server, uint32_t *number, 
                            : error_set(error, STATUS_NOT_FOUND, "device %s has gone", own->name);
 }
 
-// The socket's path becomes ours alone, and what a killed daemon left there is removed.
+// Locks the socket's path for this daemon, and removes what a killed daemon left there.
 static enum status take_place(struct server *server, struct error *error)
 {
     uint32_t number = 0;
@@ -140,8 +143,8 @@ static enum status take_place(struct server *server, struct error *error)
         status = socket_path_resolve(server->params->socket, number, server->socket, error);
     if (status != STATUS_OK)
         return status;
-    socket_path_segment_prefix(server->socket,
-                               server->segment_prefix); // before the lock, whose owner sweeps by it
+    // Before the lock: server_remove_traces() sweeps by this prefix once the lock is held.
+    socket_path_segment_prefix(server->socket, server->segment_prefix);
     status = socket_lock_take(server->socket, &server->lock, error);
     if (status == STATUS_OK)
         status = socket_path_clear(server->socket, error);
@@ -153,10 +156,14 @@ static enum status take_place(struct server *server, struct error *error)
     return STATUS_OK;
 }
 
-// A run must end long before the engine takes the device for lost (120 s). lavapipe on two loaded
-// cores makes about 1.2e9 multiply-adds a second, so the limit is 34 s there; an H200 makes 8e12,
-// and a device of a fortieth of that takes 50 s. A sequence that one workgroup has alone takes some
-// seconds at most: an H200's do 1e11, and core counts each for 64 (core/runs/weight.c).
+// --max-run-work auto. A run must end long before the engine takes the device for lost (120 s).
+// What a run at the limit takes, by measured or assumed speeds:
+//   device                           multiply-adds a second   limit    time
+//   lavapipe on two loaded cores     1.2e9                    4e10     34 s
+//   H200                             8e12                     1e13     1.3 s
+//   a GPU of a fortieth of an H200   2e11                     1e13     50 s
+//   one workgroup of an H200         1e11                     1.6e11   1.6 s
+// The last line is a sequence whose keys are not split: it counts 64 times (core/runs/weight.c).
 static uint64_t max_run_work(const struct server *server)
 {
     if (server->params->max_run_work != SERVER_WORK_AUTO)
@@ -197,11 +204,11 @@ static enum status open_listener(struct server *server, struct error *error)
     const struct listener_params params = {
         .path = server->socket,
         .max_connections = server->params->max_connections,
-        .max_replies =
-            park_max(server->params) + MESSAGES_A_TURN, // all that may wait, and what a turn asks
-        .max_message =
-            WIRE_MAX_MESSAGE +
-            4096, // a little over: the decoder's refusal says more than a closed connection
+        // All parked commands of a session and all messages of one turn may be answered at once.
+        .max_replies = park_max(server->params) + MESSAGES_A_TURN,
+        // nng closes the connection of a longer message without a reason. With some bytes to spare,
+        // a message that is a little too long reaches the decoder, which answers with a reason.
+        .max_message = WIRE_MAX_MESSAGE + 4096,
         .wake_fd = server->wake_fd,
     };
     enum status status = listener_open(&params, &server->listener, error);
@@ -213,8 +220,8 @@ static enum status open_listener(struct server *server, struct error *error)
 
 static enum status open_guard(struct server *server, struct error *error)
 {
-    // Ended sessions keep their segments until the GPU is past them, so there can be more segments
-    // than sessions.
+    // Twice as many as sessions, because an ended session keeps its segment until the GPU has ended
+    // its last run.
     enum status status =
         sigbus_guard_init(server->params->max_sessions * 2 + 16, server->wake_fd, error);
     server->guarded = status == STATUS_OK;
@@ -226,7 +233,7 @@ static enum status draw_epoch(struct server *server, struct error *error)
     do {
         if (getrandom(&server->epoch, sizeof server->epoch, 0) != sizeof server->epoch)
             return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
-    } while (server->epoch == 0); // 0 means "none yet" on the wire
+    } while (server->epoch == 0); // on the wire 0 means "no epoch yet"
     server->message = calloc(1, WIRE_MAX_MESSAGE);
     return server->message ? STATUS_OK
                            : error_set(error, STATUS_NO_MEMORY, "no memory for a message");
@@ -243,7 +250,7 @@ enum status server_create(const struct server_params *params, struct server **ou
     *out = NULL;
     static enum status (*const steps[])(struct server *, struct error *) = {
         open_descriptors, draw_epoch, open_engine, take_place,
-        lane_open_bell, // says how long may be looked
+        lane_open_bell, // before open_core: sets ring_spin_ns
         open_core,        open_guard, start_jobs,  open_listener,
     };
     struct server *server = calloc(1, sizeof *server);
@@ -274,7 +281,7 @@ static void step_refused(struct server *server, int64_t now_ns)
     }
 }
 
-// It is told so when it asks, and hung up.
+// Every command of this connection is answered with the reason, until step_refused() closes it.
 static void refuse_connection(struct server *server, struct peer *peer)
 {
     struct error error;
@@ -332,8 +339,8 @@ static void take_connections(struct server *server)
                  refused, server->num_connections, server->params->max_connections);
 }
 
-// Bounded in number and time, so that the GPU and the others get their turn; what is left keeps the
-// descriptor readable.
+// Bounded in number and time, so that rings and finished runs get their turn. Messages that are
+// left keep nng's descriptor readable.
 static void take_messages(struct server *server)
 {
     struct message message;
@@ -352,13 +359,14 @@ static void expire(struct server *server)
     int64_t now_ns = clock_now_ns();
     if (server->next_deadline_ns > now_ns)
         return;
-    server->next_deadline_ns = FOREVER; // whoever still waits arms it again
+    server->next_deadline_ns = FOREVER; // each deadline that is left arms it again
     park_expire(server, now_ns);
     session_expire(server, now_ns);
     step_refused(server, now_ns);
 }
 
-// Core goes on, what waited for it goes on, which may give core something to do again.
+// Steps core and retries parked commands. A retried command may queue a run, so both are repeated
+// until nothing came free any more.
 static void advance(struct server *server)
 {
     while (core_step(server->core, clock_now_ns()) || server->retry) {
@@ -387,8 +395,8 @@ static void log_readiness(const struct server *server)
     const struct engine_device *device = engine_device(server->engine);
     const uint64_t pool_limit_bytes = core_metrics(server->core)[METRIC_POOL_LIMIT_BYTES];
     if (device->software)
-        log_warn("device %s runs on the CPU: right, but slow; no GPU was %s", device->name,
-                 params->device ? "asked for" : "found");
+        log_warn("device %s runs on the CPU: results are right but slow; no GPU was %s",
+                 device->name, params->device ? "asked for" : "found");
     log_info("ready: aule-daemon %s, device %s (%s, %s), socket %s, pool of at most %" PRIu64
              " bytes, %u sessions, %u caches, arenas of "
              "%" PRIu64 " bytes, %s",
@@ -401,7 +409,7 @@ enum server_exit server_run(struct server *server)
 {
     log_readiness(server);
     notify_manager("READY=1");
-    prctl(PR_SET_TIMERSLACK, 1000L); // of this thread: by itself a sleep may be 50 us longer
+    prctl(PR_SET_TIMERSLACK, 1000L); // this thread's timer slack in ns; the default is 50 us
     while (!server->finished)
         turn(server);
     return server_exit_code(server);
@@ -414,10 +422,10 @@ static bool at_rest(const struct server *server)
     return !server->sessions && core_idle(server->core);
 }
 
-// Ended sessions go once the GPU is past them. False: it was not in time.
+// Ends all sessions and waits until the GPU has ended their runs. False: that took too long.
 static bool end_sessions(struct server *server, int64_t deadline_ns)
 {
-    atomic_store(&server->waker.asleep, true); // for good: from here on it only waits
+    atomic_store(&server->waker.asleep, true); // for good: each event must write wake_fd now
     if (server->jobs)
         session_end_all(server, "the daemon ends");
     while (!at_rest(server) && clock_now_ns() < deadline_ns) {
@@ -437,31 +445,30 @@ static bool end_sessions(struct server *server, int64_t deadline_ns)
     return true;
 }
 
-// After a drain that was quicker than its timeout the rest of that is left.
+// farewell_ns from now, or the end of --drain-timeout if that is later.
 static int64_t end_deadline_ns(const struct server *server)
 {
     int64_t deadline_ns = clock_now_ns() + farewell_ns;
     return server->drain_deadline_ns > deadline_ns ? server->drain_deadline_ns : deadline_ns;
 }
 
-// What is left of the time, for the engine.
+// Milliseconds until the deadline, at least 0.
 static int rest_ms(int64_t deadline_ns)
 {
     int64_t rest = (deadline_ns - clock_now_ns()) / NS_PER_MS;
     return rest < 0 ? 0 : (int)rest;
 }
 
-// The GPU does not come to rest: what it may still use, and who may still call us, stays until the
-// process ends.
+// The GPU does not become idle. The memory that it may still use, and the objects that driver
+// threads may still call, stay until the process ends.
 static bool leave_behind(const struct server *server)
 {
     const unsigned num_sessions = HASH_COUNT(server->sessions);
     if (num_sessions)
-        log_warn(
-            "daemon: the GPU does not come to rest; %u sessions still have memory that it may use",
-            num_sessions);
+        log_warn("daemon: the GPU does not become idle; it may still use memory of %u sessions",
+                 num_sessions);
     else
-        log_warn("daemon: the GPU does not come to rest");
+        log_warn("daemon: the GPU does not become idle");
     server_remove_traces(server);
     return false;
 }
@@ -482,8 +489,8 @@ bool server_destroy(struct server *server)
     lane_close_bell(server);
     if (server->lock.fd >= 0 && server->listener)
         unlink(server->socket);
-    // Who hangs from here on, in nng or in a driver, sees no descriptor, so that a signal ends the
-    // process by itself.
+    // From here on nng or a driver may hang, and then no code reads the signalfd. So signals end
+    // the process by themselves.
     if (server->stopping)
         server_unblock_signals(server);
     listener_close(server->listener);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - see session.h. A session has two jobs in its life, one after the other:
-// make_segment() and unmake_segment(); while one runs, its segment and arena belong to the job
-// thread. Nothing waits there for a session that has ended: what is not begun is not made, and
-// unmaking goes before making, so that clients that give up and ask anew find the shared memory
-// that their last attempts took.
+// session.c - see session.h. A session has two jobs, one after the other: make_segment() and
+// unmake_segment(). While one runs, segment and arena belong to the job thread.
+// If a session ends before its making has begun, the job is cancelled. Unmaking goes before making.
+// So a client that gives up and tries again does not find /dev/shm filled by its last attempt.
 
 #include "session.h"
 
@@ -65,7 +64,7 @@ static void unmake_segment(struct job *job)
     struct session *session = session_of_job(job);
     if (engine_arena_destroy(session->arena))
         segment_destroy(&session->segment);
-    else // the GPU may still write there: mapping and guard stay until the process ends
+    else // the lost GPU may still write there: mapping and guard stay until the process ends
         segment_unlink(&session->segment);
     session->arena = NULL;
 }
@@ -107,7 +106,8 @@ void session_gone(void *context, void *owner)
     start_unmaking(owner);
 }
 
-// The pid can be of another name space, or gone: then the connection alone tells the end.
+// Watches the client's process for its end. If the pid is of another pid namespace or gone, only
+// the end of the connection tells.
 static void watch_owner(struct session *session)
 {
     if (session->pid == 0 || session->pid > INT32_MAX)
@@ -174,14 +174,14 @@ static void answer_hello(struct session *session)
     dispatch_reply(server, &session->hello, &reply);
 }
 
-// From here on it counts no longer and its connection may shake hands anew.
+// The session no longer counts for --max-sessions, and its connection may send Hello again.
 static void leave(struct session *session)
 {
     if (session->peer)
         session->peer->session = NULL;
     session->peer = NULL;
     if (session->pidfd >= 0)
-        close(session->pidfd); // leaves the epoll set with it
+        close(session->pidfd); // this takes it out of the epoll set
     session->pidfd = -1;
     session->stage = SESSION_ENDING;
     session->server->num_live--;
@@ -308,7 +308,7 @@ static void abandon(struct session *session, const char *why)
     struct server *server = session->server;
     struct error error;
     if (!jobs_cancel(server->jobs, &session->job)) {
-        session->abandoned = true; // made() sees to the rest
+        session->abandoned = true; // made() ends it when the job is done
         return;
     }
     not_made(server, why, &error);
@@ -334,7 +334,7 @@ void session_end(struct session *session, bool died, const char *why)
     segment_unlink(&session->segment);
     struct core_session *core = session->core;
     session->core = NULL;
-    core_session_close(core, died); // session_gone() follows, maybe from inside
+    core_session_close(core, died); // calls session_gone(), now or when the last run has ended
 }
 
 struct session *session_find(struct server *server, uint64_t id)
@@ -364,7 +364,7 @@ void session_check_segments(struct server *server)
     }
 }
 
-// Its client learns why from the answer to the Mapped that comes too late.
+// The client reads why in the answer to a Mapped that comes too late.
 static void end_unmapped(struct session *session)
 {
     char why[96];

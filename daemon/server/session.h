@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.h - the life of a session: handshake, segment on the job thread, Mapped, end. A session
-// ends with its connection, its process, its CloseSession, an operator's KillSession, a shrunk
-// segment, or the daemon. Dispatcher thread.
+// session.h - the life of a session: Hello, its segment on the job thread, Mapped, the end. It ends
+// with its connection, its client's process, CloseSession, KillSession, a shrunk segment, or the
+// daemon. Knows nothing of blocks or runs, which are core's. Dispatcher thread.
 
 #ifndef AULE_SERVER_SESSION_H
 #define AULE_SERVER_SESSION_H
 
 #include "state.h"
 
-// Start the session that `hello` asks for; the reply to `asker` comes when its segment is ready. On
+// Starts the session that `hello` asks for. `asker` gets its answer when the segment is ready. On
 // failure nothing was started.
 enum status session_start(struct server *server, struct peer *peer, const struct wire_hello *hello,
                           const struct asker *asker, struct error *error);
-void session_mapped(struct session *session);
-// `died`: blocks with GPU work in flight are quarantined. `why` is for the log and for its parked
-// commands, which are answered if the connection lives. The session must not be used afterwards.
+void session_mapped(struct session *session); // the client has mapped the segment
+// Ends the session; the caller must not use it again. `died`: blocks that runs in flight use are
+// quarantined. `why` goes to the log, and to its parked commands if the connection lives.
 void session_end(struct session *session, bool died, const char *why);
-struct session *session_find(struct server *server, uint64_t id); // living ones only; NULL
+// A session that is UNMAPPED or OPEN. NULL: there is none with this id.
+struct session *session_find(struct server *server, uint64_t id);
 void session_end_all(struct server *server, const char *why);
-void session_check_segments(struct server *server);         // end those whose segment was shrunk
-void session_expire(struct server *server, int64_t now_ns); // end those that never sent Mapped
-void session_gone(void *context, void *owner);              // core_params.session_gone
+void session_check_segments(struct server *server); // ends sessions whose segment was shrunk
+// Ends sessions whose Mapped did not come in time, and arms the deadlines of others.
+void session_expire(struct server *server, int64_t now_ns);
+void session_gone(void *context, void *owner); // core_params.session_gone
 
 #endif

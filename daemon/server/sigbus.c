@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// sigbus.c - see sigbus.h. The handler uses nothing but atomics, mmap, write and sigaction, runs in
-// whichever thread faulted, and never jumps: the fault can lie deep in a driver. The table is
-// written with its `size` last, so that the handler sees whole entries.
+// sigbus.c - see sigbus.h. The handler runs on the thread that faulted. It uses only atomics, mmap,
+// write and signal. It returns to the fault and never jumps away, because the fault may be inside a
+// driver. An entry's `size` is written last, so the handler sees only whole entries.
 
 #include "sigbus.h"
 
@@ -26,17 +26,16 @@ struct guarded {
 };
 
 static struct {
-    struct guarded *entries; // [capacity], owned
+    struct guarded *entries; // [capacity]; owned
     uint32_t capacity;
-    uintptr_t page; // bytes
-    int wake_fd;
-    struct sigaction earlier;
+    uintptr_t page;           // page size in bytes
+    int wake_fd;              // not owned
+    struct sigaction earlier; // the handler before this one
 } guard;
 
-// A software driver starts its threads with all signals blocked that it does not know, and a fault
-// whose signal is blocked ends the process at once. The executable's own definition comes before
-// libc's in every library's search (CMakeLists.txt exports it), so that here no thread can block
-// SIGBUS.
+// This definition replaces libc's in the whole process (CMakeLists.txt exports it), so that no
+// thread can block SIGBUS. A software driver blocks all signals in its threads, and a fault whose
+// signal is blocked ends the process.
 int pthread_sigmask(int how, const sigset_t *set, sigset_t *earlier)
 {
     static int (*_Atomic real)(int, const sigset_t *, sigset_t *);
@@ -54,7 +53,7 @@ int pthread_sigmask(int how, const sigset_t *set, sigset_t *earlier)
     return call(how, set, earlier);
 }
 
-// Base and size of one moment: an entry may be removed and filled anew while it is read.
+// Reads a base and size that belong together: the entry may be removed and reused meanwhile.
 static bool load_range(struct guarded *entry, uintptr_t *base, size_t *size)
 {
     *size = atomic_load(&entry->size);
@@ -77,7 +76,7 @@ static void pass_on(int number, siginfo_t *info, void *context)
     if (guard.earlier.sa_flags & SA_SIGINFO) {
         guard.earlier.sa_sigaction(number, info, context);
     } else if (guard.earlier.sa_handler == SIG_DFL || guard.earlier.sa_handler == SIG_IGN) {
-        signal(number, SIG_DFL); // returning repeats the fault, which now ends the process
+        signal(number, SIG_DFL); // the access is repeated, and its fault then ends the process
     } else {
         guard.earlier.sa_handler(number);
     }
@@ -89,8 +88,9 @@ static bool put_zeros(uintptr_t base, size_t size)
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
 }
 
-// A kernel that promises no more than it has, or a limit of the process, may refuse the whole
-// segment: then each lost page that is touched is put there by a fault of its own.
+// Maps zero pages over the whole segment at its first fault. Strict overcommit or a limit of the
+// process may refuse that. Then it maps only the page of the access, and other lost pages cause
+// further faults.
 static bool put_memory(struct guarded *entry, uintptr_t base, size_t size, uintptr_t address)
 {
     bool first = !atomic_exchange(&entry->dead, true);

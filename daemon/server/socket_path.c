@@ -28,23 +28,7 @@ static enum status too_long(const char *path, struct error *error)
                      strlen(path), SOCKET_PATH_ROOM - 1);
 }
 
-static enum status rule_folder(char *folder, size_t room, struct error *error)
-{
-    const char *own = getenv("AULE_RUNTIME_DIR"), *session = getenv("XDG_RUNTIME_DIR");
-    int size;
-    if (own && own[0])
-        size = snprintf(folder, room, "%s", own);
-    else if (session && session[0])
-        size = snprintf(folder, room, "%s/aule", session);
-    else
-        size = snprintf(folder, room, "/run/aule");
-    if (size < 0 || (size_t)size >= room)
-        return error_set(error, STATUS_INVALID,
-                         "the runtime folder's name has %d bytes, too many for a socket", size);
-    return STATUS_OK;
-}
-
-// Only the last one of the path: where more is missing, the path is likely to be a mistake.
+// Makes only the last folder of the path: if more is missing, the path is probably a mistake.
 static enum status make_folder(const char *folder, const char *advice, struct error *error)
 {
     if (mkdir(folder, 0700) == 0 || errno == EEXIST)
@@ -53,7 +37,7 @@ static enum status make_folder(const char *folder, const char *advice, struct er
                      "cannot make the folder %s: %s%s", folder, strerror(errno), advice);
 }
 
-// Who can write into the folder can replace socket and lock.
+// A user who can write into the folder can replace the socket and the lock.
 static enum status check_folder(const char *folder, struct error *error)
 {
     struct stat info;
@@ -117,11 +101,12 @@ enum status socket_path_resolve(const char *option, uint32_t number, char path[S
 {
     if (option)
         return resolve_option(option, path, error);
-    char folder[PATH_MAX], name[32];
-    enum status status = rule_folder(folder, sizeof folder, error);
-    if (status != STATUS_OK)
-        return status;
-    snprintf(name, sizeof name, "%" PRIu32 ".sock", number);
+    char folder[PATH_MAX], name[SOCKET_FILE_SIZE];
+    const size_t length = socket_rule_folder(folder, sizeof folder);
+    if (length >= sizeof folder)
+        return error_set(error, STATUS_INVALID,
+                         "the runtime folder's name has %zu bytes, too many for a socket", length);
+    socket_rule_file(number, name);
     return join_real(folder, name, " (set AULE_RUNTIME_DIR or --socket)", path, error);
 }
 
@@ -136,8 +121,8 @@ static enum status lock_refused(const struct socket_lock *lock, int fd, struct e
                      owner[0] ? owner : "unknown", lock->path);
 }
 
-// The file may have been removed by its last owner between open and flock: then the lock is on a
-// file that nobody else sees.
+// The last owner may have removed the file between open() and flock(). Then the lock is on a file
+// that no other process finds.
 static bool lock_is_current(const struct socket_lock *lock, int fd)
 {
     struct stat held, seen;
@@ -180,7 +165,7 @@ void socket_lock_release(struct socket_lock *lock)
     lock->fd = -1;
 }
 
-// Under the lock no aule-daemon listens here; whoever accepts is something else.
+// Under the lock no aule-daemon listens here; a program that accepts is another one.
 static bool somebody_listens(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -7,15 +7,15 @@
 #ifndef AULE_SERVER_SOCKET_PATH_H
 #define AULE_SERVER_SOCKET_PATH_H
 
+#include "base/socket_rule.h"
 #include "schema/status.h"
 
-enum { SOCKET_PATH_ROOM = 108 }; // sizeof sun_path: at most 107 bytes and the NUL
+enum { SOCKET_PATH_ROOM = SOCKET_PATH_MAX + 1 };
 
-// The absolute path of the socket: `option` if given, else NUMBER.sock in $AULE_RUNTIME_DIR, else
-// in $XDG_RUNTIME_DIR/aule, else in /run/aule, where `number` is the device's place in
-// --list-devices (0 = the best one: where a client looks by itself). Its folder is made, with mode
-// 0700, if only that is missing; it must belong to us or root and not be writable for others
-// (unless sticky). INVALID, DENIED with the path.
+// The absolute path of the socket: `option`, or by the rule of base/socket_rule.h if that is NULL.
+// `number` is the device's place in --list-devices. The folder is made, with mode 0700, if only its
+// last part is missing. It must belong to us or root, and not be writable for others unless it is
+// sticky. INVALID, DENIED with the path.
 enum status socket_path_resolve(const char *option, uint32_t number, char path[SOCKET_PATH_ROOM],
                                 struct error *error);
 
@@ -28,12 +28,12 @@ enum status socket_lock_take(const char *socket_path, struct socket_lock *lock,
                              struct error *error);
 void socket_lock_release(struct socket_lock *lock); // removes the file; takes one that is not held
 
-// Under the lock: make the path free. A socket that nobody listens on is removed. INVALID, and the
-// file stays, if something else lies there: nng would delete it.
+// Frees the path; call this under the lock. Removes a socket that no program listens on. INVALID:
+// something else lies there, which stays; nng would delete it.
 enum status socket_path_clear(const char *path, struct error *error);
 
-// What the names of this daemon's segments begin with, in /dev/shm and without a slash: derived
-// from the path, so that the next start under the same lock finds what a killed one left.
+// The prefix of the names of this daemon's segments in /dev/shm, without a slash. It is derived
+// from the path, so that the next daemon under the same lock finds what a killed one left.
 enum { SEGMENT_PREFIX_ROOM = 32 };
 void socket_path_segment_prefix(const char *path, char prefix[SEGMENT_PREFIX_ROOM]);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// state.h - what the dispatcher thread owns, and what the files of server/ share. Nothing here is
-// touched by another thread, except what a running job has been given, and `waker`, which is the
-// engine's threads' too.
+// state.h - the structs that the files of server/ share. They belong to the dispatcher thread.
+// Other threads touch only two things: the job thread a session's segment and arena while its job
+// runs, and the engine's threads `waker`.
 
 #ifndef AULE_SERVER_STATE_H
 #define AULE_SERVER_STATE_H
@@ -21,144 +21,145 @@
 #include "waker.h"
 #include "work.h"
 
-// What a descriptor in the dispatcher's epoll set means.
+// Which descriptor of the dispatcher's epoll set has an event.
 enum watch_kind { WATCH_REQUESTS, WATCH_WAKE, WATCH_SIGNALS, WATCH_OWNER, WATCH_BELL };
 struct watch {
     enum watch_kind kind;
     struct session *session; // WATCH_OWNER
 };
 
-// Who is to have an answer, and on which lane.
+// Where the answer to a command goes.
 struct asker {
-    struct route route;   // nng's, unless `ring` is given
-    struct session *ring; // by the ring of this one
-    uint32_t sequence;    // of the submission
-    bool waits;           // for the end of its Run, which is answered as a Wait is
-    int64_t deadline_ns;  // then, of the wait for a ticket and of that for its end together
-    uint64_t ticket;      // then, once the Run has one; 0 = none
+    struct route route;   // by nng, unless `ring` is given
+    struct session *ring; // by the completion ring of this session; NULL = by nng
+    uint32_t sequence;    // by ring: number of the submission entry
+    // A Run may also wait for its end (`waits`); then it is answered like a Wait.
+    bool waits;
+    int64_t deadline_ns; // if it waits: for the ticket and for the end together
+    uint64_t ticket;     // if it waits: its ticket; 0 = it has none yet
 };
 
-// A session's end of its rings: lane.c.
+// The daemon's side of a session's rings: lane.c.
 struct lane {
     struct ring_daemon ring;
-    bool open, awake;
-    int64_t busy_ns;             // when something came last
-    struct session *prev, *next; // server->awake
+    bool open;                   // entries are taken
+    bool awake;                  // the dispatcher polls it, so the client need not ring the bell
+    int64_t busy_ns;             // time of the last entry or answer
+    struct session *prev, *next; // server->awake, while awake
 };
 
 enum session_stage {
-    SESSION_MAKING,   // the job thread makes its segment; Hello is not answered yet
-    SESSION_UNMAPPED, // answered; waits for Mapped
+    SESSION_MAKING,   // the job thread makes its segment; Hello is not answered
+    SESSION_UNMAPPED, // Hello is answered; Mapped has not come
     SESSION_OPEN,
-    SESSION_ENDING, // closed in core; its arena lives until the GPU is past it
+    SESSION_ENDING, // closed in core; its arena lives until the GPU has ended its last run
 };
 
 struct session {
     uint64_t id;
     enum session_stage stage;
     struct server *server;
-    struct peer *peer;   // NULL once its connection or it has gone
+    struct peer *peer;   // its connection; NULL once the connection or the session has ended
     char *name, *tenant; // owned
     char label[320];     // "session 7 (worker, pid 123)", for logs
-    uint64_t pid;
+    uint64_t pid;        // the peer's; 0 = of another pid namespace
     uint32_t uid;
     struct segment segment;     // owned
     struct engine_arena *arena; // owned; NULL without an arena
-    bool imported;
-    struct core_session *core; // NULL while MAKING and ENDING
-    int pidfd;                 // owned; -1 = none
-    struct watch watch;        // of pidfd
+    bool imported;              // the GPU uses the arena in place
+    struct core_session *core;  // NULL while MAKING and ENDING
+    int pidfd;                  // of the client's process; owned; -1 = none
+    struct watch watch;         // of pidfd
     int64_t opened_ns, map_deadline_ns;
-    uint32_t num_parked, num_parked_work; // park.c
-    uint64_t parked_bytes;                // park.c: what its parked work keeps, --max-parked-memory
-    uint64_t waiting_pass;                // park.c: in this pass some of its work found no ticket
-    struct job job;                       // makes, later unmakes, the segment
-    struct asker hello;                   // who waits for the making
-    struct error job_error;
+    uint32_t num_parked, num_parked_work; // park.c: its parked commands; those with GPU work
+    uint64_t parked_bytes;                // park.c: arrays of its parked work; --max-parked-memory
+    uint64_t waiting_pass;  // park.c: server->park_pass in which its work found no free ticket
+    struct job job;         // makes its segment, later unmakes it
+    struct asker hello;     // of its Hello, until that is answered
+    struct error job_error; // why its segment was not made
     struct lane lane;
-    bool abandoned;    // ended while the job thread made its segment
-    bool unmaking;     // its segment belongs to the job thread for good
-    UT_hash_handle hh; // by id
+    bool abandoned;    // it ended while the job thread made its segment
+    bool unmaking;     // the job thread unmakes its segment; only that thread may touch it now
+    UT_hash_handle hh; // server->sessions, by id
 };
 
-// A command that waits: for blocks, for a ticket's end, for a free ticket.
+// A parked command. LEASE waits for free blocks, WAIT for the end of a run, WORK for a free ticket.
 enum parked_kind { PARKED_LEASE, PARKED_WAIT, PARKED_WORK };
 struct parked {
     enum parked_kind kind;
     struct session *session;
     struct asker asker;
     int64_t deadline_ns;
-    bool
-        only_growth; // LEASE with timeout 0: waits for a chunk that is on its way, for nothing else
+    bool only_growth; // LEASE with timeout 0: waits only for a chunk that is being made
     union {
         struct {
             uint64_t cache;
             uint32_t count;
         } lease;
-        uint64_t ticket;
-        struct work work; // owned
+        uint64_t ticket;  // WAIT
+        struct work work; // WORK; owned
     };
-    uint64_t bytes;             // that `work` keeps
-    struct parked *prev, *next; // in the order of arrival
+    uint64_t bytes;             // of the arrays of `work`
+    struct parked *prev, *next; // server->parked, in the order of arrival
 };
 
 struct server {
-    const struct server_params *params;
-    uint64_t epoch;
+    const struct server_params *params; // main()'s
+    uint64_t epoch;                     // random, not 0; tells one daemon's life from another's
     int64_t started_ns;
     char socket[SOCKET_PATH_ROOM];
     char segment_prefix[SEGMENT_PREFIX_ROOM];
     struct socket_lock lock;
-    int wake_fd, signal_fd, epoll_fd, bell_fd;
+    int wake_fd, signal_fd, epoll_fd, bell_fd; // owned; -1 = not open
     struct watch request_watch, wake_watch, signal_watch, bell_watch;
     char bell_path[SOCKET_PATH_ROOM];
-    const char *bell_name; // inside it
-    bool no_epoll_pwait2;  // wait.c: the kernel, or a filter, refused it
-    uint32_t ring_entries; // that sessions get; 0 = no ring lane
-    int64_t
-        ring_spin_ns; // after its last entry or answer a ring is looked at so long before it sleeps
-    struct session *awake; // whose rings are looked at in every turn
-    struct waker waker;    // wake_fd, for the engine
-    struct listener *listener;
+    const char *bell_name;     // the file name, inside bell_path
+    bool no_epoll_pwait2;      // wait.c: the kernel or a system call filter refused it
+    uint32_t ring_entries;     // in each ring of a session; 0 = no ring lane
+    int64_t ring_spin_ns;      // a ring is polled so long after its last entry or answer
+    struct session *awake;     // sessions whose rings are polled, through session->lane
+    struct waker waker;        // writes wake_fd for the engine's threads
+    struct listener *listener; // owned, as the next three
     struct engine *engine;
     struct core *core;
     struct jobs *jobs;
     bool guarded; // sigbus_guard_init() succeeded
 
-    struct session *sessions; // by id, in the order of their handshakes; owned
+    struct session *sessions; // by id, iterated in the order of their handshakes; owned
     uint32_t num_live;        // sessions that are not ENDING
-    uint64_t next_session;
-    uint32_t num_connections; // without those that are too many
+    uint64_t next_session;    // id of the next one
+    uint32_t num_connections; // open ones, without those above --max-connections
     struct refused {
         struct peer *peer;
         struct refused *next;
-    } * refused; // connections of other users, or too many, to be closed soon
-    struct parked *parked;
+    } * refused; // connections of other users or above --max-connections; closed at close_at_ns
+    struct parked *parked; // owned
     uint32_t num_parked, num_parked_leases;
-    uint64_t park_pass;       // of park_retry(), from 1
-    int64_t next_deadline_ns; // no deadline lies before this one; may be early
-    bool retry;               // something was given back: try the parked commands
+    uint64_t park_pass;       // number of the current or last park_retry()
+    int64_t next_deadline_ns; // at most the nearest deadline
+    bool retry;               // something came free: call park_retry()
 
-    uint64_t *message; // WIRE_MAX_MESSAGE bytes, aligned: the private copy of the request in hand
-    bool stopping;     // SIGTERM came, or the device is lost
-    unsigned stop_signals;
+    uint64_t *message;     // WIRE_MAX_MESSAGE bytes: a private copy of the request in hand; owned
+    bool stopping;         // SIGTERM or SIGINT came, or the device is lost
+    unsigned stop_signals; // SIGTERM and SIGINT so far
     bool device_lost;
-    int64_t drain_deadline_ns, linger_deadline_ns;
-    bool finished;
+    int64_t drain_deadline_ns, linger_deadline_ns; // 0 = not yet; see drain.c
+    bool finished;                                 // server_run() may return
     struct fault_state fault;
 };
 
-// Remember that something is to happen at `deadline_ns`.
+// Makes the dispatcher wake at `deadline_ns` at the latest.
 void server_arm(struct server *server, int64_t deadline_ns);
-void server_read_signals(struct server *server); // drain.c
-void server_step_drain(struct server *server);   // drain.c: decides when the dispatcher may end
-// drain.c: between the two SIGTERM and SIGINT end the process at once, its code as
-// server_exit_code(); of all that server_remove_traces() removes only the lock may be left.
+// The rest is in drain.c.
+void server_read_signals(struct server *server);
+void server_step_drain(struct server *server); // call this once a turn; sets `finished`
+// Between these two calls SIGTERM and SIGINT end the process at once with server_exit_code(). They
+// may be called only when nothing but the lock is left to remove.
 void server_unblock_signals(const struct server *server);
 void server_block_signals(void);
 enum server_exit server_exit_code(const struct server *server);
-// drain.c: segments, socket and lock, which would stay behind; everything else ends with the
-// process.
+// Removes the segments, the socket, the doorbell and the lock from the file system. All else ends
+// with the process.
 void server_remove_traces(const struct server *server);
 
 #endif

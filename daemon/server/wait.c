@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// wait.c - see wait.h. Asleep is one epoll_pwait2() over nng's receive descriptor, an eventfd
+// wait.c - see wait.h. To sleep is one epoll_pwait2() over nng's receive descriptor, an eventfd
 // (engine, jobs, connections, SIGBUS guard), a signalfd, the doorbell and the pidfds of sessions.
-// Awake, rings and the engine's news are looked at with plain loads, and with no more of them
-// between two looks at the descriptors than take some microseconds, however many rings are awake.
+// To poll is to read rings and the engine's news with plain loads, then to ask epoll without
+// sleeping. The loads take some microseconds, however many rings are awake.
 
 #include "wait.h"
 
@@ -23,7 +23,7 @@ void wait_drain(const struct server *server)
 {
     uint64_t count;
     if (read(server->wake_fd, &count, sizeof count) < 0)
-        return; // somebody was faster; what it stands for is looked at in every turn
+        return; // it was read before; its events are looked for in every turn anyway
 }
 
 static bool engine_has_something(const void *engine)
@@ -31,7 +31,7 @@ static bool engine_has_something(const void *engine)
     return engine_has_news(engine);
 }
 
-// False: there is something to do, or soon will be. Then nobody needs a system call to be seen.
+// False: there is an event, or one is expected soon, so the dispatcher polls.
 static bool fall_asleep(struct server *server, int64_t *until_ns)
 {
     *until_ns = core_wake_ns(server->core);
@@ -48,8 +48,9 @@ static void look(const struct server *server)
         cpu_relax();
 }
 
-// For `rest_ns`, which may be FOREVER. Linux before 5.11 has no epoll_pwait2(), and filters of
-// system calls that do not know it refuse it, each with an error of its own.
+// Waits at most `rest_ns`, which may be FOREVER. Linux before 5.11 has no epoll_pwait2(), and
+// system call filters that do not know it refuse it with various errors. Then ppoll() does the
+// waiting.
 static int take_events(struct server *server, struct epoll_event *events, int64_t rest_ns)
 {
     const struct timespec rest = clock_timespec(rest_ns);
@@ -60,8 +61,8 @@ static int take_events(struct server *server, struct epoll_event *events, int64_
             return count;
         server->no_epoll_pwait2 = true;
     }
-    struct pollfd all = {.fd = server->epoll_fd,
-                         .events = POLLIN}; // epoll_wait() knows whole milliseconds
+    // ppoll() takes nanoseconds; epoll_wait() takes only milliseconds.
+    struct pollfd all = {.fd = server->epoll_fd, .events = POLLIN};
     if (rest_ns && ppoll(&all, 1, limit, NULL) < 0)
         return -1;
     return epoll_wait(server->epoll_fd, events, EVENTS_A_TURN, 0);
@@ -99,7 +100,7 @@ void wait_for_events(struct server *server)
     for (int i = 0; i < count; i++) {
         const struct watch *mark = events[i].data.ptr;
         switch (mark->kind) {
-        case WATCH_REQUESTS: break; // looked at in every turn
+        case WATCH_REQUESTS: break; // take_messages() looks in every turn
         case WATCH_WAKE: wait_drain(server); break;
         case WATCH_SIGNALS: server_read_signals(server); break;
         case WATCH_OWNER: session_end(mark->session, true, "its process is gone"); break;

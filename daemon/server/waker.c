@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// waker.c - see waker.h.
+// waker.c - see waker.h. The plain atomic calls are sequentially consistent, as the proof needs.
+// Only waker_wake_up() may be weaker: a thread that still reads `asleep` makes a needless write, no
+// more.
 
 #include "waker.h"
 
@@ -12,7 +14,7 @@ void waker_ring(int fd)
 {
     const uint64_t one = 1;
     if (write(fd, &one, sizeof one) < 0)
-        return; // the counter is full: the dispatcher wakes anyway
+        return; // the eventfd's counter is full, so it is readable already
 }
 
 void waker_wake(struct waker *waker)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// waker.h - how the engine's threads wake the dispatcher: through an eventfd, unless it is awake;
-// then news that it sees by a plain load cost nobody a system call. No wake-up is lost: who has
-// news makes them visible first and then looks whether the dispatcher sleeps; the dispatcher first
-// says that it sleeps and then looks for news. Both are sequentially consistent, so one of the two
-// sees the other.
+// waker.h - how the engine's threads wake the dispatcher. They write an eventfd only if it sleeps;
+// while it is awake it polls with plain loads, and no thread makes a system call. Knows the
+// eventfd, not what the events are.
+// No wake-up is lost. A thread first makes its event visible, then reads `asleep`. The dispatcher
+// first sets `asleep`, then looks for events. All four are sequentially consistent, so at least one
+// side sees the other.
 
 #ifndef AULE_SERVER_WAKER_H
 #define AULE_SERVER_WAKER_H
@@ -14,21 +15,22 @@
 #include <stdbool.h>
 
 struct waker {
-    int fd; // an eventfd; not owned
-    atomic_bool asleep;
+    int fd;             // an eventfd; not owned
+    atomic_bool asleep; // the dispatcher sleeps or is about to; it alone writes this
 };
 
-// Writes to the dispatcher's eventfd, for news that it looks for only when it was woken. Any
-// thread, and signal handlers.
+// Writes the eventfd, whether the dispatcher sleeps or not: for events that it does not poll for.
+// Any thread, also in a signal handler.
 void waker_ring(int fd);
 
-// Any thread, once the news can be seen.
+// Call this after an event became visible. Any thread.
 void waker_wake(struct waker *waker);
 
-// The dispatcher, before it sleeps in poll() or the like: from now on it wants to be woken. False:
-// has_news() has some, and it is awake still.
+// The dispatcher calls this before it sleeps in poll() or the like. False: has_news() is true, so
+// it must not sleep.
 bool waker_fall_asleep(struct waker *waker, bool (*has_news)(const void *context),
                        const void *context);
+// The dispatcher calls this after it slept.
 void waker_wake_up(struct waker *waker);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// work.c - see work.h. keep_arrays() knows which arrays a command has; measuring and copying both
-// go by it.
+// work.c - see work.h. keep_arrays() is the one list of the arrays that a command has; it serves
+// both for measuring and for copying them.
 
 #include "work.h"
 
@@ -25,13 +25,14 @@ enum status work_submit(struct core_session *session, const struct work *work, u
 
 // ---- keeping ----
 
-// Goes over the arrays of a command: measures them, and moves them to `place` if there is one.
+// Adds up the sizes of a command's arrays, and copies them to `place` unless it is NULL.
 struct keeper {
-    uint64_t size; // bytes so far
+    uint64_t size; // bytes so far, each array rounded up to 16
     uint8_t *place;
 };
 
-// No product overflows: what is counted was fetched, and has less than 32 bits.
+// Returns the copy, or `array`. The product does not overflow: counts are below 2^32, because the
+// arrays came in a message or in the arena.
 static const void *keep(struct keeper *keeper, const void *array, uint64_t count,
                         uint64_t element_size)
 {

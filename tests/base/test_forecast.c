@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_forecast.c - forecasts of how long work takes, and when threads poll for its end, sleep and
-// block, under a simulated clock. Two threads have the rules of real ones: the engine's completer,
-// whose sleeps end at a set time, and the daemon's dispatcher, whose sleeps end when the work ends.
+// test_forecast.c - how long work is expected to take, and when threads look for its end, sleep and
+// wait, under a clock of the test's own. Two threads with the rules of real ones: the engine's
+// completer, whose sleeps end at their time, and the daemon's dispatcher, whose sleeps end with the
+// work.
 
 #include "base/forecast.h"
 #include "rigs/check_main.h"
 
 enum { US = 1000, LOOK = 100 * US, SPIN = 50 * US, A_LOOK = 200, KIND = 7, OTHER = 8 };
 
-// A thread with nothing else to do, and how it noticed the last end.
+// A thread that has nothing else to do, and what it did for the last work.
 struct thread {
     struct forecast_watch watch;
     int64_t now_ns, end_ns;
-    int64_t oversleeps_ns; // each timed sleep takes this much longer
-    int64_t wake_delay_ns; // a woken thread runs this long after the end
+    int64_t oversleeps_ns; // each sleep that ends at its time is so much longer
+    int64_t wake_delay_ns; // a thread that is woken goes on so long after the end
     int64_t pause_ns;      // between two pieces of work
     int64_t looked_ns, slept_ns;
     uint32_t waits;
     bool woken;
+    bool is_lost; // waits end at once, without an end of the work
 };
 
 static struct thread completer(void)
@@ -58,35 +60,68 @@ static void sleep_until(struct thread *t, int64_t until_ns)
     t->slept_ns += ends_itself ? t->now_ns - begun_ns : 0;
     t->waits += until_ns == FOREVER;
     t->woken = t->now_ns >= t->end_ns && !(t->watch.sleep_ignores_end && ends_itself);
-    forecast_watch_slept(&t->watch, until_ns, t->now_ns);
 }
 
-// Work that was submitted at `sent_ns` ends at t->end_ns. Returns how much later the thread
-// notices.
-static int64_t await(struct thread *t, uint64_t kind, int64_t sent_ns)
+static int64_t now_ns(void *thread)
+{
+    return ((const struct thread *)thread)->now_ns;
+}
+
+static bool look(void *thread)
+{
+    struct thread *t = thread;
+    t->now_ns += A_LOOK;
+    t->looked_ns += A_LOOK;
+    return t->now_ns >= t->end_ns;
+}
+
+static void sleep_blindly(void *thread, int64_t until_ns)
+{
+    sleep_until(thread, until_ns);
+}
+
+static bool wait_for_end(void *thread)
+{
+    struct thread *t = thread;
+    sleep_until(t, FOREVER);
+    return !t->is_lost;
+}
+
+static const struct forecast_waiter waiter = {now_ns, look, sleep_blindly, wait_for_end};
+
+// The dispatcher's loop has more to do than this: see daemon/server/wait.c.
+static void await_among_others(struct thread *t, uint64_t kind, int64_t sent_ns)
 {
     bool seen = false;
-    t->looked_ns = t->slept_ns = t->waits = 0;
-    t->woken = false;
     forecast_watch_begin(&t->watch, kind, sent_ns);
     while (!seen && !t->woken) {
         const int64_t wake_ns = forecast_watch_wake_ns(&t->watch, t->now_ns);
         if (wake_ns > t->now_ns) {
             sleep_until(t, wake_ns);
-            continue;
+            forecast_watch_slept(&t->watch, wake_ns, t->now_ns);
+        } else {
+            seen = look(t);
         }
-        t->now_ns += A_LOOK;
-        t->looked_ns += A_LOOK;
-        seen = t->now_ns >= t->end_ns;
     }
+    forecast_watch_end(&t->watch, t->now_ns, t->woken);
+}
+
+// Work that was sent at `sent_ns` ends at t->end_ns; returns how much later the thread notices.
+static int64_t await(struct thread *t, uint64_t kind, int64_t sent_ns)
+{
+    t->looked_ns = t->slept_ns = t->waits = 0;
+    t->woken = false;
+    if (t->watch.sleep_ignores_end)
+        ck_assert(forecast_watch_await(&t->watch, kind, sent_ns, &waiter, t));
+    else
+        await_among_others(t, kind, sent_ns);
     const int64_t late_ns = t->now_ns - t->end_ns;
     ck_assert_int_ge(late_ns, 0);
-    forecast_watch_end(&t->watch, t->now_ns, t->woken);
     t->now_ns += t->pause_ns;
     return late_ns;
 }
 
-// Work that is submitted now.
+// Work that is sent now.
 static int64_t pass(struct thread *t, uint64_t kind, int64_t takes_ns)
 {
     t->end_ns = t->now_ns + takes_ns;
@@ -101,7 +136,7 @@ static int64_t pass_times(struct thread *t, int times, int64_t takes_ns)
     return late_ns;
 }
 
-// ---- forecasts ----
+// ---- how long ----
 
 static struct forecast batches(void)
 {
@@ -142,7 +177,21 @@ START_TEST(two_kinds_in_one_place_forget_each_other)
 }
 END_TEST
 
-// ---- forecasts by ticket ----
+START_TEST(a_table_without_rules_has_all_places_and_believes_each_time)
+{
+    struct forecast forecast = {.num_kinds = 0};
+    forecast_learn(&forecast, 7, 100);
+    forecast_learn(&forecast, 7, 300);
+    ck_assert_int_eq(forecast_time(&forecast, 7), 300);
+    forecast_learn(&forecast, 7 + FORECAST_KINDS - 1, 50);
+    ck_assert_int_eq(forecast_time(&forecast, 7), 300);
+    forecast.num_kinds = UINT32_MAX; // more than there are places
+    forecast_learn(&forecast, 1000, 20);
+    ck_assert_int_eq(forecast_time(&forecast, 1000), 20);
+}
+END_TEST
+
+// ---- by ticket ----
 
 START_TEST(a_ticket_is_forecast_from_its_own_start)
 {
@@ -202,7 +251,7 @@ END_TEST
 START_TEST(known_work_is_slept_through_until_shortly_before_its_end)
 {
     struct thread t = completer();
-    pass(&t, KIND, 1000 * US); // not seen before: noticed late
+    pass(&t, KIND, 1000 * US); // unknown: noticed late
     for (int i = 0; i < 20; i++) {
         ck_assert_int_le(pass(&t, KIND, (1000 + i % 3 * 10) * US), A_LOOK);
         ck_assert_uint_eq(t.waits, 0);
@@ -237,10 +286,10 @@ START_TEST(one_that_took_long_does_not_make_the_next_ones_late)
 {
     struct thread t = completer();
     pass_times(&t, 5, 200 * US);
-    pass(&t, KIND, 500 * US); // other processes used the GPU
+    pass(&t, KIND, 500 * US); // other processes had the GPU
     ck_assert_int_le(pass(&t, KIND, 200 * US), A_LOOK);
     pass(&t, KIND, 1500 * US);
-    pass(&t, KIND, 200 * US); // an eighth later than forecast
+    pass(&t, KIND, 200 * US); // late, by an eighth of that
     ck_assert_int_le(pass(&t, KIND, 200 * US), t.wake_delay_ns);
     ck_assert_int_le(pass(&t, KIND, 200 * US), A_LOOK);
 }
@@ -272,7 +321,7 @@ START_TEST(queued_work_is_timed_from_the_end_of_the_work_before_it)
 {
     struct thread t = completer();
     const int64_t sent_ns = t.now_ns;
-    for (int i = 0; i < 20; i++) { // all are submitted at once
+    for (int i = 0; i < 20; i++) { // all were sent at once
         t.end_ns = sent_ns + (i + 1) * 300 * US;
         await(&t, KIND, sent_ns);
         if (i > 2)
@@ -290,6 +339,22 @@ START_TEST(without_polling_threads_only_block)
         ck_assert_int_eq(t.looked_ns + t.slept_ns, 0);
         ck_assert_uint_eq(t.waits, 1);
     }
+}
+END_TEST
+
+START_TEST(work_that_never_ends_is_looked_for_then_given_up_and_teaches_nothing)
+{
+    struct thread t = completer();
+    pass_times(&t, 5, 200 * US);
+    const int64_t known_ns = forecast_time(&t.watch.times, KIND);
+    t.end_ns = t.now_ns + 100000 * US;
+    t.is_lost = true;
+    t.looked_ns = t.waits = 0;
+    ck_assert(!forecast_watch_await(&t.watch, KIND, t.now_ns, &waiter, &t));
+    ck_assert_int_gt(t.looked_ns, 0);
+    ck_assert_int_le(t.looked_ns, LOOK + A_LOOK);
+    ck_assert_uint_eq(t.waits, 1);
+    ck_assert_int_eq(forecast_time(&t.watch.times, KIND), known_ns);
 }
 END_TEST
 
@@ -336,7 +401,7 @@ START_TEST(one_look_a_piece_of_work_is_as_long_as_the_spin_at_most)
     struct thread t = dispatcher();
     for (int n = 0; n < 400; n++) {
         pass(&t, n % 5 ? KIND : OTHER,
-             (n * 7919 % 500 + 1) * US); // the duration never repeats
+             (n * 7919 % 500 + 1) * US); // it never does what it did before
         ck_assert_int_le(t.looked_ns, SPIN + A_LOOK);
     }
 }
@@ -356,7 +421,7 @@ END_TEST
 START_TEST(sleeps_that_last_too_long_are_begun_to_end_earlier)
 {
     struct thread t = dispatcher();
-    t.oversleeps_ns = 60 * US; // more than half the polling time
+    t.oversleeps_ns = 60 * US; // more than half a look
     pass_times(&t, 10, 1000 * US);
     ck_assert(!t.woken);
     t.oversleeps_ns = 5 * US;
@@ -398,7 +463,7 @@ START_TEST(queued_work_begins_when_the_work_before_it_ends)
     pass_times(&t, 11, 400 * US);
     forecast_watch_begin(&t.watch, KIND, t.now_ns);
     forecast_watch_end(&t.watch, t.now_ns + 400 * US, false);
-    forecast_watch_begin(&t.watch, KIND, t.now_ns); // submitted at that time
+    forecast_watch_begin(&t.watch, KIND, t.now_ns); // was there since then
     const int64_t wake_ns = forecast_watch_wake_ns(&t.watch, t.now_ns + 410 * US);
     ck_assert_int_gt(wake_ns, t.now_ns + 700 * US);
     ck_assert_int_lt(wake_ns, t.now_ns + 800 * US);
@@ -418,6 +483,7 @@ int main(void)
         a_kind_that_never_ran_has_no_forecast,
         a_shorter_time_is_believed_at_once_and_a_longer_one_in_part,
         two_kinds_in_one_place_forget_each_other,
+        a_table_without_rules_has_all_places_and_believes_each_time,
         a_ticket_is_forecast_from_its_own_start,
         an_end_that_is_noticed_late_is_only_an_upper_bound,
         NULL,
@@ -433,6 +499,7 @@ int main(void)
         one_late_sleep_is_forgotten,
         queued_work_is_timed_from_the_end_of_the_work_before_it,
         without_polling_threads_only_block,
+        work_that_never_ends_is_looked_for_then_given_up_and_teaches_nothing,
         NULL,
     };
     const TTest *const woken[] = {

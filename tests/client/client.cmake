@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# The client library: its parts alone; with a fake daemon; and (test_client, _refused, _process,
-# _layers, _attention, _waits, _contiguous, _kv) with the real daemon, by both lanes.
+# The client library: its parts alone, against a fake daemon, and (test_client, _refused,
+# _process, _layers, _attention, _waits, _contiguous, _kv) against the real one, by both lanes.
 
 find_package(nng CONFIG REQUIRED)   # the fake daemon speaks it, too
 
@@ -37,6 +37,9 @@ foreach(suite attention waits)
              LIBS client_expect daemon_harness
              LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 endforeach()
+aule_check(test_client_sequence
+  SOURCES client/test_client_sequence.c rigs/text_world.c rigs/client_rig.c rigs/dice.c
+  LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 foreach(suite contiguous kv)
   aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_rig.c
              LIBS client_expect daemon_harness
@@ -52,18 +55,19 @@ aule_lanes(test_client_layers)
 aule_lanes(test_client_refused LONG)
 aule_lanes(test_client_refused_caches LONG)
 aule_lanes(test_client_attention LONG NARROW)
+aule_lanes(test_client_sequence)
 aule_lanes(test_client_waits LONG NARROW)
 aule_lanes(test_client_contiguous LONG)
 aule_lanes(test_client_kv LONG)
-# ThreadSanitizer runs only the part of that suite in which threads share a session. Other builds
-# check its answers.
+# Of that suite, whose answers other builds judge, ThreadSanitizer looks at the part in which
+# threads share a session.
 if(AULE_SANITIZE MATCHES thread)
   aule_twin(test_client_contiguous threads "CK_RUN_CASE=nothing is left" ${tsan_environment})
   set_property(TEST test_client_contiguous_threads APPEND PROPERTY LABELS tsan)
 endif()
 
-# A program of 0.1 with today's library. It is linked with a stub that has the name of 0.1; the
-# loader finds today's library.
+# A program of 0.1 with today's library. It is linked with a stub of 0.1's name; the loader finds
+# the library that is there now.
 set(old ${CMAKE_CURRENT_SOURCE_DIR}/client/aule-0.1)
 add_library(aule_client_0_1 SHARED client/aule-0.1/stub.c)
 set_target_properties(aule_client_0_1 PROPERTIES OUTPUT_NAME aule-client SOVERSION 0
@@ -99,18 +103,32 @@ foreach(name ${growing})
 endforeach()
 set(grown ${CMAKE_CURRENT_BINARY_DIR}/grown)
 file(CONFIGURE OUTPUT ${grown}/include/aule/aule.h CONTENT "${header}" @ONLY)
-configure_file(${PROJECT_SOURCE_DIR}/client/include/aule/sized.h ${grown}/include/aule/sized.h
-  COPYONLY)
+foreach(name sized sequence)
+  configure_file(${PROJECT_SOURCE_DIR}/client/include/aule/${name}.h ${grown}/include/aule/${name}.h
+                 COPYONLY)
+endforeach()
 get_target_property(client_sources aule-client SOURCES)
 list(TRANSFORM client_sources PREPEND ${PROJECT_SOURCE_DIR}/client/)
 add_library(aule_client_grown SHARED ${client_sources})
 target_include_directories(aule_client_grown BEFORE PRIVATE ${grown}/include)
 target_include_directories(aule_client_grown PRIVATE ${PROJECT_SOURCE_DIR})
-target_link_libraries(aule_client_grown PRIVATE aule_flags aule_base aule_schema nng::nng
-  Threads::Threads rt)
+target_link_libraries(aule_client_grown PRIVATE aule_flags aule_base aule_schema Threads::Threads
+  rt)
 target_link_options(aule_client_grown PRIVATE
   -Wl,--version-script=${PROJECT_SOURCE_DIR}/client/aule-client.map)
 set_target_properties(aule_client_grown PROPERTIES OUTPUT_NAME aule-client SOVERSION 0
   LIBRARY_OUTPUT_DIRECTORY ${grown})
 add_dependencies(test_client_0_1 aule_client_grown)
 aule_twin(test_client_0_1 grown LD_LIBRARY_PATH=${grown})
+
+# The examples of sequence.h, as users write them: against the shared library and a daemon.
+add_library(toy_model STATIC client/examples/toy_model.c)
+target_include_directories(toy_model PUBLIC client/examples)
+target_link_libraries(toy_model PRIVATE aule_flags PUBLIC aule-client m)
+foreach(example speculative n_best beam)
+  add_executable(example_${example} client/examples/${example}.c)
+  target_link_libraries(example_${example} PRIVATE aule_flags toy_model)
+  add_test(NAME example_${example} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/client/examples/run.sh
+           $<TARGET_FILE:aule-daemon> $<TARGET_FILE:example_${example}>)
+  set_tests_properties(example_${example} PROPERTIES LABELS process TIMEOUT 300)
+endforeach()

@@ -381,8 +381,7 @@ START_TEST(a_step_that_is_refused_leaves_the_batch_as_it_was)
     bad.seq_lens_kv = (const int32_t[]){25, 3};
     expect(aule_batch_advance(batch, &bad), AULE_NOT_HELD, "block_table[0][3] = 60");
     entry = (struct aule_table_entry){2, 0, 0};
-    expect(aule_batch_advance(batch, &bad), AULE_OUT_OF_RANGE,
-           "entries[0] is of block_table[2][0]");
+    expect(aule_batch_advance(batch, &bad), AULE_OUT_OF_RANGE, "entries[0] sets block_table[2][0]");
     bad = good;
     bad.slot_mapping = NULL;
     expect(aule_batch_advance(batch, &bad), AULE_INVALID,

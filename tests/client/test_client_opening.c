@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_opening.c - opening a session: a daemon that is not there, is broken or has another
-// version, and a process that has too few resources. Each test is a process with a fake daemon in
-// it.
+// test_client_opening.c - how the client library opens a session: what it makes of a daemon that is
+// not there, broken or of another version, and of too little to open one with. Each test is a
+// process of its own with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -56,8 +56,7 @@ START_TEST(a_file_at_the_path_is_no_daemon_and_stays)
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert_int_ge(fd, 0);
     close(fd);
-    expect_open(AULE_DAEMON_GONE,
-                "that is no socket but another file, and a daemon leaves it alone");
+    expect_open(AULE_DAEMON_GONE, "this is another file, no socket, and a daemon leaves it alone");
     ck_assert_int_eq(stat(path, &info), 0);
 }
 END_TEST
@@ -65,7 +64,7 @@ END_TEST
 START_TEST(a_folder_at_the_path_is_no_place_where_a_daemon_is_advised)
 {
     ck_assert_int_eq(mkdir(path, 0700), 0);
-    expect_open(AULE_DAEMON_GONE, "that is no socket but a folder, and a daemon leaves it alone");
+    expect_open(AULE_DAEMON_GONE, "this is a folder, no socket, and a daemon leaves it alone");
     ck_assert_ptr_null(strstr(aule_error(), "starts one"));
     ck_assert_int_eq(rmdir(path), 0);
 }
@@ -86,7 +85,7 @@ START_TEST(a_daemon_that_never_greets_runs_into_the_timeout)
 }
 END_TEST
 
-// However short the timeout is.
+// However little time there is.
 START_TEST(what_is_no_daemon_is_told_and_not_waited_for)
 {
     enum { ATTEMPTS = 100 };
@@ -292,7 +291,7 @@ static enum fake_action offer_other_rings(struct fake_daemon *daemon,
     return FAKE_ANSWER;
 }
 
-// The struct sizes of a daemon of another version.
+// As a daemon of another version would have them.
 START_TEST(rings_of_other_entries_are_left_alone)
 {
     struct aule_session_info info;
@@ -322,8 +321,8 @@ static enum fake_action slow_handshake(struct fake_daemon *daemon,
     return FAKE_ANSWER;
 }
 
-// Each answer alone is in time, but both together are not; the client is gone long before the
-// second answer.
+// Each of them is in time, both are not; and the client is gone long before the second answer
+// comes.
 START_TEST(the_steps_of_a_handshake_share_one_timeout)
 {
     struct aule_session *session = NULL;
@@ -350,14 +349,14 @@ START_TEST(a_message_too_small_for_any_block_takes_none)
     fake_start(&fake, path, tell_a_small_message, NULL);
     struct aule_session *session = open_session(0);
     struct aule_cache *cache = open_cache(session);
-    expect(aule_blocks_lease(cache, 1, 0, &block), AULE_LIMIT, "100 bytes takes 0");
+    expect(aule_blocks_lease(cache, 1, 0, &block), AULE_LIMIT, "100 bytes holds 0");
     aule_cache_close(cache);
     aule_session_close(session);
 }
 END_TEST
 
-// A process that may not open a descriptor above `limit`. It opens a session and reports by its
-// exit code.
+// A process of its own that may open no descriptor above `limit`; it opens a session, and tells by
+// its exit code.
 static int open_with_descriptors(rlim_t limit)
 {
     pid_t child = fork(); // before this process has a session
@@ -380,7 +379,7 @@ static int open_with_descriptors(rlim_t limit)
     return WEXITSTATUS(status);
 }
 
-// From none to enough descriptors: nng's own, the socket, the segment.
+// From none to enough: the socket, the segment, the lane's bell.
 START_TEST(too_few_descriptors_are_no_memory_and_the_limit_is_named)
 {
     int status = AULE_NO_MEMORY;
@@ -388,12 +387,12 @@ START_TEST(too_few_descriptors_are_no_memory_and_the_limit_is_named)
     int ends[2];
     char byte;
     ck_assert_int_eq(pipe(ends), 0);
-    pid_t server = fork(); // after a fork only one of the processes can use nng
+    pid_t server = fork(); // nng works in one process of a family only
     ck_assert_int_ge(server, 0);
     if (server == 0) {
         close(ends[1]);
         fake_start(&fake, path, NULL, NULL);
-        while (read(ends[0], &byte, 1) > 0) // until the test ends, however it ends
+        while (read(ends[0], &byte, 1) > 0) // until the test ends, in whatever way
             continue;
         fake_stop(&fake);
         _exit(0);
@@ -428,7 +427,7 @@ START_TEST(a_session_tells_what_the_handshake_said)
     ck_assert_str_eq(info.device_name, "fake");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_MAPPED]), 1);
     aule_session_close(session);
-    wait_until_seen(WIRE_COMMAND_CLOSE_SESSION, 1); // the library does not wait for good
+    wait_until_seen(WIRE_COMMAND_CLOSE_SESSION, 1); // the library does not wait for ever
 }
 END_TEST
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_header.c - aule.h alone, included twice, compiled as C11 and as C++17 with -Wall -Wextra
-// -Wpedantic -Werror. No other header comes before it, so it must include what it needs.
+// test_header.c - aule.h and sequence.h by themselves, compiled as C11 and as C++17 with -Wall
+// -Wextra -Wpedantic -Werror. No other header: it has to bring what it needs.
 
-#include "aule/aule.h"
+#include "aule/sequence.h"
 
 int main(void)
 {

@@ -588,9 +588,8 @@ START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
     first = copy_all(from, to, 3);
     ck_assert_status(core_merge(a.session, &merge, &second, &error), STATUS_OK);
     snprintf(words, sizeof(words),
-             "%zu bytes of arrays more would exceed the session's %zu, of which its batches and "
-             "unreaped runs have %zu "
-             "(--max-batch-memory)",
+             "%zu bytes of arrays more would exceed the session's limit of %zu "
+             "(--max-batch-memory); its batches and unreaped runs have %zu",
              (size_t)copied, (size_t)(copied + merged), (size_t)(copied + merged));
     ck_assert_refused(core_blocks_copy(a.session, a.cache, from, to, 3, false, &none, &error),
                       STATUS_LIMIT, words);

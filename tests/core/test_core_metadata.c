@@ -315,9 +315,8 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     worker_create(&worker, &params);
     ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error),
                       STATUS_LIMIT,
-                      "32 bytes of metadata more would exceed the session's 130, of which its "
-                      "batches and unreaped runs have 128 "
-                      "(--max-batch-memory)");
+                      "32 bytes of metadata more would exceed the session's limit of 130 "
+                      "(--max-batch-memory); its batches and unreaped runs have 128");
     worker_run(&worker, batch, 0, 8, tokens);
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
     ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error),
@@ -345,9 +344,8 @@ START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
     for (int i = 0; i < 2; i++)
         ck_assert_status(core_run(worker.session, &params, &tickets[i], &error), STATUS_OK);
     ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT,
-                      "4 bytes of arrays more would exceed the session's 104, of which its batches "
-                      "and unreaped runs "
-                      "have 104 (--max-batch-memory)");
+                      "4 bytes of arrays more would exceed the session's limit of 104 "
+                      "(--max-batch-memory); its batches and unreaped runs have 104");
     params.slopes = NULL;
     ck_assert_status(core_run(worker.session, &params, &tickets[2], &error), STATUS_OK);
     params.slopes = &slope;

@@ -231,7 +231,7 @@ START_TEST(the_quota_counts_distinct_blocks_and_is_hard)
     worker_lease(&c, 6, blocks + 4);
     ck_assert_refused(
         core_blocks_lease(c.session, c.cache, 1, found, &growing, &error), STATUS_QUOTA,
-        "1 blocks more would exceed the session's 10, of which it has 10 (--session-blocks)");
+        "1 blocks more would exceed the session's limit of 10 (--session-blocks); it has 10");
     worker_lease(&d, 7, blocks + 20);
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 32};
     ck_assert_refused(core_prefix_lookup(d.session, d.cache, &prefix, 0, found, &num, &error),

@@ -352,7 +352,7 @@ START_TEST(a_file_that_cannot_be_written_is_tried_again_at_the_end)
     ck_assert_int_eq(mkdir(path, 0700), 0);
     decode(KV_LEN, OUT);
     await_measured(1);
-    AWAIT(PATIENCE_S, logged("is not written"));
+    AWAIT(PATIENCE_S, logged("is not written until it can be read"));
     ck_assert_int_eq(rmdir(path), 0);
     end_life();
     ck_assert_int_eq(access(path, R_OK), 0);
@@ -388,7 +388,7 @@ START_TEST(too_little_time_to_measure_is_a_debug_line)
     AWAIT(PATIENCE_S, state().num_waiting == 0);
     if (tuned_at(0).state == ENGINE_TUNE_FAILED)
         ck_assert_msg(logged("3 tuning: attention_decode_emulated") &&
-                          logged("--tune-time 1 ms were too short"),
+                          logged("--tune-time 1 ms is too short"),
                       "%s", log_text);
     ck_assert_msg(!logged("1 tuning:"), "%s", log_text);
     clear();

@@ -591,7 +591,8 @@ START_TEST(memory_of_waiting_commands_is_bounded_and_the_error_names_the_option)
     run.run.entry.sinks = (struct wire_span){0};
     raw_begin(raw, &run, &pending);
     wait_taken(raw);
-    expect_words(raw, &run, STATUS_LIMIT, "16 bytes of arrays cannot wait for a ticket beside 16");
+    expect_words(raw, &run, STATUS_LIMIT,
+                 "16 bytes of arrays cannot wait for a ticket beside the 16");
     const struct wire_request copy = copy_request(cache, &block, &block);
     expect_words(raw, &copy, STATUS_LIMIT, "--max-parked-memory is 16");
     run.run.entry.slopes = (struct wire_span){0};

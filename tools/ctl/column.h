@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // column.h - a field of one of aule.h's structs as text for people and as JSON. A view is a table
-// of columns, so text and JSON always show the same fields. No state.
+// of columns; so what is shown and what is in the document cannot drift apart. No state.
 
 #ifndef AULE_CTL_COLUMN_H
 #define AULE_CTL_COLUMN_H
@@ -15,9 +15,8 @@ enum column_kind {
     COLUMN_U32,
     COLUMN_U64,
     COLUMN_I32,
-    COLUMN_ID,        // uint64_t, an id: printed in full
-    COLUMN_HEX,       // uint64_t; a string in JSON, because a reader that parses numbers as doubles
-                      // would round it
+    COLUMN_ID,        // uint64_t whose digits all count, as those of an id: never shortened
+    COLUMN_HEX,       // uint64_t; a string in JSON, because a reader's double would round it
     COLUMN_BYTES,     // uint64_t
     COLUMN_BYTES_U32, // uint32_t
     COLUMN_MS,        // uint64_t
@@ -38,18 +37,17 @@ struct column {
     enum column_kind kind;
     size_t offset; // in the struct
 };
-enum { COLUMN_TEXT_SIZE = 300 }; // bytes that column_text() needs: a name of 255 bytes and the NUL
+enum { COLUMN_TEXT_SIZE = 300 }; // bytes that column_text() needs: a name of 255 and its end
 
-// The field as people read it. Control characters are shown as '?'.
+// The field as people read it. What a terminal would take for a command is shown as '?'.
 const char *column_text(const struct column *column, const void *object,
                         char text[COLUMN_TEXT_SIZE]);
-bool column_is_number(const struct column *column); // numbers are aligned to the right
+bool column_is_number(const struct column *column); // to be aligned to the right
 
-// Adds the fields of `object` to the JSON object `to`. `columns` end with one without a key. False:
-// no memory.
+// The fields of `object` as members of `to`, up to the column without a key. False without memory.
 bool columns_json(const struct column *columns, const void *object, cJSON *to);
 
 extern const char *const block_kind_names[]; // by enum aule_block_kind; ends with NULL
-const char *block_kind_name(int kind);       // "leased"; "unknown" for any other value
+const char *block_kind_name(int kind);       // "leased"; "unknown" if it is none
 
 #endif

@@ -13,26 +13,26 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FIELD(member) OPTION_FIELD(struct ctl, member)
+#define FIELD(KIND, member) OPTION_FIELD(KIND, struct ctl, member)
 
 static const struct option entries[] = {
-    {"json", NULL, OPTION_FLAG, FIELD(json), .otherwise = "text",
+    {"json", NULL, FIELD(OPTION_FLAG, json), .otherwise = "text",
      .help = "print one JSON document, also of a failure, with the key `\"schema_version\": 1`",
      .details = "The version is raised when a key changes its meaning or goes, not when one is "
                 "added. Lists are "
                 "arrays under the command's name; the lists of `device` and `tune` are `variants` "
                 "and `tuned`. 64-bit "
                 "numbers are written in full. The epoch is a string of hexadecimal digits."},
-    {"socket", "PATH", OPTION_TEXT, FIELD(socket), .groups = COMMAND_ASKS,
+    {"socket", "PATH", FIELD(OPTION_TEXT, socket), .groups = COMMAND_ASKS,
      .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder",
      .help = "the daemon's socket",
      .details = "The runtime folder is $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule."},
-    {"timeout", "MS", OPTION_COUNT, FIELD(timeout_ms), 1, INT_MAX, .groups = COMMAND_ASKS,
+    {"timeout", "MS", FIELD(OPTION_COUNT, timeout_ms), 1, INT_MAX, .groups = COMMAND_ASKS,
      .initial = "10000", .help = "how many milliseconds to wait for the daemon's answer"},
-    {"cache", "NAME|ID", OPTION_TEXT, FIELD(cache), .groups = COMMAND_BLOCKS, .otherwise = "all",
+    {"cache", "NAME|ID", FIELD(OPTION_TEXT, cache), .groups = COMMAND_BLOCKS, .otherwise = "all",
      .help = "with `blocks`: only the blocks of this cache",
      .details = "If the value is a cache's name and another's id, it means the name."},
-    {"state", "STATE", OPTION_CHOICE, FIELD(state), AULE_BLOCK_FREE, .words = block_kind_names,
+    {"state", "STATE", FIELD(OPTION_CHOICE, state), AULE_BLOCK_FREE, .words = block_kind_names,
      .groups = COMMAND_BLOCKS, .otherwise = "all",
      .help = "with `blocks`: only blocks in this state"},
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// block.c - see block.h. The counters are what happens, the state is what follows: whoever changes
-// a counter settles the block, and nothing else ever sets a state.
+// block.c - see block.h. The state is a function of the counters: code that changes a counter calls
+// block_settle(), and nothing else sets the state of a block in use.
 
 #include "block.h"
 
@@ -58,10 +58,11 @@ static void push_free(struct cache *cache, struct block *block)
     chunk->free[chunk->num_free] = (uint32_t)block->id & (cache->chunk_blocks - 1);
     if (chunk->num_free++ == 0)
         heap_add(&cache->usable, &chunk->usable, chunk->number);
-    if (chunk->num_free == cache->chunk_blocks) // the highest shall go first
+    if (chunk->num_free == cache->chunk_blocks) // cache_shrink() takes the highest chunk first
         heap_add(&cache->empty, &chunk->spare, UINT32_MAX - chunk->number);
 }
 
+// Updates all that depends on the block's new state.
 static void enter(struct cache *cache, struct block *block)
 {
     cache->counts[block->state]++;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cache.c - the registry of caches by name, and the life of one cache's chunks: absent, growing,
-// present, given back.
+// cache.c - see cache.h: checking identities, the registry of caches by name, the life of a chunk
+// (absent, growing, present, absent again), and eviction.
 
 #include "cache.h"
 
@@ -122,7 +122,8 @@ static enum status check_name(const struct core_cache_identity *identity, struct
     return STATUS_OK;
 }
 
-// What core's own arithmetic needs; the engine then says which shapes it has shaders for.
+// Checks what core's own arithmetic needs; the engine then checks that it has shaders for the
+// shape.
 static enum status check_shape(const struct pool *pool, const struct core_cache_identity *i,
                                struct error *error)
 {
@@ -135,7 +136,7 @@ static enum status check_shape(const struct pool *pool, const struct core_cache_
     enum status status = cache_check_kv(kv, error);
     if (status != STATUS_OK)
         return status;
-    // No product of these may wrap in the engine's 64 bits: one byte an element is the least.
+    // With at least one byte an element, this keeps all products of the engine below 2^64.
     unsigned __int128 bytes = (unsigned __int128)i->num_layers * kv->num_kv_heads * kv->block_size;
     if (bytes * ((uint64_t)kv->head_dim_k + kv->head_dim_v) > pool->limit_bytes)
         return error_set(error, STATUS_LIMIT,
@@ -246,7 +247,7 @@ fail:
     return status;
 }
 
-// That nobody uses: the one that was closed first; NULL: there is none.
+// The cache that has been unused the longest; NULL: there is none.
 static struct cache *oldest_unused(const struct pool *pool)
 {
     struct cache *oldest = NULL;
@@ -363,7 +364,7 @@ static bool chunks_reserve(struct cache *cache)
     return true;
 }
 
-// All that a chunk more may ever need in the heaps, so that settling a block cannot fail.
+// Reserves all that num_chunks chunks can ever need in the heaps, so block_settle() cannot fail.
 static bool heaps_reserve(struct cache *cache)
 {
     size_t chunks = cache->num_chunks, blocks = chunks << cache->chunk_shift;
@@ -372,7 +373,7 @@ static bool heaps_reserve(struct cache *cache)
            heap_reserve(&cache->inner, blocks);
 }
 
-// The lowest number that has no memory, else a new one; stays ABSENT.
+// The absent chunk with the lowest number, or a new one, which is absent. NULL: no memory.
 static struct chunk *chunk_get(struct cache *cache)
 {
     struct heap_node *node = heap_first(&cache->absent);
@@ -461,8 +462,8 @@ void cache_grown(struct cache *cache, uint32_t number, const struct error *outco
     chunk_clear(cache, chunk);
     pool_refused(pool, cache);
     ledger_log(pool->ledger, CORE_LOG_WARNING,
-               "cache %" PRIu64 " \"%s\": no %" PRIu64 " bytes more: %s", cache->id, cache->name,
-               cache->chunk_bytes, outcome->text);
+               "cache %" PRIu64 " \"%s\": the device gave no %" PRIu64 " bytes more: %s", cache->id,
+               cache->name, cache->chunk_bytes, outcome->text);
 }
 
 bool cache_shrink(struct cache *cache)
@@ -484,9 +485,9 @@ bool cache_shrink(struct cache *cache)
 
 // ---- eviction ----
 
-// With no cached leaf left, every cached block has held ones below it. The lowest cached one goes,
-// and what it leads to leaves the index with it: the holders keep those blocks, look-ups could not
-// reach them any more.
+// Without a cached leaf, every cached block has held descendants. The deepest cached block on a
+// path is evicted. Its descendants leave the index, because no look-up could reach them any more;
+// the sessions that hold them keep them.
 static struct prefix_node *lowest_cached(struct prefix_node *node)
 {
     for (struct prefix_node *child = node->children; child;) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// heap.c - see heap.h. Every node knows its place, so that removing from the middle costs what
-// adding costs.
+// heap.c - see heap.h. Every node knows its place, so heap_remove() takes O(log size), too.
 
 #include "heap.h"
 

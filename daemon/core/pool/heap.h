@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // heap.h - a binary heap of nodes that live inside other objects: the smallest (key, order) first.
-// Knows nothing of what it sorts. Memory is reserved ahead, so that adding never fails. Dispatcher
-// thread only, as all of core.
+// Knows nothing of what it sorts. Memory is reserved ahead, so that adding never fails. No lock:
+// dispatcher thread only.
 
 #ifndef AULE_CORE_HEAP_H
 #define AULE_CORE_HEAP_H
@@ -14,22 +14,22 @@
 
 struct heap_node {
     uint64_t key;
-    uint64_t order; // who came first among equal keys; set by heap_add()
-    size_t place;   // position + 1; 0 = in no heap
+    uint64_t order; // set by heap_add(): among equal keys the one added first comes first
+    size_t place;   // position in heap->nodes + 1; 0 = in no heap
 };
 
 struct heap {
-    struct heap_node **nodes; // owned; the nodes are their objects'
+    struct heap_node **nodes; // [capacity], the first `size` used; owned; the nodes are not
     size_t size, capacity;
-    uint64_t added; // ever, for `order`
+    uint64_t added; // calls of heap_add() so far, for `order`
 };
 
-bool heap_reserve(struct heap *heap, size_t capacity); // room for that many nodes; false: no memory
-void heap_finish(struct heap *heap);                   // the nodes stay as they are
-struct heap_node *heap_first(const struct heap *heap); // NULL: empty
-void heap_add(struct heap *heap, struct heap_node *node, uint64_t key);
-void heap_remove(struct heap *heap,
-                 struct heap_node *node); // a node that is in no heap is left alone
-bool heap_sound(const struct heap *heap); // order and places are right; walks all
+// Makes room for `capacity` nodes in all. False: no memory.
+bool heap_reserve(struct heap *heap, size_t capacity);
+void heap_finish(struct heap *heap);                                    // does not touch the nodes
+struct heap_node *heap_first(const struct heap *heap);                  // NULL: empty
+void heap_add(struct heap *heap, struct heap_node *node, uint64_t key); // there is room
+void heap_remove(struct heap *heap, struct heap_node *node); // does nothing if it is in no heap
+bool heap_sound(const struct heap *heap); // checks order and places of all nodes; for tests
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// hold.c - see hold.h. An entry that is not zero counts once against the session's quota, whatever
-// its numbers.
+// hold.c - see hold.h. A block that a session holds or names counts once against its quota, however
+// often it does so.
 
 #include "hold.h"
 
@@ -73,7 +73,7 @@ static void drop_all(struct hold_table *table, uint32_t page, uint32_t index)
     uint32_t *holds = &table->pages[page]->holds[index];
     if (!*holds)
         return;
-    *holds = 1; // however often it was looked up
+    *holds = 1; // hold_drop() then drops the last one
     hold_drop(table, block_at(table, page, index));
 }
 
@@ -178,7 +178,7 @@ static void count(struct hold_table *table, struct hold_page *page, int by)
     table->session->num_blocks += (uint64_t)(int64_t)by;
 }
 
-// The session has nothing of the block any more.
+// The session neither holds nor names the block any more.
 static void leave(struct hold_table *table, struct hold_page *page, struct block *block)
 {
     count(table, page, -1);
@@ -257,7 +257,7 @@ enum status hold_check_quota(const struct core_session *session, uint64_t more, 
     if (!quota || (session->num_blocks <= quota && more <= quota - session->num_blocks))
         return STATUS_OK;
     return error_set(error, STATUS_QUOTA,
-                     "%" PRIu64 " blocks more would exceed the session's %" PRIu64
-                     ", of which it has %" PRIu64 " (--session-blocks)",
+                     "%" PRIu64 " blocks more would exceed the session's limit of %" PRIu64
+                     " (--session-blocks); it has %" PRIu64,
                      more, quota, session->num_blocks);
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// hold.h - what one session has of one cache: how often it holds each block, and how many of its
-// batches name it. Numbers of a block lie apart from its record, in pages of a chunk each: whether
-// the session holds it is one bit, so that the bits of 100,000 blocks lie in a core's nearest cache
-// and checking a table entry touches nothing else.
+// hold.h - which blocks of a cache a session holds, how often, and how many of its batches and
+// copies name each. Dispatcher thread only.
+// The counts are in pages, one for each chunk, apart from struct block. Whether a session holds a
+// block is one bit. Checking a block table entry reads nothing else, and the bits of 100,000 blocks
+// fit into the L1 cache of a CPU core.
 
 #ifndef AULE_CORE_HOLD_H
 #define AULE_CORE_HOLD_H
@@ -12,52 +13,53 @@
 #include "cache.h"
 
 struct hold {
-    uint32_t holds; // leases and look-ups not yet released
-    uint32_t refs;  // batches and copies
+    uint32_t holds; // leases and look-ups that are not released
+    uint32_t refs;  // batches and copies that name it
 };
 
-// Of 64 blocks, a bit each.
+// One bit for each of 64 blocks.
 struct hold_bits {
-    uint64_t held;  // `holds` is not zero
-    uint64_t named; // by a batch or copy
-    uint64_t seen;  // scratch of one check, all zero between calls
+    uint64_t held;  // holds > 0
+    uint64_t named; // refs > 0
+    uint64_t seen;  // scratch of one check; all zero between checks
 };
 
+// The blocks of one chunk.
 struct hold_page {
-    uint32_t used;               // blocks with numbers that are not zero
-    uint32_t *holds, *more_refs; // [chunk_blocks], behind the bits; what names a block beyond the
-                                 // first, which is a bit
-    struct hold_bits bits[];     // [chunk_blocks / 64, rounded up]
+    uint32_t used;           // blocks that are held or named
+    uint32_t *holds;         // [chunk_blocks]; in the same allocation
+    uint32_t *more_refs;     // [chunk_blocks] refs - 1 if named, else 0; in the same allocation
+    struct hold_bits bits[]; // [ceil(chunk_blocks / 64)]
 };
 
 struct hold_table {
     UT_hash_handle hh;              // session->tables, by cache id
     struct hold_table *prev, *next; // cache->tables
-    uint64_t cache_id;
+    uint64_t cache_id;              // key of `hh`
     struct core_session *session;
     struct cache *cache;
-    uint32_t opens; // core_cache_open() calls not yet closed; 0 = only batches and copies in flight
-                    // keep the table
-    struct hold_page **pages; // [num_pages], one a chunk, NULL until needed; owned
+    uint32_t opens;           // opens without a close; 0 = only batches and copies keep the table
+    struct hold_page **pages; // [num_pages] by chunk number, NULL until needed; owned
     uint32_t num_pages;
-    uint64_t num_blocks; // entries that are not zero: what the quota counts
-    uint32_t num_users;  // batches and copies that are not freed yet
-    bool dead;           // its session died
+    uint64_t num_blocks; // blocks that are held or named: the quota counts them
+    uint32_t num_users;  // batches and copies that are not freed
+    bool dead;           // the session died
 };
 
 // The session's table of a cache that it has open, else STATUS_NOT_FOUND.
 enum status hold_table_find(const struct core_session *session, uint64_t cache,
                             struct hold_table **out, struct error *error);
-struct hold_table *hold_table_get(struct core_session *session,
-                                  struct cache *cache); // finds or makes; NULL: no memory
-void hold_table_settle(
-    struct hold_table *table); // ends one that nothing needs, and its cache if it was the last
-void hold_table_unuse(struct hold_table *table);       // a user less; settles it
-void hold_table_release_all(struct hold_table *table); // every hold; batches keep their refs
-void hold_table_bury(
-    struct hold_table *table); // its session died: what its batches and copies name is the dead's
+// Finds or makes the table. NULL: no memory.
+struct hold_table *hold_table_get(struct core_session *session, struct cache *cache);
+// Frees the table if nothing needs it any more, and then its cache if nothing needs that.
+void hold_table_settle(struct hold_table *table);
+void hold_table_unuse(struct hold_table *table);       // one user less; settles the table
+void hold_table_release_all(struct hold_table *table); // all holds; batches keep their references
+// The session died: it becomes a dead user of all its blocks.
+void hold_table_bury(struct hold_table *table);
 
-// The page of block `id`, NULL if the session has nothing there. Any number may be asked for.
+// The page of block `id`, which may be any number. NULL: the session never had a block of that
+// page.
 static inline struct hold_page *hold_page(const struct hold_table *table, int64_t id)
 {
     uint64_t page = (uint64_t)id >> table->cache->chunk_shift;
@@ -69,7 +71,7 @@ static inline uint32_t hold_index(const struct hold_table *table, int64_t id)
     return (uint32_t)id & (table->cache->chunk_blocks - 1);
 }
 
-// The session holds the block, or has batches or copies that name it.
+// True: the session holds the block, or has batches or copies that name it.
 static inline bool hold_is_used(const struct hold_page *page, uint32_t index)
 {
     const struct hold_bits *bits = &page->bits[index / 64];
@@ -93,8 +95,9 @@ static inline bool hold_has(const struct hold_table *table, int64_t id)
     return page && page->bits[index / 64].held >> (index % 64) & 1;
 }
 
-// A check comes by block `id`: not held by the session, seen for the first time, or again. What was
-// seen is forgotten with hold_forget() of each, in any order: those beside it go with it.
+// Visits block `id` in a check. NONE: the session does not hold it. FIRST and AGAIN: it does, and
+// this check sees it for the first time, or saw it before. At the end call hold_forget() for each
+// block that was seen; one call also forgets the blocks that share its word.
 enum hold_sight { HOLD_NONE, HOLD_FIRST, HOLD_AGAIN };
 static inline enum hold_sight hold_see(const struct hold_table *table, int64_t id)
 {
@@ -115,8 +118,8 @@ static inline void hold_forget(const struct hold_table *table, int64_t id)
     hold_page(table, id)->bits[hold_index(table, id) / 64].seen = 0;
 }
 
-// What the calls below touch of the block some places on in a list is fetched meanwhile: of a large
-// pool it is in no cache. Any number may stand there.
+// Prefetches the struct block that a loop over `list` reaches BLOCK_AHEAD places after `i`; in a
+// large pool it is in no CPU cache. The list may have any numbers.
 void hold_fetch(const struct hold_table *table, int32_t id);
 static inline void hold_fetch_ahead(const struct hold_table *table, const int32_t *list, uint64_t i,
                                     uint64_t count)
@@ -125,19 +128,19 @@ static inline void hold_fetch_ahead(const struct hold_table *table, const int32_
         hold_fetch(table, list[i + BLOCK_AHEAD]);
 }
 
-// OUT_OF_RANGE: no such id; NOT_HELD: not by this session; no sentence yet, the caller knows where
-// the id came from.
+// Checks that the session holds block `id`. OUT_OF_RANGE: no such id. NOT_HELD: the session does
+// not hold it. Sets no error text, because the caller knows where the id comes from.
 enum status hold_probe(const struct hold_table *table, int64_t id, struct block **out);
-// The same with the sentence "blocks[index] = id ...".
+// The same, with an error text that begins "blocks[index] = id".
 enum status hold_check(const struct hold_table *table, uint64_t index, int64_t id,
                        struct block **out, struct error *error);
 
-bool hold_reserve(struct hold_table *table,
-                  const struct block *block); // so that hold_take() cannot fail; false: no memory
-void hold_take(struct hold_table *table, struct block *block); // one hold more
+// Makes room, so that hold_take() of the block cannot fail. False: no memory.
+bool hold_reserve(struct hold_table *table, const struct block *block);
+void hold_take(struct hold_table *table, struct block *block); // one hold more; settles the block
 void hold_drop(struct hold_table *table, struct block *block); // one hold less; settles the block
-void hold_ref(struct hold_table *table,
-              int32_t id); // a batch or copy names it, which the session holds
+// A batch or copy names the block, which the session holds.
+void hold_ref(struct hold_table *table, int32_t id);
 void hold_ref_all(struct hold_table *table, const int32_t *ids, uint32_t count);
 void hold_unref(struct hold_table *table, int32_t id);
 void hold_unref_all(struct hold_table *table, const int32_t *ids, uint32_t count);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lease.c - blocks from the free ones to a session and back: core_blocks_lease() and
-// core_blocks_release().
+// lease.c - core_blocks_lease() and core_blocks_release(). Both check and reserve everything first;
+// what follows cannot fail. Knows which free block to take, not how to get more (pool.h).
+// Dispatcher thread only.
 
 #include "hold.h"
 #include "ledger.h"
@@ -38,8 +39,7 @@ static enum status lease_take(struct hold_table *table, uint32_t count, int32_t 
     return STATUS_OK;
 }
 
-// From here on nothing fails. What another salt wrote is zeroed before anything of this session
-// runs.
+// Cannot fail. A block that another salt last wrote is zeroed before any run of this session.
 static void lease_commit(struct hold_table *table, struct block *block)
 {
     const struct core_session *session = table->session;
@@ -86,7 +86,7 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
     return status;
 }
 
-// `mark` counts how often the list has named a block so far.
+// block->mark counts how often the list has had the block so far.
 static enum status release_check(const struct hold_table *table, const int32_t *blocks,
                                  uint32_t count, struct error *error)
 {

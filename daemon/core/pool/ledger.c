@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ledger.c - see ledger.h.
+// ledger.c - see ledger.h. Text beyond 511 bytes is cut.
 
 #include "ledger.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ledger.h - what core numbers and counts, whether the device is lost, and the log: what every room
-// writes to. Holds no object.
+// ledger.h - what all folders of core share: counters for ids, the metrics, the log, and whether
+// the device is lost. Knows no cache, session or run. Dispatcher thread only.
 
 #ifndef AULE_CORE_LEDGER_H
 #define AULE_CORE_LEDGER_H
@@ -11,14 +11,14 @@
 
 struct ledger {
     const struct core_params *params; // core's own copy
-    struct engine *engine;
-    uint64_t last_id;  // of caches, batches, salts, roots, nodes: never used twice
-    uint64_t last_use; // the use counter
-    uint64_t last_stamp;
-    bool news; // something came free or finished since core_step() last said so
-    bool lost;
-    struct error lost_why;
-    // Of prefix keys, with the params' hash_seed; tests force collisions through it.
+    struct engine *engine;            // lent
+    uint64_t last_id;    // last id of a cache, batch, salt, root or node; no id is used twice
+    uint64_t last_use;   // the use counter: grows with each use of a block or cache, for LRU order
+    uint64_t last_stamp; // last value for `stamp` fields; each check or count takes a new one
+    bool news;           // core_step() will return true: something came free or finished
+    bool lost;           // the device is lost
+    struct error lost_why; // if `lost`
+    // Hashes a key with hash_seed: prefixes, and a batch's slots. Tests set it to force collisions.
     unsigned (*hash)(uint64_t seed, const void *key, size_t size);
 
     uint64_t metrics[NUM_METRICS]; // by enum metric

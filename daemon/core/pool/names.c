@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// names.c - see names.h. Open addressing by the block's id; who leaves is filled from behind, so
-// that no look-up passes graves.
+// names.c - see names.h. The hash table uses open addressing with linear probing. Removing an entry
+// moves later ones up, so there are no tombstones.
 
 #include "names.h"
 
@@ -11,17 +11,17 @@
 
 enum { LEAST_PLACES = 16 };
 
-// ---- those that have a place ----
+// ---- the hash table ----
 
-// Ids are close together, and clients choose among theirs: a product spreads them, and its upper
-// half is taken.
+// Fibonacci hashing (2^64 over the golden ratio): it spreads ids that are close together. Clients
+// choose among their own ids only.
 static size_t home_of(const struct names *names, int32_t id)
 {
     return (size_t)(((uint64_t)(uint32_t)id * UINT64_C(0x9e3779b97f4a7c15)) >> 32) &
            (names->capacity - 1);
 }
 
-// Its own, or the free one that it would get.
+// The place of block `id`, or the free place that it would get.
 static struct name *place_of(const struct names *names, int32_t id)
 {
     size_t at = home_of(names, id);
@@ -36,14 +36,14 @@ static void take_place(struct names *names, struct name name)
     names->count++;
 }
 
-// What stands behind the place and could stand there moves up, until there is a gap anyway.
+// Frees a place. Later entries of the same probe sequence move up, until a free place ends it.
 static void give_place(struct names *names, struct name *place)
 {
     size_t mask = names->capacity - 1, gap = (size_t)(place - names->places);
     for (size_t at = (gap + 1) & mask; names->places[at].count; at = (at + 1) & mask) {
         size_t home = home_of(names, names->places[at].id);
         if (((at - home) & mask) < ((at - gap) & mask))
-            continue; // its home lies behind the gap
+            continue; // its home is behind the gap, so it must not move before it
         names->places[gap] = names->places[at];
         gap = at;
     }
@@ -51,8 +51,8 @@ static void give_place(struct names *names, struct name *place)
     names->count--;
 }
 
-// One that has a place, or is named once and since the first step, then loses or gains that place
-// by itself.
+// Stores `name`. A block with one mention since step 0 is plain: its bit is enough, and it has no
+// place. So a block may gain or lose its place here.
 static void set(struct names *names, struct name *place, struct name name)
 {
     bool plain = name.count == 1 && name.since == 0;
@@ -74,7 +74,7 @@ static size_t capacity_for(size_t count)
     return capacity;
 }
 
-// What it has, if the names so far and so many more find room there.
+// The capacity that `more` further names need: the present one if they fit.
 static size_t capacity_with(const struct names *names, size_t more)
 {
     size_t count = names->count + more;
@@ -82,7 +82,7 @@ static size_t capacity_with(const struct names *names, size_t more)
     return fits ? names->capacity : capacity_for(names->count ? 2 * count : count);
 }
 
-// What it has, if the largest id finds its bit there.
+// The number of words that the bits of ids[0 .. count) need; at least the present number.
 static size_t words_with(const struct names *names, const int32_t *ids, size_t count)
 {
     size_t words = names->num_words;
@@ -145,7 +145,7 @@ bool names_reserve(struct names *names, const int32_t *ids, size_t count, size_t
     return reserve_bits(names, ids, count) && reserve_places(names, more);
 }
 
-// ---- all ----
+// ---- bits and mentions ----
 
 static uint64_t bit_of(int32_t id)
 {
@@ -252,7 +252,7 @@ int64_t names_next(const struct names *names, int64_t from)
     return -1;
 }
 
-// ---- what is named no more ----
+// ---- blocks that are named no more ----
 
 uint64_t names_left_bytes(size_t capacity)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// pool.c - see pool.h.
+// pool.c - see pool.h. Nothing here waits: a chunk that the engine makes arrives as an event.
 
 #include "pool.h"
 
@@ -12,11 +12,12 @@
 
 enum {
     POOL_CHUNK_BLOCKS = 512,
-    // A pool of at least four chunks can serve several caches and give some back.
+    // A pool of at least four chunks can serve several caches and move chunks between them.
     POOL_MIN_CHUNKS = 4,
-    // The device said no: so many growths may be wished for before it is asked again, unless memory
-    // came back meanwhile. Another process may have let go of some; asking at each wish would have
-    // parked leases chase one refusal with the next.
+    // After the device refused memory, this many leases that need some pass before it is asked
+    // again, because another process may have freed some. If every lease asked, parked leases would
+    // cause one refusal after the other. The device is also asked again when memory comes back to
+    // the pool.
     POOL_RETRY_AFTER = 64,
 };
 
@@ -72,7 +73,8 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-// Chunks of this cache that fit into so much of the pool; ids stay below 2^31.
+// Chunks of this cache that fit into `bytes` and `blocks` of the pool. It has `has` chunks already,
+// and its block ids stay below 2^31.
 static uint64_t chunks_in(const struct cache *cache, uint64_t bytes, uint64_t blocks, uint64_t has)
 {
     uint64_t ids = INT32_MAX / cache->chunk_blocks;
@@ -86,8 +88,8 @@ uint64_t pool_limit(const struct cache *cache)
     return chunks_in(cache, pool->limit_bytes, pool->limit_blocks, 0) * cache->chunk_blocks;
 }
 
-// What other caches could give back at once: chunks wholly free, and all of a cache that nobody
-// uses.
+// What other caches could give back at once: chunks whose blocks are all free, and all chunks of
+// caches without users.
 static void reclaimable(const struct cache *cache, uint64_t *bytes, uint64_t *blocks)
 {
     const struct pool *pool = cache->pool;
@@ -103,7 +105,7 @@ static void reclaimable(const struct cache *cache, uint64_t *bytes, uint64_t *bl
     }
 }
 
-// Chunks that the cache may still grow by, with `bytes` and `blocks` given back by others.
+// Chunks that the cache may still grow by if others give back `bytes` and `blocks`.
 static uint64_t growable(const struct cache *cache, uint64_t bytes, uint64_t blocks)
 {
     const struct pool *pool = cache->pool;
@@ -121,7 +123,7 @@ uint64_t pool_available(const struct cache *cache)
     return cache->counts[CORE_FREE] + cache->counts[CORE_CACHED] + chunks * cache->chunk_blocks;
 }
 
-// Blocks that the next lease will find if all that grows arrives.
+// Free blocks, once all growing chunks have arrived.
 static uint64_t expected(const struct cache *cache)
 {
     return cache->counts[CORE_FREE] + (uint64_t)cache->num_growing * cache->chunk_blocks;
@@ -135,8 +137,8 @@ static enum status grow_to(struct cache *cache, uint32_t count, struct error *er
     return status;
 }
 
-// One step of others' giving back, for a cache that is in use: what costs nothing first, then the
-// unused cache that was closed first.
+// Takes memory from another cache: a chunk whose blocks are all free, else the whole cache that has
+// been without users the longest. False: there is neither.
 static bool reclaim_some(struct cache *cache)
 {
     struct pool *pool = cache->pool;
@@ -169,7 +171,7 @@ enum status pool_make_room(struct cache *cache, uint32_t count, bool *growing, s
     struct pool *pool = cache->pool;
     if (pool->refused_bytes && ++pool->refused_wishes >= POOL_RETRY_AFTER)
         pool->refused_bytes = 0;
-    if (pool_available(cache) < count) // evicting would lose prefixes and still not help
+    if (pool_available(cache) < count) // evicting would lose prefixes for nothing
         return no_blocks(cache, count, error);
     enum status status = grow_to(cache, count, error);
     while (status == STATUS_OK && expected(cache) < count && cache_evict(cache))

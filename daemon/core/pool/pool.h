@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// pool.h - how much memory all caches together may have, in bytes and blocks, and whose turn it is
-// to give some back. Counts chunks; knows nothing of single blocks.
+// pool.h - the memory that all caches together may have, in bytes and blocks. It decides which
+// cache gives some back when another needs it. Counts chunks; knows nothing of single blocks.
+// Dispatcher thread only.
 
 #ifndef AULE_CORE_POOL_H
 #define AULE_CORE_POOL_H
@@ -13,38 +14,38 @@ struct block;
 struct cache;
 
 struct pool {
-    uint64_t limit_bytes, limit_blocks; // limit_blocks UINT64_MAX: bytes alone limit
-    uint64_t bytes, blocks;             // of all chunks that are there or on their way
-    uint64_t refused_bytes;  // of the last chunk that the device had no memory for; 0 = it has not
-                             // refused
-    uint32_t refused_wishes; // growths wished for since then
+    uint64_t limit_bytes, limit_blocks; // limit_blocks UINT64_MAX: only bytes limit the pool
+    uint64_t bytes, blocks;             // of all chunks that are present or growing
+    uint64_t refused_bytes;  // size of the last chunk that the device had no memory for; 0 = none
+    uint32_t refused_wishes; // leases that needed memory since then
 
     struct ledger *ledger; // core's
     struct cache **caches; // [num_caches], in order of creation; owned
     uint32_t num_caches, cache_capacity;
-    struct cache *caches_by_name;
+    struct cache *caches_by_name; // the same caches
 
-    struct engine_zero *zeroes; // to be submitted before the next run (zeroes.h); owned
-    struct block **zero_blocks; // whose they are; owned
+    struct engine_zero *zeroes; // [num_zeroes] blocks to zero before the next run (zeroes.h); owned
+    struct block **zero_blocks; // [num_zeroes] the same blocks; owned
     uint32_t num_zeroes, zero_capacity;
 };
 
-// The largest chunk that leaves the pool divisible; 0 with *error if not even one block fits.
+// Blocks a chunk for a new cache: POOL_CHUNK_BLOCKS, or fewer so that the pool has several chunks.
+// 0 with *error: not even one block fits.
 uint32_t pool_chunk_blocks(const struct pool *pool, const struct engine_cache_params *params,
                            struct error *error);
-uint64_t pool_limit(
-    const struct cache *cache); // blocks this cache could have if it had the pool alone
-uint64_t pool_available(const struct cache *cache); // blocks that a lease could get: free, cached,
-                                                    // and what may still grow
+// Blocks that this cache could have if no other cache had any.
+uint64_t pool_limit(const struct cache *cache);
+// Blocks that a lease could get: free and cached ones, and those of chunks that could still grow.
+uint64_t pool_available(const struct cache *cache);
 
-void pool_take(struct pool *pool, const struct cache *cache);      // one chunk
-void pool_give_back(struct pool *pool, const struct cache *cache); // one chunk
-void pool_refused(struct pool *pool,
-                  const struct cache *cache); // one chunk that the device had no memory for
+void pool_take(struct pool *pool, const struct cache *cache);      // counts one chunk more
+void pool_give_back(struct pool *pool, const struct cache *cache); // counts one chunk less
+// The device had no memory for a chunk that pool_take() had counted.
+void pool_refused(struct pool *pool, const struct cache *cache);
 
-// For a lease of `count` blocks that the free ones do not cover: grow, evict, reclaim from other
-// caches, in this order. OK: the free blocks suffice now. NO_BLOCKS: they do not; *growing if
-// chunks on their way will help.
+// Call this for a lease of `count` blocks if fewer are free. It grows the cache, evicts cached
+// blocks, and takes memory from other caches, in this order. OK: enough blocks are free now.
+// NO_BLOCKS: too few are; *growing: chunks that are growing will help.
 enum status pool_make_room(struct cache *cache, uint32_t count, bool *growing, struct error *error);
 
 #endif

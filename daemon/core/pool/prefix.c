@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// prefix.c - see prefix.h. Both tables compare whole keys; the hash only says where to look.
+// prefix.c - see prefix.h. The tables of roots and nodes compare whole keys, so a hash collision
+// costs time but never returns a wrong prefix.
 
 #include "prefix.h"
 
@@ -132,7 +133,7 @@ void prefix_detach(struct cache *cache, struct prefix_node *node)
     struct block *block = node->block;
     if (!block)
         return;
-    if (block->state == CORE_CACHED) // while its heap still shows by its node
+    if (block->state == CORE_CACHED) // the node says which heap, so before the block loses it
         heap_remove(node->children ? &cache->inner : &cache->leaves, &block->eviction);
     node->block = NULL;
     block->node = NULL;
@@ -142,14 +143,14 @@ void prefix_detach(struct cache *cache, struct prefix_node *node)
     block_settle(cache, block);
 }
 
-// A node without children.
+// Removes a node without children, and a root that then has none.
 static void node_remove(struct cache *cache, struct prefix_node *node)
 {
     struct prefix_node *parent = node->parent;
     struct prefix_root *root = node->root;
     prefix_detach(cache, node);
-    HASH_DEL(cache->nodes,
-             node); // NOLINT(clang-analyzer-core.NullDereference): the node is in the table
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the node is in the table
+    HASH_DEL(cache->nodes, node);
     DL_DELETE(*(parent ? &parent->children : &root->children), node);
     free(node);
     if (parent && parent->block && !parent->children)
@@ -161,8 +162,8 @@ static void node_remove(struct cache *cache, struct prefix_node *node)
 void prefix_unlink(struct cache *cache, struct prefix_node *node)
 {
     bool done = false;
-    for (struct prefix_node *at = node;
-         !done;) { // deepest first; a chain may be longer than a stack
+    // Deepest first, without recursion: a chain may be deeper than the thread's stack allows.
+    for (struct prefix_node *at = node; !done;) {
         while (at->children)
             at = at->children;
         struct prefix_node *parent = at->parent;

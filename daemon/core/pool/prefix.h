@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// prefix.h - the prefix index of a cache: a tree of full blocks under roots of (salt, extra key). A
-// child is found by a hash of (parent, tokens) and counts only if the token ids are equal. Knows
-// blocks, not sessions.
+// prefix.h - the prefix index of a cache: one tree of full blocks for each pair of salt and extra
+// key. A child is looked up by (parent, tokens); the hash finds it, and equal token ids confirm it.
+// Knows blocks, not sessions. Dispatcher thread only.
 
 #ifndef AULE_CORE_PREFIX_H
 #define AULE_CORE_PREFIX_H
@@ -12,51 +12,53 @@
 #include "salt.h"
 
 struct prefix_key {
-    uint64_t parent; // id of the root or node above; never reused
-    int32_t tokens[];
+    uint64_t parent;  // id of the parent node, or of the root; never reused
+    int32_t tokens[]; // [block_size]
 };
 
 struct prefix_node {
-    UT_hash_handle hh; // cache->nodes, by key
-    uint64_t id;
-    struct prefix_root *root;
-    struct prefix_node *parent; // NULL: below the root
-    struct prefix_node *children, *prev, *next;
-    struct block *block; // sealed; its contents are this chain's
-    uint32_t depth;      // 0 below the root
-    struct prefix_key key;
+    UT_hash_handle hh;               // cache->nodes, by key
+    uint64_t id;                     // from ledger->last_id
+    struct prefix_root *root;        // of its tree
+    struct prefix_node *parent;      // NULL: a child of the root
+    struct prefix_node *children;    // a list through prev and next; owned
+    struct prefix_node *prev, *next; // siblings
+    struct block *block;             // sealed; K and V of these tokens behind their ancestors'
+    uint32_t depth;                  // 0: a child of the root
+    struct prefix_key key;           // ends with the tokens
 };
 
 struct prefix_root {
-    UT_hash_handle hh; // cache->roots, by key
-    uint64_t id;
-    struct salt *salt; // referenced
-    struct prefix_node *children;
-    uint32_t key_size;
-    uint8_t key[]; // salt id, then the extra key's bytes
+    UT_hash_handle hh;            // cache->roots, by key
+    uint64_t id;                  // from ledger->last_id
+    struct salt *salt;            // referenced
+    struct prefix_node *children; // owned; a root without children is freed
+    uint32_t key_size;            // bytes
+    uint8_t key[];                // the salt's id, then the extra key's bytes
 };
 
-// *out = NULL if there is none. STATUS_NO_MEMORY.
+// *out is NULL if there is no such root. OK or NO_MEMORY.
 enum status prefix_root_find(const struct cache *cache, struct salt *salt,
                              const struct core_prefix *prefix, struct prefix_root **out);
-// Finds or makes; NULL: no memory.
+// Finds or makes the root. NULL: no memory.
 struct prefix_root *prefix_root_get(struct cache *cache, struct salt *salt,
                                     const struct core_prefix *prefix);
-void prefix_root_settle(struct cache *cache,
-                        struct prefix_root *root); // ends one without children; takes NULL
+// Frees the root if it has no children. Takes NULL.
+void prefix_root_settle(struct cache *cache, struct prefix_root *root);
 
-// The child of `parent` (NULL: of the root) under block_size tokens; NULL: there is none.
+// The child of `parent` (NULL: of the root) for tokens[0 .. block_size). NULL: there is none.
 struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
                                 const struct prefix_node *parent, const int32_t *tokens);
-// A new child without a block; NULL: no memory.
+// A new child without a block. NULL: no memory.
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
                                struct prefix_node *parent, const int32_t *tokens);
 void prefix_attach(struct cache *cache, struct prefix_node *node, struct block *block);
-void prefix_detach(struct cache *cache,
-                   struct prefix_node *node); // from its block, which may become free
-// Takes the node and all below it out of the index. Blocks that nobody holds become free; the
-// others stay with their holders.
+// Parts the node from its block, which may become free.
+void prefix_detach(struct cache *cache, struct prefix_node *node);
+// Takes the node and its descendants out of the index. Their blocks become free if no session holds
+// them; sessions that hold them keep them.
 void prefix_unlink(struct cache *cache, struct prefix_node *node);
-bool prefix_visible(const struct prefix_node *node); // its last write has passed
+// True: all writes to its block have ended, so look-ups may find it.
+bool prefix_visible(const struct prefix_node *node);
 
 #endif

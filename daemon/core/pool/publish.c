@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// publish.c - sessions and the prefix index: core_prefix_lookup() and core_prefix_publish(). Both
-// first look and reserve, then change; the second half cannot fail.
+// publish.c - core_prefix_lookup() and core_prefix_publish(). Both check and reserve everything
+// first; what follows cannot fail. Knows holds and the prefix index, not what blocks contain.
+// Dispatcher thread only.
 
 #include "hold.h"
 #include "ledger.h"
@@ -32,7 +33,8 @@ static enum status begin(struct core_session *session, uint64_t cache,
     return status == STATUS_OK ? check_prefix(prefix, error) : status;
 }
 
-// One hold more can be taken; *fresh grows if the block would count anew against the quota.
+// Makes sure that hold_take() will succeed. Adds 1 to *fresh if the block would then count against
+// the quota and does not yet.
 static enum status prepare_hold(struct hold_table *table, const struct block *block,
                                 uint64_t *fresh, struct error *error)
 {
@@ -42,8 +44,9 @@ static enum status prepare_hold(struct hold_table *table, const struct block *bl
     const struct hold hold = hold_find(table, block->id);
     if (hold.holds == UINT32_MAX)
         return error_set(error, STATUS_LIMIT,
-                         "block %" PRId32 " is held %" PRIu32 " times; release it", block->id,
-                         hold.holds);
+                         "block %" PRId32 " is held %" PRIu32
+                         " times, which is the most; release it",
+                         block->id, hold.holds);
     *fresh += !hold.holds && !hold.refs;
     return STATUS_OK;
 }
@@ -51,9 +54,9 @@ static enum status prepare_hold(struct hold_table *table, const struct block *bl
 // ---- look-up ----
 
 struct hit {
-    struct prefix_node *last;
-    uint32_t count;
-    uint64_t fresh;
+    struct prefix_node *last; // the deepest node found; NULL = none
+    uint32_t count;           // nodes found
+    uint64_t fresh;           // of their blocks, those new to the quota
 };
 
 static enum status walk(struct hold_table *table, const struct prefix_root *root,
@@ -104,8 +107,8 @@ enum status core_prefix_lookup(struct core_session *session, uint64_t cache,
     if (status != STATUS_OK)
         return status;
     *num_blocks = hit.count;
-    for (struct prefix_node *node = hit.last; node;
-         node = node->parent) { // deepest first: it is the oldest of them
+    // Deepest first, so that an ancestor has a later last_use and is evicted after its descendants.
+    for (struct prefix_node *node = hit.last; node; node = node->parent) {
         block_touch(table->cache, node->block);
         hold_take(table, node->block);
         blocks[node->depth] = node->block->id;
@@ -123,8 +126,8 @@ struct publication {
     struct prefix_root *root;
     int32_t *blocks;
     uint32_t num_blocks;
-    struct prefix_node **chain; // [num_blocks]; owned
-    uint32_t num_found;         // of them were there before
+    struct prefix_node **chain; // [num_blocks] nodes; owned
+    uint32_t num_found;         // of these, nodes that existed before
 };
 
 static const int32_t *block_tokens(const struct publication *p, uint32_t index)
@@ -181,8 +184,8 @@ static enum status check_given(const struct publication *p, uint32_t i, uint64_t
     return check_written(p->cache, block, i, error);
 }
 
-// An existing block takes the given one's place only once its writes have passed: until then they
-// may still fail, and a run of this session could overtake them.
+// The existing block that replaces blocks[i]; NULL: blocks[i] stays. A block with unfinished writes
+// replaces none: the writes may fail, and runs of this session could read before they end.
 static struct block *exchange_for(const struct publication *p, uint32_t i)
 {
     struct block *has = p->chain[i]->block;
@@ -245,8 +248,8 @@ static bool publish_block(struct publication *p, uint32_t i)
         p->blocks[i] = other->id;
         return true;
     }
-    // Of two writers of one chain, the first to be done stays in the index; the other's block is
-    // sealed all the same.
+    // If two sessions publish the same tokens, the block whose writes end first stays in the index.
+    // The other block is sealed as well, but look-ups do not find it.
     if (node->block && node->block != given && given->pending == 0)
         prefix_detach(p->cache, node);
     if (!node->block)
@@ -279,7 +282,7 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
         status = extend_chain(p, error);
     if (status != STATUS_OK)
         return status;
-    for (uint32_t i = p->num_blocks; i-- > 0;) // deepest first: it is the oldest of them
+    for (uint32_t i = p->num_blocks; i-- > 0;) // deepest first, as in core_prefix_lookup()
         *num_existing += publish_block(p, i);
     session->ledger->news = true;
     return STATUS_OK;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// salt.c - see salt.h.
+// salt.c - see salt.h. A hash table by uid and tenant.
 
 #include "salt.h"
 

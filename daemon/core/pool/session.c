@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - see session.h. The life of a session is the top's affair (core/session.c).
+// session.c - see session.h. The life of a session is the top's affair (core/session_life.c).
 
 #include "session.h"
 
@@ -25,8 +25,7 @@ enum status session_check_kept(const struct core_session *session, uint64_t byte
     if (!most || (has <= most && bytes <= most - has))
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
-                     "%" PRIu64 " bytes of %s more would exceed the session's %" PRIu64
-                     ", of which its batches and unreaped runs have %" PRIu64
-                     " (--max-batch-memory)",
+                     "%" PRIu64 " bytes of %s more would exceed the session's limit of %" PRIu64
+                     " (--max-batch-memory); its batches and unreaped runs have %" PRIu64,
                      bytes, what, most, has);
 }

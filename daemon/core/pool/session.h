@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.h - one worker inside core: its salt, arena, hold tables, batches, tickets and place in
-// the scheduler. Outlives core_session_close() until its last GPU work has passed.
+// session.h - struct core_session: one worker's salt, arena, hold tables, batches, tickets and
+// place in the scheduler. It outlives core_session_close() until its last GPU work has passed.
+// Each file of core uses its own fields and leaves the others alone; core/session.c has the life of
+// a session. Dispatcher thread only.
 
 #ifndef AULE_CORE_POOL_SESSION_H
 #define AULE_CORE_POOL_SESSION_H
@@ -17,46 +19,57 @@ struct turns;
 
 struct core_session {
     struct core_session *prev, *next; // core->sessions, or core->leaving once closed
-    struct core *core;                // the next ones are its parts
-    struct ledger *ledger;
+    struct core *core;
+    struct ledger *ledger; // this one and the next two are parts of `core`
     struct pool *pool;
     struct turns *turns;
-    uint64_t id;
-    char *name; // owned
-    struct salt *salt;
+    uint64_t id;                // core_session_params.id
+    char *name;                 // for logs; owned
+    struct salt *salt;          // referenced
     struct engine_arena *arena; // the server's; NULL = none
-    uint64_t arena_size;
-    void *owner;
-    bool closed;
+    uint64_t arena_size;        // bytes
+    void *owner;                // for session_gone()
+    bool closed;                // core_session_close() was called
 
-    struct hold_table *tables; // by cache
-    struct batch *batches;     // by id, those not destroyed
-    uint64_t num_blocks;       // of all tables
-    uint64_t kept_bytes; // of the batches that the engine has, destroyed ones with runs too, and of
-                         // its runs' arrays
+    // Blocks and batches.
+    struct hold_table *tables; // by cache id
+    struct batch *batches;     // by id; destroyed ones are not here
+    uint64_t num_blocks; // blocks that it holds or names, in all tables: the quota counts them
+    // Bytes for --max-batch-memory: batches that the engine has, also destroyed ones with runs, and
+    // the arrays of runs.
+    uint64_t kept_bytes;
 
-    struct run *runs;    // accepted and not delivered, in the order of their tickets
-    struct run *queued;  // the first of them that is not submitted; NULL = none
-    struct run *tickets; // by number: every run that can be waited for
-    uint64_t last_ticket;
-    uint32_t num_unreaped; // accepted and not reaped, the detached ones until they are done
-    uint32_t num_in_flight;
+    // Runs.
+    struct run *runs;       // accepted and not delivered, in the order of their tickets
+    struct run *queued;     // the first of `runs` with layers that are not submitted; NULL = none
+    struct run *tickets;    // by ticket: not reaped, not detached
+    uint64_t last_ticket;   // the last one given; 0 = none
+    uint32_t num_unreaped;  // runs in `tickets`, and detached runs that are not done
+    uint32_t num_in_flight; // links (layers of runs) in submissions that have not ended
 
+    // The scheduler's.
     struct heap_node ready; // in turns->ready while runs are queued
-    uint64_t served;        // tokens attended for it, in the scheduler's virtual time
-    uint64_t submission;    // the last one that a run of it went into
-    uint64_t expected;      // back, since this submission of the engine's has ended; 0 = not
-    uint32_t wave;      // where there its next run goes, if it may lie beside those of this wave
-    struct run *beside; // scratch: these
-    uint32_t num_beside;
-    uint64_t stamp; // scratch: counted already
+    uint64_t served;        // weight of its picked links, in tokens of virtual time; turns.h
+    uint64_t submission;    // scheduler.submissions when a link of it was last picked
+    uint64_t expected;      // number of the last ended submission that served it; 0 = none, or it
+                            // has queued a run since then
+    uint32_t wave;          // its latest wave in the submission that is being built; beside.h
+    struct run *beside;     // scratch: its runs in that wave, linked by run->beside
+    uint32_t num_beside;    // scratch: their number
+    uint64_t stamp;         // scratch: counted already, if it is the count's own stamp
 
-    uint64_t runs_done, tokens_attended, gpu_ns, lookup_tokens, hit_tokens;
+    // Totals since it was opened.
+    uint64_t runs_done;       // runs that succeeded
+    uint64_t tokens_attended; // by these runs
+    uint64_t gpu_ns;          // GPU time of its layers of runs
+    uint64_t lookup_tokens;   // tokens in prefix look-ups
+    uint64_t hit_tokens;      // of these, tokens that were found
 };
 
-enum status session_usable(const struct core_session *session,
-                           struct error *error); // DEVICE_LOST or OK
-// LIMIT if it keeps too much with `bytes` more, of `what`, under --max-batch-memory.
+// OK, or DEVICE_LOST.
+enum status session_usable(const struct core_session *session, struct error *error);
+// LIMIT if the session would exceed --max-batch-memory by keeping `bytes` more. `what` names them
+// in the error.
 enum status session_check_kept(const struct core_session *session, uint64_t bytes, const char *what,
                                struct error *error);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// zeroes.c - see zeroes.h.
+// zeroes.c - see zeroes.h. pool->zeroes is in the form that the engine takes; pool->zero_blocks has
+// the same blocks in the same order.
 
 #include "zeroes.h"
 
@@ -56,10 +57,10 @@ void zeroes_forget(struct pool *pool, const struct cache *cache, const struct ch
     pool->num_zeroes = kept;
 }
 
-// Ranges of memory, one a block and layer, that one submission zeroes: bounds its lists to a
-// megabyte.
+// Ranges of memory that one submission zeroes: one for each block and layer. Bounds the engine's
+// lists to about a megabyte.
 enum { ZEROES_MAX_RANGES = 65536 };
-_Static_assert((int)ZEROES_MAX_RANGES >= (int)CORE_MAX_LAYERS, "one block at least");
+_Static_assert((int)ZEROES_MAX_RANGES >= (int)CORE_MAX_LAYERS, "at least one block fits");
 
 uint32_t zeroes_slice(const struct pool *pool)
 {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// zeroes.h - the blocks that are zeroed before anything else runs.
+// zeroes.h - the list of blocks to zero before the next run is submitted. A leased block is zeroed
+// if its last lease had another salt, so that no tenant can read another one's K and V. Knows
+// blocks, not salts; lease.c adds the blocks, and the scheduler submits them. Dispatcher thread
+// only.
 
 #ifndef AULE_CORE_ZEROES_H
 #define AULE_CORE_ZEROES_H
@@ -14,12 +17,14 @@ struct cache;
 struct chunk;
 struct pool;
 
-bool zeroes_reserve(struct pool *pool, uint32_t more); // room in the list; false: no memory
+// Makes room for `more` blocks, so that zeroes_add() cannot fail. False: no memory.
+bool zeroes_reserve(struct pool *pool, uint32_t more);
 void zeroes_add(struct pool *pool, struct cache *cache, struct block *block);
-void zeroes_forget(struct pool *pool, const struct cache *cache,
-                   const struct chunk *chunk); // its memory goes
-uint32_t zeroes_slice(
-    const struct pool *pool); // how many of them one submission may take; 0: there are none
-void zeroes_drop(struct pool *pool, uint32_t count); // the first ones are submitted
+// Takes all blocks of `chunk` off the list, because its memory goes.
+void zeroes_forget(struct pool *pool, const struct cache *cache, const struct chunk *chunk);
+// How many blocks, from the first, the next submission should zero. 0: the list is empty.
+uint32_t zeroes_slice(const struct pool *pool);
+// Takes the first `count` blocks off the list, because they are submitted.
+void zeroes_drop(struct pool *pool, uint32_t count);
 
 #endif

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// beside.c - see beside.h. Ranges are whole tensors from the first byte to the last, all layers of
-// them: a doubt costs a barrier, no more.
+// beside.c - see beside.h. A range is a whole tensor, from its first byte to its last, over all
+// layers of the run. So links that interleave count as a conflict, which costs one barrier.
 
 #include "beside.h"
 
 #include "core/pool/session.h"
 #include "run.h"
 
-// Runs of one session that one wave has: each newcomer is compared with all of them.
+// Runs of one session in one wave. Each new one is compared with all of them, so this bounds the
+// time.
 enum { MOST_BESIDE = 64 };
 
 static bool extents_meet(const struct run *a, const struct run *b)
@@ -35,7 +36,8 @@ static bool writes_blocks(const struct run *run)
     return run->copy || (run->batch->has_slots && run->engine.kind != ENGINE_GATHER);
 }
 
-// Whether some layer is in both, or may be: steps are looked at if they are the same.
+// True if the runs share a layer, or may share one. Layers of equal layer_step are compared
+// exactly, others by their first and last layer.
 static bool layers_meet(const struct run *a, const struct run *b)
 {
     uint32_t a_first = a->engine.layer, b_first = b->engine.layer, step = a->layers.layer_step;
@@ -80,7 +82,8 @@ static void next_wave(struct core_session *session)
 
 uint32_t beside_place(struct core_session *session, struct run *run)
 {
-    if (session->beside == run && !run->tensors.chained) // its layer before this one is there
+    // The run's previous layer was placed last, and its layers do not touch each other's ranges.
+    if (session->beside == run && !run->tensors.chained)
         return session->wave;
     if (session->beside == run || !may_lie_beside(session, run))
         next_wave(session);

@@ -5,14 +5,15 @@
 
 #include "delay.h"
 
-// Besides the preparing: an H200 begins some 10 us after it was given something, and forecasts are
-// wrong by as much and more.
+// Time to spare beyond prepares_ns. An H200 starts some 10 us after it gets a submission, and the
+// predicted end is wrong by that much or more.
 static const int64_t ahead_ns = 35000;
 enum {
-    KINDS_KNOWN = 64,
-    CAUTION = 4,    // of the forecast: a submission may have waited for other processes' work
-    MOST_LOOKS = 2, // with more than so many looks between a delay's end and the GPU's there is
-                    // time to sleep
+    KINDS_KNOWN = 64, // kinds of submissions that the forecast remembers
+    CAUTION = 4,      // forecast.h; a long time may be other processes' work on the GPU
+    // When a wait ends, the GPU's end may be near. If it is at most MOST_LOOKS * look_ns away, the
+    // dispatcher polls until then; else it has time to sleep.
+    MOST_LOOKS = 2,
 };
 
 void delay_init(struct delay *delay, int64_t look_ns)
@@ -60,8 +61,7 @@ bool delay_keep_back(struct delay *delay, int64_t now_ns)
         delay->until_ns = until_ns;
     delay->keeps = now_ns < delay->until_ns;
     if (!delay->keeps && delay->until_ns && left_ns <= MOST_LOOKS * watch->look_ns)
-        forecast_watch_look(watch, now_ns,
-                            now_ns + watch->look_ns + left_ns); // another sleep would be too late
+        forecast_watch_look(watch, now_ns, now_ns + watch->look_ns + left_ns);
     return delay->keeps;
 }
 

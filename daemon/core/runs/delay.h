@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// delay.h - how long ready runs are kept back while the GPU is busy, so that more sessions share
-// the next submission: until the GPU's end is so near that preparing the next submission may take
-// all the time that is left. It also says when the dispatcher should be awake: for the end of what
-// the GPU works on, or for the end of a delay. Knows numbers only: no clock, no run.
+// delay.h - how long ready runs wait while the GPU is busy, so that more sessions share the next
+// submission. The wait ends when the time until the GPU's predicted end is only enough to prepare
+// the next submission. It also says when the dispatcher must wake: for the end of a wait, or for
+// the end of the GPU's work. Knows numbers only: no clock, no run. Dispatcher thread only.
 
 #ifndef AULE_CORE_DELAY_H
 #define AULE_CORE_DELAY_H
@@ -12,28 +12,31 @@
 #include "base/forecast.h"
 
 struct delay {
-    struct forecast_watch
-        watch;           // over the submission that ends next; look_ns 0: nothing is kept back
-    uint64_t sequence;   // that submission's; 0 = the GPU has none
-    int64_t prepares_ns; // from a submission until the GPU has it, of late
-    int64_t
-        until_ns; // runs are kept back until then at most; 0 = none were, behind this submission
-    bool keeps;   // runs are kept back now
+    // Of the submission that ends next. look_ns 0: runs never wait. After runs have waited, a look
+    // lasts up to 3 times as long, because another sleep would miss the end.
+    struct forecast_watch watch;
+    uint64_t sequence;   // number of that submission; 0 = the GPU has none
+    int64_t prepares_ns; // recent time from engine_submit() until the GPU has the submission
+    int64_t until_ns;    // runs wait until then at most; 0 = none waited during this submission
+    bool keeps;          // runs wait now
+    // Submissions whose end the awake dispatcher saw; submissions whose end woke it.
     uint64_t ends_awake, ends_asleep;
 };
 
-void delay_init(struct delay *delay, int64_t look_ns);
-// Another submission ends next: `sequence`, of `kind`; 0: there is none. `woken`: the dispatcher
-// was asleep until the last one ended.
+void delay_init(struct delay *delay, int64_t look_ns); // look_ns as in core_params
+// Another submission ends next: number `sequence`, of kind `kind`. 0: the GPU has none. `woken`:
+// the end of the last one woke the dispatcher.
 void delay_next(struct delay *delay, uint64_t sequence, uint64_t kind, int64_t now_ns, bool woken);
-// The submission that ended had needed so long until the GPU had it.
+// The submission that ended last took `took_ns` from engine_submit() until the GPU had it.
 void delay_prepared(struct delay *delay, int64_t took_ns);
 
-void delay_begin_step(
-    struct delay *delay); // nothing is kept back, until delay_keep_back() says so again
+// Call this once in each core_step(), before delay_keep_back().
+void delay_begin_step(struct delay *delay);
+// True: ready runs wait. The caller has checked that the GPU is busy and that sessions are
+// expected.
 bool delay_keep_back(struct delay *delay, int64_t now_ns);
-// At most `now_ns`: stay awake, and step again. Later: sleep until then, unless something happens
-// before. FOREVER: sleep until something happens.
+// At most `now_ns`: do not sleep, step again. Later: sleep until then or until an event. FOREVER:
+// sleep until an event.
 int64_t delay_wake_ns(struct delay *delay, int64_t now_ns);
 
 #endif

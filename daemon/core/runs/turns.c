@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// turns.c - see turns.h.
+// turns.c - see turns.h. The heap orders sessions by rounds: served / TURNS_QUANTUM.
 
 #include "turns.h"
 
@@ -25,7 +25,7 @@ void turns_ready(struct core_session *session)
 {
     const struct turns *turns = session->turns;
     expect_no_more(session);
-    if (session->served < turns->now) // what it did not ask for while away is not owed to it
+    if (session->served < turns->now) // an idle session earns no credit
         session->served = turns->now;
     turns_wait(session);
 }

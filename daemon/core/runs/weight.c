@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// weight.c - see weight.h. Sums that exceed 64 bits stay at their largest value.
+// weight.c - see weight.h. Results that exceed 64 bits are UINT64_MAX.
 
 #include "weight.h"
 
@@ -9,12 +9,11 @@
 #include "core/pool/session.h"
 
 enum {
-    // Attending one token of a common model reads so much: K and V of 8 heads of 128 dims in 16
-    // bits.
+    // Bytes that attending one token of a common model reads in one layer: K and V of 8 KV heads
+    // with head_dim 128 in 16 bits, 2 * 8 * 128 * 2.
     BYTES_A_TOKEN = 4096,
-    // What one workgroup does takes as long as so many times as much takes the whole device: a GPU,
-    // or a CPU, whose limit is
-    // what two of its cores do.
+    // In the time of one workgroup's work the whole device does this many times as much: an
+    // estimate for GPUs, and one for software devices, whose limit on work assumes two cores.
     LONE_WORKGROUP = 64,
     LONE_WORKGROUP_SOFTWARE = 2,
 };
@@ -31,13 +30,14 @@ uint64_t weight_moved_in_queue(unsigned __int128 bytes)
     return at_most_64_bits(bytes / BYTES_A_TOKEN + 1);
 }
 
-// Decoding, which memory bounds as well, does about one multiply-add for each two bytes that it
-// reads: moving counts no less.
+// One multiply-add a byte. Decode is bound by memory, too, and does about one multiply-add for each
+// two bytes of 16-bit K and V. So moving never counts less than decode of the same bytes.
 uint64_t weight_moved_work(unsigned __int128 bytes)
 {
     return at_most_64_bits(bytes + 1);
 }
 
+// K and V of one token and one KV head.
 static unsigned __int128 row_bytes(const struct engine_kv *kv, enum dtype k_dtype,
                                    enum dtype v_dtype)
 {
@@ -47,7 +47,8 @@ static unsigned __int128 row_bytes(const struct engine_kv *kv, enum dtype k_dtyp
     return row;
 }
 
-// Each row is on one side in k and v, on the other where K and V stay.
+// A row is read on one side and written on the other: k and v of the run, and the cache or the
+// arena's keys and values. A gather from an arena may copy whole blocks.
 static unsigned __int128 moved_bytes(const struct batch *batch, const struct core_run_params *p)
 {
     const struct engine_kv *kv = &batch->kv;
@@ -60,8 +61,8 @@ static unsigned __int128 moved_bytes(const struct batch *batch, const struct cor
            kv->num_kv_heads;
 }
 
-// K and V in an arena that the GPU does not use in place are copied before each attention, also
-// what no query sees.
+// Bytes of K and V in the arena. If the GPU cannot use the arena in place, they are copied before
+// each attention, seen by a query or not.
 static unsigned __int128 local_bytes(const struct batch *batch)
 {
     const struct engine_kv *kv = &batch->kv;
@@ -70,7 +71,7 @@ static unsigned __int128 local_bytes(const struct batch *batch)
 
 // ---- attention ----
 
-// UINT64_MAX: it has no bound on both sides.
+// Keys that one query sees at most; UINT64_MAX: the window is not bounded on both sides.
 static uint64_t keys_in_window(const struct batch *batch, const struct core_run_params *p)
 {
     int64_t right = p->causal && !batch->has_mask ? 0 : p->window_right;
@@ -78,7 +79,7 @@ static uint64_t keys_in_window(const struct batch *batch, const struct core_run_
                                                             : UINT64_MAX;
 }
 
-// No query sees more keys than its window has.
+// Tokens attended: the batch's sum of q_len * seq_len, or fewer if the window is smaller.
 static uint64_t seen_tokens(const struct batch *batch, const struct core_run_params *p)
 {
     uint64_t window = keys_in_window(batch, p),
@@ -86,9 +87,10 @@ static uint64_t seen_tokens(const struct batch *batch, const struct core_run_par
     return seen && seen < batch->attended ? seen : batch->attended;
 }
 
-// Keys that a workgroup goes over one after the other. The engine cuts those of a sequence with few
-// rows as num_splits says, by its rule into parts of some thousand; many rows are some shaders'
-// that cut none.
+// Keys of the longest sequence that one workgroup goes over. The engine splits the keys of a
+// sequence of few rows: into num_splits parts, or with num_splits 0 by its rule into parts of some
+// thousand keys, which count as 0 here. For many rows some shaders do not split. A window bounds
+// the keys, unless a mask or positions let rows of one tile see keys that lie far apart.
 static uint64_t keys_in_one_piece(const struct batch *batch, const struct core_run_params *p)
 {
     uint64_t keys = batch->max_seq_len,
@@ -112,10 +114,14 @@ uint64_t weight_alone(const struct batch *batch, const struct core_run_params *p
     return at_most_64_bits(pairs * dims * (software ? LONE_WORKGROUP_SOFTWARE : LONE_WORKGROUP));
 }
 
-// What the run costs the GPU, in multiply-adds: each pair of a query row and a key that it sees, in
-// all dims of both, and what the shaders compute beside them, for they take rows and keys by the
-// tile; rows that are no queries count there. Positions may spread what a tile sees over all its
-// keys, so with them neither causality nor a window counts.
+// Multiply-adds of attention over all heads, with the shaders' tiles rounded up:
+//   (pairs + rows * BATCH_TILE_KEYS) * query heads a KV head
+//   + keys * (BATCH_TILE_ROWS - 1)
+//   all times KV heads * (head_dim_k + head_dim_v).
+// `pairs` are those of a query and a key that it sees. A row may cost one tile of keys more than it
+// sees, and a key one tile of rows more than see it.
+// Rows beyond q_lens count as rows. With positions, a tile may see any of its keys, so neither
+// causality nor a window reduces the pairs.
 static uint64_t attention_work(const struct batch *batch, const struct core_run_params *p)
 {
     const struct engine_kv *kv = &batch->kv;
@@ -140,8 +146,7 @@ uint64_t weight_attended(const struct batch *batch, const struct core_run_params
     return p->kind == ENGINE_ATTEND ? seen_tokens(batch, p) : 0;
 }
 
-// A token that is attended is read once, wherever it lies: of attending and copying the larger
-// counts.
+// An attended token is read once, in place or by the copy from the arena: the larger count is used.
 uint64_t weight_in_queue(const struct batch *batch, const struct core_run_params *p)
 {
     if (p->kind != ENGINE_ATTEND)

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// weight.h - what a run weighs: in the queue about tokens attended, against --max-run-work
-// multiply-adds. What moves K and V counts by its bytes.
+// weight.h - what one layer of a run costs, in two units. The scheduler counts tokens attended;
+// --max-run-work counts multiply-adds. Runs that only move K and V count by their bytes.
+// Estimates from shapes alone: nothing here is measured. Dispatcher thread only.
 
 #ifndef AULE_CORE_WEIGHT_H
 #define AULE_CORE_WEIGHT_H
 
 #include "core/steps/batch.h"
 
-uint64_t weight_attended(const struct batch *batch, const struct core_run_params *params); // tokens
+// Tokens attended: queries times the keys of their window; 0 unless the run attends.
+uint64_t weight_attended(const struct batch *batch, const struct core_run_params *params);
+// The scheduler's cost, in tokens attended.
 uint64_t weight_in_queue(const struct batch *batch, const struct core_run_params *params);
+// The cost that --max-run-work limits, in multiply-adds.
 uint64_t weight_work(const struct batch *batch, const struct core_run_params *params);
-// The part of that which the longest sequence takes by itself where its keys are worked on in one
-// piece: all else may be done meanwhile, and the rest of the device counts as busy. 0 for what is
-// spread by itself.
+// Multiply-adds that the longest sequence counts for if its keys are not split. One workgroup then
+// goes over all its keys while the rest of the device may be idle. So its work counts as if the
+// whole device were busy for that time. weight_work() is at least this. 0 unless the run attends.
 uint64_t weight_alone(const struct batch *batch, const struct core_run_params *params);
-// weight_in_queue() and weight_work() for so many bytes read or written; at least 1 each.
+// The same two costs for bytes that are read or written; at least 1 each.
 uint64_t weight_moved_in_queue(unsigned __int128 bytes);
 uint64_t weight_moved_work(unsigned __int128 bytes);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// written.c - see written.h. The order of a session's queue is that of its tickets, and
-// block->filled has the ticket of the last copy into a block: it says whose claims stand. After a
-// failure a slot may count as unwritten that is written, never the reverse.
+// written.c - see written.h. Runs of a session take effect in the order of their tickets.
+// block->filled is the ticket of the last copy into a block; this copy replaces what earlier runs
+// wrote there. After a failure a written slot may count as unwritten, never the reverse.
 
 #include "written.h"
 
@@ -23,14 +23,14 @@ static void mark_layer(const struct batch *batch, uint32_t index, uint32_t layer
         bits[i] = (uint8_t)(written ? bits[i] | mask[i] : bits[i] & ~mask[i]);
 }
 
-// In all layers of the run.
+// Sets or clears the bits of the batch's block `index` in all layers of the run.
 static void mark(const struct run *run, uint32_t index, bool written)
 {
     for (uint32_t i = 0; i < run->layers.num_layers; i++)
         mark_layer(run->batch, index, run->engine.layer + i * run->layers.layer_step, written);
 }
 
-// The bits of all layers of `to` become those of `from`; NULL: none.
+// The bits of `to` become those of `from`, in all layers; NULL: all become 0.
 static void take_over(const struct cache *cache, const struct block *to, const struct block *from)
 {
     size_t size = (size_t)cache->identity.num_layers * cache->layer_bytes;
@@ -57,7 +57,8 @@ void written_begin(struct run *run)
 
 // ---- failure ----
 
-// `stamp` marks the blocks that hold something else than was believed.
+// Marks a block whose contents differ from what its bits said, and takes it out of the prefix
+// index.
 static void distrust(struct cache *cache, struct block *block, uint64_t stamp)
 {
     block->stamp = stamp;
@@ -80,7 +81,8 @@ static void distrust_copy(const struct copy *copy, uint64_t ticket, uint64_t sta
     }
 }
 
-// What copies behind `run` make of marked blocks.
+// Follows the copies that are queued behind `run`: a copy from a marked block marks its target, and
+// a copy from another block clears the mark.
 static void distrust_copies(const struct run *run, uint64_t stamp)
 {
     while ((run = run->next)) {
@@ -99,7 +101,7 @@ static void end_pending(struct cache *cache, struct block *block)
     }
 }
 
-// A copy that was queued behind the run has the say over its block already.
+// Ends the run's writes. In blocks that a later copy fills, the bits are that copy's already.
 static void end_writes(const struct run *run, bool ok, uint64_t stamp)
 {
     const struct batch *batch = run->batch;
@@ -108,7 +110,7 @@ static void end_writes(const struct run *run, bool ok, uint64_t stamp)
         struct block *block = batch->writes[i];
         bool last = block->filled < run->ticket;
         if (last)
-            mark(run, i, ok); // again, if a failed run before this one took the bits back
+            mark(run, i, ok); // if ok, sets again what an earlier failed run cleared
         if (!ok && last)
             distrust(cache, block, stamp);
         else if (!ok)

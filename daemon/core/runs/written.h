@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// written.h - which slots count as written while runs and copies are on their way, and what a
-// failure takes back.
+// written.h - which slots of a block count as written while runs and copies are queued or in
+// flight. After a failure, the slots of the failed run no longer do. Knows claims, not contents: it
+// never reads a block. Dispatcher thread only.
 
 #ifndef AULE_CORE_WRITTEN_H
 #define AULE_CORE_WRITTEN_H
 
 #include "run.h"
 
-// A slot counts as written from the moment on that a run which writes it is queued, and a copy's
-// blocks have what its sources have then: whoever relies on it comes later in the session's order,
-// or waits until block->pending is 0.
+// Call this when `run` is queued. The slots that it writes count as written at once, and a copy's
+// target gets the bits of its source. That is safe: later runs of the session are ordered behind
+// it, and other sessions wait until block->pending is 0.
 void written_begin(struct run *run);
-// The run is over. If it failed, nothing that it was to write counts, in its blocks and in what
-// later copies make of them; what was published on trust must never be seen.
+// Call this when `run` is over. If it failed, its slots count as unwritten, also in blocks that
+// later copies fill from them. If such a block was published, it leaves the prefix index before any
+// look-up can find it.
 void written_end(struct run *run, bool ok);
 
 #endif

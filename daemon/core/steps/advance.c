@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// advance.c - a batch becomes the next step's: what was kept of it and what changes make a new one,
-// which takes its place and number. Runs that are not over keep the old one. In a cache only what
-// changes is looked at; K and V in the arena are one session's own affair, and such a batch is made
-// anew.
+// advance.c - core_batch_advance(): makes the next step of a batch from what was kept of it and
+// from the changes. The new step takes the batch's id and place; runs that are not over keep the
+// old one. In a cache, only what changes is checked (draft_step.h). A batch with K and V in the
+// arena is made and checked from the start. Dispatcher thread only.
 
 #include "core/pool/ledger.h"
 #include "core/pool/session.h"
@@ -22,11 +22,11 @@ static enum status check_lengths(const struct batch *batch, const struct core_ad
     enum status status = STATUS_OK;
     if (batch->has_mask)
         return error_set(error, STATUS_INVALID,
-                         "batch %" PRIu64 " has a mask, which is one step's: create a new batch",
+                         "batch %" PRIu64 " has a mask, so it cannot advance: create a new batch",
                          batch->id);
     if (!batch->has_keys)
         return error_set(error, STATUS_INVALID,
-                         "batch %" PRIu64 " was created without seq_lens_kv, which would grow",
+                         "batch %" PRIu64 " was created without seq_lens_kv, so it cannot advance",
                          batch->id);
     if (a->num_seq_lens_kv)
         status = draft_check_length("seq_lens_kv", a->num_seq_lens_kv, batch->num_seqs, error);
@@ -51,8 +51,8 @@ static enum status check_entries(const struct batch *batch, const struct core_ad
         const struct core_entry *entry = &a->entries[i];
         if (entry->seq >= batch->num_seqs || entry->column >= columns)
             return error_set(error, STATUS_OUT_OF_RANGE,
-                             "entries[%" PRIu32 "] is of block_table[%" PRIu32 "][%" PRIu32
-                             "]; the table has %" PRIu32 " rows of %" PRIu32,
+                             "entries[%" PRIu32 "] sets block_table[%" PRIu32 "][%" PRIu32
+                             "]; the table has %" PRIu32 " rows of %" PRIu32 " columns",
                              i, entry->seq, entry->column, batch->num_seqs, columns);
     }
     return STATUS_OK;
@@ -63,7 +63,7 @@ static uint32_t num_queries(const struct core_batch_params *p, uint32_t s)
     return (uint32_t)(p->num_q_lens ? p->q_lens[s] : p->cu_seqlens_q[s + 1] - p->cu_seqlens_q[s]);
 }
 
-// INT32_MAX where there would be more: no table and no check lets that pass.
+// number + by, or INT32_MAX if the sum is larger; the checks that follow refuse that length.
 static int32_t grown(int32_t number, int64_t by)
 {
     int64_t sum = number + by;
@@ -78,7 +78,7 @@ static void fill_seq_lens(const struct core_batch_params *old, const struct core
                                          : grown(old->seq_lens_kv[s], num_queries(old, s));
 }
 
-// Where a sequence's tokens lie is old->token_rows to say.
+// `positions` is indexed by row, and token_rows says which rows are a sequence's.
 static void fill_positions(const struct core_batch_params *old, const struct core_advance *a,
                            const int32_t *seq_lens, int32_t *positions)
 {
@@ -95,7 +95,7 @@ static void fill_positions(const struct core_batch_params *old, const struct cor
     }
 }
 
-// ---- K and V in the arena: a new batch of what was kept and what changes ----
+// ---- K and V in the arena: a new batch ----
 
 static void fill_table(const struct batch *batch, const struct core_advance *a, int32_t *table)
 {
@@ -137,10 +137,11 @@ static enum status advance_local(struct batch *batch, const struct core_advance 
     return status;
 }
 
-// ---- in a cache: the first time, what the batch names is counted ----
+// ---- in a cache: at the first step, mentions are counted ----
 
-// Counts the columns of a row that creation has named: all in sight, or without queries those
-// before the first that names no block it may read.
+// Counts the mentions of one row and returns its named columns. With queries these are all columns
+// behind the entries of -1 that it begins with. Without queries they end at the first block that
+// the session may not read.
 static struct named count_row(const struct batch *batch, struct names *names, uint32_t s)
 {
     const struct core_batch_params *p = &batch->kept;
@@ -154,7 +155,8 @@ static struct named count_row(const struct batch *batch, struct names *names, ui
     return named;
 }
 
-// Nobody sees a difference.
+// Replaces batch->blocks by batch->names, so that later steps can add and drop mentions. No
+// observable state changes, so it stays if the step then fails.
 static enum status begin_steps(struct batch *batch, struct error *error)
 {
     struct core_session *session = batch->session;
@@ -196,14 +198,14 @@ static enum status begin_steps(struct batch *batch, struct error *error)
 
 struct advance {
     const struct core_advance *params;
-    struct batch *old, *next;
-    int32_t *lens, *positions;    // of the next step
-    struct draft_change *changes; // [params->num_entries]
-    struct engine_entry *entries; // those that last, one a place
-    struct named *named;          // [num_seqs]
+    struct batch *old, *next;     // `next` is owned until take_place()
+    int32_t *lens, *positions;    // of the next step; owned, as all pointers below
+    struct draft_change *changes; // [params->num_entries], sorted by place
+    struct engine_entry *entries; // the last change of each place
+    struct named *named;          // [num_seqs] of the next step
     struct names_left *left;      // with room for all drops; NULL: there are none
     struct draft_step step;
-    struct error *error;
+    struct error *error; // the caller's
 };
 
 static int by_place(const void *left, const void *right)
@@ -233,14 +235,14 @@ static void change_table(struct advance *a)
         qsort(a->changes, a->params->num_entries, sizeof *a->changes, by_place);
 }
 
-// Of one place the first change comes last here.
+// Backwards, so that a place with several changes gets the value from before the first one.
 static void restore_table(struct advance *a)
 {
     for (uint32_t i = a->params->num_entries; i-- > 0;)
         *place_of(a->old, &a->params->entries[a->changes[i].index]) = a->changes[i].was;
 }
 
-// What allocate() takes, for as long as the call takes.
+// Checks the bytes that allocate() takes for the time of the call.
 static enum status check_scratch(const struct advance *a)
 {
     uint64_t seqs = a->old->num_seqs, entries = a->params->num_entries;
@@ -262,7 +264,7 @@ static bool allocate(struct advance *a)
     return a->lens && a->positions && a->changes && a->entries && a->named && a->next;
 }
 
-// What stays of one step's batch in the next one's.
+// The next step, with what does not change.
 static struct batch next_of(const struct batch *old)
 {
     return (struct batch){
@@ -314,10 +316,10 @@ static uint64_t table_bytes(const struct batch *batch)
     return batch->kept.num_block_table * sizeof(int32_t);
 }
 
-// Of a table of its own, if `next` seems to need one: where runs that are not over see what changes
-// to a block. The engine knows it better (an earlier step over the same table may have seen more),
-// and what it makes unforeseen counts from then on: a session passes its limit by one table at
-// most, as nothing more is taken while it is beyond.
+// Bytes of a block table that the step may need for itself. Replacing an entry that unfinished runs
+// can still read copies the table first. This is an estimate: the engine knows exactly which
+// entries earlier steps can read. A copy that was not foreseen counts from then on. So a session
+// exceeds its limit by one table at most, because it gets nothing more while it does.
 static uint64_t most_table_bytes(const struct advance *a)
 {
     const struct batch *old = a->old;
@@ -333,6 +335,7 @@ static uint64_t most_table_bytes(const struct advance *a)
     return 0;
 }
 
+// Checks the session's limit and reserves memory, so that exchange_names() cannot fail.
 static enum status reserve(struct advance *a)
 {
     struct core_session *session = a->old->session;
@@ -354,6 +357,7 @@ static enum status reserve(struct advance *a)
                             "no host memory for the next step of batch %" PRIu64, a->old->id);
 }
 
+// Lists the last change of each place for the engine. Returns how many there are.
 static uint32_t list_entries(struct advance *a)
 {
     uint32_t count = 0;
@@ -368,8 +372,8 @@ static uint32_t list_entries(struct advance *a)
     return count;
 }
 
-// The last step that may fail: where no run reads it, the engine's table has changed with this. So
-// `next` has its room before.
+// The last call that can fail. The engine may change its block table in place, and that cannot be
+// undone. So batch_enter() comes before it.
 static enum status advance_engine(struct advance *a)
 {
     enum status status = batch_enter(a->next, a->old, a->error);
@@ -394,7 +398,7 @@ static enum status advance_engine(struct advance *a)
     return STATUS_OK;
 }
 
-// From here on nothing can fail. Adds come first, so that what is dropped and added stays.
+// Cannot fail. Adds come first, so that a block that is added and dropped keeps its reference.
 static void exchange_names(struct advance *a)
 {
     struct batch *old = a->old;

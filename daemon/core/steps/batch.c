@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - the life of a batch: made from a checked draft, referencing the blocks that it names
-// until its last run is over.
+// batch.c - the life of a batch: it is made from a checked draft and references the blocks that it
+// names. It is freed when it is destroyed and its last run is over. It also replaces a batch by its
+// next step, which advance.c makes. Dispatcher thread only.
 
 #include "batch.h"
 
@@ -54,8 +55,9 @@ static enum status make_engine_batch(const struct draft *d)
     return engine_batch_create(&params, &batch->engine, d->error);
 }
 
-// ---- what the next step may build on ----
+// ---- what is kept for the next step ----
 
+// Copies an array to *at and moves *at behind the copy. NULL if it is empty.
 static int32_t *keep(int32_t **at, const int32_t *from, uint64_t count)
 {
     if (!count)
@@ -65,7 +67,8 @@ static int32_t *keep(int32_t **at, const int32_t *from, uint64_t count)
     return to;
 }
 
-// Layouts are not kept by address: the caller's is gone.
+// Copies what a later step needs. The layout is not kept, because it is the caller's; batch->kv and
+// num_layout_blocks have its values.
 static enum status keep_params(struct batch *batch, const struct core_batch_params *p,
                                struct error *error)
 {
@@ -84,13 +87,13 @@ static enum status keep_params(struct batch *batch, const struct core_batch_para
     batch->kept.kv_starts = keep(&at, p->kv_starts, p->num_kv_starts);
     batch->kept.slot_mapping = NULL;
     batch->kept.mask = NULL;
-    batch->kept.max_context_len = 0; // a bound on what that call was given
+    batch->kept.max_context_len = 0; // limits only the call that gave it
     return STATUS_OK;
 }
 
-// ---- among the session's ----
+// ---- registering ----
 
-// Beside `old`, if there is one.
+// `old`, if given, stays registered under the same id until batch_succeed().
 enum status batch_enter(struct batch *batch, const struct batch *old, struct error *error)
 {
     struct core_session *session = batch->session;
@@ -110,7 +113,7 @@ uint64_t batch_bytes(const struct batch *batch)
     return batch->bytes + batch->table_bytes + batch->kept_bytes;
 }
 
-// One that is entered, in the place of `old`, if there is one. Nothing of this can fail.
+// Counts a batch that was entered, and unregisters `old`, if given. Cannot fail.
 static void batch_register(struct batch *batch, struct batch *old)
 {
     struct core_session *session = batch->session;
@@ -144,7 +147,7 @@ static enum status check_layout(const struct engine *engine, const struct core_l
     return status;
 }
 
-// Where K and V lie, and how.
+// Finds out where K and V lie and in what shape: in the cache or in the arena.
 static enum status find_place(struct batch *batch, const struct core_batch_params *params,
                               struct error *error)
 {
@@ -268,8 +271,8 @@ void batch_succeed(struct batch *next, struct batch *old)
     old->kept_bytes = 0;
 }
 
-// The reference that `batch` had becomes that of `older`, if that step named the block, too; false:
-// it is given back.
+// `batch` gives up its reference to a block. True: the step `older` named the block as well and
+// gets the reference. False: the reference is dropped.
 static bool hand_on(struct batch *batch, struct batch *older, const struct name *name)
 {
     if (older && name->since <= older->step)
@@ -278,7 +281,7 @@ static bool hand_on(struct batch *batch, struct batch *older, const struct name 
     return false;
 }
 
-// What of it `batch` hands on.
+// Drops from `left` what the older step did not name. Returns the rest, or NULL.
 static struct names_left *sift_left(struct batch *batch, struct names_left *left)
 {
     size_t count = left->count;
@@ -293,6 +296,7 @@ static struct names_left *sift_left(struct batch *batch, struct names_left *left
     return left;
 }
 
+// Moves the lists of blocks that later steps stopped naming to the step before.
 static void hand_on_left(struct batch *batch)
 {
     while (batch->left) {
@@ -306,8 +310,8 @@ static void hand_on_left(struct batch *batch)
     }
 }
 
-// Of the newest step that lives. Nobody looks for anything in the older one's: only the references
-// count there.
+// The newest step hands its names to the step before, or frees them if it is the last one. From
+// then on only their references matter: the batch is destroyed, so no further step looks blocks up.
 static void hand_on_names(struct batch *batch)
 {
     struct names *names = batch->names;
@@ -326,6 +330,7 @@ static void hand_on_names(struct batch *batch)
     }
 }
 
+// If the next step shares the engine's block table, its bytes count there from now on.
 static void hand_on_table(struct batch *batch)
 {
     if (!batch->newer || !batch->newer->shares_table)

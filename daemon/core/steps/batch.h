@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.h - one model step's metadata after it was checked: which blocks it names and which slots
-// it writes, or how far into the session's own K and V it reaches. The arrays themselves are with
-// the engine.
+// batch.h - the checked metadata of one model step: which blocks it names and which slots it
+// writes, or how far it reaches into K and V in the arena. The engine has the arrays themselves.
+// Knows blocks and holds, not runs, which only count as users. Dispatcher thread only.
+// A batch that advances becomes a chain of steps, one struct batch each: the newest step is
+// registered under the id, and an older one lives while it has runs.
 
 #ifndef AULE_CORE_BATCH_H
 #define AULE_CORE_BATCH_H
@@ -11,104 +13,111 @@
 #include "core/pool/hold.h"
 #include "core/pool/names.h"
 
-// Rows of the block table that begin with -1. Only a run whose window_left is from 0 to `max_left`
-// sees none of the keys there. The strictest row decides, and is the one that a sentence names.
+// Some rows of the block table may begin with entries of -1. A run may use the batch only if its
+// window hides these entries: window_left from 0 to `max_left`. This is the row with the smallest
+// max_left; error texts name it.
 struct missing {
-    uint32_t num_entries; // of that row; 0 = no row begins so
-    uint32_t seq;
-    int64_t max_left; // tokens, at least 0
+    uint32_t num_entries; // entries of -1 that the row begins with; 0 = no row does
+    uint32_t seq;         // the row
+    int64_t max_left;     // tokens, at least 0
 };
 
-// The first entry that no query sees, a gather would read, and that names no block which the
-// session may read.
+// The first block table entry that no query sees and whose block the session may not read.
+// Attention may use such a batch; a gather may not, because it reads all entries.
 struct hole {
-    bool there;
+    bool there; // there is such an entry
     uint32_t seq, entry;
-    int32_t id;
+    int32_t id; // what the entry says
 };
 
-// What the attention shaders compute at once: a query row or a key that stands alone costs as much
-// as a whole tile.
+// Tile sizes for estimates of work (weight.c): about what the attention shaders compute at once. A
+// single row or key costs as much as a whole tile.
 enum { BATCH_TILE_ROWS = 8, BATCH_TILE_KEYS = 512 };
 
 struct batch {
-    UT_hash_handle hh; // session->batches until destroyed
+    UT_hash_handle hh; // in session->batches, by id, while registered
     uint64_t id;
     struct core_session *session;
-    struct hold_table *table; // NULL: K and V lie in the session's arena
+    struct hold_table *table; // of the cache; NULL: K and V lie in the session's arena
     enum engine_place place;
     struct engine_kv kv;
-    struct engine_batch *engine; // owned
-    uint32_t users;              // 1 until destroyed, and one a run that is not over
-    bool has_keys;               // seq_lens_kv was given; without, it only writes
+    struct engine_batch *engine; // the arrays; owned
+    uint32_t users;              // 1 while registered, and 1 for each run that is not over
+    bool has_keys;               // seq_lens_kv was given; false: only ENGINE_WRITE runs may use it
     bool has_slots, has_mask, has_positions, has_token_rows, has_kv_starts;
     struct missing missing;
     struct hole hole;
     uint32_t num_seqs, num_tokens;
-    uint32_t max_rows;    // of one sequence in q, queries or not
-    uint32_t max_seq_len; // keys
-    uint64_t end_block;   // ENGINE_BLOCKS: the largest id that a run can touch, plus 1
-    uint64_t end_row;     // ENGINE_ROWS: the same for rows without an outer stride
-    uint64_t bytes; // of its arrays, which count for the session until the engine has ended it;
-                    // with the next two
-    uint64_t
-        table_bytes;   // of the engine's block table; of the steps that share one the oldest has it
-    bool shares_table; // with the step before, which lives
-    uint64_t kept_bytes; // of what is for the next step, of the newest one
-    uint64_t attended;   // tokens: sum of q_len * seq_len, at least 1
-    uint64_t causal;     // of them, what a causal run without positions sees
-    uint64_t keys; // of sequences with queries: sum of seq_len in whole tiles of BATCH_TILE_KEYS
-    uint64_t all_keys;   // sum of seq_len: rows of a gather
-    uint64_t local_keys; // of them in the arena, in whole blocks: a mirrored one copies these for
-                         // every run
-    uint64_t seals;      // the cache's counter when none of `writes` was sealed
-    int32_t *blocks;     // each block of the cache that it names, once; referenced
+    uint32_t max_rows;    // rows of q that the longest sequence has, queries or not
+    uint32_t max_seq_len; // keys of the longest sequence
+    uint64_t end_block;   // ENGINE_BLOCKS: runs touch blocks [0, end_block)
+    uint64_t end_row;     // ENGINE_ROWS without an outer stride: runs touch rows [0, end_row)
+
+    // Bytes that count in session->kept_bytes until the batch is freed; see batch_bytes().
+    uint64_t bytes;       // of the engine's arrays, without the block table
+    uint64_t table_bytes; // of the engine's block table; 0 if shares_table
+    bool shares_table;    // the engine has one table for this step and the one before, which lives
+    uint64_t kept_bytes;  // of what is kept for the next step; 0 unless this is the newest step
+
+    // Sums over the sequences, for weight.c.
+    uint64_t attended;   // tokens: q_len * seq_len; at least 1
+    uint64_t causal;     // tokens: pairs of query and key that a causal run without positions sees
+    uint64_t keys;       // seq_len in whole tiles of BATCH_TILE_KEYS, of sequences with queries
+    uint64_t all_keys;   // seq_len: rows of a gather
+    uint64_t local_keys; // seq_len in whole blocks, if K and V lie in the arena; else 0
+
+    // Blocks of the cache.
+    uint64_t seals;  // cache->seals when none of `writes` was sealed
+    int32_t *blocks; // [num_blocks] the blocks that it names, each once, referenced; owned
     uint32_t num_blocks, block_capacity;
-    uint64_t num_again;    // how often more it names them, in entries and slots
-    struct block **writes; // those that it writes
-    uint8_t *masks;        // [num_writes, block_size / 8]: the slots it writes
+    uint64_t num_again;    // mentions of these blocks beyond the first ones
+    struct block **writes; // [num_writes] blocks that it writes; owned
+    uint8_t *masks;        // [num_writes, block_size / 8] a bit for each slot that it writes; owned
     uint32_t num_writes, write_capacity;
 
-    // For the next step: of the newest one only.
-    struct core_batch_params
-        kept;             // as it was made, but for what no later step needs: slots and the mask
-    int32_t *kept_arrays; // owned: all that `kept` points to, and of that the next three
-    int32_t *kept_lens, *kept_table, *kept_positions;
-    uint32_t num_layout_blocks; // of the block tensors in the arena
-    struct named *named;        // [num_seqs] once it has advanced; owned
-    // Its steps, by age, as long as they live: one that has advanced lives while it has runs.
-    uint64_t step;
+    // Kept for the next step. Only the newest step has these.
+    struct core_batch_params kept; // its params without slots and mask; kept.layout is NULL
+    int32_t *kept_arrays;          // one allocation with all arrays of `kept`; owned
+    int32_t *kept_lens, *kept_table, *kept_positions; // those of them that change; in kept_arrays
+    uint32_t num_layout_blocks;                       // core_layout.num_blocks
+    struct named *named;                              // [num_seqs] once it has advanced; owned
+
+    // The chain of steps that live.
+    uint64_t step; // number of this step, from 0
     struct batch *older, *newer;
-    struct names *names; // the newest one's: instead of `blocks`, of a batch in a cache that has
-                         // advanced; owned
-    struct names_left
-        *left; // blocks that it named and the next step did not, each with a reference; owned
+    struct names *names;     // the newest step's, once a batch of a cache has advanced; then
+                             // `blocks` is NULL; owned
+    struct names_left *left; // blocks that this step names and the next one does not; owned
 };
 
-// Columns [from, to) of a sequence's row of the table are named by the batch.
+// Which columns of a sequence's block table row are named: [from, to).
 struct named {
     uint32_t from, to;
-    bool is_query; // the sequence has some: then entries before `from` are -1, else what is at `to`
-                   // may not be read
+    // The sequence has queries. True: entries before `from` are -1. False: the session may not read
+    // the entry at `to`, if the sequence reaches that far.
+    bool is_query;
 };
 
-// A new one from checked parameters, under the id of `old`, which it replaces; NULL: under an id of
-// its own. On failure nothing has changed.
+// Makes a batch from `params`, which are not checked yet. It replaces `old` under the same id;
+// NULL: it gets an id of its own. On failure nothing has changed.
 enum status batch_make(struct core_session *session, const struct core_batch_params *params,
                        struct batch *old, struct batch **out, struct error *error);
 enum status batch_find(struct core_session *session, uint64_t id, struct batch **out,
                        struct error *error);
-// The next step of `old`, in two: room among the session's batches, where nobody looks for it yet
-// (NO_MEMORY: nothing has changed), then it takes its place, or with batch_withdraw() leaves the
-// room. In between only the engine's part is made.
+// Registering the next step of `old` takes two calls, because the engine's part is made in between
+// and may fail. batch_enter() reserves the place in session->batches; NO_MEMORY: nothing has
+// changed. Then batch_succeed() puts `next` in the place of `old`, or batch_withdraw() undoes
+// batch_enter(). Nothing may look the batch up in between.
 enum status batch_enter(struct batch *next, const struct batch *old, struct error *error);
 void batch_succeed(struct batch *next, struct batch *old);
 void batch_withdraw(struct batch *next);
-uint64_t batch_bytes(const struct batch *batch); // that count for the session, but for names
-void batch_discard(struct batch *batch);         // one that was never registered; takes NULL
-void batch_destroy(struct batch *batch);         // its runs finish first
-void batch_unref(struct batch *batch);
-// SEALED if a block that it writes was sealed since it was created.
+// Bytes of the batch in session->kept_bytes, without its `names` and `left`.
+uint64_t batch_bytes(const struct batch *batch);
+void batch_discard(struct batch *batch); // frees one that was never registered; takes NULL
+// Unregisters the batch. It is freed when its last run is over.
+void batch_destroy(struct batch *batch);
+void batch_unref(struct batch *batch); // one user less; the last one frees it
+// SEALED if a block that it writes was sealed after the batch was created.
 enum status batch_check_seals(struct batch *batch, struct error *error);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// draft.c - checks the lengths and numbers of one model step's metadata, and adds up what it asks
-// of the GPU.
+// draft.c - checks the lengths and numbers of one model step's metadata, and adds up the work that
+// it gives the GPU. See draft.h. It changes only the new batch and scratch marks, so a failed check
+// leaves no trace. Dispatcher thread only.
 
 #include "draft.h"
 
@@ -42,7 +43,7 @@ enum status draft_check_length(const char *name, uint64_t has, uint64_t wanted, 
                      name, has, wanted);
 }
 
-// A batch without keys writes and does nothing else.
+// Without sequences a batch can only be for writes: with slots and without keys.
 static enum status check_purpose(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
@@ -99,8 +100,8 @@ static enum status check_lengths(const struct draft *d)
     return status;
 }
 
-// What the engine gets, and what is kept for the next step. A step takes that over, and its table
-// is the one before's as long as it can be.
+// Adds up the bytes of the engine's arrays, and of what is kept for the next step. A later step
+// (step > 0) takes over what the one before kept, and usually shares its block table.
 static enum status check_memory(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
@@ -140,8 +141,9 @@ static enum status check_cu_seqlens(const struct draft *d)
     return STATUS_OK;
 }
 
-// No run could hold its output if the arena is too small for the least of it: f16 rows of one query
-// head a KV head. A batch that only writes has no output; its slot mapping came in whole.
+// If the arena cannot hold even the smallest output, one query head a KV head in f16, then no run
+// could use the batch. A batch that only writes has no output, and the length of slot_mapping
+// bounds its tokens.
 static enum status check_tokens(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
@@ -288,7 +290,7 @@ static void add_up(uint64_t *sum, uint64_t more)
         *sum = UINT64_MAX;
 }
 
-// Rows of the session's own K and V that a run reaches for, whether a query sees them or not.
+// Rows of K and V in the arena that a run may read, seen by a query or not. 0 in a cache.
 static uint64_t local_keys(const struct draft *d, uint64_t seq_len)
 {
     if (d->batch->place == ENGINE_POOL)
@@ -297,13 +299,14 @@ static uint64_t local_keys(const struct draft *d, uint64_t seq_len)
     return (seq_len + block_size - 1) / block_size * block_size;
 }
 
-// What the sequence asks of the GPU. Query i of q_len sees keys up to number seq_len - q_len + i if
-// the run is causal.
+// Adds the sequence's work to the sums of the batch. Causal runs are aligned bottom-right: the last
+// query sees seq_len keys, and each earlier one sees one key less, down to none. So n = min(q_len,
+// seq_len) queries see keys, and there are n * seq_len - n * (n - 1) / 2 pairs.
 static void weigh(const struct draft *d, uint32_t s)
 {
     struct batch *batch = d->batch;
     uint64_t q_len = draft_q_len(d, s), seq_len = (uint64_t)d->params->seq_lens_kv[s];
-    uint64_t see = q_len < seq_len ? q_len : seq_len; // queries that see any key
+    uint64_t see = q_len < seq_len ? q_len : seq_len; // n
     add_up(&batch->attended, q_len * seq_len);
     add_up(&batch->causal, see * seq_len - (see ? see * (see - 1) / 2 : 0));
     add_up(&batch->all_keys, seq_len);
@@ -341,8 +344,8 @@ static enum status check_sequence(struct draft *d, uint32_t s)
     return status == STATUS_OK ? draft_end_sequence(d, s) : status;
 }
 
-// A part counts all rows of its sequence. The lengths are checked: no part exceeds 2^62 bits, and
-// all rows together are below 2^31, so 64 bits hold the sum.
+// Each sequence has ceil(rows * seq_len / 8) bytes. No overflow: rows and seq_len are below 2^31,
+// and so is the sum of all rows.
 static enum status check_mask(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
@@ -357,6 +360,7 @@ static enum status check_mask(const struct draft *d)
                      p->mask_bytes, wanted);
 }
 
+// Which of the optional arrays were given.
 static void note_what_is_there(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;

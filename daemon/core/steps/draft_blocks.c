@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// draft_blocks.c - which blocks a batch may read and write: those that its session holds, or those
-// of its own block tensors. After this the engine may use every id without a further look.
+// draft_blocks.c - see draft_blocks.h. A batch may use blocks that its session holds, or blocks of
+// its own block tensors. After these checks the engine uses every id without checking it again.
 
 #include "draft_blocks.h"
 
@@ -17,7 +17,7 @@
 
 // ---- blocks of the cache ----
 
-// Room for so many names more; false: no memory.
+// Makes room in batch->blocks for `more` blocks. False: no memory.
 static bool reserve(struct batch *batch, uint32_t more)
 {
     uint64_t wanted = (uint64_t)batch->num_blocks + more,
@@ -34,7 +34,7 @@ static bool reserve(struct batch *batch, uint32_t more)
     return true;
 }
 
-// Names a block of the cache, for which there is room; false: the session does not hold it.
+// Adds a mention of block `id`; there is room. False: the session does not hold it.
 static inline bool name(struct draft *d, int64_t id)
 {
     struct batch *batch = d->batch;
@@ -60,7 +60,7 @@ static bool grow_writes(struct batch *batch, size_t mask_size)
     return true;
 }
 
-// The block's mask of written slots; NULL: no memory.
+// Adds the block to batch->writes, if it is not there. Returns its mask of slots; NULL: no memory.
 static uint8_t *add_write(struct draft *d, struct block *block)
 {
     struct batch *batch = d->batch;
@@ -78,7 +78,7 @@ static uint8_t *add_write(struct draft *d, struct block *block)
 
 // ---- table entries ----
 
-// Of the session's own block tensors; false: there is no such block.
+// Notes a block of the arena's block tensors for batch->end_block. False: there is no such block.
 static bool reach(struct draft *d, int64_t id)
 {
     if (id < 0 || id >= (int64_t)d->num_blocks)
@@ -88,8 +88,8 @@ static bool reach(struct draft *d, int64_t id)
     return true;
 }
 
-// Takes entries [from, to) of a row for the batch, up to the first that the session may not read,
-// which is the result.
+// Names the blocks of row[from .. to), up to the first that the session may not read. Returns that
+// one's column, or `to`.
 static uint32_t take_entries(struct draft *d, const int32_t *row, uint32_t from, uint32_t to)
 {
     if (d->table)
@@ -135,7 +135,8 @@ enum status draft_entry_error(const struct draft *d, enum status status, uint32_
                      s, i, id);
 }
 
-// Where the sequence's first query stands; it has one. Negative if it has more queries than keys.
+// The lowest position of the sequence's queries; it has at least one. Without `positions` it is
+// that of the first query, which is negative if there are more queries than keys.
 static int64_t least_position(const struct draft *d, uint32_t s)
 {
     const struct core_batch_params *p = d->params;
@@ -156,8 +157,9 @@ void draft_note_hole(const struct draft *d, uint32_t s, uint32_t entry, int32_t 
         d->batch->hole = (struct hole){true, s, entry, id};
 }
 
-// The row begins with `entries` times -1. Which window a run has is not known yet, so the batch
-// remembers the widest that hides them; if not even window_left 0 does, no run could be made.
+// The window is a run's, so it is not known here. The batch notes the largest window_left that
+// hides the entries: the first query must see no key of theirs. If not even window_left 0 hides
+// them, no run could use the batch, and the check fails.
 enum status draft_check_missing(struct draft *d, uint32_t s, uint32_t entries)
 {
     struct missing *missing = &d->batch->missing;
@@ -181,7 +183,8 @@ uint32_t draft_count_missing(const int32_t *row, uint32_t visible)
     return count;
 }
 
-// No query sees these: they may hold anything, but a gather reads them.
+// No query sees these entries, so they may have any value. A gather reads them, so the first one
+// that the session may not read is noted.
 static enum status look_at_unseen(struct draft *d, uint32_t s, const int32_t *row, uint32_t used)
 {
     uint32_t hole = take_entries(d, row, 0, used);
@@ -190,7 +193,7 @@ static enum status look_at_unseen(struct draft *d, uint32_t s, const int32_t *ro
     return STATUS_OK;
 }
 
-// The entries that some query may see; whether a run is causal is not known yet.
+// Whether a run is causal is not known here, so all entries within seq_len count as seen.
 enum status draft_check_entries(struct draft *d, uint32_t s)
 {
     const struct core_batch_params *p = d->params;
@@ -241,7 +244,7 @@ static enum status check_pool_slot(struct draft *d, uint32_t row, int64_t slot)
     return STATUS_OK;
 }
 
-// At most half of the table gets used, so that looking for a slot ends soon.
+// A hash table with linear probing, at most half full.
 static bool reserve_seen(struct draft *d)
 {
     d->num_seen = 16;
@@ -268,7 +271,7 @@ static enum status check_local_slot(struct draft *d, uint32_t row, int64_t slot)
     return STATUS_OK;
 }
 
-// The block of a slot some places on, of which any number may stand there, is fetched meanwhile.
+// Prefetches the struct block of a slot, which may be any number.
 static void fetch(const struct draft *d, int64_t slot)
 {
     const struct block *block = block_find(d->table->cache, slot >> d->block_shift);

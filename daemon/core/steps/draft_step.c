@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// draft_step.c - the next step of a batch in a cache: looks at the lengths of all sequences, at
-// table entries that change or come into sight, and at the slots; tells which blocks are named once
-// more and once less. Nothing else of the table is read.
+// draft_step.c - see draft_step.h. `used` is the number of columns of a row that its sequence
+// reaches. A block may be in both lists, adds and drops; it stays named, because advance.c adds
+// first.
 
 #include "draft_step.h"
 
@@ -49,8 +49,9 @@ static enum status name_entries(struct draft_step *step, uint32_t s, uint32_t fr
     return status;
 }
 
-// ---- the changes of one sequence, of each column the first, which has what was there ----
+// ---- the changes of one sequence ----
 
+// Sorted by column. If a column has several, the first one knows what was there in the step before.
 struct changes {
     const struct draft_change *of; // [count]
     uint32_t count;
@@ -71,7 +72,7 @@ static bool is_first(const struct changes *changes, uint32_t i)
     return i == 0 || changes->of[i].column != changes->of[i - 1].column;
 }
 
-// What was named in columns [from, to) is so once less; *at goes along with `from`.
+// Drops the mentions that columns [from, to) had in the step before.
 static enum status drop_entries(struct draft_step *step, uint32_t s, const struct changes *changes,
                                 uint32_t from, uint32_t to)
 {
@@ -89,7 +90,7 @@ static enum status drop_entries(struct draft_step *step, uint32_t s, const struc
 
 // ---- a sequence with queries ----
 
-// How many entries -1 the row begins with now, of `used`.
+// How many entries of -1 the row begins with now; `before`: in the step before.
 static uint32_t count_missing(const struct draft_step *step, uint32_t s,
                               const struct changes *changes, uint32_t before, uint32_t used)
 {
@@ -104,7 +105,7 @@ static uint32_t count_missing(const struct draft_step *step, uint32_t s,
     return missing;
 }
 
-// Columns that stay in sight.
+// Exchanges the mentions of columns that were named before and are still within `used`.
 static enum status change_named(struct draft_step *step, uint32_t s, const struct changes *changes,
                                 const struct named *old, const struct named *now)
 {
@@ -112,7 +113,7 @@ static enum status change_named(struct draft_step *step, uint32_t s, const struc
     for (uint32_t i = 0; status == STATUS_OK && i < changes->count; i++) {
         uint32_t column = changes->of[i].column;
         if (!is_first(changes, i) || column < old->from || column >= old->to || column >= now->to)
-            continue; // in the others all are looked at
+            continue; // check_queried() handles whole ranges of the other columns
         status = pile_add(step, &step->drops, changes->of[i].was);
         if (status == STATUS_OK && column >= now->from)
             status = name_entry(step, s, column);
@@ -137,20 +138,20 @@ static enum status check_queried(struct draft_step *step, uint32_t s, const stru
     struct named *now = &step->named[s];
     *now = (struct named){count_missing(step, s, changes, old->from, used), used, true};
     enum status status = now->from ? draft_check_missing(step->draft, s, now->from) : STATUS_OK;
-    if (status == STATUS_OK) // hidden before, in sight now
+    if (status == STATUS_OK) // were -1 before, have blocks now
         status = name_entries(step, s, now->from, min_of(old->from, used));
     if (status == STATUS_OK)
         status = change_named(step, s, changes, old, now);
-    if (status == STATUS_OK) // new ones
+    if (status == STATUS_OK) // the sequence grew to them
         status = name_entries(step, s, max_of(old->to, now->from), used);
-    if (status == STATUS_OK) // behind the end now
+    if (status == STATUS_OK) // behind the sequence's end now
         status = drop_entries(step, s, changes, max_of(used, old->from), old->to);
     return status;
 }
 
-// ---- a sequence without queries: what it has is looked at anew if anything of it changes, or not
-// all of it could be read ----
+// ---- a sequence without queries ----
 
+// Names the entries of the row up to the first whose block the session may not read.
 static enum status look_at_unseen(struct draft_step *step, uint32_t s, uint32_t used)
 {
     struct named *now = &step->named[s];
@@ -164,6 +165,7 @@ static enum status look_at_unseen(struct draft_step *step, uint32_t s, uint32_t 
     return status;
 }
 
+// Names the whole row again if anything of it changes, or if an entry could not be read before.
 static enum status check_unqueried(struct draft_step *step, uint32_t s,
                                    const struct changes *changes, uint32_t used)
 {
@@ -171,7 +173,7 @@ static enum status check_unqueried(struct draft_step *step, uint32_t s,
     uint32_t was_used = draft_num_used(step->draft, step->old->kept_lens[s]);
     enum status status = STATUS_OK;
     step->named[s] = *old;
-    bool had_hole = old->to < was_used; // which the session may read by now
+    bool had_hole = old->to < was_used; // the session may have got that block since
     if (changes->count || used != was_used || had_hole) {
         status = drop_entries(step, s, changes, 0, old->to);
         if (status == STATUS_OK)
@@ -194,9 +196,9 @@ static enum status check_sequence(struct draft_step *step, uint32_t s)
     return status == STATUS_OK ? draft_end_sequence(step->draft, s) : status;
 }
 
-// ---- all ----
+// ---- the whole step ----
 
-// Blocks that are written are named for that as well; who is written again stays named.
+// Each written block has one mention for that. A block that both steps write keeps it.
 static enum status exchange_writes(struct draft_step *step)
 {
     const struct batch *now = step->draft->batch, *old = step->old;

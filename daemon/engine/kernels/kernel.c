@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kernel.c - the attention shaders, a table row each. A new one is a row here, a file in shaders/
-// and a place in some variant's list (variant.c). Knows neither runs nor batches. Any thread; no
+// kernel.c - the attention kernels, one table row each. A new kernel is a file in shaders/, a row
+// here, and a place in a variant's list (variant.c). Knows neither runs nor batches. Any thread; no
 // state.
 
 #include "kernel.h"
@@ -26,9 +26,9 @@
 #include "attention_prefill_matrix_spv.h"
 #endif
 
-// ---- attention_tiles.glsl: everything, on any device ----
+// ---- plain and subgroup (attention_tiles.glsl): they serve everything on any device ----
 
-// What it declares as shared, at its largest; a device with less has no variant.
+// The largest sizes of its shared arrays. A device with less shared memory has no variant.
 enum {
     TILES_LOCAL_SIZE = 128,
     TILES_ROWS = 8,      // up to TILES_HEAD_DIM of K
@@ -59,7 +59,7 @@ static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
     return rows <= 64 ? 2048 : 0;
 }
 
-// What its two shaders have in common.
+// Fields that the two kernels have in common.
 #define TILES_JOB                                                                                  \
     .tile_rows = tiles_rows, .most_rows = UINT32_MAX, .part_keys = tiles_part_keys,                \
     .part_grain = 256, .shared_memory = TILES_SHARED_MEMORY
@@ -81,9 +81,9 @@ const struct kernel kernel_plain = {
 enum {
     MATRIX_WARP = 32,
     MATRIX_MOST_HEAD_DIM = 2 * AULE_NARROW_HEAD_DIM, // of K and V
-    MATRIX_LEAST_BLOCK_SIZE =
-        16,                    // keys of a matrix lie in one block; block sizes are powers of two
-    MATRIX_WORD_BYTES = 6 * 4, // emulated: of an invocation, in shared memory
+    // Keys of a matrix lie in one block. Block sizes are powers of two.
+    MATRIX_LEAST_BLOCK_SIZE = 16,
+    MATRIX_WORD_BYTES = 6 * 4, // emulated: shared memory of an invocation
 };
 
 static bool dims_within(const uint32_t *spec, uint32_t most)
@@ -91,9 +91,9 @@ static bool dims_within(const uint32_t *spec, uint32_t most)
     return spec[AULE_SPEC_HEAD_DIM_K] <= most && spec[AULE_SPEC_HEAD_DIM_V] <= most;
 }
 
-// What all of them ask for; `element` is what the matrices have, f16 or bf16. The place does not
-// matter, nor do features but the custom mask: what it hides may be no number, and a product on
-// matrix units with a weight of 0 is then none either.
+// The conditions of all matrix kernels; `element` is the dtype of the matrices, f16 or bf16. They
+// serve all features except the custom mask. A masked value may be NaN, and matrix units multiply
+// it by its weight: 0 * NaN is NaN.
 static bool matrix_serves(const uint32_t *spec, enum dtype element)
 {
     return dims_within(spec, MATRIX_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == element &&
@@ -101,25 +101,25 @@ static bool matrix_serves(const uint32_t *spec, enum dtype element)
            !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
 
-// ---- attention_decode.comp: two or four warps have a part, or eight a half of one; each warp's
-// sums lie in shared memory ----
+// ---- attention_decode.comp: 2 or 4 warps compute a part, or 8 warps half a part ----
+// Each warp's sums lie in shared memory.
 
 enum {
     DECODE_ROWS = 8,
-    // More rows are several tiles, and each reads the keys again, most likely out of the L2, where
-    // items beside each other meet. A prefill reads them once, but in one workgroup that cannot be
-    // cut, of which 16 rows a warp are at work. So from where a sequence has parts enough to
-    // spread. A guess, to be measured: 16 and 32 rows against 1024, 2048, 4096 and 131072 keys, of
-    // 1 and 64 sequences.
+    // More than 8 rows are several tiles, and each tile reads the keys again, mostly from the L2
+    // cache, since neighbouring items run together. Prefill reads the keys once, but in one
+    // workgroup that cannot be split, with 16 rows for each warp. So decode takes up to 32 rows if
+    // the sequence has enough parts. The limits are a guess. To be measured: 16 and 32 rows; 1024,
+    // 2048, 4096 and 131072 keys; 1 and 64 sequences.
     DECODE_LONG_ROWS = 32,
     DECODE_LONG_KEYS = 2048,
     DECODE_PART_WARPS = 2,
     DECODE_SHARED_WARPS = 4,
     DECODE_HALF_WARPS = 8,
     DECODE_HALF_WARPS_EMULATED = 4,
-    DECODE_WARP_BYTES = DECODE_ROWS * (AULE_NARROW_HEAD_DIM + 2) *
-                        4, // wider V: by and by, where so many warps have half a part
-    DECODE_Q_BYTES = DECODE_ROWS * MATRIX_MOST_HEAD_DIM * 2, // of wide rows
+    // V of more dims: the warps' sums go to shared memory in rounds.
+    DECODE_WARP_BYTES = DECODE_ROWS * (AULE_NARROW_HEAD_DIM + 2) * 4,
+    DECODE_Q_BYTES = DECODE_ROWS * MATRIX_MOST_HEAD_DIM * 2, // Q of wide rows
     DECODE_OTHER_BYTES = DECODE_Q_BYTES + 32,
     DECODE_SHARED_MEMORY = DECODE_HALF_WARPS * DECODE_WARP_BYTES + DECODE_OTHER_BYTES,
     DECODE_SHARED_MEMORY_EMULATED =
@@ -132,7 +132,7 @@ _Static_assert(2 * ((int)MATRIX_MOST_HEAD_DIM + 2) <=
 _Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
                "any device runs it");
 
-// Rows of K and V are whole pieces of 16 bytes.
+// Rows of K and V are multiples of 16 bytes.
 static bool decode_element(uint32_t dtype, uint32_t head_dim, enum dtype element)
 {
     return dtype == element || (dtype_size((enum dtype)dtype) == 1 && head_dim % 16 == 0);
@@ -162,9 +162,9 @@ static uint32_t decode_rows(const struct engine_kv *kv)
     return DECODE_ROWS;
 }
 
-// Long parts keep a warp streaming, and a merge takes as long as some thousand keys; many parts
-// keep the device busy with few sequences. Measured on the H200 (shaders/NOTEBOOK.md); a row's bits
-// depend on it.
+// Keys of a part. Long parts keep a warp streaming, and a merge costs as much as some thousand
+// keys; many parts keep the device busy with few sequences. Measured on the H200
+// (shaders/NOTEBOOK.md). A row's bits depend on it.
 static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
 {
     (void)rows;
@@ -174,9 +174,9 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
     return keys < 16384 ? keys : 16384;
 }
 
-// About 8 warps a multiprocessor are enough to hide its memory's latency: parts of two warps each
-// if there are so many parts, parts of four if three of them at a time leave nothing for a second
-// wave, else halves of eight. Measured on the H200.
+// Warps for a part. About 8 warps a multiprocessor hide its memory latency. With more than three
+// parts a multiprocessor, a part gets two warps; with more than one, four. Fewer parts are cut into
+// halves of eight warps each. Measured on the H200.
 static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocessors, uint32_t least)
 {
     if (num_workgroups > 3 * num_multiprocessors)
@@ -184,8 +184,8 @@ static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocesso
     return num_workgroups > num_multiprocessors ? DECODE_SHARED_WARPS : DECODE_HALF_WARPS;
 }
 
-// Wide rows of a part take that much shared memory that four warps had better have one: measured on
-// the H200, too.
+// A part with wide rows takes so much shared memory that four warps are better than two. Measured
+// on the H200.
 static uint32_t decode_local_size(const uint32_t *spec, uint64_t num_workgroups,
                                   uint32_t num_multiprocessors)
 {
@@ -207,7 +207,7 @@ static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP,
 static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX_WARP,
                                                       DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, 0};
 
-// On matrix units and emulated.
+// Fields that decode has in common on matrix units and emulated.
 #define DECODE_JOB                                                                                 \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
     .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,   \
@@ -232,29 +232,30 @@ const struct kernel kernel_decode_emulated_bf16 = {
     DECODE_JOB,
     .serves = decode_serves_bf16,
     .local_size = decode_local_size_emulated,
-    .half_local_size =
-        DECODE_HALF_WARPS * MATRIX_WARP, // of as many units as a device's, so that warps share them
+    // bf16 has 8 units, as on a device, and at most 4 warps here. So no item is half a part, and
+    // warps share units.
+    .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
     .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
-// ---- attention_cascade.comp: 16 rows a warp, whosever they are; four warps bring 16 keys and
-// values a step ----
+// ---- attention_cascade.comp: 16 rows a warp, of any sequences ----
+// Four warps load 16 keys and values a step.
 
 enum {
     CASCADE_WARP_ROWS = 16,
     CASCADE_WARPS = 8,
     CASCADE_WARPS_EMULATED = 4,
-    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM *
-                         2, // K and V, of this step and the next
-    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4, // of K and V, of both
-    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,              // who is last
+    // K and V of this step and of the next.
+    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM * 2,
+    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4, // the same, of K and V
+    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,              // is_last of each member
     CASCADE_SHARED_MEMORY =
         CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
     CASCADE_SHARED_MEMORY_EMULATED =
         CASCADE_WARPS_EMULATED / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) +
         CASCADE_MEMBERS_BYTES + CASCADE_WARPS_EMULATED * MATRIX_WARP * MATRIX_WORD_BYTES,
-    CASCADE_LEAST_MEMBERS = 4, // a guess: with fewer, most warps have no rows
+    CASCADE_LEAST_MEMBERS = 4, // a guess: with fewer members most warps have no rows
 };
 _Static_assert((int)CASCADE_WARP_ROWS *CASCADE_WARPS <= (int)AULE_MOST_MEMBERS, "of one row each");
 _Static_assert((int)CASCADE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
@@ -303,15 +304,15 @@ const struct kernel kernel_cascade_emulated_bf16 = {
     CASCADE_EMULATED(kernel_decode_emulated_bf16, DECODE_HALF_WARPS),
 };
 
-// ---- attention_prefill.comp: 16 rows a warp, and tiles of keys and values in shared memory that
-// all warps read ----
+// ---- attention_prefill.comp: 16 rows a warp ----
+// Tiles of K and V lie in shared memory; all warps read them.
 
 enum {
     PREFILL_LOCAL_SIZE = 256,
     PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
-    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // beyond AULE_NARROW_HEAD_DIM of V
-    PREFILL_KEY_BYTES =
-        2 * AULE_NARROW_HEAD_DIM * 2, // and a value; of twice the dims there are half as many
+    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // if V has more than AULE_NARROW_HEAD_DIM dims
+    // A key and a value. With twice the dims a tile has half as many.
+    PREFILL_KEY_BYTES = 2 * AULE_NARROW_HEAD_DIM * 2,
     PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 2 * 4 // scales of K and V
                           + AULE_PREFILL_KEYS / 16 * 3 * 8 + 32,
     PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
@@ -321,7 +322,7 @@ enum {
 _Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
                "any device runs it");
 
-// Bytes are read by eight.
+// 8-bit elements are read eight at a time.
 static bool prefill_element(uint32_t dtype, enum dtype element)
 {
     return dtype == element || dtype_size((enum dtype)dtype) == 1;
@@ -349,8 +350,9 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
     return kv->head_dim_v <= AULE_NARROW_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
 }
 
-// Where tiles are so many that there may be some between those that follow maxima. Fewer rows are a
-// decode's, and where that does not serve, better with a kernel that cuts them into parts.
+// A second pass is possible if there are tiles between those that follow the maxima. Sequences with
+// fewer than 9 rows are decodes; if decode does not serve them, a kernel that splits them is
+// better.
 #define PREFILL_JOB(KEYS)                                                                          \
     .tile_rows = prefill_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,             \
     .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
@@ -371,7 +373,7 @@ const struct kernel kernel_prefill_emulated_bf16 = {
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
 
-// ---- both, where compiler and headers know matrix units ----
+// ---- decode, cascade and prefill on matrix units, if compiler and headers know them ----
 
 #ifdef AULE_HAVE_MATRIX
 
@@ -421,18 +423,18 @@ const struct kernel kernel_prefill_bf16 = {
     .shared_memory = PREFILL_SHARED_MEMORY,
 };
 
-// ---- attention_coop.comp: one shader, two sizes of tiles ----
+// ---- attention_coop.comp: one shader with two tile sizes ----
 
 enum {
     COOP_LOCAL_SIZE = 128,
     COOP_MOST_HEAD_DIM = 256,
     COOP_ROWS_FEW = 16,
     COOP_ROWS_MANY = 64,
-    COOP_HEAD_DIM = 128,      // up to which there are so many rows of them; beyond
-    COOP_ROWS_MANY_WIDE = 32, // there are fewer, since sums lie in registers
-    COOP_KEYS = 32,           // a tile, as far as that head_dim; of 16 beyond, which take less
-    COOP_PART_GRAIN = 256,    // a multiple of all that
-    COOP_SHARED_MEMORY = COOP_KEYS * 2 * (COOP_HEAD_DIM + 8) * 2 // keys, values and their air
+    COOP_HEAD_DIM = 128,      // up to this head_dim tiles have COOP_ROWS_MANY rows;
+    COOP_ROWS_MANY_WIDE = 32, // beyond it fewer, since sums lie in registers
+    COOP_KEYS = 32,           // of a tile up to that head_dim; 16 beyond it, which take less
+    COOP_PART_GRAIN = 256,    // a multiple of both
+    COOP_SHARED_MEMORY = COOP_KEYS * 2 * (COOP_HEAD_DIM + 8) * 2 // keys and values, rows padded
                          + COOP_ROWS_MANY * (COOP_KEYS + 4) * 4  // scores
                          + COOP_ROWS_MANY * 4                    // row_factors
                          + COOP_KEYS * 4                         // key_scales
@@ -441,7 +443,7 @@ enum {
 };
 _Static_assert((int)COOP_SHARED_MEMORY <= (int)TILES_SHARED_MEMORY, "any device has it");
 
-// Not bf16 and f32, which f16 does not hold. A custom mask may hide a value that is no number.
+// f16 cannot hold bf16 and f32. A value that a custom mask hides may be NaN.
 static bool coop_serves(const struct geometry *geometry)
 {
     const uint32_t *spec = geometry->spec;
@@ -465,7 +467,7 @@ static uint32_t coop_rows_many(const struct engine_kv *kv)
                                                                               : COOP_ROWS_MANY_WIDE;
 }
 
-// Few rows have few workgroups. Nobody has measured this; a row's bits depend on it.
+// Keys of a part. Few rows make few workgroups. Not measured. A row's bits depend on it.
 static uint64_t coop_part_keys(uint64_t rows, uint64_t kv_len)
 {
     if (rows > COOP_ROWS_MANY)
@@ -493,7 +495,7 @@ const struct kernel kernel_coop_many = {
 
 #endif
 
-// ---- asking a kernel ----
+// ---- questions to a kernel ----
 
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// variant.c - the table of variants, best first: which kernels (kernel.c) go together, and on which
-// device. adapter.h has what a row's `missing` may ask of the device.
+// variant.c - the table of variants, best first: which kernels (kernel.c) work together, and on
+// which device. A row's `missing` may use what adapter.h describes. Any thread; no state.
 
 #include "variant.h"
 
@@ -23,8 +23,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// attention_subgroup.comp counts on eight neighbouring lanes that exchange values, and on a lane's
-// place in the workgroup.
+// attention_subgroup.comp needs eight neighbouring lanes that exchange values, and it computes a
+// lane from its place in the workgroup.
 static void subgroup_missing(const struct adapter *adapter, char *text, size_t size)
 {
     const VkSubgroupFeatureFlags wanted =
@@ -37,10 +37,9 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
         snprintf(text, size, "full subgroups (computeFullSubgroups)");
 }
 
-// Of what attention_decode.comp and attention_prefill.comp do not take (blocks of 8), matrices
-// through shared memory take what is f16; they ask for no more than those do, as matrix.c has it: a
-// size that is theirs, full subgroups with shuffles. Where matrices are not known there is a row to
-// say so, and never a kernel of it in use.
+// The coop kernels serve f16 where decode and prefill do not: blocks of 8. They need no more of a
+// device than those: one of their matrix sizes, full subgroups, shuffles. A build without matrix
+// support keeps the rows, to say why they are not used.
 static const struct variant variants[] = {
     {
         .name = "matrix",
@@ -72,8 +71,7 @@ static const struct variant variants[] = {
     {
         .name = "matrix_shared",
         .needs = "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32), full "
-                 "subgroups of 8 to "
-                 "64 invocations",
+                 "subgroups of 8 to 64 invocations",
 #ifdef AULE_HAVE_MATRIX
         .kernels = {&kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
         .num_kernels = 3,
@@ -98,9 +96,8 @@ static const struct variant variants[] = {
     },
     {
         .name = "matrix_emulated",
-        .needs = "to be named, for it is for tests: what matrix does, with products made in shared "
-                 "memory, on any "
-                 "Vulkan 1.2 device",
+        .needs = "to be chosen by name, for tests: the kernels of matrix with products in shared "
+                 "memory, on any Vulkan 1.2 device",
         .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
                     &kernel_prefill_emulated_bf16, &kernel_cascade_emulated,
                     &kernel_cascade_emulated_bf16, &kernel_plain},
@@ -156,7 +153,8 @@ void variant_missing(const struct variant *variant, const struct adapter *adapte
                      size_t size)
 {
     text[0] = '\0';
-    if (variant->missing) // first, since more shared memory would be of no use without
+    // First: without these, more shared memory would not help.
+    if (variant->missing)
         variant->missing(adapter, text, size);
     if (text[0])
         return;
@@ -183,7 +181,7 @@ enum status variant_choose(const struct adapter *adapter, const char *name,
                            const struct variant **out, struct error *error)
 {
     char missing[256] = "";
-    const struct variant *tried = NULL; // the last one: of all, the one that asks for least
+    const struct variant *tried = NULL; // the last one is the least demanding
     bool any = !name || !name[0];
     for (uint32_t i = 0; i < NUM_VARIANTS; i++) {
         if (any ? variants[i].only_by_name : strcmp(variants[i].name, name) != 0)
@@ -211,7 +209,7 @@ uint32_t variant_least_shared_memory(void)
     return least;
 }
 
-// ---- which kernel ----
+// ---- which kernel serves a sequence ----
 
 uint32_t variant_serving(const struct variant *variant, const struct geometry *geometry)
 {
@@ -230,8 +228,7 @@ uint32_t variant_helper(const struct variant *variant, uint32_t serving, uint32_
     return NO_KERNEL;
 }
 
-// A sequence without queries has tiles that want zeroes, if any: the last kernel knows how, and the
-// others need not.
+// A sequence without queries may have tiles that need zeros; only the last kernel writes them.
 uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows,
                         uint64_t kv_len)
 {

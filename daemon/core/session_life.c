@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - the life of a session: open, what it holds, closed or dead, and gone once the GPU is
-// done with its arena.
+// session_life.c - the life of a session: it opens, opens and closes caches, and closes or dies. It
+// is freed when the GPU has ended its last run. Knows no connection and no process; the server
+// tells it of a death. Dispatcher thread only.
 
-#include "session.h"
+#include "session_life.h"
 
 #include "core/runs/run.h"
 #include "state.h"
@@ -52,13 +53,13 @@ enum status core_session_open(struct core *core, const struct core_session_param
     }
     DL_APPEND(core->sessions, session);
     core->num_sessions++;
-    core->pool.refused_bytes = 0; // a good moment to ask the device again
+    core->pool.refused_bytes = 0; // the device may have memory again: let the next lease ask
     *out = session;
     return STATUS_OK;
 }
 
-// Only runs in flight outlive their session; what they name waits for them, in quarantine if it
-// died.
+// Closes all caches of the session. Blocks that runs in flight use stay until these have ended, in
+// quarantine if the session died.
 static void close_tables(struct core_session *session, bool died)
 {
     struct hold_table *table, *next;
@@ -81,8 +82,8 @@ static void forget_tickets(struct core_session *session)
     struct run *run, *next;
     HASH_ITER(hh, session->tickets, run, next)
     {
-        HASH_DEL(session->tickets,
-                 run); // NOLINT(clang-analyzer-unix.Malloc): `next` was taken before
+        // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): `next` was taken before
+        HASH_DEL(session->tickets, run);
         if (run->delivered)
             run_free(run);
     }
@@ -117,14 +118,14 @@ void session_passed(struct core_session *session)
     struct core *core = session->core;
     if (!session->closed || session->num_in_flight)
         return;
-    DL_DELETE(core->leaving,
-              session); // NOLINT(clang-analyzer-core.NullDereference): it is in the list
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
+    DL_DELETE(core->leaving, session);
     if (core->params.session_gone)
         core->params.session_gone(core->params.context, session->owner);
     session_free(session);
 }
 
-// ---- caches that it has open ----
+// ---- the caches of a session ----
 
 enum status core_cache_open(struct core_session *session,
                             const struct core_cache_identity *identity, struct core_cache_info *out,
@@ -149,7 +150,7 @@ enum status core_cache_open(struct core_session *session,
     if (table->opens++ == 0)
         cache->open_sessions++;
     if (session->pool->num_caches > session->core->params.max_caches)
-        cache_end_unused(session->pool); // now that nothing can fail any more
+        cache_end_unused(session->pool); // last, because a failed open must not end a cache
     session->pool->refused_bytes = 0;
     *out = (struct core_cache_info){cache->id, cache->chunk_blocks, cache->block_bytes};
     return STATUS_OK;
@@ -164,7 +165,7 @@ enum status core_cache_close(struct core_session *session, uint64_t cache, struc
         return status;
     table->cache->open_sessions--;
     table->cache->last_use = ++session->ledger->last_use;
-    table->num_users++; // keeps the table until its last batch is destroyed
+    table->num_users++; // so that batch_destroy() does not free the table
     HASH_ITER(hh, session->batches, batch, next)
     {
         if (batch->table == table)
