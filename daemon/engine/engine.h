@@ -276,7 +276,8 @@ struct engine_run {
     struct engine_cache *cache;          // COPY
     const struct engine_copy *copies;    // [num_copies]
     uint32_t num_copies;
-    const struct engine_part *parts;     // MERGE: [num_parts], shaped as out and lse, over num_tokens, num_heads and head_dim
+    const struct engine_part *parts;     // MERGE: [num_parts], 1 at least, shaped as out and lse, over num_tokens, num_heads and
+                                         //   head_dim
     uint32_t num_parts, num_tokens, head_dim;
 };
 // STATUS_LIMIT naming --max-scratch if the partial results of `run` alone exceed max_scratch_bytes.

@@ -91,6 +91,8 @@ static enum status check_merge(const struct engine *engine, const struct engine_
     if (run->num_heads == 0 || run->num_heads > most)
         return error_set(error, STATUS_UNSUPPORTED,
                          "a merge of %u heads: this device takes 1 to %u", run->num_heads, most);
+    if (run->num_parts == 0)
+        return error_set(error, STATUS_INVALID, "a merge of 0 parts; 1 at least is wanted");
     if (run->num_tokens > INT32_MAX)
         return error_set(error, STATUS_LIMIT, "a merge of %u tokens; one takes %d at most",
                          run->num_tokens, INT32_MAX);
