@@ -270,7 +270,8 @@ struct engine_run {
     struct engine_tensor lse;            // dtype 0 = none, else f32 [num_tokens, num_heads], heads contiguous; head_stride and
                                          //   outer_stride unused, offset and token_stride multiples of 4
     uint32_t num_splits;                 // 0 = by the variant's rule, 1 = none, n = that many, each rounded up as the shader wants and
-                                         //   256 keys at least; a shader that never cuts does not
+                                         //   256 keys at least; a shader that never cuts does not. On a software device 0 and n cut as
+                                         //   its loops need
     struct engine_rope rope;
     float k_scale, v_scale;              // SCALE_PER_TENSOR: final, never 0
     struct engine_cache *cache;          // COPY
@@ -280,7 +281,8 @@ struct engine_run {
                                          //   head_dim
     uint32_t num_parts, num_tokens, head_dim;
 };
-// STATUS_LIMIT naming --max-scratch if the partial results of `run` alone exceed max_scratch_bytes.
+// STATUS_LIMIT naming --max-scratch if the partial results of `run` alone exceed max_scratch_bytes. STATUS_LIMIT on a software
+// device whose loops would not get through a part's keys: num_splits 1 allows no more parts.
 enum status engine_run_check(const struct engine *engine, const struct engine_run *run, struct error *error);
 
 struct engine_zero { struct engine_cache *cache; int32_t block; };

@@ -33,7 +33,10 @@ struct kernel {
         uint64_t rows,
         uint64_t kv_len); // num_splits 0: keys of one part, 0 = not cut; NULL = never cut
     uint32_t part_grain;  // num_splits n: keys of a part are a multiple of it
-    bool merges;          // what its parts leave becomes rows in the same dispatch
+    // Keys of a part whose loops a software device runs to their end: docs/kernels.md says why it
+    // may not. Never 0.
+    uint32_t (*loop_keys)(const struct engine_kv *kv);
+    bool merges; // what its parts leave becomes rows in the same dispatch
     // Of a sequence with so many keys or more an item may be noted for a second pass: struct
     // gpu_redo; 0 = there is none.
     uint32_t doubtful_keys;

@@ -25,6 +25,10 @@ struct cut {
                      // is one tile
 };
 
+// Number of the kernel in the variant's list that a sequence of so many rows a KV head goes to: the
+// first that serves it, and on a software device whose loops end.
+uint32_t cut_kernel(const struct engine_batch *batch, const struct cutting *cutting, uint64_t rows,
+                    uint64_t kv_len);
 uint64_t cut_num_partials(const struct cut *cut); // of a tile; 1 = it is not cut
 struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
                         const struct cutting *cutting);
