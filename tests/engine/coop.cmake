@@ -64,7 +64,8 @@ function(aule_coop_attention variant one_in)
 endfunction()
 
 set(examples "AULE_TEST_PART=worked examples") # all of the suite with --long
-aule_coop_attention(matrix_shared 4)
+aule_coop_attention(matrix_shared 9)
+set_tests_properties(coop_attention_matrix_shared PROPERTIES COST 600) # the longest of all
 aule_coop_attention(matrix_emulated 1 ${examples}) # only tests use this variant
 aule_coop_attention(plain 9)
 aule_coop_attention(subgroup 9)
