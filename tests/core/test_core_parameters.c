@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_parameters.c - what the tensors and parameters of a run of attention over the pool must
-// be, kind by kind, and that they reach the engine as they were given. Other kinds of runs, and K
-// and V in the arena: test_core_run.c.
+// test_core_parameters.c - rules for the tensors and parameters of a run of attention over the
+// pool, field by field, and that the engine gets them unchanged. Other kinds of runs, and K and V
+// in the arena: test_core_run.c.
 
 #include "core/pool/session.h"
 #include "rigs/check_main.h"
@@ -39,7 +39,7 @@
 START_TEST(each_kind_of_bad_run_has_its_status_and_a_sentence_with_the_values)
 {
     REFUSED(p.entry.batch = 999, STATUS_NOT_FOUND, "no batch 999");
-    REFUSED(p.entry.batch = batch_b, STATUS_NOT_FOUND, "no batch"); // another session's
+    REFUSED(p.entry.batch = batch_b, STATUS_NOT_FOUND, "no batch"); // a batch of another session
     REFUSED(p.entry.layer = 2, STATUS_OUT_OF_RANGE, "layer 2 of a cache with 2");
     REFUSED(p.entry.num_heads = 0, STATUS_INVALID, "num_heads 0");
     REFUSED(p.entry.scale = NAN, STATUS_INVALID, "scale is");
@@ -64,13 +64,13 @@ START_TEST(each_kind_of_bad_run_has_its_status_and_a_sentence_with_the_values)
             STATUS_INVALID, "overlap");
     REFUSED(p.entry.out.offset = 112, STATUS_INVALID, "out at 112 overlaps q at 0");
     REFUSED(p.entry.out = p.entry.v, STATUS_INVALID, "out at 8192 overlaps v");
-    ck_assert_uint_eq(run(&a, 0), 1); // the session lives on, and no ticket was used up
+    ck_assert_uint_eq(run(&a, 0), 1); // the session still works, and no ticket was used
 }
 END_TEST
 
 START_TEST(a_stride_beyond_what_the_engine_counts_is_refused)
 {
-    a.session->arena_size = UINT64_C(1) << 42; // of which nothing is touched
+    a.session->arena_size = UINT64_C(1) << 42; // no byte of it is touched
     fake_engine_widen_arena(a.arena, a.session->arena_size);
     const uint64_t most = (uint64_t)UINT32_MAX * 16;
     REFUSED(p.entry.q.token_stride = most + 16, STATUS_OUT_OF_RANGE,
@@ -81,7 +81,7 @@ START_TEST(a_stride_beyond_what_the_engine_counts_is_refused)
                  (struct wire_tensor){.dtype = DTYPE_F32, .offset = 20480, .token_stride = most}),
             STATUS_OUT_OF_RANGE, "lse has a stride of 68719476720 bytes; at most 17179869180");
     ACCEPTED(p.entry.q.token_stride = most);
-    ACCEPTED(p.entry.q.head_stride = most + 16); // one head: its stride means nothing
+    ACCEPTED(p.entry.q.head_stride = most + 16); // there is one head, so its stride has no meaning
 }
 END_TEST
 
@@ -104,12 +104,12 @@ START_TEST(rows_may_lie_in_any_order_that_does_not_overlap)
 {
     ACCEPTED(p.entry.out.offset = WORLD_ARENA - 128); // to the last byte
     ACCEPTED((p.entry.q.token_stride = 0,
-              p.entry.num_heads = 1)); // one query for all: reading may overlap
+              p.entry.num_heads = 1)); // one query for all: tensors that are read may overlap
     ACCEPTED((p.entry.num_heads = 3, p.entry.out.head_stride = 16,
               p.entry.out.token_stride = 48)); // [tokens, heads]
     ACCEPTED((p.entry.num_heads = 3, p.entry.out.head_stride = 128,
               p.entry.out.token_stride = 16)); // [heads, tokens]
-    ACCEPTED(p.entry.out.head_stride = 0);     // one head: its stride means nothing
+    ACCEPTED(p.entry.out.head_stride = 0);     // there is one head, so its stride has no meaning
 }
 END_TEST
 
@@ -121,27 +121,27 @@ START_TEST(slices_of_one_fused_tensor_interleave_without_overlapping)
                   p.entry.out.token_stride = 96,
               p.entry.q.offset = 0, p.entry.k.offset = 32, p.entry.v.offset = 48,
               p.entry.out.offset = 64));
-    // out one head too early: its first head is v
+    // out begins one head too early: its first head is v
     REFUSED((p.entry.num_heads = 2,
              p.entry.q.token_stride = p.entry.k.token_stride = p.entry.v.token_stride =
                  p.entry.out.token_stride = 96,
              p.entry.q.offset = 0, p.entry.k.offset = 32, p.entry.v.offset = 48,
              p.entry.out.offset = 48),
             STATUS_INVALID, "overlaps v");
-    // out behind a stride that reaches into the next token's q
+    // out has a stride that reaches into the next token's q
     REFUSED((p.entry.num_heads = 2,
              p.entry.q.token_stride = p.entry.k.token_stride = p.entry.v.token_stride =
                  p.entry.out.token_stride = 96,
              p.entry.q.offset = 0, p.entry.k.offset = 32, p.entry.v.offset = 48,
              p.entry.out.offset = 80),
             STATUS_INVALID, "overlaps q");
-    // other strides, but q is dense and out steps into it
+    // other strides, but q is dense and out overlaps it
     REFUSED((p.entry.q.offset = 0, p.entry.out.offset = 64, p.entry.out.token_stride = 160),
             STATUS_INVALID, "overlaps q");
     // other strides: out lies in the gaps of q
     ACCEPTED((p.entry.q.offset = 0, p.entry.q.token_stride = 256, p.entry.out.offset = 16,
               p.entry.out.token_stride = 16));
-    // without K/V writes, k and v are not looked at
+    // without K/V writes, k and v are not checked
     uint64_t reader = make_reader(&a, blocks[0], 8, 8);
     ACCEPTED((p.entry.batch = reader, p.entry.k = (struct wire_tensor){.offset = UINT64_MAX},
               p.entry.v = p.entry.out));
@@ -203,7 +203,7 @@ START_TEST(lse_is_an_output_of_its_own_type_and_place)
     ACCEPTED(p.entry.lse =
                  lse_at(WORLD_ARENA - 128, 16, 0)); // the last row ends 12 bytes before the arena
     uint64_t reader = make_reader(&a, blocks[0], 8, 8);
-    ACCEPTED((p.entry.batch = reader, p.entry.lse = lse_at(4096, 16, 4))); // k is not looked at
+    ACCEPTED((p.entry.batch = reader, p.entry.lse = lse_at(4096, 16, 4))); // k is not checked
 }
 END_TEST
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_device.c - which devices there are and which one is meant.
+// test_engine_device.c - the list of devices, and which one is chosen.
 
 #include "engine/vulkan/statistics.h"
 #include "rigs/engine_world.h"
@@ -38,7 +38,8 @@ START_TEST(list_describes_every_device)
         ck_assert_uint_gt(device->subgroup_size, 0);
         ck_assert_uint_ge(device->shared_memory_bytes, 16384);
         if (device->usable)
-            ck_assert_uint_ge(device->shared_memory_bytes, 27168); // attention at head_dim 256
+            // attention at head_dim 256 needs that
+            ck_assert_uint_ge(device->shared_memory_bytes, 27168);
         ck_assert_uint_eq(device->host_import, device->import_alignment != 0);
     }
     free(devices);
@@ -138,7 +139,7 @@ START_TEST(destroy_takes_nothing_and_the_new)
 }
 END_TEST
 
-START_TEST(what_a_driver_says_of_a_pipeline_makes_one_line)
+START_TEST(a_drivers_message_about_a_pipeline_is_one_line)
 {
     const VkPipelineExecutableStatisticKHR list[] = {
         {.name = "Register Count",
@@ -189,7 +190,7 @@ void add_device_tests(Suite *suite)
     tcase_add_test(tcase, device_is_chosen_by_part_of_its_name_in_any_case);
     tcase_add_test(tcase, unknown_device_is_refused_with_the_list);
     tcase_add_test(tcase, destroy_takes_nothing_and_the_new);
-    tcase_add_test(tcase, what_a_driver_says_of_a_pipeline_makes_one_line);
+    tcase_add_test(tcase, a_drivers_message_about_a_pipeline_is_one_line);
     tcase_add_test(tcase, pipelines_are_made_and_named_where_statistics_are_wanted);
     suite_add_tcase(suite, tcase);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// actions.c - the commands that do something small: ping, close-session, version.
+// actions.c - the small commands: ping, close-session, version.
 
 #include "output.h"
 #include "units.h"

@@ -62,7 +62,7 @@ static int enumerator(const struct column *column, const void *object)
 
 // ---- text ----
 
-// What reads the same for people and in JSON. False if the kind is none of these.
+// Kinds that read the same for people and in JSON. Returns false for any other kind.
 static bool common_text(const struct column *column, const void *object, char *text)
 {
     const void *at = field(column, object);
@@ -130,7 +130,7 @@ bool column_is_number(const struct column *column)
 
 // ---- JSON ----
 
-// As raw digits: cJSON's own numbers are doubles and would round a large one.
+// Digits are written raw: cJSON's numbers are doubles and would round large integers.
 static cJSON *json_number(const struct column *column, const void *object)
 {
     char digits[32];

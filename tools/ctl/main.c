@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     enum exit_code code;
     if (options_parse(argc, argv, &ctl, &command, &code))
         code = run(&ctl, command);
-    // A full disk or a closed pipe shows here at the latest.
+    // Writes to a full disk or a closed pipe fail here at the latest.
     if ((fflush(stdout) || ferror(stdout)) && code == EXIT_CODE_DONE)
         code = complain(EXIT_CODE_FAILED, "the output could not be written: %s", strerror(errno));
     return code;

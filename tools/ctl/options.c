@@ -50,7 +50,7 @@ static const struct options_program program = {
     .command_size = sizeof *commands,
 };
 
-// For the commands that complaints name.
+// For commands that complaints suggest.
 static void keep_socket(struct ctl *ctl)
 {
     static const char option[] = " --socket ";
@@ -103,7 +103,8 @@ bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command 
     }
     complaint_settle(ctl->json);
     keep_socket(ctl);
-    *command = (const struct command *)(const void *)line.command; // its first member
+    // struct command begins with its options_command
+    *command = (const struct command *)(const void *)line.command;
     return count_fits(line.command, line.num_operands) &&
            take_argument(ctl, line.command, line.num_operands ? line.operands[0] : NULL);
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// report.c - what a failing call of the library means to who asked: the exit code, and what to do
+// report.c - explains a failing call of the library to the user: the exit code, and what to do
 // about it.
 
 #include "ctl.h"
 
 #include <stdio.h>
 
-// A status that is not here is a failure, without a hint.
+// A status that is not in this table is a failure without a hint.
 struct meaning {
     enum aule_status status;
     enum exit_code code;
-    const char *hint; // NULL = none; @ stands for the socket_option
+    const char *hint; // NULL = none; @ is replaced by the socket_option
 };
 static const struct meaning meanings[] = {
     {AULE_DAEMON_GONE, EXIT_CODE_GONE,
@@ -41,7 +41,7 @@ static struct meaning meaning_of(enum aule_status status)
     return (struct meaning){status, EXIT_CODE_FAILED, NULL};
 }
 
-// The commands that it names ask the same daemon.
+// Suggested commands ask the same daemon.
 static void complete_hint(char *to, size_t size, const char *hint, const char *socket_option)
 {
     for (size_t used = 0; *hint && used < size; hint++)

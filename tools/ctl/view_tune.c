@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_tune.c - what the daemon measured of its kernels' ways, and telling it to measure again, to
-// forget, to go on or to stop.
+// view_tune.c - the daemon's tuning measurements, and commands to renew, clear, start or stop
+// tuning.
 
 #include "output.h"
 
