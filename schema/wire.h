@@ -25,8 +25,9 @@
 extern "C" {
 #endif
 
-#define WIRE_PROTOCOL_MAJOR 2u   // another major is refused
-#define WIRE_PROTOCOL_MINOR 4u   // a higher minor only adds; 1: layers of a run, BatchAdvance; 2: scales of layers; 3: DropCache; 4: a Run that waits
+// Another major is refused. A higher minor only adds: WIRE_PROTOCOL_MINOR is the highest `since` of
+// aule.fbs.
+#define WIRE_PROTOCOL_MAJOR 2u
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_MAX_NAME 255u       // bytes of a client, tenant or cache name
 #define WIRE_MAX_FINGERPRINT 64u
@@ -39,7 +40,7 @@ struct wire_longs { const int64_t *data; uint32_t count; };
 struct wire_bytes { const uint8_t *data; uint32_t count; };
 struct wire_names { const char **data; uint32_t count; };   // decoded: the array is owned by the wire_reply, see wire_reply_finish()
 
-#include "schema/wire_types.h"   // generated: the tables, WIRE_COMMAND_MAP, WIRE_ANSWER_MAP, wire_request, wire_reply
+#include "schema/wire_types.h"   // generated: the tables, WIRE_COMMAND_MAP, WIRE_RULES_MAP, WIRE_ANSWER_MAP, wire_request, wire_reply
 
 const char *wire_command_name(int command);   // "BLOCKS_LEASE"; "UNKNOWN" for none of them
 

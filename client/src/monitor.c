@@ -66,11 +66,33 @@ void aule_monitor_close(struct aule_monitor *monitor)
     free(monitor);
 }
 
+// An older daemon would call a command that it does not know malformed, so its version is asked
+// for first. Commands that each daemon of this major knows cost no such question.
+static enum aule_status check_known(struct aule_monitor *monitor, enum wire_command command)
+{
+    static const uint32_t minors[WIRE_COMMAND_COUNT] = {
+#define MINOR(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = (since),
+        WIRE_RULES_MAP(MINOR)
+#undef MINOR
+    };
+    struct aule_ping_info peer;
+    if (minors[command] == 0)
+        return AULE_OK;
+    enum aule_status status = aule_monitor_ping(monitor, &peer);
+    if (status == AULE_OK && peer.protocol_minor < minors[command])
+        status = fail(AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; %s needs %u.%u)",
+                      peer.protocol_major, peer.protocol_minor, wire_command_name(command),
+                      WIRE_PROTOCOL_MAJOR, minors[command]);
+    return status;
+}
+
 static enum aule_status ask(struct aule_monitor *monitor, const struct wire_request *request,
                             enum wire_answer expected, struct answer *answer)
 {
     *answer = (struct answer){.message = NULL};
     enum aule_status status = fork_check(monitor->pid, "the monitor");
+    if (status == AULE_OK)
+        status = check_known(monitor, request->command);
     if (status != AULE_OK)
         return status;
     const struct timeout timeout = timeout_start(monitor->timeout_ms);
@@ -631,18 +653,9 @@ enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64
                                                  .kill_session.session = session});
 }
 
-enum { DROP_CACHE_MINOR = 3 };
-
 enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache)
 {
-    struct aule_ping_info peer;
-    enum aule_status status = aule_monitor_ping(monitor, &peer);
-    if (status != AULE_OK)
-        return status;
-    if (peer.protocol_minor < DROP_CACHE_MINOR)
-        return fail(
-            AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; to drop a cache needs %u.%d)",
-            peer.protocol_major, peer.protocol_minor, WIRE_PROTOCOL_MAJOR, DROP_CACHE_MINOR);
+    REQUIRE(monitor);
     return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE,
                                                  .drop_cache.cache = cache});
 }

@@ -47,32 +47,9 @@ void dispatch_refuse(struct server *server, const struct asker *asker, const str
 // The most block ids that one reply can hold.
 #define DISPATCH_MAX_IDS ((WIRE_MAX_MESSAGE - 4096u) / sizeof(int32_t))
 
-// The table's handlers, by file.
-enum status handle_hello(struct call *call); // handlers_session.c
-enum status handle_mapped(struct call *call);
-enum status handle_ping(struct call *call);
-enum status handle_close_session(struct call *call);
-enum status handle_cache_open(struct call *call); // handlers_cache.c
-enum status handle_cache_close(struct call *call);
-enum status handle_cache_state(struct call *call);
-enum status handle_blocks_lease(struct call *call);
-enum status handle_blocks_release(struct call *call);
-enum status handle_prefix_lookup(struct call *call);
-enum status handle_prefix_publish(struct call *call);
-enum status handle_batch_create(struct call *call); // handlers_batch.c
-enum status handle_batch_destroy(struct call *call);
-enum status handle_batch_advance(struct call *call);
-enum status handle_run(struct call *call); // handlers_run.c
-enum status handle_blocks_copy(struct call *call);
-enum status handle_merge(struct call *call);
-enum status handle_wait(struct call *call);
-enum status handle_inspect_daemon(struct call *call); // handlers_inspect.c
-enum status handle_inspect_sessions(struct call *call);
-enum status handle_inspect_caches(struct call *call);
-enum status handle_inspect_blocks(struct call *call);
-enum status handle_inspect_device(struct call *call);
-enum status handle_kill_session(struct call *call);
-enum status handle_drop_cache(struct call *call);
-enum status handle_tune(struct call *call); // handlers_tune.c
+// A handler for each command of aule.fbs: handle_hello() and so on, in handlers_*.c.
+#define HANDLER(NAME, name, rules, since) enum status handle_##name(struct call *call);
+WIRE_RULES_MAP(HANDLER)
+#undef HANDLER
 
 #endif
