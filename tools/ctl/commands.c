@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// actions.c - the commands that do something small: ping, close-session, version.
+// commands.c - the table of commands, and those whose answer is a line or two. A small command is
+// one row and one function here; a view has a file of its own.
 
 #include "output.h"
 #include "units.h"
@@ -18,7 +19,7 @@ static const struct column ping_columns[] = {
     PING(U32, protocol_major), PING(U32, protocol_minor), {.key = NULL},
 };
 
-enum exit_code ping(struct ctl *ctl)
+static enum exit_code ping(struct ctl *ctl)
 {
     struct aule_ping_info info;
     char time[UNITS_SIZE];
@@ -36,7 +37,7 @@ enum exit_code ping(struct ctl *ctl)
 static const struct column closed_columns[] = {{"closed_session", NULL, COLUMN_ID, 0},
                                                {.key = NULL}};
 
-enum exit_code close_session(struct ctl *ctl)
+static enum exit_code close_session(struct ctl *ctl)
 {
     enum aule_status status = aule_monitor_close_session(ctl->monitor, ctl->id);
     if (status != AULE_OK)
@@ -56,8 +57,42 @@ static const struct column version_columns[] = {
     {.key = NULL},
 };
 
-enum exit_code show_version(struct ctl *ctl)
+static enum exit_code show_version(struct ctl *ctl)
 {
     struct versions versions = {AULE_VERSION_STRING, aule_version()};
     return output_object(ctl, version_columns, &versions);
 }
+
+// ---- the table ----
+
+static const char *const tune_actions[] = {
+    [AULE_TUNE_SHOW] = "show", [AULE_TUNE_RENEW] = "renew", [AULE_TUNE_CLEAR] = "clear",
+    [AULE_TUNE_OFF] = "off",   [AULE_TUNE_ON] = "on",       NULL,
+};
+
+const struct command commands[] = {
+    {{"status", NULL, "show the daemon, its pool, prefix hits and runs", COMMAND_ASKS},
+     .run = show_status},
+    {{"metrics", NULL, "list all counters and gauges, with unit and meaning", COMMAND_ASKS},
+     .run = show_metrics},
+    {{"sessions", NULL, "list the sessions", COMMAND_ASKS}, .run = show_sessions},
+    {{"caches", NULL, "list the caches and the states of their blocks", COMMAND_ASKS},
+     .run = show_caches},
+    {{"blocks", NULL, "list blocks", COMMAND_ASKS | COMMAND_BLOCKS}, .run = show_blocks},
+    {{"device", NULL, "show the device that the daemon owns, and its attention shaders",
+      COMMAND_ASKS},
+     .run = show_device},
+    {{"close-session", "ID", "end a session as if its worker had died", COMMAND_ASKS},
+     .run = close_session},
+    {{"drop-cache", "NAME|ID", "end a cache that no session has open, with its cached blocks",
+      COMMAND_ASKS},
+     .run = drop_cache},
+    {{"tune", "[ACTION]", "what was measured of kernels' ways: show, renew, clear, on, off",
+      COMMAND_ASKS},
+     .run = tune,
+     .choices = tune_actions},
+    {{"ping", NULL, "ask whether the daemon answers, and how fast", COMMAND_ASKS}, .run = ping},
+    {{"version", NULL, "show the versions of aule-ctl and its library; needs no daemon", 0},
+     .run = show_version},
+    {.words = {.name = NULL}},
+};
