@@ -54,15 +54,8 @@ struct kernel {
     uint32_t shared_memory; // bytes that its largest pipeline needs of a workgroup
 };
 
-extern const struct kernel kernel_plain, kernel_subgroup, kernel_decode_emulated,
-    kernel_prefill_emulated, kernel_cascade_emulated;
-extern const struct kernel kernel_decode_emulated_bf16, kernel_prefill_emulated_bf16,
-    kernel_cascade_emulated_bf16;
-#ifdef AULE_HAVE_MATRIX
-extern const struct kernel kernel_decode_bf16, kernel_prefill_bf16;
-extern const struct kernel kernel_decode, kernel_prefill, kernel_cascade, kernel_coop_few,
-    kernel_coop_many;
-#endif
+// Of table.c. All others are reached by their variant.
+extern const struct kernel kernel_plain, kernel_decode_emulated, kernel_prefill_emulated;
 
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len); // such a sequence
 uint64_t kernel_usual_parts(

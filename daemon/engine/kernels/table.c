@@ -1,0 +1,585 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// table.c - the attention kernels, a row each, and the variants, which say what kernels go together
+// on which device. A new kernel is a row here and a shader. A new variant is a row of `variants`.
+// Knows neither runs nor batches. Any thread; no state.
+
+#include "matrix.h"
+#include "shaders/layout.h"
+#include "variant.h"
+
+#include "attention_cascade_emulated_bf16_spv.h"
+#include "attention_cascade_emulated_spv.h"
+#include "attention_decode_emulated_bf16_spv.h"
+#include "attention_decode_emulated_spv.h"
+#include "attention_plain_spv.h"
+#include "attention_prefill_emulated_bf16_spv.h"
+#include "attention_prefill_emulated_spv.h"
+#include "attention_subgroup_spv.h"
+#ifdef AULE_HAVE_MATRIX
+#include "attention_cascade_matrix_spv.h"
+#include "attention_coop_spv.h"
+#include "attention_decode_bf16_spv.h"
+#include "attention_decode_matrix_spv.h"
+#include "attention_prefill_bf16_spv.h"
+#include "attention_prefill_matrix_spv.h"
+#endif
+
+#include <stdio.h>
+
+// ---- attention_tiles.glsl: everything, on any device ----
+
+// What it declares as shared, at its largest; a device with less has no variant.
+enum {
+    TILES_LOCAL_SIZE = 128,
+    TILES_ROWS = 8,      // up to TILES_HEAD_DIM of K
+    TILES_ROWS_WIDE = 4, // beyond
+    TILES_HEAD_DIM = 256,
+    TILES_HEAD_DIM_WIDE = 576,
+    TILES_KEYS = 4 * TILES_LOCAL_SIZE,
+    TILES_PARTS = TILES_KEYS / 8,
+    TILES_SHARED_MEMORY = TILES_ROWS * TILES_HEAD_DIM / 2 * 8 // q_pairs
+                          + TILES_ROWS * TILES_KEYS / 2 * 8   // weight_pairs
+                          + TILES_LOCAL_SIZE * 4              // row_partials
+                          + TILES_ROWS * 4                    // row_rescale
+                          + 2 * 2 * TILES_PARTS * 8,          // key_parts, value_parts
+};
+_Static_assert(TILES_SHARED_MEMORY <= 32768, "what every GPU of the last decade has");
+_Static_assert(TILES_ROWS_WIDE *TILES_HEAD_DIM_WIDE + TILES_ROWS_WIDE * TILES_KEYS <=
+                   TILES_ROWS * TILES_HEAD_DIM + TILES_ROWS * TILES_KEYS,
+               "fewer rows of more elements take less");
+
+static uint32_t tiles_rows(const struct engine_kv *kv)
+{
+    return kv->head_dim_k <= TILES_HEAD_DIM ? TILES_ROWS : TILES_ROWS_WIDE;
+}
+
+static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
+{
+    (void)kv_len;
+    return rows <= 64 ? 2048 : 0;
+}
+
+// What its two shaders have in common.
+#define TILES_JOB                                                                                  \
+    .tile_rows = tiles_rows, .most_rows = UINT32_MAX, .part_keys = tiles_part_keys,                \
+    .part_grain = 256, .shared_memory = TILES_SHARED_MEMORY
+
+static const struct kernel kernel_subgroup = {
+    .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv,
+               TILES_LOCAL_SIZE, true},
+    TILES_JOB,
+};
+
+const struct kernel kernel_plain = {
+    .shader = {"attention_plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE,
+               false},
+    TILES_JOB,
+};
+
+// ---- the matrix shaders ----
+
+enum {
+    MATRIX_WARP = 32,
+    MATRIX_MOST_HEAD_DIM = 2 * AULE_NARROW_HEAD_DIM, // of K and V
+    MATRIX_LEAST_BLOCK_SIZE =
+        16,                    // keys of a matrix lie in one block; block sizes are powers of two
+    MATRIX_WORD_BYTES = 6 * 4, // emulated: of an invocation, in shared memory
+};
+
+static bool dims_within(const uint32_t *spec, uint32_t most)
+{
+    return spec[AULE_SPEC_HEAD_DIM_K] <= most && spec[AULE_SPEC_HEAD_DIM_V] <= most;
+}
+
+// What all of them ask for; `element` is what the matrices have, f16 or bf16. The place does not
+// matter, nor do features but the custom mask: what it hides may be no number, and a product on
+// matrix units with a weight of 0 is then none either.
+static bool matrix_serves(const uint32_t *spec, enum dtype element)
+{
+    return dims_within(spec, MATRIX_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == element &&
+           spec[AULE_SPEC_BLOCK_SIZE] >= MATRIX_LEAST_BLOCK_SIZE && !spec[AULE_SPEC_V_IN_K] &&
+           !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
+}
+
+// ---- attention_decode.comp: two or four warps have a part, or eight a half of one; each warp's
+// sums lie in shared memory ----
+
+enum {
+    DECODE_ROWS = 8,
+    // More rows are several tiles, and each reads the keys again, most likely out of the L2, where
+    // items beside each other meet. A prefill reads them once, but in one workgroup that cannot be
+    // cut, of which 16 rows a warp are at work. So from where a sequence has parts enough to
+    // spread. A guess, to be measured: 16 and 32 rows against 1024, 2048, 4096 and 131072 keys, of
+    // 1 and 64 sequences.
+    DECODE_LONG_ROWS = 32,
+    DECODE_LONG_KEYS = 2048,
+    DECODE_PART_WARPS = 2,
+    DECODE_SHARED_WARPS = 4,
+    DECODE_HALF_WARPS = 8,
+    DECODE_HALF_WARPS_EMULATED = 4,
+    DECODE_WARP_BYTES = DECODE_ROWS * (AULE_NARROW_HEAD_DIM + 2) *
+                        4, // wider V: by and by, where so many warps have half a part
+    DECODE_Q_BYTES = DECODE_ROWS * MATRIX_MOST_HEAD_DIM * 2, // of wide rows
+    DECODE_OTHER_BYTES = DECODE_Q_BYTES + 32,
+    DECODE_SHARED_MEMORY = DECODE_HALF_WARPS * DECODE_WARP_BYTES + DECODE_OTHER_BYTES,
+    DECODE_SHARED_MEMORY_EMULATED =
+        DECODE_HALF_WARPS_EMULATED * (DECODE_WARP_BYTES + MATRIX_WARP * MATRIX_WORD_BYTES) +
+        DECODE_OTHER_BYTES,
+};
+_Static_assert(2 * ((int)MATRIX_MOST_HEAD_DIM + 2) <=
+                   (int)DECODE_HALF_WARPS_EMULATED * (AULE_NARROW_HEAD_DIM + 2),
+               "two halves of whole rows take no more than many warps' rows by and by");
+_Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
+               "any device runs it");
+
+// Rows of K and V are whole pieces of 16 bytes.
+static bool decode_element(uint32_t dtype, uint32_t head_dim, enum dtype element)
+{
+    return dtype == element || (dtype_size((enum dtype)dtype) == 1 && head_dim % 16 == 0);
+}
+
+static bool decode_serves(const struct geometry *geometry, enum dtype element)
+{
+    const uint32_t *spec = geometry->spec;
+    return matrix_serves(spec, element) &&
+           decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], element) &&
+           decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V], element);
+}
+
+static bool decode_serves_f16(const struct geometry *geometry)
+{
+    return decode_serves(geometry, DTYPE_F16);
+}
+
+static bool decode_serves_bf16(const struct geometry *geometry)
+{
+    return decode_serves(geometry, DTYPE_BF16);
+}
+
+static uint32_t decode_rows(const struct engine_kv *kv)
+{
+    (void)kv;
+    return DECODE_ROWS;
+}
+
+// Long parts keep a warp streaming, and a merge takes as long as some thousand keys; many parts
+// keep the device busy with few sequences. Measured on the H200 (shaders/NOTEBOOK.md); a row's bits
+// depend on it.
+static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
+{
+    (void)rows;
+    if (kv_len <= 32768)
+        return 4096;
+    uint64_t keys = divide_up(divide_up(kv_len, 8), AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
+    return keys < 16384 ? keys : 16384;
+}
+
+// About 8 warps a multiprocessor are enough to hide its memory's latency: parts of two warps each
+// if there are so many parts, parts of four if three of them at a time leave nothing for a second
+// wave, else halves of eight. Measured on the H200.
+static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocessors, uint32_t least)
+{
+    if (num_workgroups > 3 * num_multiprocessors)
+        return least;
+    return num_workgroups > num_multiprocessors ? DECODE_SHARED_WARPS : DECODE_HALF_WARPS;
+}
+
+// Wide rows of a part take that much shared memory that four warps had better have one: measured on
+// the H200, too.
+static uint32_t decode_local_size(const uint32_t *spec, uint64_t num_workgroups,
+                                  uint32_t num_multiprocessors)
+{
+    uint32_t least =
+        dims_within(spec, AULE_NARROW_HEAD_DIM) ? DECODE_PART_WARPS : DECODE_SHARED_WARPS;
+    return MATRIX_WARP * decode_warps(num_workgroups, num_multiprocessors, least);
+}
+
+static uint32_t decode_local_size_emulated(const uint32_t *spec, uint64_t num_workgroups,
+                                           uint32_t num_multiprocessors)
+{
+    (void)spec;
+    return MATRIX_WARP * decode_warps(num_workgroups, num_multiprocessors, DECODE_PART_WARPS);
+}
+
+static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP,
+                                             DECODE_SHARED_WARPS *MATRIX_WARP,
+                                             DECODE_HALF_WARPS *MATRIX_WARP, 0};
+static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX_WARP,
+                                                      DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, 0};
+
+// On matrix units and emulated.
+#define DECODE_JOB                                                                                 \
+    .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
+    .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,   \
+    .merges = true
+
+const struct kernel kernel_decode_emulated = {
+    .shader = {"attention_decode_emulated", attention_decode_emulated_spv,
+               sizeof attention_decode_emulated_spv, DECODE_HALF_WARPS_EMULATED *MATRIX_WARP,
+               false},
+    DECODE_JOB,
+    .serves = decode_serves_f16,
+    .local_size = decode_local_size_emulated,
+    .half_local_size = DECODE_HALF_WARPS_EMULATED * MATRIX_WARP,
+    .candidates = decode_candidates_emulated,
+    .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
+};
+
+static const struct kernel kernel_decode_emulated_bf16 = {
+    .shader = {"attention_decode_emulated_bf16", attention_decode_emulated_bf16_spv,
+               sizeof attention_decode_emulated_bf16_spv, DECODE_HALF_WARPS_EMULATED *MATRIX_WARP,
+               false},
+    DECODE_JOB,
+    .serves = decode_serves_bf16,
+    .local_size = decode_local_size_emulated,
+    .half_local_size =
+        DECODE_HALF_WARPS * MATRIX_WARP, // of as many units as a device's, so that warps share them
+    .candidates = decode_candidates_emulated,
+    .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
+};
+
+// ---- attention_cascade.comp: 16 rows a warp, whosever they are; four warps bring 16 keys and
+// values a step ----
+
+enum {
+    CASCADE_WARP_ROWS = 16,
+    CASCADE_WARPS = 8,
+    CASCADE_WARPS_EMULATED = 4,
+    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM *
+                         2, // K and V, of this step and the next
+    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4, // of K and V, of both
+    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,              // who is last
+    CASCADE_SHARED_MEMORY =
+        CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
+    CASCADE_SHARED_MEMORY_EMULATED =
+        CASCADE_WARPS_EMULATED / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) +
+        CASCADE_MEMBERS_BYTES + CASCADE_WARPS_EMULATED * MATRIX_WARP * MATRIX_WORD_BYTES,
+    CASCADE_LEAST_MEMBERS = 4, // a guess: with fewer, most warps have no rows
+};
+_Static_assert((int)CASCADE_WARP_ROWS *CASCADE_WARPS <= (int)AULE_MOST_MEMBERS, "of one row each");
+_Static_assert((int)CASCADE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
+               "any device runs it");
+
+static bool cascade_serves(const struct geometry *geometry, enum dtype element)
+{
+    const uint32_t *spec = geometry->spec;
+    return decode_serves(geometry, element) && spec[AULE_SPEC_PLACE] != AULE_PLACE_ROWS &&
+           dims_within(spec, AULE_NARROW_HEAD_DIM) &&
+           !(spec[AULE_SPEC_FEATURES] & (AULE_FEATURE_WINDOW | AULE_FEATURE_POSITIONS));
+}
+
+static bool cascade_serves_f16(const struct geometry *geometry)
+{
+    return cascade_serves(geometry, DTYPE_F16);
+}
+
+static bool cascade_serves_bf16(const struct geometry *geometry)
+{
+    return cascade_serves(geometry, DTYPE_BF16);
+}
+
+#define CASCADE_JOB(DECODE, WARPS, UNITS)                                                          \
+    .tile_rows = decode_rows, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,        \
+    .helps = &(DECODE), .crowd_rows = CASCADE_WARP_ROWS * (WARPS),                                 \
+    .least_members = CASCADE_LEAST_MEMBERS,                                                        \
+    .crowd_grain = 2 * (UNITS) * (WARPS) / 4 * MATRIX_LEAST_BLOCK_SIZE, .merges = true
+
+#define CASCADE_EMULATED(DECODE, UNITS)                                                            \
+    CASCADE_JOB(DECODE, CASCADE_WARPS_EMULATED, UNITS),                                            \
+        .shared_memory = CASCADE_SHARED_MEMORY_EMULATED
+
+static const struct kernel kernel_cascade_emulated = {
+    .shader = {"attention_cascade_emulated", attention_cascade_emulated_spv,
+               sizeof attention_cascade_emulated_spv, CASCADE_WARPS_EMULATED *MATRIX_WARP, false},
+    .serves = cascade_serves_f16,
+    CASCADE_EMULATED(kernel_decode_emulated, DECODE_HALF_WARPS_EMULATED),
+};
+
+static const struct kernel kernel_cascade_emulated_bf16 = {
+    .shader = {"attention_cascade_emulated_bf16", attention_cascade_emulated_bf16_spv,
+               sizeof attention_cascade_emulated_bf16_spv, CASCADE_WARPS_EMULATED *MATRIX_WARP,
+               false},
+    .serves = cascade_serves_bf16,
+    CASCADE_EMULATED(kernel_decode_emulated_bf16, DECODE_HALF_WARPS),
+};
+
+// ---- attention_prefill.comp: 16 rows a warp, and tiles of keys and values in shared memory that
+// all warps read ----
+
+enum {
+    PREFILL_LOCAL_SIZE = 256,
+    PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
+    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // beyond AULE_NARROW_HEAD_DIM of V
+    PREFILL_KEY_BYTES =
+        2 * AULE_NARROW_HEAD_DIM * 2, // and a value; of twice the dims there are half as many
+    PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 2 * 4 // scales of K and V
+                          + AULE_PREFILL_KEYS / 16 * 3 * 8 + 32,
+    PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
+    PREFILL_SHARED_MEMORY_EMULATED = AULE_PREFILL_KEYS_EMULATED * PREFILL_KEY_BYTES +
+                                     PREFILL_OTHER_BYTES + PREFILL_LOCAL_SIZE * MATRIX_WORD_BYTES,
+};
+_Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
+               "any device runs it");
+
+// Bytes are read by eight.
+static bool prefill_element(uint32_t dtype, enum dtype element)
+{
+    return dtype == element || dtype_size((enum dtype)dtype) == 1;
+}
+
+static bool prefill_serves(const struct geometry *geometry, enum dtype element)
+{
+    const uint32_t *spec = geometry->spec;
+    return matrix_serves(spec, element) && prefill_element(spec[AULE_SPEC_K_DTYPE], element) &&
+           prefill_element(spec[AULE_SPEC_V_DTYPE], element);
+}
+
+static bool prefill_serves_f16(const struct geometry *geometry)
+{
+    return prefill_serves(geometry, DTYPE_F16);
+}
+
+static bool prefill_serves_bf16(const struct geometry *geometry)
+{
+    return prefill_serves(geometry, DTYPE_BF16);
+}
+
+static uint32_t prefill_rows(const struct engine_kv *kv)
+{
+    return kv->head_dim_v <= AULE_NARROW_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
+}
+
+// Where tiles are so many that there may be some between those that follow maxima. Fewer rows are a
+// decode's, and where that does not serve, better with a kernel that cuts them into parts.
+#define PREFILL_JOB(KEYS)                                                                          \
+    .tile_rows = prefill_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,             \
+    .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
+
+const struct kernel kernel_prefill_emulated = {
+    .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv,
+               sizeof attention_prefill_emulated_spv, PREFILL_LOCAL_SIZE, false},
+    PREFILL_JOB(AULE_PREFILL_KEYS_EMULATED),
+    .serves = prefill_serves_f16,
+    .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
+};
+
+static const struct kernel kernel_prefill_emulated_bf16 = {
+    .shader = {"attention_prefill_emulated_bf16", attention_prefill_emulated_bf16_spv,
+               sizeof attention_prefill_emulated_bf16_spv, PREFILL_LOCAL_SIZE, false},
+    PREFILL_JOB(AULE_PREFILL_KEYS_EMULATED),
+    .serves = prefill_serves_bf16,
+    .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
+};
+
+// ---- both, where compiler and headers know matrix units ----
+
+#ifdef AULE_HAVE_MATRIX
+
+static const struct kernel kernel_decode = {
+    .shader = {"attention_decode_matrix", attention_decode_matrix_spv,
+               sizeof attention_decode_matrix_spv, DECODE_HALF_WARPS *MATRIX_WARP, true},
+    DECODE_JOB,
+    .serves = decode_serves_f16,
+    .local_size = decode_local_size,
+    .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
+    .candidates = decode_candidates,
+    .shared_memory = DECODE_SHARED_MEMORY,
+};
+
+static const struct kernel kernel_decode_bf16 = {
+    .shader = {"attention_decode_bf16", attention_decode_bf16_spv, sizeof attention_decode_bf16_spv,
+               DECODE_HALF_WARPS *MATRIX_WARP, true},
+    DECODE_JOB,
+    .serves = decode_serves_bf16,
+    .local_size = decode_local_size,
+    .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
+    .candidates = decode_candidates,
+    .shared_memory = DECODE_SHARED_MEMORY,
+};
+
+static const struct kernel kernel_cascade = {
+    .shader = {"attention_cascade_matrix", attention_cascade_matrix_spv,
+               sizeof attention_cascade_matrix_spv, CASCADE_WARPS *MATRIX_WARP, true},
+    CASCADE_JOB(kernel_decode, CASCADE_WARPS, DECODE_HALF_WARPS),
+    .serves = cascade_serves_f16,
+    .shared_memory = CASCADE_SHARED_MEMORY,
+};
+
+static const struct kernel kernel_prefill = {
+    .shader = {"attention_prefill_matrix", attention_prefill_matrix_spv,
+               sizeof attention_prefill_matrix_spv, PREFILL_LOCAL_SIZE, true},
+    PREFILL_JOB(AULE_PREFILL_KEYS),
+    .serves = prefill_serves_f16,
+    .shared_memory = PREFILL_SHARED_MEMORY,
+};
+
+static const struct kernel kernel_prefill_bf16 = {
+    .shader = {"attention_prefill_bf16", attention_prefill_bf16_spv,
+               sizeof attention_prefill_bf16_spv, PREFILL_LOCAL_SIZE, true},
+    PREFILL_JOB(AULE_PREFILL_KEYS),
+    .serves = prefill_serves_bf16,
+    .shared_memory = PREFILL_SHARED_MEMORY,
+};
+
+// ---- attention_coop.comp: one shader, two sizes of tiles ----
+
+enum {
+    COOP_LOCAL_SIZE = 128,
+    COOP_MOST_HEAD_DIM = 256,
+    COOP_ROWS_FEW = 16,
+    COOP_ROWS_MANY = 64,
+    COOP_HEAD_DIM = 128,      // up to which there are so many rows of them; beyond
+    COOP_ROWS_MANY_WIDE = 32, // there are fewer, since sums lie in registers
+    COOP_KEYS = 32,           // a tile, as far as that head_dim; of 16 beyond, which take less
+    COOP_PART_GRAIN = 256,    // a multiple of all that
+    COOP_SHARED_MEMORY = COOP_KEYS * 2 * (COOP_HEAD_DIM + 8) * 2 // keys, values and their air
+                         + COOP_ROWS_MANY * (COOP_KEYS + 4) * 4  // scores
+                         + COOP_ROWS_MANY * 4                    // row_factors
+                         + COOP_KEYS * 4                         // key_scales
+                         + COOP_KEYS / 8 * 2 * 8                 // strip_keys, strip_values
+                         + 8,
+};
+_Static_assert((int)COOP_SHARED_MEMORY <= (int)TILES_SHARED_MEMORY, "any device has it");
+
+// Not bf16 and f32, which f16 does not hold. A custom mask may hide a value that is no number.
+static bool coop_serves(const struct geometry *geometry)
+{
+    const uint32_t *spec = geometry->spec;
+    bool scaled_values = spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_TOKEN_HEAD_MODE &&
+                         spec[AULE_SPEC_V_DTYPE] != DTYPE_F16;
+    return dims_within(spec, COOP_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == DTYPE_F16 &&
+           !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK) && !scaled_values &&
+           decode_element(spec[AULE_SPEC_K_DTYPE], spec[AULE_SPEC_HEAD_DIM_K], DTYPE_F16) &&
+           decode_element(spec[AULE_SPEC_V_DTYPE], spec[AULE_SPEC_HEAD_DIM_V], DTYPE_F16);
+}
+
+static uint32_t coop_rows_few(const struct engine_kv *kv)
+{
+    (void)kv;
+    return COOP_ROWS_FEW;
+}
+
+static uint32_t coop_rows_many(const struct engine_kv *kv)
+{
+    return kv->head_dim_k <= COOP_HEAD_DIM && kv->head_dim_v <= COOP_HEAD_DIM ? COOP_ROWS_MANY
+                                                                              : COOP_ROWS_MANY_WIDE;
+}
+
+// Few rows have few workgroups. Nobody has measured this; a row's bits depend on it.
+static uint64_t coop_part_keys(uint64_t rows, uint64_t kv_len)
+{
+    if (rows > COOP_ROWS_MANY)
+        return 0;
+    return kv_len <= 32768 ? 4096 : 8192;
+}
+
+#define COOP_SHADER                                                                                \
+    .shader = {"attention_coop", attention_coop_spv, sizeof attention_coop_spv, COOP_LOCAL_SIZE,   \
+               true},                                                                              \
+    .serves = coop_serves, .part_keys = coop_part_keys, .part_grain = COOP_PART_GRAIN,             \
+    .shared_memory = COOP_SHARED_MEMORY
+
+static const struct kernel kernel_coop_few = {
+    COOP_SHADER,
+    .tile_rows = coop_rows_few,
+    .most_rows = COOP_ROWS_FEW,
+};
+
+static const struct kernel kernel_coop_many = {
+    COOP_SHADER,
+    .tile_rows = coop_rows_many,
+    .most_rows = UINT32_MAX,
+};
+
+#endif
+
+// ---- the variants, best first ----
+
+// attention_subgroup.comp counts on eight neighbouring lanes that exchange values, and on a lane's
+// place in the workgroup.
+static void subgroup_missing(const struct adapter *adapter, char *text, size_t size)
+{
+    const VkSubgroupFeatureFlags wanted =
+        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    if (adapter->info.subgroup_size < 8)
+        snprintf(text, size, "subgroups of 8 invocations (it has %u)", adapter->info.subgroup_size);
+    else if ((adapter->subgroups.operations & wanted) != wanted)
+        snprintf(text, size, "shuffles in compute shaders");
+    else if (!adapter->subgroups.full)
+        snprintf(text, size, "full subgroups (computeFullSubgroups)");
+}
+
+// Of what attention_decode.comp and attention_prefill.comp do not take (blocks of 8), matrices
+// through shared memory take what is f16; they ask for no more than those do, as matrix.c has it: a
+// size that is theirs, full subgroups with shuffles. Where matrices are not known there is a row to
+// say so, and never a kernel of it in use.
+const struct variant variants[] = {
+    {
+        .name = "matrix",
+        .needs = "cooperative matrices of 16x8x16 (f16) and 16x16x16 (bf16), sums in f32, "
+                 "subgroups of 32 invocations",
+#ifdef AULE_HAVE_MATRIX
+        .kernels = {&kernel_decode, &kernel_prefill, &kernel_decode_bf16, &kernel_prefill_bf16,
+                    &kernel_cascade, &kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
+        .num_kernels = 8,
+#else
+        .kernels = {&kernel_subgroup},
+        .num_kernels = 1,
+#endif
+        .missing = matrix_bfloat_missing,
+    },
+    {
+        .name = "matrix_f16",
+        .needs = "cooperative matrices of 16x8x16 (f16, sums in f32), subgroups of 32 invocations",
+#ifdef AULE_HAVE_MATRIX
+        .kernels = {&kernel_decode, &kernel_prefill, &kernel_cascade, &kernel_coop_few,
+                    &kernel_coop_many, &kernel_subgroup},
+        .num_kernels = 6,
+#else
+        .kernels = {&kernel_subgroup},
+        .num_kernels = 1,
+#endif
+        .missing = matrix_missing,
+    },
+    {
+        .name = "matrix_shared",
+        .needs = "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32), full "
+                 "subgroups of 8 to "
+                 "64 invocations",
+#ifdef AULE_HAVE_MATRIX
+        .kernels = {&kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
+        .num_kernels = 3,
+#else
+        .kernels = {&kernel_subgroup},
+        .num_kernels = 1,
+#endif
+        .missing = matrix_shared_missing,
+    },
+    {
+        .name = "subgroup",
+        .needs = "full subgroups of 8 invocations or more, with shuffles",
+        .kernels = {&kernel_subgroup},
+        .num_kernels = 1,
+        .missing = subgroup_missing,
+    },
+    {
+        .name = "plain",
+        .needs = "any Vulkan 1.2 device that the engine can use",
+        .kernels = {&kernel_plain},
+        .num_kernels = 1,
+    },
+    {
+        .name = "matrix_emulated",
+        .needs = "to be named, for it is for tests: what matrix does, with products made in shared "
+                 "memory, on any "
+                 "Vulkan 1.2 device",
+        .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
+                    &kernel_prefill_emulated_bf16, &kernel_cascade_emulated,
+                    &kernel_cascade_emulated_bf16, &kernel_plain},
+        .num_kernels = 7,
+        .only_by_name = true,
+    },
+};
+const uint32_t num_variants = sizeof variants / sizeof *variants;
