@@ -659,3 +659,23 @@ enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t 
     return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE,
                                                  .drop_cache.cache = cache});
 }
+
+enum aule_status aule_monitor_log_level(struct aule_monitor *monitor, enum aule_log_level level,
+                                        enum aule_log_level *before)
+{
+    REQUIRE(monitor);
+    REQUIRE(before);
+    struct answer answer;
+    enum aule_status status = ask(
+        monitor, &(struct wire_request){.command = WIRE_COMMAND_LOG, .log.level = (uint32_t)level},
+        WIRE_ANSWER_LOG, &answer);
+    if (status != AULE_OK)
+        return status;
+    const uint32_t was = answer.reply.log.before;
+    if (was < WIRE_LOG_ERROR || was > WIRE_LOG_DEBUG)
+        status = fail(AULE_MALFORMED, "the daemon answered the unknown log level %u", was);
+    else
+        *before = (enum aule_log_level)was;
+    answer_finish(&answer);
+    return status;
+}

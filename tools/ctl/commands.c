@@ -63,6 +63,32 @@ static enum exit_code show_version(struct ctl *ctl)
     return output_object(ctl, version_columns, &versions);
 }
 
+static const char *const log_levels[] = {
+    [AULE_LOG_SHOW] = "show", [AULE_LOG_ERROR] = "error", [AULE_LOG_WARN] = "warn",
+    [AULE_LOG_INFO] = "info", [AULE_LOG_DEBUG] = "debug", NULL,
+};
+
+struct levels {
+    const char *now, *before;
+};
+static const struct column level_columns[] = {
+    {"level", "log level", COLUMN_POINTER, offsetof(struct levels, now)},
+    {"before", "before", COLUMN_POINTER, offsetof(struct levels, before)},
+    {.key = NULL},
+};
+
+static enum exit_code log_level(struct ctl *ctl)
+{
+    const enum aule_log_level wanted = (enum aule_log_level)ctl->choice;
+    enum aule_log_level before;
+    enum aule_status status = aule_monitor_log_level(ctl->monitor, wanted, &before);
+    if (status != AULE_OK)
+        return report(ctl, status);
+    const struct levels levels = {log_levels[wanted == AULE_LOG_SHOW ? before : wanted],
+                                  log_levels[before]};
+    return output_object(ctl, level_columns, &levels);
+}
+
 // ---- the table ----
 
 static const char *const tune_actions[] = {
@@ -91,6 +117,10 @@ const struct command commands[] = {
       COMMAND_ASKS},
      .run = tune,
      .choices = tune_actions},
+    {{"log-level", "[LEVEL]", "show or set what is logged: show, error, warn, info, debug",
+      COMMAND_ASKS},
+     .run = log_level,
+     .choices = log_levels},
     {{"ping", NULL, "ask whether the daemon answers, and how fast", COMMAND_ASKS}, .run = ping},
     {{"version", NULL, "show the versions of aule-ctl and its library; needs no daemon", 0},
      .run = show_version},
