@@ -41,6 +41,10 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
       "blocks of all caches by state")                                                             \
     X(EVICTIONS, COUNTER, "aule_evicted_blocks_total", "blocks",                                   \
       "cached blocks that were evicted")                                                           \
+    X(REFUSED_NO_BLOCKS, COUNTER, "aule_refused_requests_total{status=\"NO_BLOCKS\"}", "requests", \
+      "requests refused: the pool was full (NO_BLOCKS), or the session at its quota (QUOTA)")      \
+    X(REFUSED_QUOTA, COUNTER, "aule_refused_requests_total{status=\"QUOTA\"}", "requests",         \
+      "requests refused: the pool was full (NO_BLOCKS), or the session at its quota (QUOTA)")      \
     X(LOOKUPS, COUNTER, "aule_prefix_lookups_total", "lookups", "prefix look-ups")                 \
     X(LOOKUP_TOKENS, COUNTER, "aule_prefix_queries_tokens_total", "tokens",                        \
       "tokens that were looked up")                                                                \

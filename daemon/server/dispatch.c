@@ -65,8 +65,18 @@ void dispatch_reply(struct server *server, const struct asker *asker,
         send_reply(server, &asker->route, &told);
 }
 
+// Each request is refused once, however often core was asked for blocks while it waited.
+static void count_refusal(struct server *server, enum status status)
+{
+    if (status == STATUS_NO_BLOCKS)
+        core_metrics(server->core)[METRIC_REFUSED_NO_BLOCKS]++;
+    else if (status == STATUS_QUOTA)
+        core_metrics(server->core)[METRIC_REFUSED_QUOTA]++;
+}
+
 void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error)
 {
+    count_refusal(server, error->status);
     const struct wire_reply reply = {
         .status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
     dispatch_reply(server, asker, &reply);
