@@ -6,8 +6,10 @@
 #include "rigs/ctl_world.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 START_TEST(every_command_prints_one_document)
@@ -397,6 +399,30 @@ START_TEST(a_forced_shader_is_said_to_be_forced)
 }
 END_TEST
 
+// Until the test's daemon is stopped, which the command tells as any other.
+START_TEST(watch_prints_again_until_the_daemon_is_gone)
+{
+    char line[512];
+    snprintf(line, sizeof line, "exec " CTL " ping --watch 0.01 --socket %s 2>/dev/null",
+             server.socket);
+    FILE *watch = popen(line, "re");
+    ck_assert_ptr_nonnull(watch);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_ptr_nonnull(fgets(line, sizeof line, watch));
+        ck_assert_msg(strstr(line, " answered in ") != NULL, "%s", line);
+        ck_assert_ptr_nonnull(fgets(line, sizeof line, watch));
+        ck_assert_str_eq(line, "\n");
+    }
+    ck_assert_int_eq(daemon_stop(&server), 0);
+    while (fgets(line, sizeof line, watch))
+        ;
+    int status = pclose(watch);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == GONE, "status 0x%x",
+                  (unsigned)status);
+    ck_assert(daemon_start(&server, NULL)); // for the fixture
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ctl, views");
@@ -417,6 +443,7 @@ int main(void)
     tcase_add_test(tests, device_says_what_the_daemon_runs_on);
     tcase_add_test(tests, device_shows_every_shader_and_why_it_is_used_or_not);
     tcase_add_test(tests, a_forced_shader_is_said_to_be_forced);
+    tcase_add_test(tests, watch_prints_again_until_the_daemon_is_gone);
     suite_add_tcase(suite, tests);
     return check_main(suite);
 }

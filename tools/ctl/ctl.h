@@ -20,6 +20,7 @@ enum { SOCKET_OPTION_SIZE = 512 }; // for any path that a socket can have
 enum {
     COMMAND_ASKS = 1 << 0, // the daemon; without it the command needs no daemon
     COMMAND_BLOCKS = 1 << 1,
+    COMMAND_LOOKS = 1 << 2, // and changes nothing
 };
 
 // The options: X(type, field, name, argument, kind, ...), a line for each. `field` becomes a member
@@ -38,6 +39,10 @@ enum {
       .details = "The runtime folder is $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule.")   \
     X(int, timeout_ms, "timeout", "MS", OPTION_COUNT, 1, INT_MAX, .groups = COMMAND_ASKS,          \
       .initial = "10000", .help = "how many milliseconds to wait for the daemon's answer")         \
+    X(double, watch_s, "watch", "S", OPTION_NUMBER, 0, 86400, .groups = COMMAND_LOOKS,             \
+      .otherwise = "once", .help = "ask and print again, S seconds after each answer",             \
+      .details = "Ends with the first failure, or when it is interrupted. An empty line stands "   \
+                 "between answers; with `--json` each is a document.")                             \
     X(const char *, cache, "cache", "NAME|ID", OPTION_TEXT, .groups = COMMAND_BLOCKS,              \
       .otherwise = "all", .help = "with `blocks`: only the blocks of this cache",                  \
       .details = "If the value is a cache's name and another's id, it means the name.")            \

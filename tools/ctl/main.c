@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 bool parse_id(const char *text, uint64_t *id)
 {
@@ -22,6 +23,19 @@ bool parse_id(const char *text, uint64_t *id)
 
 // ---- main ----
 
+// Waits for the next time; false: there is none.
+static bool again(const struct ctl *ctl)
+{
+    const time_t whole = (time_t)ctl->watch_s;
+    const struct timespec pause = {whole, (long)((ctl->watch_s - (double)whole) * 1e9)};
+    if (ctl->watch_s <= 0 || fflush(stdout) != 0) // once, or the reader has gone
+        return false;
+    nanosleep(&pause, NULL);
+    if (!ctl->json)
+        putchar('\n');
+    return true;
+}
+
 static enum exit_code run(struct ctl *ctl, const struct command *command)
 {
     if (!(command->words.groups & COMMAND_ASKS))
@@ -29,7 +43,10 @@ static enum exit_code run(struct ctl *ctl, const struct command *command)
     enum aule_status status = aule_monitor_open(ctl->socket, ctl->timeout_ms, &ctl->monitor);
     if (status != AULE_OK)
         return report(ctl, status);
-    enum exit_code code = command->run(ctl);
+    enum exit_code code;
+    do
+        code = command->run(ctl);
+    while (code == EXIT_CODE_DONE && again(ctl));
     aule_monitor_close(ctl->monitor);
     return code;
 }
