@@ -30,29 +30,37 @@
 
 // ---- attention_tiles.glsl: everything, on any device ----
 
-// What it declares as shared, at its largest; a device with less has no variant.
+// Bytes that it declares as shared for tiles of `rows` rows, where K has `head_dim` elements: Q,
+// weights, each row's partial sums and rescale, and where keys and values of two tiles lie.
+#define TILES_BYTES(rows, head_dim)                                                                \
+    (8 / 2 * (rows) * (head_dim) + 8 / 2 * TILES_KEYS * (rows) + 4 * TILES_LOCAL_SIZE +            \
+     4 * (rows) + 2 * 2 * 8 * (TILES_KEYS / 8))
+
 enum {
     TILES_LOCAL_SIZE = 128,
-    TILES_ROWS = 8,      // up to TILES_HEAD_DIM of K
-    TILES_ROWS_WIDE = 4, // beyond
-    TILES_HEAD_DIM = 256,
-    TILES_HEAD_DIM_WIDE = 576,
     TILES_KEYS = 4 * TILES_LOCAL_SIZE,
-    TILES_PARTS = TILES_KEYS / 8,
-    TILES_SHARED_MEMORY = TILES_ROWS * TILES_HEAD_DIM / 2 * 8 // q_pairs
-                          + TILES_ROWS * TILES_KEYS / 2 * 8   // weight_pairs
-                          + TILES_LOCAL_SIZE * 4              // row_partials
-                          + TILES_ROWS * 4                    // row_rescale
-                          + 2 * 2 * TILES_PARTS * 8,          // key_parts, value_parts
+    TILES_HEAD_DIM = 256, // of K; beyond, a tile has half as many rows
+    TILES_HEAD_DIM_WIDE = 576,
+    TILES_ROWS = 8,
+    TILES_ROWS_SMALL = 4,
+    TILES_SHARED_MEMORY = TILES_BYTES(TILES_ROWS, TILES_HEAD_DIM),
+    TILES_SHARED_MEMORY_SMALL = TILES_BYTES(TILES_ROWS_SMALL, TILES_HEAD_DIM),
 };
 _Static_assert(TILES_SHARED_MEMORY <= 32768, "what every GPU of the last decade has");
-_Static_assert(TILES_ROWS_WIDE *TILES_HEAD_DIM_WIDE + TILES_ROWS_WIDE * TILES_KEYS <=
-                   TILES_ROWS * TILES_HEAD_DIM + TILES_ROWS * TILES_KEYS,
+_Static_assert(TILES_SHARED_MEMORY_SMALL <= 16384, "what every Vulkan device has");
+_Static_assert(TILES_BYTES(TILES_ROWS / 2, TILES_HEAD_DIM_WIDE) <= TILES_SHARED_MEMORY,
                "fewer rows of more elements take less");
+_Static_assert(TILES_BYTES(TILES_ROWS_SMALL / 2, TILES_HEAD_DIM_WIDE) <= TILES_SHARED_MEMORY_SMALL,
+               "here, too");
 
 static uint32_t tiles_rows(const struct engine_kv *kv)
 {
-    return kv->head_dim_k <= TILES_HEAD_DIM ? TILES_ROWS : TILES_ROWS_WIDE;
+    return kv->head_dim_k <= TILES_HEAD_DIM ? TILES_ROWS : TILES_ROWS / 2;
+}
+
+static uint32_t tiles_rows_small(const struct engine_kv *kv)
+{
+    return kv->head_dim_k <= TILES_HEAD_DIM ? TILES_ROWS_SMALL : TILES_ROWS_SMALL / 2;
 }
 
 static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
@@ -61,21 +69,31 @@ static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
     return rows <= 64 ? 2048 : 0;
 }
 
-// What its two shaders have in common.
-#define TILES_JOB                                                                                  \
-    .tile_rows = tiles_rows, .most_rows = UINT32_MAX, .part_keys = tiles_part_keys,                \
-    .part_grain = 256, .shared_memory = TILES_SHARED_MEMORY
+#define TILES_JOB .most_rows = UINT32_MAX, .part_keys = tiles_part_keys, .part_grain = 256
 
 static const struct kernel kernel_subgroup = {
     .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv,
                TILES_LOCAL_SIZE, true},
     TILES_JOB,
+    .tile_rows = tiles_rows,
+    .shared_memory = TILES_SHARED_MEMORY,
 };
 
 const struct kernel kernel_plain = {
     .shader = {"attention_plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE,
                false},
     TILES_JOB,
+    .tile_rows = tiles_rows,
+    .shared_memory = TILES_SHARED_MEMORY,
+};
+
+// Half as many rows a tile, so that a tile fits the least shared memory that Vulkan allows.
+static const struct kernel kernel_plain_small = {
+    .shader = {"attention_plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE,
+               false},
+    TILES_JOB,
+    .tile_rows = tiles_rows_small,
+    .shared_memory = TILES_SHARED_MEMORY_SMALL,
 };
 
 // ---- the matrix shaders ----
@@ -568,6 +586,12 @@ const struct variant variants[] = {
         .name = "plain",
         .needs = "any Vulkan 1.2 device that the engine can use",
         .kernels = {&kernel_plain},
+        .num_kernels = 1,
+    },
+    {
+        .name = "plain_small",
+        .needs = "any Vulkan 1.2 device that the engine can use, with little shared memory",
+        .kernels = {&kernel_plain_small},
         .num_kernels = 1,
     },
     {
