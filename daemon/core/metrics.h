@@ -3,12 +3,14 @@
 //
 // metrics.h - the table of the daemon's counters and gauges. Dispatcher thread only.
 // A new counter is one row here and the line that counts: ledger->metrics[METRIC_...]++ in core,
-// core_metrics(core)[METRIC_...]++ elsewhere. A new gauge is one row here and one line in
-// core_metrics() or in the server's measure(). The message, aule.h and aule-ctl carry names and
-// values, so they do not change.
+// core_metrics(core)[METRIC_...]++ elsewhere. A counter of the engine is a row of engine/metrics.h.
+// A new gauge is one row here and one line in core_metrics() or in the server's measure(). The
+// message, aule.h and aule-ctl carry names and values, so they do not change.
 
 #ifndef AULE_CORE_METRICS_H
 #define AULE_CORE_METRICS_H
+
+#include "engine/metrics.h"
 
 enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
 
@@ -77,13 +79,15 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
     X(ENDS_AWAKE, COUNTER, "aule_gpu_ends_total{daemon=\"awake\"}", "ends",                        \
       "ends of GPU work, by whether the daemon was awake or was woken by them")                    \
     X(ENDS_ASLEEP, COUNTER, "aule_gpu_ends_total{daemon=\"asleep\"}", "ends",                      \
-      "ends of GPU work, by whether the daemon was awake or was woken by them")
+      "ends of GPU work, by whether the daemon was awake or was woken by them")                    \
+    ENGINE_METRIC_MAP(X)
 
 enum metric {
 #define X(id, kind, name, unit, help) METRIC_##id,
     METRIC_MAP(X)
 #undef X
-        NUM_METRICS
+        NUM_METRICS,
+    METRIC_ENGINE = NUM_METRICS - NUM_ENGINE_METRICS // where the engine's begin
 };
 
 // The table as arrays, each [NUM_METRICS] by enum metric. A message carries them. Constant.

@@ -17,6 +17,7 @@
 #ifndef AULE_ENGINE_H
 #define AULE_ENGINE_H
 
+#include "metrics.h"
 #include "schema/status.h"
 
 struct engine;
@@ -85,6 +86,7 @@ bool engine_destroy_within(struct engine *engine, int timeout_ms);
 const struct engine_device *engine_device(const struct engine *engine);
 uint64_t engine_budget_bytes(struct engine *engine);       // as of now
 uint32_t engine_num_pipelines(struct engine *engine);      // compiled, kept
+void engine_metrics(const struct engine *engine, uint64_t metrics[NUM_ENGINE_METRICS]);   // by enum engine_metric
 const char *engine_variant(const struct engine *engine);   // name of the attention shader in use
 
 // Variant `index` of the table, best first; false: there are no more. Static strings, but for `missing`.

@@ -643,6 +643,9 @@ START_TEST(equal_geometry_is_compiled_once)
     ck_assert_uint_eq(engine_num_pipelines(engine), 2);
     expect_done(submit_runs(&second, 1));
     ck_assert_uint_eq(engine_num_pipelines(engine), 2);
+    uint64_t metrics[NUM_ENGINE_METRICS];
+    engine_metrics(engine, metrics);
+    ck_assert_uint_eq(metrics[ENGINE_METRIC_PIPELINES_COMPILED], 2);
     engine_batch_destroy(a);
     engine_batch_destroy(b);
     engine_cache_destroy(cache);

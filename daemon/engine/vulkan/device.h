@@ -7,6 +7,7 @@
 #define AULE_ENGINE_DEVICE_H
 
 #include "adapter.h"
+#include "engine/metrics.h"
 #include "instance.h"
 
 #include <pthread.h>
@@ -31,6 +32,7 @@ struct device {
         num_passed;   // submissions that the GPU has passed: as long as it gets on, nothing hangs
     atomic_bool hung; // a deadline passed: objects that the GPU was given may still be in use
     _Atomic uint64_t watchdog_ns; // DEVICE_WATCHDOG_NS, or less in tests
+    atomic_ullong metrics[NUM_ENGINE_METRICS];
     void (*on_lost)(void *owner, const char *why);
     void *owner;
 };
@@ -45,6 +47,12 @@ void device_finish(struct device *device); // takes a zeroed one; every object o
 void device_lose(struct device *device, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 #define device_log(device, level, ...) instance_log(&(device)->instance, level, __VA_ARGS__)
+
+// Any thread. The counts guard nothing, so their order does not matter.
+static inline void device_count(struct device *device, enum engine_metric metric, uint64_t more)
+{
+    atomic_fetch_add_explicit(&device->metrics[metric], more, memory_order_relaxed);
+}
 
 // The name shows in validation messages and in GPU tools.
 void device_name(struct device *device, VkObjectType type, uint64_t handle, const char *format, ...)
