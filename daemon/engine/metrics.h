@@ -10,7 +10,9 @@
 
 #define ENGINE_METRIC_MAP(X)                                                                       \
     X(PIPELINES_COMPILED, COUNTER, "aule_compiled_pipelines_total", "pipelines",                   \
-      "pipelines compiled, by the driver or out of the cache folder")
+      "pipelines compiled, by the driver or out of the cache folder")                              \
+    X(STAGED_BYTES, COUNTER, "aule_staged_bytes_total", "bytes",                                   \
+      "bytes copied to or from arenas that the GPU cannot use in place")
 
 enum engine_metric {
 #define X(id, kind, name, unit, help) ENGINE_METRIC_##id,
