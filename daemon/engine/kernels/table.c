@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// table.c - the attention kernels, a row each, and the variants, which say what kernels go together
-// on which device. A new kernel is a row here and a shader. A new variant is a row of `variants`.
-// Knows neither runs nor batches. Any thread; no state.
+// table.c - the attention kernels and the variants, a row each. A kernel is a shader, and how its
+// work is cut. A variant is a list of kernels for devices of one kind. Knows neither runs nor
+// batches. Any thread; no state.
 
 #include "matrix.h"
 #include "shaders/layout.h"
@@ -111,9 +111,8 @@ static bool dims_within(const uint32_t *spec, uint32_t most)
     return spec[AULE_SPEC_HEAD_DIM_K] <= most && spec[AULE_SPEC_HEAD_DIM_V] <= most;
 }
 
-// What all of them ask for; `element` is what the matrices have, f16 or bf16. The place does not
-// matter, nor do features but the custom mask: what it hides may be no number, and a product on
-// matrix units with a weight of 0 is then none either.
+// What all matrix shaders ask for. `element` is the matrices' type, f16 or bf16. No feature but the
+// custom mask matters: a hidden value may be NaN, and 0 times NaN is NaN on a matrix unit.
 static bool matrix_serves(const uint32_t *spec, enum dtype element)
 {
     return dims_within(spec, MATRIX_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == element &&
@@ -121,16 +120,16 @@ static bool matrix_serves(const uint32_t *spec, enum dtype element)
            !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
 
-// ---- attention_decode.comp: two or four warps have a part, or eight a half of one; each warp's
-// sums lie in shared memory ----
+// ---- attention_decode.comp: two or four warps compute a part, or eight compute half a part. Each
+// warp's sums lie in shared memory ----
 
 enum {
     DECODE_ROWS = 8,
-    // More rows are several tiles, and each reads the keys again, most likely out of the L2, where
-    // items beside each other meet. A prefill reads them once, but in one workgroup that cannot be
-    // cut, of which 16 rows a warp are at work. So from where a sequence has parts enough to
-    // spread. A guess, to be measured: 16 and 32 rows against 1024, 2048, 4096 and 131072 keys, of
-    // 1 and 64 sequences.
+    // More than DECODE_ROWS rows are several tiles. Each tile reads the keys again, mostly from the
+    // L2 cache. The prefill kernel reads keys once, but its one workgroup cannot be cut, and few of
+    // its rows are used. So decode takes up to DECODE_LONG_ROWS rows if a sequence has enough parts
+    // to fill the device. Both limits are guesses. To be measured: 16 and 32 rows, 1 and 64
+    // sequences, 1024, 2048, 4096 and 131072 keys.
     DECODE_LONG_ROWS = 32,
     DECODE_LONG_KEYS = 2048,
     DECODE_PART_WARPS = 2,
@@ -138,8 +137,8 @@ enum {
     DECODE_HALF_WARPS = 8,
     DECODE_HALF_WARPS_EMULATED = 4,
     DECODE_WARP_BYTES = DECODE_ROWS * (AULE_NARROW_HEAD_DIM + 2) *
-                        4, // wider V: by and by, where so many warps have half a part
-    DECODE_Q_BYTES = DECODE_ROWS * MATRIX_MOST_HEAD_DIM * 2, // of wide rows
+                        4, // with half parts, dims of V beyond these follow in a second round
+    DECODE_Q_BYTES = DECODE_ROWS * MATRIX_MOST_HEAD_DIM * 2, // Q of wide heads
     DECODE_OTHER_BYTES = DECODE_Q_BYTES + 32,
     DECODE_SHARED_MEMORY = DECODE_HALF_WARPS * DECODE_WARP_BYTES + DECODE_OTHER_BYTES,
     DECODE_SHARED_MEMORY_EMULATED =
@@ -182,9 +181,9 @@ static uint32_t decode_rows(const struct engine_kv *kv)
     return DECODE_ROWS;
 }
 
-// Long parts keep a warp streaming, and a merge takes as long as some thousand keys; many parts
-// keep the device busy with few sequences. Measured on the H200 (shaders/NOTEBOOK.md); a row's bits
-// depend on it.
+// Long parts keep a warp streaming, and a merge takes as long as some thousand keys. Many parts
+// keep the device busy when sequences are few. Measured on an H200 (shaders/NOTEBOOK.md). A row's
+// bits depend on this rule.
 static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
 {
     (void)rows;
@@ -194,9 +193,9 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
     return keys < 16384 ? keys : 16384;
 }
 
-// About 8 warps a multiprocessor are enough to hide its memory's latency: parts of two warps each
-// if there are so many parts, parts of four if three of them at a time leave nothing for a second
-// wave, else halves of eight. Measured on the H200.
+// About 8 warps hide a multiprocessor's memory latency. With many parts two warps each are enough.
+// If all parts fit in one wave of three a multiprocessor, a part has four warps. If each
+// multiprocessor has one part at most, eight warps take half a part. Measured on an H200.
 static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocessors, uint32_t least)
 {
     if (num_workgroups > 3 * num_multiprocessors)
@@ -204,8 +203,8 @@ static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocesso
     return num_workgroups > num_multiprocessors ? DECODE_SHARED_WARPS : DECODE_HALF_WARPS;
 }
 
-// Wide rows of a part take that much shared memory that four warps had better have one: measured on
-// the H200, too.
+// A part of wide heads takes so much shared memory that four warps for a part are faster than two.
+// Measured on an H200.
 static uint32_t decode_local_size(const uint32_t *spec, uint64_t num_workgroups,
                                   uint32_t num_multiprocessors)
 {
@@ -227,7 +226,7 @@ static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP,
 static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX_WARP,
                                                       DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, 0};
 
-// On matrix units and emulated.
+// The same for matrix units and emulated.
 #define DECODE_JOB                                                                                 \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
     .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,   \
@@ -252,23 +251,23 @@ static const struct kernel kernel_decode_emulated_bf16 = {
     DECODE_JOB,
     .serves = decode_serves_bf16,
     .local_size = decode_local_size_emulated,
-    .half_local_size =
-        DECODE_HALF_WARPS * MATRIX_WARP, // of as many units as a device's, so that warps share them
+    .half_local_size = DECODE_HALF_WARPS *
+                       MATRIX_WARP, // a half has as many units as on a device; warps share them
     .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
-// ---- attention_cascade.comp: 16 rows a warp, whosever they are; four warps bring 16 keys and
-// values a step ----
+// ---- attention_cascade.comp: 16 rows a warp, of any sequences. Four warps load 16 keys and values
+// a step ----
 
 enum {
     CASCADE_WARP_ROWS = 16,
     CASCADE_WARPS = 8,
     CASCADE_WARPS_EMULATED = 4,
-    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM *
-                         2, // K and V, of this step and the next
-    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4, // of K and V, of both
-    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,              // who is last
+    CASCADE_TILE_BYTES =
+        4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM * 2, // K and V of this step and the next
+    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4, // of K and V, for both steps
+    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,              // is_last
     CASCADE_SHARED_MEMORY =
         CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
     CASCADE_SHARED_MEMORY_EMULATED =
@@ -323,15 +322,15 @@ static const struct kernel kernel_cascade_emulated_bf16 = {
     CASCADE_EMULATED(kernel_decode_emulated_bf16, DECODE_HALF_WARPS),
 };
 
-// ---- attention_prefill.comp: 16 rows a warp, and tiles of keys and values in shared memory that
-// all warps read ----
+// ---- attention_prefill.comp: 16 rows a warp. All warps read tiles of keys and values from shared
+// memory ----
 
 enum {
     PREFILL_LOCAL_SIZE = 256,
     PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
-    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // beyond AULE_NARROW_HEAD_DIM of V
-    PREFILL_KEY_BYTES =
-        2 * AULE_NARROW_HEAD_DIM * 2, // and a value; of twice the dims there are half as many
+    PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // if V has more than AULE_NARROW_HEAD_DIM dims
+    PREFILL_KEY_BYTES = 2 * AULE_NARROW_HEAD_DIM *
+                        2, // a key and its value; a tile of wider heads has half as many keys
     PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 2 * 4 // scales of K and V
                           + AULE_PREFILL_KEYS / 16 * 3 * 8 + 32,
     PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
@@ -341,7 +340,7 @@ enum {
 _Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
                "any device runs it");
 
-// Bytes are read by eight.
+// 8-bit elements are read eight at a time, so any head dim will do.
 static bool prefill_element(uint32_t dtype, enum dtype element)
 {
     return dtype == element || dtype_size((enum dtype)dtype) == 1;
@@ -369,8 +368,9 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
     return kv->head_dim_v <= AULE_NARROW_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
 }
 
-// Where tiles are so many that there may be some between those that follow maxima. Fewer rows are a
-// decode's, and where that does not serve, better with a kernel that cuts them into parts.
+// Decode takes few rows. If decode does not serve them, a kernel that cuts keys into parts is
+// better than this one. Between its first and last tiles this kernel does not follow rows' maxima.
+// So with AULE_PREFILL_DOUBTFUL_TILES tiles or more an item may need a second pass.
 #define PREFILL_JOB(KEYS)                                                                          \
     .tile_rows = prefill_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,             \
     .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
@@ -391,7 +391,7 @@ static const struct kernel kernel_prefill_emulated_bf16 = {
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
 
-// ---- both, where compiler and headers know matrix units ----
+// ---- on matrix units, if the build's compiler and headers know them ----
 
 #ifdef AULE_HAVE_MATRIX
 
@@ -448,11 +448,11 @@ enum {
     COOP_MOST_HEAD_DIM = 256,
     COOP_ROWS_FEW = 16,
     COOP_ROWS_MANY = 64,
-    COOP_HEAD_DIM = 128,      // up to which there are so many rows of them; beyond
-    COOP_ROWS_MANY_WIDE = 32, // there are fewer, since sums lie in registers
-    COOP_KEYS = 32,           // a tile, as far as that head_dim; of 16 beyond, which take less
-    COOP_PART_GRAIN = 256,    // a multiple of all that
-    COOP_SHARED_MEMORY = COOP_KEYS * 2 * (COOP_HEAD_DIM + 8) * 2 // keys, values and their air
+    COOP_HEAD_DIM = 128,
+    COOP_ROWS_MANY_WIDE = 32, // beyond COOP_HEAD_DIM: a row's sums lie in registers
+    COOP_KEYS = 32,           // of a tile; beyond COOP_HEAD_DIM 16, which take less memory
+    COOP_PART_GRAIN = 256,    // a multiple of each tile's keys
+    COOP_SHARED_MEMORY = COOP_KEYS * 2 * (COOP_HEAD_DIM + 8) * 2 // keys and values, padded
                          + COOP_ROWS_MANY * (COOP_KEYS + 4) * 4  // scores
                          + COOP_ROWS_MANY * 4                    // row_factors
                          + COOP_KEYS * 4                         // key_scales
@@ -461,7 +461,8 @@ enum {
 };
 _Static_assert((int)COOP_SHARED_MEMORY <= (int)TILES_SHARED_MEMORY, "any device has it");
 
-// Not bf16 and f32, which f16 does not hold. A custom mask may hide a value that is no number.
+// Matrices are f16, which does not hold all bf16 and f32. A value that a custom mask hides may be
+// NaN.
 static bool coop_serves(const struct geometry *geometry)
 {
     const uint32_t *spec = geometry->spec;
@@ -485,7 +486,7 @@ static uint32_t coop_rows_many(const struct engine_kv *kv)
                                                                               : COOP_ROWS_MANY_WIDE;
 }
 
-// Few rows have few workgroups. Nobody has measured this; a row's bits depend on it.
+// Few rows make few workgroups, so they are cut. Not measured. A row's bits depend on this rule.
 static uint64_t coop_part_keys(uint64_t rows, uint64_t kv_len)
 {
     if (rows > COOP_ROWS_MANY)
@@ -515,8 +516,8 @@ static const struct kernel kernel_coop_many = {
 
 // ---- the variants, best first ----
 
-// attention_subgroup.comp counts on eight neighbouring lanes that exchange values, and on a lane's
-// place in the workgroup.
+// In attention_subgroup.comp eight neighbouring lanes exchange values, and a lane's place in its
+// subgroup follows from its place in the workgroup.
 static void subgroup_missing(const struct adapter *adapter, char *text, size_t size)
 {
     const VkSubgroupFeatureFlags wanted =
@@ -529,10 +530,9 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
         snprintf(text, size, "full subgroups (computeFullSubgroups)");
 }
 
-// Of what attention_decode.comp and attention_prefill.comp do not take (blocks of 8), matrices
-// through shared memory take what is f16; they ask for no more than those do, as matrix.c has it: a
-// size that is theirs, full subgroups with shuffles. Where matrices are not known there is a row to
-// say so, and never a kernel of it in use.
+// attention_coop.comp serves the f16 runs that decode and prefill refuse (blocks of 8). It needs
+// nothing of a device that they do not need (matrix.c). A build without matrix units keeps their
+// rows, so that people see why they are not used; `missing` then refuses every device.
 const struct variant variants[] = {
     {
         .name = "matrix",

@@ -67,7 +67,7 @@ void variant_missing(const struct variant *variant, const struct adapter *adapte
                      size_t size)
 {
     text[0] = '\0';
-    if (variant->missing) // first, since more shared memory would be of no use without
+    if (variant->missing) // first: without it, more shared memory would not help
         variant->missing(adapter, text, size);
     if (text[0])
         return;
@@ -94,7 +94,7 @@ enum status variant_choose(const struct adapter *adapter, const char *name,
                            const struct variant **out, struct error *error)
 {
     char missing[256] = "";
-    const struct variant *tried = NULL; // the last one: of all, the one that asks for least
+    const struct variant *tried = NULL; // in the end the last row, which needs least
     bool any = !name || !name[0];
     for (uint32_t i = 0; i < num_variants; i++) {
         if (any ? variants[i].only_by_name : strcmp(variants[i].name, name) != 0)
@@ -141,8 +141,7 @@ uint32_t variant_helper(const struct variant *variant, uint32_t serving, uint32_
     return NO_KERNEL;
 }
 
-// A sequence without queries has tiles that want zeroes, if any: the last kernel knows how, and the
-// others need not.
+// A sequence without queries may have tiles to fill with zeroes. Only the last kernel must do so.
 uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows,
                         uint64_t kv_len)
 {
