@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// monitor.c - looking into a daemon without a session: a connection, and what its inspection
-// commands answer, page by page. Any thread.
+// monitor.c - looks into a daemon without a session. Asks for lists page by page, and converts the
+// wire's structs to those of aule.h. Any thread.
 
 #include "caller.h"
 #include "connection.h"
@@ -270,7 +270,7 @@ enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor,
     return status;
 }
 
-// ---- lists: one page an answer, until all that the daemon counts has come ----
+// ---- lists: one page an answer, until the whole list is there ----
 
 // What differs between the lists.
 struct list {
@@ -279,7 +279,8 @@ struct list {
     enum wire_answer expected;
     size_t entry_size; // of the caller's array
     size_t whole_size; // of the library's struct
-    // The page's size and the list's; then the page's element `i`, converted.
+    // measure() fills the entries of the page and of the whole list, convert() the page's entry
+    // `i`.
     void (*measure)(const struct wire_reply *reply, uint32_t *count, uint32_t *total);
     void (*convert)(const struct wire_reply *reply, uint32_t i, void *element);
 };
@@ -316,7 +317,7 @@ static enum aule_status append_page(const struct list *list, const struct wire_r
     return AULE_OK;
 }
 
-// An empty page ends the list also where the total says more: entries may go while we ask.
+// An empty page ends the list even if the total is larger: entries may go meanwhile.
 static enum aule_status fetch_page(struct aule_monitor *monitor, struct list *list,
                                    struct array *array, bool *more)
 {
@@ -443,7 +444,7 @@ static void convert_block(const struct wire_reply *reply, uint32_t i, void *elem
     };
 }
 
-// Entries a page: as many as surely fit a message, names of WIRE_MAX_NAME bytes included.
+// Entries a page, so that they fit a message even if each name has WIRE_MAX_NAME bytes.
 enum { SESSIONS_A_PAGE = 1024, CACHES_A_PAGE = 1024, BLOCKS_A_PAGE = 8192, TUNED_A_PAGE = 1024 };
 
 enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor,
@@ -583,7 +584,7 @@ static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *elem
     COPY_TEXT(to->geometry, name_at(&reply->tune.geometries, i));
 }
 
-// The entries that come along are left: the list is asked for page by page.
+// Does the action. The entries of this answer are ignored: fetch() asks for them page by page.
 static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action action,
                             struct aule_tuning_state *state)
 {

@@ -14,13 +14,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SOCKET_OPTION_SIZE = 512 }; // for any path that a socket can have
+enum { SOCKET_OPTION_SIZE = 512 }; // longer than any socket's path
 
 // Groups of commands that take the same options.
 enum {
-    COMMAND_ASKS = 1 << 0, // the daemon; without it the command needs no daemon
-    COMMAND_BLOCKS = 1 << 1,
-    COMMAND_LOOKS = 1 << 2, // and changes nothing
+    COMMAND_ASKS = 1 << 0,   // needs a daemon
+    COMMAND_BLOCKS = 1 << 1, // lists blocks
+    COMMAND_LOOKS = 1 << 2,  // changes nothing
 };
 
 // The options: X(type, field, name, argument, kind, ...), a line for each. `field` becomes a member
@@ -79,11 +79,11 @@ enum exit_code show_blocks(struct ctl *ctl);
 enum exit_code drop_cache(struct ctl *ctl);
 enum exit_code tune(struct ctl *ctl);
 
-// report.c. Say on stderr what a failing call of the library had to say and what to do about it;
-// returns the exit code.
+// report.c. Says on stderr why a call of the library failed and what to do about it. Returns the
+// exit code.
 enum exit_code report(const struct ctl *ctl, enum aule_status status);
 
-// All digits of `text`, up to 2^64 - 1.
+// Fills *id if `text` has digits only and is at most 2^64 - 1.
 bool parse_id(const char *text, uint64_t *id);
 
 #endif

@@ -58,7 +58,7 @@ int main(int argc, char **argv)
     enum exit_code code;
     if (options_parse(argc, argv, &ctl, &command, &code))
         code = run(&ctl, command);
-    // A full disk or a closed pipe shows here at the latest.
+    // What was printed is written here at the latest: the disk may be full, the pipe closed.
     if ((fflush(stdout) || ferror(stdout)) && code == EXIT_CODE_DONE)
         code = complain(EXIT_CODE_FAILED, "the output could not be written: %s", strerror(errno));
     return code;

@@ -33,7 +33,7 @@ static const struct options_program program = {
     .command_size = sizeof *commands,
 };
 
-// For the commands that complaints name.
+// Complaints name commands with the same --socket.
 static void keep_socket(struct ctl *ctl)
 {
     static const char option[] = " --socket ";

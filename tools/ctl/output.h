@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// output.h - a view on stdout: an aligned table, a block of lines, or one JSON document. One
-// thread.
+// output.h - prints a view: an aligned table, a block of lines, or one JSON document. One thread.
 
 #ifndef AULE_CTL_OUTPUT_H
 #define AULE_CTL_OUTPUT_H
@@ -14,24 +13,24 @@ enum {
     OUTPUT_SCHEMA_VERSION = 1
 }; // of the documents: raised when a key changes its meaning or goes
 
-// A list: a table with headings, or {"schema_version": 1, "`name`": [...]}. Of a table, columns of
-// words that say nothing in any line are left out, and what a terminal has no room for comes in
+// A list: a table with headings, or {"schema_version": 1, "`name`": [...]}. A table leaves out
+// columns of words that are empty in all lines. If the terminal is too narrow, the table comes in
 // parts below each other.
 struct output_list {
     const char *name; // "sessions"
     const struct column *columns;
     const void *array;
     size_t count, entry_size;
-    size_t num_names; // columns, the first ones, that name a line: they are in each part; at least
-                      // one, fewer than all
+    size_t num_names; // the first columns, which name a line and stand in each part; 1 or more, but
+                      // not all
 };
 enum exit_code output_list(const struct ctl *ctl, const struct output_list *list);
 
-// One object as "heading  value" lines, or as one document with its keys beside schema_version.
+// One object: lines of "heading  value", or a document with its keys beside schema_version.
 enum exit_code output_object(const struct ctl *ctl, const struct column *columns,
                              const void *object);
 
-// The document of an object alone; `more` (may be NULL) is added to it and taken over.
+// The document of an object. Takes `more`, unless it is NULL, and adds it as `key`.
 enum exit_code output_json(const struct column *columns, const void *object, const char *key,
                            cJSON *more);
 
