@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// clock.h - the monotonic clock, in nanoseconds, and deadlines of it. A timeout is given in
-// milliseconds; -1 never ends. Any thread.
+// clock.h - the monotonic clock in nanoseconds, and deadlines on it. Timeouts are in milliseconds;
+// a negative one never ends. Any thread.
 
 #ifndef AULE_CLOCK_H
 #define AULE_CLOCK_H
@@ -21,8 +21,8 @@ struct timespec clock_timespec(int64_t ns);
 
 // Initialises a condition variable for clock_wait(). 0 or an errno.
 int clock_init_cond(pthread_cond_t *cond);
-// Waits for the condition until `deadline_ns`. 0, ETIMEDOUT or another errno; as with all
-// conditions, 0 may mean nothing.
+// Waits for the condition until `deadline_ns`. Returns 0, ETIMEDOUT or another errno. 0 can also be
+// a spurious wake-up, so the caller checks its condition in a loop.
 int clock_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
 
 #endif

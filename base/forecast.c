@@ -11,9 +11,11 @@ enum { FORGETS = 8 };    // what is not confirmed goes by eighths
 
 // ---- how long ----
 
+// A zeroed table works too.
 static uint32_t place_of(const struct forecast *forecast, uint64_t kind)
 {
-    return (uint32_t)(kind % forecast->num_kinds);
+    const uint32_t given = forecast->num_kinds;
+    return (uint32_t)(kind % (given && given < FORECAST_KINDS ? given : FORECAST_KINDS));
 }
 
 int64_t forecast_time(const struct forecast *forecast, uint64_t kind)
@@ -26,7 +28,7 @@ void forecast_learn(struct forecast *forecast, uint64_t kind, int64_t took_ns)
 {
     const int64_t known_ns = forecast_time(forecast, kind);
     if (known_ns && took_ns > known_ns)
-        took_ns = known_ns + (took_ns - known_ns) / forecast->caution;
+        took_ns = known_ns + (took_ns - known_ns) / (forecast->caution ? forecast->caution : 1);
     forecast->kinds[place_of(forecast, kind)] =
         (struct forecast_kind){kind, took_ns > 0 ? took_ns : 1};
 }
@@ -140,6 +142,29 @@ void forecast_watch_end(struct forecast_watch *watch, int64_t now_ns, bool woken
     watch->ended_ns = now_ns;
     watch->end_ns = 0;
     watch->watched = false;
+}
+
+bool forecast_watch_await(struct forecast_watch *watch, uint64_t kind, int64_t sent_ns,
+                          const struct forecast_waiter *waiter, void *context)
+{
+    bool ended = false, woken = false;
+    forecast_watch_begin(watch, kind, sent_ns);
+    while (!ended) {
+        const int64_t now_ns = waiter->now_ns(context),
+                      wake_ns = forecast_watch_wake_ns(watch, now_ns);
+        if (wake_ns <= now_ns) {
+            ended = waiter->look(context);
+        } else if (wake_ns < FOREVER) {
+            waiter->sleep(context, wake_ns);
+            forecast_watch_slept(watch, wake_ns, waiter->now_ns(context));
+        } else if (waiter->wait(context)) {
+            ended = woken = true;
+        } else {
+            return false;
+        }
+    }
+    forecast_watch_end(watch, waiter->now_ns(context), woken);
+    return true;
 }
 
 int64_t forecast_look_ns(int64_t look_ns, long num_cores, long least_cores)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// forecast.h - how long work takes, by what work of its kind took lately, and when to be awake for
-// its end. A sleeping thread runs 20 to 50 us after the end that wakes it. A looking thread sees
-// the end at once, but uses a core. So a thread sleeps until shortly before the expected end, looks
-// for a bounded time, and then sleeps until it is woken. Knows numbers only: no clock, no GPU, no
-// lock.
+// forecast.h - predicts how long work takes from recent work of its kind, and when a thread should
+// be awake for the end. A sleeping thread runs 20 to 50 us after the end that wakes it. A thread
+// that polls sees the end at once, but uses a core. So a thread sleeps until shortly before the
+// predicted end, polls ("looks") for a bounded time, and then sleeps until it is woken. Knows
+// numbers only: no clock, no GPU, no lock.
 
 #ifndef AULE_FORECAST_H
 #define AULE_FORECAST_H
@@ -20,10 +20,11 @@
 enum { FORECAST_KINDS = 256, FORECAST_TICKETS = 64 };
 
 struct forecast {
-    // At most FORECAST_KINDS are remembered; two kinds that share a place forget each other.
+    // How many kinds are remembered; 0 or more than FORECAST_KINDS: FORECAST_KINDS. Two kinds that
+    // share a place forget each other.
     uint32_t num_kinds;
-    // A shorter time than the known one is believed at once. Of a longer one the excess counts for
-    // 1 / caution, because the work may have waited for other work.
+    // A shorter time than the known one is believed at once. A longer one adds 1 / caution of the
+    // excess, because the work may have waited for other work. 0: as 1.
     uint32_t caution;
     struct forecast_kind {
         uint64_t kind;
@@ -50,8 +51,7 @@ void forecast_ticket_began(struct forecast_tickets *tickets, uint64_t ticket, ui
                            int64_t start_ns);
 int64_t forecast_ticket_end(const struct forecast_tickets *tickets,
                             uint64_t ticket); // expected; 0: unknown
-// The answer came at `end_ns` to a question of `asked_ns`, which may be long after the end of the
-// work.
+// The answer came at `end_ns` to a question of `asked_ns`. The work may have ended long before.
 void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, int64_t asked_ns,
                            int64_t end_ns);
 
@@ -59,22 +59,22 @@ void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, in
 
 struct forecast_watch {
     struct forecast times;
-    // Rules. look_ns: the longest look for one piece of work; 0 = never looks.
+    // Rules. look_ns: how long a look lasts, unless forecast_watch_look() says; 0: there is none.
     int64_t look_ns;
-    // Work that is expected to take longer is not looked for: its times differ by more than a look.
-    // 0 = no limit.
+    // There is no look for work that is expected to take longer, because its times differ by more
+    // than a look. 0 = no limit.
     int64_t longest_ns;
-    // From the end of the work until the thread that it wakes has noticed; taken off the measured
-    // time. If it is too long, the next look begins earlier.
+    // How long a woken thread takes to notice the end; subtracted from the measured time. If it is
+    // too long, the next look begins earlier.
     int64_t wake_delay_ns;
-    // Unknown work is looked for at once; false: the thread sleeps until the end wakes it.
+    // A look for unknown work begins at once; false: the thread sleeps until the end wakes it.
     bool looks_at_unknown;
-    // The end of the work does not end a sleep that has an end of its own. If the first look after
-    // such a sleep sees the end, nobody knows when it was.
+    // The end of the work does not end a timed sleep. If the first look after such a sleep sees the
+    // end, the time of the end is unknown.
     bool sleep_ignores_end;
 
-    int64_t late_ns;  // that sleeps are too long, of late
-    int64_t ended_ns; // when the last work ended; what was sent before began then
+    int64_t late_ns;  // by which recent sleeps were too long
+    int64_t ended_ns; // when the last work ended; work that was sent earlier began then
     // The work that ends next.
     uint64_t kind;
     bool watched; // there is such work
@@ -95,6 +95,17 @@ void forecast_watch_look(struct forecast_watch *watch, int64_t now_ns, int64_t u
 void forecast_watch_slept(struct forecast_watch *watch, int64_t until_ns, int64_t now_ns);
 // The work has ended. `woken`: its end woke the thread; else a look saw it.
 void forecast_watch_end(struct forecast_watch *watch, int64_t now_ns, bool woken);
+
+// The whole wait of a thread that waits for nothing else.
+struct forecast_waiter {
+    int64_t (*now_ns)(void *context);
+    bool (*look)(void *context);                    // once; true: the work has ended
+    void (*sleep)(void *context, int64_t until_ns); // the end of the work does not end it
+    bool (*wait)(void *context);                    // until the end; false: there will be none
+};
+// Waits for work of `kind` that was sent at `sent_ns`. False: wait() failed; nothing is learned.
+bool forecast_watch_await(struct forecast_watch *watch, uint64_t kind, int64_t sent_ns,
+                          const struct forecast_waiter *waiter, void *context);
 
 // A default for look_ns: 0 if the process has fewer than `least_cores`, because a look takes one.
 int64_t forecast_look_ns(int64_t look_ns, long num_cores, long least_cores);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// hash.h - uthash as core uses it: a failed allocation leaves the table as it was instead of ending
+// hash.h - uthash and utlist. A failed allocation leaves a table as it was; uthash alone would end
 // the process.
 
-#ifndef AULE_CORE_HASH_H
-#define AULE_CORE_HASH_H
+#ifndef AULE_HASH_H
+#define AULE_HASH_H
 
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 #include <utlist.h>
 
-// After HASH_ADD*: did the element get in?
+// After HASH_ADD*: whether the element is in the table.
 #define HASH_ADDED(element) ((element)->hh.tbl != NULL)
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - see options.h. Sets one option by its name; reads a command line by that.
+// options.c - see options.h. Reads a command line option by option, and sets each by its name.
 
 #include "options.h"
 
@@ -13,7 +13,7 @@
 
 enum { MAX_OPTIONS = 64 }; // bits of options_line.given
 
-// Every program has these, behind its own.
+// Every program has these behind its own options.
 enum { HELP, VERSION, NUM_COMMON };
 static const struct option common[NUM_COMMON] = {
     [HELP] = {"help", .help = "print this and end"},
@@ -91,6 +91,7 @@ const char *options_value(const struct option *option, char *to, size_t size)
 
 // ---- values ----
 
+// OPTION_FIELD() allows 4 and 8 bytes.
 static void store(const struct option *option, void *field, uint64_t value)
 {
     if (option->size == sizeof(uint32_t)) {
@@ -101,7 +102,7 @@ static void store(const struct option *option, void *field, uint64_t value)
     }
 }
 
-// All digits, and with_unit one of K, M and G behind them.
+// Digits only; with_unit, one of K, M and G may follow them.
 static bool parse_whole(const char *text, bool with_unit, uint64_t *out)
 {
     static const char units[] = "KMG";
@@ -137,12 +138,33 @@ static bool set_whole(const struct option *option, const char *text, void *field
     return true;
 }
 
+static size_t num_digits(const char *text)
+{
+    return strspn(text, "0123456789");
+}
+
+// "12", "0.5", "1e-3" and the like; strtod() also takes spaces, hexadecimal digits and words.
+static bool is_decimal(const char *text)
+{
+    const size_t whole = num_digits(text);
+    text += whole;
+    const size_t part = *text == '.' ? num_digits(text + 1) : 0;
+    text += *text == '.' ? 1 + part : 0;
+    if (whole + part == 0)
+        return false;
+    if (*text != 'e' && *text != 'E')
+        return !*text;
+    text += 1 + (text[1] == '-' || text[1] == '+');
+    return *text && !text[num_digits(text)];
+}
+
+// Where a program sets a locale whose numbers have a comma, strtod() stops at the point.
 static bool set_number(const struct option *option, const char *text, double *field, char *error)
 {
     char *end;
     double number = strtod(text, &end);
-    if (end == text || *end ||
-        !(number > (double)option->least && number <= (double)option->most)) // nor NaN
+    if (!is_decimal(text) || *end ||
+        !(number > (double)option->least && number <= (double)option->most))
         return fail(error, "--%s \"%s\" is not a number above %" PRIu64 " and up to %" PRIu64,
                     option->name, text, option->least, option->most);
     *field = number;
@@ -239,7 +261,7 @@ bool options_given(const struct options_program *program, const struct options_l
 
 // ---- the command line ----
 
-// Where the reading stands.
+// How far the command line was read.
 struct reader {
     const struct options_program *program;
     char **argv;
@@ -249,21 +271,35 @@ struct reader {
     bool common[NUM_COMMON]; // which of these were given
 };
 
-enum { NONE = -1, SEVERAL = -2 };
+enum { NONE = -1 };
 
-// The place of the option of this name, or of the only one whose name begins so.
+// The place of the option of this name.
 static int find(const struct options_program *program, const char *name, size_t length)
 {
-    int found = NONE;
     for (size_t i = 0; i < options_count(program); i++) {
         const char *known = options_at(program, i)->name;
-        if (!known || strncmp(known, name, length) != 0)
-            continue;
-        if (!known[length])
+        if (known && strncmp(known, name, length) == 0 && !known[length])
             return (int)i;
-        found = found == NONE ? (int)i : SEVERAL;
     }
-    return found;
+    return NONE;
+}
+
+// The error names the options that begin with the word, except hidden ones.
+static bool fail_unknown(const struct reader *reader, const char *name, size_t length)
+{
+    const char *names[MAX_OPTIONS + NUM_COMMON + 1] = {NULL};
+    char list[OPTIONS_ERROR_SIZE / 2];
+    size_t count = 0;
+    for (size_t i = 0; i < options_count(reader->program); i++) {
+        const struct option *option = options_at(reader->program, i);
+        if (length && option->help && strncmp(option->name, name, length) == 0)
+            names[count++] = option->name;
+    }
+    if (!count)
+        return fail(reader->line->error, "--%.*s is no option; see %s --help", (int)length, name,
+                    reader->program->name);
+    return fail(reader->line->error, "--%.*s is no option; write the whole name: --%s", (int)length,
+                name, options_join(list, sizeof list, names, ", --", " or --"));
 }
 
 // --name, --name=value or --name value.
@@ -275,9 +311,8 @@ static bool read_long(struct reader *reader, const char *word)
     const size_t length = strcspn(name, "=");
     const char *value = name[length] ? name + length + 1 : NULL;
     const int place = find(program, name, length);
-    if (place < 0)
-        return fail(error, "--%.*s %s; see %s --help", (int)length, name,
-                    place == NONE ? "is no option" : "begins several options", program->name);
+    if (place == NONE)
+        return fail_unknown(reader, name, length);
     const struct option *option = options_at(program, (size_t)place);
     if (!options_takes_value(option) && value)
         return fail(error, "--%s takes no value, but got \"%s\"", option->name, value);

@@ -24,13 +24,13 @@ enum option_kind {
     OPTION_CHOICE,   // 4 or 8 bytes: `least` plus the place of the value in `words`
 };
 
-// The order of the members lets an entry begin {"name", "ARGUMENT", OPTION_COUNT,
-// OPTION_FIELD(...), least, most, ...}.
+// The order of the members lets an entry begin
+// {"name", "ARGUMENT", OPTION_FIELD(OPTION_COUNT, struct settings, count), least, most, ...}.
 struct option {
     const char *name;     // without dashes; NULL: the entry is the heading of a section
     const char *argument; // what --help calls the value; NULL: no value, or the words of a choice
     enum option_kind kind;
-    size_t offset, size; // of the field: OPTION_FIELD()
+    size_t offset, size; // of the field
     uint64_t least, most;
     bool power_of_two;        // COUNT: nothing else, but 0 where least is 0
     const char *word;         // COUNT, BYTES: a word that stands for word_value; NULL: none
@@ -45,7 +45,27 @@ struct option {
 };
 // In help and details, `back quotes` enclose what is typed.
 
-#define OPTION_FIELD(type, member) offsetof(type, member), sizeof((type *)0)->member
+// An entry's kind and field. A field whose type does not fit the kind does not compile.
+#define OPTION_FIELD(KIND, type, member)                                                           \
+    KIND, offsetof(type, member),                                                                  \
+        sizeof((type *)0)->member + OPTION_CHECK(KIND##_FITS(((type *)0)->member))
+// 0
+#define OPTION_CHECK(fits)                                                                         \
+    (0 * sizeof(struct {                                                                           \
+         _Static_assert((fits), "the field's type does not fit the kind of the option");           \
+         char unused;                                                                              \
+     }))
+#define OPTION_FLAG_FITS(field)     _Generic((field), bool : 1, default : 0)
+#define OPTION_TEXT_FITS(field)     _Generic((field), const char * : 1, default : 0)
+#define OPTION_NUMBER_FITS(field)   _Generic((field), double : 1, default : 0)
+#define OPTION_COUNT_FITS(field)    OPTION_WHOLE_FITS(field)
+#define OPTION_BYTES_FITS(field)    OPTION_WHOLE_FITS(field)
+#define OPTION_CONSTANT_FITS(field) OPTION_WHOLE_FITS(field)
+#define OPTION_CHOICE_FITS(field)   OPTION_WHOLE_FITS(field)
+// Also an enum, which is an int or an unsigned.
+#define OPTION_WHOLE_FITS(field)                                                                   \
+    _Generic((field), int : 1, unsigned : 1, long : 1, unsigned long : 1, long long : 1,           \
+             unsigned long long : 1, default : 0)
 #define OPTION_SECTION(text)                                                                       \
     {                                                                                              \
         .section = (text)                                                                          \
@@ -53,11 +73,10 @@ struct option {
 
 // Begins the struct that describes a command of the program.
 struct options_command {
-    const char *name; // NULL ends the array
-    const char
-        *argument; // what usage calls the words behind it, as "ID" or "NAME..."; NULL: takes none
-    const char *help; // NULL: the command is hidden
-    unsigned groups;  // it takes the options that have one of these bits
+    const char *name;     // NULL ends the array
+    const char *argument; // usage's word for what follows it: "ID", "NAME..."; NULL: nothing does
+    const char *help;     // NULL: the command is hidden
+    unsigned groups;      // it takes the options that have one of these bits
 };
 
 struct options_program {
@@ -87,15 +106,16 @@ struct options_line {
     char error[OPTIONS_ERROR_SIZE];
 };
 
-// Sets the fields of `settings` that have a default, then those that the command line names. Names
-// may be cut where they stay unique; "--" ends the options. Strings point into argv, whose words
-// change places. Also answers --help, -h, --version and
-// --print-options FORMAT, which the build uses.
+// Sets the fields of `settings` that have a default, then those that the command line names. A
+// shortened name is refused: the next version may have another option that begins so. "--" ends the
+// options. Strings point into argv, whose words change places. Also answers --help, -h, --version
+// and --print-options FORMAT, which the build uses.
 enum options_result options_read(const struct options_program *program, int argc, char **argv,
                                  void *settings, struct options_line *line);
 
-// The way of a configuration file: the defaults, then one option by its whole name. A flag takes
-// "yes" and "no", or NULL for yes. False: `error` says why.
+// The defaults, then one option by its name. A flag takes "yes" and "no", or NULL for yes. False:
+// `error` says why. A configuration file will be read through options_set(), which so far only
+// tests call.
 bool options_set_defaults(const struct options_program *program, void *settings,
                           char error[OPTIONS_ERROR_SIZE]);
 bool options_set(const struct options_program *program, const char *name, const char *value,

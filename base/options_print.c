@@ -12,11 +12,6 @@
 
 enum { TEXT_SIZE = 512, LEFT_WIDTH = 24, LINE_WIDTH = 100 };
 
-static bool shown(const struct option *option)
-{
-    return option->section || option->help;
-}
-
 static bool is_help(const struct option *option)
 {
     return option->name && strcmp(option->name, "help") == 0;
@@ -41,8 +36,8 @@ static const char *default_of(const struct option *option)
 
 // ---- --help ----
 
-// A word, with all words behind it that begin with a dash: a line that begins with a dash is an
-// option's own.
+// The length of a word and of the words behind it that begin with a dash. So no wrapped line begins
+// with a dash, which marks an option's own line.
 static size_t piece_length(const char *text)
 {
     size_t length = strcspn(text, " ");
@@ -146,8 +141,8 @@ void options_print_help(const struct options_program *program,
 
 // ---- man ----
 
-// `quoted` words are bold. Dashes in bold are minus signs, which can be copied; a line must not
-// begin as a request does.
+// `Quoted` words are bold. Dashes in bold become minus signs, which can be copied. A line must not
+// begin like a roff request.
 static void put_roff(FILE *out, const char *text)
 {
     bool bold = false;
@@ -191,7 +186,7 @@ static void put_man_heading(FILE *out, const struct option *option)
         fprintf(out, " \" %s\n", option->argument);
 }
 
-// The limits of a number; those that only its type sets are left out.
+// The limits of a number, unless only its type sets them.
 static void put_man_range(FILE *out, const struct option *option)
 {
     const bool whole = option->kind == OPTION_COUNT || option->kind == OPTION_BYTES;
@@ -273,14 +268,14 @@ static void print_markdown(const struct options_program *program, FILE *out)
 
 // ---- bash ----
 
-// What can follow an option: the words that it knows, else what bash thinks of.
+// What can follow an option: the words that it knows, else bash's own completion.
 static void put_bash_values(FILE *out, const struct options_program *program)
 {
     fputs("    case $previous in\n", out);
     for (size_t i = 0; i < options_count(program); i++) {
         const struct option *option = options_at(program, i);
         char words[256] = "";
-        if (!shown(option) || option->section || !options_takes_value(option))
+        if (!option->help || !options_takes_value(option))
             continue;
         if (option->words)
             options_join(words, sizeof words, option->words, " ", " ");

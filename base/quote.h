@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// quote.h - a word as a POSIX shell takes it, for the commands that a sentence tells people to
-// type: what is copied has to work.
+// quote.h - quotes a word for a POSIX shell. Sentences tell people which command to type, and a
+// copied command has to work.
 
 #ifndef AULE_QUOTE_H
 #define AULE_QUOTE_H
@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <string.h>
 
-#define QUOTE_SIZE(length) (4 * (length) + 3) // bytes that any word of so many may need
+#define QUOTE_SIZE(length) (4 * (length) + 3) // bytes that hold any quoted word of this length
 
-// `word`, in single quotes if a shell would not take it as it is, in `to`, which it returns; cut
-// behind a whole character where `size`, at least QUOTE_SIZE(0), ends.
+// Writes `word` to `to` and returns `to`. Single quotes stand around a word that a shell would read
+// otherwise. `size` is at least QUOTE_SIZE(0); a word that does not fit is cut behind a character.
 static inline const char *quote(char *to, size_t size, const char *word)
 {
     static const char harmless[] =

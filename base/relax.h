@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// relax.h - what a thread does between two looks at a word that another one writes.
+// relax.h - what a thread does between two polls of a word that another thread writes.
 
 #ifndef AULE_RELAX_H
 #define AULE_RELAX_H
 
-// Lets the other hardware thread of this core go on meanwhile.
+// Leaves the core to its other hardware thread for a moment.
 static inline void cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// uuid.h - a device's UUID as text, one form for logs, tools, JSON and names of files.
+// uuid.h - a device's UUID as text. Logs, tools, JSON and names of files share this form.
 
 #ifndef AULE_UUID_H
 #define AULE_UUID_H
@@ -11,7 +11,7 @@
 
 enum { UUID_TEXT_SIZE = 37 }; // 32 digits, 4 dashes, NUL
 
-// "00112233-4455-6677-8899-aabbccddeeff" in `to`, which it returns.
+// Writes "00112233-4455-6677-8899-aabbccddeeff" and the like to `to`, and returns `to`.
 static inline const char *uuid_text(const uint8_t uuid[16], char to[UUID_TEXT_SIZE])
 {
     for (int i = 0, used = 0; i < 16; i++)

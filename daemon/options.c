@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the table of aule-daemon's options. base/options.h says what an entry means. --help,
-// the man page, the table in docs/operating.md and shell completion come from it. Main thread,
-// before others start.
+// options.c - the table of aule-daemon's options. base/options.h says what an entry means.
 
 #include "options.h"
 
@@ -12,9 +10,9 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#define FIELD(member) OPTION_FIELD(struct options, member)
-#define ONE_TIB       (UINT64_C(1) << 40)
-#define AUTO          .word = "auto", .word_value = SERVER_WORK_AUTO, .initial = "auto"
+#define FIELD(KIND, member) OPTION_FIELD(KIND, struct options, member)
+#define ONE_TIB             (UINT64_C(1) << 40)
+#define AUTO                .word = "auto", .word_value = SERVER_WORK_AUTO, .initial = "auto"
 
 static const char *const tune_words[] = {
     [ENGINE_TUNE_OFF] = "off", [ENGINE_TUNE_ON] = "on", [ENGINE_TUNE_AUTO] = "auto", NULL};
@@ -22,166 +20,168 @@ static const char *const fault_words[] = {"corrupt-prefix", NULL}; // from FAULT
 
 static const struct option entries[] = {
     OPTION_SECTION("Device and kernels"),
-    {"device", "WHICH", OPTION_TEXT, FIELD(server.device), 1, .otherwise = "the best one",
+    {"device", "WHICH", FIELD(OPTION_TEXT, server.device), 1, .otherwise = "the best one",
      .help = "index, UUID or part of the name of the device, as `--list-devices` shows them"},
-    {"list-devices", NULL, OPTION_FLAG, FIELD(list_devices),
+    {"list-devices", NULL, FIELD(OPTION_FLAG, list_devices),
      .help = "list the devices, best first, and end",
      .details = "The list also names each device's socket."},
-    {"variant", "NAME", OPTION_TEXT, FIELD(server.variant), 1,
+    {"variant", "NAME", FIELD(OPTION_TEXT, server.variant), 1,
      .otherwise = "`$AULE_VARIANT`, else the best that fits",
      .help = "attention shader to use, as `aule-ctl device` lists them",
-     .details = "The list says what each shader needs. The daemon refuses a shader that the device "
-                "cannot run, and says what is missing."},
-    {"max-pipelines", "N", OPTION_COUNT, FIELD(server.max_pipelines), 1, 65536, .initial = "256",
+     .details = "The list says what each shader needs of the device. The daemon refuses a shader "
+                "that the device cannot run, and says what is missing."},
+    {"max-pipelines", "N", FIELD(OPTION_COUNT, server.max_pipelines), 1, 65536, .initial = "256",
      .help = "compiled shaders to keep, the latest used ones",
-     .details =
-         "Each combination of head sizes, block size, data types and features needs a shader of "
-         "its own. A shader that was dropped is compiled again when a run needs it."},
-    {"max-scratch", "BYTES", OPTION_BYTES, FIELD(server.max_scratch_bytes), 4096, ONE_TIB,
+     .details = "Each combination of head sizes, block size, data types and features needs a "
+                "shader of its own. A shader that was dropped is compiled again when a run needs "
+                "it."},
+    {"max-scratch", "BYTES", FIELD(OPTION_BYTES, server.max_scratch_bytes), 4096, ONE_TIB,
      .initial = "256M",
      .help = "device memory for partial results of split-KV runs, for one submission",
-     .details = "Up to three submissions are in flight at a time. A single run that needs more is "
+     .details = "Up to three submissions are in flight at a time. A run that needs more alone is "
                 "refused: use fewer splits or fewer sequences."},
-    {"force-staging", NULL, OPTION_FLAG, FIELD(server.force_staging),
+    {"force-staging", NULL, FIELD(OPTION_FLAG, server.force_staging),
      .help = "copy arenas around each run even where the device could use them in place"},
-    {"validation", NULL, OPTION_FLAG, FIELD(server.validation),
+    {"validation", NULL, FIELD(OPTION_FLAG, server.validation),
      .help = "run with the Vulkan validation layer; the log has its messages and, at the end, "
              "their number"},
 
     OPTION_SECTION("Memory and blocks"),
-    {"memory-fraction", "F", OPTION_NUMBER, FIELD(server.memory_fraction), 0, 1, .initial = "0.5",
+    {"memory-fraction", "F", FIELD(OPTION_NUMBER, server.memory_fraction), 0, 1, .initial = "0.5",
      .help = "part of the device's free memory that the caches may take",
      .details = "The pool grows chunk by chunk up to this limit."},
-    {"max-blocks", "N", OPTION_COUNT, FIELD(server.max_blocks), 0, INT32_MAX, .initial = "0",
+    {"max-blocks", "N", FIELD(OPTION_COUNT, server.max_blocks), 0, INT32_MAX, .initial = "0",
      .help = "blocks of all caches together; 0: `--memory-fraction` alone limits the pool"},
-    {"session-blocks", "N", OPTION_COUNT, FIELD(server.session_blocks), 0, INT32_MAX,
+    {"session-blocks", "N", FIELD(OPTION_COUNT, server.session_blocks), 0, INT32_MAX,
      .initial = "0", .help = "leased and held blocks of a session; 0: no limit"},
-    {"max-arena", "BYTES", OPTION_BYTES, FIELD(server.max_arena), 4096, ONE_TIB, .initial = "1G",
+    {"max-arena", "BYTES", FIELD(OPTION_BYTES, server.max_arena), 4096, ONE_TIB, .initial = "1G",
      .help = "shared memory of a session; K, M and G are understood"},
-    {"max-metadata", "BYTES", OPTION_BYTES, FIELD(server.max_metadata), 4096, ONE_TIB,
+    {"max-metadata", "BYTES", FIELD(OPTION_BYTES, server.max_metadata), 4096, ONE_TIB,
      .initial = "64M", .help = "metadata (block tables, token ids) of one command in the arena"},
-    {"max-batch-memory", "BYTES", OPTION_BYTES, FIELD(server.max_kept_bytes), 0, ONE_TIB,
+    {"max-batch-memory", "BYTES", FIELD(OPTION_BYTES, server.max_kept_bytes), 0, ONE_TIB,
      .initial = "256M",
      .help = "metadata of batches and arrays of unreaped runs that the daemon keeps for a session; "
              "0: no limit",
-     .details =
-         "Metadata are tables, lengths, slots, positions and masks. Arrays are slopes, sinks, RoPE "
-         "frequencies, copied blocks (24 bytes for each layer) and merged parts."},
-    {"max-parked-memory", "BYTES", OPTION_BYTES, FIELD(server.max_parked_bytes), 0, ONE_TIB,
+     .details = "Metadata are tables, lengths, slots, positions and masks. Arrays are slopes, "
+                "sinks, RoPE frequencies, copied blocks (24 bytes for each layer) and merged "
+                "parts."},
+    {"max-parked-memory", "BYTES", FIELD(OPTION_BYTES, server.max_parked_bytes), 0, ONE_TIB,
      .initial = "16M",
      .help = "arrays of a session's commands that wait for a ticket; 0: a command with arrays does "
              "not wait",
      .details = "Arrays are slopes, sinks, block ids and parts of a merge."},
 
     OPTION_SECTION("Sessions and runs"),
-    {"socket", "PATH", OPTION_TEXT, FIELD(server.socket), 1,
+    {"socket", "PATH", FIELD(OPTION_TEXT, server.socket), 1,
      .otherwise = "`N.sock` in `$AULE_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/aule` or `/run/aule`",
      .help = "where the daemon listens",
      .details = "At most 107 bytes. If the last folder of the path is missing, the daemon makes it "
                 "with mode 0700. It makes no folder above that one. See FILES."},
-    {"max-connections", "N", OPTION_COUNT, FIELD(server.max_connections), 1, 1u << 20,
+    {"max-connections", "N", FIELD(OPTION_COUNT, server.max_connections), 1, 1u << 20,
      .initial = "1024", .help = "connections at a time, with or without a session",
      .details = "The daemon refuses a further connection with a sentence, and closes it."},
-    {"max-sessions", "N", OPTION_COUNT, FIELD(server.max_sessions), 1, 65536, .initial = "256",
+    {"max-sessions", "N", FIELD(OPTION_COUNT, server.max_sessions), 1, 65536, .initial = "256",
      .help = "sessions at a time"},
-    {"max-caches", "N", OPTION_COUNT, FIELD(server.max_caches), 1, 65536, .initial = "64",
+    {"max-caches", "N", FIELD(OPTION_COUNT, server.max_caches), 1, 65536, .initial = "64",
      .help = "caches at a time"},
-    {"max-batches", "N", OPTION_COUNT, FIELD(server.max_batches), 1, 1u << 20, .initial = "1024",
+    {"max-batches", "N", FIELD(OPTION_COUNT, server.max_batches), 1, 1u << 20, .initial = "1024",
      .help = "live batches of a session"},
-    {"max-tickets", "N", OPTION_COUNT, FIELD(server.max_tickets), 1, 1u << 20, .initial = "256",
+    {"max-tickets", "N", FIELD(OPTION_COUNT, server.max_tickets), 1, 1u << 20, .initial = "256",
      .help = "unreaped tickets of a session",
-     .details = "So many commands of a session, and 64 more, can wait in the daemon at a time."},
-    {"max-run-work", "N", OPTION_COUNT, FIELD(server.max_run_work), 0, INT64_MAX, AUTO,
+     .details = "As many commands of a session, and 64 more, can wait in the daemon at a time."},
+    {"max-run-work", "N", FIELD(OPTION_COUNT, server.max_run_work), 0, INT64_MAX, AUTO,
      .help =
          "multiply-adds of one run; 0: no limit; auto: what the device does in well under a minute",
-     .details =
-         "The work of a run is the number of its visible pairs of query and key, in whole tiles, "
-         "times heads, times the head dims of K and V. A run above the limit is refused: split it "
-         "into smaller chunks. A run that takes minutes would be taken for a lost GPU. The runs of "
-         "one submission together stay under the limit. A sequence whose keys are not split "
-         "(num_splits 1, or more than 8 rows a KV head) is attended by one workgroup. Its keys "
-         "times 8 rows times head dims count 64 times (2 times on a software device), if that is "
-         "more. `auto` is 40000000000 on a software device, and 10000000000000 on others."},
-    {"map-timeout", "MS", OPTION_COUNT, FIELD(server.map_timeout_ms), 1, INT32_MAX,
+     .details = "The work of a run is the number of its visible pairs of query and key, in whole "
+                "tiles, times heads, times the head dims of K and V. A run above the limit is "
+                "refused, because a run of minutes would be taken for a lost GPU: split it into "
+                "smaller chunks. The runs of one submission together stay under the limit. A "
+                "sequence whose keys are not split (num_splits 1, or more than 8 rows a KV head) "
+                "occupies one part of the device alone. Its keys times 8 rows times head dims then "
+                "count 64 times (2 times on a software device), if that is more. `auto` is "
+                "40000000000 on a software device, and 10000000000000 on others."},
+    {"map-timeout", "MS", FIELD(OPTION_COUNT, server.map_timeout_ms), 1, INT32_MAX,
      .initial = "10000", .help = "time for a client to map its session's shared memory",
      .details = "The time runs from the answer to the handshake until the client says that it has "
                 "mapped the memory. If the client does not, the session ends and its memory is "
-                "freed. The library maps at once. Use more if processes may be stopped for longer, "
-                "and less if /dev/shm is small."},
-    {"drain-timeout", "MS", OPTION_COUNT, FIELD(server.drain_timeout_ms), 0, INT32_MAX,
+                "freed. The library maps at once. Use more where processes stand still for long, "
+                "and less where /dev/shm is small."},
+    {"drain-timeout", "MS", FIELD(OPTION_COUNT, server.drain_timeout_ms), 0, INT32_MAX,
      .initial = "10000", .help = "after SIGTERM, wait this long for work in flight",
-     .details = "The daemon ends at most 3 seconds later, even if the GPU does not become idle. A "
+     .details = "The daemon ends at most 3 seconds later, even if the GPU does not come to rest. A "
                 "service manager has to wait longer than both together."},
 
     OPTION_SECTION("Latency"),
-    {"ring-entries", "N", OPTION_COUNT, FIELD(server.ring_entries), 0, RING_MAX_ENTRIES,
+    {"ring-entries", "N", FIELD(OPTION_COUNT, server.ring_entries), 0, RING_MAX_ENTRIES,
      .power_of_two = true, .initial = "64",
      .help = "requests that a session may have under way in the ring lane, a power of two; 0: no "
              "ring lane",
-     .details =
-         "Requests that find no room go through the socket. Each entry takes 1024 bytes of the "
-         "session's segment. Clients use the ring lane unless `AULE_LANE` in their environment is "
-         "`nng`. With `AULE_LANE=ring`, a session without the ring lane is an error. "
-         "`AULE_RING_SPIN` in their environment is the time in microseconds that a waiting thread "
-         "polls before it sleeps (default: 50 where it may use 3 cores or more, else 0)."},
-    {"ring-spin", "US", OPTION_COUNT, FIELD(server.ring_spin_us), 0, 1000000, AUTO,
+     .details = "Requests that find no room go through the socket. Each entry takes 1024 bytes of "
+                "the session's segment. Clients use the ring lane unless `AULE_LANE` in their "
+                "environment is `nng`. With `AULE_LANE=ring`, a session without the ring lane is "
+                "an error. `AULE_RING_SPIN` in their environment is the time in microseconds that "
+                "a waiting thread polls before it sleeps (default: 50 where it may use 3 cores or "
+                "more, else 0)."},
+    {"ring-spin", "US", FIELD(OPTION_COUNT, server.ring_spin_us), 0, 1000000, AUTO,
      .help = "poll a ring for this long before sleeping; auto: 50 with 3 cores, else 0",
-     .details =
-         "The time runs from the last request or answer of a ring. After it the daemon sleeps "
-         "until the client rings the doorbell. For GPU work of a kind that it has seen before, the "
-         "daemon sleeps until shortly before the predicted end, then polls for at most this long, "
-         "so that the end need not wake it. `aule-ctl status` counts the ends that woke it. Until "
-         "shortly before the predicted end, new runs wait for the sessions that the GPU just "
-         "served, so that they share the next dispatch. No run waits like this with 0, with "
-         "`--ring-entries 0`, or if the doorbell's path is too long."},
-    {"completion-poll", "US", OPTION_COUNT, FIELD(server.completion_poll_us), 0, 10000, AUTO,
+     .details = "The time runs from the last request or answer of a ring. After it the daemon "
+                "sleeps until the client rings the doorbell. While the GPU does work of a kind "
+                "that the daemon has seen before, the daemon sleeps until shortly before the "
+                "predicted end. Then it polls, so that the end need not wake it: for this long at "
+                "most, or for three times as long after runs were kept waiting. `aule-ctl status` "
+                "counts the ends that woke it. Until such an end is near, new runs wait for the "
+                "sessions that were just served, so that they share the next dispatch. No run "
+                "waits like this with 0, with `--ring-entries 0`, or if the doorbell's path is too "
+                "long."},
+    {"completion-poll", "US", FIELD(OPTION_COUNT, server.completion_poll_us), 0, 10000, AUTO,
      .help = "poll the GPU for this long around the predicted end of work; auto: 100 on a GPU with "
              "4 cores, else 0",
-     .details =
-         "The thread that waits for the GPU predicts the end of work from earlier work of the same "
-         "kind. It sleeps until shortly before that end, then polls the GPU for at most this long, "
-         "and only then blocks. A blocked thread notices the end some 20 microseconds later. If "
-         "the work takes more than 16 times this long, the thread blocks at once. After an end it "
-         "polls this long for the next work. The thread that submits polls for more work from the "
-         "same moment, until this long after the end. 0: never poll."},
+     .details = "The thread that waits for the GPU sleeps until shortly before work of this kind "
+                "usually ends, then polls the GPU for at most this long, and only then blocks. A "
+                "blocked thread hears of the end some 20 microseconds later. The thread blocks at "
+                "once for work that takes more than 16 times as long. After an end it polls as "
+                "long for the next work. The thread that submits polls for more work from the same "
+                "moment until as long after the end. 0: never poll."},
 
     OPTION_SECTION("Tuning"),
-    {"tune", "WHEN", OPTION_CHOICE, FIELD(server.tune), ENGINE_TUNE_OFF, .words = tune_words,
+    {"tune", "WHEN", FIELD(OPTION_CHOICE, server.tune), ENGINE_TUNE_OFF, .words = tune_words,
      .initial = "auto", .help = "measure which of a kernel's ways to the same bits is the fastest",
-     .details =
-         "Some kernels have several ways to the same bits, for example workgroups of different "
-         "sizes. With tuning the daemon measures them once for each kind of dispatch. A kind is a "
-         "kernel, what it is compiled for, and the numbers of workgroups and of keys of a sequence "
-         "in powers of two. It measures with made-up work in memory of its own, after the first "
-         "dispatch of that kind. Before that, and where tuning is off, the kernel's own rule "
-         "holds. No result depends on tuning. `auto` means on, except on a software device, where "
-         "tuning gains nothing."},
-    {"tune-time", "MS", OPTION_COUNT, FIELD(server.tune_time_ms), 1, 60000, .initial = "200",
+     .details = "Some kernels have several ways to the same bits, for example workgroups of "
+                "different sizes. With tuning the daemon measures them once for each kind of "
+                "dispatch. A kind is a kernel, what it is compiled for, and the numbers of "
+                "workgroups and of keys of a sequence in powers of two. It measures with made-up "
+                "work in memory of its own, behind the work that first asked. Until then, and "
+                "where tuning is off, the kernel's own rule holds. No result depends on tuning. "
+                "`auto` means on, except on a software device, where tuning gains nothing."},
+    {"tune-time", "MS", FIELD(OPTION_COUNT, server.tune_time_ms), 1, 60000, .initial = "200",
      .help = "time to measure one kind of dispatch",
-     .details = "After this time no further dispatch of the measurement begins. Other work waits "
-                "for at most one such dispatch. The shaders to measure are compiled in the "
-                "background, in addition to this time."},
-    {"tune-memory", "BYTES", OPTION_BYTES, FIELD(server.tune_memory_bytes), 1 << 20, ONE_TIB,
+     .details = "No dispatch of a measurement begins later. Other work waits behind one such "
+                "dispatch at most. The shaders to measure are compiled in the background, in "
+                "addition to this time."},
+    {"tune-memory", "BYTES", FIELD(OPTION_BYTES, server.tune_memory_bytes), 1 << 20, ONE_TIB,
      .initial = "256M", .help = "device memory that a measurement may take",
-     .details =
-         "A measurement makes as many keys and values as such work reads, or fewer and reads them "
-         "repeatedly. It never takes more than a quarter of the device's free memory, and gives "
-         "the memory back afterwards. What does not fit is not measured, and the log says so."},
-    {"max-tuned", "N", OPTION_COUNT, FIELD(server.max_tuned), 1, 65536, .initial = "256",
+     .details = "A measurement makes as many keys and values as such work reads, or fewer that it "
+                "reads in turns. It never takes more than a quarter of the device's free memory, "
+                "and gives the memory back afterwards. What does not fit is not measured, and the "
+                "log says so."},
+    {"max-tuned", "N", FIELD(OPTION_COUNT, server.max_tuned), 1, 65536, .initial = "256",
      .help = "kinds of dispatches to measure and remember",
-     .details = "Further kinds keep their kernels' rules."},
+     .details =
+         "Further kinds keep their kernels' rules. Further entries of the tuning file stay in "
+         "the file, unused."},
 
     OPTION_SECTION("General"),
-    {"cache-folder", "FOLDER", OPTION_TEXT, FIELD(cache_folder), 1,
+    {"cache-folder", "FOLDER", FIELD(OPTION_TEXT, cache_folder), 1,
      .otherwise = "`$XDG_CACHE_HOME/aule`, `~/.cache/aule` or `/var/cache/aule`",
      .help = "keep compiled pipelines and measurements there; none: nowhere",
-     .details =
-         "Each device has files of its own. The daemon makes the folder if only its last part is "
-         "missing, and all parts of the default. /var/cache/aule is for a user without a home."},
-    {"log-level", "LEVEL", OPTION_CHOICE, FIELD(log_level), LOG_LEVEL_ERROR,
+     .details = "Each device has files of its own. The daemon makes the folder if only its last "
+                "part is missing, and all parts of the default. /var/cache/aule is for a user "
+                "without a home. A tuning file that cannot be read, perhaps because a newer aule "
+                "wrote it, is left alone; `aule-ctl tune clear` removes it."},
+    {"log-level", "LEVEL", FIELD(OPTION_CHOICE, log_level), LOG_LEVEL_ERROR,
      .words = log_level_names, .initial = "info",
      .help = "how much goes to the log, on standard error"},
-    {"fault", "SPEC", OPTION_CHOICE, FIELD(server.fault), FAULT_CORRUPT_PREFIX,
+    {"fault", "SPEC", FIELD(OPTION_CHOICE, server.fault), FAULT_CORRUPT_PREFIX,
      .words = fault_words, .help = "inject a fault, for tests only",
      .details = "`corrupt-prefix` negates K and V of the first block that is ever published, in "
                 "GPU memory, when it becomes visible to others. All results that use the block are "

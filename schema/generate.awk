@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# generate.awk - reads aule.fbs and writes C. `-v part=structs` writes wire_structs.h: the enums and what aule.fbs calls structs,
-# such as a tensor and a run's entry, which core uses as well. `-v part=types` writes wire_types.h: the lists of commands and
-# answers, their structs, wire_request and wire_reply. `-v part=fields` writes wire_fields.h: the fields of all structs as lists
-# of macro calls. Runs at build time, with any awk. wire.cc compares the result with what flatc makes of the same file.
+# generate.awk - reads aule.fbs and writes C. `-v part=...` says which header:
+# structs  wire_structs.h: enums, and what aule.fbs calls structs; core uses them, too
+# types    wire_types.h: the lists of commands and answers, their structs, wire_request, wire_reply
+# fields   wire_fields.h: the fields of all structs as lists of macro calls
+# Runs at build time, with any awk. wire.cc compares the result with flatc's of the same file.
 #
 # aule.fbs                      C
 # ---------------------------   ----------------------------------------------------------------
@@ -39,7 +40,7 @@ function snake(name,    i, c, out)
     return out
 }
 
-# "RunReply" to "run", "RunFlag" to "run": the name of an answer without Reply, the prefix of an enum's values
+# "RunReply" to "run": the name of an answer. "RunFlag" to "run": the prefix of an enum's values.
 function without_last_word(name)
 {
     sub(/[A-Z][a-z0-9]*$/, "", name)
@@ -75,7 +76,8 @@ function expect(wanted,    found)
 {
     found = take()
     if (found != wanted)
-        fail("\"" wanted "\" is expected behind \"" token[at - 3] " " token[at - 2] "\", not \"" found "\"")
+        fail("\"" wanted "\" is expected behind \"" token[at - 3] " " token[at - 2] \
+             "\", not \"" found "\"")
 }
 
 # ---- declarations ----
@@ -151,6 +153,23 @@ function take_record(kind,    name)
     at++
 }
 
+# "= 3" behind a value. flatc takes more than this, such as "= 0x3" and a member of a union with
+# another name; what is not read here is refused.
+function take_number(kind, name,    text)
+{
+    if (kind == "enum" && token[at] == "=") {
+        at++
+        text = take()
+        if (text !~ /^[0-9]+$/)
+            fail("\"" text "\" is no whole number (" name "." values[name, num_values[name]] ")")
+        number_of[name, num_values[name]] = text
+        about[name, num_values[name]] = note[at - 1]
+    }
+    if (token[at] != "," && token[at] != "}")
+        fail("\",\" or \"}\" is expected behind \"" token[at - 1] "\" of " name \
+             ", not \"" token[at] "\"")
+}
+
 # An enum's values or a union's members.
 function take_list(kind,    name)
 {
@@ -167,6 +186,7 @@ function take_list(kind,    name)
     while (token[at] != "}") {
         values[name, ++num_values[name]] = take()
         about[name, num_values[name]] = note[at - 1]
+        take_number(kind, name)
         if (token[at] == ",") {
             at++
             if (note[at - 1])
@@ -256,12 +276,15 @@ function visit_members(name,    i)
 
 # ---- wire_structs.h and wire_types.h ----
 
-function print_enum(name,    i)
+# A value without a number is one more than the one before it. Of bits the number is the place.
+function print_enum(name,    i, number)
 {
     printf "enum wire_%s {\n", snake(name)
-    for (i = 1; i <= num_values[name]; i++)
+    for (i = 1; i <= num_values[name]; i++) {
+        number = (name, i) in number_of ? number_of[name, i] : i == 1 ? 0 : number + 1
         print_line("WIRE_" toupper(without_last_word(name) "_" snake(values[name, i])) \
-                   (is_bits[name] ? " = 1u << " i - 1 : "") ",", about[name, i])
+                   (is_bits[name] ? " = 1u << " number : " = " number) ",", about[name, i])
+    }
     print "};\n"
 }
 
@@ -305,7 +328,8 @@ function print_record(record,    i)
         print_line("void *owned[" most_lists() "];", "// arrays that decoding allocated")
     print "};"
     if (record in listed)
-        printf "struct wire_%s_list { const struct wire_%s *data; uint32_t count; };\n", snake(record), snake(record)
+        printf "struct wire_%s_list { const struct wire_%s *data; uint32_t count; };\n",
+            snake(record), snake(record)
     print ""
 }
 
@@ -320,7 +344,8 @@ function print_map(name,    i, t)
     printf "#define WIRE_%s_MAP(X)", toupper(snake(name))
     for (i = 1; i <= num_values[name]; i++) {
         t = values[name, i]
-        printf " \\\n    X(%s, %s, %s)", toupper(member_name(t)), num_fields[t] ? member_name(t) : "none", t
+        printf " \\\n    X(%s, %s, %s)", toupper(member_name(t)),
+            num_fields[t] ? member_name(t) : "none", t
     }
     printf "\n\nenum wire_%s {\n    WIRE_%s_NONE,\n", snake(name), toupper(snake(name))
     for (i = 1; i <= num_values[name]; i++)
@@ -342,11 +367,16 @@ function print_rules(    i, t)
     printf "\n#define WIRE_PROTOCOL_MINOR %du\n\n", minor
 }
 
-# Lists of strings and of structs: decoding may allocate one array for each.
+# Lists of strings and of structs, those of tables in the table too: decoding may allocate one array
+# for each.
 function num_lists(record,    i, n)
 {
-    for (i = 1; i <= num_fields[record]; i++)
-        n += is_vector[record, i] && (type[record, i] == "string" || kind_of[type[record, i]] == "struct")
+    for (i = 1; i <= num_fields[record]; i++) {
+        if (is_vector[record, i])
+            n += type[record, i] == "string" || kind_of[type[record, i]] == "struct"
+        else if (is_table(record, i))
+            n += num_lists(type[record, i])
+    }
     return n + 0
 }
 
@@ -356,18 +386,40 @@ function most_lists(    i, n, most)
         n = num_lists(values["Answer", i])
         most = n > most ? n : most
     }
-    return most
+    return most + num_lists("Reply")
 }
 
-# A command owns no memory, so none of its fields may need some.
-function check_commands(    i, k, t)
+# A command owns no memory, so neither its fields nor those of tables in it may need some.
+function check_command(record,    i)
 {
-    for (i = 1; i <= num_values["Command"]; i++) {
-        t = values["Command", i]
-        for (k = 1; k <= num_fields[t]; k++)
-            if (is_vector[t, k] && type[t, k] == "string")
-                fail("a command has no list of strings (" t "." field[t, k] "): nothing frees it")
+    for (i = 1; i <= num_fields[record]; i++) {
+        if (is_vector[record, i] && type[record, i] == "string")
+            fail("a command has no list of strings (" record "." field[record, i] \
+                 "): nothing frees it")
+        if (is_table(record, i))
+            check_command(type[record, i])
     }
+}
+
+function check_commands(    i)
+{
+    check_command("Request")
+    for (i = 1; i <= num_values["Command"]; i++)
+        check_command(values["Command", i])
+}
+
+# A table that contains itself would be a struct of no size.
+function check_nesting(record,    i, kind)
+{
+    if (record in opened)
+        fail("a table contains itself (" record ")")
+    opened[record] = 1
+    for (i = 1; i <= num_fields[record]; i++) {
+        kind = kind_of[type[record, i]]
+        if (!is_vector[record, i] && (kind == "table" || kind == "struct"))
+            check_nesting(type[record, i])
+    }
+    delete opened[record]
 }
 
 function print_all(kind,    i)
@@ -413,10 +465,12 @@ function kind_and_type(record, i,    t)
 
 function print_call(macro, record, i)
 {
-    printf " \\\n    %s(%s, %s, %s)", macro, snake(record), field[record, i], kind_and_type(record, i)
+    printf " \\\n    %s(%s, %s, %s)", macro, snake(record), field[record, i],
+        kind_and_type(record, i)
 }
 
-# F(owner, field, kind, of) is for the first field of a struct, X for the others: a constructor's arguments have commas between them.
+# F(owner, field, kind, of) is for the first field of a struct, X for the others. So commas can
+# stand between the arguments of a constructor.
 function print_struct_fields(record,    i)
 {
     printf "#define WIRE_%s_FIELDS(F, X)", toupper(snake(record))
@@ -427,7 +481,9 @@ function print_struct_fields(record,    i)
 
 function callback(record, i)
 {
-    return is_union(record, i) ? "U" : is_table(record, i) ? "T" : is_required[record, i] ? "R" : "X"
+    if (is_union(record, i))
+        return "U"
+    return is_table(record, i) ? "T" : is_required[record, i] ? "R" : "X"
 }
 
 # T is for a table in the table, R for a struct that must be there, U for a union, X for all others.
@@ -446,7 +502,8 @@ function print_records(name, kind, empty,    i, record)
     for (i = 1; i <= num_records; i++) {
         record = order[i]
         if (kind_of[record] == kind && (num_fields[record] == 0) == empty)
-            printf " \\\n    X(%s, %s, WIRE_%s_FIELDS)", record, snake(record), toupper(snake(record))
+            printf " \\\n    X(%s, %s, WIRE_%s_FIELDS)", record, snake(record),
+                toupper(snake(record))
     }
     print "\n"
 }
@@ -463,18 +520,26 @@ function print_listed(    i, record)
     print "\n"
 }
 
-# X(FlatBuffers name, plain name) of those that a command has a vector of
-function print_listed_by_commands(    i, k, t, done)
+function print_lists_of(record, done,    i, t)
 {
-    printf "#define WIRE_LISTED_BY_COMMANDS(X)"
-    for (i = 1; i <= num_values["Command"]; i++) {
-        t = values["Command", i]
-        for (k = 1; k <= num_fields[t]; k++)
-            if (is_vector[t, k] && kind_of[type[t, k]] == "struct" && !(type[t, k] in done)) {
-                done[type[t, k]] = 1
-                printf " \\\n    X(%s, %s)", type[t, k], snake(type[t, k])
-            }
+    for (i = 1; i <= num_fields[record]; i++) {
+        t = type[record, i]
+        if (is_table(record, i))
+            print_lists_of(t, done)
+        if (is_vector[record, i] && kind_of[t] == "struct" && !(t in done)) {
+            done[t] = 1
+            printf " \\\n    X(%s, %s)", t, snake(t)
+        }
     }
+}
+
+# X(FlatBuffers name, plain name) of those that a command, or a table in it, has a vector of
+function print_listed_by_commands(    i, done)
+{
+    split("", done)
+    printf "#define WIRE_LISTED_BY_COMMANDS(X)"
+    for (i = 1; i <= num_values["Command"]; i++)
+        print_lists_of(values["Command", i], done)
     print "\n"
 }
 
@@ -494,7 +559,8 @@ function print_enums(    i, k, name)
 
 function print_fields(    i)
 {
-    print "// Made from aule.fbs by generate.awk: the fields of the structs of wire_types.h, for wire.cc and the tests.\n"
+    print "// Made from aule.fbs by generate.awk: the fields of the structs of wire_types.h, for wire.cc"
+    print "// and the tests.\n"
     for (i = 1; i <= num_records; i++) {
         if (kind_of[order[i]] == "struct")
             print_struct_fields(order[i])
@@ -510,8 +576,8 @@ function print_fields(    i)
 }
 
 END {
-    split("bool bool byte int8_t ubyte uint8_t short int16_t ushort uint16_t int int32_t uint uint32_t long int64_t " \
-          "ulong uint64_t float float double double", pairs, " ")
+    split("bool bool byte int8_t ubyte uint8_t short int16_t ushort uint16_t int int32_t " \
+          "uint uint32_t long int64_t ulong uint64_t float float double double", pairs, " ")
     for (i = 1; i in pairs; i += 2)
         scalar_type[pairs[i]] = pairs[i + 1]
     scalar_type["string"] = "const char *"
@@ -521,6 +587,8 @@ END {
     vector_type["string"] = "struct wire_names"
     num_rules = split("no_session before_mapped while_stopping", rule, " ")
     parse()
+    for (name in kind_of)
+        check_nesting(name)
     check_commands()
     visit("Request")
     visit("Reply")

@@ -19,33 +19,33 @@ extern "C" {
 #endif
 
 // X(NAME, value on the wire, text). Append; never renumber, never reuse a value.
-#define AULE_STATUS_MAP(X)                                                                                            \
-    X(OK,             0,  "success")                                                                                  \
-    X(INVALID,        1,  "an argument is out of its range")                                                          \
-    X(UNSUPPORTED,    2,  "defined, but this build or device does not do it")                                         \
-    X(DENIED,         3,  "the caller may not do this")                                                               \
-    X(NO_MEMORY,      4,  "out of host or device memory")                                                             \
-    X(NO_BLOCKS,      5,  "the pool has no free block")                                                               \
-    X(QUOTA,          6,  "the session's own limit is reached")                                                       \
-    X(NOT_HELD,       7,  "a block is not held by this session")                                                      \
-    X(SEALED,         8,  "a block is sealed; sealed contents never change")                                          \
-    X(UNWRITTEN,      9,  "a block has slots that no run has written in every layer")                                 \
-    X(DUPLICATE_SLOT, 10, "a slot occurs twice in one batch")                                                         \
-    X(OUT_OF_RANGE,   11, "an id, a length or an offset points outside what it indexes")                              \
-    X(MISALIGNED,     12, "an offset or a stride is not aligned")                                                     \
-    X(MISMATCH,       13, "the object exists with another identity, shape or element type")                           \
-    X(NOT_FOUND,      14, "no such object")                                                                           \
-    X(LIMIT,          15, "a limit of the daemon is reached; the message names its option")                           \
-    X(BUSY,           16, "too many unreaped tickets")                                                                \
-    X(TIMEOUT,        17, "the deadline passed; nothing was cancelled")                                               \
-    X(MALFORMED,      18, "the message is truncated, corrupt or oversized")                                           \
-    X(VERSION,        19, "the protocol versions do not match")                                                       \
-    X(NO_SESSION,     20, "the connection has no such session")                                                       \
-    X(EPOCH,          21, "the handle belongs to an earlier life of the daemon")                                      \
-    X(DAEMON_GONE,    22, "the daemon is gone or cannot be reached")                                                  \
-    X(DEVICE_LOST,    23, "the GPU stopped; reopen the session")                                                      \
-    X(FORKED,         24, "the parent had a session before fork(); this child can use none")                          \
-    X(STOPPING,       25, "the daemon is stopping and takes no new work")                                             \
+#define AULE_STATUS_MAP(X)                                                                         \
+    X(OK,             0,  "success")                                                               \
+    X(INVALID,        1,  "an argument is out of its range")                                       \
+    X(UNSUPPORTED,    2,  "defined, but this build or device does not do it")                      \
+    X(DENIED,         3,  "the caller may not do this")                                            \
+    X(NO_MEMORY,      4,  "out of host or device memory")                                          \
+    X(NO_BLOCKS,      5,  "the pool has no free block")                                            \
+    X(QUOTA,          6,  "the session's own limit is reached")                                    \
+    X(NOT_HELD,       7,  "a block is not held by this session")                                   \
+    X(SEALED,         8,  "a block is sealed; sealed contents never change")                       \
+    X(UNWRITTEN,      9,  "a block has slots that no run has written in every layer")              \
+    X(DUPLICATE_SLOT, 10, "a slot occurs twice in one batch")                                      \
+    X(OUT_OF_RANGE,   11, "an id, a length or an offset points outside what it indexes")           \
+    X(MISALIGNED,     12, "an offset or a stride is not aligned")                                  \
+    X(MISMATCH,       13, "the object exists with another identity, shape or element type")        \
+    X(NOT_FOUND,      14, "no such object")                                                        \
+    X(LIMIT,          15, "a limit of the daemon is reached; the message names its option")        \
+    X(BUSY,           16, "too many unreaped tickets")                                             \
+    X(TIMEOUT,        17, "the deadline passed; nothing was cancelled")                            \
+    X(MALFORMED,      18, "the message is truncated, corrupt or oversized")                        \
+    X(VERSION,        19, "the protocol versions do not match")                                    \
+    X(NO_SESSION,     20, "the connection has no such session")                                    \
+    X(EPOCH,          21, "the handle belongs to an earlier life of the daemon")                   \
+    X(DAEMON_GONE,    22, "the daemon is gone or cannot be reached")                               \
+    X(DEVICE_LOST,    23, "the GPU stopped; reopen the session")                                   \
+    X(FORKED,         24, "the parent had a session before fork(); this child can use none")       \
+    X(STOPPING,       25, "the daemon is stopping and takes no new work")                          \
     X(INTERNAL,       26, "a defect in aule; please report it")
 
 enum status {
@@ -55,12 +55,12 @@ enum status {
 };
 
 // X(NAME, value on the wire, text, bytes an element)
-#define AULE_DTYPE_MAP(X)                                                                                             \
-    X(F32,      1, "f32",      4)                                                                                     \
-    X(F16,      2, "f16",      2)                                                                                     \
-    X(BF16,     3, "bf16",     2)                                                                                     \
-    X(FP8_E4M3, 4, "fp8_e4m3", 1)                                                                                     \
-    X(FP8_E5M2, 5, "fp8_e5m2", 1)                                                                                     \
+#define AULE_DTYPE_MAP(X)                                                                          \
+    X(F32,      1, "f32",      4)                                                                  \
+    X(F16,      2, "f16",      2)                                                                  \
+    X(BF16,     3, "bf16",     2)                                                                  \
+    X(FP8_E4M3, 4, "fp8_e4m3", 1)                                                                  \
+    X(FP8_E5M2, 5, "fp8_e5m2", 1)                                                                  \
     X(INT8,     6, "int8",     1)
 
 enum dtype {
@@ -69,11 +69,12 @@ enum dtype {
 #undef X
 };
 
-// What a stored element of an 8-bit dtype stands for: itself, itself times a number of the run, itself times a number that is
-// stored for its token and KV head. The same values on the wire and in libaule-client.
+// What a stored element of an 8-bit dtype is multiplied by: nothing, a number of the run, or a
+// number that is stored for its token and KV head. The wire and libaule-client use the same values.
 enum scale_mode { SCALE_NONE = 0, SCALE_PER_TENSOR = 1, SCALE_PER_TOKEN_HEAD = 2 };
 
-// The name ("NOT_HELD") or text of a status; "UNKNOWN" for a value that is not in the list. Static strings.
+// The name ("NOT_HELD") or text of a status; "UNKNOWN" for a value that is not in the list. Static
+// strings.
 const char *status_name(int status);
 const char *status_text(int status);
 
@@ -87,7 +88,8 @@ struct error {
     char text[384];
 };
 
-// Fills `error` (NULL is allowed) and returns `status`, so that a check reads `return error_set(...)`.
+// Fills `error` (NULL is allowed) and returns `status`, so that a check reads
+// `return error_set(...)`.
 enum status error_set(struct error *error, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

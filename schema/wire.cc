@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// wire.cc - all the C++ there is: the structs of wire.h to and from the tables of aule.fbs, by
-// FlatBuffers. Knows nothing of sockets or sessions. generate.awk lists each table's fields in
-// wire_fields.h; a list makes its measuring, writing and reading. What stands here by hand is a
-// type's way onto the wire, and the rules that a type cannot say. Compiled without exceptions and
-// RTTI; the C++ runtime that FlatBuffers still wants stands at the end. Any thread.
+// wire.cc - converts the structs of wire.h to and from the tables of aule.fbs, with FlatBuffers. It
+// has all C++ of the project, and knows nothing of sockets or sessions. generate.awk lists each
+// table's fields in wire_fields.h; measuring, writing and reading are made from these lists.
+// Written by hand are the conversion of each type, and the rules that a type cannot express.
+// Compiled without exceptions and RTTI; the C++ runtime that FlatBuffers still needs is at the end.
+// Any thread.
 
 #include "wire.h"
 
@@ -27,8 +28,8 @@ namespace
 namespace fb = flatbuffers;
 namespace w = aule::wire;
 
-// ---- generate.awk and flatc read aule.fbs alike: the same fields in the same order, the same
-// numbers ---- Their types are compared where fields are read: see get() and unpack().
+// ---- generate.awk and flatc must read aule.fbs alike ----
+// Here names, order and numbers are compared; get() and unpack() compare types.
 
 constexpr bool same_text(const char *a, const char *b)
 {
@@ -50,16 +51,18 @@ constexpr bool same_names(const std::array<const char *, N> &names,
 // clang-format off
 #define NAME(owner, f, ...)       #f,
 #define NAME_UNION(owner, f, ...) #f "_type", #f,
-#define SAME_STRUCT(packed, plain, FIELDS)                                                                             \
+#define SAME_STRUCT(packed, plain, FIELDS)                                                         \
     static_assert(same_names(w::packed::Traits::field_names, {FIELDS(NAME, NAME)}), #packed);
-#define SAME_TABLE(packed, plain, FIELDS)                                                                              \
-    static_assert(same_names(w::packed::Traits::field_names, {FIELDS(NAME, NAME, NAME, NAME_UNION)}), #packed);
-#define SAME_EMPTY(packed, plain, FIELDS) static_assert(w::packed::Traits::fields_number == 0, #packed);
-#define SAME_COMMAND(name, member, table)                                                                              \
+#define SAME_TABLE(packed, plain, FIELDS)                                                          \
+    static_assert(same_names(w::packed::Traits::field_names,                                       \
+                             {FIELDS(NAME, NAME, NAME, NAME_UNION)}), #packed);
+#define SAME_EMPTY(packed, plain, FIELDS)                                                          \
+    static_assert(w::packed::Traits::fields_number == 0, #packed);
+#define SAME_COMMAND(name, member, table)                                                          \
     static_assert(int(WIRE_COMMAND_##name) == int(w::CommandTraits<w::table>::enum_value), #table);
-#define SAME_ANSWER(name, member, table)                                                                               \
+#define SAME_ANSWER(name, member, table)                                                           \
     static_assert(int(WIRE_ANSWER_##name) == int(w::AnswerTraits<w::table>::enum_value), #table);
-#define SAME_COUNT(type, count)                                                                                        \
+#define SAME_COUNT(type, count)                                                                    \
     static_assert(sizeof(w::EnumValues##type()) / sizeof(w::type) == count, #type);
 #define SAME_VALUE(type, value, plain) static_assert(int(plain) == int(w::type::value), #plain);
 // clang-format on
@@ -76,8 +79,8 @@ static_assert(int(WIRE_ANSWER_COUNT) == int(w::Answer::MAX) + 1,
 
 template <class T> using scalar = typename std::enable_if<std::is_arithmetic<T>::value, T>::type;
 
-// True: one layout on the wire and in C, and each pattern of bits has a meaning, so that a vector
-// can be handed out as it lies.
+// True: the layout is the same on the wire and in C, and each pattern of bits has a meaning. Then a
+// vector can be handed out in place.
 template <class T>
 constexpr bool in_place = std::is_arithmetic<T>::value && !std::is_same<T, bool>::value;
 
@@ -100,30 +103,30 @@ template <class T, class From, class = scalar<T>> void unpack(T &to, From from)
 #define UNPACK(owner, f, ...)     unpack(to.f, from.f());
 #define IN_PLACE(owner, f, ...)   && in_place<decltype(wire_##owner::f)>
 #define SIZE(owner, f, ...)       + sizeof(wire_##owner::f)
-#define STRUCT(packed, plain, FIELDS)                                                                                  \
-    w::packed pack(const wire_##plain &from)                                                                           \
-    {                                                                                                                  \
-        return w::packed(FIELDS(PACK_FIRST, PACK));                                                                    \
-    }                                                                                                                  \
-    void unpack(wire_##plain &to, const w::packed &from)                                                               \
-    {                                                                                                                  \
-        FIELDS(UNPACK, UNPACK)                                                                                         \
-    }                                                                                                                  \
-    template <>                                                                                                        \
-    constexpr bool in_place<wire_##plain> =                                                                            \
-        sizeof(wire_##plain) == sizeof(w::packed) && alignof(wire_##plain) == alignof(w::packed) &&                    \
+#define STRUCT(packed, plain, FIELDS)                                                              \
+    w::packed pack(const wire_##plain &from)                                                       \
+    {                                                                                              \
+        return w::packed(FIELDS(PACK_FIRST, PACK));                                                \
+    }                                                                                              \
+    void unpack(wire_##plain &to, const w::packed &from)                                           \
+    {                                                                                              \
+        FIELDS(UNPACK, UNPACK)                                                                     \
+    }                                                                                              \
+    template <>                                                                                    \
+    constexpr bool in_place<wire_##plain> =                                                        \
+        sizeof(wire_##plain) == sizeof(w::packed) &&                                               \
+        alignof(wire_##plain) == alignof(w::packed) &&                                             \
         sizeof(wire_##plain) == (0 FIELDS(SIZE, SIZE)) FIELDS(IN_PLACE, IN_PLACE);
 // clang-format on
 WIRE_STRUCTS(STRUCT)
 
-// ---- measuring: an upper bound before a byte is written, so that the one allocation can fail in
-// peace ----
+// ---- measuring: an upper bound before a byte is written ----
+// So there is one allocation, and it fails before anything has happened.
 
 struct measure {
-    uint64_t payload = 0; // bytes of vectors and strings: no message can be smaller
-    uint64_t overhead =
-        0;                // bytes that their lengths, terminators, padding and offsets take at most
-    uint32_t missing = 0; // elements of a vector that has a count but no data
+    uint64_t payload = 0;  // bytes of vectors and strings: no message can be smaller
+    uint64_t overhead = 0; // the most bytes of their lengths, terminators, padding and offsets
+    uint32_t missing = 0;  // elements of a vector that has a count but no data
 
     void vector(const void *data, uint64_t count, uint64_t size)
     {
@@ -209,8 +212,7 @@ template <size_t N> fb::Offset<fb::Vector<uint8_t>> put(writer &to, const uint8_
 
 fb::Offset<fb::Vector<fb::Offset<fb::String>>> put(writer &to, const wire_names &names)
 {
-    // Strings first, the vector of their offsets after them: FlatBuffers does not nest while
-    // writing.
+    // Strings first, then the vector of their offsets: FlatBuffers cannot nest while writing.
     auto *offsets = static_cast<fb::Offset<fb::String> *>(
         malloc((names.count + size_t(1)) * sizeof(fb::uoffset_t)));
     if (!offsets) {
@@ -236,8 +238,7 @@ fb::Offset<fb::Vector<const Packed *>> put_list(writer &to, const Plain *from, u
     return vector;
 }
 
-// What a table's add_...() takes: structs by address and left out if they are all 0, all else as it
-// is.
+// What a table's add_...() takes: a struct by address, or NULL if it is all 0; all else as it is.
 template <class T> scalar<T> argument(const T &value)
 {
     return value;
@@ -265,7 +266,7 @@ WIRE_LISTED(PUT_LIST)
 
 struct reader {
     struct error *error;
-    void **owned; // where the reply keeps what is allocated, one place after the other
+    void **owned; // the next place in wire_reply.owned
     const char *field = "";
     enum status status = STATUS_OK;
 
@@ -296,8 +297,8 @@ void get(reader &from, const char *&to, const fb::String *text)
         from.fail(STATUS_MALFORMED, "%s holds a NUL byte inside its %u bytes", text->size());
 }
 
-// The verifier checks where a vector's length lies, not where its elements do. An empty one has
-// none, and is as good as absent.
+// The verifier checks where a vector's length lies, not where its elements lie. An empty vector
+// counts as absent.
 template <class T> bool has_elements(reader &from, const fb::Vector<T> *vector, size_t alignment)
 {
     if (!vector || vector->size() == 0)
@@ -339,8 +340,8 @@ template <size_t N> void get(reader &from, uint8_t (&to)[N], const fb::Vector<ui
         memcpy(to, bytes->data(), N);
 }
 
-// Length first: the entries may all be one long string, and reading it for each would take for
-// ever.
+// The length is checked first: all entries may be one long string, and reading it for each entry
+// would take too long.
 void get_name(reader &from, const char *&to, const fb::String *text)
 {
     if (text->size() > WIRE_MAX_NAME)
@@ -354,10 +355,10 @@ void get(reader &from, wire_names &to, const fb::Vector<fb::Offset<fb::String>> 
 {
     if (!names || names->size() == 0)
         return;
-    to.data = static_cast<const char **>(from.allocate(names->size(), sizeof *to.data));
-    for (fb::uoffset_t i = 0; to.data && from.status == STATUS_OK && i < names->size(); i++)
-        get_name(from, to.data[i], names->Get(i));
-    to.count = names->size();
+    auto *texts = static_cast<const char **>(from.allocate(names->size(), sizeof *to.data));
+    for (fb::uoffset_t i = 0; texts && from.status == STATUS_OK && i < names->size(); i++)
+        get_name(from, texts[i], names->Get(i));
+    to = {texts, names->size()};
 }
 
 template <class Plain, class Packed>
@@ -394,8 +395,8 @@ WIRE_LISTED_BY_COMMANDS(OWNS_NOTHING)
 
 // ---- one table each: measure, write, read ----
 
-// The one of a request's commands, or of a reply's answers, that its type names; behind the tables,
-// see visit().
+// The member of a request's or a reply's union that its type names. Defined behind the tables; see
+// visit().
 template <class Any> void measure_union(measure &m, const Any &from);
 template <class Any> fb::Offset<void> put_union(writer &to, const Any &from);
 template <class Any, class Type>
@@ -407,29 +408,34 @@ template <class Enum> int number(const Enum &value);
 #define MEASURE_TABLE(owner, f, ...) if (from.has_##f) measure_table(m, from.f);
 #define MEASURE_UNION(owner, f, ...) measure_union(m, from);
 #define PUT_FIELD(owner, f, ...)     auto put_##f = put(to, from.f);
-#define PUT_TABLE(owner, f, ...)     auto put_##f = from.has_##f ? put_table(to, from.f, decltype(type->f())()) : 0;
+#define PUT_TABLE(owner, f, ...)                                                                   \
+    auto put_##f = from.has_##f ? put_table(to, from.f, decltype(type->f())()) : 0;
 #define PUT_UNION(owner, f, ...)     auto put_##f = put_union(to, from);
 #define ADD_FIELD(owner, f, ...)     table.add_##f(argument(put_##f));
 #define ADD_STRUCT(owner, f, ...)    table.add_##f(&put_##f);
-#define ADD_UNION(owner, f, ...)     table.add_##f##_type(decltype(type->f##_type())(number(from.f))), table.add_##f(put_##f);
+#define ADD_UNION(owner, f, ...)                                                                   \
+    table.add_##f##_type(decltype(type->f##_type())(number(from.f))), table.add_##f(put_##f);
 #define GET_FIELD(owner, f, ...)     from.field = #f, get(from, to.f, table->f());
-#define GET_TABLE(owner, f, ...)     to.has_##f = table->f() != nullptr; if (to.has_##f) get_table(from, to.f, table->f());
-#define GET_UNION(owner, f, ...)     from.field = #f, get_union(from, to, to.f, int(table->f##_type()), table->f());
-#define TABLE(packed, plain, FIELDS)                                                                                   \
-    void measure_table(measure &m, const wire_##plain &from)                                                           \
-    {                                                                                                                  \
-        FIELDS(MEASURE_FIELD, MEASURE_TABLE, MEASURE_FIELD, MEASURE_UNION)                                             \
-    }                                                                                                                  \
-    fb::Offset<w::packed> put_table(writer &to, const wire_##plain &from, [[maybe_unused]] const w::packed *type)      \
-    {                                                                                                                  \
-        FIELDS(PUT_FIELD, PUT_TABLE, PUT_FIELD, PUT_UNION)                                                             \
-        w::packed##Builder table(to.builder);                                                                          \
-        FIELDS(ADD_FIELD, ADD_FIELD, ADD_STRUCT, ADD_UNION)                                                            \
-        return table.Finish();                                                                                         \
-    }                                                                                                                  \
-    void get_table(reader &from, wire_##plain &to, const w::packed *table)                                             \
-    {                                                                                                                  \
-        FIELDS(GET_FIELD, GET_TABLE, GET_FIELD, GET_UNION)                                                             \
+#define GET_TABLE(owner, f, ...)                                                                   \
+    to.has_##f = table->f() != nullptr; if (to.has_##f) get_table(from, to.f, table->f());
+#define GET_UNION(owner, f, ...)                                                                   \
+    from.field = #f, get_union(from, to, to.f, int(table->f##_type()), table->f());
+#define TABLE(packed, plain, FIELDS)                                                               \
+    void measure_table(measure &m, const wire_##plain &from)                                       \
+    {                                                                                              \
+        FIELDS(MEASURE_FIELD, MEASURE_TABLE, MEASURE_FIELD, MEASURE_UNION)                         \
+    }                                                                                              \
+    fb::Offset<w::packed> put_table(writer &to, const wire_##plain &from,                          \
+                                    [[maybe_unused]] const w::packed *type)                        \
+    {                                                                                              \
+        FIELDS(PUT_FIELD, PUT_TABLE, PUT_FIELD, PUT_UNION)                                         \
+        w::packed##Builder table(to.builder);                                                      \
+        FIELDS(ADD_FIELD, ADD_FIELD, ADD_STRUCT, ADD_UNION)                                        \
+        return table.Finish();                                                                     \
+    }                                                                                              \
+    void get_table(reader &from, wire_##plain &to, const w::packed *table)                         \
+    {                                                                                              \
+        FIELDS(GET_FIELD, GET_TABLE, GET_FIELD, GET_UNION)                                         \
     }
 // clang-format on
 WIRE_TABLES(TABLE)
@@ -449,8 +455,7 @@ template <class Table> void get_table(reader &, wire_nothing &, const Table *)
 
 // ---- requests and replies: from a type to its table ----
 
-// A number that is none of the enum's may lie in the caller's struct; C++ must not load it as the
-// enum.
+// The caller's struct may hold a number that is not in the enum; C++ must not load it as the enum.
 template <class Enum> int number(const Enum &value)
 {
     int plain;
@@ -539,8 +544,8 @@ void get_union(reader &from, Any &to, Type &type, int number, const void *value)
     });
 }
 
-// ---- what a verifier does not see: the same checks before writing (INVALID) and after reading
-// (MALFORMED) ----
+// ---- rules that the verifier does not check ----
+// They hold before writing (INVALID) and after reading (MALFORMED).
 
 struct checker {
     struct error *error;
@@ -636,11 +641,14 @@ enum status check(checker &c, const wire_tune_reply &m)
 
 enum status check(checker &c, const wire_inspect_daemon_reply &m)
 {
-    enum status status =
-        c.equal("metric_units", m.metric_units.count, "metric_names", m.metric_names.count);
+    const uint32_t count = m.metric_names.count;
+    enum status status = c.equal("metric_units", m.metric_units.count, "metric_names", count);
     if (!status)
-        status =
-            c.equal("metric_helps", m.metric_helps.count, "metric_names", m.metric_names.count);
+        status = c.equal("metric_helps", m.metric_helps.count, "metric_names", count);
+    if (!status)
+        status = c.equal("metric_kinds", m.metric_kinds.count, "metric_names", count);
+    if (!status)
+        status = c.equal("metric_values", m.metric_values.count, "metric_names", count);
     if (!status)
         status = c.names("metric_names", m.metric_names);
     if (!status)
@@ -681,7 +689,7 @@ enum status check_message(checker &c, const wire_reply &in)
 
 // ---- encode ----
 
-// Hands out the one block that encode() made; measuring has shown that no second one is asked for.
+// Hands out the one block that encode() made. It is large enough: see struct measure.
 class one_block final : public fb::Allocator
 {
   public:
@@ -705,7 +713,7 @@ class one_block final : public fb::Allocator
     bool taken_ = false;
 };
 
-// The root, one table, their vtables and FlatBuffers' own list of a table's fields at the block's
+// Bytes of the root, one table, their vtables, and FlatBuffers' own list of fields at the block's
 // other end.
 enum { TABLES_AT_MOST = 4096 };
 
@@ -728,7 +736,7 @@ enum status build(const Any &in, uint8_t *memory, size_t size, wire_buffer *out,
         return error_set(error, STATUS_NO_MEMORY, "no memory to write a list of names");
     if (builder.GetSize() > WIRE_MAX_MESSAGE)
         return too_large(error, "", builder.GetSize());
-    // FlatBuffers writes from the block's end; whoever frees the message knows its beginning only.
+    // FlatBuffers writes from the block's end, but free() needs its beginning.
     memmove(memory, builder.GetBufferPointer(), builder.GetSize());
     *out = {memory, builder.GetSize()};
     return STATUS_OK;
@@ -803,7 +811,7 @@ enum status decode(const void *data, size_t size, Any &to, void **owned, error *
     return check_message(c, to);
 }
 
-// All bytes, unlike `= {}`, which may leave those of a union's other members.
+// All bytes; `= {}` may leave those of a union's other members.
 template <class Any> void clear(Any &any)
 {
     memset(&any, 0, sizeof any);
@@ -929,9 +937,9 @@ void wire_reply_finish(wire_reply *reply)
     clear(*reply);
 }
 
-// ---- the C++ runtime, as far as FlatBuffers refers to it; CMakeLists.txt makes these names local
-// to this object ---- Never called on our paths: encode() brings the allocator. They exist so that
-// a plain C link needs no libstdc++.
+// ---- the C++ runtime, as far as FlatBuffers refers to it ----
+// Never called, because encode() brings its own allocator. These functions let a plain C program
+// link without libstdc++. CMakeLists.txt makes their names local to this object.
 
 void *operator new(size_t size)
 {

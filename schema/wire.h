@@ -33,12 +33,13 @@ extern "C" {
 #define WIRE_MAX_FINGERPRINT 64u
 #define WIRE_MAX_EXTRA_KEY 256u
 
-// A vector inside the message: `data` is NULL if the field is absent (then count is 0). Vectors of structs are alike: a struct of
-// `data` and `count` for each, such as wire_tensor_list. Decoded, numbers and tensors lie in the message, all else in wire_reply's memory.
+// A vector inside the message. `data` is NULL and `count` 0 if the field is absent. Each vector of
+// structs has such a type, too: wire_tensor_list. After decoding, numbers and tensors lie in the
+// message, all else in memory of the wire_reply: see wire_reply_finish().
 struct wire_ints  { const int32_t *data; uint32_t count; };
 struct wire_longs { const int64_t *data; uint32_t count; };
 struct wire_bytes { const uint8_t *data; uint32_t count; };
-struct wire_names { const char **data; uint32_t count; };   // decoded: the array is owned by the wire_reply, see wire_reply_finish()
+struct wire_names { const char *const *data; uint32_t count; };
 
 #include "schema/wire_types.h"   // generated: the tables, WIRE_COMMAND_MAP, WIRE_RULES_MAP, WIRE_ANSWER_MAP, wire_request, wire_reply
 
@@ -52,22 +53,29 @@ struct wire_buffer {
 };
 void wire_buffer_finish(struct wire_buffer *buffer);   // takes NULL and a zeroed buffer
 
-// Encode into a fresh buffer. STATUS_NO_MEMORY; STATUS_LIMIT if the message exceeds WIRE_MAX_MESSAGE bytes (the text
-// says by how much); STATUS_INVALID for a command or an answer that is none, a name, fingerprint or extra key that is too long, a
-// count without data, lists of a reply whose lengths differ. A reply without content has the answer EMPTY, not NONE. A NULL
+// Encodes into a fresh buffer. A reply without content has the answer EMPTY, not NONE. A NULL
 // string is left out and decodes as "". On failure *out is zeroed.
-enum status wire_encode_request(const struct wire_request *request, struct wire_buffer *out, struct error *error);
-enum status wire_encode_reply(const struct wire_reply *reply, struct wire_buffer *out, struct error *error);
+// STATUS_LIMIT: the message exceeds WIRE_MAX_MESSAGE bytes; the text says by how much.
+// STATUS_INVALID: no such command or answer; a name, fingerprint or extra key is too long; a vector
+// has a count but no data; lists of a reply differ in length. STATUS_NO_MEMORY.
+enum status wire_encode_request(const struct wire_request *request, struct wire_buffer *out,
+                                struct error *error);
+enum status wire_encode_reply(const struct wire_reply *reply, struct wire_buffer *out,
+                              struct error *error);
 
-// Verify `size` bytes at `data` (8-byte aligned) and fill *out. STATUS_MALFORMED with what is wrong: too large, truncated,
-// not aule's file identifier, a table outside the buffer, a missing or unknown command, a required field absent,
-// vectors of a reply whose lengths differ, a name, fingerprint or extra key that is too long, a NUL byte inside a string.
-// STATUS_INVALID if `data` is not aligned; STATUS_NO_MEMORY. On failure *out is zeroed.
-enum status wire_decode_request(const void *data, size_t size, struct wire_request *out, struct error *error);
-enum status wire_decode_reply(const void *data, size_t size, struct wire_reply *out, struct error *error);
-void wire_reply_finish(struct wire_reply *reply);      // frees what decoding allocated; takes a zeroed reply
+// Verifies `size` bytes at `data` (8-byte aligned) and fills *out. On failure *out is zeroed.
+// STATUS_MALFORMED: the message is too large, is truncated, or has another file identifier; a table
+// lies outside it; the command is missing or unknown; a required field is absent; lists of a reply
+// differ in length; a name, fingerprint or extra key is too long; a string has a NUL byte inside.
+// STATUS_INVALID: `data` is not aligned. STATUS_NO_MEMORY.
+enum status wire_decode_request(const void *data, size_t size, struct wire_request *out,
+                                struct error *error);
+enum status wire_decode_reply(const void *data, size_t size, struct wire_reply *out,
+                              struct error *error);
+// Frees what decoding allocated; takes a zeroed reply.
+void wire_reply_finish(struct wire_reply *reply);
 
-// ---- the ring lane's entries: what a Run or Wait and its answer are there. See ring.h for the rings themselves. ----
+// ---- the ring lane's entries: a Run or Wait, and its answer. ring.h has the rings. ----
 
 #define WIRE_SUBMISSION_SIZE 512u   // bytes from one entry to the next
 #define WIRE_COMPLETION_SIZE 512u
@@ -94,9 +102,11 @@ void wire_put_completion(const struct wire_completion *completion, void *entry);
 void wire_get_completion(const void *entry, struct wire_completion *completion);
 
 // ---- the shared-memory segment: one per session, made by the daemon ----
-// [ header, one page ][ submission ring ][ completion ring ][ arena ], each part at a page border; see schema/README.md.
+// [ header, one page ][ submission ring ][ completion ring ][ arena ], each part at a page border;
+// see schema/README.md.
 
-#define WIRE_SEGMENT_MAGIC 0x656c7561u   // "aule", little-endian: a peer of the other byte order sees another number
+// "aule", little-endian: a peer of the other byte order sees another number.
+#define WIRE_SEGMENT_MAGIC 0x656c7561u
 #define WIRE_SEGMENT_VERSION 1u
 #define WIRE_PAGE 4096u
 #define WIRE_SEGMENT_PREFIX "/aule-"     // of the name in the shm_open name space

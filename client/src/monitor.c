@@ -231,10 +231,6 @@ static enum aule_status copy_metrics(const struct wire_inspect_daemon_reply *rep
     if (count == 0)
         return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it tells no metrics",
                     reply->version);
-    if (reply->metric_kinds.count != count || reply->metric_values.count != count)
-        return fail(AULE_MALFORMED,
-                    "the daemon answered %u names of metrics, %u kinds and %u values", count,
-                    reply->metric_kinds.count, reply->metric_values.count);
     if (!(*array = calloc(count, entry_size)))
         return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", count);
     for (uint32_t i = 0; i < count; i++) {

@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// socket_path.c - the rule that finds a daemon's socket; the daemon's server follows the same one.
-// Reads the environment only; any thread, as far as getenv() allows.
+// socket_path.c - see socket_path.h.
 
 #include "socket_path.h"
 
+#include "base/socket_rule.h"
 #include "error.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    const char *variable, *file;
-} rules[] = {
-    {"AULE_SOCKET", ""},
-    {"AULE_RUNTIME_DIR", "/0.sock"},
-    {"XDG_RUNTIME_DIR", "/aule/0.sock"},
-};
-
-static enum aule_status join(const char *folder, const char *file, char **path)
+static enum aule_status copy(const char *from, char **path)
 {
-    if (strlen(folder) + strlen(file) > SOCKET_PATH_MAX)
-        return fail(AULE_INVALID, "the socket path %s%s has %zu bytes, more than %d", folder, file,
-                    strlen(folder) + strlen(file), SOCKET_PATH_MAX);
-    if (asprintf(path, "%s%s", folder, file) < 0)
-        return fail(AULE_NO_MEMORY, "no memory for the socket's path");
-    return AULE_OK;
+    if (strlen(from) > SOCKET_PATH_MAX)
+        return fail(AULE_INVALID, "the socket path %s has %zu bytes, more than %d", from,
+                    strlen(from), SOCKET_PATH_MAX);
+    *path = strdup(from);
+    return *path ? AULE_OK : fail(AULE_NO_MEMORY, "no memory for the socket's path");
+}
+
+static enum aule_status by_rule(char **path)
+{
+    char folder[PATH_MAX], file[SOCKET_FILE_SIZE], whole[PATH_MAX + 1 + SOCKET_FILE_SIZE];
+    const size_t length = socket_rule_folder(folder, sizeof folder);
+    if (length >= sizeof folder)
+        return fail(AULE_INVALID, "the runtime folder's name has %zu bytes, too many for a socket",
+                    length);
+    socket_rule_file(0, file);
+    snprintf(whole, sizeof whole, "%s/%s", folder, file);
+    return copy(whole, path);
 }
 
 enum aule_status socket_path(const char *given, char **path)
 {
-    if (given)
-        return *given ? join(given, "", path) : fail(AULE_INVALID, "the socket path is empty");
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        const char *value = getenv(rules[i].variable);
-        if (value && *value)
-            return join(value, rules[i].file, path);
-    }
-    return join("/run/aule", "/0.sock", path);
+    if (given && !*given)
+        return fail(AULE_INVALID, "the socket path is empty");
+    const char *set = given ? given : getenv("AULE_SOCKET");
+    return set && *set ? copy(set, path) : by_rule(path);
 }

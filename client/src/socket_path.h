@@ -7,12 +7,10 @@
 #define AULE_CLIENT_SOCKET_PATH_H
 
 #include "aule/aule.h"
+#include "base/socket_rule.h"
 
-enum { SOCKET_PATH_MAX = 107 }; // bytes, without the NUL: what sockaddr_un takes
-
-// The first of: `given`, $AULE_SOCKET, $AULE_RUNTIME_DIR/0.sock, $XDG_RUNTIME_DIR/aule/0.sock,
-// /run/aule/0.sock. An empty variable counts as unset. *path is malloc'd, the caller's.
-// AULE_INVALID: longer than SOCKET_PATH_MAX.
+// `given`, else $AULE_SOCKET, else by the rule of base/socket_rule.h. An empty variable counts as
+// unset. *path is malloc'd, the caller's. AULE_INVALID: it is longer than SOCKET_PATH_MAX.
 enum aule_status socket_path(const char *given, char **path);
 
 #endif

@@ -10,7 +10,7 @@
 #define HELP(id, kind, name, unit, help) help,
 #define KIND(id, kind, name, unit, help) METRIC_##kind,
 
-const char *metric_names[] = {METRIC_MAP(NAME)};
-const char *metric_units[] = {METRIC_MAP(UNIT)};
-const char *metric_helps[] = {METRIC_MAP(HELP)};
+const char *const metric_names[] = {METRIC_MAP(NAME)};
+const char *const metric_units[] = {METRIC_MAP(UNIT)};
+const char *const metric_helps[] = {METRIC_MAP(HELP)};
 const unsigned char metric_kinds[] = {METRIC_MAP(KIND)};

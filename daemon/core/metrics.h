@@ -5,7 +5,8 @@
 // A new counter is one row here and the line that counts: ledger->metrics[METRIC_...]++ in core,
 // core_metrics(core)[METRIC_...]++ elsewhere. A counter of the engine is a row of engine/metrics.h.
 // A new gauge is one row here and one line in core_metrics() or in the server's measure(). The
-// message, aule.h and aule-ctl carry names and values, so they do not change.
+// message, aule.h and aule-ctl carry names and values, so they do not change. There is no column for
+// the source of a figure: METRIC_... leads to the one line that sets it.
 
 #ifndef AULE_CORE_METRICS_H
 #define AULE_CORE_METRICS_H
@@ -90,8 +91,8 @@ enum metric {
     METRIC_ENGINE = NUM_METRICS - NUM_ENGINE_METRICS // where the engine's begin
 };
 
-// The table as arrays, each [NUM_METRICS] by enum metric. A message carries them. Constant.
-extern const char *metric_names[], *metric_units[], *metric_helps[];
+// By enum metric, each [NUM_METRICS], as a message carries them.
+extern const char *const metric_names[], *const metric_units[], *const metric_helps[];
 extern const unsigned char metric_kinds[];
 
 #endif

@@ -27,7 +27,7 @@
 #include "base/container_of.h"
 #include "core/pool/zeroes.h"
 #include "core/runs/beside.h"
-#include "session.h"
+#include "session_life.h"
 #include "state.h"
 
 #include <inttypes.h>

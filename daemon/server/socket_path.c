@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// socket_path.c - see socket_path.h. The lock is flock() on a file, so it ends with its process;
-// the file only makes it visible.
+// socket_path.c - see socket_path.h.
 
 #include "socket_path.h"
 
@@ -29,24 +28,7 @@ static enum status too_long(const char *path, struct error *error)
                      strlen(path), SOCKET_PATH_ROOM - 1);
 }
 
-// The folder that is used without --socket.
-static enum status rule_folder(char *folder, size_t room, struct error *error)
-{
-    const char *own = getenv("AULE_RUNTIME_DIR"), *session = getenv("XDG_RUNTIME_DIR");
-    int size;
-    if (own && own[0])
-        size = snprintf(folder, room, "%s", own);
-    else if (session && session[0])
-        size = snprintf(folder, room, "%s/aule", session);
-    else
-        size = snprintf(folder, room, "/run/aule");
-    if (size < 0 || (size_t)size >= room)
-        return error_set(error, STATUS_INVALID,
-                         "the runtime folder's name has %d bytes, too many for a socket", size);
-    return STATUS_OK;
-}
-
-// Makes only the last folder of the path. If more is missing, the path is probably a mistake.
+// Makes only the last folder of the path: if more is missing, the path is probably a mistake.
 static enum status make_folder(const char *folder, const char *advice, struct error *error)
 {
     if (mkdir(folder, 0700) == 0 || errno == EEXIST)
@@ -55,7 +37,7 @@ static enum status make_folder(const char *folder, const char *advice, struct er
                      "cannot make the folder %s: %s%s", folder, strerror(errno), advice);
 }
 
-// A user who can write into the folder could replace socket and lock.
+// A user who can write into the folder can replace the socket and the lock.
 static enum status check_folder(const char *folder, struct error *error)
 {
     struct stat info;
@@ -75,8 +57,7 @@ static enum status check_folder(const char *folder, struct error *error)
     return STATUS_OK;
 }
 
-// Joins `name` to the real path of `folder`, so that all ways to write one place lead to the same
-// lock and segment prefix.
+// `name` in the real path of `folder`, so that one place has one lock and one segment prefix.
 static enum status join_real(const char *folder, const char *name, const char *advice,
                              char path[SOCKET_PATH_ROOM], struct error *error)
 {
@@ -120,11 +101,12 @@ enum status socket_path_resolve(const char *option, uint32_t number, char path[S
 {
     if (option)
         return resolve_option(option, path, error);
-    char folder[PATH_MAX], name[32];
-    enum status status = rule_folder(folder, sizeof folder, error);
-    if (status != STATUS_OK)
-        return status;
-    snprintf(name, sizeof name, "%" PRIu32 ".sock", number);
+    char folder[PATH_MAX], name[SOCKET_FILE_SIZE];
+    const size_t length = socket_rule_folder(folder, sizeof folder);
+    if (length >= sizeof folder)
+        return error_set(error, STATUS_INVALID,
+                         "the runtime folder's name has %zu bytes, too many for a socket", length);
+    socket_rule_file(number, name);
     return join_real(folder, name, " (set AULE_RUNTIME_DIR or --socket)", path, error);
 }
 
@@ -139,8 +121,8 @@ static enum status lock_refused(const struct socket_lock *lock, int fd, struct e
                      owner[0] ? owner : "unknown", lock->path);
 }
 
-// False: the last owner removed the file between open() and flock(), so this lock is on a file that
-// no other daemon can open.
+// The last owner may have removed the file between open() and flock(). Then the lock is on a file
+// that no other process finds.
 static bool lock_is_current(const struct socket_lock *lock, int fd)
 {
     struct stat held, seen;
@@ -183,14 +165,14 @@ void socket_lock_release(struct socket_lock *lock)
     lock->fd = -1;
 }
 
-// With the lock held, no aule-daemon listens here, so a listener is another program.
+// Under the lock no aule-daemon listens here; a program that accepts is another one.
 static bool somebody_listens(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
-        return true; // unknown, so the file must stay
+        return true; // cannot tell: do not delete
     bool listens =
         connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno != ECONNREFUSED;
     close(fd);

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// socket_path.h - where the socket is, and the lock file beside it, which one daemon at a time can
-// hold. Knows files, nothing of nng. Dispatcher thread, only at the daemon's start and end.
+// socket_path.h - where the socket lies, and the lock beside it that makes its daemon the only one.
+// Knows nothing of nng. Dispatcher thread, at start and end only.
 
 #ifndef AULE_SERVER_SOCKET_PATH_H
 #define AULE_SERVER_SOCKET_PATH_H
 
+#include "base/socket_rule.h"
 #include "schema/status.h"
 
-enum { SOCKET_PATH_ROOM = 108 }; // sizeof sun_path: at most 107 bytes and the NUL
+enum { SOCKET_PATH_ROOM = SOCKET_PATH_MAX + 1 };
 
-// Finds the absolute path of the socket. It is `option` if that is not NULL. Otherwise it is
-// NUMBER.sock in $AULE_RUNTIME_DIR if that is set, else in $XDG_RUNTIME_DIR/aule if that is set,
-// else in /run/aule. `number` is the device's place in --list-devices. A client that is told
-// nothing looks for 0, the best device.
-// If the folder is missing and its parent is not, it is made with mode 0700. It must belong to this
-// user or root. Other users must not be able to write there, unless it is sticky.
-// INVALID, DENIED: the error has the path.
+// The absolute path of the socket: `option`, or by the rule of base/socket_rule.h if that is NULL.
+// `number` is the device's place in --list-devices. The folder is made, with mode 0700, if only its
+// last part is missing. It must belong to us or root, and not be writable for others unless it is
+// sticky. INVALID, DENIED with the path.
 enum status socket_path_resolve(const char *option, uint32_t number, char path[SOCKET_PATH_ROOM],
                                 struct error *error);
 
@@ -25,17 +23,17 @@ struct socket_lock {
     int fd;                          // owned; -1 = not held
     char path[SOCKET_PATH_ROOM + 8]; // SOCKET.lock
 };
-// BUSY: another process holds the lock; the error has its pid. DENIED: the file cannot be made.
+// BUSY with the owner's pid if another process holds it; DENIED if the file cannot be made.
 enum status socket_lock_take(const char *socket_path, struct socket_lock *lock,
                              struct error *error);
 void socket_lock_release(struct socket_lock *lock); // removes the file; takes one that is not held
 
-// Call this with the lock. It removes a stale socket at `path`. INVALID: there is another kind of
-// file, or a program listens there; it stays, but nng would delete it.
+// Frees the path; call this under the lock. Removes a socket that no program listens on. INVALID:
+// something else lies there, which stays; nng would delete it.
 enum status socket_path_clear(const char *path, struct error *error);
 
-// The prefix of all segment names of this daemon, in /dev/shm, without a slash. It depends only on
-// the socket's path, so the next daemon with the same lock finds what a killed one left.
+// The prefix of the names of this daemon's segments in /dev/shm, without a slash. It is derived
+// from the path, so that the next daemon under the same lock finds what a killed one left.
 enum { SEGMENT_PREFIX_ROOM = 32 };
 void socket_path_segment_prefix(const char *path, char prefix[SEGMENT_PREFIX_ROOM]);
 

@@ -21,6 +21,7 @@ struct thread {
     int64_t looked_ns, slept_ns;
     uint32_t waits;
     bool woken;
+    bool is_lost; // waits end at once, without an end of the work
 };
 
 static struct thread completer(void)
@@ -59,29 +60,63 @@ static void sleep_until(struct thread *t, int64_t until_ns)
     t->slept_ns += ends_itself ? t->now_ns - begun_ns : 0;
     t->waits += until_ns == FOREVER;
     t->woken = t->now_ns >= t->end_ns && !(t->watch.sleep_ignores_end && ends_itself);
-    forecast_watch_slept(&t->watch, until_ns, t->now_ns);
 }
 
-// Work that was sent at `sent_ns` ends at t->end_ns; returns how much later the thread notices.
-static int64_t await(struct thread *t, uint64_t kind, int64_t sent_ns)
+static int64_t now_ns(void *thread)
+{
+    return ((const struct thread *)thread)->now_ns;
+}
+
+static bool look(void *thread)
+{
+    struct thread *t = thread;
+    t->now_ns += A_LOOK;
+    t->looked_ns += A_LOOK;
+    return t->now_ns >= t->end_ns;
+}
+
+static void sleep_blindly(void *thread, int64_t until_ns)
+{
+    sleep_until(thread, until_ns);
+}
+
+static bool wait_for_end(void *thread)
+{
+    struct thread *t = thread;
+    sleep_until(t, FOREVER);
+    return !t->is_lost;
+}
+
+static const struct forecast_waiter waiter = {now_ns, look, sleep_blindly, wait_for_end};
+
+// The dispatcher's loop has more to do than this: see daemon/server/wait.c.
+static void await_among_others(struct thread *t, uint64_t kind, int64_t sent_ns)
 {
     bool seen = false;
-    t->looked_ns = t->slept_ns = t->waits = 0;
-    t->woken = false;
     forecast_watch_begin(&t->watch, kind, sent_ns);
     while (!seen && !t->woken) {
         const int64_t wake_ns = forecast_watch_wake_ns(&t->watch, t->now_ns);
         if (wake_ns > t->now_ns) {
             sleep_until(t, wake_ns);
-            continue;
+            forecast_watch_slept(&t->watch, wake_ns, t->now_ns);
+        } else {
+            seen = look(t);
         }
-        t->now_ns += A_LOOK;
-        t->looked_ns += A_LOOK;
-        seen = t->now_ns >= t->end_ns;
     }
+    forecast_watch_end(&t->watch, t->now_ns, t->woken);
+}
+
+// Work that was sent at `sent_ns` ends at t->end_ns; returns how much later the thread notices.
+static int64_t await(struct thread *t, uint64_t kind, int64_t sent_ns)
+{
+    t->looked_ns = t->slept_ns = t->waits = 0;
+    t->woken = false;
+    if (t->watch.sleep_ignores_end)
+        ck_assert(forecast_watch_await(&t->watch, kind, sent_ns, &waiter, t));
+    else
+        await_among_others(t, kind, sent_ns);
     const int64_t late_ns = t->now_ns - t->end_ns;
     ck_assert_int_ge(late_ns, 0);
-    forecast_watch_end(&t->watch, t->now_ns, t->woken);
     t->now_ns += t->pause_ns;
     return late_ns;
 }
@@ -139,6 +174,20 @@ START_TEST(two_kinds_in_one_place_forget_each_other)
     forecast_learn(&forecast, 7 + 16, 50);
     ck_assert_int_eq(forecast_time(&forecast, 7), 0);
     ck_assert_int_eq(forecast_time(&forecast, 7 + 16), 50);
+}
+END_TEST
+
+START_TEST(a_table_without_rules_has_all_places_and_believes_each_time)
+{
+    struct forecast forecast = {.num_kinds = 0};
+    forecast_learn(&forecast, 7, 100);
+    forecast_learn(&forecast, 7, 300);
+    ck_assert_int_eq(forecast_time(&forecast, 7), 300);
+    forecast_learn(&forecast, 7 + FORECAST_KINDS - 1, 50);
+    ck_assert_int_eq(forecast_time(&forecast, 7), 300);
+    forecast.num_kinds = UINT32_MAX; // more than there are places
+    forecast_learn(&forecast, 1000, 20);
+    ck_assert_int_eq(forecast_time(&forecast, 1000), 20);
 }
 END_TEST
 
@@ -293,6 +342,22 @@ START_TEST(without_leave_to_look_work_is_only_waited_for)
 }
 END_TEST
 
+START_TEST(work_that_never_ends_is_looked_for_then_given_up_and_teaches_nothing)
+{
+    struct thread t = completer();
+    pass_times(&t, 5, 200 * US);
+    const int64_t known_ns = forecast_time(&t.watch.times, KIND);
+    t.end_ns = t.now_ns + 100000 * US;
+    t.is_lost = true;
+    t.looked_ns = t.waits = 0;
+    ck_assert(!forecast_watch_await(&t.watch, KIND, t.now_ns, &waiter, &t));
+    ck_assert_int_gt(t.looked_ns, 0);
+    ck_assert_int_le(t.looked_ns, LOOK + A_LOOK);
+    ck_assert_uint_eq(t.waits, 1);
+    ck_assert_int_eq(forecast_time(&t.watch.times, KIND), known_ns);
+}
+END_TEST
+
 // ---- the dispatcher ----
 
 START_TEST(with_nothing_under_way_there_is_no_look)
@@ -418,6 +483,7 @@ int main(void)
         what_never_ran_is_unknown,
         a_shorter_time_is_believed_at_once_and_a_longer_one_in_part,
         two_kinds_in_one_place_forget_each_other,
+        a_table_without_rules_has_all_places_and_believes_each_time,
         a_ticket_is_forecast_from_its_own_start,
         what_ended_long_before_it_was_asked_for_says_only_that_it_took_no_longer,
         NULL,
@@ -433,6 +499,7 @@ int main(void)
         one_late_sleep_is_forgotten,
         what_waited_behind_others_is_counted_from_their_end,
         without_leave_to_look_work_is_only_waited_for,
+        work_that_never_ends_is_looked_for_then_given_up_and_teaches_nothing,
         NULL,
     };
     const TTest *const woken[] = {

@@ -21,7 +21,7 @@ struct settings {
     const char *name, *note;
 };
 
-#define FIELD(member) OPTION_FIELD(struct settings, member)
+#define FIELD(KIND, member) OPTION_FIELD(KIND, struct settings, member)
 
 static const char *const colours[] = {"red", "green", "blue", NULL};
 
@@ -29,25 +29,25 @@ enum { PAINTS = 1, DRAWS = 2 };
 
 static const struct option entries[] = {
     OPTION_SECTION("Paint"),
-    {"colour", "NAME", OPTION_CHOICE, FIELD(colour), FIRST_COLOUR, .words = colours,
+    {"colour", "NAME", FIELD(OPTION_CHOICE, colour), FIRST_COLOUR, .words = colours,
      .initial = "green", .help = "what to paint in", .groups = PAINTS},
-    {"colder", NULL, OPTION_CONSTANT, FIELD(colour), FIRST_COLOUR + 2,
+    {"colder", NULL, FIELD(OPTION_CONSTANT, colour), FIRST_COLOUR + 2,
      .help = "the same as `--colour blue`"},
-    {"mode", NULL, OPTION_CHOICE, FIELD(mode), 0, .words = colours, .help = "the other colour"},
+    {"mode", NULL, FIELD(OPTION_CHOICE, mode), 0, .words = colours, .help = "the other colour"},
     OPTION_SECTION("Numbers"),
-    {"count", "N", OPTION_COUNT, FIELD(count), 2, 9, .initial = "4", .help = "how many",
+    {"count", "N", FIELD(OPTION_COUNT, count), 2, 9, .initial = "4", .help = "how many",
      .details = "A \\ and a .dot."},
-    {"entries", "N", OPTION_COUNT, FIELD(entries), 0, 64, .power_of_two = true,
+    {"entries", "N", FIELD(OPTION_COUNT, entries), 0, 64, .power_of_two = true,
      .help = "a power of two"},
-    {"poll", "US", OPTION_COUNT, FIELD(poll), 0, 1000, .word = "auto", .word_value = (uint64_t)AUTO,
+    {"poll", "US", FIELD(OPTION_COUNT, poll), 0, 1000, .word = "auto", .word_value = (uint64_t)AUTO,
      .initial = "auto", .help = "how long"},
-    {"size", "BYTES", OPTION_BYTES, FIELD(size), 1, UINT64_C(1) << 40, .help = "how large"},
-    {"share", "F", OPTION_NUMBER, FIELD(share), 0, 1, .initial = "0.5", .help = "which part"},
+    {"size", "BYTES", FIELD(OPTION_BYTES, size), 1, UINT64_C(1) << 40, .help = "how large"},
+    {"share", "F", FIELD(OPTION_NUMBER, share), 0, 1, .initial = "0.5", .help = "which part"},
     OPTION_SECTION("General"),
-    {"name", "A|B", OPTION_TEXT, FIELD(name), 1, .otherwise = "none", .help = "a name",
+    {"name", "A|B", FIELD(OPTION_TEXT, name), 1, .otherwise = "none", .help = "a name",
      .groups = DRAWS},
-    {"note", "TEXT", OPTION_TEXT, FIELD(note), .help = NULL},
-    {"loud", NULL, OPTION_FLAG, FIELD(loud), .help = "say more"},
+    {"note", "TEXT", FIELD(OPTION_TEXT, note), .help = NULL},
+    {"loud", NULL, FIELD(OPTION_FLAG, loud), .help = "say more"},
 };
 
 static const struct options_program plain = {
@@ -136,11 +136,17 @@ START_TEST(the_last_of_two_options_holds)
 }
 END_TEST
 
-START_TEST(a_name_may_be_cut_where_it_stays_unique)
+START_TEST(a_number_may_have_a_point_and_an_exponent)
 {
-    ck_assert_int_eq(read_text(&plain, "--cou 5 --lo"), OPTIONS_RUN);
-    ck_assert_uint_eq(settings.count, 5);
-    ck_assert(settings.loud);
+    static const struct {
+        const char *words;
+        double number;
+    } cases[] = {
+        {"--share .5", 0.5}, {"--share 1.", 1}, {"--share 25e-2", 0.25}, {"--share 0.01E+2", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ck_assert_int_eq(read_text(&plain, cases[i].words), OPTIONS_RUN);
+        ck_assert_double_eq(settings.share, cases[i].number);
+    }
 }
 END_TEST
 
@@ -176,13 +182,24 @@ static const struct {
                             "(K, M and G are allowed)"},
     {"--share 0", "--share \"0\" is not a number above 0 and up to 1"},
     {"--share nan", "--share \"nan\" is not a number above 0 and up to 1"},
+    {"--share 0x1p-1", "--share \"0x1p-1\" is not a number above 0 and up to 1"},
+    {"--share 0,5", "--share \"0,5\" is not a number above 0 and up to 1"},
+    {"--share +1", "--share \"+1\" is not a number above 0 and up to 1"},
+    {"--share .", "--share \".\" is not a number above 0 and up to 1"},
+    {"--share 1e", "--share \"1e\" is not a number above 0 and up to 1"},
+    {"--share 1e-", "--share \"1e-\" is not a number above 0 and up to 1"},
+    {"--share ''", "--share \"\" is not a number above 0 and up to 1"},
     {"--share 1x", "--share \"1x\" is not a number above 0 and up to 1"},
     {"--name ''", "--name \"\" is empty"},
     {"--name", "--name needs a value: A|B"},
     {"--mode", "--mode needs a value: red|green|blue"},
     {"--loud=yes", "--loud takes no value, but got \"yes\""},
     {"--bogus=3", "--bogus is no option; see prog --help"},
-    {"--co 3", "--co begins several options; see prog --help"},
+    {"--co 3", "--co is no option; write the whole name: --colour, --colder or --count"},
+    {"--cou=3", "--cou is no option; write the whole name: --count"},
+    {"--hel", "--hel is no option; write the whole name: --help"},
+    {"--not x", "--not is no option; see prog --help"}, // --note is hidden
+    {"--=x", "-- is no option; see prog --help"},
     {"-x", "-x is no option; see prog --help"},
     {"--help --bogus", "--bogus is no option; see prog --help"},
     {"--print-options html", "--print-options \"html\" is none of man, markdown and bash"},
@@ -303,7 +320,7 @@ END_TEST
 START_TEST(long_help_is_wrapped_and_no_line_of_it_looks_like_an_option)
 {
     static const struct option wordy[] = {
-        {"a", NULL, OPTION_FLAG, FIELD(loud),
+        {"a", NULL, FIELD(OPTION_FLAG, loud),
          .help = "one two three four five six seven eight nine ten eleven twelve 13 with `--b` --c "
                  "and so on and on"}};
     const struct options_program program = {"prog", "prog", "About.", "End.", wordy, 1, NULL, 0};
@@ -391,7 +408,7 @@ int main(void)
     tcase_add_test(reading, defaults_are_set_by_the_table);
     tcase_add_test(reading, each_kind_sets_its_field);
     tcase_add_test(reading, the_last_of_two_options_holds);
-    tcase_add_test(reading, a_name_may_be_cut_where_it_stays_unique);
+    tcase_add_test(reading, a_number_may_have_a_point_and_an_exponent);
     tcase_add_test(reading, operands_keep_their_order);
     tcase_add_loop_test(reading, a_wrong_word_is_named_in_one_sentence, 0,
                         sizeof refused / sizeof *refused);

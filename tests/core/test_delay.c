@@ -94,6 +94,26 @@ START_TEST(a_delay_that_is_over_keeps_the_dispatcher_awake_until_the_next_step)
 }
 END_TEST
 
+// As --ring-spin says in the manual.
+START_TEST(a_look_behind_a_delay_lasts_three_times_as_long_at_most)
+{
+    int64_t longest_ns = 0;
+    for (int64_t prepares_us = 0; prepares_us <= 100; prepares_us += 5) {
+        begin_known(1000 * US);
+        delay_prepared(&delay, prepares_us * US);
+        ck_assert(keeps_back(0));
+        const int64_t kept_ns = delay_wake_ns(&delay, begun_ns) - begun_ns;
+        int64_t looked_ns = 0;
+        ck_assert(!keeps_back(kept_ns));
+        while (is_awake(kept_ns + looked_ns))
+            looked_ns += US;
+        ck_assert_int_le(looked_ns, 3 * SPIN);
+        longest_ns = looked_ns > longest_ns ? looked_ns : longest_ns;
+    }
+    ck_assert_int_gt(longest_ns, 2 * SPIN);
+}
+END_TEST
+
 START_TEST(nothing_is_kept_back_behind_work_whose_end_is_unknown_or_near)
 {
     delay_init(&delay, SPIN);
@@ -136,6 +156,7 @@ int main(void)
         what_takes_long_to_prepare_is_kept_back_for_less_long,
         where_time_is_left_after_the_delay_the_dispatcher_sleeps_again,
         a_delay_that_is_over_keeps_the_dispatcher_awake_until_the_next_step,
+        a_look_behind_a_delay_lasts_three_times_as_long_at_most,
         nothing_is_kept_back_behind_work_whose_end_is_unknown_or_near,
         without_leave_to_look_nothing_is_kept_back,
         ends_are_counted_by_whether_they_woke_the_dispatcher,

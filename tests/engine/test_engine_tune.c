@@ -352,7 +352,7 @@ START_TEST(a_file_that_cannot_be_written_is_tried_again_at_the_end)
     ck_assert_int_eq(mkdir(path, 0700), 0);
     decode(KV_LEN, OUT);
     await_measured(1);
-    AWAIT(PATIENCE_S, logged("is not written"));
+    AWAIT(PATIENCE_S, logged("is not written until it can be read"));
     ck_assert_int_eq(rmdir(path), 0);
     end_life();
     ck_assert_int_eq(access(path, R_OK), 0);

@@ -2,11 +2,12 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_tune.c - tuning without a device: the trial under a clock of the test's own, the table of
-// what was measured, and its file: there and back, spoilt, another device's, empty.
+// what was measured, and its file: there and back, spoilt, another device's, empty, unreadable.
 
 #include "engine/file.h"
+#include "engine/state/state.h"
 #include "engine/trial/trial.h"
-#include "engine/tuning/tune_file.h"
+#include "engine/tuning/tune_store.h"
 #include "rigs/check_main.h"
 #include "shaders/layout.h"
 
@@ -185,8 +186,8 @@ START_TEST(where_the_rule_won_the_rule_stays_in_charge)
 {
     struct tune_entry known = entry(0);
     known.local_size = known.rule_local_size;
-    ck_assert(tune_add(&tune, &known));
-    ck_assert(!tune_add(&tune, &known));
+    ck_assert_int_eq(tune_add(&tune, &known), TUNE_ADDED);
+    ck_assert_int_eq(tune_add(&tune, &known), TUNE_UNUSED);
     ck_assert_uint_eq(tune_choice(&tune, &known.key), 0);
 }
 END_TEST
@@ -194,7 +195,7 @@ END_TEST
 START_TEST(off_neither_measures_nor_chooses_and_on_goes_on)
 {
     struct tune_entry known = entry(0), wanted = entry(1);
-    ck_assert(tune_add(&tune, &known));
+    ck_assert_int_eq(tune_add(&tune, &known), TUNE_ADDED);
     tune_enable(&tune, false);
     ck_assert_uint_eq(tune_choice(&tune, &known.key), 0);
     tune_want(&tune, &wanted);
@@ -209,7 +210,8 @@ START_TEST(renewed_entries_wait_while_the_old_choice_holds)
 {
     struct tune_entry ours = entry(0), others = entry(1), at;
     others.ours = false;
-    ck_assert(tune_add(&tune, &ours) && tune_add(&tune, &others));
+    ck_assert_int_eq(tune_add(&tune, &ours), TUNE_ADDED);
+    ck_assert_int_eq(tune_add(&tune, &others), TUNE_ADDED);
     tune_renew(&tune);
     ck_assert_uint_eq(tune_count(&tune).num_waiting, 1);
     ck_assert_uint_eq(tune_choice(&tune, &ours.key), 64);
@@ -260,7 +262,7 @@ START_TEST(a_large_table_keeps_the_order_of_arrival)
     tune.max_entries = MANY;
     for (uint32_t i = 0; i < MANY; i++) {
         struct tune_entry one = entry(i);
-        ck_assert(tune_add(&tune, &one));
+        ck_assert_int_eq(tune_add(&tune, &one), TUNE_ADDED);
     }
     for (uint32_t i = 0; i < MANY; i++) {
         struct tune_entry one = entry(i), at;
@@ -275,7 +277,7 @@ START_TEST(a_copy_has_all_entries_in_the_order_of_arrival)
     uint32_t count = 0;
     for (uint32_t i = 0; i < 3; i++) {
         struct tune_entry one = entry(i);
-        ck_assert(tune_add(&tune, &one));
+        ck_assert_int_eq(tune_add(&tune, &one), TUNE_ADDED);
     }
     struct tune_entry *copy = tune_copy(&tune, &count);
     ck_assert_uint_eq(count, 3);
@@ -296,11 +298,34 @@ START_TEST(a_full_table_takes_no_more_and_says_so)
     }
     struct tune_entry fourth = entry(3);
     tune_want(&tune, &fourth);
-    ck_assert(!tune_add(&tune, &fourth));
+    ck_assert_int_ne(tune_add(&tune, &fourth), TUNE_ADDED);
     ck_assert_uint_eq(tune_count(&tune).num_entries, 3);
     ck_assert(tune_count(&tune).full);
     tune_clear(&tune);
     ck_assert(!tune_count(&tune).full);
+}
+END_TEST
+
+START_TEST(entries_of_the_file_beyond_the_tables_size_go_back_into_the_file)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < 5; i++) {
+        struct tune_entry one = entry(i);
+        ck_assert_int_eq(tune_add(&tune, &one), i < 3 ? TUNE_ADDED : TUNE_SPARE);
+        ck_assert_int_eq(tune_add(&tune, &one), TUNE_UNUSED); // it is there already
+        ck_assert_uint_eq(tune_choice(&tune, &one.key), i < 3 ? one.local_size : 0);
+    }
+    ck_assert_uint_eq(tune_count(&tune).num_entries, 3);
+    struct tune_entry *copy = tune_copy(&tune, &count);
+    ck_assert_uint_eq(count, 5);
+    for (uint32_t i = 0; i < count; i++) {
+        struct tune_entry one = entry(i);
+        ck_assert_int_eq(memcmp(&copy[i].key, &one.key, sizeof one.key), 0);
+    }
+    free(copy);
+    tune_clear(&tune);
+    free(tune_copy(&tune, &count));
+    ck_assert_uint_eq(count, 0);
 }
 END_TEST
 
@@ -473,6 +498,8 @@ START_TEST(a_spoilt_file_or_another_devices_is_ignored_with_the_reason)
     expect_ignored(STATUS_MALFORMED, "no JSON document");
     write_text("{\"format\": \"aule tuning 3\", \"entries\": []}");
     expect_ignored(STATUS_MALFORMED, "\"aule tuning 2\"");
+    write_text("{\"format\": \"aule tuning 1\", \"entries\": []}");
+    expect_ignored(STATUS_VERSION, "older format \"aule tuning 1\"");
     write_entries(&one, 1);
     snprintf(device.driver, sizeof device.driver, "another");
     expect_ignored(STATUS_MISMATCH, "its driver is \"Some Driver  1.2.3 (x)\", not \"another\"");
@@ -521,6 +548,142 @@ START_TEST(a_damaged_entry_is_left_out_and_counted_and_the_others_stay)
 }
 END_TEST
 
+// ---- the file of a table: no GPU, only an engine's variant and log ----
+
+static struct engine engine;
+static struct tune_store store;
+static char log_text[1 << 12];
+
+static void keep_log(void *context, int level, const char *line)
+{
+    const size_t used = strlen(log_text);
+    (void)context;
+    snprintf(log_text + used, sizeof log_text - used, "%d %s\n", level, line);
+}
+
+// How many lines of the log have these words.
+static int num_logged(const char *words)
+{
+    int count = 0;
+    for (const char *at = log_text; (at = strstr(at, words)); at++)
+        count++;
+    return count;
+}
+
+static void setup_store(void)
+{
+    struct engine_device *info = &engine.device.adapter.info;
+    struct error error = {0};
+    setup_table();
+    engine.pipelines.variant = variant_at(0);
+    engine.device.instance.log = keep_log;
+    *info = (struct engine_device){.uuid = {0xab, 1, 2}};
+    snprintf(info->driver, sizeof info->driver, "driver");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    device = tune_device_of(info);
+    path = tune_file_path(folder, &device);
+    ck_assert_ptr_nonnull(path);
+    ck_assert_int_eq(tune_store_init(&store, &engine, &tune, folder, &error), STATUS_OK);
+    ck_assert_str_eq(store.path, path);
+}
+
+static void teardown_store(void)
+{
+    tune_store_finish(&store);
+    teardown_table();
+    teardown_folder();
+}
+
+// As the next daemon does.
+static void begin_again(void)
+{
+    struct error error = {0};
+    tune_store_finish(&store);
+    ck_assert_int_eq(tune_store_init(&store, &engine, &tune, folder, &error), STATUS_OK);
+}
+
+static void measure_one(uint32_t number)
+{
+    struct tune_entry one = entry(number);
+    struct tune_task task;
+    tune_want(&tune, &one);
+    ck_assert(tune_wait(&tune, &task) && task.measure);
+    task.entry.state = ENGINE_TUNE_MEASURED;
+    tune_done(&tune, &task.entry);
+}
+
+static void save(void)
+{
+    struct tune_task task;
+    ck_assert(tune_wait(&tune, &task) && task.save);
+    tune_store_save(&store, task.clear);
+}
+
+static uint32_t num_in_file(void)
+{
+    struct tune_list list;
+    struct error error = {0};
+    enum status status = tune_file_read(path, &device, &list, &error);
+    const uint32_t count = list.count;
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    tune_list_finish(&list);
+    return count;
+}
+
+static void expect_text(const char *expected)
+{
+    read_text();
+    ck_assert_str_eq(text, expected);
+}
+
+START_TEST(a_file_that_cannot_be_read_is_not_replaced_until_it_can)
+{
+    static const char newer[] = "{\"format\": \"aule tuning 3\", \"entries\": []}";
+    write_text(newer);
+    begin_again();
+    ck_assert_int_eq(num_logged("1 tuning file "), 1);
+    ck_assert_int_eq(num_logged("is not written until it can be read"), 1);
+    measure_one(0);
+    save();
+    measure_one(1);
+    save();
+    expect_text(newer);
+    ck_assert_int_eq(num_logged("tuning file "), 1); // once
+    ck_assert_int_eq(unlink(path), 0);
+    measure_one(2);
+    save();
+    ck_assert_uint_eq(num_in_file(), 3);
+    write_text("neither is this"); // of another program, while the daemon runs
+    struct tune_entry again = entry(0);
+    tune_done(&tune, &again);
+    save();
+    expect_text("neither is this");
+    ck_assert_int_eq(num_logged("is not written until it can be read"), 2);
+}
+END_TEST
+
+START_TEST(clearing_drops_a_file_that_cannot_be_read_too)
+{
+    write_text("not ours");
+    begin_again();
+    tune_clear(&tune);
+    save();
+    ck_assert_int_eq(access(path, F_OK), -1);
+}
+END_TEST
+
+START_TEST(a_file_of_an_older_format_is_replaced)
+{
+    write_text("{\"format\": \"aule tuning 1\", \"entries\": []}");
+    begin_again();
+    ck_assert_int_eq(num_logged("is ignored: it is of the older format"), 1);
+    measure_one(0);
+    save();
+    ck_assert_uint_eq(num_in_file(), 1);
+    ck_assert_int_eq(num_logged("is not written"), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("tune");
@@ -543,6 +706,7 @@ int main(void)
     tcase_add_test(tcase, a_large_table_keeps_the_order_of_arrival);
     tcase_add_test(tcase, a_copy_has_all_entries_in_the_order_of_arrival);
     tcase_add_test(tcase, a_full_table_takes_no_more_and_says_so);
+    tcase_add_test(tcase, entries_of_the_file_beyond_the_tables_size_go_back_into_the_file);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("file");
     tcase_add_checked_fixture(tcase, setup_folder, teardown_folder);
@@ -553,6 +717,12 @@ int main(void)
     tcase_add_test(tcase, a_file_that_another_is_writing_is_left_alone);
     tcase_add_test(tcase, a_spoilt_file_or_another_devices_is_ignored_with_the_reason);
     tcase_add_test(tcase, a_damaged_entry_is_left_out_and_counted_and_the_others_stay);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("store");
+    tcase_add_checked_fixture(tcase, setup_store, teardown_store);
+    tcase_add_test(tcase, a_file_that_cannot_be_read_is_not_replaced_until_it_can);
+    tcase_add_test(tcase, clearing_drops_a_file_that_cannot_be_read_too);
+    tcase_add_test(tcase, a_file_of_an_older_format_is_replaced);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

@@ -3,12 +3,16 @@
 # SPDX-FileCopyrightText: The aule authors
 #
 # docs.sh BUILD [CC [write]]: README.md, CONTRIBUTING.md, docs/ and schema/README.md tell the truth.
-# - README's C block is main() of tests/client/readme_example.c. Every other C block compiles with the public header alone.
-# - The commands of sh blocks exist, and so do the options that they give to aule's programs and scripts.
-# - Tables of options, and the man pages, name exactly the options of --help. A table between "<!-- options of PROGRAM -->" and
-#   "<!-- end of options -->" is the program's own; with `write` it is put there.
+# - README's C block is main() of tests/client/readme_example.c. Every other C block compiles with
+#   the public header alone.
+# - The commands of sh blocks exist. So do the options of aule's programs and scripts there.
+# - Tables of options, and the man pages, name exactly the options of --help. A table between
+#   "<!-- options of PROGRAM -->" and "<!-- end of options -->" is the program's own; `write` puts
+#   it there.
+# - The table of aule-ctl's commands is that of its --help.
 # - Functions, variables of the environment and files that a document names exist.
-# - Links lead to files and headings. Named tests are in the files that are named for them. Each feature has a test.
+# - Links lead to files and headings. A named test is in the file that is named for it. Each feature
+#   has a test.
 # - The worker's tolerances are those that are tested.
 # - README has at most 150 lines, and lines other than tables, links and code at most 100 columns.
 
@@ -29,15 +33,25 @@ complain()
 # ---- code blocks ----
 
 # blocks LANGUAGE FILE: the lines of its code blocks of this language.
-blocks() { awk -v language="$1" '/^```/ { inside = !inside && $0 == "```" language; fence = !fence; next } inside' "$2"; }
+blocks()
+{
+    awk -v language="$1" '
+        /^```/ { inside = !inside && $0 == "```" language; fence = !fence; next }
+        inside' "$2"
+}
 
 # Each code block has a language, so that none goes unchecked.
 check_languages()
 {
     local file
     for file in "${documents[@]}" shaders/NOTEBOOK.md; do
-        awk -v file="$file" '/^```/ { if (!inside && $0 !~ /^```(c|sh|text)$/) { print file ":" FNR ": a code block is none of: c, sh, text"; bad = 1 }
-            inside = !inside } END { exit bad }' "$file" || bad=1
+        awk -v file="$file" '
+            /^```/ && !inside && $0 !~ /^```(c|sh|text)$/ {
+                print file ":" FNR ": a code block is none of: c, sh, text"
+                bad = 1
+            }
+            /^```/ { inside = !inside }
+            END { exit bad }' "$file" || bad=1
     done
 }
 
@@ -52,7 +66,8 @@ check_c()
 {
     local file
     for file in "${documents[@]:1}"; do
-        blocks c "$file" | "$cc" -std=c11 -Wall -Wextra -Werror -fsyntax-only -Iclient/include -include aule/aule.h -x c - ||
+        blocks c "$file" | "$cc" -std=c11 -Wall -Wextra -Werror -fsyntax-only -Iclient/include \
+            -include aule/aule.h -x c - ||
             complain "$file: its C blocks do not compile"
     done
 }
@@ -84,7 +99,8 @@ check_command()
     [[ $1 == *aule-* || $1 == tools/* ]] || return 0
     help=$("$path" --help) || complain "$file: $1 has no help"
     for word in "${@:2}"; do
-        [[ $word != --* ]] || options <<<"$help" | grep -qxF -- "$word" || complain "$file: $1 has no option $word"
+        [[ $word != --* ]] || options <<<"$help" | grep -qxF -- "$word" ||
+            complain "$file: $1 has no option $word"
     done
 }
 
@@ -95,7 +111,8 @@ check_sh()
     for file in "${documents[@]}"; do
         while read -r line; do
             while read -r command; do
-                command=$(sed -E 's/"[^"]*"/text/g; s/\$\([^)]*\)/text/g; s/[<>] ?[^ ]+//g' <<<"$command")
+                command=$(sed -E 's/"[^"]*"/text/g; s/\$\([^)]*\)/text/g
+                    s/[<>] ?[^ ]+//g' <<<"$command")
                 read -ra words <<<"$command"
                 [ ${#words[@]} -eq 0 ] || check_command "$file" "${words[@]}"
             done < <(sed -E 's/ #.*//; s/ *(&&|&|\|) */\n/g' <<<"$line")
@@ -134,13 +151,14 @@ tables()
         if [ "$1" = write ]; then
             printf '%s\n' "$new" >"$file"
         elif [ "$new" != "$(cat "$file")" ]; then
-            complain "$file: a table of options is not its program's; tests/lint/docs.sh BUILD CC write puts it there"
+            complain "$file: a table of options is not its program's;" \
+                "tests/lint/docs.sh BUILD CC write puts it there"
         fi
     done
 }
 
-# same_options FILE SECTION PROGRAM MANUAL: what the first column of the section's tables, the program's help and its man page name.
-# The build may make the man page.
+# same_options FILE SECTION PROGRAM MANUAL: the first column of the section's tables, the program's
+# help and its man page name the same options. The build may make the man page.
 same_options()
 {
     local table help difference path page=$4
@@ -149,15 +167,34 @@ same_options()
     table=$(section "$1" "$2" | cut -d'|' -f2 | options)
     help=$("$path" --help | grep -oE '^  +--[a-z-]+' | options)
     [ -n "$help" ] || complain "$3 --help names no option"
-    difference=$(diff <(echo "$table") <(echo "$help")) || complain "$1: '$2' (<) and $3 --help (>) differ: $difference"
-    difference=$(diff <(manual "$page") <(echo "$help")) || complain "$4 (<) and $3 --help (>) differ: $difference"
+    difference=$(diff <(echo "$table") <(echo "$help")) ||
+        complain "$1: '$2' (<) and $3 --help (>) differ: $difference"
+    difference=$(diff <(manual "$page") <(echo "$help")) ||
+        complain "$4 (<) and $3 --help (>) differ: $difference"
+}
+
+# The commands of aule-ctl, with their arguments and in their order.
+# shellcheck disable=SC2016 # the back quotes are Markdown's
+same_commands()
+{
+    local table help difference
+    table=$(section docs/operating.md "aule-ctl: looking inside" |
+        sed -nE 's/^\| `aule-ctl ([^`]*)`.*/\1/p' | sed 's/\\|/|/g')
+    help=$("$(program aule-ctl)" --help |
+        sed -n '/^Commands:$/,/^$/p' | sed -nE 's/^  ([^ ].*)/\1/p' | sed 's/  .*//')
+    [ -n "$help" ] || complain "aule-ctl --help names no command"
+    difference=$(diff <(echo "$table") <(echo "$help")) ||
+        complain "docs/operating.md (<) and aule-ctl --help (>) differ in commands: $difference"
 }
 
 # ---- names ----
 
 # spans FILE: what stands between back quotes, outside of code blocks.
 # shellcheck disable=SC2016
-spans() { awk '/^```/ { code = !code; next } !code' "$1" | tr '\n' ' ' | grep -oE '`[^`]+`' | tr -d '`'; }
+spans()
+{
+    awk '/^```/ { code = !code; next } !code' "$1" | tr '\n' ' ' | grep -oE '`[^`]+`' | tr -d '`'
+}
 
 check_names()
 {
@@ -165,9 +202,12 @@ check_names()
     for file in "${documents[@]}"; do
         while read -r name; do
             case $name in
-                aule_*'()') grep -qF "${name%??}(" client/include/aule/aule.h || complain "$file: aule.h has no function $name" ;;
-                AULE_*) grep -rqwF -- "${name%%=*}" "${rooms[@]}" CMakeLists.txt || complain "$file: nothing knows $name" ;;
-                */*) [[ " ${rooms[*]} docs " != *" ${name%%/*} "* ]] || compgen -G "$name" >/dev/null || complain "$file: there is no $name" ;;
+                aule_*'()') grep -qF "${name%??}(" client/include/aule/aule.h ||
+                    complain "$file: aule.h has no function $name" ;;
+                AULE_*) grep -rqwF -- "${name%%=*}" "${rooms[@]}" CMakeLists.txt ||
+                    complain "$file: nothing knows $name" ;;
+                */*) [[ " ${rooms[*]} docs " != *" ${name%%/*} "* ]] ||
+                    compgen -G "$name" >/dev/null || complain "$file: there is no $name" ;;
             esac
         done < <(spans "$file" | grep -E '^[A-Za-z_/.*()0-9-]+$' | sort -u)
     done
@@ -176,11 +216,19 @@ check_names()
 # ---- links, tests, features ----
 
 # The name that a heading has in a link.
-anchors() { grep -E '^##* ' "$1" | sed -E 's/^#+ //' | tr '[:upper:]' '[:lower:]' | sed -E 's/[^a-z0-9 _-]//g; s/ /-/g'; }
+anchors()
+{
+    grep -E '^##* ' "$1" | sed -E 's/^#+ //' | tr '[:upper:]' '[:lower:]' |
+        sed -E 's/[^a-z0-9 _-]//g; s/ /-/g'
+}
 
-# shellcheck disable=SC2016 # the back quotes are Markdown's
 # `TEST`](FILE) of one line or more, as "TEST FILE", the file counted from the root.
-named_tests() { grep -oE '`[a-z0-9_]+`\]\((\.\./)?tests/[a-z_/]+\.c\)' | sed -E 's/`(.*)`\]\((\.\.\/)?(.*)\)/\1 \3/'; }
+# shellcheck disable=SC2016 # the back quotes are Markdown's
+named_tests()
+{
+    grep -oE '`[a-z0-9_]+`\]\((\.\./)?tests/[a-z_/]+\.c\)' |
+        sed -E 's/`(.*)`\]\((\.\.\/)?(.*)\)/\1 \3/'
+}
 
 # check_link FILE TARGET
 check_link()
@@ -189,7 +237,8 @@ check_link()
     [[ $2 != *'#'* ]] || anchor=${2#*#}
     target=$(dirname "$1")/${target:-$(basename "$1")}
     [ -e "$target" ] || { complain "$1 links to $2, which is not there"; return 0; }
-    [ -z "$anchor" ] || anchors "$target" | grep -qxF -- "$anchor" || complain "$1 links to $2, which is no heading there"
+    [ -z "$anchor" ] || anchors "$target" | grep -qxF -- "$anchor" ||
+        complain "$1 links to $2, which is no heading there"
 }
 
 check_links()
@@ -198,7 +247,8 @@ check_links()
     for file in "${documents[@]}" shaders/NOTEBOOK.md; do
         while read -r link; do
             check_link "$file" "$link"
-        done < <(awk '/^```/ { code = !code; next } !code' "$file" | grep -oE '\]\([^): ]+\)' | sed -E 's/^..(.*).$/\1/')
+        done < <(awk '/^```/ { code = !code; next } !code' "$file" |
+            grep -oE '\]\([^): ]+\)' | sed -E 's/^..(.*).$/\1/')
     done
     while read -r name file; do
         grep -qsF "START_TEST($name)" "$file" || complain "$file has no test $name"
@@ -213,7 +263,8 @@ check_features()
     local row count=0
     while read -r row; do
         count=$((count + 1))
-        [ -n "$(named_tests <<<"$row")" ] || complain "docs/features.md: no test holds the feature:${row:1:40}..."
+        [ -n "$(named_tests <<<"$row")" ] ||
+            complain "docs/features.md: no test holds the feature:${row:1:40}..."
     done < <(sed -n '/^| feature /,/^$/p' docs/features.md | sed '1,2d;$d')
     [ $count -gt 20 ] || complain "docs/features.md: the table of features has $count rows"
 }
@@ -222,11 +273,14 @@ check_tolerances()
 {
     local table tested
     # shellcheck disable=SC2016
-    table=$(section docs/operating.md "aule-worker: a model to try" | grep -E '^\| `[a-z0-9]+` \| [0-9]e' | tr -d '`| ')
-    tested=$(grep -E '^    \{AULE_[A-Z0-9]+, [0-9]e' tests/tools/test_worker.c | sed 's/AULE_//' | tr -d '{}, ')
+    table=$(section docs/operating.md "aule-worker: a model to try" |
+        grep -E '^\| `[a-z0-9]+` \| [0-9]e' | tr -d '`| ')
+    tested=$(grep -E '^    \{AULE_[A-Z0-9]+, [0-9]e' tests/tools/test_worker.c |
+        sed 's/AULE_//' | tr -d '{}, ')
     [ -n "$table" ] || complain "docs/operating.md: the worker's tolerances are not to be found"
     [ "$table" = "${tested,,}" ] ||
-        complain "docs/operating.md: the worker's tolerances are not those of tests/tools/test_worker.c: $table, ${tested,,}"
+        complain "docs/operating.md: the worker's tolerances are not those of" \
+            "tests/tools/test_worker.c: $table, ${tested,,}"
 }
 
 # ---- form ----
@@ -237,7 +291,12 @@ check_form()
     lines=$(wc -l <README.md)
     [ "$lines" -le 150 ] || complain "README.md has $lines lines, more than 150"
     for file in "${documents[@]}"; do
-        awk -v file="$file" '/^```/ { code = !code; next } !code && length > 100 && !/^\|/ { print file ":" FNR ": more than 100 columns"; bad = 1 }
+        awk -v file="$file" '
+            /^```/ { code = !code; next }
+            !code && length > 100 && !/^\|/ {
+                print file ":" FNR ": more than 100 columns"
+                bad = 1
+            }
             END { exit bad }' "$file" || bad=1
     done
 }
@@ -251,10 +310,12 @@ same_options docs/operating.md "Options of aule-daemon" aule-daemon daemon/aule-
 same_options docs/operating.md "aule-ctl: looking inside" aule-ctl tools/ctl/aule-ctl.1
 same_options docs/operating.md "aule-worker: a model to try" aule-worker tools/worker/aule-worker.1
 same_options docs/measuring.md "Options" aule-bench tools/bench/aule-bench.1
+same_commands
 check_names
 check_links
 check_features
 check_tolerances
 check_form
-[ $bad -ne 0 ] || echo "${#documents[@]} documents agree with the example, the programs, the tests and the man pages"
+[ $bad -ne 0 ] ||
+    echo "${#documents[@]} documents agree with example, programs, tests and man pages"
 exit $bad

@@ -311,16 +311,22 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
                                           ? "variant_needs has 2 entries beside 3 of variants"
                                           : "variant_missing has 2 entries beside 3 of variants");
     }
+    static const uint8_t kinds[3];
+    static const int64_t values[3];
     struct wire_reply counted = {.answer = WIRE_ANSWER_INSPECT_DAEMON,
                                  .inspect_daemon = {.metric_names = {names, 3},
                                                     .metric_units = {names, 3},
-                                                    .metric_helps = {names, 3}}};
-    for (int part = 39; part <= 40; part++) {
+                                                    .metric_helps = {names, 3},
+                                                    .metric_kinds = {kinds, 3},
+                                                    .metric_values = {values, 3}}};
+    static const char *const columns[] = {"units", "helps", "kinds", "values"};
+    for (int part = 39; part <= 42; part++) {
+        char words[80];
+        snprintf(words, sizeof words, "metric_%s has 2 entries beside 3 of metric_names",
+                 columns[part - 39]);
         buffer = encoded_reply(&counted);
         store32(follow(field_at(answer_of(&buffer), part)), 2);
-        assert_reply_refused(&buffer, part == 39
-                                          ? "metric_units has 2 entries beside 3 of metric_names"
-                                          : "metric_helps has 2 entries beside 3 of metric_names");
+        assert_reply_refused(&buffer, words);
     }
     struct wire_tune_entry entries[3] = {{.num_workgroups = 1}};
     struct wire_reply tuned = {

@@ -143,7 +143,10 @@ static void expect_reply(const void *message, size_t size, uint32_t answer)
     wire_reply_finish(&reply);
 }
 
-START_TEST(messages_of_protocol_2_4_say_the_same)
+enum { COMMANDS_2_4 = 26, ANSWERS_2_4 = 17 };
+
+static void each_message(void (*on_request)(const void *, size_t, uint32_t),
+                         void (*on_reply)(const void *, size_t, uint32_t))
 {
     uint32_t head[3], count = 0;
     FILE *file = fopen(RECORDED, "rb");
@@ -152,11 +155,47 @@ START_TEST(messages_of_protocol_2_4_say_the_same)
         void *message = malloc(head[2]);
         ck_assert_ptr_nonnull(message);
         ck_assert_uint_eq(fread(message, 1, head[2], file), head[2]);
-        (head[0] ? expect_reply : expect_request)(message, head[2], head[1]);
+        (head[0] ? on_reply : on_request)(message, head[2], head[1]);
         free(message);
     }
     fclose(file);
-    ck_assert_uint_eq(count, 26 + 17); // the commands and answers of 2.4
+    ck_assert_uint_eq(count, COMMANDS_2_4 + ANSWERS_2_4);
+}
+
+START_TEST(messages_of_protocol_2_4_say_the_same)
+{
+    each_message(expect_request, expect_reply);
+}
+END_TEST
+
+static bool commands_grew;
+
+// The last field of a table is the one that was appended last.
+static void look_for_growth(const void *message, size_t size, uint32_t command)
+{
+    const struct field *field = shapes[commands[command]].fields;
+    struct wire_request request;
+    ck_assert_int_eq(wire_decode_request(message, size, &request, NULL), STATUS_OK);
+    if (field->kind == LAST)
+        return;
+    while (field[1].kind != LAST)
+        field++;
+    commands_grew |= is_absent(field, (const char *)&request.none);
+}
+
+static void pass_over(const void *message, size_t size, uint32_t answer)
+{
+    (void)message, (void)size, (void)answer;
+}
+
+// A client learns from the minor what the daemon understands. What is new in an answer needs none.
+START_TEST(commands_that_grew_raised_the_minor)
+{
+    commands_grew = WIRE_COMMAND_COUNT - 1 > COMMANDS_2_4;
+    each_message(look_for_growth, pass_over);
+    ck_assert_msg(
+        !commands_grew || WIRE_PROTOCOL_MINOR > 4,
+        "a command or a field of one is younger than protocol 2.4, which is still the last");
 }
 END_TEST
 
@@ -164,5 +203,6 @@ void add_recorded(Suite *suite)
 {
     TCase *tests = tcase_create("recorded");
     tcase_add_test(tests, messages_of_protocol_2_4_say_the_same);
+    tcase_add_test(tests, commands_that_grew_raised_the_minor);
     suite_add_tcase(suite, tests);
 }

@@ -94,7 +94,8 @@ refused "--bogus is no option; see aule-bench --help" run D5 --bogus
 refused "-x is no option; see aule-bench --help" run D5 -x
 refused '--json takes no value, but got "1"' run D5 --json=1
 refused "--seconds needs a value: S" run D5 --seconds
-refused "--c begins several options; see aule-bench --help" run D5 --c
+refused "--c is no option; write the whole name: --clients, --completion-poll, --contiguous or --check" \
+    run D5 --c
 refused "name a command: list, run and plot"
 refused '"draw" is no command; there are list, run and plot' draw
 refused "list takes no 'D5'" list D5

@@ -110,7 +110,7 @@ START_TEST(metrics_show_every_figure_of_the_status)
     cJSON_Delete(status);
     cJSON_Delete(json);
     struct outcome outcome = ASK("metrics");
-    ck_assert_ptr_nonnull(strstr(outcome.out, "runs that ended well"));
+    ck_assert_ptr_nonnull(strstr(outcome.out, "runs that succeeded"));
     outcome_finish(&outcome);
 }
 END_TEST

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIELD(member) OPTION_FIELD(struct options, member)
+#define FIELD(KIND, member) OPTION_FIELD(KIND, struct options, member)
 
 // The commands that take an option. fleet.c starts clients and tells them all.
 enum { RUN = 1 << 0, PLOT = 1 << 1, CLIENT = 1 << 2, BOTH = RUN | CLIENT };
@@ -29,75 +29,74 @@ static const char *const via_words[] = {
 
 static const struct option entries[] = {
     OPTION_SECTION("Where attention runs"),
-    {"via", "LANE", OPTION_CHOICE, FIELD(via), VIA_ENGINE, .words = via_words, .groups = BOTH,
+    {"via", "LANE", FIELD(OPTION_CHOICE, via), VIA_ENGINE, .words = via_words, .groups = BOTH,
      .initial = "engine",
      .help = "the engine in this process, or a lane of a daemon that is started for it",
      .details = "With `engine`, q and out are in the device's memory. With `nng` and `ring`, "
-                "client processes run the "
-                "workload, and its time is wall time from a run's submission to its end."},
-    {"clients", "N", OPTION_COUNT, FIELD(clients), 1, MAX_COUNT, .groups = BOTH, .initial = "1",
+                "client processes run the workload, and its time is wall time from a run's "
+                "submission to its end."},
+    {"clients", "N", FIELD(OPTION_COUNT, clients), 1, MAX_COUNT, .groups = BOTH, .initial = "1",
      .help = "processes that share a workload's sequences, with `--via nng` or `ring`"},
-    {"daemon", "FILE", OPTION_TEXT, FIELD(daemon), .groups = RUN,
+    {"daemon", "FILE", FIELD(OPTION_TEXT, daemon), .groups = RUN,
      .otherwise = "the one beside this program", .help = "aule-daemon for `--via nng` and `ring`"},
-    {"device", "NAME", OPTION_TEXT, FIELD(device), .groups = BOTH, .otherwise = "the best one",
+    {"device", "NAME", FIELD(OPTION_TEXT, device), .groups = BOTH, .otherwise = "the best one",
      .help = "index, UUID or part of the name of the device"},
-    {"variant", "NAME", OPTION_TEXT, FIELD(variant), .groups = BOTH,
+    {"variant", "NAME", FIELD(OPTION_TEXT, variant), .groups = BOTH,
      .otherwise = "`$AULE_VARIANT`, else the best that fits",
      .help = "attention shader, as `aule-ctl device` lists them"},
-    {"completion-poll", "US", OPTION_COUNT, FIELD(completion_poll_us), 0, MAX_COUNT, .groups = BOTH,
+    {"completion-poll", "US", FIELD(OPTION_COUNT, completion_poll_us), 0, MAX_COUNT, .groups = BOTH,
      .word = "auto", .word_value = POLL_AUTO, .initial = "auto",
      .help = "poll the GPU for this long before a submission's waiter sleeps; 0: never",
      .details = "The option of the same name of aule-daemon says more."},
 
     OPTION_SECTION("Inputs"),
-    {"dtype", "TYPE", OPTION_CHOICE, FIELD(dtype), DTYPE_F32, .words = dtype_words, .groups = BOTH,
+    {"dtype", "TYPE", FIELD(OPTION_CHOICE, dtype), DTYPE_F32, .words = dtype_words, .groups = BOTH,
      .initial = "f16", .help = "element type of q and out"},
-    {"kv-dtype", "TYPE", OPTION_CHOICE, FIELD(kv_dtype), DTYPE_F32, .words = kv_dtype_words,
+    {"kv-dtype", "TYPE", FIELD(OPTION_CHOICE, kv_dtype), DTYPE_F32, .words = kv_dtype_words,
      .groups = BOTH, .otherwise = "as `--dtype`", .help = "element type of K and V"},
-    {"token-scales", NULL, OPTION_FLAG, FIELD(token_scales), .groups = RUN,
+    {"token-scales", NULL, FIELD(OPTION_FLAG, token_scales), .groups = RUN,
      .otherwise = "one scale a tensor (int8), or none",
      .help = "K and V of 8 bits have a scale for each token and head, with `--via engine` only",
      .details = "K and V must be in blocks."},
-    {"head-dim", "N", OPTION_COUNT, FIELD(head_dim), 0, 512, .groups = BOTH, .initial = "0",
+    {"head-dim", "N", FIELD(OPTION_COUNT, head_dim), 0, 512, .groups = BOTH, .initial = "0",
      .help = "head dim of Q, K and V, a multiple of 8 up to 512; 0: the workload's own, 128"},
-    {"splits", "N", OPTION_COUNT, FIELD(splits), 0, MAX_COUNT, .groups = BOTH, .initial = "0",
+    {"splits", "N", FIELD(OPTION_COUNT, splits), 0, MAX_COUNT, .groups = BOTH, .initial = "0",
      .help = "parts that a sequence's keys are cut into; 0: by the shader's rule"},
-    {"contiguous", NULL, OPTION_FLAG, FIELD(contiguous), .groups = RUN,
+    {"contiguous", NULL, FIELD(OPTION_FLAG, contiguous), .groups = RUN,
      .help = "K and V in one piece for each head, without blocks"},
-    {"no-cascade", NULL, OPTION_FLAG, FIELD(no_cascade), .groups = RUN,
+    {"no-cascade", NULL, FIELD(OPTION_FLAG, no_cascade), .groups = RUN,
      .help = "read keys that sequences share once for each of them; the bits are the same"},
-    {"pool", "GIB", OPTION_NUMBER, FIELD(pool_gib), 0, MAX_NUMBER, .groups = BOTH,
+    {"pool", "GIB", FIELD(OPTION_NUMBER, pool_gib), 0, MAX_NUMBER, .groups = BOTH,
      .otherwise = "4, in software 0.05; of E1 8, in software 0.25",
      .help = "K and V to read in turns, more than any cache holds; E1's pool"},
 
     OPTION_SECTION("Measuring"),
-    {"seconds", "S", OPTION_NUMBER, FIELD(seconds), 0, MAX_NUMBER, .groups = BOTH, .initial = "2",
+    {"seconds", "S", FIELD(OPTION_NUMBER, seconds), 0, MAX_NUMBER, .groups = BOTH, .initial = "2",
      .help = "time for each workload; the first half only warms up"},
-    {"baseline", NULL, OPTION_FLAG, FIELD(baseline), .groups = RUN,
+    {"baseline", NULL, FIELD(OPTION_FLAG, baseline), .groups = RUN,
      .help = "also measure the same attention in plain C on all cores",
      .details = "It computes in f16, is compiled for the machine that aule was built on, and "
                 "reports GFLOP/s."},
-    {"check", NULL, OPTION_FLAG, FIELD(check), .groups = BOTH, .help = "check, and measure nothing",
+    {"check", NULL, FIELD(OPTION_FLAG, check), .groups = BOTH, .help = "check, and measure nothing",
      .details = "Prints a line for people for each workload, also where standard output is no "
-                "terminal. `--json` "
-                "prints lines for programs."},
+                "terminal. `--json` prints lines for programs."},
 
     OPTION_SECTION("General"),
-    {"json", NULL, OPTION_FLAG, FIELD(json), .groups = RUN,
+    {"json", NULL, FIELD(OPTION_FLAG, json), .groups = RUN,
      .otherwise = "where standard output is no terminal, but for `--check`",
      .help = "one line of JSON a workload",
      .details = "With `--check`, what was not measured is null."},
-    {"verbose", NULL, OPTION_FLAG, FIELD(verbose), .groups = RUN,
+    {"verbose", NULL, FIELD(OPTION_FLAG, verbose), .groups = RUN,
      .help = "say on standard error what each workload is made of, and which kernels serve it"},
-    {"output", "FILE", OPTION_TEXT, FIELD(output), .groups = PLOT, .otherwise = "standard output",
+    {"output", "FILE", FIELD(OPTION_TEXT, output), .groups = PLOT, .otherwise = "standard output",
      .help = "where `plot` writes"},
 
     // What fleet.c tells a client.
-    {"socket", "PATH", OPTION_TEXT, FIELD(socket), .groups = CLIENT},
-    {"part", "N", OPTION_COUNT, FIELD(part), 0, MAX_COUNT, .groups = CLIENT},
-    {"in-flight", "N", OPTION_COUNT, FIELD(in_flight), 0, MAX_COUNT, .groups = CLIENT,
+    {"socket", "PATH", FIELD(OPTION_TEXT, socket), .groups = CLIENT},
+    {"part", "N", FIELD(OPTION_COUNT, part), 0, MAX_COUNT, .groups = CLIENT},
+    {"in-flight", "N", FIELD(OPTION_COUNT, in_flight), 0, MAX_COUNT, .groups = CLIENT,
      .initial = "1"},
-    {"append", NULL, OPTION_FLAG, FIELD(append), .groups = CLIENT},
+    {"append", NULL, FIELD(OPTION_FLAG, append), .groups = CLIENT},
 };
 
 static const struct command {
@@ -116,14 +115,12 @@ static const struct options_program program = {
     .name = "aule-bench",
     .usage = "aule-bench COMMAND [ARGUMENT]... [OPTION]...",
     .about = "Times attention on real workloads beside the device's ceilings. Checks each workload "
-             "against float64 before\n"
-             "and after. NAME is a workload that list has; all; sharing, the studies of several "
-             "cases side by side;\n"
-             "lengths or batches, decodes to plot; decode:NxLENGTH or prefill:NxLENGTH.",
+             "against float64 before\nand after. NAME is a workload that list has; all; sharing, "
+             "the studies of several cases side by side;\nlengths or batches, decodes to plot; "
+             "decode:NxLENGTH or prefill:NxLENGTH.",
     .epilogue = "Exit codes: 0 all is right, 1 a result is wrong, or could not be written or "
-                "drawn, 2 the command line is\n"
-                "wrong, 3 it could not be measured (no such device or variant; its daemon or the "
-                "GPU is gone).",
+                "drawn, 2 the command line is\nwrong, 3 it could not be measured (no such device "
+                "or variant; its daemon or the GPU is gone).",
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
     .commands = commands,

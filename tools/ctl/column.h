@@ -15,7 +15,7 @@ enum column_kind {
     COLUMN_U32,
     COLUMN_U64,
     COLUMN_I32,
-    COLUMN_ID,        // uint64_t that names something: never shortened
+    COLUMN_ID,        // uint64_t whose digits all count, as those of an id: never shortened
     COLUMN_HEX,       // uint64_t; a string in JSON, because a reader's double would round it
     COLUMN_BYTES,     // uint64_t
     COLUMN_BYTES_U32, // uint32_t

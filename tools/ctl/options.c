@@ -15,7 +15,7 @@
 
 static const struct option entries[] = {
 #define ENTRY(type, field, name, argument, kind, ...)                                              \
-    {name, argument, kind, OPTION_FIELD(struct ctl, field), __VA_ARGS__},
+    {name, argument, OPTION_FIELD(kind, struct ctl, field), __VA_ARGS__},
     CTL_OPTIONS(ENTRY)
 #undef ENTRY
 };

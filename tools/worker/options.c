@@ -11,7 +11,7 @@
 #include <limits.h>
 #include <stddef.h>
 
-#define FIELD(member) OPTION_FIELD(struct options, member)
+#define FIELD(KIND, member) OPTION_FIELD(KIND, struct options, member)
 
 static const char *const path_words[] = {[ATTENTION_PAGED] = "paged",
                                          [ATTENTION_CONTIGUOUS] = "contiguous",
@@ -25,73 +25,69 @@ static const char *const scale_words[] = {"none", "tensor", "token_head",
 
 static const struct option entries[] = {
     OPTION_SECTION("Text"),
-    {"prompt", "FILE", OPTION_TEXT, FIELD(prompt),
+    {"prompt", "FILE", FIELD(OPTION_TEXT, prompt),
      .help = "the text to continue; `-` reads standard input (needed)",
      .details = "It must not be empty."},
-    {"append", "TEXT", OPTION_TEXT, FIELD(append), .otherwise = "none",
+    {"append", "TEXT", FIELD(OPTION_TEXT, append), .otherwise = "none",
      .help = "a different ending: TEXT follows the prompt"},
-    {"max-prompt", "BYTES", OPTION_COUNT, FIELD(max_prompt), 1, 1 << 30, .initial = "1048576",
+    {"max-prompt", "BYTES", FIELD(OPTION_COUNT, max_prompt), 1, 1 << 30, .initial = "1048576",
      .help = "refuse a longer prompt"},
-    {"tokens", "N", OPTION_COUNT, FIELD(num_tokens), 1, 1 << 20, .initial = "20",
+    {"tokens", "N", FIELD(OPTION_COUNT, num_tokens), 1, 1 << 20, .initial = "20",
      .help = "how many tokens to generate"},
-    {"chunk", "N", OPTION_COUNT, FIELD(chunk), 1, 1 << 16, .initial = "512",
+    {"chunk", "N", FIELD(OPTION_COUNT, chunk), 1, 1 << 16, .initial = "512",
      .help = "prompt tokens computed in one step"},
 
     OPTION_SECTION("Attention and cache"),
-    {"path", NULL, OPTION_CHOICE, FIELD(path), ATTENTION_PAGED, .words = path_words,
+    {"path", NULL, FIELD(OPTION_CHOICE, path), ATTENTION_PAGED, .words = path_words,
      .initial = "paged",
      .help = "`paged`: aule, over blocks that workers share; `contiguous`: aule, over rows of this "
-             "worker's own in its "
-             "arena; `reference`: this process, on the CPU, without a daemon"},
-    {"reference", NULL, OPTION_CONSTANT, FIELD(path), ATTENTION_REFERENCE,
+             "worker's own in its arena; `reference`: this process, on the CPU, without a daemon"},
+    {"reference", NULL, FIELD(OPTION_CONSTANT, path), ATTENTION_REFERENCE,
      .help = "the same as `--path reference`"},
-    {"dtype", NULL, OPTION_CHOICE, FIELD(dtype), AULE_F32, .words = dtype_words, .initial = "f32",
+    {"dtype", NULL, FIELD(OPTION_CHOICE, dtype), AULE_F32, .words = dtype_words, .initial = "f32",
      .help = "element type of q, k, v and out"},
-    {"kv-dtype", NULL, OPTION_CHOICE, FIELD(kv_dtype), AULE_F32, .words = kv_dtype_words,
+    {"kv-dtype", NULL, FIELD(OPTION_CHOICE, kv_dtype), AULE_F32, .words = kv_dtype_words,
      .initial = "f16", .help = "element type of the kept keys and values"},
-    {"kv-scale", NULL, OPTION_CHOICE, FIELD(kv_scale), AULE_SCALE_NONE, .words = scale_words,
+    {"kv-scale", NULL, FIELD(OPTION_CHOICE, kv_scale), AULE_SCALE_NONE, .words = scale_words,
      .otherwise = "token_head for int8, else none", .help = "what fp8 and int8 are scaled by",
      .details = "`tensor` is one number for all, `token_head` one for each token and head. With "
-                "`--path contiguous` a "
-                "scale needs `--dtype f32`, which alone can hold the result."},
-    {"block-size", "N", OPTION_COUNT, FIELD(block_size), 8, 256, .power_of_two = true,
+                "`--path contiguous` a scale needs `--dtype f32`, which alone can hold the "
+                "result."},
+    {"block-size", "N", FIELD(OPTION_COUNT, block_size), 8, 256, .power_of_two = true,
      .initial = "32", .help = "tokens of a block of the cache, a power of two"},
-    {"cache-name", "NAME", OPTION_TEXT, FIELD(cache_name), .initial = "aule-worker",
+    {"cache-name", "NAME", FIELD(OPTION_TEXT, cache_name), .initial = "aule-worker",
      .help = "workers that name the same cache share it",
      .details = "Other element types, scales or block sizes need a cache of another name."},
-    {"tenant", "NAME", OPTION_TEXT, FIELD(tenant), .otherwise = "none",
+    {"tenant", "NAME", FIELD(OPTION_TEXT, tenant), .otherwise = "none",
      .help = "share prefixes with this tenant's workers only"},
 
     OPTION_SECTION("Daemon"),
-    {"socket", "PATH", OPTION_TEXT, FIELD(socket),
+    {"socket", "PATH", FIELD(OPTION_TEXT, socket),
      .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder",
      .help = "the daemon's socket",
      .details = "The runtime folder is $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule."},
-    {"timeout", "MS", OPTION_COUNT, FIELD(timeout_ms), 1, INT_MAX, .initial = "60000",
+    {"timeout", "MS", FIELD(OPTION_COUNT, timeout_ms), 1, INT_MAX, .initial = "60000",
      .help = "how many milliseconds each wait for the daemon may take"},
-    {"name", "NAME", OPTION_TEXT, FIELD(name), .initial = "aule-worker",
+    {"name", "NAME", FIELD(OPTION_TEXT, name), .initial = "aule-worker",
      .help = "how `aule-ctl` shows this worker"},
 
     OPTION_SECTION("Output"),
-    {"logits", "FILE", OPTION_TEXT, FIELD(logits_file),
+    {"logits", "FILE", FIELD(OPTION_TEXT, logits_file),
      .help = "write each step's logits: raw f32 [tokens, 256]",
      .details = "The order of bytes is this machine's. A file that is there keeps its contents "
-                "until the run has "
-                "succeeded. A file that `--prompt` or `--compare` reads is refused."},
-    {"compare", "FILE", OPTION_TEXT, FIELD(compare_file),
+                "until the run has succeeded. A file that `--prompt` or `--compare` reads is "
+                "refused."},
+    {"compare", "FILE", FIELD(OPTION_TEXT, compare_file),
      .help = "say how far the logits are from those in FILE, which another run's `--logits` wrote",
      .details = "Both runs must have the same `--tokens`."},
-    {"json", NULL, OPTION_FLAG, FIELD(json), .otherwise = "text",
+    {"json", NULL, FIELD(OPTION_FLAG, json), .otherwise = "text",
      .help = "print one JSON document, also of a failure",
      .details = "Its key `schema_version` is 1; it is raised when a key changes its meaning or "
-                "goes, not when one is "
-                "added. `token_ids` are the tokens. `hit_blocks` and `hit_tokens` are what the "
-                "look-up found. "
-                "`smallest_gap` is the smallest lead of the best logit over the second. "
-                "`prefill_seconds` and "
-                "`decode_seconds` are the times of the two parts. `session` is the daemon's number "
-                "for this worker "
-                "(0: none). `largest_logit_difference` is there with `--compare`."},
+                "goes, not when one is added. `token_ids` are the tokens. `hit_blocks` and "
+                "`hit_tokens` are what the look-up found. `smallest_gap` is the smallest lead of "
+                "the best logit over the second. `prefill_seconds` and `decode_seconds` are the "
+                "times of the two parts. `session` is the daemon's number for this worker (0: "
+                "none). `largest_logit_difference` is there with `--compare`."},
 };
 
 static const struct options_program program = {
@@ -99,8 +95,7 @@ static const struct options_program program = {
     .usage = "aule-worker --prompt FILE [OPTION]...",
     .about = "Continues a text with a small transformer whose attention and KV cache are aule's.",
     .epilogue = "Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 no daemon answers or "
-                "the GPU was lost; "
-                "standard\nerror says why.",
+                "the GPU was lost; standard\nerror says why.",
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - checks of a session that all folders of core use; see session.h.
+// session.c - see session.h. The life of a session is the top's affair (core/session_life.c).
 
 #include "session.h"
 

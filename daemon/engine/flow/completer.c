@@ -39,9 +39,16 @@ static struct submission *head(struct engine *engine)
 
 // ---- the end of one submission ----
 
-static void sleep_until(int64_t ns)
+static int64_t now_ns(void *submission)
+{
+    (void)submission;
+    return clock_now_ns();
+}
+
+static void sleep_until(void *submission, int64_t ns)
 {
     const struct timespec time = clock_timespec(ns);
+    (void)submission;
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time,
                     NULL); // woken early: then there is more to look at
 }
@@ -55,8 +62,9 @@ static void begin_to_look(struct engine *engine)
     pthread_cond_signal(&engine->more);
 }
 
-static bool has_passed(const struct submission *s)
+static bool has_passed(void *submission)
 {
+    const struct submission *s = submission;
     uint64_t value = 0; // if it cannot be read, the wait says why
     if (!atomic_load(&s->engine->looking))
         begin_to_look(s->engine);
@@ -68,8 +76,9 @@ static bool has_passed(const struct submission *s)
 }
 
 // For as long as it takes. false: it will never end.
-static bool wait_for_end(const struct submission *s)
+static bool wait_for_end(void *submission)
 {
+    const struct submission *s = submission;
     struct engine *engine = s->engine;
     struct device *device = &engine->device;
     VkSemaphoreWaitInfo info = {
@@ -94,27 +103,7 @@ static bool wait_for_end(const struct submission *s)
     return false;
 }
 
-static bool await(const struct submission *s)
-{
-    struct forecast_watch *watch = &s->engine->watch;
-    bool passed = false, woken = false;
-    forecast_watch_begin(watch, s->shape, s->sent_ns);
-    while (!passed) {
-        const int64_t now_ns = clock_now_ns(), wake_ns = forecast_watch_wake_ns(watch, now_ns);
-        if (wake_ns <= now_ns) {
-            passed = has_passed(s);
-        } else if (wake_ns < FOREVER) {
-            sleep_until(wake_ns);
-            forecast_watch_slept(watch, wake_ns, clock_now_ns());
-        } else if (wait_for_end(s)) {
-            passed = woken = true;
-        } else {
-            return false;
-        }
-    }
-    forecast_watch_end(watch, clock_now_ns(), woken);
-    return true;
-}
+static const struct forecast_waiter waiter = {now_ns, has_passed, sleep_until, wait_for_end};
 
 // ---- what became of it ----
 
@@ -168,7 +157,8 @@ void *completer_thread(void *argument)
     prctl(PR_SET_TIMERSLACK, 1000L); // of this thread: by itself a sleep may be 50 us longer
     while ((submission = head(engine))) {
         if (submission->slot) {
-            if (!await(submission))
+            if (!forecast_watch_await(&engine->watch, submission->shape, submission->sent_ns,
+                                      &waiter, submission))
                 break;
             stage_out(submission);
             clocks_read(submission);

@@ -26,6 +26,7 @@ struct tuner {
     struct tuning *tuning; // the engine's
     uint64_t memory_bytes; // of what a measurement makes up
     struct probe probe;    // its thread only
+    bool too_short;        // its thread only: the time of the last measurement was
     pthread_t thread;
     bool runs;
 };
@@ -89,7 +90,8 @@ static enum status measure_with(struct tuner *tuner, struct tune_entry *entry, u
     trial_begin(&trial, kernel->candidates, kernel->shader.local_size, (uint64_t)clock_now_ns(),
                 tuner->tuning->time_ms * UINT64_C(1000000));
     status = try_candidates(tuner, entry, &trial, error);
-    if (status == STATUS_OK && !trial_end(&trial, entry))
+    tuner->too_short = status == STATUS_OK && !trial_end(&trial, entry);
+    if (tuner->too_short)
         status = error_set(error, STATUS_TIMEOUT, "--tune-time %u ms were too short",
                            tuner->tuning->time_ms);
     return status;
@@ -100,10 +102,9 @@ static void tell(struct tuner *tuner, const struct tune_entry *entry, const stru
     char text[200];
     struct device *device = &tuner->engine->device;
     geometry_text(entry->key.spec, text, sizeof text);
-    if (error->status !=
-        STATUS_OK) // too little time is usual while shapes change; the rule is a good choice
-        device_log(device, error->status == STATUS_TIMEOUT ? 3 : 1,
-                   "tuning: %s %s keeps to its rule: %s", entry->kernel, text, error->text);
+    if (error->status != STATUS_OK) // too little time is usual while shapes change
+        device_log(device, tuner->too_short ? 3 : 1, "tuning: %s %s keeps to its rule: %s",
+                   entry->kernel, text, error->text);
     else
         device_log(device, 2,
                    "tuning: %s %s, %u workgroups, %u keys: %u invocations, %" PRIu64
@@ -133,6 +134,7 @@ static bool measure(struct tuner *tuner, const struct tune_entry *waiting)
     struct error error = {.status = STATUS_OK};
     uint32_t number = tune_store_kernel(&tuner->tuning->store, waiting->key.shader);
     struct tune_entry entry = blank(tuner, waiting, number);
+    tuner->too_short = false;
     error.status = number < MOST_KERNELS
                        ? measure_with(tuner, &entry, number, &error)
                        : error_set(&error, STATUS_NOT_FOUND, "it is of another variant");
@@ -155,7 +157,7 @@ static void *tuner_thread(void *argument)
     struct tune_task task;
     while (tune_wait(&tuner->tuning->table, &task)) {
         if (task.save)
-            tune_store_save(&tuner->tuning->store);
+            tune_store_save(&tuner->tuning->store, task.clear);
         if (task.measure && !measure(tuner, &task.entry))
             break;
     }

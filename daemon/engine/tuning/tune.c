@@ -5,11 +5,10 @@
 
 #include "tune.h"
 
+#include "base/hash.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 
 struct tune_row {
     struct tune_entry entry;
@@ -39,14 +38,20 @@ enum status tune_init(struct tune *tune, bool enabled, uint32_t max_entries, str
     return error_set(error, STATUS_NO_MEMORY, "no memory for a lock");
 }
 
-static void drop_rows(struct tune *tune)
+static void drop_all(struct tune_row **table)
 {
     struct tune_row *row, *next;
-    HASH_ITER(hh, tune->by_key, row, next)
+    HASH_ITER(hh, *table, row, next)
     {
-        HASH_DEL(tune->by_key, row);
+        HASH_DEL(*table, row);
         free(row);
     }
+}
+
+static void drop_rows(struct tune *tune)
+{
+    drop_all(&tune->by_key);
+    drop_all(&tune->spare);
 }
 
 void tune_finish(struct tune *tune)
@@ -85,19 +90,33 @@ static bool reserve(struct tune *tune)
     return rows;
 }
 
-static struct tune_row *insert(struct tune *tune, const struct tune_entry *entry)
+// NULL without memory.
+static struct tune_row *add_row(struct tune_row **table, const struct tune_entry *entry)
 {
-    struct tune_row *row = reserve(tune) ? calloc(1, sizeof *row) : NULL;
+    struct tune_row *row = calloc(1, sizeof *row);
     if (!row)
         return NULL;
     row->entry = *entry;
-    HASH_ADD(hh, tune->by_key, entry.key, sizeof row->entry.key, row);
-    if (row->hh.tbl) {
-        tune->rows[HASH_COUNT(tune->by_key) - 1] = row;
+    HASH_ADD(hh, *table, entry.key, sizeof row->entry.key, row);
+    if (HASH_ADDED(row))
         return row;
-    }
     free(row);
     return NULL;
+}
+
+static struct tune_row *insert(struct tune *tune, const struct tune_entry *entry)
+{
+    struct tune_row *row = reserve(tune) ? add_row(&tune->by_key, entry) : NULL;
+    if (row)
+        tune->rows[HASH_COUNT(tune->by_key) - 1] = row;
+    return row;
+}
+
+static bool set_aside(struct tune *tune, const struct tune_entry *entry)
+{
+    struct tune_row *row = NULL;
+    HASH_FIND(hh, tune->spare, &entry->key, sizeof entry->key, row);
+    return !row && tune->full && add_row(&tune->spare, entry);
 }
 
 static struct tune_row *first_waiting(struct tune *tune)
@@ -110,8 +129,8 @@ static struct tune_row *first_waiting(struct tune *tune)
 
 // ---- choosing ----
 
-// Where the rule won it stays in charge: it may know better than one size inside the range that a
-// key stands for.
+// Where the rule won, it stays in charge: a key stands for a range of dispatches, and the rule may
+// choose different sizes within that range.
 static uint32_t choice(const struct tune_entry *entry)
 {
     return entry->local_size == entry->rule_local_size ? 0 : entry->local_size;
@@ -146,10 +165,14 @@ void tune_want(struct tune *tune, const struct tune_entry *entry)
     pthread_mutex_unlock(&tune->lock);
 }
 
-bool tune_add(struct tune *tune, const struct tune_entry *entry)
+enum tune_added tune_add(struct tune *tune, const struct tune_entry *entry)
 {
+    enum tune_added added = TUNE_UNUSED;
     pthread_mutex_lock(&tune->lock);
-    bool added = !find(tune, &entry->key) && insert(tune, entry);
+    if (!find(tune, &entry->key))
+        added = insert(tune, entry)      ? TUNE_ADDED
+                : set_aside(tune, entry) ? TUNE_SPARE
+                                         : TUNE_UNUSED;
     pthread_mutex_unlock(&tune->lock);
     return added;
 }
@@ -162,13 +185,13 @@ bool tune_wait(struct tune *tune, struct tune_task *task)
     pthread_mutex_lock(&tune->lock);
     while (!tune->unsaved && !tune->stopping && !(tune->enabled && (row = first_waiting(tune))))
         pthread_cond_wait(&tune->changed, &tune->lock);
-    *task = (struct tune_task){.save = tune->unsaved};
+    *task = (struct tune_task){.save = tune->unsaved, .clear = tune->cleared};
     if (row && !tune->unsaved && !tune->stopping) {
         task->measure = true;
         task->entry = row->entry;
     }
     if (task->save)
-        tune->unsaved = tune->failed = false;
+        tune->unsaved = tune->failed = tune->cleared = false;
     pthread_mutex_unlock(&tune->lock);
     return task->save || task->measure;
 }
@@ -234,7 +257,7 @@ void tune_clear(struct tune *tune)
     pthread_mutex_lock(&tune->lock);
     drop_rows(tune);
     tune->full = false;
-    tune->unsaved = true;
+    tune->unsaved = tune->cleared = true;
     pthread_cond_signal(&tune->changed);
     pthread_mutex_unlock(&tune->lock);
 }
@@ -254,10 +277,14 @@ bool tune_at(struct tune *tune, uint32_t index, struct tune_entry *out)
 struct tune_entry *tune_copy(struct tune *tune, uint32_t *count)
 {
     pthread_mutex_lock(&tune->lock);
-    *count = HASH_COUNT(tune->by_key);
+    const uint32_t num_rows = HASH_COUNT(tune->by_key);
+    *count = num_rows + HASH_COUNT(tune->spare);
     struct tune_entry *entries = calloc((size_t)*count + 1, sizeof *entries);
-    for (uint32_t i = 0; entries && i < *count; i++)
+    for (uint32_t i = 0; entries && i < num_rows; i++)
         entries[i] = tune->rows[i]->entry;
+    uint32_t at = num_rows;
+    for (const struct tune_row *row = tune->spare; entries && row; row = row->hh.next)
+        entries[at++] = row->entry;
     pthread_mutex_unlock(&tune->lock);
     return entries;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tune.h - the table of what was measured: which of a kernel's candidates (kernel.h), all of the
-// same bits, a kind of dispatch gets. Where nothing was measured, or tuning is off, it knows no
-// better than the kernel's own rule. Knows neither the GPU nor files. Any thread: one lock, under
-// which nothing takes long.
+// tune.h - the table of measurements: which of a kernel's candidates (kernel.h) a kind of dispatch
+// gets. All candidates give the same bits. Where nothing was measured, or tuning is off, the
+// kernel's own rule chooses. Knows neither the GPU nor files. Any thread: one lock, which is held
+// for a short time only.
 
 #ifndef AULE_ENGINE_TUNE_H
 #define AULE_ENGINE_TUNE_H
@@ -13,8 +13,7 @@
 
 #include <pthread.h>
 
-// A kind of dispatch. Numbers of which only the size matters are rounded down to a power of two:
-// tune_size().
+// A kind of dispatch. Its last three numbers are rounded down to powers of two: tune_size().
 struct tune_key {
     uint64_t shader;               // tune_store.h, kernel_hash()
     uint32_t spec[SPEC_CONSTANTS]; // AULE_SPEC_LOCAL_SIZE: 0
@@ -32,8 +31,7 @@ struct tune_entry {
     uint32_t rule_local_size; // of the kernel's rule for such a dispatch
     uint64_t gpu_ns, rule_gpu_ns;
     uint32_t num_candidates, num_samples;
-    bool ours; // the variant in use has the kernel; an entry of another variant is only kept in the
-               // file
+    bool ours; // the variant in use has the kernel; others' entries only stay in the file
 };
 
 struct tune_row;
@@ -43,48 +41,54 @@ struct tune {
     bool lock_made, changed_made;
     bool enabled, stopping;
     bool unsaved; // the file is behind
-    bool
-        failed; // the last write of the file failed; the next measurement and tune_stop() try again
-    bool full;  // an entry was refused because the table is full
-    uint32_t max_entries;    // the rest keep to their rules
+    bool cleared; // since the last save
+    bool failed;  // the last write of the file failed; the next measurement or tune_stop() retries
+    bool full;    // an entry was refused because the table is full
+    uint32_t max_entries;    // kinds beyond keep to their kernels' rules
     struct tune_row *by_key; // uthash
     struct tune_row **rows;  // [HASH_COUNT(by_key) <= capacity], in the order of arrival
     uint32_t capacity;
+    struct tune_row *spare; // uthash: entries of the file beyond max_entries, which only go back
+                            // into it
 };
 
 enum status tune_init(struct tune *tune, bool enabled, uint32_t max_entries, struct error *error);
 void tune_finish(struct tune *tune); // takes a zeroed one
 
-uint32_t tune_choice(struct tune *tune,
-                     const struct tune_key *key); // the local size; 0 = the rule's
-bool tune_lacks(struct tune *tune,
-                const struct tune_key *key); // whether tune_want() would take it, if there is room
-// There was such a dispatch: what is not known is to be measured, if there is room. `entry` says
-// all but state and results.
+// The local size; 0 = the rule's.
+uint32_t tune_choice(struct tune *tune, const struct tune_key *key);
+// Whether tune_want() would take it, if there is room.
+bool tune_lacks(struct tune *tune, const struct tune_key *key);
+// There was such a dispatch. An unknown kind is to be measured, if there is room. `entry` has all
+// but state and results.
 void tune_want(struct tune *tune, const struct tune_entry *entry);
-// Adds an entry that the file has. false: the table has that key already, or it is full.
-bool tune_add(struct tune *tune, const struct tune_entry *entry);
+// Adds an entry of the file. A full table keeps it aside for the next write of the file. UNUSED:
+// the table has this key already, or there is no memory.
+enum tune_added { TUNE_ADDED, TUNE_SPARE, TUNE_UNUSED };
+enum tune_added tune_add(struct tune *tune, const struct tune_entry *entry);
 
-// For the thread that measures: waits for something to do. false: it is to end.
+// For the thread that measures: waits for something to do. False: the thread is to end.
 struct tune_task {
     bool measure, save;
+    bool clear;              // with `save`: tune_clear() was called, so the file goes in any case
     struct tune_entry entry; // to measure
 };
 bool tune_wait(struct tune *tune, struct tune_task *task);
-// What became of task.entry. It may have been cleared meanwhile: then nothing is kept.
+// The result of task.entry. If the entry was cleared meanwhile, the result is dropped.
 void tune_done(struct tune *tune, const struct tune_entry *entry);
-bool tune_goes_on(struct tune *tune,
-                  const struct tune_key *key); // whether anybody still wants it measured
-void tune_stop(struct tune *tune);             // ends the waiting for good
+// Whether the entry still waits to be measured.
+bool tune_goes_on(struct tune *tune, const struct tune_key *key);
+void tune_stop(struct tune *tune); // ends tune_wait() for good
 
 void tune_enable(struct tune *tune, bool enabled);
-void tune_renew(struct tune *tune); // all of ours; until then the old choices hold
+void tune_renew(struct tune *tune); // measures all of ours again; until then the old choices hold
 void tune_clear(struct tune *tune);
 
-// Entry `index` in the order of arrival, all of them, and what there is of all.
+// Entry `index` in the order of arrival. False: there is none.
 bool tune_at(struct tune *tune, uint32_t index, struct tune_entry *out);
-struct tune_entry *tune_copy(struct tune *tune, uint32_t *count); // malloc'd; NULL without memory
-void tune_not_saved(struct tune *tune);                           // the file could not be written
+// What the file shall have: all entries, then the spare ones. Malloc'd; NULL without memory.
+struct tune_entry *tune_copy(struct tune *tune, uint32_t *count);
+void tune_not_saved(struct tune *tune); // the file could not be written
 struct tune_counts {
     bool enabled, full;
     uint32_t num_entries, num_waiting;

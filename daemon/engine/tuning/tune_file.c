@@ -17,8 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char format[] =
-    "aule tuning 2";                    // the next one when an entry begins to mean something else
+// The next number when an entry begins to mean something else.
+static const char format[] = "aule tuning 2";
+static const char *const older_formats[] = {"aule tuning 1"};
 static const size_t largest = 64 << 20; // bytes: more than --max-tuned can want
 
 struct tune_device tune_device_of(const struct engine_device *device)
@@ -161,11 +162,21 @@ static enum status check_device(const cJSON *root, const char *name, const char 
                      text ? text : "", own);
 }
 
+static bool is_older(const char *said)
+{
+    for (size_t i = 0; i < sizeof older_formats / sizeof *older_formats; i++)
+        if (strcmp(said, older_formats[i]) == 0)
+            return true;
+    return false;
+}
+
 static enum status read_root(const cJSON *root, const struct tune_device *device,
                              struct tune_list *out, struct error *error)
 {
     const char *said = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "format"));
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "entries");
+    if (said && is_older(said))
+        return error_set(error, STATUS_VERSION, "it is of the older format \"%s\"", said);
     if (!said || strcmp(said, format) != 0 || !cJSON_IsArray(list))
         return error_set(error, STATUS_MALFORMED, "it is no JSON document of the format \"%s\"",
                          format);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tune_file.h - the file that keeps what was measured, one a device and driver: JSON, for people to
-// read. Says what of it is sound as a text; whether a kernel still has such a candidate is the
-// reader's to check. Any thread; no state.
+// tune_file.h - the file of measurements, one for each device and driver. It is JSON, so that
+// people can read it. Checks the form of the file; whether a kernel still has such a candidate is
+// the caller's to check. Any thread; no state.
 
 #ifndef AULE_ENGINE_TUNE_FILE_H
 #define AULE_ENGINE_TUNE_FILE_H
@@ -22,15 +22,16 @@ char *tune_file_path(const char *folder, const struct tune_device *device);
 struct tune_list {
     struct tune_entry *entries; // [count]; owned
     uint32_t count;
-    uint32_t num_damaged; // that were left out
-    char damage[160];     // what is wrong with the first of them
+    uint32_t num_damaged; // entries that were left out
+    char damage[160];     // what is wrong with the first of these
 };
-// NOT_FOUND: there is no file. MALFORMED, MISMATCH (another device's) and others, with why: nothing
-// of it is of use.
+// NOT_FOUND: there is no file. VERSION: an older aule wrote it. MALFORMED, which a newer aule's
+// file is, too; MISMATCH (another device's) and others. `error` says why nothing of the file is of
+// use.
 enum status tune_file_read(const char *path, const struct tune_device *device,
                            struct tune_list *out, struct error *error);
 void tune_list_finish(struct tune_list *list); // takes a zeroed one
-// Of `list` those that were measured; the file goes if there is none.
+// Writes the measured entries of `list`. If there are none, it removes the file.
 enum status tune_file_write(const char *path, const struct tune_device *device,
                             const struct tune_list *list, struct error *error);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tune_store.c - see tune_store.h. A file is anybody's to write: an entry that is believed chooses
-// the size of workgroups, so it is checked as what a client sends is.
+// tune_store.c - see tune_store.h. The file may have been edited, and its entries choose the size
+// of workgroups. So each entry is checked like a client's message.
 
 #include "tune_store.h"
 
@@ -38,8 +38,8 @@ uint64_t kernel_hash(const struct kernel *kernel)
     return hash;
 }
 
-// Several kernels may have one shader. *known: there is one of that name; NULL: but none with that
-// hash.
+// NULL: no kernel of this name has this hash. *known: there is a kernel of this name. Several
+// kernels may share a shader.
 static const struct kernel *find_kernel(const char *name, uint64_t hash, bool *known)
 {
     const struct variant *variant;
@@ -64,9 +64,9 @@ uint32_t tune_store_kernel(const struct tune_store *store, uint64_t hash)
     return number < variant->num_kernels ? number : MOST_KERNELS;
 }
 
-// ---- entries: each returns what is wrong, NULL = nothing ----
+// ---- checks of an entry: each returns what is wrong, NULL = nothing ----
 
-// A local size that is no candidate would compute something else.
+// A local size that is no candidate would give other results.
 static bool is_candidate(const struct kernel *kernel, uint32_t local_size)
 {
     for (const uint32_t *at = kernel->candidates; at && *at; at++)
@@ -85,7 +85,7 @@ static const char *check_sizes(const struct tune_key *key)
     return "it is of a size that is none";
 }
 
-// What geometry_of_run() and the plan make for some run.
+// Some run must lead geometry_of_run() and the plan to this geometry.
 static const char *check_geometry(const struct engine *engine, const struct kernel *kernel,
                                   const struct tune_key *key)
 {
@@ -133,7 +133,7 @@ static void tell(const struct tune_store *store, const struct tune_entry *entry,
                entry->kernel, entry->local_size, wrong);
 }
 
-// Those entries of the list that are sound stay in it, in their order.
+// Drops unsound entries from the list, and keeps the order of the others.
 static void keep_sound(const struct tune_store *store, struct tune_list *list)
 {
     uint32_t kept = 0;
@@ -152,32 +152,48 @@ static void keep_sound(const struct tune_store *store, struct tune_list *list)
     list->count = kept;
 }
 
-// An empty list if there is no file that this engine can use.
-static void read_sound(const struct tune_store *store, struct tune_list *list)
+// What the table has already stays as it is there.
+static void take(const struct tune_store *store, struct tune_list *list)
 {
-    struct error error = {0};
-    enum status status = tune_file_read(store->path, &store->device, list, &error);
-    if (status == STATUS_OK)
-        keep_sound(store, list);
-    else if (status != STATUS_NOT_FOUND)
-        device_log(&store->engine->device, 1, "tuning file %s is ignored: %s", store->path,
-                   error.text);
+    uint32_t counts[TUNE_UNUSED + 1] = {0};
+    keep_sound(store, list);
+    for (uint32_t i = 0; i < list->count; i++) {
+        enum tune_added added = tune_add(store->table, &list->entries[i]);
+        if (added == TUNE_UNUSED)
+            tell(store, &list->entries[i], "it is there already");
+        counts[added]++;
+    }
+    if (counts[TUNE_SPARE])
+        device_log(
+            &store->engine->device, 1,
+            "tuning file %s: %u entries are beyond --max-tuned %u; they only stay in the file",
+            store->path, counts[TUNE_SPARE], store->table->max_entries);
+    device_log(&store->engine->device, 3, "tuning file %s: %u entries", store->path,
+               counts[TUNE_ADDED]);
 }
 
-static void load(struct tune_store *store)
+// Whether the file may be replaced. It is taken at the start, or as soon as it can be read.
+static bool look(struct tune_store *store, bool at_start)
 {
+    const struct device *device = &store->engine->device;
+    const bool was_unread = store->unread;
     struct tune_list list;
-    uint32_t taken = 0;
-    file_sweep(store->path);
-    read_sound(store, &list);
-    for (uint32_t i = 0; i < list.count; i++) {
-        bool added = tune_add(store->table, &list.entries[i]);
-        if (!added)
-            tell(store, &list.entries[i], "it is there twice, or beyond --max-tuned");
-        taken += added;
-    }
-    device_log(&store->engine->device, 3, "tuning file %s: %u entries", store->path, taken);
+    struct error error = {0};
+    enum status status = tune_file_read(store->path, &store->device, &list, &error);
+    const bool useless = status == STATUS_NOT_FOUND || status == STATUS_VERSION;
+    store->unread = status != STATUS_OK && !useless;
+    if (store->unread && !was_unread)
+        device_log(
+            device, 1,
+            "tuning file %s is ignored: %s. It is not written until it can be read; remove it, "
+            "or let aule-ctl tune clear do so",
+            store->path, error.text);
+    if (status == STATUS_VERSION && at_start)
+        device_log(device, 1, "tuning file %s is ignored: %s", store->path, error.text);
+    if (status == STATUS_OK && (at_start || was_unread))
+        take(store, &list);
     tune_list_finish(&list);
+    return !store->unread;
 }
 
 // ---- writing ----
@@ -193,14 +209,18 @@ static enum status replace(const struct tune_store *store, struct error *error)
     return status;
 }
 
-void tune_store_save(struct tune_store *store)
+void tune_store_save(struct tune_store *store, bool clear)
 {
     struct error error = {0};
-    if (!store->path || replace(store, &error) == STATUS_OK)
+    if (!store->path)
+        return;
+    const bool may_replace = clear || look(store, false);
+    if (may_replace && replace(store, &error) == STATUS_OK)
         return;
     tune_not_saved(store->table);
-    device_log(&store->engine->device, 1, "tuning file %s is not written: %s", store->path,
-               error.text);
+    if (may_replace)
+        device_log(&store->engine->device, 1, "tuning file %s is not written: %s", store->path,
+                   error.text);
 }
 
 // ---- life ----
@@ -218,7 +238,8 @@ enum status tune_store_init(struct tune_store *store, struct engine *engine, str
     store->path = tune_file_path(folder, &store->device);
     if (!store->path)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
-    load(store);
+    file_sweep(store->path);
+    look(store, true);
     return STATUS_OK;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tuning.c - see tuning.h. The caller's answer never waits for a measurement: what is not known yet
-// is computed as the kernel's own rule has it, and bits do not tell the difference.
+// tuning.c - see tuning.h. A caller's answer never waits for a measurement: until then the kernel's
+// own rule holds, and the bits are the same.
 
 #include "tuning.h"
 
@@ -33,7 +33,7 @@ static struct tune_key key_of(const struct tuning *tuning, const struct engine_r
     return key;
 }
 
-// What the table shall say of such a dispatch, but for results.
+// The table's entry for such a dispatch, without results.
 static struct tune_entry entry_of(const struct engine *engine, const struct kernel *kernel,
                                   const struct tune_key *key)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tuning.h - which of the ways that give the same bits a dispatch gets: the plan asks, and what is
-// not known waits to be measured. trial/tuner.h measures it.
+// tuning.h - which of several local sizes with the same bits a dispatch gets. The plan asks; an
+// unknown kind of dispatch waits to be measured by trial/tuner.h.
 
 #ifndef AULE_ENGINE_TUNING_H
 #define AULE_ENGINE_TUNING_H
@@ -12,12 +12,12 @@
 struct tuning {
     struct tune table;
     struct tune_store store;
-    uint32_t time_ms;    // that measuring one kind of dispatch may take
-    bool has_candidates; // some kernel of the variant
+    uint32_t time_ms;    // --tune-time: for one kind of dispatch
+    bool has_candidates; // some kernel of the variant has several local sizes
 };
 
-// What a submission that measures is to use, and what came of it. The submitter writes is_kind, the
-// completer the next two.
+// What a measuring submission is to use, and its result. The submitter writes is_kind, the
+// completer writes gpu_ns and error.
 struct sample {
     struct tune_key key;
     uint32_t local_size;
@@ -31,14 +31,14 @@ enum status tuning_init(struct engine *engine, const struct engine_params *param
                         struct error *error);
 void tuning_finish(struct engine *engine); // no thread runs
 
-// Submitter: the local size for a dispatch of `run` of so many workgroups; `geometry` is all the
-// rest, its kernel included. UINT32_MAX workgroups: whatever was measured, what the kernel's rule
-// says of so many. `sample`: NULL unless it is a measurement.
+// Submitter: the local size for a dispatch of `run` with `num_workgroups`. `geometry` has all the
+// rest, including the kernel. UINT32_MAX workgroups: the kernel's rule decides, whatever was
+// measured. `sample`: NULL unless this is a measurement.
 uint32_t tuning_local_size(const struct engine *engine, const struct sample *sample,
                            const struct engine_run *run, const struct geometry *geometry,
                            uint64_t num_workgroups);
-// Submitter: there is such a dispatch, of `geometry` with its local size. What is not known of it
-// is measured later, if there is room.
+// Submitter: there is such a dispatch, of `geometry` with its local size. If its kind is unknown,
+// it is measured later, as far as there is room.
 void tuning_want(const struct engine *engine, struct sample *sample, const struct engine_run *run,
                  const struct geometry *geometry, uint64_t num_workgroups);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - the life of a session: it opens, opens and closes caches, and closes or dies. It is
-// freed when the GPU has ended its last run. Knows no connection and no process; the server tells
-// it of a death. Dispatcher thread only.
+// session_life.c - the life of a session: it opens, opens and closes caches, and closes or dies. It
+// is freed when the GPU has ended its last run. Knows no connection and no process; the server
+// tells it of a death. Dispatcher thread only.
 
-#include "session.h"
+#include "session_life.h"
 
 #include "core/runs/run.h"
 #include "state.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.h - the end of a closed session, for the scheduler; see session.c. Knows when a session
-// may be freed, not what its runs did. Dispatcher thread only.
+// session_life.h - the end of a closed session, for the scheduler; see session_life.c. Knows when a
+// session may be freed, not what its runs did. Dispatcher thread only.
 
-#ifndef AULE_CORE_SESSION_H
-#define AULE_CORE_SESSION_H
+#ifndef AULE_CORE_SESSION_LIFE_H
+#define AULE_CORE_SESSION_LIFE_H
 
 #include "core.h"
 
